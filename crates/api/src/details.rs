@@ -1,0 +1,48 @@
+//! An [`Error`] inside a gRPC status: the convention of `google.rpc.Status` in the trailer `grpc-status-details-bin`,
+//! so that every gRPC library and `grpcurl` can show it.
+
+use prost::Message;
+use prost_types::Any;
+use tonic::{Code, Status};
+
+use crate::columns::Error;
+use crate::google::rpc;
+
+/// How an `Any` says that it holds an [`Error`].
+const TYPE_URL: &str = "type.googleapis.com/loggos.columns.v1.Error";
+
+/// A status that carries `error` for machines beside `message` for people.
+#[must_use]
+pub fn status(code: Code, message: String, error: &Error) -> Status {
+    let any = Any { type_url: TYPE_URL.to_owned(), value: error.encode_to_vec() };
+    let details = rpc::Status { code: code as i32, message: message.clone(), details: vec![any] };
+    Status::with_details(code, message, details.encode_to_vec().into())
+}
+
+/// The error that a status carries; none if whoever made it was not a door of ours, or a newer one.
+#[must_use]
+pub fn error(status: &Status) -> Option<Error> {
+    let details = rpc::Status::decode(status.details()).ok()?;
+    let any = details.details.iter().find(|any| any.type_url == TYPE_URL)?;
+    Error::decode(any.value.as_slice()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::error::Kind;
+
+    #[test]
+    fn a_status_gives_back_the_error_it_carries() {
+        let sent = Error { kind: Kind::VersionMismatch.into(), expected: 7, actual: 9, ..Error::default() };
+        let status = status(Code::FailedPrecondition, "version mismatch".into(), &sent);
+        assert_eq!(error(&status), Some(sent));
+    }
+
+    #[test]
+    fn a_foreign_status_carries_none() {
+        assert_eq!(error(&Status::internal("of a proxy")), None);
+        let garbage = Status::with_details(Code::Internal, "", vec![0xff; 9].into());
+        assert_eq!(error(&garbage), None);
+    }
+}

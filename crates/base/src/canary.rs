@@ -1,0 +1,129 @@
+//! Planted bugs: each undoes one part of one guarantee (`docs/guarantees.md`), and each must be found by the exhaustive
+//! search or by the simulator. Without the Cargo feature `canary`, [`planted`] is the constant `false` and no bug is in
+//! the binary.
+//!
+//! The active bug is the thread's: a simulation runs in one thread, and plants at most one.
+
+macro_rules! bugs {
+    ($($bug:ident($rule:literal, $what:literal),)*) => {
+        /// A bug that can be planted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Bug {
+            $(#[doc = $what] $bug,)*
+        }
+
+        impl Bug {
+            /// Every bug, in the order of the guarantees they undo.
+            pub const ALL: &'static [Self] = &[$(Self::$bug,)*];
+
+            /// Its name, as printed and as given on the command line.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$bug => stringify!($bug),)* }
+            }
+
+            /// The number of the guarantee that it undoes; 0 for "acknowledged means forced".
+            #[must_use]
+            pub fn guarantee(self) -> u8 {
+                match self { $(Self::$bug => $rule,)* }
+            }
+
+            /// What it does wrong.
+            #[must_use]
+            pub fn description(self) -> &'static str {
+                match self { $(Self::$bug => $what,)* }
+            }
+        }
+    };
+}
+
+bugs! {
+    AcknowledgeBeforeForce(0, "a follower acknowledges an entry before its own log is forced"),
+    RestampReproposed(1, "a new leader gives the entries it re-proposes LSNs of its own epoch"),
+    NoPredecessorCheck(1, "a follower accepts an entry without looking at its predecessor"),
+    CommitOldEpochByCount(1, "replicas of an older epoch's entry count as commit, before the leader's barrier"),
+    ApplyPastMatched(1, "a follower applies up to the commit point, matched with this leader or not"),
+    CommitFromOldLeader(1, "a follower takes a commit point from a leader of an older epoch"),
+    PromiseNotForced(2, "a promise leaves before it is forced"),
+    PromiseTwice(2, "one epoch is promised to two candidates"),
+    CandidateNotForced(2, "a candidate counts its own promise before it is forced"),
+    PrepareIgnoresVote(2, "a prepare is granted while the lease vote for another leader lives"),
+    VoteAfterRestart(2, "a restarted replica promises at once, having forgotten its lease vote"),
+    AnswerBeforeBarrier(2, "a new leader serves reads before its barrier is committed"),
+    LeaseOfMinority(2, "a leader counts itself as a quorum of lease votes"),
+    ReadAfterRelease(3, "a leader goes on reading in the epoch it has released"),
+    RestartedLeaderGoesOn(3, "a restarted leader goes on proposing in its old epoch"),
+    LastLsnFromLogOnly(3, "the last LSN after a restart is the log's, whatever the checkpoint holds"),
+    ReplayByEpoch(5, "replay compares epochs to decide which record lives"),
+    HeldEntryLoggedAgain(5, "an entry that is held already is logged again"),
+    TruncateToCommitPoint(5, "a follower of a new leader cuts its log back to its commit point"),
+    TruncationLoggedAgain(5, "a cut is logged again after entries that came since"),
+    SegmentsOutOfOrder(5, "a newer segment goes before an older one"),
+    OldestNotForced(5, "a segment goes before the number of the new oldest is forced"),
+    IdlePromiseForgotten(5, "the manifest that lets a segment go leaves out an idle cohort's promise"),
+    BlankDiskJoins(6, "an empty disk under a known name is taken for the old replica"),
+    PromiseInOnePlace(6, "a promise leaves when only one copy of it is forced"),
+    ManifestNotMended(6, "recovery leaves the lost or older copy of the manifest as it is"),
+    DamagedTailCut(7, "a damaged last batch is taken for a torn one and cut, its echo ignored"),
+    DamageSkipped(7, "damage inside the log is skipped in silence"),
+    DoubtfulPromises(7, "a replica that doubts its log promises as if it were whole"),
+    DedupeNotInCheckpoint(10, "checkpoints leave the sessions' outcomes out"),
+    DedupeOnlyInFlight(10, "a retry is looked for among the proposals in flight only"),
+    UnknownSessionExecuted(10, "a write of an unknown session is executed"),
+    AnswerBeforeCommit(12, "a write is answered when the leader's own log is forced"),
+    RefusalBeforeCommit(12, "a conditional write is refused from state that is not committed yet"),
+    LeaseCheckedBefore(12, "the lease is looked at before a read is evaluated, and not after"),
+    LostLeadMeansFailed(12, "on losing the lead, pending writes are answered as not done"),
+    LeaseFromReceipt(14, "a lease counts from the receipt of the vote, not from the sending of the request"),
+    GraceWithoutDrift(14, "the grace is as long as the lease, as if clocks ran alike"),
+    SuspendedTimeNotCounted(14, "lease and grace are measured on a clock that stops with the machine"),
+    VersionFromWallClock(17, "a timestamp is the wall clock's, whatever came before"),
+    TimestampIgnoresLog(17, "a new leader's timestamps start from its clock, not from its log"),
+    TimestampIgnoresCheckpoint(17, "a replica that starts from a checkpoint forgets its last timestamp"),
+    WallClockOutOfRange(17, "a clock reading outside the stated range is believed"),
+    ForceRetried(25, "a failed force is tried again and believed"),
+    CompletionAfterError(25, "the log publishes a completion after a failed force"),
+}
+
+impl Bug {
+    /// The bug of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|bug| bug.name() == name)
+    }
+}
+
+#[cfg(feature = "canary")]
+mod active {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ACTIVE: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Plants `bug` in this thread, or none.
+    pub fn plant(bug: Option<Bug>) {
+        ACTIVE.set(bug);
+    }
+
+    /// Whether `bug` is planted in this thread.
+    #[must_use]
+    pub fn planted(bug: Bug) -> bool {
+        ACTIVE.get() == Some(bug)
+    }
+}
+
+#[cfg(feature = "canary")]
+pub use active::{plant, planted};
+
+/// Whether `bug` is planted: never, in a build without the feature `canary`.
+#[cfg(not(feature = "canary"))]
+#[inline(always)]
+#[must_use]
+pub const fn planted(_bug: Bug) -> bool {
+    false
+}
+
+/// Whether this build holds the planted bugs at all.
+pub const COMPILED_IN: bool = cfg!(feature = "canary");

@@ -1,0 +1,79 @@
+//! Identifiers, each a type of its own so that none can stand in another's place.
+
+use std::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+number! {
+    /// A node of the universe, numbered from 1.
+    NodeId(u32)
+}
+
+number! {
+    /// A cohort: a group of replicas of one state machine. Cohort 1 is the catalogue's.
+    CohortId(u32)
+}
+
+number! {
+    /// The identity of a node's *disk*: drawn when the data directory is formatted and never again, so that an empty
+    /// disk under a known name is known for what it is (guarantee 6).
+    Incarnation(u64)
+}
+
+number! {
+    /// The number of a node's start on one disk: forced before anything else is done, so that messages to or from an
+    /// earlier process of the same node can be told from today's.
+    Boot(u64)
+}
+
+impl CohortId {
+    /// The first, fixed cohort: it keeps the list of tables and nodes.
+    pub const CATALOGUE: Self = Self(1);
+}
+
+/// A replica's place in a cohort: the node *and* its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    /// The node.
+    pub node: NodeId,
+    /// The disk it had when it was made a member.
+    pub incarnation: Incarnation,
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{:x}", self.node, self.incarnation.0)
+    }
+}
+
+/// The universe that a node, a frame or a file belongs to: 128 random bits drawn at its formation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UniverseId(pub u128);
+
+impl fmt::Display for UniverseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What a replica has promised for a cohort: to accept no proposal of an older epoch, and to give this epoch to nobody
+/// else. It names the candidate's node *and* disk, and is forced in two places before it leaves (guarantees 2 and 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Promise {
+    /// The newest epoch promised.
+    pub epoch: crate::Epoch,
+    /// To whom; none before the first promise.
+    pub candidate: Option<Member>,
+}

@@ -1,0 +1,31 @@
+//! What every other crate speaks in: identifiers, log sequence numbers, time, limits, checksums and the
+//! binary codec.
+//!
+//! **Architecture invariant:** this crate knows no other crate of ours, does no IO and reads no clock.
+
+pub mod canary;
+pub mod codec;
+mod ids;
+pub mod limits;
+mod lsn;
+mod record;
+mod splitmix;
+mod time;
+
+pub use ids::{Boot, CohortId, Incarnation, Member, NodeId, Promise, UniverseId};
+pub use lsn::{Epoch, Lsn, Sequence};
+pub use record::{Entry, LogRecord, Record};
+pub use splitmix::SplitMix64;
+pub use time::{Duration, Monotonic, Now, Timestamp};
+
+/// CRC-32C (Castagnoli) of `bytes`, the checksum of every frame and block that Loggos writes.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// Continues a CRC-32C over further `bytes`.
+#[must_use]
+pub fn checksum_append(checksum: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(checksum, bytes)
+}

@@ -1,0 +1,39 @@
+//! The limits that clients meet, in one place. Each is checked at the door, and again by the node
+//! that takes the request.
+
+use crate::Duration;
+
+/// Bytes of a row's key, at most: keys are held in memory and compared often.
+pub const KEY_BYTES_MAX: usize = 8 << 10;
+/// Bytes of a column's name, at most.
+pub const COLUMN_BYTES_MAX: usize = 8 << 10;
+/// Bytes of one column's value, at most: one value is one part of a log entry, a message and a batch.
+pub const VALUE_BYTES_MAX: usize = 8 << 20;
+/// Bytes of one write (key, columns and values together), at most: it is one log entry, and an entry lies in one batch.
+pub const WRITE_BYTES_MAX: usize = 12 << 20;
+/// Columns that one write may touch.
+pub const WRITE_COLUMNS_MAX: usize = 1_024;
+/// Bytes of a table's name, at most; letters, digits, `_`, `-` and `.` only.
+pub const TABLE_NAME_BYTES_MAX: usize = 128;
+/// Tables in a universe, at most: each is a cohort in this version.
+pub const TABLES_MAX: usize = 1_000;
+/// Rows in one page of a scan, at most.
+pub const SCAN_ROWS_MAX: usize = 1_000;
+/// Bytes after which a page of a scan ends, even if fewer rows were asked for.
+pub const SCAN_PAGE_BYTES: usize = 4 << 20;
+/// Writes of one session whose outcome the client hasn't yet acknowledged.
+pub const SESSION_WINDOW: u64 = 1_024;
+/// Open sessions in one table.
+pub const SESSIONS_MAX: usize = 100_000;
+/// Bytes of a log entry with all its parts, at most.
+pub const ENTRY_BYTES_MAX: usize = WRITE_BYTES_MAX + (64 << 10);
+/// Bytes of one message between nodes, at most: an entry with room for its neighbours.
+pub const PEER_MESSAGE_BYTES_MAX: usize = 20 << 20;
+/// Requests that one node holds unanswered: more are refused as overloaded.
+pub const REQUESTS_IN_FLIGHT_MAX: usize = 8_192;
+/// Bytes of the requests that one node holds unanswered.
+pub const REQUEST_BYTES_IN_FLIGHT_MAX: usize = 256 << 20;
+/// A request without a deadline of its own gets this one.
+pub const DEADLINE_DEFAULT: Duration = Duration::from_millis(10_000);
+/// A request's deadline, at most.
+pub const DEADLINE_MAX: Duration = Duration::from_millis(300_000);

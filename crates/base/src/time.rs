@@ -1,0 +1,87 @@
+//! Time as the machine sees it: handed in with every event, never read.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+
+/// Nanoseconds on this node's monotonic clock. It counts the time that the machine was suspended (`CLOCK_BOOTTIME`), at
+/// a rate within 1% of true (guarantee 14). Comparable within one node only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Monotonic(pub u64);
+
+/// A span of time in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Duration(pub u64);
+
+/// Nanoseconds since 1970 as a wall clock tells them: a hint that may be anything. A cohort's timestamps, which are of
+/// this type too, grow under any clock (guarantee 17).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub i64);
+
+/// Both clocks at the moment of an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// For timers, leases and deadlines.
+    pub monotonic: Monotonic,
+    /// For the meaning of versions only.
+    pub wall: Timestamp,
+}
+
+impl Duration {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// So many milliseconds.
+    #[must_use]
+    pub const fn from_millis(milliseconds: u64) -> Self {
+        Self(milliseconds * 1_000_000)
+    }
+
+    /// So many microseconds.
+    #[must_use]
+    pub const fn from_micros(microseconds: u64) -> Self {
+        Self(microseconds * 1_000)
+    }
+
+    /// Whole milliseconds, rounded down.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// `percent` of this span, rounded up.
+    #[must_use]
+    pub const fn percent(self, percent: u64) -> Self {
+        Self((self.0 * percent).div_ceil(100))
+    }
+}
+
+impl Monotonic {
+    /// The far future: a timer that is not set.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The span since `earlier`, zero if that is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Monotonic {
+    type Output = Self;
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Duration> for Monotonic {
+    type Output = Self;
+    fn sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

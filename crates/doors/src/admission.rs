@@ -1,0 +1,176 @@
+//! Lets connections in: so many at one time, and only those that soon say something sensible.
+//!
+//! HTTP/2 begins with a fixed preface. Until it has come nothing is known of the peer, so a connection that sends
+//! anything else is closed at the first wrong byte, and a silent one after [`PREFACE_TIME_MAX`]. From then on HTTP/2's
+//! own pings watch over it.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+use tokio_stream::Stream;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, PREFACE_TIME_MAX};
+
+/// How every HTTP/2 connection begins (RFC 9113, section 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The connections that a listener lets in, as they come.
+pub(crate) struct Connections {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+    connections_max: usize,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Connections {
+    pub(crate) fn new(listener: TcpListener, connections_max: usize) -> Self {
+        let connections_max = connections_max.min(CONNECTIONS_MAX);
+        Self { listener, places: Arc::new(Semaphore::new(connections_max)), connections_max, pause: None }
+    }
+
+    /// A place for the connection, or none: it is closed.
+    fn admit(&self, stream: TcpStream) -> Option<Connection> {
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            tracing::debug!(connections = self.connections_max, "connection closed: too many are open");
+            return None;
+        };
+        stream.set_nodelay(true).ok()?;
+        Some(Connection { stream, preface: Some(Preface::awaited()), _place: place })
+    }
+}
+
+impl Stream for Connections {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(context));
+                self.pause = None;
+            }
+            match ready!(self.listener.poll_accept(context)) {
+                Ok((stream, _)) => {
+                    if let Some(connection) = self.admit(stream) {
+                        return Poll::Ready(Some(Ok(connection)));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "connection not accepted");
+                    self.pause = Some(Box::pin(sleep(ACCEPT_PAUSE)));
+                }
+            }
+        }
+    }
+}
+
+/// A connection in its place.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    /// What is still missing of the preface; none once it has come.
+    preface: Option<Preface>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The beginning of a connection.
+struct Preface {
+    seen: usize,
+    patience: Pin<Box<Sleep>>,
+}
+
+impl Preface {
+    fn awaited() -> Self {
+        Self { seen: 0, patience: Box::pin(sleep(PREFACE_TIME_MAX)) }
+    }
+
+    /// Looks at bytes that came; true once the preface is whole.
+    fn see(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let awaited = &PREFACE[self.seen..];
+        let count = awaited.len().min(bytes.len());
+        if awaited[..count] != bytes[..count] {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the connection does not speak HTTP/2"));
+        }
+        self.seen += count;
+        Ok(self.seen == PREFACE.len())
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let Some(preface) = &mut self.preface else { return read };
+        if read.is_pending() {
+            ready!(preface.patience.as_mut().poll(context));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        if preface.see(&buffer.filled()[before..])? {
+            self.preface = None;
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_preface_is_known_in_any_pieces_and_nothing_else_is() {
+        for piece in 1..PREFACE.len() {
+            let mut preface = Preface::awaited();
+            let mut whole = false;
+            for bytes in PREFACE.chunks(piece) {
+                whole = preface.see(bytes).expect("the right bytes");
+            }
+            assert!(whole, "in pieces of {piece}");
+        }
+        assert!(Preface::awaited().see(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n and more").expect("the right bytes"));
+        assert!(Preface::awaited().see(b"GET / HTTP/1.1\r\n").is_err());
+    }
+}

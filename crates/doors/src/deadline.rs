@@ -1,0 +1,120 @@
+//! When a call must be answered: by the client's `grpc-timeout`, or by our default.
+//!
+//! An answer that arrives as the client gives up is no answer. So the node is asked to answer a margin before the
+//! client's deadline, and half that margin later the door speaks for it: "unavailable" for a read, which did nothing,
+//! "outcome unknown" for what may change something. The node always answers; the guard is for the day it doesn't.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use base::limits::{DEADLINE_DEFAULT, DEADLINE_MAX};
+use tablets::request::{Failure, Outcome, Request, TableRequest};
+use tonic::metadata::MetadataMap;
+
+/// A call without a deadline of its own gets this one.
+const DEFAULT: Duration = Duration::from_nanos(DEADLINE_DEFAULT.0);
+/// A call's deadline, at most.
+const MAX: Duration = Duration::from_nanos(DEADLINE_MAX.0);
+/// The share of a deadline that is kept for the way back ...
+const MARGIN_SHARE: u32 = 10;
+/// ... up to this.
+const MARGIN_MAX: Duration = Duration::from_millis(100);
+
+/// When a call's first bytes came: its deadline counts from there, not from the end of a long message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival(pub(crate) Instant);
+
+/// How long the node and the door have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    /// The node answers within this.
+    pub(crate) node: Duration,
+    /// The door answers after this.
+    guard: Duration,
+}
+
+impl Deadline {
+    /// The deadline of a call with these headers that has used `elapsed` of it already.
+    pub(crate) fn of(headers: &MetadataMap, elapsed: Duration) -> Self {
+        let asked = headers.get("grpc-timeout").and_then(|text| parse(text.to_str().ok()?));
+        let whole = asked.unwrap_or(DEFAULT).min(MAX);
+        let margin = (whole / MARGIN_SHARE).min(MARGIN_MAX);
+        let left = whole.saturating_sub(elapsed);
+        Self { node: left.saturating_sub(margin), guard: left.saturating_sub(margin / 2) }
+    }
+
+    /// The outcome of `answer`, or what the door says in its place once the guard's time is up.
+    pub(crate) async fn guard(self, changes: bool, answer: impl Future<Output = Outcome>) -> Outcome {
+        match tokio::time::timeout(self.guard, answer).await {
+            Ok(outcome) => outcome,
+            Err(_) if changes => Err(Failure::Unknown("the node did not answer in time".into())),
+            Err(_) => Err(Failure::Unavailable("the node did not answer in time".into())),
+        }
+    }
+}
+
+/// Whether a request may change something, so that its outcome can be in doubt.
+pub(crate) fn changes(request: &Request) -> bool {
+    match request {
+        Request::CreateTable { .. } => true,
+        Request::Table { request, .. } => matches!(request, TableRequest::OpenSession | TableRequest::Write(_)),
+        Request::ListTables | Request::Status => false,
+    }
+}
+
+/// gRPC's form of a timeout: at most eight digits and a unit.
+fn parse(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3_600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read_as_grpc_writes_them() {
+        assert_eq!(parse("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(parse("99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
+        for wrong in ["", "m", "1", "-1S", "+1S", "123456789S", "1s", "1é"] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_node_answers_before_the_door_and_the_door_before_the_client() {
+        let mut headers = MetadataMap::new();
+        headers.insert("grpc-timeout", "500m".parse().expect("a header"));
+        let deadline = Deadline::of(&headers, Duration::from_millis(100));
+        assert_eq!(deadline.node, Duration::from_millis(350));
+        assert_eq!(deadline.guard, Duration::from_millis(375));
+    }
+
+    #[test]
+    fn no_deadline_is_above_the_limit() {
+        let mut headers = MetadataMap::new();
+        headers.insert("grpc-timeout", "9000H".parse().expect("a header"));
+        assert!(Deadline::of(&headers, Duration::ZERO).node < MAX);
+    }
+
+    #[tokio::test]
+    async fn silence_becomes_an_answer() {
+        let deadline = Deadline { node: Duration::ZERO, guard: Duration::from_millis(1) };
+        let write = deadline.guard(true, std::future::pending()).await;
+        assert!(matches!(write, Err(Failure::Unknown(_))));
+        let read = deadline.guard(false, std::future::pending()).await;
+        assert!(matches!(read, Err(Failure::Unavailable(_))));
+    }
+}

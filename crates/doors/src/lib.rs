@@ -1,0 +1,38 @@
+//! The doors: the servers through which the world reaches a node. So far one, gRPC, with the columns service
+//! (Spinnaker, section 3), the admin service, reflection and health.
+//!
+//! A door is a translator. It turns bytes into a [`Request`], refuses what breaks a limit, hands the rest to the node
+//! through the [`Gateway`], and turns the [`Outcome`] back into bytes. It decides nothing about data.
+//!
+//! What it owes its clients:
+//! * *An answer by the deadline*: definite, or the statement that the outcome is unknown (`deadline`).
+//! * *An error that says what may be done next*, for machines as well as for people (`refusal`).
+//! * *That strangers do no harm*: connections, their time to say something sensible, the calls on each and the bytes
+//!   under way in all of them are bounded (`limits`, `admission`, `meter`).
+//!
+//! **Architecture invariant:** the door never waits without a bound, and nothing that arrives on one connection ends
+//! another.
+
+mod admin;
+mod admission;
+mod columns;
+mod deadline;
+mod limits;
+mod meter;
+mod refusal;
+mod server;
+
+use std::future::Future;
+use std::time::Duration;
+
+use tablets::request::{Outcome, Request};
+
+pub use limits::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+pub use server::{ServeError, serve};
+
+/// The way from the doors to the node behind them.
+pub trait Gateway: Send + Sync + 'static {
+    /// Hands in a request that keeps the limits. The node answers within `deadline`, if only to say that it doesn't
+    /// know; to drop the future abandons the answer, not the request.
+    fn submit(&self, request: Request, deadline: Duration) -> impl Future<Output = Outcome> + Send;
+}

@@ -1,0 +1,50 @@
+//! The numbers that bound what the door holds for strangers, each with its reason.
+
+use std::time::Duration;
+
+use base::limits::{SCAN_PAGE_BYTES, SESSION_WINDOW, WRITE_BYTES_MAX};
+
+/// Bytes of a request message: the largest write, with room for the framing of its fields (a kilobyte of columns, a
+/// few bytes each) and the table's name.
+pub const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX + (64 << 10);
+
+/// Bytes of an answer: a page of a scan may end with a row that reaches past the page's size, and a row may have
+/// several of the largest values. Larger rows are read by naming columns.
+pub const REPLY_BYTES_MAX: usize = SCAN_PAGE_BYTES + 2 * WRITE_BYTES_MAX + (4 << 20);
+
+/// Connections at one time: an idle one costs some 30 KiB, so all of them stay below 128 MiB. More are closed at once.
+pub(crate) const CONNECTIONS_MAX: usize = 4_096;
+
+/// Calls under way on one connection: a session's whole window of writes. HTTP/2 itself makes a client with more wait.
+pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = SESSION_WINDOW as u32;
+
+/// How long a new connection may take to send HTTP/2's preface: a client sends it at once.
+pub(crate) const PREFACE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long a call's message may take to arrive whole: the largest at some 3 Mbit/s.
+pub(crate) const MESSAGE_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Bytes of messages that have begun to arrive and are not whole yet, over all connections: those past it are refused
+/// as overloaded. With `CONNECTIONS_MAX` it keeps what strangers can fill below 256 MiB.
+pub(crate) const ARRIVING_BYTES_MAX: usize = 96 << 20;
+
+/// A connection that is silent for so long is pinged, ...
+pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+/// ... and closed if no answer comes within this.
+pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// HTTP/2's window of one stream: what the peer may send before the door has read it.
+pub(crate) const STREAM_WINDOW_BYTES: u32 = 512 << 10;
+/// HTTP/2's window of one connection.
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+
+/// Pause after a failed `accept`, which is mostly a lack of file descriptors: without it the loop would spin.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long calls under way may take to end once the door is to close.
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+
+/// Characters of a message for people: it travels in a header, and those are bounded at 16 KiB by most clients.
+pub(crate) const MESSAGE_CHARACTERS_MAX: usize = 512;
+/// Bytes of a column's name in an error's details, for the same reason.
+pub(crate) const DETAIL_COLUMN_BYTES_MAX: usize = 256;

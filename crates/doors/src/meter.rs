@@ -1,0 +1,136 @@
+//! Bounds the bytes of messages on their way in, over all connections together.
+//!
+//! gRPC gathers a message until it is whole. A thousand connections that each begin a large one and stop would fill the
+//! memory, so every request's body goes through here: it is counted as it arrives, refused when all together hold too
+//! much, and given up when it takes too long. A whole message leaves this account for the node's own.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tablets::request::Failure;
+use tokio::time::{Sleep, sleep};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::Request;
+use tower::{Layer, Service};
+
+use crate::deadline::Arrival;
+use crate::limits::{ARRIVING_BYTES_MAX, MESSAGE_TIME_MAX};
+use crate::refusal;
+
+/// Bytes that are held now, shared by all connections.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meter(Arc<AtomicUsize>);
+
+impl Meter {
+    /// Takes `bytes` into account; false if that were too many.
+    fn take(&self, bytes: usize) -> bool {
+        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        let fits = before.saturating_add(bytes) <= ARRIVING_BYTES_MAX;
+        if !fits {
+            self.release(bytes);
+        }
+        fits
+    }
+
+    fn release(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl<S> Layer<S> for Meter {
+    type Service = Metering<S>;
+
+    fn layer(&self, inner: S) -> Metering<S> {
+        Metering { inner, meter: self.clone() }
+    }
+}
+
+/// A service whose requests are metered, and stamped with their [`Arrival`].
+#[derive(Clone, Debug)]
+pub(crate) struct Metering<S> {
+    inner: S,
+    meter: Meter,
+}
+
+impl<S: Service<Request<Body>>> Service<Request<Body>> for Metering<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> S::Future {
+        let meter = self.meter.clone();
+        let mut request = request.map(|inner| Body::new(Metered { inner, meter, held: 0, patience: None }));
+        request.extensions_mut().insert(Arrival(Instant::now()));
+        self.inner.call(request)
+    }
+}
+
+/// A request's body as it arrives.
+struct Metered {
+    inner: Body,
+    meter: Meter,
+    /// Bytes taken into account so far.
+    held: usize,
+    /// Set when the body first lets us wait: most arrive with their headers.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl http_body::Body for Metered {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
+            ready!(self.patience.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIME_MAX))).as_mut().poll(context));
+            return Poll::Ready(Some(Err(Status::cancelled("the message took too long to arrive"))));
+        };
+        if let Some(Ok(frame)) = &frame {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            if !self.meter.take(bytes) {
+                let failure = Failure::Overloaded("too many bytes are arriving at this node".into());
+                return Poll::Ready(Some(Err(refusal::status(&failure))));
+            }
+            self.held += bytes;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl Drop for Metered {
+    fn drop(&mut self) {
+        self.meter.release(self.held);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_not_counted() {
+        let meter = Meter::default();
+        assert!(meter.take(ARRIVING_BYTES_MAX));
+        assert!(!meter.take(1));
+        meter.release(1);
+        assert!(meter.take(1));
+    }
+}

@@ -1,0 +1,95 @@
+//! A [`Failure`] as a gRPC status: a code for tools, a sentence for people, and an [`Error`] for programs.
+
+use api::columns::{Error, error::Kind};
+use api::details;
+use bytes::Bytes;
+use tablets::request::Failure;
+use tonic::{Code, Status};
+
+use crate::limits::{DETAIL_COLUMN_BYTES_MAX, MESSAGE_CHARACTERS_MAX};
+
+/// The status that tells a client of `failure`.
+pub(crate) fn status(failure: &Failure) -> Status {
+    details::status(code(failure), sentence(failure), &error(failure))
+}
+
+fn code(failure: &Failure) -> Code {
+    match failure {
+        Failure::VersionMismatch { .. } | Failure::UnknownSession(_) => Code::FailedPrecondition,
+        Failure::UnknownTable(_) => Code::NotFound,
+        Failure::Invalid(_) => Code::InvalidArgument,
+        Failure::Overloaded(_) => Code::ResourceExhausted,
+        Failure::Unavailable(_) => Code::Unavailable,
+        Failure::Unknown(_) => Code::Unknown,
+    }
+}
+
+fn error(failure: &Failure) -> Error {
+    let of = |kind: Kind| Error { kind: kind.into(), ..Error::default() };
+    match failure {
+        Failure::VersionMismatch { column, expected, actual } => {
+            Error { column: beginning(column), expected: expected.0, actual: actual.0, ..of(Kind::VersionMismatch) }
+        }
+        Failure::UnknownTable(table) => Error { table: shortened(table), ..of(Kind::UnknownTable) },
+        Failure::UnknownSession(session) => Error { session: session.0, ..of(Kind::UnknownSession) },
+        Failure::Invalid(_) => of(Kind::Invalid),
+        Failure::Overloaded(_) => of(Kind::Overloaded),
+        Failure::Unavailable(_) => of(Kind::Unavailable),
+        Failure::Unknown(_) => of(Kind::OutcomeUnknown),
+    }
+}
+
+fn sentence(failure: &Failure) -> String {
+    shortened(&failure.to_string())
+}
+
+/// The first bytes of a column's name, in a buffer of their own so that they don't keep a whole write alive.
+fn beginning(column: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(&column[..column.len().min(DETAIL_COLUMN_BYTES_MAX)])
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MESSAGE_CHARACTERS_MAX) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Timestamp;
+    use tablets::request::SessionId;
+
+    fn check(failure: &Failure, code: Code, kind: Kind) -> Error {
+        let status = status(failure);
+        assert_eq!(status.code(), code, "{failure}");
+        let error = details::error(&status).expect("every refusal carries its error");
+        assert_eq!(error.kind(), kind, "{failure}");
+        error
+    }
+
+    #[test]
+    fn every_failure_says_what_it_is_to_tools_and_programs() {
+        let mismatch = Failure::VersionMismatch { column: "c".into(), expected: Timestamp(7), actual: Timestamp(9) };
+        let error = check(&mismatch, Code::FailedPrecondition, Kind::VersionMismatch);
+        assert_eq!((error.expected, error.actual, &error.column[..]), (7, 9, &b"c"[..]));
+
+        let error = check(&Failure::UnknownTable("t".into()), Code::NotFound, Kind::UnknownTable);
+        assert_eq!(error.table, "t");
+        let error = check(&Failure::UnknownSession(SessionId(5)), Code::FailedPrecondition, Kind::UnknownSession);
+        assert_eq!(error.session, 5);
+        check(&Failure::Invalid("x".into()), Code::InvalidArgument, Kind::Invalid);
+        check(&Failure::Overloaded("x".into()), Code::ResourceExhausted, Kind::Overloaded);
+        check(&Failure::Unavailable("x".into()), Code::Unavailable, Kind::Unavailable);
+        check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown);
+    }
+
+    #[test]
+    fn a_refusal_fits_into_headers_however_large_the_request_was() {
+        let column = Bytes::from(vec![0xfe; base::limits::COLUMN_BYTES_MAX]);
+        let refused = Failure::VersionMismatch { column, expected: Timestamp(1), actual: Timestamp(2) };
+        let status = status(&refused);
+        assert!(status.message().len() + status.details().len() < 4 << 10);
+    }
+}

@@ -1,0 +1,92 @@
+//! The gRPC server: which services it has, and the bounds it works within.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use api::servers::admin_server::AdminServer;
+use api::servers::columns_server::ColumnsServer;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+use crate::admission::Connections;
+use crate::meter::Meter;
+use crate::{Gateway, admin, columns, limits};
+
+/// Why the door could not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The descriptors built into the binary are not readable: a fault of the build.
+    #[error("gRPC reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The server ended by itself.
+    #[error("gRPC server: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// Serves the gRPC door on `listener`, at most `connections_max` connections at one time (and never more than a limit of its
+/// own), until `shutdown`; then calls under way get a short grace.
+///
+/// # Errors
+/// When the server can't start, or ends by itself.
+pub async fn serve<G: Gateway>(
+    listener: TcpListener,
+    connections_max: usize,
+    gateway: G,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), ServeError> {
+    let routes = routes(Arc::new(gateway)).await?;
+    let (close, closed) = oneshot::channel::<()>();
+    let mut serving = pin!(builder().layer(Meter::default()).add_routes(routes).serve_with_incoming_shutdown(
+        Connections::new(listener, connections_max),
+        async {
+            let _ = closed.await;
+        },
+    ));
+    tokio::select! {
+        ended = &mut serving => return Ok(ended?),
+        () = shutdown => {}
+    }
+    let _ = close.send(());
+    match tokio::time::timeout(limits::SHUTDOWN_GRACE, serving).await {
+        Ok(ended) => Ok(ended?),
+        Err(_) => {
+            tracing::info!("connections that did not end within the grace are dropped");
+            Ok(())
+        }
+    }
+}
+
+fn builder() -> Server {
+    Server::builder()
+        .max_concurrent_streams(limits::STREAMS_PER_CONNECTION_MAX)
+        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(limits::KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(limits::KEEPALIVE_TIMEOUT))
+}
+
+async fn routes<G: Gateway>(gateway: Arc<G>) -> Result<Routes, ServeError> {
+    let columns = ColumnsServer::new(columns::Door::new(Arc::clone(&gateway)))
+        .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
+        .max_encoding_message_size(limits::REPLY_BYTES_MAX);
+    let admin = AdminServer::new(admin::Door::new(gateway));
+
+    let (health, health_server) = tonic_health::server::health_reporter();
+    health.set_serving::<ColumnsServer<columns::Door<G>>>().await;
+    health.set_serving::<AdminServer<admin::Door<G>>>().await;
+
+    Ok(Routes::new(columns)
+        .add_service(admin)
+        .add_service(health_server)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?))
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(api::DOORS_DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

@@ -1,0 +1,245 @@
+//! The door over a real socket, before a node that lives in memory.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use api::columns::columns_client::ColumnsClient;
+use api::columns::{self as message, error::Kind};
+use base::Timestamp;
+use bytes::Bytes;
+use tablets::request::{Cell, Failure, Outcome, Request, Response, TableRequest, Write};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::{ServerReflectionRequest, ServiceResponse};
+
+/// A node whose one table holds the last value of each column. It takes its time over the key "slow" and never answers
+/// for the key "silent".
+#[derive(Default)]
+struct Memory {
+    columns: Mutex<BTreeMap<(Bytes, Bytes), Cell>>,
+}
+
+impl Memory {
+    fn write(&self, write: Write) -> Outcome {
+        let mut columns = self.columns.lock().expect("no test panics in here");
+        let version = Timestamp(columns.len() as i64 + 1);
+        for mutation in write.mutations {
+            let name = (write.key.clone(), mutation.column.clone());
+            let actual = columns.get(&name).map_or(Timestamp(0), |cell| cell.version);
+            if let Some(expected) = mutation.condition.filter(|expected| *expected != actual) {
+                return Err(Failure::VersionMismatch { column: mutation.column, expected, actual });
+            }
+            match mutation.value {
+                Some(value) => columns.insert(name, Cell { column: mutation.column, value, version }),
+                None => columns.remove(&name),
+            };
+        }
+        Ok(Response::Written { version })
+    }
+
+    fn row(&self, key: &Bytes) -> Vec<Cell> {
+        let columns = self.columns.lock().expect("no test panics in here");
+        columns.iter().filter(|((row, _), _)| row == key).map(|(_, cell)| cell.clone()).collect()
+    }
+}
+
+impl doors::Gateway for Memory {
+    async fn submit(&self, request: Request, _deadline: Duration) -> Outcome {
+        let Request::Table { table, request } = request else { return Ok(Response::Tables(vec!["t".into()])) };
+        if table != "t" {
+            return Err(Failure::UnknownTable(table));
+        }
+        match request {
+            TableRequest::Write(write) => self.write(write),
+            TableRequest::Get { key, .. } => {
+                match &key[..] {
+                    b"slow" => tokio::time::sleep(Duration::from_millis(500)).await,
+                    b"silent" => std::future::pending().await,
+                    _ => {}
+                }
+                Ok(Response::Row(self.row(&key)))
+            }
+            _ => Err(Failure::Unavailable("not in this test".into())),
+        }
+    }
+}
+
+/// A served door; it closes when this goes.
+struct Served {
+    address: SocketAddr,
+    _close: oneshot::Sender<()>,
+}
+
+impl Served {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound socket");
+        let (close, closed) = oneshot::channel();
+        let shutdown = async {
+            let _ = closed.await;
+        };
+        tokio::spawn(doors::serve(listener, usize::MAX, Memory::default(), shutdown));
+        Self { address, _close: close }
+    }
+
+    async fn channel(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).expect("an address");
+        endpoint.connect().await.expect("the door is open")
+    }
+
+    async fn columns(&self) -> ColumnsClient<Channel> {
+        ColumnsClient::new(self.channel().await).max_encoding_message_size(64 << 20).max_decoding_message_size(64 << 20)
+    }
+}
+
+fn put(key: &str, value: impl Into<Bytes>) -> message::PutRequest {
+    message::PutRequest {
+        table: "t".into(),
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        column: "c".into(),
+        value: value.into(),
+        stamp: None,
+    }
+}
+
+fn get(key: &str) -> message::GetRequest {
+    message::GetRequest { table: "t".into(), key: Bytes::copy_from_slice(key.as_bytes()), columns: vec![] }
+}
+
+#[tokio::test]
+async fn what_is_put_can_be_got_with_its_version() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let value = vec![7; base::limits::VALUE_BYTES_MAX];
+    let written = columns.put(put("k", value.clone())).await.expect("a write").into_inner();
+    let row = columns.get(get("k")).await.expect("a read").into_inner();
+    assert_eq!(row.cells, [message::Cell { column: "c".into(), value: value.into(), version: written.version }]);
+}
+
+#[tokio::test]
+async fn a_refusal_names_both_versions() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let conditional = message::ConditionalPutRequest {
+        table: "t".into(),
+        key: "k".into(),
+        column: "c".into(),
+        value: "v".into(),
+        version: 7,
+        stamp: None,
+    };
+    let status = columns.conditional_put(conditional).await.expect_err("the column is absent");
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    let error = api::details::error(&status).expect("details");
+    assert_eq!((error.kind(), error.expected, error.actual), (Kind::VersionMismatch, 7, 0));
+}
+
+#[tokio::test]
+async fn an_unknown_table_and_an_empty_key_are_told_apart() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let elsewhere = message::GetRequest { table: "u".into(), ..get("k") };
+    assert_eq!(columns.get(elsewhere).await.expect_err("no such table").code(), Code::NotFound);
+    assert_eq!(columns.get(get("")).await.expect_err("no key").code(), Code::InvalidArgument);
+    columns.get(get("k")).await.expect("the connection lives on");
+}
+
+#[tokio::test]
+async fn silence_of_the_node_is_answered_before_the_deadline() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mut call = tonic::Request::new(get("silent"));
+    call.set_timeout(Duration::from_millis(300));
+    let status = columns.get(call).await.expect_err("no answer");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+#[tokio::test]
+async fn an_oversized_message_is_refused_and_the_connection_lives_on() {
+    let served = Served::start().await;
+    let columns = served.columns().await;
+    let mut beside = columns.clone();
+    let under_way = tokio::spawn(async move { beside.get(get("slow")).await });
+    let mut columns = columns;
+    let status = columns.put(put("k", vec![0; 13 << 20])).await.expect_err("too large");
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    under_way.await.expect("no panic").expect("the call beside it, on the same connection");
+}
+
+#[tokio::test]
+async fn a_write_of_countless_empty_mutations_is_refused_before_it_is_decoded() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mutations = vec![message::Mutation::default(); 1 << 20];
+    let write = message::WriteRequest { table: "t".into(), key: "k".into(), mutations, stamp: None };
+    let status = columns.write(write).await.expect_err("too many");
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    columns.get(get("k")).await.expect("the connection lives on");
+}
+
+#[tokio::test]
+async fn garbage_closes_its_own_connection_only() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    for garbage in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff"]
+    {
+        let mut stranger = TcpStream::connect(served.address).await.expect("the port is open");
+        stranger.write_all(garbage).await.expect("the port takes bytes");
+        let mut answer = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(4), stranger.read_to_end(&mut answer)).await;
+        assert!(closed.is_ok(), "still open after {garbage:?}");
+        columns.get(get("k")).await.expect("nobody else notices");
+    }
+}
+
+#[tokio::test]
+async fn half_open_connections_hold_up_nobody() {
+    let served = Served::start().await;
+    let mut strangers = Vec::new();
+    for _ in 0..300 {
+        let mut stranger = TcpStream::connect(served.address).await.expect("the port is open");
+        stranger.write_all(b"PRI * HT").await.expect("the port takes bytes");
+        strangers.push(stranger);
+    }
+    let mut columns = served.columns().await;
+    columns.get(get("k")).await.expect("nobody else notices");
+}
+
+#[tokio::test]
+async fn health_is_served() {
+    let served = Served::start().await;
+    let mut health = HealthClient::new(served.channel().await);
+    for service in ["", "loggos.columns.v1.Columns", "loggos.admin.v1.Admin"] {
+        let request = HealthCheckRequest { service: service.into() };
+        let status = health.check(request).await.expect("a known service").into_inner().status();
+        assert_eq!(status.as_str_name(), "SERVING", "{service:?}");
+    }
+}
+
+#[tokio::test]
+async fn reflection_lists_the_services() {
+    let served = Served::start().await;
+    let mut reflection = ServerReflectionClient::new(served.channel().await);
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut answers =
+        reflection.server_reflection_info(tokio_stream::once(request)).await.expect("a stream").into_inner();
+    let answer = answers.message().await.expect("an answer").and_then(|answer| answer.message_response);
+    let Some(MessageResponse::ListServicesResponse(list)) = answer else { panic!("{answer:?}") };
+    let names: Vec<_> = list.service.into_iter().map(|ServiceResponse { name }| name).collect();
+    for name in ["loggos.columns.v1.Columns", "loggos.admin.v1.Admin", "grpc.health.v1.Health"] {
+        assert!(names.iter().any(|listed| listed == name), "{name} is not in {names:?}");
+    }
+}

@@ -1,0 +1,109 @@
+//! The client commands: what people and their scripts say to a universe.
+//!
+//! Each command asks through [`sdk`] and prints what it got: as aligned tables for people, or as one JSON object a line
+//! (`--json`), the shapes of which are a promise ([`output`]). How it went is in the exit status ([`stop`]).
+//!
+//! **Architecture invariant:** these commands know nodes only as clients do, through the door. (`bench floor` knows none:
+//! it measures what nodes run on.)
+
+mod bench;
+mod columns;
+mod load;
+mod output;
+mod status;
+mod stop;
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use output::Output;
+use stop::Stop;
+
+/// The first of the ports on which nodes serve gRPC: node I has this plus I.
+const GRPC_PORT_BASE: u16 = 7200;
+/// Nodes that a universe has by default.
+const NODES: u16 = 3;
+
+/// The commands of a client.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show nodes, cohorts, their leaders, epochs, LSNs and lag.
+    Status {
+        #[command(flatten)]
+        universe: Universe,
+    },
+    /// Rows of versioned columns: tables, reads, writes, loads.
+    Columns {
+        #[command(flatten)]
+        universe: Universe,
+        #[command(subcommand)]
+        command: columns::Command,
+    },
+    /// Measure.
+    #[command(subcommand)]
+    Bench(bench::Command),
+}
+
+/// Where the universe is, and how to speak with it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Universe {
+    /// The nodes to ask, one or more [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
+    #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    at: Vec<String>,
+    /// Shifts the default ports, as in `loggos dev --port-offset`.
+    #[arg(long, global = true, value_name = "K", default_value_t = 0, conflicts_with = "at")]
+    port_offset: u16,
+    /// Print one JSON object a line; refusals too, on standard error.
+    #[arg(long, global = true)]
+    json: bool,
+    /// How long one request may take, its retries included, in milliseconds.
+    #[arg(long, global = true, value_name = "MS", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+}
+
+impl Universe {
+    fn client(&self) -> Result<sdk::Client, Stop> {
+        let endpoints = if self.at.is_empty() { self.default_endpoints()? } else { self.at.clone() };
+        Ok(sdk::Client::connect(endpoints)?.with_deadline(Duration::from_millis(self.timeout)))
+    }
+
+    fn default_endpoints(&self) -> Result<Vec<String>, Stop> {
+        let port = |node| GRPC_PORT_BASE.checked_add(node)?.checked_add(self.port_offset);
+        (1..=NODES)
+            .map(|node| port(node).map(|port| format!("127.0.0.1:{port}")))
+            .collect::<Option<_>>()
+            .ok_or_else(|| Stop::invalid(format!("--port-offset {} leaves no port", self.port_offset)))
+    }
+}
+
+/// Runs a command to its exit status.
+pub(crate) fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Status { universe } => {
+            let output = Output::new(universe.json);
+            finish(output, status::run(&universe, output))
+        }
+        Command::Columns { universe, command } => {
+            let output = Output::new(universe.json);
+            finish(output, columns::run(&universe, output, command))
+        }
+        Command::Bench(command) => bench::run(command),
+    }
+}
+
+/// Runs what a command does on a runtime of one thread: its work is to wait.
+fn finish(output: Output, command: impl Future<Output = Result<(), Stop>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = match runtime {
+        Ok(runtime) => runtime.block_on(command),
+        Err(error) => Err(Stop::Io { what: "start the runtime".into(), error }),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => output.report(&stop),
+    }
+}

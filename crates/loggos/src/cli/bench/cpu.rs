@@ -1,0 +1,89 @@
+//! CPU time that the servers' processes use, all their threads together, and the machine's load.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cli::stop::Stop;
+
+/// The processes that serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Servers(Vec<u32>);
+
+impl Servers {
+    /// The processes named, or those whose `pid` files lie in a data directory of `loggos dev`.
+    pub(crate) fn of(pids: &[u32], data: Option<&Path>) -> Result<Self, Stop> {
+        match data {
+            None => Ok(Self(pids.to_vec())),
+            Some(data) => in_directory(data).map(Self),
+        }
+    }
+
+    /// CPU time of all of them since they started; none if no process is named.
+    pub(crate) fn cpu_time(&self) -> Result<Option<Duration>, Stop> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let mut ticks = 0;
+        for pid in &self.0 {
+            let path = format!("/proc/{pid}/stat");
+            let stat = fs::read_to_string(&path).map_err(Stop::io(format!("read {path}")))?;
+            ticks += ticks_of(&stat).ok_or_else(|| Stop::invalid(format!("{path} is not what Linux writes")))?;
+        }
+        Ok(Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)))
+    }
+}
+
+fn in_directory(data: &Path) -> Result<Vec<u32>, Stop> {
+    let mut pids = Vec::new();
+    let reading = format!("read {}", data.display());
+    for entry in fs::read_dir(data).map_err(Stop::io(reading.clone()))? {
+        let node = entry.map_err(Stop::io(reading.clone()))?;
+        if !node.file_name().as_encoded_bytes().starts_with(b"node-") {
+            continue;
+        }
+        let path = node.path().join("pid");
+        // A node that is down has none.
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        let wrong = || Stop::invalid(format!("{} holds no process number", path.display()));
+        pids.push(text.trim().parse().map_err(|_| wrong())?);
+    }
+    if pids.is_empty() {
+        return Err(Stop::invalid(format!("no node runs in {}", data.display())));
+    }
+    Ok(pids)
+}
+
+/// User and system time from `/proc/PID/stat`: its 14th and 15th fields. The second is the command in brackets, and may
+/// hold anything.
+fn ticks_of(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ').skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// The machine's load average over the last minute.
+pub(crate) fn load_average() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_user_and_system_time() {
+        let stat = "42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 4 0 100 0 0";
+        assert_eq!(ticks_of(stat), Some(300));
+        assert_eq!(ticks_of("42 (cut"), None);
+    }
+
+    #[test]
+    fn this_process_has_used_some() {
+        let servers = Servers::of(&[std::process::id()], None).expect("a process");
+        assert!(servers.cpu_time().expect("Linux").is_some());
+        assert_eq!(Servers(Vec::new()).cpu_time().expect("nothing to read"), None);
+    }
+}

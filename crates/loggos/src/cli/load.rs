@@ -1,0 +1,221 @@
+//! `loggos columns load`: a file of rows into a table.
+//!
+//! Rows are written while the file is read, [`ROWS_IN_FLIGHT`] at a time, but never two of one key: so of several rows
+//! with one key the last in the file wins, and a load that was interrupted and is run again ends with the same values.
+//!
+//! A bad row stops the load with its line; what came before it is kept. With `--skip-bad` such rows are set aside, as
+//! they are.
+
+mod csv_rows;
+mod flight;
+mod json_rows;
+mod progress;
+mod row;
+mod source;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use sdk::Client;
+use serde_json::json;
+
+use super::output::Output;
+use super::stop::{LoadedUntil, Stop};
+use flight::{Flight, Landed};
+use progress::Progress;
+use row::{Bad, Item};
+use source::Source;
+
+/// Rows on their way to the universe at one time: enough to fill its group commits, few enough to be resent quickly.
+const ROWS_IN_FLIGHT: usize = 64;
+
+/// Load a file of rows, creating the table if it is missing.
+///
+/// A CSV file has a header, which names the columns; an empty cell is an absent column. A file of JSON lines has an
+/// object a line: strings are taken as they are, numbers and booleans as their JSON text, arrays and objects as compact
+/// JSON, and null is an absent column.
+///
+/// Each row's columns are put, in one write. Columns that are absent in the row are left as they are in the table, not
+/// deleted. Where a key comes twice, the later line wins. A load that was interrupted can be run again and ends with
+/// the same values.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    table: String,
+    /// The file; `-` is standard input.
+    file: PathBuf,
+    /// The column whose value is the row's key. It is kept as a column, too.
+    #[arg(long, value_name = "COLUMN")]
+    key: String,
+    /// Collect bad rows here, each after a comment with its line and what is wrong, and go on.
+    #[arg(long, value_name = "FILE")]
+    skip_bad: Option<PathBuf>,
+    /// The file's format, if neither its name nor its beginning tell.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+}
+
+/// How rows are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Comma-separated values with a header.
+    Csv,
+    /// A JSON object a line.
+    Jsonl,
+}
+
+/// Loads.
+pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
+    let source = Source::open(&arguments.file, arguments.format)?;
+    let progress = Progress::of(&source);
+    let rows = source.rows(&arguments.key)?;
+    let bad_rows = arguments.skip_bad.map(BadRows::create).transpose()?;
+    client.create_table(&arguments.table).await?;
+    client.prefer_leader(&arguments.table).await;
+
+    let mut load = Load {
+        table: arguments.table,
+        flight: Flight::new(client.clone(), ROWS_IN_FLIGHT),
+        bad_rows,
+        progress,
+        loaded: 0,
+        skipped: 0,
+        stop: None,
+    };
+    load.all(rows).await;
+    load.finish(output)
+}
+
+/// A load under way.
+struct Load {
+    table: String,
+    flight: Flight,
+    bad_rows: Option<BadRows>,
+    progress: Progress,
+    loaded: u64,
+    skipped: u64,
+    /// The first reason to stop, if there is one.
+    stop: Option<Reason>,
+}
+
+/// Why a load stops early.
+enum Reason {
+    Bad { line: u64, reason: String },
+    Universe(sdk::Error),
+    Local(Stop),
+}
+
+impl Load {
+    /// Reads and writes until the file is at its end or there is a reason to stop; either way nothing is left in
+    /// flight.
+    async fn all(&mut self, rows: impl Iterator<Item = Result<Item, Stop>>) {
+        for item in rows {
+            match item {
+                Err(stop) => self.stop_for(Reason::Local(stop)),
+                Ok(item) => self.one(item).await,
+            }
+            if self.stop.is_some() {
+                break;
+            }
+        }
+        while let Some(landed) = self.flight.next().await {
+            self.land(landed);
+        }
+    }
+
+    async fn one(&mut self, item: Item) {
+        self.progress.read(item.bytes_read);
+        let row = match item.row {
+            Ok(row) => row,
+            Err(reason) => return self.bad(&Bad { line: item.line, reason, text: item.text }),
+        };
+        while !self.flight.has_room_for(&row.key) {
+            let Some(landed) = self.flight.next().await else { break };
+            self.land(landed);
+        }
+        if self.stop.is_none() {
+            self.flight.launch(&self.table, row, item.line, item.text);
+        }
+    }
+
+    fn land(&mut self, landed: Landed) {
+        match landed.outcome {
+            Ok(()) => {
+                self.loaded += 1;
+                self.progress.loaded(self.loaded);
+            }
+            Err(sdk::Error::Invalid(reason)) => self.bad(&Bad { line: landed.line, reason, text: landed.text }),
+            Err(error) => self.stop_for(Reason::Universe(error)),
+        }
+    }
+
+    fn bad(&mut self, bad: &Bad) {
+        match &mut self.bad_rows {
+            None => self.stop_for(Reason::Bad { line: bad.line, reason: bad.reason.clone() }),
+            Some(bad_rows) => match bad_rows.add(bad) {
+                Ok(()) => self.skipped += 1,
+                Err(stop) => self.stop_for(Reason::Local(stop)),
+            },
+        }
+    }
+
+    fn stop_for(&mut self, reason: Reason) {
+        self.stop.get_or_insert(reason);
+    }
+
+    fn finish(mut self, output: Output) -> Result<(), Stop> {
+        self.progress.finish();
+        let rows = self.loaded;
+        if let Some(bad_rows) = &mut self.bad_rows {
+            bad_rows.flush()?;
+        }
+        match self.stop {
+            Some(Reason::Local(Stop::Invalid { message, at: Some(at) })) => {
+                let message = format!("{message}; {rows} rows are loaded");
+                return Err(Stop::Invalid { message, at: Some(LoadedUntil { rows, ..at }) });
+            }
+            Some(Reason::Local(stop)) => return Err(stop),
+            Some(Reason::Universe(error)) => return Err(Stop::LoadCutShort { error, rows }),
+            Some(Reason::Bad { line, reason }) => {
+                let message = format!("line {line}: {reason}; {rows} rows are loaded");
+                return Err(Stop::Invalid { message, at: Some(LoadedUntil { line, rows }) });
+            }
+            None => {}
+        }
+        let (table, skipped) = (&self.table, self.skipped);
+        let people = || {
+            let bad = if skipped > 0 { format!(", {skipped} bad ones skipped") } else { String::new() };
+            format!("{rows} rows loaded into {table}{bad}")
+        };
+        output.print(&json!({ "table": table, "rows": rows, "skipped": skipped }), people)
+    }
+}
+
+/// The file that collects bad rows.
+struct BadRows {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl BadRows {
+    fn create(path: PathBuf) -> Result<Self, Stop> {
+        let file = File::create(&path).map_err(Stop::io(format!("write {}", path.display())))?;
+        Ok(Self { path, file: BufWriter::new(file) })
+    }
+
+    /// The row as it was, after a line that says what is wrong with it.
+    fn add(&mut self, bad: &Bad) -> Result<(), Stop> {
+        let Self { path, file } = self;
+        let mut write = || {
+            writeln!(file, "# line {}: {}", bad.line, bad.reason)?;
+            file.write_all(&bad.text)?;
+            if bad.text.ends_with(b"\n") { Ok(()) } else { file.write_all(b"\n") }
+        };
+        write().map_err(Stop::io(format!("write {}", path.display())))
+    }
+
+    fn flush(&mut self) -> Result<(), Stop> {
+        self.file.flush().map_err(Stop::io(format!("write {}", self.path.display())))
+    }
+}

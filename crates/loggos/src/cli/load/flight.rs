@@ -1,0 +1,56 @@
+//! Rows on their way to the universe: many at a time, but never two of one key.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use sdk::{Client, Mutation};
+use tokio::task::JoinSet;
+
+use super::row::Row;
+
+/// A row whose write has ended.
+#[derive(Debug)]
+pub(crate) struct Landed {
+    pub(crate) line: u64,
+    pub(crate) text: Vec<u8>,
+    pub(crate) outcome: Result<(), sdk::Error>,
+}
+
+/// The rows in flight.
+pub(crate) struct Flight {
+    client: Client,
+    most: usize,
+    keys: HashSet<Bytes>,
+    writes: JoinSet<(Bytes, Landed)>,
+}
+
+impl Flight {
+    pub(crate) fn new(client: Client, most: usize) -> Self {
+        Self { client, most, keys: HashSet::new(), writes: JoinSet::new() }
+    }
+
+    /// Whether a row of this key may start now.
+    pub(crate) fn has_room_for(&self, key: &Bytes) -> bool {
+        self.keys.len() < self.most && !self.keys.contains(key)
+    }
+
+    /// Starts a row that there is room for.
+    pub(crate) fn launch(&mut self, table: &str, row: Row, line: u64, text: Vec<u8>) {
+        assert!(self.has_room_for(&row.key), "two writes of one key may overtake each other");
+        self.keys.insert(row.key.clone());
+        let (client, table) = (self.client.clone(), table.to_owned());
+        self.writes.spawn(async move {
+            let Row { key, columns } = row;
+            let put = |(column, value)| Mutation { column, value: Some(value), condition: None };
+            let outcome = client.write(&table, key.clone(), columns.into_iter().map(put).collect()).await;
+            (key, Landed { line, text, outcome: outcome.map(|_| ()) })
+        });
+    }
+
+    /// The next row whose write ends; none if there is none in flight.
+    pub(crate) async fn next(&mut self) -> Option<Landed> {
+        let (key, landed) = self.writes.join_next().await?.expect("a write neither panics nor is aborted");
+        self.keys.remove(&key);
+        Some(landed)
+    }
+}

@@ -1,0 +1,181 @@
+//! Rows of a file of JSON lines: an object a line.
+//!
+//! A value becomes a column's bytes: a string as it is, anything else as its JSON text, exactly as the file has it but
+//! without the spaces between tokens. So no number loses digits on the way.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read};
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use super::row::{Item, Row, TEXT_BYTES_MAX};
+use crate::cli::stop::{LoadedUntil, Stop};
+
+/// The rows of the file.
+pub(crate) struct JsonRows<R> {
+    input: R,
+    key_column: String,
+    line: u64,
+    bytes_read: u64,
+    ended: bool,
+}
+
+impl<R: BufRead> JsonRows<R> {
+    pub(crate) fn new(input: R, key_column: &str) -> Self {
+        Self { input, key_column: key_column.to_owned(), line: 0, bytes_read: 0, ended: false }
+    }
+
+    /// The next line with its end; empty at the file's.
+    fn line(&mut self) -> Result<Vec<u8>, Stop> {
+        let mut text = Vec::new();
+        let most = TEXT_BYTES_MAX as u64;
+        let read = (&mut self.input).take(most + 1).read_until(b'\n', &mut text);
+        let count = read.map_err(Stop::io("read the file"))? as u64;
+        self.line += 1;
+        self.bytes_read += count;
+        if count > most {
+            let message = format!("line {}: the line has more than {} MiB", self.line, most >> 20);
+            return Err(Stop::Invalid { message, at: Some(LoadedUntil { line: self.line, rows: 0 }) });
+        }
+        Ok(text)
+    }
+
+    /// The next line that isn't blank.
+    fn item(&mut self) -> Result<Option<Item>, Stop> {
+        loop {
+            let text = self.line()?;
+            if text.is_empty() {
+                return Ok(None);
+            }
+            let json = if self.line == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text) } else { &text };
+            if !json.trim_ascii().is_empty() {
+                let row = row(&self.key_column, json);
+                return Ok(Some(Item { line: self.line, row, text, bytes_read: self.bytes_read }));
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Iterator for JsonRows<R> {
+    type Item = Result<Item, Stop>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let item = self.item().transpose();
+        self.ended = !matches!(item, Some(Ok(_)));
+        item
+    }
+}
+
+fn row(key_column: &str, json: &[u8]) -> Result<Row, String> {
+    let object: BTreeMap<String, &RawValue> = parse_object(json)?;
+    let mut columns = Vec::with_capacity(object.len());
+    for (name, value) in object {
+        if let Some(bytes) = column(value.get())? {
+            columns.push((name.into(), bytes));
+        }
+    }
+    Row::of(key_column, columns)
+}
+
+fn parse_object(json: &[u8]) -> Result<BTreeMap<String, &RawValue>, String> {
+    serde_json::from_slice(json).map_err(|error| {
+        if error.classify() == serde_json::error::Category::Data {
+            "the line is not a JSON object".to_owned()
+        } else {
+            // The line's own number is told anyway, and the parser counts from 1 in each.
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            let reason = error.to_string();
+            format!("not JSON: {} at column {}", reason.strip_suffix(&place).unwrap_or(&reason), error.column())
+        }
+    })
+}
+
+/// The bytes that stand for a value; none for null.
+fn column(json: &str) -> Result<Option<Bytes>, String> {
+    match json.as_bytes().first() {
+        Some(b'n') => Ok(None),
+        // JSON can write half a surrogate pair, which is no character.
+        Some(b'"') => {
+            serde_json::from_str::<String>(json).map(|text| Some(text.into())).map_err(|error| error.to_string())
+        }
+        _ => Ok(Some(compact(json).into())),
+    }
+}
+
+/// JSON text without the spaces between its tokens.
+fn compact(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    let (mut in_string, mut escaped) = (false, false);
+    for character in json.chars() {
+        if in_string {
+            in_string = escaped || character != '"';
+            escaped = !escaped && character == '\\';
+        } else if character.is_ascii_whitespace() {
+            continue;
+        } else {
+            in_string = character == '"';
+        }
+        text.push(character);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn rows(file: &'static [u8]) -> Vec<Item> {
+        JsonRows::new(file, "k").collect::<Result<_, _>>().expect("a readable file")
+    }
+
+    fn columns(file: &'static [u8]) -> Vec<(Bytes, Bytes)> {
+        rows(file).remove(0).row.expect("a good row").columns
+    }
+
+    #[test]
+    fn values_become_bytes() {
+        let file = br#"{"k": "a", "n": 1.50, "big": 123456789012345678901, "t": true, "none": null,
+"#;
+        assert!(rows(file)[0].row.is_err(), "an object ends on its line");
+        let file = br#"{"k": "a\u00e9", "n": 1.50, "big": 123456789012345678901, "t": true, "none": null}"#;
+        let expected = [("big", "123456789012345678901"), ("k", "aé"), ("n", "1.50"), ("t", "true")]
+            .map(|(n, v)| (n.into(), v.into()));
+        assert_eq!(columns(file), expected);
+    }
+
+    #[test]
+    fn nested_values_are_compact_and_otherwise_untouched() {
+        let file = br#"{"k":"a","v":{ "z" : [ 1.0 , "x \" y\\" ] , "a" : { } }}"#;
+        assert_eq!(columns(file)[1], ("v".into(), br#"{"z":[1.0,"x \" y\\"],"a":{}}"#[..].into()));
+    }
+
+    #[test]
+    fn numbers_may_be_keys() {
+        assert_eq!(rows(br#"{"k":7}"#)[0].row.as_ref().expect("a good row").key, "7");
+    }
+
+    #[test]
+    fn bad_lines_are_named_and_blank_ones_passed_over() {
+        let file = b"\xef\xbb\xbf{\"k\":\"a\"}\n\n{\"k\":\r\n[1]\n{\"k\":\"\xff\"}\n{\"k\":null}\n{\"k\":\"b\"}";
+        let lines: Vec<_> = rows(file).iter().map(|item| (item.line, item.row.is_ok())).collect();
+        assert_eq!(lines, [(1, true), (3, false), (4, false), (5, false), (6, false), (7, true)]);
+        let reasons: Vec<_> = rows(file).into_iter().filter_map(|item| item.row.err()).collect();
+        assert_eq!(reasons[1], "the line is not a JSON object");
+        assert_eq!(reasons[3], "the row has no \"k\", which is its key");
+        assert_eq!(rows(file)[1].text, b"{\"k\":\r\n");
+    }
+
+    #[test]
+    fn an_endless_line_does_not_fill_the_memory() {
+        let endless = io::BufReader::new(io::repeat(b'x'));
+        let mut rows = JsonRows::new(endless, "k");
+        assert!(rows.next().expect("an error").is_err());
+        assert!(rows.next().is_none());
+    }
+}

@@ -1,0 +1,90 @@
+//! A row as it comes from a file, good or bad, and what makes it bad: the limits that the door keeps, in the door's
+//! words.
+
+use bytes::Bytes;
+use tablets::request::{self, Request, TableRequest};
+
+/// Bytes of one row's text, at most: twice what a write may hold, for quotes and escapes. A file whose quotes don't
+/// match would otherwise be read into memory whole.
+pub(crate) const TEXT_BYTES_MAX: usize = 2 * base::limits::WRITE_BYTES_MAX;
+
+/// Characters of what is wrong with a row: a column's name may be thousands long.
+const REASON_CHARACTERS_MAX: usize = 300;
+
+/// A row to be put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) key: Bytes,
+    /// The columns that are there, no name twice.
+    pub(crate) columns: Vec<(Bytes, Bytes)>,
+}
+
+/// What the next lines of a file hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// The line it begins on, from 1.
+    pub(crate) line: u64,
+    /// The row, or what is wrong with it.
+    pub(crate) row: Result<Row, String>,
+    /// Its text, as it is in the file.
+    pub(crate) text: Vec<u8>,
+    /// Bytes of the file up to its end.
+    pub(crate) bytes_read: u64,
+}
+
+/// A row that can't be loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Bad {
+    pub(crate) line: u64,
+    pub(crate) reason: String,
+    pub(crate) text: Vec<u8>,
+}
+
+impl Row {
+    /// The row with these columns, if it has a key and keeps the limits.
+    pub(crate) fn of(key_column: &str, columns: Vec<(Bytes, Bytes)>) -> Result<Self, String> {
+        let key = columns.iter().find(|(column, _)| column == key_column.as_bytes()).map(|(_, value)| value.clone());
+        let Some(key) = key else { return Err(format!("the row has no {key_column:?}, which is its key")) };
+        let row = Self { key, columns };
+        row.check().map(|()| row).map_err(|reason| reason.chars().take(REASON_CHARACTERS_MAX).collect())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let mutation = |(column, value): &(Bytes, Bytes)| request::Mutation {
+            column: column.clone(),
+            value: Some(value.clone()),
+            condition: None,
+        };
+        let mutations = self.columns.iter().map(mutation).collect();
+        let write = request::Write { stamp: None, key: self.key.clone(), mutations };
+        // The table's name is checked when the table is created.
+        let request = Request::Table { table: "t".into(), request: TableRequest::Write(write) };
+        tablets::validate(&request).map_err(|failure| failure.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+    fn row(columns: &[(&'static str, Vec<u8>)]) -> Result<Row, String> {
+        Row::of("k", columns.iter().map(|(column, value)| ((*column).into(), value.clone().into())).collect())
+    }
+
+    #[test]
+    fn the_key_is_kept_as_a_column() {
+        let row = row(&[("a", b"1".to_vec()), ("k", b"JFK".to_vec())]).expect("a good row");
+        assert_eq!(row.key, "JFK");
+        assert_eq!(row.columns.len(), 2);
+    }
+
+    #[test]
+    fn rows_without_a_key_or_past_a_limit_are_bad() {
+        assert!(row(&[("a", b"1".to_vec())]).expect_err("no key").contains("\"k\""));
+        assert!(row(&[("k", vec![])]).is_err());
+        assert!(row(&[("k", vec![b'x'; KEY_BYTES_MAX + 1])]).is_err());
+        assert!(row(&[("k", b"1".to_vec()), ("a", vec![0; VALUE_BYTES_MAX + 1])]).is_err());
+        assert!(row(&[("k", b"1".to_vec()), ("", b"2".to_vec())]).is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! The file that a load reads: where it comes from, and which format it has.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use super::Format;
+use super::csv_rows::CsvRows;
+use super::json_rows::JsonRows;
+use super::row::Item;
+use crate::cli::stop::Stop;
+
+/// Bytes that are read at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A file of rows.
+pub(crate) struct Source {
+    input: Box<dyn BufRead>,
+    format: Format,
+    /// Its bytes, if that is known.
+    pub(crate) length: Option<u64>,
+}
+
+impl Source {
+    /// Opens a file, or standard input for `-`.
+    pub(crate) fn open(path: &Path, format: Option<Format>) -> Result<Self, Stop> {
+        let reading = format!("read {}", path.display());
+        let (input, length): (Box<dyn Read>, _) = if path == Path::new("-") {
+            (Box::new(io::stdin().lock()), None)
+        } else {
+            let file = File::open(path).map_err(Stop::io(reading.clone()))?;
+            let metadata = file.metadata().map_err(Stop::io(reading.clone()))?;
+            (Box::new(file), metadata.is_file().then_some(metadata.len()))
+        };
+        let mut input: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, input));
+        let format = match format.or_else(|| by_name(path)) {
+            Some(format) => format,
+            None => by_beginning(input.fill_buf().map_err(Stop::io(reading))?),
+        };
+        Ok(Self { input, format, length })
+    }
+
+    /// Its rows, in order.
+    pub(crate) fn rows(self, key_column: &str) -> Result<Box<dyn Iterator<Item = Result<Item, Stop>>>, Stop> {
+        Ok(match self.format {
+            Format::Csv => Box::new(CsvRows::new(self.input, key_column)?),
+            Format::Jsonl => Box::new(JsonRows::new(self.input, key_column)),
+        })
+    }
+}
+
+fn by_name(path: &Path) -> Option<Format> {
+    match path.extension()?.to_str()? {
+        "csv" => Some(Format::Csv),
+        "jsonl" | "ndjson" => Some(Format::Jsonl),
+        _ => None,
+    }
+}
+
+/// An object opens with a brace; few headers do.
+fn by_beginning(bytes: &[u8]) -> Format {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    if bytes.trim_ascii_start().starts_with(b"{") { Format::Jsonl } else { Format::Csv }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_format_shows_in_the_name_or_at_the_beginning() {
+        assert_eq!(by_name(Path::new("a/airports.csv")), Some(Format::Csv));
+        assert_eq!(by_name(Path::new("x.jsonl")), Some(Format::Jsonl));
+        assert_eq!(by_name(Path::new("airports")), None);
+        assert_eq!(by_beginning(b"\n  {\"a\":1}"), Format::Jsonl);
+        assert_eq!(by_beginning(b"iata,name\n"), Format::Csv);
+        assert_eq!(by_beginning(b""), Format::Csv);
+    }
+}

@@ -1,0 +1,265 @@
+//! `loggos bench floor`: what this machine charges for the two things that no design avoids: forcing a block to the log,
+//! and a round trip between two processes. Every other figure is to be read beside these.
+//!
+//! The force is the log's own: a file filled with zeros before, O_DIRECT where the file system has it, one thread of
+//! real-time priority where it may be had. Three at once stand for a universe of three nodes on one disk.
+//!
+//! A round trip is measured twice, with both ends bound to one processor and with each on its own: waking an idle
+//! processor can cost many times the rest, most of all in a virtual machine, and where the scheduler puts two ends that
+//! aren't bound is its own affair. One figure alone would be either of the two, by luck.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+use store::files::{File as _, FileError, Files as _, OpenOptions};
+use store::{AlignedBuffer, BLOCK_BYTES};
+
+use super::files::{OsFile, OsFiles};
+use super::log_thread::ask_for_real_time;
+use super::scratch::Scratch;
+
+/// Each measurement takes so long, after a tenth of it to warm up.
+const MEASURE: Duration = Duration::from_secs(3);
+const WARM_UP: Duration = Duration::from_millis(300);
+/// The longest latency that is told from a longer one: more than any measurement lasts.
+const SAMPLE_NS_MAX: u64 = 60_000_000_000;
+/// Bytes of the file that is forced, as long as a log segment: written around and around.
+const FILE_BYTES: u64 = 64 << 20;
+/// Bytes written at once when the file is filled.
+const FILL_BYTES: usize = 1 << 20;
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+struct Line {
+    bench: &'static str,
+    operation: &'static str,
+    at_once: usize,
+    bytes: usize,
+    operations_per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// Whether the forcing threads had real-time priority; absent for round trips.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    real_time: Option<bool>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum FloorError {
+    #[error("{0}")]
+    File(#[from] FileError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Measures in a directory of its own under `data`, which is removed afterwards.
+pub(crate) fn run(data: &Path, json: bool) -> ExitCode {
+    match measure(data, json) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("loggos: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+fn measure(data: &Path, json: bool) -> Result<(), FloorError> {
+    std::fs::create_dir_all(data)?;
+    let scratch = Scratch::under(data, "bench-floor")?;
+    if !json {
+        println!("load average {}", load_average());
+        println!(
+            "{:<27} {:>7} {:>6}  {:>10}  {:>9}  {:>9}",
+            "operation", "at once", "bytes", "per second", "p50 us", "p99 us"
+        );
+    }
+    for at_once in [1, 3] {
+        forces(scratch.path(), at_once)?.print(json);
+    }
+    for (operation, processors) in pairs_of_processors()? {
+        for bytes in [512, 4096] {
+            round_trips(operation, processors, bytes)?.print(json);
+        }
+    }
+    Ok(())
+}
+
+impl Line {
+    fn of(operation: &'static str, at_once: usize, bytes: usize, samples: &Samples) -> Self {
+        Self {
+            bench: "floor",
+            operation,
+            at_once,
+            bytes,
+            operations_per_second: samples.per_second,
+            p50_us: samples.percentile_us(50.0),
+            p99_us: samples.percentile_us(99.0),
+            real_time: None,
+        }
+    }
+
+    fn print(&self, json: bool) {
+        if json {
+            match serde_json::to_string(self) {
+                Ok(line) => println!("{line}"),
+                Err(error) => eprintln!("loggos: {error}"),
+            }
+            return;
+        }
+        let priority = match self.real_time {
+            Some(false) => "  (normal priority: real time was refused)",
+            _ => "",
+        };
+        println!(
+            "{:<27} {:>7} {:>6}  {:>10.0}  {:>9.1}  {:>9.1}{priority}",
+            self.operation, self.at_once, self.bytes, self.operations_per_second, self.p50_us, self.p99_us
+        );
+    }
+}
+
+/// Latencies of one kind of operation.
+#[derive(Debug)]
+struct Samples {
+    nanoseconds: Histogram<u64>,
+    per_second: f64,
+}
+
+impl Samples {
+    fn empty() -> Self {
+        let nanoseconds = Histogram::new_with_bounds(1, SAMPLE_NS_MAX, 3).expect("these bounds are valid");
+        Self { nanoseconds, per_second: 0.0 }
+    }
+
+    /// Does `operation` again and again for [`MEASURE`].
+    fn take<E>(mut operation: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
+        let mut samples = Self::empty();
+        let began = Instant::now();
+        while began.elapsed() < WARM_UP {
+            operation()?;
+        }
+        let began = Instant::now();
+        let mut last = began;
+        while last - began < MEASURE {
+            operation()?;
+            let now = Instant::now();
+            let nanoseconds = u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX);
+            samples.nanoseconds.saturating_record(nanoseconds);
+            last = now;
+        }
+        samples.per_second = count(samples.nanoseconds.len()) / (last - began).as_secs_f64();
+        Ok(samples)
+    }
+
+    /// As if both had run as one: side by side.
+    fn add(&mut self, other: &Self) {
+        self.nanoseconds.add(&other.nanoseconds).expect("all have the same bounds");
+        self.per_second += other.per_second;
+    }
+
+    fn percentile_us(&self, percentile: f64) -> f64 {
+        count(self.nanoseconds.value_at_percentile(percentile)) / 1_000.0
+    }
+}
+
+/// As a number for people: digits past the 53rd bit don't matter.
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn count(number: u64) -> f64 {
+    number as f64
+}
+
+fn forces(directory: &Path, at_once: usize) -> Result<Line, FloorError> {
+    let files = OsFiles::new(directory);
+    let logs: Result<Vec<OsFile>, FileError> = (0..at_once).map(|place| zero_filled(&files, at_once, place)).collect();
+    let logs = logs?;
+    let start = Barrier::new(at_once);
+    let outcomes: Vec<Result<(bool, Samples), FileError>> = thread::scope(|scope| {
+        let threads: Vec<_> = logs.iter().map(|log| scope.spawn(|| force_again_and_again(log, &start))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a measuring thread doesn't panic")).collect()
+    });
+    let (mut all, mut all_real_time) = (Samples::empty(), true);
+    for outcome in outcomes {
+        let (real_time, samples) = outcome?;
+        all.add(&samples);
+        all_real_time &= real_time;
+    }
+    Ok(Line { real_time: Some(all_real_time), ..Line::of("force", at_once, BLOCK_BYTES, &all) })
+}
+
+fn zero_filled(files: &OsFiles, at_once: usize, place: usize) -> Result<OsFile, FileError> {
+    let file = files.create(&format!("log-{at_once}-{place}"), OpenOptions::DIRECT)?;
+    let zeros = AlignedBuffer::zeroed(FILL_BYTES);
+    for offset in (0..FILE_BYTES).step_by(FILL_BYTES) {
+        file.write_at(offset, &zeros)?;
+    }
+    file.sync()?;
+    files.sync_dir("")?;
+    Ok(file)
+}
+
+fn force_again_and_again(log: &OsFile, start: &Barrier) -> Result<(bool, Samples), FileError> {
+    let real_time = ask_for_real_time();
+    let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+    block.fill(0x5a);
+    let mut offset = 0;
+    start.wait();
+    let samples = Samples::take(|| {
+        log.write_at(offset, &block)?;
+        log.sync()?;
+        offset = (offset + BLOCK_BYTES as u64) % FILE_BYTES;
+        Ok(())
+    })?;
+    Ok((real_time, samples))
+}
+
+/// Where the two ends may be: on one processor, and on two if this process may use so many.
+fn pairs_of_processors() -> io::Result<Vec<(&'static str, [usize; 2])>> {
+    let allowed = sched_getaffinity(None)?;
+    let mut allowed = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor));
+    let first = allowed.next().ok_or_else(|| io::Error::other("no processor"))?;
+    let mut pairs = vec![("round trip, one processor", [first, first])];
+    pairs.extend(allowed.next().map(|second| ("round trip, two processors", [first, second])));
+    Ok(pairs)
+}
+
+/// Binds this thread to a processor.
+fn bind(processor: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+fn round_trips(operation: &'static str, processors: [usize; 2], bytes: usize) -> Result<Line, FloorError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut near = TcpStream::connect(listener.local_addr()?)?;
+    let (mut far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    let samples: io::Result<Samples> = thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut buffer = vec![0; bytes];
+            // Without it the near end finds the connection closed, and says so.
+            if bind(processors[1]).is_ok() {
+                while far.read_exact(&mut buffer).and_then(|()| far.write_all(&buffer)).is_ok() {}
+            }
+        });
+        let measuring = scope.spawn(move || {
+            bind(processors[0])?;
+            let mut buffer = vec![7; bytes];
+            Samples::take(|| near.write_all(&buffer).and_then(|()| near.read_exact(&mut buffer)))
+        });
+        measuring.join().expect("a measuring thread doesn't panic")
+    });
+    Ok(Line::of(operation, 1, bytes, &samples?))
+}
+
+fn load_average() -> String {
+    let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    loads.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,79 @@
+//! One process to a directory: the file `pid` in it is locked for as long as the process lives, whatever it dies of.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+
+/// The file that names and locks out: it holds the pid of the last process that had the directory.
+const FILE: &str = "pid";
+
+/// A directory that is this process's own until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    /// Held for its lock. The file stays when the process ends: removing it would let two processes lock two files.
+    _file: File,
+}
+
+/// Why a directory could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClaimError {
+    #[error("{directory} is in use by process {pid}")]
+    InUse { directory: String, pid: String },
+    #[error("can't lock {directory}: {error}")]
+    Failed { directory: String, error: io::Error },
+}
+
+impl Claim {
+    /// Takes the directory, unless another process has it.
+    pub(crate) fn take(directory: &Path) -> Result<Self, ClaimError> {
+        let mut file = lock(directory)?;
+        let mut write = || {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        match write() {
+            Ok(()) => Ok(Self { _file: file }),
+            Err(error) => Err(ClaimError::Failed { directory: directory.display().to_string(), error }),
+        }
+    }
+
+    /// Whether the directory could be taken now.
+    pub(crate) fn is_free(directory: &Path) -> Result<(), ClaimError> {
+        lock(directory).map(|_| ())
+    }
+}
+
+fn lock(directory: &Path) -> Result<File, ClaimError> {
+    let name = || directory.display().to_string();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(directory.join(FILE)).map_err(|error| ClaimError::Failed { directory: name(), error })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.take(32).read_to_string(&mut pid);
+            Err(ClaimError::InUse { directory: name(), pid: pid.trim().to_owned() })
+        }
+        Err(TryLockError::Error(error)) => Err(ClaimError::Failed { directory: name(), error }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::scratch::Scratch;
+
+    #[test]
+    fn a_second_process_is_told_who_has_it() {
+        let scratch = Scratch::new("claim");
+        let claim = Claim::take(scratch.path()).unwrap();
+        // A lock belongs to the open file, so that a second opening in one process is refused as well.
+        let refusal = Claim::take(scratch.path()).unwrap_err().to_string();
+        assert!(refusal.contains(&std::process::id().to_string()), "{refusal}");
+        assert!(refusal.contains(&scratch.path().display().to_string()), "{refusal}");
+        drop(claim);
+        assert!(Claim::take(scratch.path()).is_ok());
+    }
+}

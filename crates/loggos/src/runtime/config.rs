@@ -1,0 +1,215 @@
+//! The file that `loggos start --config FILE` reads. Few keys, each with a unit and a range, and no unknown ones: a
+//! mistyped key must not silently mean the default.
+//!
+//! ```toml
+//! node = 1                              # this node's number, 1 to 65535
+//! data = "loggos-data/node-1"           # its directory
+//! universe = "0f…"                      # optional: refuse data of any other universe; 32 hexadecimal digits
+//!
+//! [listen]
+//! peers = "127.0.0.1:7101"              # for the other nodes
+//! grpc = "127.0.0.1:7201"               # for clients
+//!
+//! [[peers]]                             # every other node; this one may be among them
+//! node = 2
+//! address = "127.0.0.1:7102"
+//! grpc = "127.0.0.1:7202"
+//!
+//! [tuning]                              # all optional
+//! ```
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use node::NodeConfig;
+use serde::{Deserialize, Serialize};
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    /// This node's number: 1 to 65535. It must be the one that the data directory was formatted for.
+    pub(crate) node: u32,
+    /// The node's directory; relative to where the process is started.
+    pub(crate) data: PathBuf,
+    /// The universe that the data must be of: 32 hexadecimal digits. Any, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) universe: Option<String>,
+    /// Allows addresses beyond this machine, without encryption or authentication. Default: false.
+    #[serde(default)]
+    pub(crate) insecure_plaintext: bool,
+    /// Where this node listens.
+    pub(crate) listen: Listen,
+    /// Where the other nodes listen for their peers: every member of the universe, this node among them or not.
+    #[serde(default)]
+    pub(crate) peers: Vec<Peer>,
+    /// What may be tuned.
+    #[serde(default)]
+    pub(crate) tuning: Tuning,
+}
+
+/// The addresses of the doors: an IP address and a port each.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listen {
+    /// For the other nodes.
+    pub(crate) peers: SocketAddr,
+    /// For clients: columns, administration, health, reflection.
+    pub(crate) grpc: SocketAddr,
+}
+
+/// Another node.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Peer {
+    /// Its number.
+    pub(crate) node: u32,
+    /// Where it listens for its peers: an IP address and a port.
+    pub(crate) address: SocketAddr,
+    /// Where it listens for clients: an IP address and a port.
+    pub(crate) grpc: SocketAddr,
+}
+
+/// What may be tuned; the defaults are right for most. An absent key means the machine's own default.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tuning {
+    /// The pause between heartbeats in milliseconds, 5 to a quarter of the lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) heartbeat_ms: Option<u64>,
+    /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) checkpoint_log_bytes: Option<u64>,
+    /// Bytes of log that are kept for replicas that lag, though checkpoints cover them: up to 1 TiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) log_keep_bytes: Option<u64>,
+}
+
+/// Why a file can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("can't read {path}: {error}")]
+    Unreadable { path: String, error: std::io::Error },
+    #[error("{path}: {error}")]
+    Malformed { path: String, error: toml::de::Error },
+    #[error("{key}: {problem}")]
+    Refused { key: &'static str, problem: String },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let name = || path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable { path: name(), error })?;
+        let config: Self = toml::from_str(&text).map_err(|error| ConfigError::Malformed { path: name(), error })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        range("node", u64::from(self.node), 1, 65_535)?;
+        self.check_listen("listen.peers", self.listen.peers)?;
+        self.check_listen("listen.grpc", self.listen.grpc)?;
+        if let Some(universe) = &self.universe
+            && (universe.len() != 32 || !universe.bytes().all(|digit| digit.is_ascii_hexdigit()))
+        {
+            return refuse("universe", format!("{universe:?} is not 32 hexadecimal digits"));
+        }
+        for (place, peer) in self.peers.iter().enumerate() {
+            range("peers.node", u64::from(peer.node), 1, 65_535)?;
+            if self.peers[..place].iter().any(|other| other.node == peer.node) {
+                return refuse("peers", format!("node {} is listed twice", peer.node));
+            }
+        }
+        self.tuning.check()
+    }
+
+    fn check_listen(&self, key: &'static str, address: SocketAddr) -> Result<(), ConfigError> {
+        if address.ip().is_loopback() || self.insecure_plaintext {
+            return Ok(());
+        }
+        refuse(
+            key,
+            format!(
+                "{address} can be reached from other machines, and this version neither encrypts nor authenticates: \
+                 anyone there could read and change all data. If that is what you want, say `insecure_plaintext = true`"
+            ),
+        )
+    }
+}
+
+impl Tuning {
+    fn check(&self) -> Result<(), ConfigError> {
+        // The lease itself is no setting: every replica must have the same, also across restarts (guarantee 2).
+        let lease_ms = NodeConfig::default().timing.lease.as_millis();
+        if let Some(heartbeat_ms) = self.heartbeat_ms {
+            range("tuning.heartbeat_ms", heartbeat_ms, 5, lease_ms / 4)?;
+        }
+        if let Some(bytes) = self.checkpoint_log_bytes {
+            range("tuning.checkpoint_log_bytes", bytes, 1 << 20, 64 << 30)?;
+        }
+        if let Some(bytes) = self.log_keep_bytes {
+            range("tuning.log_keep_bytes", bytes, 0, 1 << 40)?;
+        }
+        Ok(())
+    }
+}
+
+fn range(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    refuse(key, format!("{value} is not within {least} to {most}"))
+}
+
+fn refuse(key: &'static str, problem: String) -> Result<(), ConfigError> {
+    Err(ConfigError::Refused { key, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "node = 1\ndata = \"d\"\n[listen]\npeers = \"127.0.0.1:7101\"\ngrpc = \"[::1]:7201\"\n";
+
+    fn read(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    fn refusal(from: &str, to: &str) -> String {
+        assert!(GOOD.contains(from));
+        read(&GOOD.replace(from, to)).unwrap_err()
+    }
+
+    #[test]
+    fn a_small_file_is_enough() {
+        let config = read(GOOD).unwrap();
+        assert!(!config.insecure_plaintext && config.peers.is_empty());
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_by_name() {
+        assert!(refusal("node = 1", "node = 1\nnoed = 2").contains("noed"));
+        assert!(read(&format!("{GOOD}\n[tuning]\nlease = 3\n")).unwrap_err().contains("lease"));
+    }
+
+    #[test]
+    fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
+        let refused = refusal("127.0.0.1:7101", "0.0.0.0:7101");
+        assert!(refused.contains("insecure_plaintext = true") && refused.contains("0.0.0.0:7101"), "{refused}");
+        assert!(refusal("[::1]:7201", "10.0.0.1:7201").contains("listen.grpc"));
+        let said = GOOD.replace("node = 1", "node = 1\ninsecure_plaintext = true").replace("127.0.0.1", "0.0.0.0");
+        assert!(read(&said).is_ok());
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_with_the_range() {
+        assert!(refusal("node = 1", "node = 0").contains("1 to 65535"));
+        assert!(read(&format!("{GOOD}[tuning]\nheartbeat_ms = 500\n")).unwrap_err().contains("5 to 100"));
+        assert!(refusal("node = 1", "node = 1\nuniverse = \"xyz\"").contains("32 hexadecimal"));
+        let twice = "[[peers]]\nnode = 2\naddress = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\n".repeat(2);
+        assert!(read(&format!("{GOOD}{twice}")).unwrap_err().contains("twice"));
+    }
+}

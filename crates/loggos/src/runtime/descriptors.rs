@@ -1,0 +1,21 @@
+//! File descriptors: as many as the system lets this process have, and enough of them kept from strangers, so that a crowd
+//! at a door never takes what the log, the checkpoints and the peers need.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors that are not the doors': segments and checkpoints, peers and those who claim to be peers, threads' wakers.
+const RESERVED: u64 = 512;
+
+/// Raises the limit to the highest that this process may set itself. Says what it is then.
+pub(crate) fn raise() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    current.unwrap_or(u64::MAX)
+}
+
+/// How many connections the doors may have open at one time: half of what there is if there is little.
+pub(crate) fn for_doors() -> usize {
+    let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(all.saturating_sub(RESERVED).max(all / 2)).unwrap_or(usize::MAX)
+}

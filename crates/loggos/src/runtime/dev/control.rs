@@ -1,0 +1,171 @@
+//! How `loggos dev restart` talks to the running `dev`: a socket in the universe's directory that only its owner may open,
+//! a line each way.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Sender};
+use std::time::{Duration, Instant};
+
+use rustix::fs::Mode;
+use rustix::process::umask;
+
+use super::{Heard, probe};
+
+const SOCKET: &str = "dev.sock";
+/// Bytes of a line.
+const LINE_BYTES_MAX: u64 = 256;
+/// Whoever connects says something within this.
+const LINE_PATIENCE: Duration = Duration::from_secs(5);
+/// A node that was just killed is seen to be down within this.
+const DOWN_PATIENCE: Duration = Duration::from_secs(2);
+/// A node that was started serves within this.
+const SERVE_PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A question to the supervisor.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) node: u32,
+    /// Start the node if it is down.
+    pub(crate) start: bool,
+    pub(crate) answer: Sender<Answer>,
+}
+
+/// What the supervisor says.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    /// It was started just now.
+    Started { pid: u32, grpc: SocketAddr },
+    /// It runs.
+    Running { pid: u32 },
+    /// It doesn't run.
+    Down,
+    /// It can't be started, and why.
+    Refused(String),
+}
+
+/// Answers on the socket from a thread of its own, one caller after the other.
+pub(crate) fn listen(data: &Path, tell: Sender<Heard>) -> io::Result<()> {
+    forget(data);
+    let listener = through_directory(data, |path| {
+        // The socket is its owner's alone from its first moment on.
+        let before = umask(Mode::from_raw_mode(0o177));
+        let listener = UnixListener::bind(path);
+        umask(before);
+        listener
+    })?;
+    std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+        for stream in listener.incoming() {
+            if let Err(error) = stream.and_then(|stream| converse(stream, &tell)) {
+                eprintln!("loggos: a caller on the control socket is gone: {error}");
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Removes the socket.
+pub(crate) fn forget(data: &Path) {
+    let _ = fs::remove_file(data.join(SOCKET));
+}
+
+/// A socket's path has 107 bytes at most; that of its directory's handle is always short.
+fn through_directory<T>(data: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let directory = fs::File::open(data)?;
+    open(Path::new(&format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd())))
+}
+
+fn converse(mut stream: UnixStream, tell: &Sender<Heard>) -> io::Result<()> {
+    stream.set_read_timeout(Some(LINE_PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(LINE_BYTES_MAX)).read_line(&mut line)?;
+    let node = line.trim().strip_prefix("restart ").and_then(|node| node.parse().ok());
+    let said = match node {
+        Some(node) => restart_here(node, tell),
+        None => Err("only `restart NODE` is understood".to_owned()),
+    };
+    match said {
+        Ok(done) => writeln!(stream, "ok {done}"),
+        Err(why) => writeln!(stream, "error {why}"),
+    }
+}
+
+fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
+    let (pid, grpc) = start(node, tell)?;
+    let until = Instant::now() + SERVE_PATIENCE;
+    while !probe::serves(grpc) {
+        match ask(node, false, tell)? {
+            Answer::Running { pid: running } if running == pid => {}
+            _ => return Err(format!("node {node} ended again: its log says why")),
+        }
+        if Instant::now() > until {
+            return Err(format!("node {node} runs (pid {pid}) but doesn't serve yet"));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(format!("node {node} serves again (pid {pid})"))
+}
+
+fn start(node: u32, tell: &Sender<Heard>) -> Result<(u32, SocketAddr), String> {
+    let until = Instant::now() + DOWN_PATIENCE;
+    loop {
+        match ask(node, true, tell)? {
+            Answer::Started { pid, grpc } => return Ok((pid, grpc)),
+            Answer::Refused(reason) => return Err(reason),
+            Answer::Running { pid } if Instant::now() > until => {
+                return Err(format!("node {node} is running (pid {pid})"));
+            }
+            Answer::Running { .. } | Answer::Down => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn ask(node: u32, start: bool, tell: &Sender<Heard>) -> Result<Answer, String> {
+    let (answer, answered) = mpsc::channel();
+    let stopping = |_| "this `dev` is stopping".to_owned();
+    tell.send(Heard::Asked(Ask { node, start, answer })).map_err(|_| stopping(mpsc::RecvError))?;
+    answered.recv().map_err(stopping)
+}
+
+/// `loggos dev restart NODE`: asks the `dev` that runs on `data`, and waits until the node serves.
+pub(crate) fn restart(data: &Path, node: u32) -> ExitCode {
+    let said = match through_directory(data, |path| UnixStream::connect(path)) {
+        Ok(stream) => ask_running_dev(stream, node),
+        Err(error) => {
+            eprintln!("loggos: no `loggos dev` runs on {}: {error}", data.display());
+            return ExitCode::from(3);
+        }
+    };
+    match said {
+        Ok(said) => match said.split_once(' ') {
+            Some(("ok", done)) => {
+                println!("{done}");
+                ExitCode::SUCCESS
+            }
+            Some((_, why)) => {
+                eprintln!("loggos: {why}");
+                ExitCode::from(1)
+            }
+            None => {
+                eprintln!("loggos: `dev` stopped before it answered");
+                ExitCode::from(3)
+            }
+        },
+        Err(error) => {
+            eprintln!("loggos: `dev` can't be asked: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+fn ask_running_dev(mut stream: UnixStream, node: u32) -> io::Result<String> {
+    writeln!(stream, "restart {node}")?;
+    let mut said = String::new();
+    BufReader::new(stream).read_line(&mut said)?;
+    Ok(said.trim_end().to_owned())
+}

@@ -1,0 +1,228 @@
+//! `loggos dev`: a universe of real node processes on this machine, formed once and started again ever after.
+//!
+//! `dev` owns its nodes: it starts them, prints where their doors are, says `ready` once the universe takes writes, tells
+//! when one ends, starts it again when `loggos dev restart` asks, and stops them when it is stopped itself. It brings no
+//! node back by itself: people kill nodes here to see what happens. A node whose disk is gone is not formatted anew
+//! (guarantee 6): it is refused, in so many words, and the others run.
+//!
+//! If `dev` dies without a chance to stop its nodes, they end by themselves: each watches a pipe that `dev` holds.
+
+mod control;
+mod nodes;
+mod plan;
+mod probe;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::control::Ask;
+use self::nodes::{Exit, Nodes};
+use self::plan::{Plan, PlanError};
+use super::claim::{Claim, ClaimError};
+
+pub(crate) use self::control::restart;
+
+/// A stopped node that still runs after this is killed.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// The pause between two looks at whether the universe is ready.
+const READY_PAUSE: Duration = Duration::from_millis(50);
+/// When it takes longer than this, people are told what is missing.
+const READY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The command's options.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// How many nodes: 1, 3 or 5. None: as many as there are, three at first.
+    pub(crate) nodes: Option<u32>,
+    /// The universe's directory.
+    pub(crate) data: PathBuf,
+    /// Added to every port.
+    pub(crate) port_offset: u16,
+}
+
+/// Why the universe can't be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DevError {
+    #[error("{0}")]
+    Plan(#[from] PlanError),
+    #[error("{0}")]
+    Claim(#[from] ClaimError),
+    #[error("can't {what}: {error}")]
+    Io { what: String, error: io::Error },
+    #[error("--port-offset {0} is not within 0 to {max}", max = nodes::PORT_OFFSET_MAX)]
+    PortOffset(u16),
+    #[error("no node is running; {0}/node-I/log says why")]
+    NoNode(String),
+}
+
+impl DevError {
+    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Io { what: what.into(), error }
+    }
+
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::PortOffset(_) => 2,
+            Self::Plan(error) if error.is_wrong_use() => 2,
+            _ => 3,
+        }
+    }
+}
+
+/// What the supervisor hears of.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// A signal asks for the end.
+    Stop,
+    /// A node's process is over.
+    Exited(Exit),
+    /// `loggos dev restart` asks for something.
+    Asked(Ask),
+}
+
+/// Runs the universe until SIGINT or SIGTERM.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match supervise(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("loggos: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn supervise(options: &Options) -> Result<(), DevError> {
+    if options.port_offset > nodes::PORT_OFFSET_MAX {
+        return Err(DevError::PortOffset(options.port_offset));
+    }
+    plan::check_count(options.nodes)?;
+    let data = plan::make_directory(&options.data)?;
+    let _claim = Claim::take(&data)?;
+    let plan = Plan::form(&data, options.nodes)?;
+    let (tell, heard) = mpsc::channel();
+    stop_on_signals(tell.clone()).map_err(DevError::io("wait for signals"))?;
+    control::listen(&data, tell.clone()).map_err(DevError::io("listen for `loggos dev restart`"))?;
+
+    let mut nodes = Nodes::new(&data, plan, options.port_offset, tell);
+    nodes.start_all()?;
+    nodes.print_table();
+    let mut supervisor = Supervisor { nodes, heard, data };
+    let outcome = supervisor.run();
+    supervisor.stop();
+    control::forget(&supervisor.data);
+    outcome
+}
+
+struct Supervisor {
+    nodes: Nodes,
+    heard: Receiver<Heard>,
+    data: PathBuf,
+}
+
+impl Supervisor {
+    fn run(&mut self) -> Result<(), DevError> {
+        if !self.wait_until_ready()? {
+            return Ok(());
+        }
+        println!("ready");
+        while let Ok(heard) = self.heard.recv() {
+            if self.take(heard).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// False if it was stopped first.
+    fn wait_until_ready(&mut self) -> Result<bool, DevError> {
+        let began = Instant::now();
+        let mut is_said = false;
+        loop {
+            let Some(missing) = probe::what_is_missing(&self.nodes.grpc_addresses()) else { return Ok(true) };
+            if began.elapsed() > READY_PATIENCE && !is_said {
+                println!("not ready yet: {missing}");
+                is_said = true;
+            }
+            match self.heard.recv_timeout(READY_PAUSE) {
+                Ok(heard) => {
+                    if self.take(heard).is_break() {
+                        return Ok(false);
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(false),
+            }
+            if self.nodes.grpc_addresses().is_empty() {
+                return Err(DevError::NoNode(self.data.display().to_string()));
+            }
+        }
+    }
+
+    fn take(&mut self, heard: Heard) -> std::ops::ControlFlow<()> {
+        match heard {
+            Heard::Stop => return std::ops::ControlFlow::Break(()),
+            Heard::Exited(exit) => {
+                if self.nodes.exited(&exit) {
+                    println!("node {} ended ({}); {}", exit.node, exit.status, hint(&self.data, exit.node));
+                }
+            }
+            Heard::Asked(ask) => self.nodes.answer(ask),
+        }
+        std::ops::ControlFlow::Continue(())
+    }
+
+    /// Asks all nodes to stop, and kills those that don't.
+    fn stop(&mut self) {
+        self.nodes.ask_to_stop();
+        let until = Instant::now() + STOP_PATIENCE;
+        while self.nodes.any_running() {
+            match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Heard::Exited(exit)) => {
+                    self.nodes.exited(&exit);
+                }
+                Ok(_) => {}
+                Err(_) => return self.kill(),
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        println!("nodes that did not stop in time are killed");
+        self.nodes.kill();
+        while self.nodes.any_running() {
+            match self.heard.recv() {
+                Ok(Heard::Exited(exit)) => {
+                    self.nodes.exited(&exit);
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn hint(data: &Path, node: u32) -> String {
+    format!(
+        "it stays down until `loggos dev restart {node} --data {}`; its log is {}",
+        data.display(),
+        plan::node_directory(data, node).join("log").display()
+    )
+}
+
+fn stop_on_signals(tell: Sender<Heard>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for _ in signals.forever() {
+            if tell.send(Heard::Stop).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! The processes of a local universe.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::control::{Answer, Ask};
+use super::plan::{Plan, node_directory};
+use super::{DevError, Heard};
+use crate::runtime::claim::Claim;
+use crate::runtime::config::{Config, Listen, Peer, Tuning};
+
+const PEERS_PORT: u16 = 7_100;
+const GRPC_PORT: u16 = 7_200;
+/// Added to any door's port it leaves that below 65,536.
+pub(crate) const PORT_OFFSET_MAX: u16 = 50_000;
+/// How long a node of a `dev` that was killed may take to end before its directory is free.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
+const CLAIM_PAUSE: Duration = Duration::from_millis(20);
+
+/// A process that is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exit {
+    pub(crate) node: u32,
+    pub(crate) pid: u32,
+    pub(crate) status: ExitStatus,
+}
+
+/// A process under way.
+#[derive(Debug)]
+struct Running {
+    pid: u32,
+    /// Stands for this very process, even after its number was given to another.
+    handle: OwnedFd,
+    /// The node ends when this does.
+    _alive: ChildStdin,
+}
+
+/// All nodes, running or not.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    data: PathBuf,
+    plan: Plan,
+    port_offset: u16,
+    running: BTreeMap<u32, Running>,
+    tell: Sender<Heard>,
+}
+
+impl Nodes {
+    pub(crate) fn new(data: &Path, plan: Plan, port_offset: u16, tell: Sender<Heard>) -> Self {
+        Self { data: data.to_owned(), plan, port_offset, running: BTreeMap::new(), tell }
+    }
+
+    /// Starts every node that has its disk, and says which have not.
+    pub(crate) fn start_all(&mut self) -> Result<(), DevError> {
+        for node in self.plan.nodes().collect::<Vec<_>>() {
+            match self.start(node) {
+                Ok(_) => {}
+                Err(StartRefused::Refused(reason)) => eprintln!("loggos: {reason}"),
+                Err(StartRefused::Failed(error)) => return Err(DevError::io(format!("start node {node}"))(error)),
+            }
+        }
+        if self.running.is_empty() {
+            return Err(DevError::NoNode(self.data.display().to_string()));
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, node: u32) -> Result<u32, StartRefused> {
+        if let Some(refusal) = self.plan.refusal(&self.data, node) {
+            return Err(StartRefused::Refused(refusal));
+        }
+        let directory = node_directory(&self.data, node);
+        wait_until_free(&directory)?;
+        let config = directory.join("node.toml");
+        fs::write(&config, self.config(node)?)?;
+        let log = OpenOptions::new().create(true).append(true).open(directory.join("log"))?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("start")
+            .arg("--config")
+            .arg(&config)
+            .arg("--parent-pipe")
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Ctrl-C is for `dev` alone, which then stops the nodes in its own way.
+            .process_group(0)
+            .spawn()?;
+        let pid = child.id();
+        // `wait` would close it, and with it the node.
+        let alive = child.stdin.take().ok_or_else(|| io::Error::other("no pipe"))?;
+        let handle = pid_handle(pid)?;
+        let tell = self.tell.clone();
+        std::thread::spawn(move || {
+            if let Ok(status) = child.wait() {
+                let _ = tell.send(Heard::Exited(Exit { node, pid, status }));
+            }
+        });
+        self.running.insert(node, Running { pid, handle, _alive: alive });
+        Ok(pid)
+    }
+
+    fn config(&self, node: u32) -> io::Result<String> {
+        let config = Config {
+            node,
+            data: node_directory(&self.data, node),
+            universe: Some(self.plan.universe().to_owned()),
+            insecure_plaintext: false,
+            listen: Listen { peers: self.peers_address(node), grpc: self.grpc_address(node) },
+            peers: self.plan.nodes().map(|node| self.peer(node)).collect(),
+            tuning: Tuning::default(),
+        };
+        let text = toml::to_string(&config).map_err(io::Error::other)?;
+        Ok(format!("# Written by `loggos dev` at each start: changes are lost.\n{text}"))
+    }
+
+    fn peer(&self, node: u32) -> Peer {
+        Peer { node, address: self.peers_address(node), grpc: self.grpc_address(node) }
+    }
+
+    fn peers_address(&self, node: u32) -> SocketAddr {
+        self.address(PEERS_PORT, node)
+    }
+
+    fn grpc_address(&self, node: u32) -> SocketAddr {
+        self.address(GRPC_PORT, node)
+    }
+
+    fn address(&self, port: u16, node: u32) -> SocketAddr {
+        let node = u16::try_from(node).unwrap_or(u16::MAX);
+        let port = port.saturating_add(node).saturating_add(self.port_offset);
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+    }
+
+    /// Where the running nodes have their gRPC doors.
+    pub(crate) fn grpc_addresses(&self) -> BTreeMap<u32, SocketAddr> {
+        self.running.keys().map(|node| (*node, self.grpc_address(*node))).collect()
+    }
+
+    pub(crate) fn print_table(&self) {
+        println!("{:<6} {:>8}  {:<18} peers", "node", "pid", "gRPC");
+        for node in self.plan.nodes() {
+            let pid = self.running.get(&node).map_or_else(|| "refused".to_owned(), |running| running.pid.to_string());
+            let (grpc, peers) = (self.grpc_address(node).to_string(), self.peers_address(node));
+            println!("{node:<6} {pid:>8}  {grpc:<18} {peers}");
+        }
+    }
+
+    /// A process is over; false if it is not the one that runs as this node now.
+    pub(crate) fn exited(&mut self, exit: &Exit) -> bool {
+        let is_current = self.running.get(&exit.node).is_some_and(|running| running.pid == exit.pid);
+        if is_current {
+            self.running.remove(&exit.node);
+        }
+        is_current
+    }
+
+    pub(crate) fn any_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    pub(crate) fn ask_to_stop(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        for running in self.running.values() {
+            // It may be over already.
+            let _ = pidfd_send_signal(&running.handle, signal);
+        }
+    }
+
+    /// Answers `loggos dev restart`.
+    pub(crate) fn answer(&mut self, ask: Ask) {
+        let Ask { node, start, answer } = ask;
+        let found = match self.running.get(&node) {
+            _ if !self.plan.nodes().any(|planned| planned == node) => {
+                Answer::Refused(format!("there is no node {node} in this universe"))
+            }
+            Some(running) => Answer::Running { pid: running.pid },
+            None if !start => Answer::Down,
+            None => match self.start(node) {
+                Ok(pid) => {
+                    println!("node {node} is started again (pid {pid})");
+                    Answer::Started { pid, grpc: self.grpc_address(node) }
+                }
+                Err(StartRefused::Refused(reason)) => Answer::Refused(reason),
+                Err(StartRefused::Failed(error)) => Answer::Refused(format!("can't start node {node}: {error}")),
+            },
+        };
+        // Whoever asked may be gone.
+        let _ = answer.send(found);
+    }
+}
+
+/// Why a node was not started.
+#[derive(Debug)]
+enum StartRefused {
+    /// Its disk is not what it should be.
+    Refused(String),
+    /// The system would not.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for StartRefused {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn pid_handle(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("no process id"))?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// The nodes of a `dev` that was killed end by themselves, a moment later.
+fn wait_until_free(directory: &Path) -> Result<(), StartRefused> {
+    let until = Instant::now() + CLAIM_PATIENCE;
+    loop {
+        match Claim::is_free(directory) {
+            Ok(()) => return Ok(()),
+            Err(refused) if Instant::now() >= until => return Err(StartRefused::Refused(refused.to_string())),
+            Err(_) => std::thread::sleep(CLAIM_PAUSE),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! What a local universe consists of, written down before anything is formatted, so that a formation that was cut short
+//! is carried on with the same numbers, and nothing is ever formatted twice.
+//!
+//! `universe.toml` says `formed = false` until every node's directory is formatted and forced. From then on a directory
+//! that is missing or blank is a lost disk (guarantee 6), whatever the reason.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use base::{Incarnation, Member, NodeId, UniverseId};
+use serde::{Deserialize, Serialize};
+use store::StoreError;
+use store::identity::Identity;
+
+use crate::runtime::files::OsFiles;
+use crate::runtime::start::STORE;
+
+const FILE: &str = "universe.toml";
+/// How many nodes a local universe may have: groups that a vote can be decided in.
+const NODE_COUNTS: [u32; 3] = [1, 3, 5];
+const NODE_COUNT_DEFAULT: u32 = 3;
+
+/// The plan.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Plan {
+    /// 32 hexadecimal digits.
+    universe: String,
+    /// Whether every node was formatted.
+    formed: bool,
+    nodes: Vec<PlannedNode>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct PlannedNode {
+    node: u32,
+    /// 16 hexadecimal digits.
+    incarnation: String,
+}
+
+/// Why there is no plan to go by.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlanError {
+    #[error("--nodes {0}: a local universe has 1, 3 or 5 nodes")]
+    NodeCount(u32),
+    #[error("--nodes {asked}: the universe in {directory} has {planned} nodes; another number needs another --data")]
+    OtherNodeCount { asked: u32, planned: usize, directory: String },
+    #[error("{0} holds nodes but no universe.toml: it is not formed over them")]
+    NodesWithoutPlan(String),
+    #[error("{path}: {problem}")]
+    Damaged { path: String, problem: String },
+    #[error("node {node}: {error}")]
+    Format { node: u32, error: StoreError },
+    #[error("can't write {path}: {error}")]
+    Io { path: String, error: io::Error },
+}
+
+impl PlanError {
+    pub(crate) fn is_wrong_use(&self) -> bool {
+        matches!(self, Self::NodeCount(_) | Self::OtherNodeCount { .. })
+    }
+
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.display().to_string();
+        move |error| Self::Io { path, error }
+    }
+}
+
+/// The directory of a node.
+pub(crate) fn node_directory(data: &Path, node: u32) -> PathBuf {
+    data.join(format!("node-{node}"))
+}
+
+/// Makes the universe's directory unless it is there, and gives its absolute path: nodes keep it whatever happens to the
+/// working directory.
+pub(crate) fn make_directory(data: &Path) -> Result<PathBuf, PlanError> {
+    fs::create_dir_all(data).and_then(|()| fs::canonicalize(data)).map_err(PlanError::io(data))
+}
+
+/// Refuses a number of nodes that no universe can have, before anything is made.
+pub(crate) fn check_count(nodes: Option<u32>) -> Result<(), PlanError> {
+    match nodes {
+        Some(count) if !NODE_COUNTS.contains(&count) => Err(PlanError::NodeCount(count)),
+        _ => Ok(()),
+    }
+}
+
+impl Plan {
+    /// Reads the plan of a universe, or makes one, and carries it out as far as it isn't.
+    pub(crate) fn form(data: &Path, nodes: Option<u32>) -> Result<Self, PlanError> {
+        check_count(nodes)?;
+        let mut plan = match Self::read(data)? {
+            Some(plan) => plan,
+            None => Self::make(data, nodes.unwrap_or(NODE_COUNT_DEFAULT))?,
+        };
+        if let Some(asked) = nodes
+            && asked as usize != plan.nodes.len()
+        {
+            let directory = data.display().to_string();
+            return Err(PlanError::OtherNodeCount { asked, planned: plan.nodes.len(), directory });
+        }
+        if !plan.formed {
+            plan.format_nodes(data)?;
+            plan.formed = true;
+            plan.write(data)?;
+        }
+        Ok(plan)
+    }
+
+    /// The universe's name, as a configuration has it.
+    pub(crate) fn universe(&self) -> &str {
+        &self.universe
+    }
+
+    /// The nodes' numbers.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.nodes.iter().map(|planned| planned.node)
+    }
+
+    /// What keeps a node from being started: its disk is gone, or another's.
+    pub(crate) fn refusal(&self, data: &Path, node: u32) -> Option<String> {
+        let wanted = self.identity(data, node).ok()?;
+        let directory = node_directory(data, node);
+        let found = store::identity::read(&OsFiles::new(&directory.join(STORE)));
+        let problem = match found {
+            Ok(Some(found)) if found == wanted => return None,
+            Ok(Some(found)) => format!(
+                "it holds node {} of universe {}, disk {:x}; the plan says node {node} of universe {}, disk {:x}",
+                found.node, found.universe, found.incarnation.0, wanted.universe, wanted.incarnation.0
+            ),
+            Ok(None) => "it holds no node's data any more. It is not formatted anew: a blank disk under a known name \
+                         would have forgotten what it promised"
+                .to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Some(format!("node {node} is refused: {}: {problem}", directory.display()))
+    }
+
+    fn read(data: &Path) -> Result<Option<Self>, PlanError> {
+        let path = data.join(FILE);
+        let damaged = |problem| PlanError::Damaged { path: path.display().to_string(), problem };
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(damaged(error.to_string())),
+        };
+        let plan: Self = toml::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        // Whatever is asked of it later, it can answer.
+        for planned in &plan.nodes {
+            plan.identity(data, planned.node)?;
+        }
+        Ok(Some(plan))
+    }
+
+    fn make(data: &Path, count: u32) -> Result<Self, PlanError> {
+        if node_directory(data, 1).exists() {
+            return Err(PlanError::NodesWithoutPlan(data.display().to_string()));
+        }
+        let urandom = Path::new("/dev/urandom");
+        let random = random_bytes(16 + 8 * count as usize).map_err(PlanError::io(urandom))?;
+        let (universe, incarnations) = random.split_at(16);
+        let nodes = (1..).zip(incarnations.chunks(8));
+        let plan = Self {
+            universe: hexadecimal(universe),
+            formed: false,
+            nodes: nodes.map(|(node, bytes)| PlannedNode { node, incarnation: hexadecimal(bytes) }).collect(),
+        };
+        plan.write(data)?;
+        Ok(plan)
+    }
+
+    /// Puts the plan in place whole, forced with its directory.
+    fn write(&self, data: &Path) -> Result<(), PlanError> {
+        let path = data.join(FILE);
+        let beside = data.join(format!("{FILE}.new"));
+        let text = toml::to_string(self)
+            .map_err(|error| PlanError::Damaged { path: path.display().to_string(), problem: error.to_string() })?;
+        let write = || {
+            let mut file = File::create(&beside)?;
+            writeln!(file, "# The universe that `loggos dev` formed here. Not to be changed by hand.")?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&beside, &path)?;
+            File::open(data)?.sync_all()
+        };
+        write().map_err(PlanError::io(&path))
+    }
+
+    fn format_nodes(&self, data: &Path) -> Result<(), PlanError> {
+        for node in self.nodes() {
+            let store = node_directory(data, node).join(STORE);
+            fs::create_dir_all(&store).map_err(PlanError::io(&store))?;
+            let force = || File::open(node_directory(data, node))?.sync_all();
+            force().map_err(PlanError::io(&store))?;
+            let identity = self.identity(data, node)?;
+            store::format(&OsFiles::new(&store), &identity, &store::Config::default())
+                .map_err(|error| PlanError::Format { node, error })?;
+        }
+        File::open(data).and_then(|directory| directory.sync_all()).map_err(PlanError::io(data))
+    }
+
+    fn identity(&self, data: &Path, node: u32) -> Result<Identity, PlanError> {
+        self.parse(node).ok_or_else(|| PlanError::Damaged {
+            path: data.join(FILE).display().to_string(),
+            problem: "a number in it can't be read".to_owned(),
+        })
+    }
+
+    fn parse(&self, node: u32) -> Option<Identity> {
+        let universe = UniverseId(u128::from_str_radix(&self.universe, 16).ok()?);
+        let members: Option<Vec<Member>> = self.nodes.iter().map(PlannedNode::member).collect();
+        let members = members?;
+        let own = members.iter().find(|member| member.node.0 == node)?;
+        Some(Identity { universe, node: own.node, incarnation: own.incarnation, members })
+    }
+}
+
+impl PlannedNode {
+    fn member(&self) -> Option<Member> {
+        let incarnation = u64::from_str_radix(&self.incarnation, 16).ok()?;
+        Some(Member { node: NodeId(self.node), incarnation: Incarnation(incarnation) })
+    }
+}
+
+fn random_bytes(count: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; count];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::scratch::Scratch;
+
+    #[test]
+    fn a_universe_is_formed_once_and_found_again() {
+        let scratch = Scratch::new("plan");
+        let plan = Plan::form(scratch.path(), None).unwrap();
+        assert_eq!(plan.nodes().collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(plan.nodes().all(|node| plan.refusal(scratch.path(), node).is_none()));
+        assert_eq!(Plan::form(scratch.path(), Some(3)).unwrap(), plan);
+        let refused = Plan::form(scratch.path(), Some(5)).unwrap_err();
+        assert!(refused.is_wrong_use() && refused.to_string().contains("has 3 nodes"), "{refused}");
+    }
+
+    #[test]
+    fn a_formation_cut_short_goes_on_with_the_same_numbers() {
+        let scratch = Scratch::new("plan-cut");
+        let made = Plan::make(scratch.path(), 1).unwrap();
+        let formed = Plan::form(scratch.path(), None).unwrap();
+        assert_eq!(formed, Plan { formed: true, ..made });
+    }
+
+    #[test]
+    fn a_lost_disk_is_refused_and_never_formatted_again() {
+        let scratch = Scratch::new("plan-lost");
+        Plan::form(scratch.path(), Some(1)).unwrap();
+        fs::remove_dir_all(node_directory(scratch.path(), 1)).unwrap();
+        let plan = Plan::form(scratch.path(), None).unwrap();
+        let refusal = plan.refusal(scratch.path(), 1).unwrap();
+        assert!(refusal.contains("node 1 is refused") && refusal.contains("not formatted anew"), "{refusal}");
+        assert!(!node_directory(scratch.path(), 1).exists());
+    }
+
+    #[test]
+    fn a_plan_that_was_lost_is_not_made_anew_over_nodes() {
+        let scratch = Scratch::new("plan-missing");
+        Plan::form(scratch.path(), Some(1)).unwrap();
+        fs::remove_file(scratch.path().join(FILE)).unwrap();
+        assert!(matches!(Plan::form(scratch.path(), None), Err(PlanError::NodesWithoutPlan(_))));
+        assert!(matches!(Plan::form(scratch.path(), Some(2)), Err(PlanError::NodeCount(2))));
+    }
+}

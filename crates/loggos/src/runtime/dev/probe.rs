@@ -1,0 +1,65 @@
+//! Whether the universe is ready, asked through the same door that clients use.
+//!
+//! Ready means that a strong write succeeded. `dev` needs none of its own for that, which would leave something behind
+//! for users to wonder about: a cohort's leader serves nobody before its barrier, an entry of its own epoch, is committed
+//! by a quorum (guarantee 1), and that barrier *is* a strong write. So a leader of the catalogue whose commit point lies
+//! in its own epoch is the proof.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use api::admin::admin_client::AdminClient;
+use api::admin::{Cohort, StatusRequest, StatusResponse};
+use base::CohortId;
+use tonic::transport::Endpoint;
+
+/// A node that serves answers within this.
+const PATIENCE: Duration = Duration::from_millis(1_000);
+
+/// Whether the node at this address answers.
+pub(crate) fn serves(address: SocketAddr) -> bool {
+    status_of(&[address]).pop().flatten().is_some()
+}
+
+/// What keeps the universe from being ready: a node that doesn't serve, or the lack of a leader.
+pub(crate) fn what_is_missing(addresses: &BTreeMap<u32, SocketAddr>) -> Option<String> {
+    let asked: Vec<SocketAddr> = addresses.values().copied().collect();
+    let statuses = status_of(&asked);
+    for (node, status) in addresses.keys().zip(&statuses) {
+        if status.is_none() {
+            return Some(format!("node {node} doesn't serve"));
+        }
+    }
+    let has_written = statuses.iter().flatten().any(leads_and_has_written);
+    (!has_written).then(|| "no leader has committed a write: is a majority of the nodes running?".to_owned())
+}
+
+/// Whether this node leads the catalogue and has committed an entry of its own epoch.
+fn leads_and_has_written(status: &StatusResponse) -> bool {
+    let leads = |cohort: &&Cohort| cohort.cohort == CohortId::CATALOGUE.0 && cohort.leader == Some(status.node);
+    status.cohorts.iter().find(leads).is_some_and(|cohort| {
+        let own = cohort.replicas.iter().find(|replica| replica.node == status.node);
+        own.and_then(|replica| replica.committed_lsn.as_ref()).is_some_and(|lsn| lsn.epoch == cohort.epoch)
+    })
+}
+
+/// Asks several nodes one after the other; nothing for one that doesn't answer.
+fn status_of(addresses: &[SocketAddr]) -> Vec<Option<StatusResponse>> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return vec![None; addresses.len()];
+    };
+    runtime.block_on(async {
+        let mut statuses = Vec::new();
+        for address in addresses {
+            statuses.push(tokio::time::timeout(PATIENCE, ask(*address)).await.ok().flatten());
+        }
+        statuses
+    })
+}
+
+async fn ask(address: SocketAddr) -> Option<StatusResponse> {
+    let channel = Endpoint::from_shared(format!("http://{address}")).ok()?.connect().await.ok()?;
+    let response = AdminClient::new(channel).status(StatusRequest {}).await.ok()?;
+    Some(response.into_inner())
+}

@@ -1,0 +1,223 @@
+//! The store as the machine's thread uses it: state here, IO on other threads. Nothing here waits for a disk.
+//!
+//! The next batch goes to the log thread as soon as the last one is back. When nothing came for a while after the last
+//! batch, an echo names it, so that its loss to damage can be told from a torn write (guarantee 7).
+//!
+//! A full disk stops checkpoints and new segments, not the node: their lanes wait for room and try again. The log itself
+//! writes only into segments prepared before, so that it meets a full disk as the lack of a segment: appends wait, reads
+//! go on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration as StdDuration;
+
+use base::{CohortId, Duration, Lsn, Monotonic, Record, Sequence, Timestamp};
+use bytes::Bytes;
+use node::contract::{CheckpointSource, ManifestId, ReadId, WriteId};
+use store::Store;
+use store::checkpoint::{CheckpointMeta, write_checkpoint};
+use store::files::{FileError, FileErrorKind};
+use store::identity::Owner;
+use store::log::{ReadPlan, SegmentJob};
+use store::manifest::{CohortManifest, ManifestWrite};
+
+use super::files::{OsFile, OsFiles};
+use super::inbox::{Inbox, Input};
+use super::lanes::Lane;
+use super::log_thread::LogThread;
+
+/// The log is named by an echo when nothing came for so long after its last batch.
+const ECHO_AFTER: Duration = Duration::from_millis(10);
+/// The pause before what a full disk stopped is tried again.
+const NO_SPACE_PAUSE: StdDuration = StdDuration::from_secs(5);
+
+type ManifestJob = (ManifestId, Box<ManifestWrite<OsFile>>);
+
+/// A state on its way to the disk.
+#[derive(Debug)]
+struct CheckpointJob {
+    meta: CheckpointMeta,
+    state: CheckpointSource,
+}
+
+/// The store, and the threads that do its IO.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    store: Store<OsFiles>,
+    log: LogThread,
+    manifests: Lane<ManifestJob>,
+    segments: Lane<SegmentJob>,
+    checkpoints: Lane<CheckpointJob>,
+    reads: Lane<(ReadId, ReadPlan)>,
+    /// When the log's last batch is to be named, unless another comes first.
+    echo_at: Monotonic,
+}
+
+impl Disk {
+    /// Takes over an open store, and starts its threads.
+    pub(crate) fn start(store: Store<OsFiles>, inbox: &Arc<Inbox>) -> io::Result<Self> {
+        let files = store.files().clone();
+        Ok(Self {
+            log: LogThread::start(Arc::clone(inbox))?,
+            manifests: manifest_lane(files.clone(), Arc::clone(inbox))?,
+            segments: segment_lane(files.clone(), Arc::clone(inbox))?,
+            checkpoints: checkpoint_lane(files.clone(), store.owner(), Arc::clone(inbox))?,
+            reads: read_lane(files, Arc::clone(inbox))?,
+            // What recovery found last may not be named yet.
+            echo_at: Monotonic(0),
+            store,
+        })
+    }
+
+    /// Appends a record.
+    pub(crate) fn append(&mut self, write: WriteId, record: Record, force: bool) {
+        if let Err(error) = self.store.append(write.0, record, force) {
+            super::die(&format!("the limits let a record through that the log can't hold: {error}"));
+        }
+    }
+
+    /// Writes a manifest in both places.
+    pub(crate) fn write_manifest(
+        &mut self,
+        manifest: ManifestId,
+        cohorts: BTreeMap<CohortId, CohortManifest>,
+        doubt_unknown: bool,
+    ) {
+        let write = Box::new(self.store.begin_manifest(cohorts, doubt_unknown));
+        self.manifests.put((manifest, write));
+    }
+
+    /// Writes a checkpoint.
+    pub(crate) fn write_checkpoint(&self, cohort: CohortId, lsn: Lsn, timestamp: Timestamp, state: CheckpointSource) {
+        self.checkpoints.put(CheckpointJob { meta: CheckpointMeta { cohort, lsn, timestamp }, state });
+    }
+
+    /// Reads from the log; false if it is known at once that it doesn't hold the first entry.
+    pub(crate) fn read_log(&self, id: ReadId, cohort: CohortId, from: Sequence, bytes: usize) -> bool {
+        let plan = self.store.plan_read(cohort, from, bytes);
+        plan.map(|plan| self.reads.put((id, plan))).is_some()
+    }
+
+    /// The batch under way is forced. Says through which record the log is.
+    pub(crate) fn batch_forced(&mut self, now: Monotonic) -> WriteId {
+        let through = self.store.forced();
+        self.echo_at = now + ECHO_AFTER;
+        WriteId(through)
+    }
+
+    /// A manifest is forced in both places: what it leaves out may be recycled.
+    pub(crate) fn manifest_forced(&mut self, write: &ManifestWrite<OsFile>) {
+        self.store.finish_manifest(write);
+        self.next_segment_job();
+    }
+
+    /// A segment is ready, or gone.
+    pub(crate) fn segment_done(&mut self, job: SegmentJob, now: Monotonic) {
+        self.store.segment_done(job);
+        // An echo may have waited for it.
+        self.echo_at = self.echo_at.min(now + ECHO_AFTER);
+        self.next_segment_job();
+    }
+
+    /// When [`Disk::pump`] has something to do by itself.
+    pub(crate) fn deadline(&self) -> Monotonic {
+        if self.store.is_idle() { self.echo_at } else { Monotonic::NEVER }
+    }
+
+    /// Hands what gathered to the log thread, if that is idle.
+    pub(crate) fn pump(&mut self, now: Monotonic) {
+        if !self.store.is_idle() {
+            return;
+        }
+        let batch = match self.store.next_batch() {
+            Some(batch) => Some(batch),
+            None if self.echo_at <= now => {
+                self.echo_at = Monotonic::NEVER;
+                self.store.echo()
+            }
+            None => None,
+        };
+        let Some(batch) = batch else { return };
+        match self.store.batch_file(batch.segment) {
+            Ok(segment) => self.log.force(batch, segment),
+            Err(error) => super::die(&format!("the log's segment can't be opened: {error}")),
+        }
+        self.next_segment_job();
+    }
+
+    fn next_segment_job(&mut self) {
+        if let Some(job) = self.store.segment_job() {
+            self.segments.put(job);
+        }
+    }
+}
+
+fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<ManifestJob>> {
+    Lane::start("manifests", move |(id, write): ManifestJob| {
+        if let Err(error) = write.write_place(0).and_then(|()| write.write_place(1)) {
+            super::die(&format!("the manifest can't be forced: {error}"));
+        }
+        // Promises wait for the force, and not for old files to be removed.
+        inbox.post(Input::ManifestForced(id, write.clone()));
+        if let Err(error) = write.remove_superseded(&files) {
+            super::die(&format!("an old checkpoint can't be removed: {error}"));
+        }
+    })
+}
+
+fn segment_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<SegmentJob>> {
+    Lane::start("segments", move |job: SegmentJob| {
+        once_there_is_room("a log segment", || job.execute(&files));
+        inbox.post(Input::SegmentDone(job));
+    })
+}
+
+fn checkpoint_lane(files: OsFiles, owner: Owner, inbox: Arc<Inbox>) -> io::Result<Lane<CheckpointJob>> {
+    Lane::start("checkpoints", move |CheckpointJob { meta, state }: CheckpointJob| {
+        let bytes = once_there_is_room("a checkpoint", || match &state {
+            CheckpointSource::Own(snapshot) => write_checkpoint(&files, &owner, &meta, snapshot.chunks()),
+            CheckpointSource::Received(chunks) => {
+                write_checkpoint(&files, &owner, &meta, chunks.iter().map(Bytes::clone))
+            }
+        });
+        tracing::debug!(cohort = %meta.cohort, lsn = %meta.lsn, bytes, "checkpoint written");
+        inbox.post(Input::CheckpointWritten { cohort: meta.cohort, lsn: meta.lsn, bytes });
+    })
+}
+
+fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(ReadId, ReadPlan)>> {
+    Lane::start("reads", move |(id, plan): (ReadId, ReadPlan)| {
+        let entries = plan.execute(&files).unwrap_or_else(|error| {
+            tracing::error!(%error, "a part of the log can't be read");
+            None
+        });
+        inbox.post(Input::LogRead(id, entries));
+    })
+}
+
+/// Does something that needs room on the disk, again and again until there is; any other error ends the process.
+fn once_there_is_room<T>(what: &str, mut work: impl FnMut() -> Result<T, FileError>) -> T {
+    let mut is_said = false;
+    loop {
+        match work() {
+            Ok(done) => {
+                if is_said {
+                    tracing::info!(what, "written: there is room on the disk again");
+                }
+                return done;
+            }
+            Err(error) if error.kind == FileErrorKind::NoSpace => {
+                if !is_said {
+                    tracing::error!(what, %error, "the disk is full: it is tried again until there is room");
+                }
+                is_said = true;
+                std::thread::sleep(NO_SPACE_PAUSE);
+            }
+            Err(error) => super::die(&format!("{what} can't be written: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

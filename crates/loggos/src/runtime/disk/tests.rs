@@ -1,0 +1,139 @@
+use std::time::{Duration as StdDuration, Instant};
+
+use base::{Boot, Entry, Incarnation, LogRecord, Member, NodeId, UniverseId};
+use mio::{Events, Poll, Token, Waker};
+use store::Recovered;
+use store::identity::Identity;
+
+use super::*;
+use crate::runtime::clock;
+use crate::runtime::scratch::Scratch;
+
+/// A store with its threads, and what they say.
+struct Bench {
+    disk: Disk,
+    inbox: Arc<Inbox>,
+    poll: Poll,
+}
+
+fn identity() -> Identity {
+    let member = Member { node: NodeId(1), incarnation: Incarnation(5) };
+    Identity { universe: UniverseId(7), node: member.node, incarnation: member.incarnation, members: vec![member] }
+}
+
+fn small() -> store::Config {
+    store::Config { segment_bytes: 64 << 10, keep_bytes: 0, segments_ahead: 1 }
+}
+
+fn open(files: &OsFiles) -> (Bench, Recovered) {
+    let (store, recovered) = store::open(files.clone(), small()).unwrap();
+    let poll = Poll::new().unwrap();
+    let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), Token(0)).unwrap()));
+    let disk = Disk::start(store, &inbox).unwrap();
+    (Bench { disk, inbox, poll }, recovered)
+}
+
+fn record(sequence: u64) -> Record {
+    let entry = Entry {
+        lsn: Lsn::new(1, sequence),
+        previous: Lsn::new(1, sequence - 1),
+        timestamp: Timestamp(1),
+        payload: vec![7; 3_000].into(),
+    };
+    Record { cohort: CohortId(2), body: LogRecord::Entry(entry) }
+}
+
+impl Bench {
+    /// Turns like the machine's until `is_done` has seen what it waits for.
+    fn until(&mut self, mut is_done: impl FnMut(&Input, &Disk) -> bool) {
+        let began = Instant::now();
+        let (mut ready, mut inputs) = (Events::with_capacity(8), Vec::new());
+        loop {
+            assert!(began.elapsed() < StdDuration::from_secs(60), "the disk's threads answer");
+            self.disk.pump(clock::monotonic());
+            self.poll.poll(&mut ready, Some(StdDuration::from_millis(10))).unwrap();
+            self.inbox.take(&mut inputs);
+            for input in inputs.drain(..) {
+                match &input {
+                    Input::BatchForced(_) => {
+                        self.disk.batch_forced(clock::monotonic());
+                    }
+                    Input::ManifestForced(_, write) => self.disk.manifest_forced(write),
+                    Input::SegmentDone(job) => self.disk.segment_done(*job, clock::monotonic()),
+                    _ => {}
+                }
+                if is_done(&input, &self.disk) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_forced_is_found_by_the_next_process() {
+    let scratch = Scratch::new("disk");
+    let files = OsFiles::new(scratch.path());
+    store::format(&files, &identity(), &small()).unwrap();
+    let (mut bench, recovered) = open(&files);
+    assert_eq!((recovered.boot, recovered.records.len()), (Boot(1), 0));
+
+    // More than two segments' worth, so that they are prepared while the log goes on.
+    for sequence in 1..=60 {
+        bench.disk.append(WriteId(sequence), record(sequence), true);
+    }
+    bench.until(|_, disk| disk.store.log().forced_through() == 60);
+    // What isn't forced for its own sake waits for the next that is.
+    bench.disk.append(WriteId(61), record(61), false);
+    bench.disk.append(WriteId(62), record(62), true);
+    bench.until(|_, disk| disk.store.log().forced_through() == 62);
+
+    let id = ReadId(9);
+    assert!(bench.disk.read_log(id, CohortId(2), Sequence(3), 1));
+    bench.until(|input, _| match input {
+        Input::LogRead(read, Some(entries)) => {
+            assert_eq!((*read, entries[0].lsn), (id, Lsn::new(1, 3)));
+            true
+        }
+        _ => false,
+    });
+    assert!(!bench.disk.read_log(id, CohortId(2), Sequence(63), 1), "the log doesn't hold that");
+    drop(bench);
+
+    let (_, recovered) = open(&files);
+    assert_eq!((recovered.boot, recovered.damage), (Boot(2), None));
+    assert_eq!(recovered.records, (1..=62).map(record).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_checkpoint_in_a_forced_manifest_lets_segments_go() {
+    let scratch = Scratch::new("disk-manifest");
+    let files = OsFiles::new(scratch.path());
+    store::format(&files, &identity(), &small()).unwrap();
+    let (mut bench, _) = open(&files);
+    for sequence in 1..=100 {
+        bench.disk.append(WriteId(sequence), record(sequence), true);
+    }
+    bench.until(|_, disk| disk.store.log().forced_through() == 100);
+
+    let (cohort, lsn, timestamp) = (CohortId(2), Lsn::new(1, 100), Timestamp(1));
+    let state = CheckpointSource::Received(vec![Bytes::from_static(b"state")]);
+    bench.disk.write_checkpoint(cohort, lsn, timestamp, state);
+    let mut written = 0;
+    bench.until(|input, _| {
+        if let Input::CheckpointWritten { bytes, .. } = input {
+            written = *bytes;
+        }
+        written > 0
+    });
+    let checkpoint = Some(store::manifest::CheckpointRef { lsn, timestamp, bytes: written });
+    let cohorts = BTreeMap::from([(cohort, CohortManifest { checkpoint, ..CohortManifest::default() })]);
+    bench.disk.write_manifest(ManifestId(1), cohorts, false);
+    bench.until(|input, _| matches!(input, Input::ManifestForced(ManifestId(1), _)));
+    assert!(bench.disk.store.manifest().oldest_segment > 1);
+    drop(bench);
+
+    let (_, recovered) = open(&files);
+    assert_eq!(recovered.checkpoints[&cohort], [Bytes::from_static(b"state")]);
+    assert!(recovered.records.len() < 100, "the oldest segments are gone");
+}

@@ -1,0 +1,207 @@
+//! The store's files on this operating system.
+//!
+//! A force is `fdatasync`: it makes the data and the file's length durable, and leaves times behind that nobody reads.
+//! Nothing here tries a force again (guarantee 25): its error goes to the caller, who ends the process.
+
+use std::fs::{self, OpenOptions as StdOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::OFlags;
+use store::files::{File, FileError, FileErrorKind, Files, OpenOptions};
+
+/// Files are their owner's alone: they hold everybody's data.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// The files under one directory.
+#[derive(Clone, Debug)]
+pub(crate) struct OsFiles {
+    root: Arc<Path>,
+    /// That the file system knows no IO past the page cache is said once.
+    buffered_said: Arc<AtomicBool>,
+}
+
+/// An open file.
+#[derive(Clone, Debug)]
+pub(crate) struct OsFile {
+    file: Arc<fs::File>,
+    path: Arc<str>,
+}
+
+impl OsFiles {
+    /// The files under `root`, which need not exist yet.
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.into(), buffered_said: Arc::new(AtomicBool::new(false)) }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        // Not `join` for the empty path: that adds a slash.
+        if path.is_empty() { self.root.to_path_buf() } else { self.root.join(path) }
+    }
+
+    fn open_with(&self, path: &str, options: OpenOptions, create: bool) -> io::Result<fs::File> {
+        let mut buffered = StdOptions::new();
+        buffered.read(true).write(true).create_new(create).mode(FILE_MODE);
+        let path = self.path(path);
+        if !options.direct {
+            return buffered.open(path);
+        }
+        let flags = i32::try_from(OFlags::DIRECT.bits()).map_err(io::Error::other)?;
+        match buffered.clone().custom_flags(flags).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.say_buffered(&path);
+                // A refused O_DIRECT may leave the new file behind.
+                buffered.create_new(false).create(create).open(path)
+            }
+            opened => opened,
+        }
+    }
+
+    fn say_buffered(&self, path: &Path) {
+        if !self.buffered_said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(path = %path.display(), "the file system has no O_DIRECT: log writes go through the page cache");
+        }
+    }
+
+    fn handle(&self, path: &str, options: OpenOptions, create: bool, op: &'static str) -> Result<OsFile, FileError> {
+        match self.open_with(path, options, create) {
+            Ok(file) => Ok(OsFile { file: Arc::new(file), path: path.into() }),
+            Err(error) => Err(failed(op, path, &error)),
+        }
+    }
+}
+
+impl Files for OsFiles {
+    type File = OsFile;
+
+    fn open(&self, path: &str, options: OpenOptions) -> Result<OsFile, FileError> {
+        self.handle(path, options, false, "open")
+    }
+
+    fn create(&self, path: &str, options: OpenOptions) -> Result<OsFile, FileError> {
+        self.handle(path, options, true, "create")
+    }
+
+    fn exists(&self, path: &str) -> Result<bool, FileError> {
+        fs::exists(self.path(path)).map_err(|error| failed("look for", path, &error))
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<String>, FileError> {
+        let names = || -> io::Result<Vec<String>> {
+            let mut names = Vec::new();
+            for entry in fs::read_dir(self.path(directory))? {
+                // The store's own names are plain ASCII; another is none of its files.
+                names.extend(entry?.file_name().into_string().ok());
+            }
+            names.sort_unstable();
+            Ok(names)
+        };
+        names().map_err(|error| failed("list", directory, &error))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
+        fs::rename(self.path(from), self.path(to)).map_err(|error| failed("rename", from, &error))
+    }
+
+    fn remove(&self, path: &str) -> Result<(), FileError> {
+        fs::remove_file(self.path(path)).map_err(|error| failed("remove", path, &error))
+    }
+
+    fn create_dir(&self, path: &str) -> Result<(), FileError> {
+        match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(self.path(path)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.map_err(|error| failed("create directory", path, &error)),
+        }
+    }
+
+    fn sync_dir(&self, path: &str) -> Result<(), FileError> {
+        let sync = || fs::File::open(self.path(path))?.sync_all();
+        sync().map_err(|error| failed("force directory", path, &error))
+    }
+}
+
+impl File for OsFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Past the page cache, what is left after an odd end can't be asked for.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput && done > 0 => break,
+                Err(error) => return Err(failed("read", &self.path, &error)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.file.write_all_at(bytes, offset).map_err(|error| failed("write", &self.path, &error))
+    }
+
+    fn sync(&self) -> Result<(), FileError> {
+        self.file.sync_data().map_err(|error| failed("force", &self.path, &error))
+    }
+
+    fn len(&self) -> Result<u64, FileError> {
+        let metadata = self.file.metadata().map_err(|error| failed("measure", &self.path, &error))?;
+        Ok(metadata.len())
+    }
+}
+
+fn failed(op: &'static str, path: &str, error: &io::Error) -> FileError {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => FileErrorKind::NotFound,
+        io::ErrorKind::AlreadyExists => FileErrorKind::Exists,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FileErrorKind::NoSpace,
+        _ => FileErrorKind::Other,
+    };
+    let path = if path.is_empty() { "the data directory" } else { path };
+    FileError { op, path: path.to_owned(), kind, message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::{AlignedBuffer, BLOCK_BYTES};
+
+    use super::*;
+    use crate::runtime::scratch::Scratch;
+
+    #[test]
+    fn what_was_written_past_the_page_cache_is_read_again() {
+        let scratch = Scratch::new("files");
+        let files = OsFiles::new(scratch.path());
+        files.create_dir("log").unwrap();
+        let file = files.create("log/a", OpenOptions::DIRECT).unwrap();
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        block.fill(7);
+        file.write_at(4096, &block).unwrap();
+        file.sync().unwrap();
+        files.sync_dir("log").unwrap();
+        files.sync_dir("").unwrap();
+
+        assert_eq!(file.len().unwrap(), 8192);
+        let again = files.open("log/a", OpenOptions::DIRECT).unwrap();
+        let mut read = AlignedBuffer::zeroed(3 * BLOCK_BYTES);
+        assert_eq!(again.read_at(0, &mut read).unwrap(), 8192, "to the end of the file and no further");
+        assert!(read[..4096].iter().all(|byte| *byte == 0) && read[4096..8192].iter().all(|byte| *byte == 7));
+        assert_eq!(files.list("log").unwrap(), ["a"]);
+    }
+
+    #[test]
+    fn errors_say_what_kind_they_are() {
+        let scratch = Scratch::new("file-errors");
+        let files = OsFiles::new(scratch.path());
+        let missing = files.open("none", OpenOptions::BUFFERED).unwrap_err();
+        assert_eq!((missing.kind, missing.op), (FileErrorKind::NotFound, "open"));
+        files.create("one", OpenOptions::BUFFERED).unwrap();
+        assert_eq!(files.create("one", OpenOptions::BUFFERED).unwrap_err().kind, FileErrorKind::Exists);
+        assert_eq!(files.list("nowhere").unwrap_err().kind, FileErrorKind::NotFound);
+        assert!(files.create_dir("d").is_ok() && files.create_dir("d").is_ok(), "making a directory again is no error");
+    }
+}

@@ -1,0 +1,295 @@
+//! Frames between nodes: a length, a CRC-32C and a payload, whose first byte says what it is.
+//!
+//! ```text
+//! length u32 | crc32c u32 of the payload | payload: kind u8, fields
+//! ```
+//!
+//! A connection opens with a [`Hello`] each way, or with a [`Refusal`] in its place; only then come messages. The
+//! first fields of both (magic, protocol version) keep their place in every version to come, so that two versions can
+//! tell each other what they are.
+//!
+//! Bytes from a socket are untrusted: nothing here panics on them, a frame longer than its connection's limit ends the
+//! connection before anything is allocated for it, and a buffer grows only as bytes arrive.
+
+use std::os::fd::AsFd;
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{Boot, Incarnation, NodeId, UniverseId};
+use bytes::Bytes;
+use node::message::Message;
+
+/// Opens every hello: whoever doesn't say it, isn't a node.
+const MAGIC: u64 = u64::from_le_bytes(*b"loggos/p");
+/// The version of the protocol between nodes: nodes of different versions refuse each other.
+pub(crate) const PROTOCOL_VERSION: u32 = 1;
+/// Length and checksum.
+const HEADER_BYTES: usize = 8;
+/// A frame of a stranger, at most: a hello takes less than 100 bytes, a refusal a line of text more.
+pub(crate) const STRANGER_FRAME_BYTES_MAX: usize = 64 << 10;
+/// Room made for one read from a member's socket.
+const READ_BYTES: usize = 64 << 10;
+/// Room made for one read from a stranger's socket: a thousand of them stay cheap.
+const STRANGER_READ_BYTES: usize = 1 << 10;
+/// A longer frame keeps the buffer it was received into; a shorter one is copied out, so that an entry kept in memory
+/// doesn't keep a whole read's buffer with it.
+const COPIED_FRAME_BYTES_MAX: usize = 32 << 10;
+
+/// Why bytes are not frames of ours.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FrameError {
+    /// Longer than this connection may send.
+    #[error("a frame of {bytes} bytes; at most {limit} are taken here")]
+    TooLong { bytes: usize, limit: usize },
+    /// Too short to say what it is.
+    #[error("an empty frame")]
+    Empty,
+    /// Damaged on its way, or not a frame at all.
+    #[error("a frame whose checksum is {found:08x}, not {stated:08x}")]
+    Checksum { stated: u32, found: u32 },
+    /// It doesn't open as ours do.
+    #[error("not Loggos's protocol between nodes")]
+    Magic,
+    /// Its fields make no sense.
+    #[error("malformed: {0}")]
+    Malformed(#[from] DecodeError),
+}
+
+/// Who speaks, to whom, on whose disk and since which start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) version: u32,
+    pub(crate) universe: UniverseId,
+    pub(crate) node: NodeId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) boot: Boot,
+    pub(crate) to: NodeId,
+}
+
+/// Why one node doesn't talk to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RefusalKind {
+    /// Another protocol version.
+    Version,
+    /// A node of another universe.
+    Universe,
+    /// Meant for another node: an address is wrong.
+    Recipient,
+    /// The node, or the disk under its name, is no member (guarantee 6).
+    NotMember,
+    /// A later start of the sender is known.
+    EarlierBoot,
+}
+
+/// A refusal: who refuses, why, and the same for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) kind: RefusalKind,
+    pub(crate) universe: UniverseId,
+    pub(crate) node: NodeId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) reason: String,
+}
+
+/// What a frame holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    Hello(Hello),
+    Refusal(Refusal),
+    /// A message of the machine, not decoded yet.
+    Message(Bytes),
+}
+
+const HELLO: u8 = 1;
+const REFUSAL: u8 = 2;
+const MESSAGE: u8 = 3;
+
+impl Frame {
+    /// Reads a payload.
+    pub(crate) fn decode(payload: Bytes) -> Result<Self, FrameError> {
+        let mut input = Reader::new(payload);
+        match input.u8().map_err(|_| FrameError::Empty)? {
+            HELLO => Hello::decode(input).map(Self::Hello),
+            REFUSAL => Refusal::decode(input).map(Self::Refusal),
+            MESSAGE => {
+                let left = input.left();
+                Ok(Self::Message(input.raw(left)?))
+            }
+            tag => Err(DecodeError::UnknownTag { what: "frame", tag: u64::from(tag) }.into()),
+        }
+    }
+}
+
+impl Hello {
+    /// Appends the hello's frame to `out`.
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        framed(out, HELLO, |out| {
+            out.u64(MAGIC);
+            out.u32(self.version);
+            out.u128(self.universe.0);
+            out.u32(self.node.0);
+            out.u64(self.incarnation.0);
+            out.u64(self.boot.0);
+            out.u32(self.to.0);
+        });
+    }
+
+    fn decode(mut input: Reader) -> Result<Self, FrameError> {
+        if input.u64()? != MAGIC {
+            return Err(FrameError::Magic);
+        }
+        let hello = Self {
+            version: input.u32()?,
+            universe: UniverseId(input.u128()?),
+            node: NodeId(input.u32()?),
+            incarnation: Incarnation(input.u64()?),
+            boot: Boot(input.u64()?),
+            to: NodeId(input.u32()?),
+        };
+        // A later version may say more after these.
+        if hello.version == PROTOCOL_VERSION {
+            input.end()?;
+        }
+        Ok(hello)
+    }
+}
+
+impl Refusal {
+    /// Appends the refusal's frame to `out`.
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        framed(out, REFUSAL, |out| {
+            out.u64(MAGIC);
+            out.u8(self.kind.tag());
+            out.u128(self.universe.0);
+            out.u32(self.node.0);
+            out.u64(self.incarnation.0);
+            out.bytes(self.reason.as_bytes());
+        });
+    }
+
+    fn decode(mut input: Reader) -> Result<Self, FrameError> {
+        if input.u64()? != MAGIC {
+            return Err(FrameError::Magic);
+        }
+        Ok(Self {
+            kind: RefusalKind::from_tag(input.u8()?)?,
+            universe: UniverseId(input.u128()?),
+            node: NodeId(input.u32()?),
+            incarnation: Incarnation(input.u64()?),
+            reason: String::from_utf8_lossy(&input.bytes()?).into_owned(),
+        })
+    }
+}
+
+impl RefusalKind {
+    const ALL: [Self; 5] = [Self::Version, Self::Universe, Self::Recipient, Self::NotMember, Self::EarlierBoot];
+
+    fn tag(self) -> u8 {
+        match self {
+            Self::Version => 1,
+            Self::Universe => 2,
+            Self::Recipient => 3,
+            Self::NotMember => 4,
+            Self::EarlierBoot => 5,
+        }
+    }
+
+    fn from_tag(tag: u8) -> Result<Self, DecodeError> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.tag() == tag)
+            .ok_or_else(|| DecodeError::UnknownTag { what: "refusal", tag: u64::from(tag) })
+    }
+}
+
+/// Appends a message's frame to `out`.
+pub(crate) fn encode_message(message: &Message, out: &mut Writer) {
+    framed(out, MESSAGE, |out| message.encode(out));
+}
+
+fn framed(out: &mut Writer, kind: u8, fields: impl FnOnce(&mut Writer)) {
+    let start = out.len();
+    out.u32(0);
+    out.u32(0);
+    out.u8(kind);
+    fields(out);
+    let payload = &out.as_slice()[start + HEADER_BYTES..];
+    let length = u32::try_from(payload.len()).expect("limits keep messages below 4 GiB");
+    let checksum = base::checksum(payload);
+    out.patch_u32(start, length);
+    out.patch_u32(start + 4, checksum);
+}
+
+/// Bytes received and not yet given away as frames.
+#[derive(Debug, Default)]
+pub(crate) struct FrameBuffer {
+    buffer: Vec<u8>,
+    /// Whether the other side has shown who it is.
+    trusted: bool,
+}
+
+impl FrameBuffer {
+    /// The other side is a member: it may send messages, and room is made for them at once.
+    pub(crate) fn trust(&mut self) {
+        self.trusted = true;
+    }
+
+    /// Reads once from `source`, and gives the number of bytes read; 0 at its end.
+    pub(crate) fn read_from(&mut self, source: impl AsFd) -> std::io::Result<usize> {
+        let room = self.room();
+        self.buffer.reserve(room);
+        Ok(rustix::io::read(source, rustix::buffer::spare_capacity(&mut self.buffer))?)
+    }
+
+    fn room(&self) -> usize {
+        if !self.trusted {
+            return STRANGER_READ_BYTES.max(self.buffer.len());
+        }
+        let missing = match self.header() {
+            Some((length, _)) => (HEADER_BYTES + length).saturating_sub(self.buffer.len()),
+            None => 0,
+        };
+        missing.max(READ_BYTES)
+    }
+
+    fn header(&self) -> Option<(usize, u32)> {
+        header(&self.buffer)
+    }
+
+    /// The frames that are whole by now, each checked against its checksum.
+    pub(crate) fn take_frames(&mut self, frames: &mut Vec<Bytes>) -> Result<(), FrameError> {
+        let limit = if self.trusted { base::limits::PEER_MESSAGE_BYTES_MAX } else { STRANGER_FRAME_BYTES_MAX };
+        let mut start = 0;
+        while let Some((length, stated)) = header(&self.buffer[start..]) {
+            if length > limit {
+                return Err(FrameError::TooLong { bytes: length, limit });
+            }
+            let payload = start + HEADER_BYTES;
+            let end = payload + length;
+            let Some(bytes) = self.buffer.get(payload..end) else { break };
+            let found = base::checksum(bytes);
+            if found != stated {
+                return Err(FrameError::Checksum { stated, found });
+            }
+            if length <= COPIED_FRAME_BYTES_MAX {
+                frames.push(Bytes::copy_from_slice(bytes));
+                start = end;
+            } else {
+                let rest = self.buffer.split_off(end);
+                let whole = std::mem::replace(&mut self.buffer, rest);
+                frames.push(Bytes::from(whole).slice(payload..));
+                start = 0;
+            }
+        }
+        self.buffer.drain(..start);
+        Ok(())
+    }
+}
+
+fn header(buffer: &[u8]) -> Option<(usize, u32)> {
+    let (length, rest) = buffer.split_first_chunk::<4>()?;
+    let (checksum, _) = rest.split_first_chunk::<4>()?;
+    Some((u32::from_le_bytes(*length) as usize, u32::from_le_bytes(*checksum)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+use std::io::Write as _;
+
+use base::SplitMix64;
+
+use super::*;
+
+fn hello() -> Hello {
+    Hello {
+        version: PROTOCOL_VERSION,
+        universe: UniverseId(7),
+        node: NodeId(1),
+        incarnation: Incarnation(11),
+        boot: Boot(3),
+        to: NodeId(2),
+    }
+}
+
+/// Feeds `bytes` through a pipe, in pieces of `piece` bytes, as a socket would.
+fn feed(bytes: &[u8], piece: usize, trusted: bool) -> Result<Vec<Bytes>, FrameError> {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut buffer = FrameBuffer::default();
+    if trusted {
+        buffer.trust();
+    }
+    let mut frames = Vec::new();
+    for piece in bytes.chunks(piece) {
+        writer.write_all(piece).unwrap();
+        buffer.read_from(&reader).unwrap();
+        buffer.take_frames(&mut frames)?;
+    }
+    drop(writer);
+    while buffer.read_from(&reader).unwrap() > 0 {
+        buffer.take_frames(&mut frames)?;
+    }
+    Ok(frames)
+}
+
+#[test]
+fn hello_and_refusal_survive_the_wire() {
+    let refusal = Refusal {
+        kind: RefusalKind::NotMember,
+        universe: UniverseId(7),
+        node: NodeId(2),
+        incarnation: Incarnation(5),
+        reason: "no".to_owned(),
+    };
+    let mut out = Writer::new();
+    hello().encode(&mut out);
+    refusal.encode(&mut out);
+    for piece in [1, 7, 4096] {
+        let frames = feed(out.as_slice(), piece, false).unwrap();
+        let decoded: Vec<_> = frames.into_iter().map(|frame| Frame::decode(frame).unwrap()).collect();
+        assert_eq!(decoded, [Frame::Hello(hello()), Frame::Refusal(refusal.clone())]);
+    }
+}
+
+#[test]
+fn large_and_small_frames_keep_their_order() {
+    let mut out = Writer::new();
+    let lengths = [10, COPIED_FRAME_BYTES_MAX + 1, 20, 300_000, 0];
+    for (fill, length) in lengths.into_iter().enumerate() {
+        framed(&mut out, MESSAGE, |out| out.raw(&vec![u8::try_from(fill).unwrap(); length]));
+    }
+    let frames = feed(out.as_slice(), 5_000, true).unwrap();
+    assert_eq!(frames.len(), lengths.len());
+    for (fill, (frame, length)) in frames.into_iter().zip(lengths).enumerate() {
+        let Frame::Message(body) = Frame::decode(frame).unwrap() else { panic!("a message was sent") };
+        assert_eq!(body, vec![u8::try_from(fill).unwrap(); length]);
+    }
+}
+
+#[test]
+fn a_stranger_may_not_send_long_frames() {
+    let header = [&u32::to_le_bytes(1 << 20)[..], &[0; 4]].concat();
+    assert!(matches!(feed(&header, 8, false), Err(FrameError::TooLong { .. })));
+    assert!(feed(&header, 8, true).is_ok(), "a member may");
+}
+
+#[test]
+fn a_flipped_bit_shows() {
+    let mut out = Writer::new();
+    hello().encode(&mut out);
+    for bit in HEADER_BYTES * 8..out.len() * 8 {
+        let mut bytes = out.as_slice().to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(matches!(feed(&bytes, 4096, false), Err(FrameError::Checksum { .. })));
+    }
+}
+
+#[test]
+fn random_bytes_never_panic() {
+    let mut random = SplitMix64::new(1);
+    for _ in 0..20_000 {
+        let length = usize::try_from(random.below(200)).unwrap();
+        let mut bytes: Vec<u8> = (0..length).map(|_| random.draw().to_le_bytes()[0]).collect();
+        let _ = feed(&bytes, 64, random.chance(500_000));
+        // And so that decoding is reached: what passes for a whole payload of each kind.
+        if let Some(kind) = bytes.first_mut() {
+            *kind %= 5;
+        }
+        if random.chance(500_000) && bytes.len() > 9 {
+            bytes[1..9].copy_from_slice(&MAGIC.to_le_bytes());
+        }
+        if let Ok(Frame::Message(body)) = Frame::decode(Bytes::from(bytes)) {
+            let _ = Message::decode(body);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Between the doors' asynchronous world and the machine's thread: requests go in through the inbox, answers come back
+//! in batches. A turn of the machine's loop wakes the doors once, however many answers it has.
+//!
+//! The number and bytes of unanswered requests are bounded here, at the door: what would be too much is refused at once
+//! and for certain, instead of growing a queue until the deadline.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::Monotonic;
+use base::limits::{REQUEST_BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};
+use tablets::request::{Failure, Outcome, Request, Scan, TableRequest};
+use tokio::sync::{Notify, oneshot};
+
+use super::inbox::{Inbox, Input};
+
+/// A request on its way to the machine.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) request: Request,
+    pub(crate) deadline: Monotonic,
+    pub(crate) ticket: Ticket,
+}
+
+/// Where an answer goes, and the request's share of what may be under way, given back with the answer.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    answer: oneshot::Sender<Outcome>,
+    _share: Share,
+}
+
+/// What is under way.
+#[derive(Debug, Default)]
+struct UnderWay {
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Share {
+    under_way: Arc<UnderWay>,
+    bytes: usize,
+}
+
+impl Share {
+    fn take(under_way: &Arc<UnderWay>, bytes: usize) -> Result<Self, Failure> {
+        let requests = under_way.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let all_bytes = under_way.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // Made first, so that a refusal gives back what it took.
+        let share = Self { under_way: Arc::clone(under_way), bytes };
+        if requests > REQUESTS_IN_FLIGHT_MAX {
+            return Err(Failure::Overloaded(format!("{REQUESTS_IN_FLIGHT_MAX} requests are under way on this node")));
+        }
+        if all_bytes > REQUEST_BYTES_IN_FLIGHT_MAX {
+            return Err(Failure::Overloaded(format!(
+                "requests of {REQUEST_BYTES_IN_FLIGHT_MAX} bytes are under way on this node"
+            )));
+        }
+        Ok(share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.under_way.requests.fetch_sub(1, Ordering::Relaxed);
+        self.under_way.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Answers on their way back.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    queue: Mutex<Vec<(Ticket, Outcome)>>,
+    gathered: Notify,
+}
+
+impl Answers {
+    /// Hands over a turn's answers; `batch` is empty afterwards.
+    pub(crate) fn post(&self, batch: &mut Vec<(Ticket, Outcome)>) {
+        if !batch.is_empty() {
+            self.queue.lock().unwrap_or_else(PoisonError::into_inner).append(batch);
+            self.gathered.notify_one();
+        }
+    }
+
+    /// Gives the answers to those who wait, for ever: a task of the doors' runtime.
+    pub(crate) async fn deliver(self: Arc<Self>) {
+        loop {
+            self.gathered.notified().await;
+            let batch = std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner));
+            for (ticket, outcome) in batch {
+                // Whoever asked may be gone.
+                let _ = ticket.answer.send(outcome);
+            }
+        }
+    }
+}
+
+/// The doors' side.
+#[derive(Clone, Debug)]
+pub(crate) struct MachineGateway {
+    inbox: Arc<Inbox>,
+    under_way: Arc<UnderWay>,
+}
+
+impl MachineGateway {
+    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
+        Self { inbox, under_way: Arc::default() }
+    }
+
+    /// Hands a request in; its answer comes through the receiver, or never if the process ends first.
+    pub(crate) fn hand_in(&self, request: Request, deadline: Monotonic) -> Result<oneshot::Receiver<Outcome>, Failure> {
+        let share = Share::take(&self.under_way, size(&request))?;
+        let (answer, receiver) = oneshot::channel();
+        let ticket = Ticket { answer, _share: share };
+        self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
+        Ok(receiver)
+    }
+}
+
+/// Bytes that a request holds, roughly.
+fn size(request: &Request) -> usize {
+    const FIXED: usize = 256;
+    let variable = match request {
+        Request::CreateTable { name } => name.len(),
+        Request::ListTables | Request::Status => 0,
+        Request::Table { table, request } => table.len() + table_request_size(request),
+    };
+    FIXED + variable
+}
+
+fn table_request_size(request: &TableRequest) -> usize {
+    match request {
+        TableRequest::OpenSession => 0,
+        TableRequest::Write(write) => {
+            let mutations = write.mutations.iter();
+            let columns = mutations.map(|m| 64 + m.column.len() + m.value.as_ref().map_or(0, bytes::Bytes::len));
+            write.key.len() + columns.sum::<usize>()
+        }
+        TableRequest::Get { key, columns } => {
+            key.len() + columns.iter().flatten().map(|column| 32 + column.len()).sum::<usize>()
+        }
+        TableRequest::Scan(Scan { from, to, prefix, continuation, .. }) => {
+            let optional = [to, continuation].into_iter().flatten().map(bytes::Bytes::len);
+            from.len() + prefix.len() + optional.sum::<usize>()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_is_refused_and_room_comes_back() {
+        let under_way = Arc::new(UnderWay::default());
+        let half = Share::take(&under_way, REQUEST_BYTES_IN_FLIGHT_MAX).unwrap();
+        assert!(matches!(Share::take(&under_way, 1), Err(Failure::Overloaded(_))));
+        drop(half);
+        let all: Vec<_> = (0..REQUESTS_IN_FLIGHT_MAX).map(|_| Share::take(&under_way, 1).unwrap()).collect();
+        assert!(matches!(Share::take(&under_way, 1), Err(Failure::Overloaded(_))));
+        drop(all);
+        assert_eq!(under_way.requests.load(Ordering::Relaxed), 0);
+        assert_eq!(under_way.bytes.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,284 @@
+//! The thread of the machine: gathers what happened, lets the machine decide, carries out what it asks, in order.
+//!
+//! One turn of the loop:
+//! 1. wait until a socket, the inbox or a moment in time has something;
+//! 2. step the machine for all of it, then let it settle what the steps left open;
+//! 3. carry its actions out; what must be forced first is parked ([`super::parked`]);
+//! 4. hand what gathered for the log to its thread, if that is idle; write each peer's messages in one call; hand the
+//!    answers to the doors.
+//!
+//! A busy node so has large turns and an idle one short ones, and nothing waits for a timer in the hope of company.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use base::Monotonic;
+use mio::{Events, Poll, Token};
+use node::Node;
+use node::contract::{Action, Answer, Durable, Event, RequestId};
+use node::message::Message;
+use tablets::request::Outcome;
+
+use super::clock;
+use super::disk::Disk;
+use super::gateway::{Answers, Incoming, Ticket};
+use super::inbox::{Inbox, Input};
+use super::parked::{Parcel, Parked};
+use super::peers::Peers;
+
+/// The token that wakes this thread for its inbox.
+pub(crate) const INBOX: Token = Token(0);
+/// Sockets that one wait reports.
+const READY_MAX: usize = 256;
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// Cleanly, as asked for.
+    Stopped,
+    /// It can't go on.
+    Halted(String),
+}
+
+/// The machine and all that its thread owns.
+pub(crate) struct Machine {
+    node: Node,
+    poll: Poll,
+    peers: Peers,
+    disk: Disk,
+    inbox: Arc<Inbox>,
+    answers: Arc<Answers>,
+    parked: Parked,
+    timer: Monotonic,
+    /// The doors' requests that wait for an answer.
+    waiting: HashMap<RequestId, Ticket>,
+    requests: u64,
+    // What one turn gathers; kept for their memory.
+    inputs: Vec<Input>,
+    events: Vec<Event>,
+    actions: Vec<Action>,
+    expired: Vec<Answer>,
+    answered: Vec<(Ticket, Outcome)>,
+}
+
+impl Machine {
+    /// Puts the parts together; `first` is what the machine wants done before anything happens.
+    pub(crate) fn new(
+        node: Node,
+        first: Vec<Action>,
+        poll: Poll,
+        peers: Peers,
+        disk: Disk,
+        inbox: Arc<Inbox>,
+        answers: Arc<Answers>,
+    ) -> Self {
+        Self {
+            node,
+            poll,
+            peers,
+            disk,
+            inbox,
+            answers,
+            parked: Parked::default(),
+            // Due at once, so that the first turn carries out what came with the machine.
+            timer: Monotonic(0),
+            waiting: HashMap::new(),
+            requests: 0,
+            inputs: Vec::new(),
+            events: Vec::new(),
+            actions: first,
+            expired: Vec::new(),
+            answered: Vec::new(),
+        }
+    }
+
+    /// Runs until the machine ends.
+    pub(crate) fn run(mut self) -> End {
+        let mut ready = Events::with_capacity(READY_MAX);
+        loop {
+            if let Err(error) = self.wait(&mut ready) {
+                return End::Halted(format!("can't wait for sockets: {error}"));
+            }
+            if let Some(end) = self.turn(&ready) {
+                return end;
+            }
+        }
+    }
+
+    fn wait(&mut self, ready: &mut Events) -> io::Result<()> {
+        let deadline = self.timer.min(self.peers.deadline()).min(self.disk.deadline());
+        let timeout = (deadline != Monotonic::NEVER).then(|| clock::span(deadline.since(clock::monotonic())));
+        match self.poll.poll(ready, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn turn(&mut self, ready: &Events) -> Option<End> {
+        self.gather(ready);
+        if let Some(reason) = self.peers.verdict() {
+            return Some(End::Halted(reason));
+        }
+        let mut end = None;
+        while end.is_none() && !self.events.is_empty() {
+            self.decide();
+            end = self.carry_out();
+            let expired = self.expired.drain(..);
+            self.events.extend(expired.map(|answer| Event::AnswerExpired { answer }));
+        }
+        if matches!(end, Some(End::Halted(_))) {
+            // Nothing more leaves a machine that can't go on.
+            return end;
+        }
+        let now = clock::monotonic();
+        self.disk.pump(now);
+        self.peers.flush(now);
+        self.answers.post(&mut self.answered);
+        end
+    }
+
+    /// Turns all that happened into events.
+    fn gather(&mut self, ready: &Events) {
+        let now = clock::monotonic();
+        for event in ready.iter().filter(|event| event.token() != INBOX) {
+            self.peers.ready(event, now);
+        }
+        self.peers.receive(now, &mut self.events);
+        self.peers.tick(now);
+        let mut inputs = std::mem::take(&mut self.inputs);
+        self.inbox.take(&mut inputs);
+        for input in inputs.drain(..) {
+            self.input(input, now);
+        }
+        self.inputs = inputs;
+        // What was parked may have come too late to be sent.
+        let expired = self.expired.drain(..);
+        self.events.extend(expired.map(|answer| Event::AnswerExpired { answer }));
+        if self.timer <= now {
+            self.timer = Monotonic::NEVER;
+            self.events.push(Event::Timer);
+        }
+    }
+
+    fn input(&mut self, input: Input, now: Monotonic) {
+        match input {
+            Input::Request(incoming) => self.request(incoming),
+            Input::BatchForced(_batch) => {
+                let through = self.disk.batch_forced(now);
+                for parcel in self.parked.log_forced(through) {
+                    self.deliver(&parcel);
+                }
+                self.events.push(Event::LogForced { through });
+            }
+            Input::ManifestForced(through, write) => {
+                self.disk.manifest_forced(&write);
+                for parcel in self.parked.manifest_forced(through) {
+                    self.deliver(&parcel);
+                }
+                self.events.push(Event::ManifestForced { through });
+            }
+            Input::CheckpointWritten { cohort, lsn, bytes } => {
+                self.events.push(Event::CheckpointWritten { cohort, lsn, bytes });
+            }
+            Input::LogRead(id, entries) => self.events.push(Event::LogRead { id, entries }),
+            Input::SegmentDone(job) => self.disk.segment_done(job, now),
+            Input::Stop => self.events.push(Event::Stop),
+        }
+    }
+
+    fn request(&mut self, incoming: Incoming) {
+        self.requests += 1;
+        let id = RequestId(self.requests);
+        let Incoming { request, deadline, ticket } = incoming;
+        self.waiting.insert(id, ticket);
+        self.events.push(Event::Request { id, deadline, request });
+    }
+
+    /// Lets the machine decide about all events, each at its own moment.
+    fn decide(&mut self) {
+        for event in self.events.drain(..) {
+            self.node.step(clock::now(), event, &mut self.actions);
+        }
+        self.node.settle(clock::now(), &mut self.actions);
+    }
+
+    fn carry_out(&mut self) -> Option<End> {
+        let mut actions = std::mem::take(&mut self.actions);
+        let mut end = None;
+        for action in actions.drain(..) {
+            end = self.carry_out_one(action);
+            if end.is_some() {
+                break;
+            }
+        }
+        self.actions = actions;
+        end
+    }
+
+    fn carry_out_one(&mut self, action: Action) -> Option<End> {
+        match action {
+            Action::Append { write, record, force } => self.disk.append(write, record, force),
+            Action::WriteManifest { manifest, cohorts, doubt_unknown } => {
+                self.disk.write_manifest(manifest, cohorts, doubt_unknown);
+            }
+            Action::Send { to, message, after, valid_until } => {
+                self.send(Parcel { to, message, valid_until }, after);
+            }
+            Action::Reply { to, outcome, valid_until } => self.reply(to, outcome, valid_until),
+            Action::SetTimer { at } => self.timer = at,
+            Action::WriteCheckpoint { cohort, lsn, timestamp, state } => {
+                self.disk.write_checkpoint(cohort, lsn, timestamp, state);
+            }
+            Action::ReadLog { id, cohort, from, bytes } => {
+                if !self.disk.read_log(id, cohort, from, bytes) {
+                    self.inbox.post(Input::LogRead(id, None));
+                }
+            }
+            Action::Stopped => return Some(End::Stopped),
+            Action::Halt { reason } => return Some(End::Halted(reason)),
+        }
+        None
+    }
+
+    fn send(&mut self, parcel: Parcel, after: Durable) {
+        if let Some(parcel) = self.parked.park(parcel, after) {
+            self.deliver(&parcel);
+        }
+    }
+
+    fn deliver(&mut self, parcel: &Parcel) {
+        if is_past(parcel.valid_until) {
+            match answer_in(parcel) {
+                Some(answer) => self.expired.push(answer),
+                None => tracing::error!(to = %parcel.to, "a message with a limit in time is no answer, and is dropped"),
+            }
+            return;
+        }
+        self.peers.send(parcel.to, &parcel.message);
+    }
+
+    fn reply(&mut self, to: RequestId, outcome: Outcome, valid_until: Option<Monotonic>) {
+        if is_past(valid_until) {
+            self.expired.push(Answer::Door(to));
+        } else if let Some(ticket) = self.waiting.remove(&to) {
+            self.answered.push((ticket, outcome));
+        } else {
+            tracing::error!(request = to.0, "an answer to a request that doesn't wait");
+        }
+    }
+}
+
+/// Whether an answer's time is over. The clock is read here, after the machine answered: what it read was then still
+/// under its lease (guarantees 12 and 14).
+fn is_past(valid_until: Option<Monotonic>) -> bool {
+    valid_until.is_some_and(|until| clock::monotonic() > until)
+}
+
+/// The answer that a message carries to another node's door.
+fn answer_in(parcel: &Parcel) -> Option<Answer> {
+    match &parcel.message {
+        Message::Answer { request, .. } => Some(Answer::Forwarded { node: parcel.to, request: *request }),
+        _ => None,
+    }
+}

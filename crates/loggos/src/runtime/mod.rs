@@ -1,0 +1,73 @@
+//! The real world around the node machine: sockets, files, clocks, threads. The machine itself (`node`) decides
+//! everything and touches nothing; what is here carries out what it asks, in the order it asks, and hands back what
+//! happens (`node::contract`).
+//!
+//! Threads of a node, and what each waits for:
+//!
+//! | thread | does | waits for |
+//! |---|---|---|
+//! | the main one ([`machine`]) | the machine, the peers' sockets ([`peers`]), framing, timers | sockets, timers, the inbox |
+//! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
+//! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | the rest of the disk's work, a lane each | the disk |
+//! | `doors` ([`doors_thread`]) | one tokio runtime for all doors | sockets |
+//! | `signals` | SIGTERM and SIGINT | signals |
+//!
+//! A write's way has four hand-overs between threads: door to machine, machine to log, log to machine, machine to door.
+//!
+//! **Architecture invariants:**
+//! * The machine's thread never waits for a disk or a lock that is held during IO.
+//! * The log's thread does nothing but write and force; its first error ends the process with nothing published after
+//!   it (guarantee 25).
+//! * Only this module reads a clock ([`clock`]).
+//! * Whatever other threads have for the machine goes through [`inbox`]; every queue is bounded, by a named constant or
+//!   by the machine's own limits.
+
+pub(crate) mod bench_floor;
+mod claim;
+mod clock;
+mod config;
+mod descriptors;
+pub(crate) mod dev;
+mod disk;
+mod doors_thread;
+mod files;
+mod frames;
+mod gateway;
+mod inbox;
+mod lanes;
+mod log_thread;
+mod machine;
+mod parked;
+mod peers;
+mod scratch;
+pub(crate) mod start;
+mod throttle;
+
+use std::{io, process, thread};
+
+/// Exit status of a node that can't go on: the log or another part of the disk failed, or the machine halted.
+pub(crate) const EXIT_HALTED: i32 = 70;
+
+/// Starts a thread that the node can't do without: if it panics, the process ends, and doesn't live on in part.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
+    struct EndsTheProcess;
+    impl Drop for EndsTheProcess {
+        fn drop(&mut self) {
+            if thread::panicking() {
+                die("a thread panicked");
+            }
+        }
+    }
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _guard = EndsTheProcess;
+        work();
+    })
+}
+
+/// Ends the process at once, from any thread: what is not forced by now was never promised, and nothing more must be.
+pub(crate) fn die(reason: &str) -> ! {
+    tracing::error!(reason, "this node ends");
+    // Not by the logger alone: it may be filtered, and this is the last word.
+    eprintln!("loggos: this node ends: {reason}");
+    process::exit(EXIT_HALTED)
+}

@@ -1,0 +1,116 @@
+//! A connection that another node dialled, and on which this node only receives. Until its hello is judged it is a
+//! stranger's: short frames, small buffers, little time.
+
+use base::{Boot, Monotonic, NodeId};
+use bytes::Bytes;
+
+use super::connection::{Closed, Connection, Reading};
+use super::dial::HANDSHAKE_TIMEOUT;
+use super::handshake::Handshake;
+use crate::runtime::frames::{Frame, FrameError, Refusal};
+
+/// What a frame on an accepted connection comes to.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// A member has introduced itself.
+    Joined(NodeId),
+    /// A message of a member.
+    Message { from: NodeId, boot: Boot, body: Bytes },
+    /// It was refused, and told so.
+    Refused { node: NodeId, refusal: Refusal },
+    /// It refuses us.
+    RefusedBy(Refusal),
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    connection: Connection,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Stranger {
+        until: Monotonic,
+    },
+    Member {
+        node: NodeId,
+        boot: Boot,
+    },
+    /// Closed as soon as the refusal is out.
+    Refused {
+        until: Monotonic,
+    },
+}
+
+impl Accepted {
+    pub(super) fn new(connection: Connection, now: Monotonic) -> Self {
+        Self { connection, state: State::Stranger { until: now + HANDSHAKE_TIMEOUT } }
+    }
+
+    pub(super) fn is_stranger(&self) -> bool {
+        !matches!(self.state, State::Member { .. })
+    }
+
+    /// The member on the other side.
+    pub(super) fn member(&self) -> Option<NodeId> {
+        match self.state {
+            State::Member { node, .. } => Some(node),
+            _ => None,
+        }
+    }
+
+    /// When it is given up.
+    pub(super) fn deadline(&self) -> Monotonic {
+        match self.state {
+            State::Stranger { until } | State::Refused { until } => until,
+            State::Member { .. } => Monotonic::NEVER,
+        }
+    }
+
+    /// The socket takes bytes again; true once a refused connection has nothing more to say.
+    pub(super) fn writable(&mut self) -> Result<bool, Closed> {
+        self.connection.unblock();
+        self.flush()
+    }
+
+    /// Writes what waits; true once a refused connection has nothing more to say.
+    pub(super) fn flush(&mut self) -> Result<bool, Closed> {
+        self.connection.flush()?;
+        Ok(matches!(self.state, State::Refused { .. }) && self.connection.is_flushed())
+    }
+
+    /// Reads what has arrived.
+    pub(super) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<Reading, Closed> {
+        self.connection.read(frames)
+    }
+
+    /// Takes one frame.
+    pub(super) fn frame(&mut self, frame: Bytes, handshake: &mut Handshake) -> Result<Option<Heard>, Closed> {
+        match (Frame::decode(frame)?, self.state) {
+            (Frame::Message(body), State::Member { node, boot }) => {
+                // What an earlier process of the sender left under way is dropped.
+                Ok(handshake.is_newest(node, boot).then_some(Heard::Message { from: node, boot, body }))
+            }
+            (Frame::Hello(hello), State::Stranger { until }) => match handshake.judge(&hello) {
+                Ok(()) => {
+                    self.state = State::Member { node: hello.node, boot: hello.boot };
+                    self.connection.trust();
+                    handshake.hello(hello.node).encode(self.connection.output());
+                    Ok(Some(Heard::Joined(hello.node)))
+                }
+                Err(refusal) => {
+                    self.state = State::Refused { until };
+                    refusal.encode(self.connection.output());
+                    Ok(Some(Heard::Refused { node: hello.node, refusal }))
+                }
+            },
+            (Frame::Refusal(refusal), _) => Ok(Some(Heard::RefusedBy(refusal))),
+            (_, State::Refused { .. }) => Ok(None),
+            (Frame::Message(_), State::Stranger { .. }) | (Frame::Hello(_), State::Member { .. }) => {
+                Err(FrameError::Magic.into())
+            }
+        }
+    }
+}

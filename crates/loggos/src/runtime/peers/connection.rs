@@ -1,0 +1,178 @@
+//! One socket with its buffers: frames in, frames out, never blocking.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write as _};
+
+use base::codec::Writer;
+use base::limits::PEER_MESSAGE_BYTES_MAX;
+use bytes::{Buf as _, Bytes};
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use node::message::Message;
+
+use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
+
+/// Bytes waiting for one peer, at most: three of the longest messages. A peer that lets more gather is as good as gone;
+/// its connection is dropped, and the protocol sends anew what is still wanted.
+const OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// Bytes read from one connection before the others have their turn.
+const READ_TURN_BYTES: usize = 4 << 20;
+/// Pieces handed to one write call.
+const WRITE_PIECES: usize = 16;
+
+/// Why a connection is over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Closed {
+    #[error("closed by the other side")]
+    Ended,
+    #[error("{0}")]
+    Failed(#[from] io::Error),
+    #[error("{0}")]
+    Garbage(#[from] FrameError),
+    #[error("{0} bytes wait for it, which it doesn't take")]
+    Congested(usize),
+    #[error("no answer in time")]
+    TimedOut,
+}
+
+/// Whether a read left something behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Nothing is left; readiness will be announced.
+    Drained,
+    /// There is more, and no event will say so.
+    More,
+}
+
+/// A connection of either direction.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    token: Token,
+    input: FrameBuffer,
+    /// Frames of this turn of the loop: one write takes them all.
+    gathering: Writer,
+    waiting: VecDeque<Bytes>,
+    waiting_bytes: usize,
+    /// The socket takes nothing until it says so.
+    blocked: bool,
+}
+
+impl Connection {
+    /// Puts `stream` under the poll's eyes.
+    pub(crate) fn register(mut stream: TcpStream, token: Token, registry: &Registry) -> io::Result<Self> {
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Self {
+            stream,
+            token,
+            input: FrameBuffer::default(),
+            gathering: Writer::new(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            blocked: false,
+        })
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The other side is a member.
+    pub(crate) fn trust(&mut self) {
+        self.input.trust();
+    }
+
+    /// The socket takes bytes again.
+    pub(crate) fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Reads what has arrived and appends the frames that are whole.
+    pub(crate) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<Reading, Closed> {
+        let mut read = 0;
+        while read < READ_TURN_BYTES {
+            match self.input.read_from(&self.stream) {
+                Ok(0) => return Err(Closed::Ended),
+                Ok(bytes) => read += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Reading::Drained),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.input.take_frames(frames)?;
+        }
+        Ok(Reading::More)
+    }
+
+    /// Encodes a message for the next write. One that no peer would take is left out, and its bytes are given: sent, it
+    /// would end the connection with all that waits there.
+    pub(crate) fn send(&mut self, message: &Message) -> Result<(), usize> {
+        let before = self.gathering.len();
+        encode_message(message, &mut self.gathering);
+        let bytes = self.gathering.len() - before;
+        if bytes <= PEER_MESSAGE_BYTES_MAX {
+            return Ok(());
+        }
+        let all = std::mem::take(&mut self.gathering).finish();
+        self.gathering.raw(&all[..before]);
+        Err(bytes)
+    }
+
+    /// Where to encode the next frame.
+    pub(crate) fn output(&mut self) -> &mut Writer {
+        &mut self.gathering
+    }
+
+    /// Writes what was gathered, as far as the socket takes it.
+    pub(crate) fn flush(&mut self) -> Result<(), Closed> {
+        if !self.gathering.is_empty() {
+            let gathered = std::mem::take(&mut self.gathering).finish();
+            self.waiting_bytes += gathered.len();
+            self.waiting.push_back(gathered);
+        }
+        while !self.blocked && !self.waiting.is_empty() {
+            self.write()?;
+        }
+        if self.waiting_bytes > OUTPUT_BYTES_MAX {
+            return Err(Closed::Congested(self.waiting_bytes));
+        }
+        Ok(())
+    }
+
+    /// Whether nothing waits to be written.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.waiting.is_empty() && self.gathering.is_empty()
+    }
+
+    fn write(&mut self) -> Result<(), Closed> {
+        let mut pieces = [IoSlice::new(&[]); WRITE_PIECES];
+        let mut count = 0;
+        for (piece, bytes) in pieces.iter_mut().zip(&self.waiting) {
+            *piece = IoSlice::new(bytes);
+            count += 1;
+        }
+        match self.stream.write_vectored(&pieces[..count]) {
+            Ok(written) => self.written(written),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.blocked = true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn written(&mut self, mut bytes: usize) {
+        self.waiting_bytes -= bytes;
+        while let Some(front) = self.waiting.front_mut() {
+            let taken = bytes.min(front.len());
+            front.advance(taken);
+            bytes -= taken;
+            if !front.is_empty() {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The connection that this node dials to another, and sends on; it only ever receives a hello or a refusal there.
+
+use std::io;
+use std::net::SocketAddr;
+
+use base::{Duration, Monotonic, NodeId};
+use bytes::Bytes;
+use mio::net::TcpStream;
+use mio::{Registry, Token};
+use rustix::net::sockopt;
+
+use super::connection::{Closed, Connection};
+use super::handshake::Handshake;
+use crate::runtime::frames::{Frame, FrameError, Refusal};
+
+/// The pause after a first failure; it doubles with each that follows.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// The longest pause: a node that comes back is found within half a second.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// A connection that isn't open by then is given up.
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(5_000);
+/// Bytes that the other side doesn't acknowledge for so long end the connection: a new one after a partition is up
+/// sooner than the old one would send again.
+const UNACKNOWLEDGED_MS: u32 = 3_000;
+
+/// What came of a dialled connection's input.
+#[derive(Debug)]
+pub(super) enum Dialled {
+    /// Nothing of note.
+    Quiet,
+    /// The other side has said who it is, and is who it should be.
+    Opened,
+    /// It refuses us.
+    RefusedBy(Refusal),
+    /// It is not who it should be.
+    Refused(Refusal),
+}
+
+/// One peer, from this node's side.
+#[derive(Debug)]
+pub(super) struct Dial {
+    to: NodeId,
+    address: SocketAddr,
+    state: State,
+    backoff: Duration,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting {
+        until: Monotonic,
+    },
+    Connecting {
+        connection: Connection,
+        until: Monotonic,
+    },
+    /// Our hello is out; theirs is awaited.
+    Greeting {
+        connection: Connection,
+        until: Monotonic,
+    },
+    Open {
+        connection: Connection,
+    },
+}
+
+impl Dial {
+    pub(super) fn new(to: NodeId, address: SocketAddr) -> Self {
+        Self { to, address, state: State::Waiting { until: Monotonic(0) }, backoff: BACKOFF_MIN }
+    }
+
+    pub(super) fn to(&self) -> NodeId {
+        self.to
+    }
+
+    /// The connection, if it may carry messages.
+    pub(super) fn open(&mut self) -> Option<&mut Connection> {
+        match &mut self.state {
+            State::Open { connection } => Some(connection),
+            _ => None,
+        }
+    }
+
+    fn connection(&mut self) -> Option<&mut Connection> {
+        match &mut self.state {
+            State::Waiting { .. } => None,
+            State::Connecting { connection, .. } | State::Greeting { connection, .. } | State::Open { connection } => {
+                Some(connection)
+            }
+        }
+    }
+
+    pub(super) fn has_token(&mut self, token: Token) -> bool {
+        self.connection().is_some_and(|connection| connection.token() == token)
+    }
+
+    /// When [`Dial::tick`] has something to do.
+    pub(super) fn deadline(&self) -> Monotonic {
+        match &self.state {
+            State::Waiting { until } | State::Connecting { until, .. } | State::Greeting { until, .. } => *until,
+            State::Open { .. } => Monotonic::NEVER,
+        }
+    }
+
+    /// Whether it is time to dial; a connection that took too long is an error.
+    pub(super) fn tick(&self, now: Monotonic) -> Result<bool, Closed> {
+        match &self.state {
+            State::Waiting { until } => Ok(*until <= now),
+            State::Connecting { until, .. } | State::Greeting { until, .. } if *until <= now => Err(Closed::TimedOut),
+            _ => Ok(false),
+        }
+    }
+
+    /// Begins to connect.
+    pub(super) fn start(&mut self, token: Token, registry: &Registry, now: Monotonic) -> io::Result<()> {
+        let stream = TcpStream::connect(self.address)?;
+        let connection = Connection::register(stream, token, registry)?;
+        self.state = State::Connecting { connection, until: now + HANDSHAKE_TIMEOUT };
+        Ok(())
+    }
+
+    /// The socket is writable: the connection stands, or failed, or takes bytes again.
+    pub(super) fn writable(&mut self, handshake: &Handshake) -> Result<(), Closed> {
+        if let Some(connection) = self.connection() {
+            connection.unblock();
+        }
+        if let State::Connecting { connection, .. } = &mut self.state {
+            if let Some(error) = connection.stream().take_error()? {
+                return Err(error.into());
+            }
+            match connection.stream().peer_addr() {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            connection.stream().set_nodelay(true)?;
+            sockopt::set_tcp_user_timeout(connection.stream(), UNACKNOWLEDGED_MS).map_err(io::Error::from)?;
+            handshake.hello(self.to).encode(connection.output());
+            self.greet();
+        }
+        match self.connection() {
+            Some(connection) => connection.flush(),
+            None => Ok(()),
+        }
+    }
+
+    fn greet(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Waiting { until: Monotonic::NEVER });
+        self.state = match state {
+            State::Connecting { connection, until } => State::Greeting { connection, until },
+            other => other,
+        };
+    }
+
+    /// The socket is readable.
+    pub(super) fn readable(&mut self, handshake: &mut Handshake) -> Result<Dialled, Closed> {
+        let mut frames = Vec::new();
+        let read = match &mut self.state {
+            // Its failure shows when it is writable.
+            State::Waiting { .. } | State::Connecting { .. } => return Ok(Dialled::Quiet),
+            State::Greeting { connection, .. } | State::Open { connection } => connection.read(&mut frames),
+        };
+        // A refusal comes right before the end: what was said counts first.
+        match frames.into_iter().next() {
+            Some(frame) => self.frame(frame, handshake),
+            None => read.map(|_| Dialled::Quiet),
+        }
+    }
+
+    fn frame(&mut self, frame: Bytes, handshake: &mut Handshake) -> Result<Dialled, Closed> {
+        match Frame::decode(frame)? {
+            Frame::Refusal(refusal) => Ok(Dialled::RefusedBy(refusal)),
+            Frame::Hello(hello) if matches!(self.state, State::Greeting { .. }) => {
+                if hello.node != self.to {
+                    tracing::warn!(expected = %self.to, found = %hello.node, address = %self.address, "another node answers");
+                    return Err(FrameError::Magic.into());
+                }
+                match handshake.judge(&hello) {
+                    Ok(()) => Ok(self.opened()),
+                    Err(refusal) => Ok(self.refuse(refusal)),
+                }
+            }
+            Frame::Hello(_) | Frame::Message(_) => Err(FrameError::Magic.into()),
+        }
+    }
+
+    fn opened(&mut self) -> Dialled {
+        let state = std::mem::replace(&mut self.state, State::Waiting { until: Monotonic::NEVER });
+        self.state = match state {
+            State::Greeting { connection, .. } => State::Open { connection },
+            other => other,
+        };
+        self.backoff = BACKOFF_MIN;
+        Dialled::Opened
+    }
+
+    /// Says why, as well as it can: the connection is closed next.
+    fn refuse(&mut self, refusal: Refusal) -> Dialled {
+        if let Some(connection) = self.connection() {
+            refusal.encode(connection.output());
+            let _ = connection.flush();
+        }
+        Dialled::Refused(refusal)
+    }
+
+    /// Drops the connection, to dial again after a pause.
+    pub(super) fn fail(&mut self, now: Monotonic) {
+        self.state = State::Waiting { until: now + self.backoff };
+        self.backoff = Duration((self.backoff.0 * 2).min(BACKOFF_MAX.0));
+    }
+}

@@ -1,0 +1,195 @@
+//! Who may talk to this node: the judgement of a hello, apart from any socket.
+//!
+//! A node is one disk of one universe (guarantee 6): a stranger under a member's name is refused, and is told so,
+//! since the cause is nearly always a data directory that was lost and formatted anew, which a person must know about.
+
+use std::collections::BTreeMap;
+
+use base::{Boot, Member, NodeId, UniverseId};
+
+use crate::runtime::frames::{Hello, PROTOCOL_VERSION, Refusal, RefusalKind};
+
+/// What this node is, and whom it knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) universe: UniverseId,
+    pub(crate) member: Member,
+    pub(crate) boot: Boot,
+    /// Every node of the universe with its disk, this one among them.
+    pub(crate) members: Vec<Member>,
+}
+
+/// Judges hellos, and remembers the newest start of each member.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    identity: Identity,
+    newest: BTreeMap<NodeId, Boot>,
+    /// Starts that became known and that the machine was not told of yet.
+    started: Vec<(NodeId, Boot)>,
+}
+
+impl Handshake {
+    pub(crate) fn new(identity: Identity) -> Self {
+        Self { identity, newest: BTreeMap::new(), started: Vec::new() }
+    }
+
+    /// What this node says of itself to `to`.
+    pub(crate) fn hello(&self, to: NodeId) -> Hello {
+        Hello {
+            version: PROTOCOL_VERSION,
+            universe: self.identity.universe,
+            node: self.identity.member.node,
+            incarnation: self.identity.member.incarnation,
+            boot: self.identity.boot,
+            to,
+        }
+    }
+
+    /// Whether this is the newest start of the node that we know of: what an earlier one still has under way is dropped.
+    pub(crate) fn is_newest(&self, node: NodeId, boot: Boot) -> bool {
+        self.newest.get(&node).is_none_or(|newest| *newest <= boot)
+    }
+
+    /// Accepts the node that says `hello`, or says why not.
+    pub(crate) fn judge(&mut self, hello: &Hello) -> Result<(), Refusal> {
+        self.check(hello).map_err(|(kind, reason)| Refusal {
+            kind,
+            universe: self.identity.universe,
+            node: self.identity.member.node,
+            incarnation: self.identity.member.incarnation,
+            reason,
+        })?;
+        if self.newest.insert(hello.node, hello.boot) != Some(hello.boot) {
+            self.started.push((hello.node, hello.boot));
+        }
+        Ok(())
+    }
+
+    /// The starts that became known since the last call. The machine is told of them before any message of theirs, and
+    /// before it sends them any.
+    pub(crate) fn take_started(&mut self) -> Vec<(NodeId, Boot)> {
+        std::mem::take(&mut self.started)
+    }
+
+    fn check(&self, hello: &Hello) -> Result<(), (RefusalKind, String)> {
+        let own = &self.identity;
+        if hello.version != PROTOCOL_VERSION {
+            let reason = format!(
+                "node {} speaks protocol version {PROTOCOL_VERSION}, node {} version {}",
+                own.member.node, hello.node, hello.version
+            );
+            return Err((RefusalKind::Version, reason));
+        }
+        if hello.universe != own.universe {
+            let reason = format!(
+                "node {} is of universe {}, node {} of universe {}",
+                own.member.node, own.universe, hello.node, hello.universe
+            );
+            return Err((RefusalKind::Universe, reason));
+        }
+        if hello.to != own.member.node {
+            let reason = format!("this is node {}, not node {}: an address is wrong", own.member.node, hello.to);
+            return Err((RefusalKind::Recipient, reason));
+        }
+        self.check_membership(hello)?;
+        if !self.is_newest(hello.node, hello.boot) {
+            let newest = self.newest.get(&hello.node).copied().unwrap_or_default();
+            let reason = format!("start {} of node {} is over: start {newest} is known", hello.boot, hello.node);
+            return Err((RefusalKind::EarlierBoot, reason));
+        }
+        Ok(())
+    }
+
+    fn check_membership(&self, hello: &Hello) -> Result<(), (RefusalKind, String)> {
+        let known = self.identity.members.iter().find(|member| member.node == hello.node);
+        let reason = match known {
+            Some(member) if member.incarnation == hello.incarnation => return Ok(()),
+            Some(member) => format!(
+                "the disk of node {} is not the one the universe knows: its incarnation is {:x}, the member's is {:x}. \
+                 A lost or replaced disk may have forgotten what it promised; it doesn't join under the old name",
+                hello.node, hello.incarnation.0, member.incarnation.0
+            ),
+            None => format!("node {} is not a member of universe {}", hello.node, self.identity.universe),
+        };
+        Err((RefusalKind::NotMember, reason))
+    }
+
+    /// What a refusal means for this node: the reason to halt, if a member says that this disk is not the one the
+    /// universe knows.
+    pub(crate) fn verdict(&self, refusal: &Refusal) -> Option<String> {
+        let own = &self.identity;
+        let by_member = refusal.universe == own.universe
+            && own.members.iter().any(|m| m.node == refusal.node && m.incarnation == refusal.incarnation);
+        (by_member && refusal.kind == RefusalKind::NotMember)
+            .then(|| format!("node {} refuses this node: {}", refusal.node, refusal.reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Incarnation;
+
+    use super::*;
+
+    fn member(node: u32, incarnation: u64) -> Member {
+        Member { node: NodeId(node), incarnation: Incarnation(incarnation) }
+    }
+
+    fn handshake(node: u32, incarnation: u64) -> Handshake {
+        let members = vec![member(1, 10), member(2, 20), member(3, 30)];
+        Handshake::new(Identity { universe: UniverseId(7), member: member(node, incarnation), boot: Boot(5), members })
+    }
+
+    fn refused(change: impl FnOnce(&mut Hello)) -> Refusal {
+        let mut hello = handshake(2, 20).hello(NodeId(1));
+        change(&mut hello);
+        handshake(1, 10).judge(&hello).unwrap_err()
+    }
+
+    #[test]
+    fn members_accept_each_other() {
+        let hello = handshake(2, 20).hello(NodeId(1));
+        assert_eq!(handshake(1, 10).judge(&hello), Ok(()));
+    }
+
+    #[test]
+    fn refusals_name_both_sides() {
+        let refusal = refused(|hello| hello.version = 9);
+        assert_eq!(refusal.kind, RefusalKind::Version);
+        assert!(refusal.reason.contains("version 1") && refusal.reason.contains("version 9"), "{}", refusal.reason);
+
+        let refusal = refused(|hello| hello.universe = UniverseId(8));
+        assert_eq!(refusal.kind, RefusalKind::Universe);
+        assert!(refusal.reason.contains(&UniverseId(7).to_string()), "{}", refusal.reason);
+        assert!(refusal.reason.contains(&UniverseId(8).to_string()), "{}", refusal.reason);
+
+        assert_eq!(refused(|hello| hello.to = NodeId(3)).kind, RefusalKind::Recipient);
+        assert_eq!(refused(|hello| hello.node = NodeId(4)).kind, RefusalKind::NotMember);
+    }
+
+    #[test]
+    fn a_blank_disk_under_a_known_name_is_refused_and_halts() {
+        let mut blank = handshake(2, 0xbad);
+        let refusal = handshake(1, 10).judge(&blank.hello(NodeId(1))).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::NotMember);
+        assert!(refusal.reason.contains("bad") && refusal.reason.contains("14"), "{}", refusal.reason);
+        assert!(blank.verdict(&refusal).is_some());
+
+        // Not for the word of a stranger, nor for another kind of refusal.
+        let stranger = Refusal { incarnation: Incarnation(99), ..refusal.clone() };
+        assert_eq!(blank.verdict(&stranger), None);
+        assert_eq!(blank.verdict(&Refusal { kind: RefusalKind::Version, ..refusal }), None);
+        assert!(blank.judge(&handshake(1, 10).hello(NodeId(2))).is_ok(), "it knows the others");
+    }
+
+    #[test]
+    fn an_earlier_start_is_dropped_once_a_later_is_known() {
+        let mut own = handshake(1, 10);
+        let mut hello = handshake(2, 20).hello(NodeId(1));
+        own.judge(&hello).unwrap();
+        hello.boot = Boot(4);
+        assert_eq!(own.judge(&hello).unwrap_err().kind, RefusalKind::EarlierBoot);
+        assert!(!own.is_newest(NodeId(2), Boot(4)));
+        assert!(own.is_newest(NodeId(2), Boot(5)) && own.is_newest(NodeId(2), Boot(6)));
+    }
+}

@@ -1,0 +1,373 @@
+//! The nodes' sockets, on the machine's own thread.
+//!
+//! Every node dials every other and sends on the connection it dialled; what it accepts, it only reads. So the two
+//! directions between a pair are two connections, and no rule is needed for two that cross. A message for a peer that
+//! isn't connected is dropped: the protocol sends anew what is still wanted, and knows better than a queue what that is.
+//!
+//! What a stranger can do here: open [`STRANGERS_MAX`] connections, each with a buffer of what it has sent and at most
+//! [`crate::runtime::frames::STRANGER_FRAME_BYTES_MAX`], for five seconds. One more takes the place of the oldest, so
+//! that a flood of them doesn't keep a member out, whose hello follows its connection at once.
+
+pub(crate) mod accepted;
+pub(crate) mod connection;
+pub(crate) mod dial;
+pub(crate) mod handshake;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+
+use base::{Boot, Duration, Monotonic, NodeId};
+use bytes::Bytes;
+use mio::net::TcpListener;
+use mio::{Interest, Registry, Token};
+use node::contract::Event;
+use node::message::Message;
+
+use self::accepted::{Accepted, Heard};
+use self::connection::{Closed, Connection, Reading};
+use self::dial::{Dial, Dialled};
+use self::handshake::{Handshake, Identity};
+use super::frames::Refusal;
+use super::throttle::Throttle;
+
+/// The listening socket's token; connections have those from [`FIRST_CONNECTION`] on, each used once.
+const LISTENER: Token = Token(1);
+const FIRST_CONNECTION: usize = 16;
+/// Connections that haven't shown who they are, at most.
+const STRANGERS_MAX: usize = 128;
+/// Connections accepted before the members have their turn.
+const ACCEPT_TURN: usize = 64;
+/// The pause after the system had no room for one more connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Characters of a stranger's words that are logged.
+const LOGGED_CHARACTERS: usize = 400;
+
+/// Where the others are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerAddress {
+    pub(crate) node: NodeId,
+    pub(crate) address: SocketAddr,
+}
+
+/// All connections to and from other nodes.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    registry: Registry,
+    listener: TcpListener,
+    /// The listener has connections that no event will announce again.
+    accepting: bool,
+    accept_after: Monotonic,
+    handshake: Handshake,
+    dials: Vec<Dial>,
+    accepted: BTreeMap<Token, Accepted>,
+    /// Accepted connections with bytes that no event will announce again.
+    unread: BTreeSet<Token>,
+    next_token: usize,
+    verdict: Option<String>,
+    throttle: Throttle,
+    frames: Vec<Bytes>,
+}
+
+impl Peers {
+    /// Takes over a listening socket.
+    pub(crate) fn new(
+        registry: Registry,
+        listener: std::net::TcpListener,
+        identity: Identity,
+        addresses: &[PeerAddress],
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener);
+        registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        let own = identity.member.node;
+        let others = addresses.iter().filter(|peer| peer.node != own);
+        Ok(Self {
+            registry,
+            listener,
+            accepting: false,
+            accept_after: Monotonic(0),
+            handshake: Handshake::new(identity),
+            dials: others.map(|peer| Dial::new(peer.node, peer.address)).collect(),
+            accepted: BTreeMap::new(),
+            unread: BTreeSet::new(),
+            next_token: FIRST_CONNECTION,
+            verdict: None,
+            throttle: Throttle::default(),
+            frames: Vec::new(),
+        })
+    }
+
+    /// Why this node must end, if a member says that its disk is not the one the universe knows.
+    pub(crate) fn verdict(&mut self) -> Option<String> {
+        self.verdict.take()
+    }
+
+    /// When [`Peers::tick`] has something to do; at once if there is input that no event will announce.
+    pub(crate) fn deadline(&self) -> Monotonic {
+        if !self.unread.is_empty() {
+            return Monotonic(0);
+        }
+        let dials = self.dials.iter().map(Dial::deadline);
+        let strangers = self.accepted.values().map(Accepted::deadline);
+        let listener = if self.accepting { self.accept_after } else { Monotonic::NEVER };
+        dials.chain(strangers).min().unwrap_or(Monotonic::NEVER).min(listener)
+    }
+
+    /// Takes what the poll says of a socket.
+    pub(crate) fn ready(&mut self, event: &mio::event::Event, now: Monotonic) {
+        let token = event.token();
+        if token == LISTENER {
+            self.accepting = true;
+        } else if let Some(place) = self.dials.iter_mut().position(|dial| dial.has_token(token)) {
+            self.dial_ready(place, event, now);
+        } else if let Some(accepted) = self.accepted.get_mut(&token) {
+            if event.is_readable() || event.is_read_closed() || event.is_error() {
+                self.unread.insert(token);
+            }
+            if event.is_writable() {
+                let done = accepted.writable();
+                self.flushed(token, done, now);
+            }
+        }
+    }
+
+    /// Accepts, reads and decodes what there is, and appends the messages to `events`.
+    pub(crate) fn receive(&mut self, now: Monotonic, events: &mut Vec<Event>) {
+        if self.accepting && self.accept_after <= now {
+            self.accept(now);
+        }
+        self.tell_started(events);
+        for token in std::mem::take(&mut self.unread) {
+            self.read(token, now, events);
+        }
+    }
+
+    /// A peer's new process: what the one before had acknowledged counts no more (guarantee 7).
+    fn tell_started(&mut self, events: &mut Vec<Event>) {
+        let started = self.handshake.take_started().into_iter();
+        events.extend(started.map(|(from, boot)| Event::PeerStarted { from, boot }));
+    }
+
+    /// Dials whom it is time to dial, and closes what took too long.
+    pub(crate) fn tick(&mut self, now: Monotonic) {
+        for place in 0..self.dials.len() {
+            match self.dials[place].tick(now) {
+                Ok(false) => {}
+                Ok(true) => {
+                    let token = self.token();
+                    if let Err(error) = self.dials[place].start(token, &self.registry, now) {
+                        self.dial_failed(place, &error.into(), now);
+                    }
+                }
+                Err(closed) => self.dial_failed(place, &closed, now),
+            }
+        }
+        let late = self.accepted.iter().filter(|(_, accepted)| accepted.deadline() <= now);
+        for token in late.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.close(token, &Closed::TimedOut, now);
+        }
+    }
+
+    /// Queues a message for the write at the end of this turn; drops it if the node isn't connected.
+    pub(crate) fn send(&mut self, to: NodeId, message: &Message) {
+        let dial = self.dials.iter_mut().find(|dial| dial.to() == to);
+        if let Some(connection) = dial.and_then(Dial::open)
+            && let Err(bytes) = connection.send(message)
+        {
+            tracing::error!(peer = %to, bytes, "a message is longer than any peer takes, and is dropped");
+        }
+    }
+
+    /// Writes what was queued in this turn: one call for each peer.
+    pub(crate) fn flush(&mut self, now: Monotonic) {
+        for place in 0..self.dials.len() {
+            let flushed = self.dials[place].open().map_or(Ok(()), Connection::flush);
+            if let Err(closed) = flushed {
+                self.dial_failed(place, &closed, now);
+            }
+        }
+    }
+
+    fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    fn dial_ready(&mut self, place: usize, event: &mio::event::Event, now: Monotonic) {
+        let dial = &mut self.dials[place];
+        let to = dial.to();
+        if event.is_writable()
+            && let Err(closed) = dial.writable(&self.handshake)
+        {
+            return self.dial_failed(place, &closed, now);
+        }
+        if !(event.is_readable() || event.is_read_closed() || event.is_error()) {
+            return;
+        }
+        match dial.readable(&mut self.handshake) {
+            Ok(Dialled::Quiet) => {}
+            Ok(Dialled::Opened) => tracing::info!(peer = %to, "connected"),
+            Ok(Dialled::RefusedBy(refusal)) => {
+                self.refused_by(&refusal, now);
+                self.dials[place].fail(now);
+            }
+            Ok(Dialled::Refused(refusal)) => {
+                self.refused(to, &refusal, now);
+                self.dials[place].fail(now);
+            }
+            Err(closed) => self.dial_failed(place, &closed, now),
+        }
+    }
+
+    fn dial_failed(&mut self, place: usize, closed: &Closed, now: Monotonic) {
+        let dial = &mut self.dials[place];
+        let (to, was_open) = (dial.to(), dial.open().is_some());
+        dial.fail(now);
+        if was_open {
+            tracing::info!(peer = %to, reason = %closed, "disconnected");
+        } else if let Some(unsaid) = self.throttle.admit(to.0, "dial", now) {
+            tracing::info!(peer = %to, reason = %closed, unsaid, "can't connect");
+        }
+    }
+
+    fn accept(&mut self, now: Monotonic) {
+        for _ in 0..ACCEPT_TURN {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.admit(stream, now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.accepting = false;
+                    return;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // Too many open files, or a connection gone before it was accepted: look again soon.
+                    self.accept_after = now + ACCEPT_PAUSE;
+                    if let Some(unsaid) = self.throttle.admit(0, "accept", now) {
+                        tracing::warn!(%error, unsaid, "can't accept a connection");
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: mio::net::TcpStream, now: Monotonic) {
+        let strangers = self.accepted.iter().filter(|(_, accepted)| accepted.is_stranger());
+        if strangers.count() >= STRANGERS_MAX {
+            // Tokens grow, so the first stranger is the oldest.
+            let oldest = self.accepted.iter().find(|(_, accepted)| accepted.is_stranger()).map(|(token, _)| *token);
+            if let Some(token) = oldest {
+                self.close(token, &Closed::TimedOut, now);
+            }
+        }
+        let token = self.token();
+        let connection = stream.set_nodelay(true).and_then(|()| Connection::register(stream, token, &self.registry));
+        match connection {
+            Ok(connection) => {
+                self.accepted.insert(token, Accepted::new(connection, now));
+            }
+            Err(error) => tracing::debug!(%error, "an accepted connection is gone already"),
+        }
+    }
+
+    fn read(&mut self, token: Token, now: Monotonic, events: &mut Vec<Event>) {
+        let Some(accepted) = self.accepted.get_mut(&token) else { return };
+        let mut frames = std::mem::take(&mut self.frames);
+        let mut reading = accepted.read(&mut frames);
+        for frame in frames.drain(..) {
+            if let Err(closed) = self.frame(token, frame, now, events) {
+                reading = Err(closed);
+                break;
+            }
+        }
+        self.frames = frames;
+        match reading {
+            Ok(Reading::Drained) => {}
+            Ok(Reading::More) => {
+                self.unread.insert(token);
+            }
+            Err(closed) => self.close(token, &closed, now),
+        }
+    }
+
+    fn frame(&mut self, token: Token, frame: Bytes, now: Monotonic, events: &mut Vec<Event>) -> Result<(), Closed> {
+        let Some(accepted) = self.accepted.get_mut(&token) else { return Ok(()) };
+        match accepted.frame(frame, &mut self.handshake)? {
+            None => Ok(()),
+            Some(Heard::Message { from, boot, body }) => message(from, boot, body, events),
+            Some(Heard::RefusedBy(refusal)) => {
+                self.refused_by(&refusal, now);
+                Err(Closed::Ended)
+            }
+            Some(Heard::Joined(node)) => {
+                self.tell_started(events);
+                let Some(accepted) = self.accepted.get_mut(&token) else { return Ok(()) };
+                let flushed = accepted.flush();
+                self.flushed(token, flushed, now);
+                self.close_others_of(node, token, now);
+                Ok(())
+            }
+            Some(Heard::Refused { node, refusal }) => {
+                let flushed = accepted.flush();
+                self.refused(node, &refusal, now);
+                self.flushed(token, flushed, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// A member that connects anew has given up what it sent on before.
+    fn close_others_of(&mut self, node: NodeId, but: Token, now: Monotonic) {
+        let others = self.accepted.iter().filter(|(token, accepted)| **token != but && accepted.member() == Some(node));
+        for token in others.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.close(token, &Closed::Ended, now);
+        }
+    }
+
+    fn flushed(&mut self, token: Token, flushed: Result<bool, Closed>, now: Monotonic) {
+        match flushed {
+            Ok(false) => {}
+            Ok(true) => self.close(token, &Closed::Ended, now),
+            Err(closed) => self.close(token, &closed, now),
+        }
+    }
+
+    fn close(&mut self, token: Token, closed: &Closed, now: Monotonic) {
+        self.unread.remove(&token);
+        let Some(accepted) = self.accepted.remove(&token) else { return };
+        match accepted.member() {
+            Some(node) => tracing::info!(peer = %node, reason = %closed, "a peer's connection is closed"),
+            None => {
+                if let Some(unsaid) = self.throttle.admit(0, "stranger", now) {
+                    tracing::info!(reason = %closed, unsaid, "a connection of unknown origin is closed");
+                }
+            }
+        }
+    }
+
+    fn refused(&mut self, node: NodeId, refusal: &Refusal, now: Monotonic) {
+        if let Some(unsaid) = self.throttle.admit(0, "refused", now) {
+            tracing::warn!(peer = %node, reason = %refusal.reason, unsaid, "a peer is refused");
+        }
+    }
+
+    fn refused_by(&mut self, refusal: &Refusal, now: Monotonic) {
+        if self.verdict.is_none() {
+            self.verdict = self.handshake.verdict(refusal);
+        }
+        if let Some(unsaid) = self.throttle.admit(0, "refused by", now) {
+            let reason: String = refusal.reason.chars().take(LOGGED_CHARACTERS).collect();
+            tracing::warn!(peer = %refusal.node, ?reason, unsaid, "a peer refuses this node");
+        }
+    }
+}
+
+fn message(from: NodeId, boot: Boot, body: Bytes, events: &mut Vec<Event>) -> Result<(), Closed> {
+    let message = Message::decode(body).map_err(super::frames::FrameError::from)?;
+    events.push(Event::Message { from, boot, message });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::{Duration as StdDuration, Instant};
+
+use base::{CohortId, Incarnation, Member, UniverseId};
+use mio::{Events, Poll};
+
+use super::*;
+use crate::runtime::clock;
+
+/// One node's sockets with their poll, driven by hand.
+struct End {
+    poll: Poll,
+    peers: Peers,
+    heard: Vec<Event>,
+}
+
+fn member(node: u32) -> Member {
+    Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 10) }
+}
+
+fn identity(node: u32) -> Identity {
+    Identity { universe: UniverseId(7), member: member(node), boot: Boot(1), members: vec![member(1), member(2)] }
+}
+
+impl End {
+    fn turn(&mut self) {
+        let mut ready = Events::with_capacity(64);
+        self.poll.poll(&mut ready, Some(StdDuration::from_millis(2))).unwrap();
+        let now = clock::monotonic();
+        for event in &ready {
+            self.peers.ready(event, now);
+        }
+        self.peers.receive(now, &mut self.heard);
+        self.peers.tick(now);
+        self.peers.flush(now);
+    }
+}
+
+/// Two nodes that know each other's addresses; the second says of itself what `second` says.
+fn pair(second: Identity) -> (End, End) {
+    let listeners = [(); 2].map(|()| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let addresses: Vec<PeerAddress> = (1..)
+        .zip(&listeners)
+        .map(|(node, listener)| PeerAddress { node: NodeId(node), address: listener.local_addr().unwrap() })
+        .collect();
+    let [first_listener, second_listener] = listeners;
+    let end = |listener, identity| {
+        let poll = Poll::new().unwrap();
+        let peers = Peers::new(poll.registry().try_clone().unwrap(), listener, identity, &addresses).unwrap();
+        End { poll, peers, heard: Vec::new() }
+    };
+    (end(first_listener, identity(1)), end(second_listener, second))
+}
+
+fn until(what: &str, ends: &mut [&mut End], mut is_so: impl FnMut(&mut [&mut End]) -> bool) {
+    let began = Instant::now();
+    while !is_so(ends) {
+        assert!(began.elapsed() < StdDuration::from_secs(20), "{what}");
+        ends.iter_mut().for_each(|end| end.turn());
+    }
+}
+
+fn message(request: u64) -> Message {
+    Message::NotLeader { request, cohort: CohortId::CATALOGUE, leader: None }
+}
+
+#[test]
+fn messages_arrive_in_order_once_both_know_each_other() {
+    let (mut one, mut two) = pair(identity(2));
+    // Not connected yet: dropped, as the protocol expects.
+    one.peers.send(NodeId(2), &message(0));
+    until("they connect", &mut [&mut one, &mut two], |ends| {
+        ends.iter_mut().all(|end| end.peers.dials[0].open().is_some())
+    });
+    for request in 1..=100 {
+        one.peers.send(NodeId(2), &message(request));
+    }
+    until("all arrive", &mut [&mut one, &mut two], |ends| ends[1].heard.len() == 101);
+    // The other's start comes first, before any message of it, and once.
+    let started = |event: &Event| matches!(event, Event::PeerStarted { boot: Boot(1), .. });
+    assert!(started(&two.heard[0]));
+    for (request, event) in (1..).zip(&two.heard[1..]) {
+        let Event::Message { from, boot, message: heard } = event else { panic!("a message was sent") };
+        assert_eq!((*from, *boot, heard), (NodeId(1), Boot(1), &message(request)));
+    }
+    assert!(one.heard.len() == 1 && started(&one.heard[0]));
+}
+
+#[test]
+fn a_message_that_is_too_long_takes_no_other_with_it() {
+    let (mut one, mut two) = pair(identity(2));
+    until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
+    let chunk = |length: usize| Message::StateChunk {
+        cohort: CohortId::CATALOGUE,
+        epoch: base::Epoch(1),
+        lsn: base::Lsn::ZERO,
+        timestamp: base::Timestamp(0),
+        index: 0,
+        count: 1,
+        bytes: vec![7; length].into(),
+    };
+    one.peers.send(NodeId(2), &message(1));
+    one.peers.send(NodeId(2), &chunk(base::limits::PEER_MESSAGE_BYTES_MAX));
+    one.peers.send(NodeId(2), &chunk(base::limits::PEER_MESSAGE_BYTES_MAX - 100));
+    one.peers.send(NodeId(2), &message(2));
+    until("the others arrive", &mut [&mut one, &mut two], |ends| ends[1].heard.len() == 4);
+    assert!(one.peers.dials[0].open().is_some(), "and the connection lives on");
+}
+
+#[test]
+fn a_blank_disk_is_told_so_by_a_member() {
+    let mut blank = identity(2);
+    blank.member.incarnation = Incarnation(99);
+    let (mut one, mut two) = pair(blank);
+    until("the blank one is told", &mut [&mut one, &mut two], |ends| ends[1].peers.verdict.is_some());
+    let verdict = two.peers.verdict().unwrap();
+    assert!(verdict.contains("node 1 refuses") && verdict.contains("63"), "{verdict}");
+    assert!(one.peers.verdict().is_none(), "the member goes on");
+    assert!(one.heard.is_empty() && one.peers.dials[0].open().is_none());
+}
+
+#[test]
+fn another_universe_is_refused_without_harm() {
+    let mut stranger = identity(2);
+    stranger.universe = UniverseId(8);
+    let (mut one, mut two) = pair(stranger);
+    let began = Instant::now();
+    while began.elapsed() < StdDuration::from_millis(300) {
+        one.turn();
+        two.turn();
+    }
+    for end in [&mut one, &mut two] {
+        assert!(end.peers.verdict().is_none() && end.peers.dials[0].open().is_none() && end.heard.is_empty());
+    }
+}
+
+#[test]
+fn a_flood_of_strangers_is_bounded_and_keeps_no_member_out() {
+    let (mut one, mut two) = pair(identity(2));
+    let address = one.peers.listener.local_addr().unwrap();
+    let mut silent = Vec::new();
+    for place in 0..300 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        if place % 2 == 0 {
+            let _ = stream.write_all(&[0xff; 2_000]);
+        }
+        silent.push(stream);
+        if place % 50 == 0 {
+            one.turn();
+        }
+    }
+    until("the member gets in", &mut [&mut one, &mut two], |ends| ends[1].peers.dials[0].open().is_some());
+    assert!(one.peers.accepted.len() <= STRANGERS_MAX + 1);
+    // Garbage was closed at its first frame.
+    let garbage = &mut silent[298];
+    garbage.set_read_timeout(Some(StdDuration::from_millis(50))).unwrap();
+    until("garbage is closed", &mut [&mut one], |_| match garbage.read(&mut [0; 8]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+    });
+}

@@ -1,0 +1,248 @@
+//! `loggos start --config FILE`: one node, from its configuration to its end.
+//!
+//! Whatever is wrong is found before anything is changed: the configuration, whose directory it is, who has it, whose
+//! data it holds. Only then the store is opened, which counts this start on the disk.
+
+use std::io::{self, Read as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Member, NodeId, UniverseId};
+use mio::{Poll, Waker};
+use node::{Node, NodeConfig};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use store::identity::Identity;
+use store::{Recovered, Store, StoreError};
+
+use super::claim::{Claim, ClaimError};
+use super::clock;
+use super::config::{Config, ConfigError};
+use super::descriptors;
+use super::disk::Disk;
+use super::doors_thread::Doors;
+use super::files::OsFiles;
+use super::gateway::{Answers, MachineGateway};
+use super::inbox::{Inbox, Input};
+use super::machine::{End, INBOX, Machine};
+use super::peers::handshake;
+use super::peers::{PeerAddress, Peers};
+
+/// The part of a node's directory that is the store's.
+pub(crate) const STORE: &str = "store";
+/// A node that was asked to stop and hasn't by then, ends all the same: a crash is safe, only slower for the others.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// Calls under way have so long to take their answers once the machine has stopped.
+const DOORS_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Why a node can't start. The exit status is the one of wrong use for what the caller can mend in the configuration,
+/// and of "unavailable" for the rest.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    #[error("{0}")]
+    Claim(#[from] ClaimError),
+    #[error(
+        "no node of a universe in {0}: it was never formatted, or its data is lost. It is not formatted now, since a \
+         blank disk under a known name would have forgotten what that node promised; `loggos dev` forms a new universe"
+    )]
+    Blank(PathBuf),
+    #[error("{directory} holds node {found}, the configuration is for node {wanted}")]
+    OtherNode { directory: PathBuf, found: NodeId, wanted: u32 },
+    #[error("{directory} holds data of universe {found}, the configuration is for universe {wanted}")]
+    OtherUniverse { directory: PathBuf, found: UniverseId, wanted: String },
+    #[error("the configuration names no address of node {0}, a member of this universe")]
+    NoAddress(NodeId),
+    #[error("{directory}: {error}")]
+    Store { directory: PathBuf, error: StoreError },
+    #[error("{0}")]
+    Machine(String),
+    #[error("can't listen on {address} for {what}: {error}")]
+    Listen { what: &'static str, address: SocketAddr, error: io::Error },
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl StartError {
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::NoAddress(_) | Self::OtherNode { .. } => 2,
+            _ => 3,
+        }
+    }
+}
+
+/// Runs one node until it is told to stop. With `parent_pipe` it also ends as soon as its standard input does: the
+/// process that started it is gone then.
+pub(crate) fn run(config: &Path, parent_pipe: bool) -> ExitCode {
+    log_to_stderr();
+    if parent_pipe {
+        end_with_parent();
+    }
+    let descriptors = descriptors::raise();
+    tracing::debug!(descriptors, "file descriptors that this process may have");
+    match run_node(config) {
+        Ok(End::Stopped) => {
+            tracing::info!("stopped");
+            ExitCode::SUCCESS
+        }
+        Ok(End::Halted(reason)) => super::die(&reason),
+        Err(error) => {
+            eprintln!("loggos: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+/// What `LOGGOS_LOG` asks for (in the form of `tracing`'s filters; `info` by default) goes to standard error.
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("LOGGOS_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
+    // A second call finds the first one's logger: nothing is lost.
+    let _ = subscriber.try_init();
+}
+
+fn end_with_parent() {
+    std::thread::spawn(|| {
+        let mut stdin = io::stdin().lock();
+        let mut ignored = [0; 64];
+        while matches!(stdin.read(&mut ignored), Ok(1..)) {}
+        // As sudden as the parent's own end, and as safe.
+        super::die("the process that started it is gone");
+    });
+}
+
+fn run_node(path: &Path) -> Result<End, StartError> {
+    let config = Config::read(path)?;
+    let files = OsFiles::new(&config.data.join(STORE));
+    let identity = check_identity(&config, &files)?;
+    let addresses = addresses(&config, &identity)?;
+    let _claim = Claim::take(&config.data)?;
+    let peers_listener = listen("peers", config.listen.peers)?;
+    let grpc_listener = listen("gRPC", config.listen.grpc)?;
+
+    let (store, recovered) = open_store(&config, files)?;
+    for note in &recovered.notes {
+        tracing::warn!(note, "recovery");
+    }
+    let own = Member { node: identity.node, incarnation: identity.incarnation };
+    tracing::info!(
+        node = %own.node, incarnation = format_args!("{:x}", own.incarnation.0), boot = %recovered.boot,
+        universe = %identity.universe, records = recovered.records.len(), peers = %config.listen.peers,
+        grpc = %config.listen.grpc, pid = std::process::id(), "starting"
+    );
+
+    let poll = Poll::new()?;
+    let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), INBOX)?));
+    let answers = Arc::new(Answers::default());
+    let hello = handshake::Identity {
+        universe: identity.universe,
+        member: own,
+        boot: recovered.boot,
+        members: identity.members.clone(),
+    };
+    let peers = Peers::new(poll.registry().try_clone()?, peers_listener, hello, &addresses)?;
+    let disk = Disk::start(store, &inbox)?;
+    let machine_config = machine_config(&config, &recovered);
+    let mut first = Vec::new();
+    let node = Node::new(machine_config, &recovered, clock::now(), &mut first)
+        .map_err(|error| StartError::Machine(error.to_string()))?;
+    let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), Arc::clone(&answers));
+    let doors = Doors::start(grpc_listener, MachineGateway::new(Arc::clone(&inbox)), answers)?;
+    stop_on_signals(inbox)?;
+
+    let end = machine.run();
+    if matches!(end, End::Stopped) {
+        doors.close(DOORS_PATIENCE);
+    }
+    Ok(end)
+}
+
+/// Whose data it is, before anything is changed.
+fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartError> {
+    let directory = config.data.clone();
+    let identity = match store::identity::read(files) {
+        Ok(Some(identity)) => identity,
+        Ok(None) => return Err(StartError::Blank(directory)),
+        Err(error) => return Err(StartError::Store { directory, error }),
+    };
+    if identity.node.0 != config.node {
+        return Err(StartError::OtherNode { directory, found: identity.node, wanted: config.node });
+    }
+    match &config.universe {
+        Some(wanted) if *wanted.to_ascii_lowercase() != identity.universe.to_string() => {
+            Err(StartError::OtherUniverse { directory, found: identity.universe, wanted: wanted.clone() })
+        }
+        _ => Ok(identity),
+    }
+}
+
+/// The addresses of all other members.
+fn addresses(config: &Config, identity: &Identity) -> Result<Vec<PeerAddress>, StartError> {
+    let others = identity.members.iter().map(|member| member.node).filter(|node| *node != identity.node);
+    others
+        .map(|node| {
+            let peer = config.peers.iter().find(|peer| peer.node == node.0).ok_or(StartError::NoAddress(node))?;
+            Ok(PeerAddress { node, address: peer.address })
+        })
+        .collect()
+}
+
+fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).map_err(|error| StartError::Listen { what, address, error })
+}
+
+fn open_store(config: &Config, files: OsFiles) -> Result<(Store<OsFiles>, Recovered), StartError> {
+    let mut store_config = store::Config::default();
+    if let Some(bytes) = config.tuning.log_keep_bytes {
+        store_config.keep_bytes = bytes;
+    }
+    store::open(files, store_config).map_err(|error| StartError::Store { directory: config.data.clone(), error })
+}
+
+fn machine_config(config: &Config, recovered: &Recovered) -> NodeConfig {
+    let mut machine = NodeConfig::default();
+    let tuning = &config.tuning;
+    if let Some(heartbeat_ms) = tuning.heartbeat_ms {
+        machine.timing.heartbeat = base::Duration::from_millis(heartbeat_ms);
+    }
+    if let Some(bytes) = tuning.checkpoint_log_bytes {
+        machine.checkpoint_log_bytes = bytes;
+    }
+    let members = recovered.identity.members.iter();
+    machine.addresses = members.filter_map(|member| addresses_of(config, *member)).collect();
+    // Spreads the timers of different nodes and starts; nothing secret hangs on it.
+    machine.seed = recovered.identity.incarnation.0 ^ recovered.boot.0;
+    machine
+}
+
+/// A member's address for its peers and the one for clients.
+fn addresses_of(config: &Config, member: Member) -> Option<(Member, String, String)> {
+    let (peers, grpc) = if member.node.0 == config.node {
+        (config.listen.peers, config.listen.grpc)
+    } else {
+        let peer = config.peers.iter().find(|peer| peer.node == member.node.0)?;
+        (peer.address, peer.grpc)
+    };
+    Some((member, peers.to_string(), grpc.to_string()))
+}
+
+/// The first signal asks the machine to stop, and starts the clock for its patience.
+fn stop_on_signals(inbox: Arc<Inbox>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    super::spawn("signals", move || {
+        if signals.forever().next().is_some() {
+            tracing::info!("asked to stop");
+            inbox.post(Input::Stop);
+            std::thread::sleep(STOP_PATIENCE);
+            tracing::warn!("did not stop in time: ends now");
+            std::process::exit(0);
+        }
+    })?;
+    Ok(())
+}

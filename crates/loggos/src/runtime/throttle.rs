@@ -1,0 +1,51 @@
+//! Says a thing once, and then at most once in a while: what strangers do must not fill the log.
+
+use std::collections::BTreeMap;
+
+use base::{Duration, Monotonic};
+
+/// The same thing is said again after so long.
+const PERIOD: Duration = Duration::from_millis(10_000);
+
+/// When each thing was said last. Keys come from this program and from members' numbers, never from strangers, so the
+/// map stays small.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    said: BTreeMap<(u32, &'static str), (Monotonic, u64)>,
+}
+
+impl Throttle {
+    /// Whether to say it now, and how often it went unsaid since the last time.
+    pub(crate) fn admit(&mut self, about: u32, what: &'static str, now: Monotonic) -> Option<u64> {
+        match self.said.get_mut(&(about, what)) {
+            Some((last, unsaid)) if now.since(*last) < PERIOD => {
+                *unsaid += 1;
+                None
+            }
+            Some((last, unsaid)) => {
+                *last = now;
+                Some(std::mem::take(unsaid))
+            }
+            None => {
+                self.said.insert((about, what), (now, 0));
+                Some(0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_it_once_a_period_and_counts_the_rest() {
+        let mut throttle = Throttle::default();
+        let at = |ms| Monotonic(0) + Duration::from_millis(ms);
+        assert_eq!(throttle.admit(1, "x", at(0)), Some(0));
+        assert_eq!(throttle.admit(1, "x", at(5)), None);
+        assert_eq!(throttle.admit(2, "x", at(6)), Some(0));
+        assert_eq!(throttle.admit(1, "x", at(9_999)), None);
+        assert_eq!(throttle.admit(1, "x", at(10_001)), Some(2));
+    }
+}

@@ -1,0 +1,209 @@
+//! The client commands as people and their scripts use them: what they print, the JSON that scripts lean on, and the
+//! exit status: 0 done, 1 refused or not found, 2 wrong use, 3 unavailable or outcome unknown.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{COMMAND_PATIENCE, Done, Scratch, Universe, loggos, wait_for};
+
+/// A line of JSON.
+#[track_caller]
+fn object(text: &str) -> Value {
+    serde_json::from_str(text.trim()).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+}
+
+#[track_caller]
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().map(object).collect()
+}
+
+#[test]
+fn rows_are_put_read_changed_and_deleted() {
+    let universe = Universe::of(1);
+    let run = |arguments: &[&str]| universe.columns(arguments);
+
+    assert_eq!(object(&run(&["create", "t", "--json"]).ok()), json!({"table": "t", "existed": false}));
+    assert_eq!(object(&run(&["create", "t", "--json"]).ok()), json!({"table": "t", "existed": true}));
+    run(&["create", "another"]).ok();
+    assert_eq!(run(&["list"]).ok(), "another\nt\n");
+    assert_eq!(objects(&run(&["list", "--json"]).ok()), [json!({"table": "another"}), json!({"table": "t"})]);
+
+    let version: i64 = run(&["put", "t", "k", "c", "v"]).ok().trim().parse().expect("people get the version");
+    let line = format!("{{\"table\":\"t\",\"key\":\"k\",\"column\":\"c\",\"value\":\"v\",\"version\":{version}}}\n");
+    assert_eq!(run(&["get", "t", "k", "c", "--json"]).ok(), line);
+    let people = run(&["get", "t", "k"]).ok();
+    assert!(people.contains(&version.to_string()) && people.contains("VALUE"), "{people}");
+    let put = object(&run(&["put", "t", "k", "d", "-5", "--json"]).ok());
+    assert_eq!((&put["column"], &put["value"]), (&json!("d"), &json!("-5")));
+    assert!(put["version"].as_i64() > Some(version), "{put}");
+
+    let deleted = json!({"table": "t", "key": "k", "column": "d", "deleted": true});
+    assert_eq!(object(&run(&["delete", "t", "k", "d", "--json"]).ok()), deleted);
+    run(&["get", "t", "k", "d"]).failed(1, &["there is no column d in row k"]);
+    run(&["delete", "t", "k"]).ok();
+    run(&["get", "t", "k"]).failed(1, &["there is no row k in table t"]);
+    let refusal = object(&run(&["get", "t", "k", "--json"]).failed(1, &[]));
+    assert_eq!(refusal["kind"], "not found");
+}
+
+#[test]
+fn conditions_are_kept_and_a_refusal_names_both_versions() {
+    let universe = Universe::of(1);
+    let run = |arguments: &[&str]| universe.columns(arguments);
+    let conditional_put = |value: &str, version: i64| {
+        run(&["conditional-put", "t", "k", "c", value, "--version", &version.to_string(), "--json"])
+    };
+    run(&["create", "t"]).ok();
+
+    let first = object(&conditional_put("1", 0).ok())["version"].as_i64().expect("a version");
+    let absent = json!({"error": "version mismatch", "kind": "refused", "expected": 0, "actual": first});
+    assert_eq!(object(&conditional_put("2", 0).failed(1, &[])), absent);
+    let second = object(&conditional_put("2", first).ok())["version"].as_i64().expect("a version");
+    assert!(second > first);
+
+    let delete = |version: i64| run(&["conditional-delete", "t", "k", "c", "--version", &version.to_string()]);
+    delete(first).failed(1, &["version mismatch on column c", &first.to_string(), &second.to_string()]);
+    assert_eq!(object(&run(&["get", "t", "k", "c", "--json"]).ok())["value"], "2");
+    delete(second).ok();
+    delete(second).failed(1, &["actual 0"]);
+    run(&["get", "t", "k", "c"]).failed(1, &[]);
+    conditional_put("3", 0).ok();
+}
+
+#[test]
+fn scans_keep_their_bounds_in_either_direction() {
+    let universe = Universe::of(1);
+    universe.columns(&["create", "t"]).ok();
+    for key in ["a", "b1", "b2", "b3", "c"] {
+        universe.columns(&["put", "t", key, "x", key]).ok();
+    }
+    universe.columns(&["put", "t", "b2", "y", "more"]).ok();
+    let check = |arguments: &[&str], expected: &[&str]| {
+        let out = universe.columns(&[&["scan", "t", "--json"], arguments].concat()).ok();
+        let mut keys: Vec<String> = objects(&out).iter().map(|cell| cell["key"].as_str().unwrap().to_owned()).collect();
+        keys.dedup();
+        assert_eq!(keys, expected, "{arguments:?}");
+    };
+
+    check(&[], &["a", "b1", "b2", "b3", "c"]);
+    check(&["--from", "b1", "--to", "b3"], &["b1", "b2"]);
+    check(&["--prefix", "b"], &["b1", "b2", "b3"]);
+    check(&["--prefix", "b", "--from", "b2"], &["b2", "b3"]);
+    check(&["--limit", "2"], &["a", "b1"]);
+    check(&["--reverse"], &["c", "b3", "b2", "b1", "a"]);
+    check(&["--reverse", "--limit", "2"], &["c", "b3"]);
+    check(&["--reverse", "--from", "b1", "--to", "b3"], &["b2", "b1"]);
+    check(&["--from", "d"], &[]);
+    check(&["--from", "b1", "--to", "b1"], &[]);
+
+    let row = objects(&universe.columns(&["get", "t", "b2", "--json"]).ok());
+    let columns: Vec<_> = row.iter().map(|cell| (&cell["column"], &cell["value"])).collect();
+    assert_eq!(columns, [(&json!("x"), &json!("b2")), (&json!("y"), &json!("more"))]);
+}
+
+#[test]
+fn the_exit_status_tells_wrong_use_from_unavailability() {
+    let run = |arguments: &[&str]| Done::of(loggos().args(arguments), COMMAND_PATIENCE);
+    run(&["columns", "get"]).failed(2, &[]);
+    run(&["columns", "put", "t", "k", "c", "v", "--wrong"]).failed(2, &["--wrong"]);
+    run(&["columns", "--at", "nonsense", "list"]).failed(2, &["nonsense"]);
+    let scratch = Scratch::new();
+    let fresh = scratch.path().join("data").display().to_string();
+    run(&["dev", "--nodes", "2", "--data", &fresh]).failed(2, &["--nodes 2", "1, 3 or 5"]);
+    let no_directory = scratch.file("file", "");
+    run(&["dev", "--data", &no_directory]).failed(3, &[&no_directory]);
+    run(&["dev", "--port-offset", "60000"]).failed(2, &["60000"]);
+    run(&["start", "--config", "/nonexistent.toml"]).failed(2, &["/nonexistent.toml"]);
+    run(&["dev", "restart", "1", "--data", "/nonexistent"]).failed(3, &["/nonexistent"]);
+
+    // Port 1 is nobody's.
+    let refusal =
+        run(&["columns", "--at", "127.0.0.1:1", "--timeout", "300", "--json", "get", "t", "k"]).failed(3, &[]);
+    assert_eq!(object(&refusal)["kind"], "unavailable");
+    run(&["status", "--at", "127.0.0.1:1", "--timeout", "300"]).failed(3, &["127.0.0.1:1"]);
+}
+
+/// What `status --json` says: the lines of nodes, and those of cohorts.
+fn status(universe: &Universe) -> (Vec<Value>, Vec<Value>) {
+    objects(&universe.status(&["--json"]).ok()).into_iter().partition(|line| line.get("node").is_some())
+}
+
+/// The line of a table's cohort, once all three replicas have all of its log.
+fn caught_up(universe: &Universe, table: &str) -> Value {
+    wait_for("every replica has caught up", Duration::from_secs(20), || {
+        let cohort = status(universe).1.into_iter().find(|line| line["table"] == table)?;
+        let replicas = cohort["replicas"].as_array()?;
+        (replicas.len() == 3 && replicas.iter().all(|replica| replica["lag"] == 0)).then_some(cohort)
+    })
+}
+
+#[test]
+fn status_shows_nodes_and_cohorts() {
+    let universe = Universe::of(3);
+    universe.columns(&["create", "t"]).ok();
+    universe.columns(&["put", "t", "k", "c", "v"]).ok();
+    let table = caught_up(&universe, "t");
+    let (nodes, cohorts) = status(&universe);
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+    for (number, node) in (1..).zip(&nodes) {
+        assert_eq!((&node["node"], &node["alive"], &node["boot"]), (&json!(number), &json!(true), &json!(1)), "{node}");
+        assert!(node["incarnation"].is_u64(), "{node}");
+    }
+    let numbers: Vec<_> = cohorts.iter().map(|cohort| (&cohort["cohort"], &cohort["table"])).collect();
+    assert_eq!(numbers, [(&json!(1), &json!("")), (&json!(2), &json!("t"))]);
+
+    assert_eq!(table["range"], json!(["", null]));
+    assert!(table["leader"].is_u64() && table["epoch"].is_u64(), "{table}");
+    for (number, replica) in (1..).zip(table["replicas"].as_array().expect("an array")) {
+        assert_eq!((&replica["node"], &replica["doubtful"]), (&json!(number), &json!(false)), "{table}");
+        let lsn = replica["last_lsn"].as_str().and_then(|lsn| lsn.split_once('.')).expect("epoch.sequence");
+        assert_eq!(lsn.0.parse::<u64>().ok(), table["epoch"].as_u64(), "{table}");
+        assert!(replica["committed_lsn"].as_str().is_some_and(|lsn| lsn.contains('.')), "{table}");
+    }
+    let people = universe.status(&[]).ok();
+    assert!(
+        ["NODE", "ALIVE", "COHORT", "LEADER", "EPOCH", "LAG", "(catalogue)"].iter().all(|word| people.contains(word))
+    );
+}
+
+#[test]
+fn a_killed_leader_stops_nobody_and_restart_brings_it_back() {
+    let mut universe = Universe::of(3);
+    universe.columns(&["create", "t"]).ok();
+    universe.columns(&["put", "t", "k", "c", "v"]).ok();
+    let leader = caught_up(&universe, "t")["leader"].as_u64().expect("a number") as u32;
+
+    universe.restart(leader).failed(1, &["is running"]);
+    universe.restart(9).failed(1, &["no node 9"]);
+    universe.signal(leader, Signal::KILL);
+    universe.columns(&["put", "t", "k", "c", "w"]).ok();
+    wait_for("the killed node is shown to be down", Duration::from_secs(10), || {
+        status(&universe).0.iter().any(|node| node["node"] == leader && node["alive"] == false).then_some(())
+    });
+    universe.restart(leader).ok();
+    assert!(caught_up(&universe, "t")["epoch"].as_u64() > Some(1), "another leader is of another epoch");
+    let restarted = status(&universe).0.into_iter().find(|node| node["node"] == leader).expect("its line");
+    assert_eq!((&restarted["alive"], &restarted["boot"]), (&json!(true), &json!(2)));
+
+    universe.stop();
+    universe.columns(&["--timeout", "500", "get", "t", "k"]).failed(3, &[]);
+    universe.start();
+    assert_eq!(object(&universe.columns(&["get", "t", "k", "c", "--json"]).ok())["value"], "w");
+}
+
+#[test]
+fn without_a_majority_a_write_ends_by_its_deadline_with_status_three() {
+    let universe = Universe::of(3);
+    universe.columns(&["create", "t"]).ok();
+    universe.signal(2, Signal::STOP);
+    universe.signal(3, Signal::STOP);
+    let refusal = universe.columns(&["--timeout", "1500", "--json", "put", "t", "k", "c", "v"]).failed(3, &[]);
+    let kind = object(&refusal)["kind"].clone();
+    assert!(kind == "unknown" || kind == "unavailable", "{refusal}");
+    universe.signal(2, Signal::CONT);
+    universe.signal(3, Signal::CONT);
+    universe.columns(&["put", "t", "k", "c", "w"]).ok();
+    assert_eq!(object(&universe.columns(&["get", "t", "k", "c", "--json"]).ok())["value"], "w");
+}

@@ -1,0 +1,65 @@
+//! Nodes are killed and stopped while clients work: nothing acknowledged is lost, and all that was answered, taken
+//! together, is linearizable.
+
+mod clients;
+mod ledger;
+mod nemesis;
+mod stale;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sim::history::{self, Operation};
+
+use crate::harness::{Universe, runtime};
+
+/// How long nodes are killed and stopped.
+const TROUBLE: Duration = Duration::from_secs(25);
+const CLIENTS: u32 = 6;
+/// What makes the verdict worth something.
+const OPERATIONS_MIN: usize = 1_500;
+const OVERLAPPING_MIN: usize = 1_000;
+const ACKNOWLEDGED_LEDGER_MIN: usize = 100;
+const UNKNOWN_MIN: usize = 1;
+const LEADER_CHANGES_MIN: usize = 3;
+
+#[test]
+fn crashes_lose_nothing_and_every_history_is_linearizable() {
+    let universe = Universe::of(3);
+    let began = Instant::now();
+    let until = began + TROUBLE;
+    let (history, ledger, seen) = thread::scope(|scope| {
+        let nemesis = scope.spawn(|| nemesis::run(&universe, until));
+        let (mut history, ledger) = runtime().block_on(work(&universe, began, until));
+        let seen = nemesis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // Every node runs again: what is read now is what is left.
+        history.extend(runtime().block_on(clients::read_all(&universe, began)));
+        (history, ledger, seen)
+    });
+    runtime().block_on(ledger.verify(&universe));
+
+    let summary = history::check(&history).unwrap_or_else(|violation| panic!("{violation}"));
+    println!("{summary:?}; {} in the ledger; {seen:?}", ledger.acknowledged());
+    assert!(summary.operations >= OPERATIONS_MIN, "too few operations: {summary:?}");
+    assert!(summary.overlapping >= OVERLAPPING_MIN, "too little overlap: {summary:?}");
+    assert!(summary.unknown >= UNKNOWN_MIN, "no write of unknown outcome: {summary:?}");
+    assert!(ledger.acknowledged() >= ACKNOWLEDGED_LEDGER_MIN, "too few writes: {}", ledger.acknowledged());
+    assert!(seen.leader_changes() >= LEADER_CHANGES_MIN, "too few leader changes: {seen:?}");
+
+    stale::is_found_in(&history);
+}
+
+/// All clients at once, until the time has come.
+async fn work(universe: &Universe, began: Instant, until: Instant) -> (Vec<Operation>, ledger::Ledger) {
+    clients::create_table(universe).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 1..=CLIENTS {
+        tasks.spawn(clients::Customer::new(universe, number, began).run(until));
+    }
+    let ledger = ledger::Ledger::fill(universe, until).await;
+    let mut history = Vec::new();
+    while let Some(done) = tasks.join_next().await {
+        history.extend(done.expect("a client's own checks hold"));
+    }
+    (history, ledger)
+}

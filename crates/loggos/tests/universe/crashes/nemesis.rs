@@ -1,0 +1,77 @@
+//! Kills and stops nodes, the leader more often than the others, one at a time; and once all of them at the same
+//! moment.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use base::SplitMix64;
+use rustix::process::Signal;
+
+use super::clients::TABLE;
+use crate::harness::Universe;
+
+/// What was done and seen.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    kills: u32,
+    stops: u32,
+    /// Of the clients' table: the leader of each epoch.
+    leaders: BTreeMap<u64, u32>,
+}
+
+impl Seen {
+    pub(super) fn leader_changes(&self) -> usize {
+        self.leaders.len().saturating_sub(1)
+    }
+}
+
+/// Works until the time has come. At the end every node runs.
+pub(super) fn run(universe: &Universe, until: Instant) -> Seen {
+    let mut random = SplitMix64::new(u64::from(std::process::id()));
+    let mut seen = Seen::default();
+    let halfway = Instant::now() + until.saturating_duration_since(Instant::now()) / 2;
+    let mut are_all_killed = false;
+    while Instant::now() < until {
+        sleep(Duration::from_millis(600 + random.below(600)));
+        let leader = look(universe, &mut seen);
+        if !are_all_killed && Instant::now() > halfway {
+            kill_all(universe);
+            are_all_killed = true;
+            continue;
+        }
+        let victim = match leader {
+            Some(leader) if random.below(4) > 0 => leader,
+            _ => 1 + random.below(3) as u32,
+        };
+        let pause = Duration::from_millis(300 + random.below(1_200));
+        if random.below(2) == 0 {
+            seen.kills += 1;
+            universe.signal(victim, Signal::KILL);
+            sleep(pause);
+            universe.restart(victim).ok();
+        } else {
+            seen.stops += 1;
+            universe.signal(victim, Signal::STOP);
+            sleep(pause);
+            universe.signal(victim, Signal::CONT);
+        }
+    }
+    look(universe, &mut seen);
+    assert!(are_all_killed && seen.kills > 0 && seen.stops > 0, "the time was too short: {seen:?}");
+    seen
+}
+
+/// At one moment, before any of them is started again.
+fn kill_all(universe: &Universe) {
+    universe.nodes().for_each(|node| universe.signal(node, Signal::KILL));
+    universe.nodes().for_each(|node| drop(universe.restart(node).ok()));
+}
+
+/// The leader of the clients' table, as the newest status has it.
+fn look(universe: &Universe, seen: &mut Seen) -> Option<u32> {
+    let (epoch, leader) = universe.leader(TABLE)?;
+    let known = *seen.leaders.entry(epoch).or_insert(leader);
+    assert_eq!(known, leader, "two leaders of epoch {epoch}");
+    Some(leader)
+}

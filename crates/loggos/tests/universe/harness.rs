@@ -1,0 +1,366 @@
+//! Universes of real processes: each with a directory and ports of its own, and gone when its test is over, however
+//! that ends.
+//!
+//! Every wait is bounded, and says what it waited for. When a test fails, what `dev` and the nodes said is printed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base::SplitMix64;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Universes that run at one time: more would only wait for each other's processors.
+const UNIVERSES_MAX: u32 = 2;
+/// A universe is ready within this, on a machine that is busy with others.
+const READY_PATIENCE: Duration = Duration::from_secs(40);
+/// A universe that was asked to stop has done so within this.
+const STOP_PATIENCE: Duration = Duration::from_secs(15);
+/// A command is over within this.
+pub(crate) const COMMAND_PATIENCE: Duration = Duration::from_secs(70);
+/// What is printed of a log when a test fails.
+const TAIL_BYTES: usize = 3_000;
+
+/// The binary under test.
+pub(crate) fn loggos() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_loggos"))
+}
+
+/// A runtime for the client library.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Looks again and again until there is an answer.
+pub(crate) fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + patience;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < until, "{what}: not within {patience:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A directory of its own, removed at the end.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("loggos-universe-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("the temporary directory takes a directory");
+        Self(path.canonicalize().expect("it was just made"))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file in it.
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, content).expect("a file can be written");
+        path.display().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) status: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Done {
+    /// Runs a command to its end.
+    pub(crate) fn of(command: &mut Command, patience: Duration) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let pid = Pid::from_child(&child);
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || tell.send(child.wait_with_output()));
+        let output: Output = match told.recv_timeout(patience) {
+            Ok(output) => output.expect("a child can be waited for"),
+            Err(_) => {
+                let _ = kill_process(pid, Signal::KILL);
+                panic!("{command:?} is not over within {patience:?}");
+            }
+        };
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let status = output.status.code().unwrap_or_else(|| -output.status.signal().unwrap_or_default());
+        Self { status, out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    /// It went well; what it printed.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.status, 0, "{self:?}");
+        self.out
+    }
+
+    /// It ended with this status, and said all of this on standard error.
+    #[track_caller]
+    pub(crate) fn failed(self, status: i32, says: &[&str]) -> String {
+        assert_eq!(self.status, status, "{self:?}");
+        for part in says {
+            assert!(self.err.contains(part), "{part:?} is not said: {self:?}");
+        }
+        self.err
+    }
+}
+
+/// A place among the universes that may run.
+#[derive(Debug)]
+struct Place;
+
+static RUNNING: Mutex<u32> = Mutex::new(0);
+static FREED: Condvar = Condvar::new();
+
+impl Place {
+    fn take() -> Self {
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running =
+            FREED.wait_while(running, |running| *running >= UNIVERSES_MAX).unwrap_or_else(PoisonError::into_inner);
+        *running += 1;
+        Self
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        FREED.notify_one();
+    }
+}
+
+/// A universe, running or stopped.
+#[derive(Debug)]
+pub(crate) struct Universe {
+    scratch: Scratch,
+    offset: u16,
+    nodes: u32,
+    /// How many file descriptors each of its processes may have; as many as this one, if nothing is said.
+    descriptors: Option<u32>,
+    dev: Option<(Child, Place)>,
+}
+
+impl Universe {
+    /// Forms a universe of so many nodes, and waits until it is ready.
+    pub(crate) fn of(nodes: u32) -> Self {
+        Self::form(nodes, None)
+    }
+
+    /// The same on a machine that allows a process so many file descriptors.
+    pub(crate) fn with_descriptors(nodes: u32, descriptors: u32) -> Self {
+        Self::form(nodes, Some(descriptors))
+    }
+
+    fn form(nodes: u32, descriptors: Option<u32>) -> Self {
+        let mut universe = Self { scratch: Scratch::new(), offset: free_offset(), nodes, descriptors, dev: None };
+        universe.start();
+        universe
+    }
+
+    /// Starts `dev`, and waits until it says `ready`.
+    pub(crate) fn start(&mut self) {
+        assert!(self.dev.is_none(), "it runs already");
+        let place = Place::take();
+        let said = File::create(self.said()).expect("a file for what dev says");
+        let mut command = self.dev_command();
+        command.stdin(Stdio::null()).stdout(said.try_clone().expect("a second handle")).stderr(said);
+        self.dev = Some((command.spawn().expect("dev can be started"), place));
+        wait_for("dev says ready", READY_PATIENCE, || {
+            let said = fs::read_to_string(self.said()).unwrap_or_default();
+            let (dev, _) = self.dev.as_mut().expect("it was just started");
+            let ended = dev.try_wait().expect("a child can be looked at");
+            assert!(ended.is_none(), "dev ended before it was ready: {ended:?}");
+            said.lines().any(|line| line == "ready").then_some(())
+        });
+    }
+
+    /// `dev` on this universe, as yet without its standard streams.
+    pub(crate) fn dev_command(&self) -> Command {
+        let mut command = match self.descriptors {
+            None => loggos(),
+            Some(descriptors) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &descriptors.to_string()]);
+                shell.arg(env!("CARGO_BIN_EXE_loggos"));
+                shell
+            }
+        };
+        command.args(["dev", "--nodes", &self.nodes.to_string(), "--port-offset", &self.offset.to_string()]);
+        command.arg("--data").arg(self.data());
+        command
+    }
+
+    /// Stops it as Ctrl-C does.
+    pub(crate) fn stop(&mut self) {
+        let (mut dev, _place) = self.dev.take().expect("it runs");
+        kill_process(Pid::from_child(&dev), Signal::INT).expect("dev runs");
+        let status = wait_for("dev stops", STOP_PATIENCE, || dev.try_wait().expect("a child can be looked at"));
+        assert!(status.success(), "dev stopped with {status}");
+    }
+
+    /// Kills `dev`, which then can't stop its nodes.
+    pub(crate) fn kill_dev(&mut self) {
+        let (mut dev, _place) = self.dev.take().expect("it runs");
+        dev.kill().and_then(|()| dev.wait()).expect("dev runs");
+    }
+
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.scratch.path().join("data")
+    }
+
+    pub(crate) fn node_directory(&self, node: u32) -> PathBuf {
+        self.data().join(format!("node-{node}"))
+    }
+
+    pub(crate) fn config(&self, node: u32) -> PathBuf {
+        self.node_directory(node).join("node.toml")
+    }
+
+    /// What `dev` said since it was last started.
+    fn said(&self) -> PathBuf {
+        self.scratch.path().join("dev.out")
+    }
+
+    pub(crate) fn nodes(&self) -> std::ops::RangeInclusive<u32> {
+        1..=self.nodes
+    }
+
+    pub(crate) fn grpc_port(&self, node: u32) -> u16 {
+        7_200 + self.offset + node as u16
+    }
+
+    /// The newest epoch of a table that has a leader, and that leader.
+    pub(crate) fn leader(&self, table: &str) -> Option<(u64, u32)> {
+        let statuses = runtime().block_on(self.client(1).status_of_each());
+        let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
+        let led =
+            cohorts.filter(|cohort| cohort.table == table).filter_map(|cohort| Some((cohort.epoch, cohort.leader?)));
+        led.max()
+    }
+
+    pub(crate) fn peers_port(&self, node: u32) -> u16 {
+        7_100 + self.offset + node as u16
+    }
+
+    /// The doors, that of node `first` before the others.
+    pub(crate) fn endpoints(&self, first: u32) -> Vec<String> {
+        let others = self.nodes().cycle().skip(first as usize - 1).take(self.nodes as usize);
+        others.map(|node| format!("127.0.0.1:{}", self.grpc_port(node))).collect()
+    }
+
+    pub(crate) fn client(&self, first: u32) -> sdk::Client {
+        sdk::Client::connect(self.endpoints(first)).expect("the endpoints are addresses")
+    }
+
+    /// Runs `loggos columns ...`.
+    pub(crate) fn columns(&self, arguments: &[&str]) -> Done {
+        let mut command = loggos();
+        command.args(["columns", "--at", &self.endpoints(1).join(",")]).args(arguments);
+        Done::of(&mut command, COMMAND_PATIENCE)
+    }
+
+    /// Runs `loggos status ...`.
+    pub(crate) fn status(&self, arguments: &[&str]) -> Done {
+        let mut command = loggos();
+        command.args(["status", "--at", &self.endpoints(1).join(",")]).args(arguments);
+        Done::of(&mut command, COMMAND_PATIENCE)
+    }
+
+    /// Runs `loggos dev restart`.
+    pub(crate) fn restart(&self, node: u32) -> Done {
+        let mut command = loggos();
+        command.args(["dev", "restart", &node.to_string(), "--data"]).arg(self.data());
+        Done::of(&mut command, COMMAND_PATIENCE)
+    }
+
+    /// The process of a node, if it runs.
+    pub(crate) fn pid(&self, node: u32) -> Option<Pid> {
+        let pid: i32 = fs::read_to_string(self.node_directory(node).join("pid")).ok()?.trim().parse().ok()?;
+        // The number may be another process's by now.
+        let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let of_ours = String::from_utf8_lossy(&command).contains(&*self.config(node).to_string_lossy());
+        of_ours.then(|| Pid::from_raw(pid)).flatten()
+    }
+
+    /// Sends a signal to a node that runs.
+    pub(crate) fn signal(&self, node: u32, signal: Signal) {
+        let pid = self.pid(node).unwrap_or_else(|| panic!("node {node} doesn't run"));
+        kill_process(pid, signal).unwrap_or_else(|error| panic!("{signal:?} to node {node}: {error}"));
+    }
+
+    /// A figure of `/proc/PID/status`, in KiB.
+    pub(crate) fn memory_kib(&self, node: u32, figure: &str) -> u64 {
+        let pid = self.pid(node).expect("the node runs").as_raw_pid();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process has a status");
+        let line = status.lines().find(|line| line.starts_with(figure)).expect("the figure is there");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+    }
+
+    fn print_logs(&self) {
+        let mut logs = vec![self.said()];
+        logs.extend(self.nodes().map(|node| self.node_directory(node).join("log")));
+        for log in logs {
+            let bytes = fs::read(&log).unwrap_or_default();
+            let tail = &bytes[bytes.len().saturating_sub(TAIL_BYTES)..];
+            eprintln!("--- the end of {}:\n{}", log.display(), String::from_utf8_lossy(tail));
+        }
+    }
+}
+
+impl Drop for Universe {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.print_logs();
+        }
+        let nodes: Vec<Pid> = self.nodes().filter_map(|node| self.pid(node)).collect();
+        if let Some((dev, _place)) = &mut self.dev {
+            let _ = dev.kill();
+            let _ = dev.wait();
+        }
+        for node in nodes {
+            let _ = kill_process(node, Signal::KILL);
+        }
+    }
+}
+
+/// An offset whose ports nobody listens on. Offsets are so far apart that the ports of two never meet.
+fn free_offset() -> u16 {
+    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut random = SplitMix64::new(u64::from(std::process::id()) << 16 | taken.len() as u64);
+    let is_free = |offset: u16| {
+        let ports = (1..=5).flat_map(|node| [7_100 + node, 7_200 + node]);
+        ports.into_iter().all(|port: u16| TcpListener::bind(("127.0.0.1", port + offset)).is_ok())
+    };
+    wait_for("free ports", Duration::from_secs(10), || {
+        // Below 32,768, where the ports of outgoing connections begin.
+        let offset = 1_000 + 200 * random.below(120) as u16;
+        (is_free(offset) && taken.insert(offset)).then_some(offset)
+    })
+}

@@ -1,0 +1,194 @@
+//! The house's plan: who may know whom, and what the pure crates are free of. The plan is read from ARCHITECTURE.md, so
+//! that the document and the code can't part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The crates in the order of their dependencies: each knows only crates above it.
+const ORDER: [&str; 10] = ["base", "api", "store", "replication", "tablets", "node", "doors", "sdk", "sim", "loggos"];
+const PURE: [&str; 5] = ["base", "store", "replication", "tablets", "node"];
+const LINES_MAX: usize = 800;
+
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().expect("the workspace is there")
+}
+
+fn architecture() -> String {
+    fs::read_to_string(root().join("ARCHITECTURE.md")).expect("there is an ARCHITECTURE.md")
+}
+
+/// The words in backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The cells of the rows of the table whose header begins with these.
+fn table<'a>(text: &'a str, header: &str) -> Vec<Vec<&'a str>> {
+    let rows = text.lines().skip_while(|line| !line.starts_with(header)).skip(2);
+    let rows: Vec<_> =
+        rows.take_while(|line| line.starts_with('|')).map(|line| line.split('|').map(str::trim).collect()).collect();
+    assert!(!rows.is_empty(), "ARCHITECTURE.md has no table {header}");
+    rows
+}
+
+/// What the map allows each crate to know.
+fn allowed(text: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    table(text, "| crate | what lives there |")
+        .into_iter()
+        .map(|row| (quoted(row[1]).next().expect("a crate's name"), quoted(row[3]).collect()))
+        .collect()
+}
+
+/// The workspace as cargo sees it.
+fn packages() -> Vec<Value> {
+    let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
+    cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
+    let output = cargo.output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    metadata["packages"].as_array().expect("an array").clone()
+}
+
+/// What a package depends on: names, by whether they are for its tests only.
+fn dependencies(package: &Value, for_tests: bool) -> BTreeSet<&str> {
+    let all = package["dependencies"].as_array().expect("an array").iter();
+    let some = all.filter(|dependency| (dependency["kind"] == "dev") == for_tests);
+    some.map(|dependency| dependency["name"].as_str().expect("a name")).collect()
+}
+
+#[test]
+fn each_crate_knows_exactly_what_the_map_allows_and_only_crates_above_it() {
+    let text = architecture();
+    let allowed = allowed(&text);
+    let packages = packages();
+    let names: BTreeSet<&str> = packages.iter().map(|package| package["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, BTreeSet::from(ORDER), "a crate without a place in the order");
+    assert_eq!(names, allowed.keys().copied().collect(), "ARCHITECTURE.md's map has other crates");
+    for package in &packages {
+        let name = package["name"].as_str().expect("a name");
+        let place = ORDER.iter().position(|other| *other == name).expect("it was looked up above");
+        let above = BTreeSet::from_iter(ORDER[..place].iter().copied());
+        let known: BTreeSet<_> = dependencies(package, false).intersection(&names).copied().collect();
+        assert_eq!(known, allowed[name], "what {name} knows, and what ARCHITECTURE.md's map says it knows");
+        let in_tests: BTreeSet<_> = dependencies(package, true).intersection(&names).copied().collect();
+        let below: Vec<_> = known.union(&in_tests).filter(|other| !above.contains(*other)).collect();
+        assert!(below.is_empty(), "{name} knows {below:?}, which are not above it");
+    }
+}
+
+#[test]
+fn every_outside_crate_is_named_with_its_reason_and_nothing_else_is() {
+    let text = architecture();
+    let named: BTreeSet<&str> = table(&text, "| crate | why |").into_iter().flat_map(|row| quoted(row[1])).collect();
+    let packages = packages();
+    let used =
+        packages.iter().flat_map(|package| dependencies(package, false).into_iter().chain(dependencies(package, true)));
+    let used: BTreeSet<&str> = used.filter(|name| !ORDER.contains(name)).collect();
+    assert_eq!(used, named);
+}
+
+#[test]
+fn every_crate_keeps_the_workspaces_lints_and_unsafe_code_is_forbidden() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("there is a manifest");
+    let manifest: toml::Table = manifest.parse().expect("it is TOML");
+    let lints = &manifest["workspace"]["lints"]["rust"];
+    assert_eq!(lints["unsafe_code"].as_str(), Some("forbid"));
+    for name in ORDER {
+        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("a manifest");
+        let manifest: toml::Table = manifest.parse().expect("it is TOML");
+        assert_eq!(manifest["lints"]["workspace"].as_bool(), Some(true), "{name}");
+    }
+}
+
+/// Every Rust source, relative to the workspace: as git lists them, or as they lie there where there is no git.
+fn sources() -> Vec<PathBuf> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "--cached", "--others", "--exclude-standard", "crates"]).current_dir(root());
+    let listed = git.output().ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    let mut all: Vec<PathBuf> = match listed {
+        Some(listed) if !listed.is_empty() => String::from_utf8_lossy(&listed).lines().map(PathBuf::from).collect(),
+        _ => walk(&root().join("crates"))
+            .iter()
+            .filter_map(|path| Some(path.strip_prefix(root()).ok()?.into()))
+            .collect(),
+    };
+    all.retain(|path| path.extension().is_some_and(|extension| extension == "rs") && root().join(path).exists());
+    assert!(all.len() > 50, "only {} sources were found", all.len());
+    all
+}
+
+fn walk(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+fn is_test(path: &Path) -> bool {
+    path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs" | "testing.rs")))
+}
+
+/// The lines of code with their numbers: no comments, and nothing of a module of tests at the end of the file.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    (1..).zip(text[..end].lines()).filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+/// Where one of the words stands in the code of the sources chosen.
+fn found(words: &[&str], is_chosen: impl Fn(&Path) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for path in sources().into_iter().filter(|path| is_chosen(path)) {
+        let text = fs::read_to_string(root().join(&path)).expect("a source is text");
+        for (number, line) in code(&text) {
+            let of_line = words.iter().filter(|word| line.contains(**word));
+            found.extend(of_line.map(|word| format!("{}:{number}: {word}", path.display())));
+        }
+    }
+    found
+}
+
+#[test]
+fn rooms_are_small_and_nothing_is_left_undone() {
+    let sources = sources();
+    let lines = |path: &PathBuf| fs::read_to_string(root().join(path)).expect("a source is text").lines().count();
+    let large: Vec<_> = sources.iter().filter(|path| !is_test(path) && lines(path) > LINES_MAX).collect();
+    assert!(large.is_empty(), "more than {LINES_MAX} lines: {large:?}");
+    let undone = [concat!("to", "do!("), concat!("db", "g!("), concat!("unimple", "mented!(")];
+    assert_eq!(found(&undone, |_| true), [""; 0]);
+}
+
+#[test]
+fn the_pure_crates_have_no_clock_no_file_no_socket_no_thread_and_no_chance() {
+    let forbidden = [
+        "std::time",
+        "Instant::",
+        "SystemTime",
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::process",
+        "std::env",
+        "std::os",
+        "std::io::std",
+        "tokio",
+        "mio::",
+        "rustix",
+        "async ",
+        ".await",
+        "rand::",
+        "thread_rng",
+        "getrandom",
+        "RandomState",
+        "HashMap",
+        "HashSet",
+        "println!",
+        "unsafe ",
+    ];
+    let is_pure = |path: &Path| {
+        PURE.iter().any(|name| path.starts_with(Path::new("crates").join(name).join("src"))) && !is_test(path)
+    };
+    assert_eq!(found(&forbidden, is_pure), [""; 0]);
+}

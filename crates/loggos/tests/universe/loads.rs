@@ -1,0 +1,116 @@
+//! `loggos columns load`: files of rows, good and bad, whole and interrupted.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::{Universe, loggos};
+
+const AIRPORTS: &str = "iata,name,city\nJFK,\"John F.\nKennedy \"\"International\"\"\",New York\nLAX,Los Angeles,\n";
+
+/// Every cell of a table but for its version, which another load changes.
+fn values(universe: &Universe, table: &str) -> Vec<(String, String, String)> {
+    let text = |cell: &Value, field: &str| cell[field].as_str().unwrap_or_else(|| panic!("{cell}")).to_owned();
+    let out = universe.columns(&["scan", table, "--json"]).ok();
+    let cells = out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    cells.map(|cell| (text(&cell, "key"), text(&cell, "column"), text(&cell, "value"))).collect()
+}
+
+fn cell(key: &str, column: &str, value: &str) -> (String, String, String) {
+    (key.to_owned(), column.to_owned(), value.to_owned())
+}
+
+#[test]
+fn a_csv_file_is_loaded_as_it_is_written_and_twice_is_as_good_as_once() {
+    let universe = Universe::of(1);
+    let file = universe.scratch().file("airports.csv", AIRPORTS);
+    let load = || universe.columns(&["load", "airports", &file, "--key", "iata"]).ok();
+    assert!(load().contains("2 rows loaded into airports"));
+    // LAX has no city: an empty cell is an absent column.
+    let expected = [
+        cell("JFK", "city", "New York"),
+        cell("JFK", "iata", "JFK"),
+        cell("JFK", "name", "John F.\nKennedy \"International\""),
+        cell("LAX", "iata", "LAX"),
+        cell("LAX", "name", "Los Angeles"),
+    ];
+    assert_eq!(values(&universe, "airports"), expected);
+    load();
+    assert_eq!(values(&universe, "airports"), expected);
+    universe.columns(&["get", "airports", "LAX", "city"]).failed(1, &["there is no column city"]);
+
+    let missing = universe.columns(&["load", "airports", &file, "--key", "icao"]);
+    missing.failed(2, &["line 1", "\"icao\""]);
+    universe.columns(&["load", "airports", "/nonexistent.csv", "--key", "iata"]).failed(2, &["/nonexistent.csv"]);
+}
+
+#[test]
+fn a_bad_row_stops_a_load_at_its_line_or_is_set_aside() {
+    let universe = Universe::of(1);
+    let content = format!("{AIRPORTS}BAD,too,many,cells\n,no key,nowhere\nSFO,San Francisco,San Francisco\n");
+    let file = universe.scratch().file("airports.csv", content);
+    // The quoted name holds a line end: the third row begins on line 5.
+    universe.columns(&["load", "a", &file, "--key", "iata"]).failed(2, &["line 5", "4 cells", "2 rows are loaded"]);
+    let keys = |table| values(&universe, table).into_iter().map(|(key, _, _)| key).collect::<Vec<_>>();
+    assert_eq!(keys("a"), ["JFK", "JFK", "JFK", "LAX", "LAX"]);
+
+    let json = universe.columns(&["load", "a", &file, "--key", "iata", "--json"]).failed(2, &[]);
+    let refusal: Value = serde_json::from_str(json.lines().last().expect("a line")).expect("JSON");
+    assert_eq!((&refusal["line"], &refusal["rows"], &refusal["kind"]), (&5.into(), &2.into(), &"invalid".into()));
+
+    let bad = universe.scratch().path().join("bad.csv");
+    let said = universe.columns(&["load", "a", &file, "--key", "iata", "--skip-bad", &bad.to_string_lossy()]).ok();
+    assert!(said.contains("3 rows loaded into a, 2 bad ones skipped"), "{said}");
+    let bad = fs::read_to_string(bad).expect("the bad rows were collected");
+    let lines: Vec<_> = bad.lines().collect();
+    let [first, row, second, other] = lines[..] else { panic!("two rows, each after what is wrong: {bad}") };
+    assert!(first.starts_with("# line 5: ") && second.starts_with("# line 6: ") && second.contains("iata"), "{bad}");
+    assert_eq!((row, other), ("BAD,too,many,cells", ",no key,nowhere"));
+    assert_eq!(keys("a").last().map(String::as_str), Some("SFO"));
+}
+
+#[test]
+fn json_lines_are_loaded_and_a_broken_one_is_named() {
+    let universe = Universe::of(1);
+    let good = "{\"id\":\"a\",\"n\":1.50,\"b\":true,\"o\":{\"x\":[1, 2]},\"z\":null}\n{\"id\":\"b\",\"s\":\"é\\n\"}\n";
+    let file = universe.scratch().file("rows.jsonl", good);
+    universe.columns(&["load", "j", &file, "--key", "id"]).ok();
+    let expected = [
+        cell("a", "b", "true"),
+        cell("a", "id", "a"),
+        cell("a", "n", "1.50"),
+        cell("a", "o", "{\"x\":[1,2]}"),
+        cell("b", "id", "b"),
+        cell("b", "s", "é\n"),
+    ];
+    assert_eq!(values(&universe, "j"), expected);
+
+    let file = universe.scratch().file("broken.jsonl", format!("{good}{{\"id\":\"c\",\n{{\"id\":\"d\"}}\n"));
+    universe.columns(&["load", "j", &file, "--key", "id"]).failed(2, &["line 3", "2 rows are loaded"]);
+    assert_eq!(values(&universe, "j"), expected);
+}
+
+#[test]
+fn an_interrupted_load_is_finished_by_the_next() {
+    const ROWS: usize = 20_000;
+    let universe = Universe::of(1);
+    let rows: String = (0..ROWS).map(|row| format!("{row:06},value {row}\n")).collect();
+    let file = universe.scratch().file("many.csv", format!("id,value\n{rows}"));
+    let arguments = ["--at", &universe.endpoints(1)[0], "load", "many", &file, "--key", "id"];
+    let mut load = loggos().arg("columns").args(arguments).spawn().expect("a load can be started");
+    let is_under_way = || universe.columns(&["scan", "many", "--limit", "1"]).out.contains("value");
+    crate::harness::wait_for("rows arrive", Duration::from_secs(20), || is_under_way().then_some(()));
+    sleep(Duration::from_millis(50));
+    load.kill().expect("it can be killed");
+    load.wait().expect("it was ours");
+
+    assert!(universe.columns(&["load", "many", &file, "--key", "id"]).ok().contains("20000 rows loaded"));
+    let values = values(&universe, "many");
+    assert_eq!(values.len(), 2 * ROWS);
+    let column = values.iter().filter(|(_, column, _)| column == "value");
+    for (row, (key, _, value)) in column.enumerate() {
+        assert_eq!((key, value), (&format!("{row:06}"), &format!("value {row}")));
+    }
+}

@@ -1,0 +1,11 @@
+//! Loggos as its users meet it: real processes, real sockets, real files, through the binary and the client library.
+//!
+//! One test binary, so that one place bounds how many universes run at a time ([`harness`]).
+
+mod commands;
+mod crashes;
+mod harness;
+mod house;
+mod loads;
+mod refusals;
+mod strangers;

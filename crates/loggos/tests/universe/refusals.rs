@@ -1,0 +1,220 @@
+//! What is refused, and in which words: requests past a limit, directories that are another's, configurations that
+//! would open the door to strangers. Every refusal names what was wrong, and changes nothing.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use base::{checksum, checksum_append};
+use sdk::{Client, Error, Scan};
+
+use crate::harness::{COMMAND_PATIENCE, Done, Universe, loggos, runtime, wait_for};
+
+/// Passes connections on to a door, and counts them.
+fn counting_proxy(port: u16) -> (String, Arc<AtomicU32>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it listens").to_string();
+    let connections = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&connections);
+    thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            count.fetch_add(1, Ordering::Relaxed);
+            let far = TcpStream::connect(("127.0.0.1", port)).expect("the door is open");
+            for (mut from, mut to) in [(&near, &far), (&far, &near)].map(|(from, to)| (copy_of(from), copy_of(to))) {
+                thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    (address, connections)
+}
+
+fn copy_of(stream: &TcpStream) -> TcpStream {
+    stream.set_nodelay(true).and_then(|()| stream.try_clone()).expect("a second handle")
+}
+
+#[track_caller]
+fn invalid<T: std::fmt::Debug>(answer: Result<T, Error>, says: &[&str]) {
+    match answer {
+        Err(Error::Invalid(message)) => says.iter().for_each(|part| assert!(message.contains(part), "{message}")),
+        other => panic!("not refused as invalid: {other:?}"),
+    }
+}
+
+#[test]
+fn requests_past_a_limit_are_named_and_the_connection_lives_on() {
+    let universe = Universe::of(1);
+    let (door, connections) = counting_proxy(universe.grpc_port(1));
+    let client = Client::connect([door]).expect("an address");
+    runtime().block_on(refused_requests(&client));
+    assert_eq!(connections.load(Ordering::Relaxed), 1, "a refusal ended the connection");
+
+    universe.columns(&["put", "t", "", "c", "v"]).failed(2, &["the row's key is empty"]);
+    universe.columns(&["get", "nowhere", "k"]).failed(1, &["nowhere"]);
+    universe.columns(&["scan", "t", "--from", "z", "--to", "a"]).failed(2, &["reversed"]);
+    let key = "k".repeat(KEY_BYTES_MAX + 1);
+    universe.columns(&["put", "t", &key, "c", "v"]).failed(2, &["key", "8193", "8192"]);
+}
+
+async fn refused_requests(client: &Client) {
+    client.create_table("t").await.expect("a good request");
+    client.put("t", "k", "c", "before").await.expect("a good request");
+    let long = vec![b'k'; KEY_BYTES_MAX + 1];
+    invalid(client.put("t", long.clone(), "c", "v").await, &["key", "8193", "8192"]);
+    invalid(client.get("t", long.clone(), "c").await, &["key", "8193", "8192"]);
+    invalid(client.put("t", "k", long, "v").await, &["column", "8193", "8192"]);
+    let large = vec![0; VALUE_BYTES_MAX + 1];
+    invalid(client.put("t", "k", "c", large.clone()).await, &["value", "8388609", "8388608"]);
+    // The good half of a write isn't applied either.
+    let put = |column: &'static str, value: Vec<u8>| sdk::Mutation {
+        column: column.into(),
+        value: Some(value.into()),
+        condition: None,
+    };
+    invalid(client.write("t", "k", vec![put("c", b"half".to_vec()), put("d", large)]).await, &["value"]);
+    let three = ["x", "y", "z"].map(|column| put(column, vec![0; VALUE_BYTES_MAX]));
+    invalid(client.write("t", "k", three.to_vec()).await, &[]);
+    invalid(client.put("t", "", "c", "v").await, &["key is empty"]);
+    invalid(client.put("t", "k", "", "v").await, &["column"]);
+    invalid(client.create_table("no blanks").await, &["no blanks"]);
+    invalid(client.conditional_put("t", "k", "c", "v", -1).await, &["-1"]);
+    assert_eq!(client.put("nowhere", "k", "c", "v").await, Err(Error::NotFound("no table named \"nowhere\"".into())));
+    let reversed = Scan { from: "z".into(), to: Some("a".into()), ..Scan::default() };
+    invalid(client.scan("t", reversed).await, &["reversed", "\"z\"", "\"a\""]);
+
+    let row = client.row("t", "k", Vec::new()).await.expect("a good request");
+    assert_eq!(
+        row.iter().map(|cell| (&cell.column[..], &cell.value[..])).collect::<Vec<_>>(),
+        [(&b"c"[..], &b"before"[..])]
+    );
+    let largest = client.put("t", vec![b'k'; KEY_BYTES_MAX], "c", vec![1; VALUE_BYTES_MAX]).await;
+    largest.expect("the limits themselves are allowed");
+}
+
+fn start(config: &Path) -> Command {
+    let mut command = loggos();
+    command.arg("start").arg("--config").arg(config);
+    command
+}
+
+#[test]
+fn a_directory_in_use_is_refused_to_a_second_process() {
+    let universe = Universe::of(1);
+    let node = universe.pid(1).expect("the node runs").as_raw_pid().to_string();
+    let directory = universe.node_directory(1).display().to_string();
+    let second = Done::of(&mut start(&universe.config(1)), COMMAND_PATIENCE);
+    second.failed(3, &[&directory, "in use", &node]);
+
+    let data = universe.data().display().to_string();
+    let dev = fs::read_to_string(universe.data().join("pid")).expect("dev says who it is");
+    let second = Done::of(&mut universe.dev_command(), COMMAND_PATIENCE);
+    second.failed(3, &[&data, "in use", dev.trim()]);
+    universe.columns(&["create", "t"]).ok();
+}
+
+/// The universe's name, as its plan has it.
+fn name(universe: &Universe) -> String {
+    let plan = fs::read_to_string(universe.data().join("universe.toml")).expect("there is a plan");
+    let plan: toml::Table = plan.parse().expect("it is TOML");
+    plan["universe"].as_str().expect("it has a name").to_owned()
+}
+
+#[test]
+fn another_universes_data_is_refused_by_both_names() {
+    let mut universe = Universe::of(1);
+    universe.stop();
+    let mut other = Universe::of(1);
+    other.stop();
+    let (own, strange) = (universe.node_directory(1).join("store"), other.node_directory(1).join("store"));
+    let aside = universe.scratch().path().join("aside");
+    fs::rename(&own, &aside).expect("on one file system");
+    fs::rename(&strange, &own).expect("on one file system");
+    let both = [name(&universe), name(&other)];
+    let both = [&both[0][..], &both[1][..]];
+
+    Done::of(&mut start(&universe.config(1)), COMMAND_PATIENCE).failed(3, &both);
+    Done::of(&mut universe.dev_command(), COMMAND_PATIENCE).failed(3, &both);
+
+    fs::remove_dir_all(&own).expect("it is there");
+    fs::rename(&aside, &own).expect("on one file system");
+    universe.start();
+}
+
+/// Says another format in the seal of a file, and makes the checksum fit again: the file is whole, as if a later version
+/// had written it. The seal: magic (8 bytes), format (4), length (4), checksum (4) of all that and the content.
+fn change_format(file: &Path, format: u32) {
+    let mut bytes = fs::read(file).expect("the file is there");
+    bytes[8..12].copy_from_slice(&format.to_le_bytes());
+    let length = u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes")) as usize;
+    let sum = checksum_append(checksum(&bytes[..16]), &bytes[20..20 + length]);
+    bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+    fs::write(file, bytes).expect("the file can be written");
+}
+
+#[test]
+fn another_formats_version_is_refused_by_both_numbers() {
+    let mut universe = Universe::of(1);
+    universe.stop();
+    let known = format!("format {}", store::FORMAT);
+    let store = universe.node_directory(1).join("store");
+    for copies in [["identity", "identity.copy"], ["manifest.a", "manifest.b"]] {
+        copies.iter().for_each(|copy| change_format(&store.join(copy), 77));
+        let before = copies.map(|copy| fs::read(store.join(copy)).expect("the file is there"));
+        Done::of(&mut start(&universe.config(1)), COMMAND_PATIENCE).failed(3, &["format 77", &known]);
+        assert_eq!(before, copies.map(|copy| fs::read(store.join(copy)).expect("the file is there")), "{copies:?}");
+        copies.iter().for_each(|copy| change_format(&store.join(copy), store::FORMAT));
+    }
+    universe.start();
+}
+
+#[test]
+fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
+    let mut universe = Universe::of(1);
+    universe.stop();
+    let text = fs::read_to_string(universe.config(1)).expect("there is a configuration");
+    for door in ["peers", "grpc"] {
+        let open = text.replacen(&format!("{door} = \"127.0.0.1"), &format!("{door} = \"0.0.0.0"), 1);
+        assert_ne!(open, text);
+        let config = universe.scratch().file("open.toml", open);
+        let says = ["0.0.0.0", door, "insecure_plaintext = true"];
+        Done::of(&mut start(Path::new(&config)), COMMAND_PATIENCE).failed(2, &says);
+    }
+    let unknown = universe.scratch().file("unknown.toml", format!("insecure_plaintxt = true\n{text}"));
+    Done::of(&mut start(Path::new(&unknown)), COMMAND_PATIENCE).failed(2, &["insecure_plaintxt"]);
+}
+
+#[test]
+fn a_lost_disk_is_refused_and_the_others_go_on() {
+    let mut universe = Universe::of(3);
+    universe.columns(&["create", "t"]).ok();
+    universe.columns(&["put", "t", "k", "c", "v"]).ok();
+    universe.stop();
+    fs::remove_dir_all(universe.node_directory(3).join("store")).expect("it is there");
+    universe.start();
+    assert!(universe.pid(3).is_none(), "a blank disk took part under a known name");
+    universe.restart(3).failed(1, &["node 3 is refused", "not formatted anew"]);
+    assert!(!universe.node_directory(3).join("store/identity").exists());
+    assert!(universe.columns(&["get", "t", "k"]).ok().contains('v'));
+}
+
+/// A binary that holds data has no planted bugs, and says so.
+#[test]
+#[cfg(not(feature = "canary"))]
+fn planted_bugs_are_in_no_other_build() {
+    Done::of(loggos().args(["sim", "--canary"]), COMMAND_PATIENCE).failed(2, &["--features canary"]);
+}
+
+#[test]
+fn nodes_end_when_dev_is_killed() {
+    let mut universe = Universe::of(1);
+    let node = universe.pid(1).expect("the node runs");
+    universe.kill_dev();
+    wait_for("the node ends", Duration::from_secs(10), || universe.pid(1).is_none().then_some(()));
+    universe.start();
+    assert_ne!(universe.pid(1), Some(node));
+}

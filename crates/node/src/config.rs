@@ -1,0 +1,41 @@
+//! What a node is told when it starts.
+
+use base::{Duration, Member};
+use replication::{Limits, Timing};
+
+/// A node's place in the universe, and how it is tuned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// The nodes' addresses for the catalogue, in the order of the universe's members: peers', then clients'.
+    pub addresses: Vec<(Member, String, String)>,
+    /// Times of every cohort.
+    pub timing: Timing,
+    /// Sizes of every cohort.
+    pub limits: Limits,
+    /// What spreads the timers of different nodes.
+    pub seed: u64,
+    /// Bytes of log, at least, after which a cohort's state is written as a checkpoint so that the log may go.
+    pub checkpoint_log_bytes: u64,
+    /// How long after its last use a session may be forgotten, by the cohort's timestamps.
+    pub session_lifetime: Duration,
+    /// How long old versions are kept, by the cohort's timestamps.
+    pub retention: Duration,
+    /// How often a leader looks for sessions and versions that may go.
+    pub housekeeping: Duration,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            timing: Timing::default(),
+            limits: Limits::default(),
+            seed: 0,
+            checkpoint_log_bytes: 256 << 20,
+            session_lifetime: Duration::from_millis(600_000),
+            // Nothing reads old versions yet: they only cost memory.
+            retention: Duration::from_millis(5_000),
+            housekeeping: Duration::from_millis(2_000),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The contract between the node machine and whoever drives it: events with a time go in, ONE ordered list of actions
+//! comes out. The runtime drives it with real sockets, files and clocks; the simulator with its own.
+//!
+//! What a driver owes the machine:
+//! * It carries actions out in order; an action that names a [`Durable`] waits until that much is forced, and no other
+//!   action waits for it.
+//! * A reply or message that names a `valid_until` leaves only if the monotonic clock, read *after* the machine
+//!   answered, is not past it; otherwise the driver hands [`Event::AnswerExpired`] back (guarantees 12 and 14).
+//! * [`Action::Append`] records reach the log in order; a completion is published only for what one successful force
+//!   covered; after a failed force the process ends (guarantee 25).
+//! * Between two events no time passes for the machine: it never reads a clock.
+
+use base::{Boot, CohortId, Entry, Lsn, Monotonic, NodeId, Record, Sequence, Timestamp};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use store::manifest::CohortManifest;
+use tablets::request::{Outcome, Request};
+
+use crate::message::Message;
+
+pub use replication::{Durable, ManifestId, WriteId};
+
+/// A request that a door handed in: the door's own number for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Numbers the reads of the log that the machine asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(pub u64);
+
+/// What happens to the machine.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The moment asked for with [`Action::SetTimer`] has come (or passed, or was never asked for: harmless).
+    Timer,
+    /// A message arrived. The driver has dropped what an earlier process of the sender sent, and what was meant for an
+    /// earlier process of this node.
+    Message {
+        /// The sender.
+        from: NodeId,
+        /// The sender's start.
+        boot: Boot,
+        /// What it says.
+        message: Message,
+    },
+    /// A peer has made its process known. The driver says so before it hands in that process's first message, and before
+    /// it addresses any message to it: what an earlier process of the peer had acknowledged counts no more.
+    PeerStarted {
+        /// The peer.
+        from: NodeId,
+        /// Its start.
+        boot: Boot,
+    },
+    /// A door hands in a request.
+    Request {
+        /// The door's number for it.
+        id: RequestId,
+        /// By then it must have an answer.
+        deadline: Monotonic,
+        /// What is asked.
+        request: Request,
+    },
+    /// An answer was not sent, because its `valid_until` had passed.
+    AnswerExpired {
+        /// Whose answer.
+        answer: Answer,
+    },
+    /// The log is forced through this record.
+    LogForced {
+        /// The last record covered.
+        through: WriteId,
+    },
+    /// The manifest is forced in both places.
+    ManifestForced {
+        /// The manifest.
+        through: ManifestId,
+    },
+    /// The checkpoint asked for is on disk, forced, with its directory.
+    CheckpointWritten {
+        /// Whose state it holds.
+        cohort: CohortId,
+        /// Through which entry.
+        lsn: Lsn,
+        /// The bytes of its file.
+        bytes: u64,
+    },
+    /// The part of the log asked for.
+    LogRead {
+        /// The read.
+        id: ReadId,
+        /// The entries in order, from the one asked for; none if the log doesn't hold that one any more, or can't be
+        /// read there.
+        entries: Option<Vec<Entry>>,
+    },
+    /// The process is to stop cleanly: leaders hand over, then [`Action::Stopped`].
+    Stop,
+}
+
+/// An answer that was on its way: to a door here, or to another node's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Answer {
+    /// To a door of this node.
+    Door(RequestId),
+    /// To a node that had forwarded the request under its own number.
+    Forwarded {
+        /// The node that asked.
+        node: NodeId,
+        /// Its number for the request.
+        request: u64,
+    },
+}
+
+/// What the machine wants done.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Append a record to the log.
+    Append {
+        /// Its number, one more than the last.
+        write: WriteId,
+        /// The record.
+        record: Record,
+        /// Whether it is to be forced at once; if not, it rides on the next force.
+        force: bool,
+    },
+    /// Write the manifest in both places, one forced after the other. The driver adds what is the log's own (the oldest
+    /// segment, the boot) and lets go of segments that the checkpoints named in it make dispensable, once it is forced.
+    WriteManifest {
+        /// Its number, one more than the last.
+        manifest: ManifestId,
+        /// What it says of every cohort.
+        cohorts: BTreeMap<CohortId, CohortManifest>,
+        /// Whether a cohort that is not named is to be doubted: damage may have taken all that the log held of it.
+        doubt_unknown: bool,
+    },
+    /// Send a message.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        message: Message,
+        /// Not before this is forced.
+        after: Durable,
+        /// Not after this moment: then it's [`Event::AnswerExpired`].
+        valid_until: Option<Monotonic>,
+    },
+    /// Answer a door.
+    Reply {
+        /// The door's number for the request.
+        to: RequestId,
+        /// The answer.
+        outcome: Outcome,
+        /// Not after this moment: then it's [`Event::AnswerExpired`].
+        valid_until: Option<Monotonic>,
+    },
+    /// Call with [`Event::Timer`] at this moment. A later one takes the place of this.
+    SetTimer {
+        /// When.
+        at: Monotonic,
+    },
+    /// Write a checkpoint of a state as a file named for cohort and LSN, force it and its directory.
+    WriteCheckpoint {
+        /// Whose state.
+        cohort: CohortId,
+        /// Through which entry.
+        lsn: Lsn,
+        /// The timestamp of that entry.
+        timestamp: Timestamp,
+        /// The state, frozen; the driver asks it for its chunks wherever it likes.
+        state: CheckpointSource,
+    },
+    /// Read entries of a cohort's log from disk, from `from` on, about `bytes` of them, one at least.
+    ReadLog {
+        /// The read's number.
+        id: ReadId,
+        /// The cohort.
+        cohort: CohortId,
+        /// The first entry wanted.
+        from: Sequence,
+        /// About how many bytes.
+        bytes: usize,
+    },
+    /// The machine has stopped cleanly: the process may end.
+    Stopped,
+    /// The machine can't go on; the process must end now.
+    Halt {
+        /// Why, for the operator.
+        reason: String,
+    },
+}
+
+/// A state to be written as a checkpoint.
+#[derive(Clone, Debug)]
+pub enum CheckpointSource {
+    /// This node's own state, frozen.
+    Own(tablets::Snapshot),
+    /// A whole state that another replica sent, in its chunks.
+    Received(Vec<Bytes>),
+}

@@ -1,0 +1,25 @@
+//! The node: every cohort it has a replica of, the requests under way, and the routes between, composed into one
+//! deterministic machine.
+//!
+//! The [`contract`] says what goes in and what comes out. Inside, each [`replica`](self) pairs a cohort's protocol
+//! (`replication`) with its state machine (`tablets`); [`Node`] hands messages, completions and moments to them, applies
+//! what they commit, answers and forwards requests, and decides when checkpoints are due.
+//!
+//! **Architecture invariant:** no clock, no randomness, no file, no socket, no thread: the same events give the same
+//! actions, byte for byte.
+
+mod checkpoints;
+mod config;
+pub mod contract;
+pub mod message;
+mod node;
+mod pending;
+mod recovery;
+mod replica;
+mod requests;
+mod status;
+mod transfer;
+
+pub use config::NodeConfig;
+pub use node::{Counters, Node};
+pub use recovery::StartError;

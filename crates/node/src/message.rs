@@ -1,0 +1,170 @@
+//! What nodes say to each other, and its codec.
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{CohortId, Duration, Epoch, Lsn, NodeId, Timestamp};
+use bytes::Bytes;
+use tablets::request::Outcome;
+
+mod outcome;
+mod query;
+#[cfg(test)]
+mod tests;
+
+pub use query::Query;
+
+/// A message between two nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// From a replica to another of its cohort.
+    Cohort {
+        /// The cohort.
+        cohort: CohortId,
+        /// The message.
+        message: replication::Message,
+    },
+    /// A request for the leader of a cohort.
+    Forward {
+        /// The cohort.
+        cohort: CohortId,
+        /// The sender's number for it.
+        request: u64,
+        /// How long the sender will wait.
+        patience: Duration,
+        /// What is asked.
+        query: Query,
+    },
+    /// The answer to a forwarded request.
+    Answer {
+        /// The number it was forwarded under.
+        request: u64,
+        /// The answer.
+        outcome: Outcome,
+    },
+    /// The forwarded request was not taken: the sender doesn't lead that cohort.
+    NotLeader {
+        /// The number it was forwarded under.
+        request: u64,
+        /// The cohort.
+        cohort: CohortId,
+        /// Who leads, as far as the sender knows.
+        leader: Option<NodeId>,
+    },
+    /// A part of a whole state, for a replica too far behind for the log.
+    StateChunk {
+        /// The cohort.
+        cohort: CohortId,
+        /// The sender's epoch.
+        epoch: Epoch,
+        /// The last entry applied in the state.
+        lsn: Lsn,
+        /// Its timestamp.
+        timestamp: Timestamp,
+        /// The part's number, from 0.
+        index: u32,
+        /// How many parts there are.
+        count: u32,
+        /// The part.
+        bytes: Bytes,
+    },
+    /// How much of a whole state has arrived.
+    StateReply {
+        /// The cohort.
+        cohort: CohortId,
+        /// Which state.
+        lsn: Lsn,
+        /// Parts received, in order.
+        received: u32,
+        /// Whether it is this replica's own now.
+        installed: bool,
+    },
+}
+
+impl Message {
+    /// Appends the message to `out`.
+    pub fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::Cohort { cohort, message } => {
+                out.u8(1);
+                out.u32(cohort.0);
+                message.encode(out);
+            }
+            Self::Forward { cohort, request, patience, query } => {
+                out.u8(2);
+                out.u32(cohort.0);
+                out.u64(*request);
+                out.u64(patience.0);
+                query.encode(out);
+            }
+            Self::Answer { request, outcome } => {
+                out.u8(3);
+                out.u64(*request);
+                outcome::encode(outcome, out);
+            }
+            Self::NotLeader { request, cohort, leader } => {
+                out.u8(4);
+                out.u64(*request);
+                out.u32(cohort.0);
+                out.u32(leader.map_or(0, |node| node.0));
+            }
+            Self::StateChunk { cohort, epoch, lsn, timestamp, index, count, bytes } => {
+                out.u8(5);
+                out.u32(cohort.0);
+                out.u64(epoch.0);
+                out.lsn(*lsn);
+                out.i64(timestamp.0);
+                out.u32(*index);
+                out.u32(*count);
+                out.bytes(bytes);
+            }
+            Self::StateReply { cohort, lsn, received, installed } => {
+                out.u8(6);
+                out.u32(cohort.0);
+                out.lsn(*lsn);
+                out.u32(*received);
+                out.bool(*installed);
+            }
+        }
+    }
+
+    /// Reads what [`Message::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly one message.
+    pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+        let mut input = Reader::new(bytes);
+        let message = match input.u8()? {
+            1 => Self::Cohort { cohort: CohortId(input.u32()?), message: replication::Message::decode(&mut input)? },
+            2 => Self::Forward {
+                cohort: CohortId(input.u32()?),
+                request: input.u64()?,
+                patience: Duration(input.u64()?),
+                query: Query::decode(&mut input)?,
+            },
+            3 => Self::Answer { request: input.u64()?, outcome: outcome::decode(&mut input)? },
+            4 => {
+                let request = input.u64()?;
+                let cohort = CohortId(input.u32()?);
+                let leader = input.u32()?;
+                Self::NotLeader { request, cohort, leader: (leader != 0).then_some(NodeId(leader)) }
+            }
+            5 => Self::StateChunk {
+                cohort: CohortId(input.u32()?),
+                epoch: Epoch(input.u64()?),
+                lsn: input.lsn()?,
+                timestamp: Timestamp(input.i64()?),
+                index: input.u32()?,
+                count: input.u32()?,
+                bytes: input.bytes()?,
+            },
+            6 => Self::StateReply {
+                cohort: CohortId(input.u32()?),
+                lsn: input.lsn()?,
+                received: input.u32()?,
+                installed: input.bool()?,
+            },
+            tag => return Err(DecodeError::UnknownTag { what: "message", tag: u64::from(tag) }),
+        };
+        input.end()?;
+        Ok(message)
+    }
+}

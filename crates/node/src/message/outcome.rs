@@ -1,0 +1,132 @@
+//! The codec of answers between nodes.
+
+use base::Timestamp;
+use base::codec::{DecodeError, Reader, Writer};
+use tablets::request::{Cell, Failure, Outcome, Response, Row, SessionId};
+
+use super::query::{decode_optional, optional, text};
+
+/// The least an encoded cell takes: two lengths and a version.
+const CELL_BYTES_MIN: usize = 16;
+
+pub(super) fn encode(outcome: &Outcome, out: &mut Writer) {
+    match outcome {
+        Ok(response) => encode_response(response, out),
+        Err(failure) => encode_failure(failure, out),
+    }
+}
+
+fn encode_response(response: &Response, out: &mut Writer) {
+    match response {
+        Response::TableCreated { existed } => {
+            out.u8(1);
+            out.bool(*existed);
+        }
+        Response::Tables(names) => {
+            out.u8(2);
+            out.u32(length(names.len()));
+            names.iter().for_each(|name| out.bytes(name.as_bytes()));
+        }
+        Response::SessionOpened(session) => {
+            out.u8(3);
+            out.u64(session.0);
+        }
+        Response::Written { version } => {
+            out.u8(4);
+            out.i64(version.0);
+        }
+        Response::Row(cells) => {
+            out.u8(5);
+            encode_cells(cells, out);
+        }
+        Response::Rows { rows, continuation } => {
+            out.u8(6);
+            out.u32(length(rows.len()));
+            for row in rows {
+                out.bytes(&row.key);
+                encode_cells(&row.cells, out);
+            }
+            optional(continuation.as_ref(), out);
+        }
+        // A node answers for itself only: its status is never forwarded.
+        Response::Status(_) => encode_failure(&Failure::Invalid("a status is not forwarded".to_owned()), out),
+    }
+}
+
+fn encode_cells(cells: &[Cell], out: &mut Writer) {
+    out.u32(length(cells.len()));
+    for cell in cells {
+        out.bytes(&cell.column);
+        out.bytes(&cell.value);
+        out.i64(cell.version.0);
+    }
+}
+
+fn encode_failure(failure: &Failure, out: &mut Writer) {
+    let (tag, message) = match failure {
+        Failure::VersionMismatch { column, expected, actual } => {
+            out.u8(32);
+            out.bytes(column);
+            out.i64(expected.0);
+            out.i64(actual.0);
+            return;
+        }
+        Failure::UnknownSession(session) => {
+            out.u8(33);
+            out.u64(session.0);
+            return;
+        }
+        Failure::UnknownTable(table) => (34, table),
+        Failure::Invalid(message) => (35, message),
+        Failure::Overloaded(message) => (36, message),
+        Failure::Unavailable(message) => (37, message),
+        Failure::Unknown(message) => (38, message),
+    };
+    out.u8(tag);
+    out.bytes(message.as_bytes());
+}
+
+pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
+    Ok(match input.u8()? {
+        1 => Ok(Response::TableCreated { existed: input.bool()? }),
+        2 => {
+            let count = input.count(4)?;
+            Ok(Response::Tables((0..count).map(|_| text(input)).collect::<Result<_, _>>()?))
+        }
+        3 => Ok(Response::SessionOpened(SessionId(input.u64()?))),
+        4 => Ok(Response::Written { version: Timestamp(input.i64()?) }),
+        5 => Ok(Response::Row(decode_cells(input)?)),
+        6 => {
+            let count = input.count(8)?;
+            let rows = (0..count).map(|_| decode_row(input)).collect::<Result<_, _>>()?;
+            Ok(Response::Rows { rows, continuation: decode_optional(input)? })
+        }
+        32 => Err(Failure::VersionMismatch {
+            column: input.bytes()?,
+            expected: Timestamp(input.i64()?),
+            actual: Timestamp(input.i64()?),
+        }),
+        33 => Err(Failure::UnknownSession(SessionId(input.u64()?))),
+        34 => Err(Failure::UnknownTable(text(input)?)),
+        35 => Err(Failure::Invalid(text(input)?)),
+        36 => Err(Failure::Overloaded(text(input)?)),
+        37 => Err(Failure::Unavailable(text(input)?)),
+        38 => Err(Failure::Unknown(text(input)?)),
+        tag => return Err(DecodeError::UnknownTag { what: "answer", tag: u64::from(tag) }),
+    })
+}
+
+fn decode_row(input: &mut Reader) -> Result<Row, DecodeError> {
+    Ok(Row { key: input.bytes()?, cells: decode_cells(input)? })
+}
+
+fn decode_cells(input: &mut Reader) -> Result<Vec<Cell>, DecodeError> {
+    let count = input.count(CELL_BYTES_MIN)?;
+    (0..count)
+        .map(|_| Ok(Cell { column: input.bytes()?, value: input.bytes()?, version: Timestamp(input.i64()?) }))
+        .collect()
+}
+
+fn length(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

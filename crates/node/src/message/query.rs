@@ -1,0 +1,150 @@
+//! A request as it is put to the cohort that answers it.
+
+use base::codec::{DecodeError, Reader, Writer};
+use bytes::Bytes;
+use tablets::request::{Scan, TableRequest, Write};
+use tablets::{CatalogueCommand, Command};
+
+/// What a cohort is asked: something to be decided by its log, or something to be read from its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// Puts a command into the tablet's log.
+    Command(Command),
+    /// Puts a command into the catalogue's log.
+    Catalogue(CatalogueCommand),
+    /// Reads columns of a row.
+    Get {
+        /// The row.
+        key: Bytes,
+        /// The columns; none: all.
+        columns: Option<Vec<Bytes>>,
+    },
+    /// Reads rows.
+    Scan(Scan),
+    /// Reads the tables' names.
+    ListTables,
+    /// Asks whether there is such a table.
+    FindTable(String),
+}
+
+impl Query {
+    /// What a table is asked.
+    #[must_use]
+    pub fn of_table(request: TableRequest) -> Self {
+        match request {
+            TableRequest::OpenSession => Self::Command(Command::OpenSession),
+            TableRequest::Write(write) => Self::Command(Command::Write(write)),
+            TableRequest::Get { key, columns } => Self::Get { key, columns },
+            TableRequest::Scan(scan) => Self::Scan(scan),
+        }
+    }
+
+    /// The entry's payload, if the log is to decide; otherwise it is a read.
+    #[must_use]
+    pub fn payload(&self) -> Option<Bytes> {
+        match self {
+            Self::Command(command) => Some(command.encode()),
+            Self::Catalogue(command) => Some(command.encode()),
+            Self::Get { .. } | Self::Scan(_) | Self::ListTables | Self::FindTable(_) => None,
+        }
+    }
+
+    /// Whether it only reads: it may be asked again at will.
+    #[must_use]
+    pub fn reads(&self) -> bool {
+        !matches!(self, Self::Command(_) | Self::Catalogue(_))
+    }
+
+    /// The write, if it is one.
+    #[must_use]
+    pub fn write(&self) -> Option<&Write> {
+        if let Self::Command(Command::Write(write)) = self { Some(write) } else { None }
+    }
+
+    pub(super) fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::Command(command) => {
+                out.u8(1);
+                out.bytes(&command.encode());
+            }
+            Self::Catalogue(command) => {
+                out.u8(2);
+                out.bytes(&command.encode());
+            }
+            Self::Get { key, columns } => {
+                out.u8(3);
+                out.bytes(key);
+                out.bool(columns.is_some());
+                if let Some(columns) = columns {
+                    out.u32(u32::try_from(columns.len()).unwrap_or(u32::MAX));
+                    columns.iter().for_each(|column| out.bytes(column));
+                }
+            }
+            Self::Scan(scan) => {
+                out.u8(4);
+                encode_scan(scan, out);
+            }
+            Self::ListTables => out.u8(5),
+            Self::FindTable(name) => {
+                out.u8(6);
+                out.bytes(name.as_bytes());
+            }
+        }
+    }
+
+    pub(super) fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match input.u8()? {
+            1 => Self::Command(Command::decode(input.bytes()?)?),
+            2 => Self::Catalogue(CatalogueCommand::decode(input.bytes()?)?),
+            3 => {
+                let key = input.bytes()?;
+                let columns = if input.bool()? {
+                    let count = input.count(4)?;
+                    Some((0..count).map(|_| input.bytes()).collect::<Result<_, _>>()?)
+                } else {
+                    None
+                };
+                Self::Get { key, columns }
+            }
+            4 => Self::Scan(decode_scan(input)?),
+            5 => Self::ListTables,
+            6 => Self::FindTable(text(input)?),
+            tag => return Err(DecodeError::UnknownTag { what: "query", tag: u64::from(tag) }),
+        })
+    }
+}
+
+fn encode_scan(scan: &Scan, out: &mut Writer) {
+    out.bytes(&scan.from);
+    optional(scan.to.as_ref(), out);
+    out.bytes(&scan.prefix);
+    out.bool(scan.reverse);
+    out.u64(scan.limit as u64);
+    optional(scan.continuation.as_ref(), out);
+}
+
+fn decode_scan(input: &mut Reader) -> Result<Scan, DecodeError> {
+    Ok(Scan {
+        from: input.bytes()?,
+        to: decode_optional(input)?,
+        prefix: input.bytes()?,
+        reverse: input.bool()?,
+        limit: usize::try_from(input.u64()?).unwrap_or(usize::MAX),
+        continuation: decode_optional(input)?,
+    })
+}
+
+pub(super) fn optional(value: Option<&Bytes>, out: &mut Writer) {
+    out.bool(value.is_some());
+    if let Some(value) = value {
+        out.bytes(value);
+    }
+}
+
+pub(super) fn decode_optional(input: &mut Reader) -> Result<Option<Bytes>, DecodeError> {
+    if input.bool()? { Ok(Some(input.bytes()?)) } else { Ok(None) }
+}
+
+pub(super) fn text(input: &mut Reader) -> Result<String, DecodeError> {
+    String::from_utf8(input.bytes()?.to_vec()).map_err(|_| DecodeError::Invalid { what: "text" })
+}

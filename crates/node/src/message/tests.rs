@@ -1,0 +1,79 @@
+//! Messages come back as they were sent, and no bytes make the decoder panic.
+
+use base::codec::Writer;
+use base::{CohortId, Duration, Entry, Epoch, Lsn, Monotonic, Sequence, SplitMix64, Timestamp};
+use bytes::Bytes;
+use tablets::request::{Cell, Failure, Mutation, Response, Row, Scan, Write};
+use tablets::{CatalogueCommand, Command};
+
+use super::{Message, Query};
+
+fn samples() -> Vec<Message> {
+    let cohort = CohortId(7);
+    let entry = |sequence, previous| Entry {
+        lsn: Lsn::new(3, sequence),
+        previous,
+        timestamp: Timestamp(9),
+        payload: Bytes::from_static(b"payload"),
+    };
+    let entries = vec![entry(5, Lsn::new(2, 4)), entry(6, Lsn::new(3, 5))];
+    let propose = replication::Message::Propose {
+        epoch: Epoch(3),
+        previous: Lsn::new(2, 4),
+        entries,
+        commit: Sequence(4),
+        sent: Monotonic(11),
+    };
+    let mutation = Mutation { column: "c".into(), value: Some("v".into()), condition: Some(Timestamp(4)) };
+    let write = Write { stamp: None, key: "k".into(), mutations: vec![mutation] };
+    let scan = Scan { from: "a".into(), to: Some("b".into()), limit: 9, ..Scan::default() };
+    let queries = [
+        Query::Command(Command::Write(write)),
+        Query::Catalogue(CatalogueCommand::CreateTable { name: "t".into() }),
+        Query::Get { key: "k".into(), columns: Some(vec!["c".into()]) },
+        Query::Scan(scan),
+        Query::ListTables,
+        Query::FindTable("t".into()),
+    ];
+    let cell = Cell { column: "c".into(), value: "v".into(), version: Timestamp(8) };
+    let row = Row { key: "k".into(), cells: vec![cell] };
+    let outcomes = [
+        Ok(Response::Rows { rows: vec![row], continuation: Some("k".into()) }),
+        Ok(Response::Tables(vec!["t".into()])),
+        Err(Failure::VersionMismatch { column: "c".into(), expected: Timestamp(1), actual: Timestamp(2) }),
+        Err(Failure::Unknown("lost the lead".into())),
+    ];
+    let mut samples = vec![Message::Cohort { cohort, message: propose }];
+    let patience = Duration::from_millis(5);
+    samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
+    samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));
+    samples
+}
+
+fn encoded(message: &Message) -> Bytes {
+    let mut out = Writer::new();
+    message.encode(&mut out);
+    out.finish()
+}
+
+#[test]
+fn messages_come_back_as_they_were_sent() {
+    for message in samples() {
+        assert_eq!(Message::decode(encoded(&message)).as_ref(), Ok(&message));
+    }
+}
+
+#[test]
+fn damaged_messages_are_refused_or_read_but_never_panic() {
+    let mut random = SplitMix64::new(1);
+    for message in samples() {
+        let good = encoded(&message);
+        for _ in 0..2_000 {
+            let mut bytes = good.to_vec();
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = random.draw() as u8;
+            bytes.truncate(1 + random.below(bytes.len() as u64) as usize);
+            let _ = Message::decode(Bytes::from(bytes));
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! The node: hands events to its replicas, and turns what they want into actions.
+
+use std::collections::BTreeMap;
+
+use base::canary::{Bug, planted};
+use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
+use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
+use store::manifest::CohortManifest;
+use tablets::Change;
+use tablets::request::Failure;
+
+use crate::config::NodeConfig;
+use crate::contract::{Action, Event, ReadId};
+use crate::message::Message;
+use crate::pending::{Pendings, Place};
+use crate::replica::{Dormant, Outgoing, Replica};
+use crate::transfer::Transfers;
+
+/// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
+pub(crate) const RETRY: base::Duration = base::Duration::from_millis(20);
+/// How long a clean stop waits for what is under way.
+const STOP_PATIENCE: base::Duration = base::Duration::from_millis(1_000);
+/// A peer that wasn't heard of for so long counts as not alive.
+pub(crate) const ALIVE: base::Duration = base::Duration::from_millis(1_000);
+
+/// One node of a universe, as a deterministic machine. See [`crate::contract`].
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub(crate) config: NodeConfig,
+    pub(crate) me: Member,
+    pub(crate) boot: Boot,
+    pub(crate) members: Vec<Member>,
+    pub(crate) replicas: BTreeMap<CohortId, Replica>,
+    /// What the disk held of cohorts that the catalogue hasn't named yet. Their promises stay in the manifest.
+    pub(crate) dormant: BTreeMap<CohortId, Dormant>,
+    pub(crate) doubt_unknown: bool,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) pendings: Pendings,
+    pub(crate) peers: BTreeMap<NodeId, Peer>,
+    /// Who leads cohorts that this node has no replica of, as far as it was told.
+    pub(crate) routes: BTreeMap<CohortId, NodeId>,
+    pub(crate) reads: BTreeMap<ReadId, LogReading>,
+    pub(crate) next_read: u64,
+    pub(crate) transfers: Transfers,
+    pub(crate) counters: Counters,
+    /// Something changed that requests may have waited for.
+    pub(crate) retry_now: bool,
+    retry_at: Monotonic,
+    timer_at: Monotonic,
+    stopping: Option<Monotonic>,
+    pub(crate) halted: bool,
+    /// The cohort whose checkpoint the manifest in the making is for (a planted bug asks).
+    pub(crate) manifest_for: Option<CohortId>,
+}
+
+/// A peer as last heard of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Peer {
+    pub(crate) boot: Boot,
+    pub(crate) heard_at: Option<Monotonic>,
+}
+
+/// A read of the log that is under way for a follower.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogReading {
+    pub(crate) cohort: CohortId,
+    pub(crate) peer: NodeId,
+    pub(crate) from: base::Sequence,
+}
+
+/// What has happened on this node since its start. The simulator demands that each of them happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Counters {
+    /// Reigns begun here.
+    pub takeovers: u64,
+    /// Entries of ours that gave way to a new leader's.
+    pub truncations: u64,
+    /// Answers of followers that had fallen behind, and were served from memory.
+    pub memory_catch_ups: u64,
+    /// Reads of the log for followers that lag.
+    pub log_catch_ups: u64,
+    /// Whole states sent.
+    pub state_catch_ups: u64,
+    /// Checkpoints of our own state.
+    pub checkpoints: u64,
+    /// Reads that found the lease lapsed.
+    pub lease_expiries: u64,
+    /// Replicas that doubted their logs and have caught up.
+    pub doubts_ended: u64,
+    /// Sessions that were proposed to be forgotten.
+    pub sessions_expired: u64,
+}
+
+impl Node {
+    pub(crate) fn empty(config: NodeConfig, me: Member, boot: Boot, members: Vec<Member>, doubt_unknown: bool) -> Self {
+        let peers = members.iter().filter(|member| **member != me).map(|member| (member.node, Peer::default()));
+        Self {
+            config,
+            me,
+            boot,
+            peers: peers.collect(),
+            members,
+            replicas: BTreeMap::new(),
+            dormant: BTreeMap::new(),
+            doubt_unknown,
+            outgoing: Outgoing::default(),
+            actions: Vec::new(),
+            pendings: Pendings::new(boot),
+            routes: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            next_read: 0,
+            transfers: Transfers::default(),
+            counters: Counters::default(),
+            retry_now: false,
+            retry_at: Monotonic(0),
+            timer_at: Monotonic::NEVER,
+            stopping: None,
+            halted: false,
+            manifest_for: None,
+        }
+    }
+
+    /// Whether a node with that disk is one of the universe's: an empty disk under a known name is not (guarantee 6).
+    #[must_use]
+    pub fn admits(&self, peer: Member) -> bool {
+        if planted(Bug::BlankDiskJoins) {
+            return self.members.iter().any(|member| member.node == peer.node);
+        }
+        self.members.contains(&peer)
+    }
+
+    /// Takes an event; what is to be done about it is appended to `actions`. [`Node::settle`] must follow before the
+    /// machine waits for the next.
+    pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
+        if self.halted {
+            return;
+        }
+        match event {
+            Event::Timer => self.timer(now),
+            Event::Message { from, boot, message } => self.message(from, boot, message, now),
+            Event::PeerStarted { from, boot } => self.heard(from, boot, now),
+            Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
+            Event::AnswerExpired { answer } => self.answer_expired(answer),
+            Event::LogForced { through } => self.each_cohort(now, |cohort, out| cohort.log_forced(through, now, out)),
+            Event::ManifestForced { through } => {
+                self.each_cohort(now, |cohort, out| cohort.manifest_forced(through, now, out));
+            }
+            Event::CheckpointWritten { cohort, lsn, bytes } => self.checkpoint_written(cohort, lsn, bytes, now),
+            Event::LogRead { id, entries } => self.log_read(id, entries, now),
+            Event::Stop => self.stop(now),
+        }
+        self.flush(actions);
+    }
+
+    /// Ends a group of events: proposals that gathered leave, requests that waited are tried again, checkpoints that are
+    /// due begin, and the next timer is set.
+    pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if !self.halted {
+            self.routes_changed();
+            if self.retry_now || (self.pendings.any_waits() && self.retry_at <= now.monotonic) {
+                self.retry_now = false;
+                self.retry_at = now.monotonic + RETRY;
+                self.retry(now);
+            }
+            self.each_cohort(now, |cohort, out| cohort.settle(now, out));
+            self.begin_checkpoints();
+            self.finish_stop(now);
+            self.set_timer();
+        }
+        self.flush(actions);
+    }
+
+    /// Hands over what has gathered, the manifest first: whatever waits for it comes after.
+    fn flush(&mut self, actions: &mut Vec<Action>) {
+        if let Some(manifest) = self.outgoing.outbox.take_manifest() {
+            let doubt_unknown = self.doubt_unknown;
+            actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown });
+            self.manifest_for = None;
+        }
+        actions.append(&mut self.actions);
+    }
+
+    fn manifest(&self) -> BTreeMap<CohortId, CohortManifest> {
+        let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest()));
+        let dormant = self.dormant.iter().map(|(id, dormant)| (*id, dormant.manifest));
+        let mut cohorts: BTreeMap<CohortId, CohortManifest> = running.chain(dormant).collect();
+        if planted(Bug::IdlePromiseForgotten) && self.manifest_for.is_some() {
+            for (_, manifest) in cohorts.iter_mut().filter(|(id, _)| Some(**id) != self.manifest_for) {
+                manifest.promised = base::Promise::default();
+            }
+        }
+        cohorts
+    }
+
+    /// Runs something on every cohort, and takes what comes of it.
+    fn each_cohort(&mut self, now: Now, mut run: impl FnMut(&mut Cohort, &mut Outbox)) {
+        let ids: Vec<CohortId> = self.replicas.keys().copied().collect();
+        for id in ids {
+            self.with_cohort(id, now, &mut run);
+        }
+    }
+
+    /// Runs something on a cohort, and takes what comes of it.
+    pub(crate) fn with_cohort(&mut self, id: CohortId, now: Now, run: impl FnOnce(&mut Cohort, &mut Outbox)) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let (led, doubted) = (replica.cohort.leads(), replica.cohort.doubtful());
+        run(&mut replica.cohort, &mut self.outgoing.outbox);
+        self.counters.takeovers += u64::from(!led && replica.cohort.leads());
+        let doubt_ended = doubted && !replica.cohort.doubtful();
+        self.counters.doubts_ended += u64::from(doubt_ended);
+        self.drain(id, now);
+        // The catalogue is whole again: every cohort that this node can have had a part in before the damage is named in
+        // the manifest now, and what is created from here on is new.
+        if doubt_ended && id == CohortId::CATALOGUE {
+            self.doubt_unknown = false;
+        }
+    }
+
+    /// Turns what a cohort wants into actions, until it wants nothing more.
+    pub(crate) fn drain(&mut self, id: CohortId, now: Now) {
+        while !self.outgoing.outbox.is_empty() {
+            for output in self.outgoing.outbox.take() {
+                self.output(id, output, now);
+            }
+        }
+    }
+
+    fn output(&mut self, id: CohortId, output: Output, now: Now) {
+        match output {
+            Output::Append { write, record, force } => {
+                let record = Record { cohort: id, body: record };
+                self.outgoing.appended_bytes += record.size() as u64;
+                self.actions.push(Action::Append { write, record, force });
+            }
+            Output::Send { to, message, after } => {
+                self.send(to, Message::Cohort { cohort: id, message }, after, None);
+            }
+            Output::Apply(entry) => self.apply(id, &entry, now),
+            Output::ReadLog { peer, from } => self.begin_log_read(id, peer, from),
+            Output::SendState { peer } => self.begin_transfer(id, peer, now),
+            Output::Installed(lsn) => self.installed(id, lsn, now),
+            Output::Cut(_) => self.counters.truncations += 1,
+            Output::LeadLost => self.lead_lost(id),
+        }
+    }
+
+    pub(crate) fn send(&mut self, to: NodeId, message: Message, after: Durable, valid_until: Option<Monotonic>) {
+        self.actions.push(Action::Send { to, message, after, valid_until });
+    }
+
+    /// The process can't go on: better none than one that drifts apart from the others.
+    pub(crate) fn halt(&mut self, reason: String) {
+        self.halted = true;
+        self.actions.push(Action::Halt { reason });
+    }
+
+    fn apply(&mut self, id: CohortId, entry: &Entry, now: Now) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let applied = match replica.state.apply(entry) {
+            Ok(applied) => applied,
+            Err(error) => return self.halt(format!("entry {} of cohort {id} can't be applied: {error}", entry.lsn)),
+        };
+        let waiter = replica.proposed.remove(&entry.lsn.sequence).filter(|(lsn, _)| *lsn == entry.lsn);
+        if entry.payload.is_empty() {
+            self.retry_now = true;
+        }
+        if let (Some((_, pending)), Some(outcome)) = (waiter, applied.outcome) {
+            self.complete(pending, outcome, None);
+        }
+        match applied.change {
+            Some(Change::TableCreated { .. }) => {
+                self.retry_now = true;
+                if let Err(error) = self.start_tables(now) {
+                    self.halt(error.to_string());
+                }
+            }
+            Some(Change::NodesRegistered) | None => {}
+        }
+    }
+
+    fn lead_lost(&mut self, id: CohortId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        self.retry_now = true;
+        for (_, (_, pending)) in std::mem::take(&mut replica.proposed) {
+            let failure = if planted(Bug::LostLeadMeansFailed) {
+                Failure::Unavailable("this node leads no more".to_owned())
+            } else {
+                Failure::Unknown("the leader changed before the write was known to be committed".to_owned())
+            };
+            self.complete(pending, Err(failure), None);
+        }
+        self.transfers.forget_cohort(id);
+    }
+
+    fn message(&mut self, from: NodeId, boot: Boot, message: Message, now: Now) {
+        self.heard(from, boot, now);
+        match message {
+            Message::Cohort { cohort, message } => {
+                let lacks = matches!(&message, replication::Message::ProposeReply { reply: Reply::Missing(_), .. });
+                self.with_cohort(cohort, now, |cohort, out| cohort.message(from, message, now, out));
+                if lacks && self.is_probed(cohort, from) {
+                    self.counters.memory_catch_ups += 1;
+                }
+            }
+            Message::Forward { cohort, request, patience, query } => {
+                self.forwarded(from, cohort, request, patience, query, now);
+            }
+            Message::Answer { request, outcome } => self.answered(from, request, outcome),
+            Message::NotLeader { request, cohort, leader } => self.not_leader(from, request, cohort, leader),
+            Message::StateChunk { cohort, epoch, lsn, timestamp, index, count, bytes } => {
+                let part = crate::transfer::Part { epoch, lsn, timestamp, index, count, bytes };
+                self.chunk_received(from, cohort, part);
+            }
+            Message::StateReply { cohort, lsn, received, installed } => {
+                self.chunk_acknowledged(from, cohort, lsn, received, installed, now);
+            }
+        }
+    }
+
+    fn is_probed(&self, id: CohortId, peer: NodeId) -> bool {
+        let Some(replica) = self.replicas.get(&id) else { return false };
+        replica.cohort.catch_ups().any(|(node, how)| node == peer && matches!(how, CatchUp::Probe { .. }))
+    }
+
+    /// Notes that a peer lives. Its new process has forgotten what was under way with the old one.
+    fn heard(&mut self, from: NodeId, boot: Boot, now: Now) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.heard_at = Some(now.monotonic);
+        if boot <= peer.boot {
+            return;
+        }
+        let restarted = peer.boot != Boot(0);
+        peer.boot = boot;
+        self.each_cohort(now, |cohort, _| cohort.peer_restarted(from));
+        if restarted {
+            self.peer_forgot(from);
+        }
+    }
+
+    fn timer(&mut self, now: Now) {
+        self.timer_at = Monotonic::NEVER;
+        while let Some(id) = self.pendings.overdue(now.monotonic) {
+            self.overdue(id);
+        }
+        self.each_cohort(now, |cohort, out| cohort.timer(now, out));
+        self.resend_transfers(now);
+        self.housekeeping(now);
+    }
+
+    fn set_timer(&mut self) {
+        let cohorts = self.replicas.values().map(|replica| replica.cohort.next_timer());
+        let housekeeping =
+            self.replicas.values().filter(|replica| replica.cohort.leads()).map(|replica| replica.housekeeping_at);
+        let retry = self.pendings.any_waits().then_some(self.retry_at);
+        let others = [self.pendings.first_deadline(), self.transfers.next_timer(), retry, self.stopping];
+        let next = cohorts.chain(housekeeping).chain(others.into_iter().flatten()).min().unwrap_or(Monotonic::NEVER);
+        if next != self.timer_at {
+            self.timer_at = next;
+            self.actions.push(Action::SetTimer { at: next });
+        }
+    }
+
+    fn begin_log_read(&mut self, cohort: CohortId, peer: NodeId, from: base::Sequence) {
+        self.next_read += 1;
+        let id = ReadId(self.next_read);
+        self.counters.log_catch_ups += 1;
+        self.reads.insert(id, LogReading { cohort, peer, from });
+        let bytes = self.config.limits.propose_bytes;
+        self.actions.push(Action::ReadLog { id, cohort, from, bytes });
+    }
+
+    fn log_read(&mut self, id: ReadId, entries: Option<Vec<Entry>>, now: Now) {
+        let Some(reading) = self.reads.remove(&id) else { return };
+        self.with_cohort(reading.cohort, now, |cohort, out| {
+            cohort.log_read(reading.peer, reading.from, entries, now, out);
+        });
+    }
+
+    /// Whether a clean stop is under way: new requests are refused.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+
+    fn stop(&mut self, now: Now) {
+        if self.stopping.is_none() {
+            self.stopping = Some(now.monotonic + STOP_PATIENCE);
+        }
+    }
+
+    /// Once what was proposed is committed, or patience ends: leaders hand over, and every request gets an answer.
+    fn finish_stop(&mut self, now: Now) {
+        let Some(until) = self.stopping else { return };
+        if self.pendings.any_proposed() && now.monotonic < until {
+            return;
+        }
+        self.each_cohort(now, |cohort, out| cohort.release(now, out));
+        for id in self.pendings.ids() {
+            self.give_up(id, "the node is stopping");
+        }
+        self.halted = true;
+        self.actions.push(Action::Stopped);
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn me(&self) -> Member {
+        self.me
+    }
+
+    /// Every node of the universe.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// What has happened since the start.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The protocol and the state of every cohort here, for checkers.
+    pub fn replicas(&self) -> impl Iterator<Item = (CohortId, &Cohort, &tablets::State)> {
+        self.replicas.iter().map(|(id, replica)| (*id, &replica.cohort, &replica.state))
+    }
+
+    /// Checks what must hold between any two steps.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    pub fn invariants(&self) {
+        for (id, replica) in &self.replicas {
+            replica.cohort.invariants();
+            assert!(self.halted || replica.state.last_applied().sequence == replica.cohort.applied(), "cohort {id}");
+            assert!(replica.proposed.is_empty() || replica.cohort.leads(), "only a leader has proposals of its own");
+        }
+        assert!(self.outgoing.outbox.is_empty(), "a step takes all that its cohorts want");
+    }
+}
+
+/// The last entry that a checkpoint or a whole state holds.
+pub(crate) fn newer(lsn: Lsn, than: Option<Lsn>) -> bool {
+    than.is_none_or(|than| lsn.sequence > than.sequence)
+}
+
+/// Whether a request is still on its way somewhere.
+pub(crate) fn is_under_way(place: Place) -> bool {
+    matches!(place, Place::Forwarded(..) | Place::Proposed)
+}
+
+/// What nothing waits for.
+pub(crate) const AT_ONCE: Durable = Durable { log: replication::WriteId(0), manifest: ManifestId(0) };

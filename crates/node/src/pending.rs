@@ -1,0 +1,167 @@
+//! Requests that have no answer yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{Boot, CohortId, Monotonic, NodeId};
+
+use crate::contract::RequestId;
+use crate::message::Query;
+
+/// The node's own number for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PendingId(pub(crate) u64);
+
+/// Who waits for the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Door(RequestId),
+    Peer {
+        node: NodeId,
+        request: u64,
+    },
+    /// A request of this node whose table isn't in the local catalogue.
+    Lookup(PendingId),
+}
+
+/// Whom it is put to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Cohort(CohortId),
+    /// A table whose cohort is to be looked up.
+    Table(String),
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It waits for a leader, a lease or the catalogue.
+    Waiting,
+    /// The catalogue's leader is being asked for its table.
+    LookingUp,
+    /// A node was asked that may lead, under a number of this very asking: an answer to an earlier one is no answer.
+    Forwarded(NodeId, u64),
+    /// It is in our log.
+    Proposed,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) origin: Origin,
+    pub(crate) deadline: Monotonic,
+    pub(crate) target: Target,
+    pub(crate) query: Query,
+    pub(crate) place: Place,
+}
+
+/// All of them, by number and by deadline.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pendings {
+    next: u64,
+    by_id: BTreeMap<PendingId, Pending>,
+    deadlines: BTreeSet<(Monotonic, PendingId)>,
+    asked: BTreeMap<u64, PendingId>,
+    waiting: BTreeSet<PendingId>,
+}
+
+impl Pendings {
+    /// No request yet, in this start of the node: numbers never come again in a later one, so that an answer to an earlier
+    /// process's request can't be taken for an answer to this one's.
+    pub(crate) fn new(boot: Boot) -> Self {
+        Self { next: boot.0 << 40, ..Self::default() }
+    }
+
+    pub(crate) fn insert(&mut self, pending: Pending) -> PendingId {
+        self.next += 1;
+        let id = PendingId(self.next);
+        self.deadlines.insert((pending.deadline, id));
+        self.by_id.insert(id, pending);
+        id
+    }
+
+    pub(crate) fn get(&self, id: PendingId) -> Option<&Pending> {
+        self.by_id.get(&id)
+    }
+
+    pub(crate) fn remove(&mut self, id: PendingId) -> Option<Pending> {
+        let pending = self.by_id.remove(&id)?;
+        self.deadlines.remove(&(pending.deadline, id));
+        self.waiting.remove(&id);
+        if let Place::Forwarded(_, number) = pending.place {
+            self.asked.remove(&number);
+        }
+        Some(pending)
+    }
+
+    pub(crate) fn place(&mut self, id: PendingId, place: Place) {
+        if let Some(pending) = self.by_id.get_mut(&id) {
+            if let Place::Forwarded(_, number) = pending.place {
+                self.asked.remove(&number);
+            }
+            if let Place::Forwarded(_, number) = place {
+                self.asked.insert(number, id);
+            }
+            pending.place = place;
+            if place == Place::Waiting {
+                self.waiting.insert(id);
+            } else {
+                self.waiting.remove(&id);
+            }
+        }
+    }
+
+    /// A number for asking another node.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// The request that a node was asked under that number, if it still waits for that answer.
+    pub(crate) fn asked(&self, node: NodeId, number: u64) -> Option<PendingId> {
+        let id = *self.asked.get(&number)?;
+        (self.by_id.get(&id)?.place == Place::Forwarded(node, number)).then_some(id)
+    }
+
+    pub(crate) fn target(&mut self, id: PendingId, cohort: CohortId) {
+        if let Some(pending) = self.by_id.get_mut(&id) {
+            pending.target = Target::Cohort(cohort);
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> Vec<PendingId> {
+        self.waiting.iter().copied().collect()
+    }
+
+    pub(crate) fn any_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Those that were forwarded to a node for a cohort.
+    pub(crate) fn forwarded(&self, chosen: impl Fn(CohortId, NodeId) -> bool) -> Vec<PendingId> {
+        let is_chosen = |pending: &Pending| match (&pending.target, pending.place) {
+            (Target::Cohort(cohort), Place::Forwarded(node, _)) => chosen(*cohort, node),
+            _ => false,
+        };
+        self.by_id.iter().filter(|(_, pending)| is_chosen(pending)).map(|(id, _)| *id).collect()
+    }
+
+    pub(crate) fn first_deadline(&self) -> Option<Monotonic> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// One whose deadline has passed.
+    pub(crate) fn overdue(&self, now: Monotonic) -> Option<PendingId> {
+        self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
+    }
+
+    pub(crate) fn any_proposed(&self) -> bool {
+        self.by_id.values().any(|pending| pending.place == Place::Proposed)
+    }
+
+    pub(crate) fn ids(&self) -> Vec<PendingId> {
+        self.by_id.keys().copied().collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+}

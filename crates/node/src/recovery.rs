@@ -1,0 +1,120 @@
+//! From what the disk held to a running node: replicas are started in the order in which the catalogue names them.
+
+use std::collections::BTreeMap;
+
+use base::canary::{Bug, planted};
+use base::{CohortId, Lsn, Member, Now, Timestamp};
+use replication::{Cohort, Replay, Start};
+use store::Recovered;
+use tablets::State;
+
+use crate::config::NodeConfig;
+use crate::contract::Action;
+use crate::node::Node;
+use crate::replica::{Dormant, Replica, cohort_config};
+
+/// Why a node can't start from what its disk holds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// Something was lost, and there is nobody to fetch it from.
+    #[error("part of this node's log is damaged, and a universe of one node has no other copy")]
+    NothingToMendFrom,
+    /// A checkpoint holds another state than the manifest says.
+    #[error("the checkpoint of cohort {cohort} can't be read: {reason}")]
+    Checkpoint {
+        /// Whose.
+        cohort: CohortId,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Node {
+    /// Starts a node from what its disk held. The first actions are put into `actions`.
+    ///
+    /// # Errors
+    /// When it can't go on from there.
+    pub fn new(
+        config: NodeConfig,
+        recovered: &Recovered,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<Self, StartError> {
+        let identity = &recovered.identity;
+        let me = Member { node: identity.node, incarnation: identity.incarnation };
+        let members = identity.members.clone();
+        let dormant = sort_out(recovered);
+        if members.len() == 1 && dormant.values().any(|cohort| cohort.start.doubtful) {
+            return Err(StartError::NothingToMendFrom);
+        }
+        let mut node = Self::empty(config, me, recovered.boot, members.clone(), recovered.doubt_unknown);
+        node.dormant = dormant;
+        node.start_replica(CohortId::CATALOGUE, String::new(), members, now)?;
+        node.start_tables(now)?;
+        node.settle(now, actions);
+        Ok(node)
+    }
+
+    /// Starts a replica of every table that the catalogue names, unless it runs already.
+    pub(crate) fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
+        let Some(State::Catalogue(catalogue)) = self.replicas.get(&CohortId::CATALOGUE).map(|replica| &replica.state)
+        else {
+            return Ok(());
+        };
+        let tables: Vec<(String, CohortId, Vec<Member>)> = catalogue
+            .tables()
+            .filter(|(_, table)| !self.replicas.contains_key(&table.cohort) && table.members.contains(&self.me))
+            .map(|(name, table)| (name.to_owned(), table.cohort, table.members.clone()))
+            .collect();
+        for (name, cohort, members) in tables {
+            self.start_replica(cohort, name, members, now)?;
+        }
+        Ok(())
+    }
+
+    fn start_replica(&mut self, id: CohortId, table: String, members: Vec<Member>, now: Now) -> Result<(), StartError> {
+        let fresh = Dormant { start: Start { doubtful: self.doubt_unknown, ..Start::default() }, ..Dormant::default() };
+        let Dormant { manifest, start, chunks } = self.dormant.remove(&id).unwrap_or(fresh);
+        let state = load(id, &chunks)?;
+        let config = cohort_config(&self.config, id, self.me, members);
+        let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
+        let mut replica = Replica::new(cohort, state, table, manifest.checkpoint);
+        replica.checkpoint_mark = self.outgoing.appended_bytes;
+        self.replicas.insert(id, replica);
+        self.drain(id, now);
+        Ok(())
+    }
+}
+
+fn load(id: CohortId, chunks: &[bytes::Bytes]) -> Result<State, StartError> {
+    if chunks.is_empty() {
+        return Ok(State::new(id));
+    }
+    State::load(id, chunks).map_err(|error| StartError::Checkpoint { cohort: id, reason: error.to_string() })
+}
+
+/// Gives every cohort what the disk held of it.
+fn sort_out(recovered: &Recovered) -> BTreeMap<CohortId, Dormant> {
+    let mut replays: BTreeMap<CohortId, Replay> = BTreeMap::new();
+    for record in &recovered.records {
+        replays.entry(record.cohort).or_default().record(record.body.clone());
+    }
+    for cohort in recovered.cohorts.keys() {
+        replays.entry(*cohort).or_default();
+    }
+    replays.into_iter().map(|(cohort, replay)| (cohort, dormant(recovered, cohort, replay))).collect()
+}
+
+fn dormant(recovered: &Recovered, cohort: CohortId, replay: Replay) -> Dormant {
+    let known = recovered.cohorts.get(&cohort).copied();
+    let manifest = known.unwrap_or_default();
+    let doubtful = known.map_or(recovered.doubt_unknown, |known| known.doubtful);
+    let mut checkpoint = manifest.checkpoint.map_or((Lsn::ZERO, Timestamp(0)), |at| (at.lsn, at.timestamp));
+    let log = replay.finish(checkpoint.0);
+    if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
+        checkpoint.0.epoch = base::Epoch(0);
+    }
+    let start = Start { promised: manifest.promised, checkpoint, log, doubtful };
+    let chunks = recovered.checkpoints.get(&cohort).cloned().unwrap_or_default();
+    Dormant { manifest, start, chunks }
+}

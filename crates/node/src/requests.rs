@@ -1,0 +1,298 @@
+//! Requests: from a door or another node to the leader that decides, and back (guarantees 10 and 12).
+//!
+//! Every request ends with one answer: what the log decided, what a leader read under its lease, "nothing was done", or
+//! "unknown". What may have reached a log is never called undone.
+
+use base::canary::{Bug, planted};
+use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX};
+use base::{CohortId, Duration, Monotonic, NodeId, Now};
+use tablets::request::{Failure, Outcome, Request, Response};
+use tablets::{CatalogueCommand, State};
+
+use crate::contract::{Action, Answer, RequestId};
+use crate::message::{Message, Query};
+use crate::node::{AT_ONCE, Node, is_under_way};
+use crate::pending::{Origin, Pending, PendingId, Place, Target};
+use crate::replica::Replica;
+
+impl Node {
+    pub(crate) fn request(&mut self, id: RequestId, deadline: Monotonic, request: Request, now: Now) {
+        let refusal = self.refusal(&request);
+        if let Some(failure) = refusal {
+            self.actions.push(Action::Reply { to: id, outcome: Err(failure), valid_until: None });
+            return;
+        }
+        let catalogue = Target::Cohort(CohortId::CATALOGUE);
+        let (target, query) = match request {
+            Request::Status => {
+                let status = Ok(Response::Status(self.status(now)));
+                self.actions.push(Action::Reply { to: id, outcome: status, valid_until: None });
+                return;
+            }
+            Request::CreateTable { name } => (catalogue, Query::Catalogue(CatalogueCommand::CreateTable { name })),
+            Request::ListTables => (catalogue, Query::ListTables),
+            Request::Table { table, request } => (Target::Table(table), Query::of_table(request)),
+        };
+        self.begin(Origin::Door(id), deadline, target, query, now);
+    }
+
+    fn refusal(&self, request: &Request) -> Option<Failure> {
+        if let Err(failure) = tablets::validate(request) {
+            return Some(failure);
+        }
+        if self.is_stopping() {
+            return Some(Failure::Unavailable("the node is stopping".to_owned()));
+        }
+        let full = self.pendings.len() >= REQUESTS_IN_FLIGHT_MAX;
+        full.then(|| Failure::Overloaded(format!("{REQUESTS_IN_FLIGHT_MAX} requests are under way")))
+    }
+
+    fn begin(&mut self, origin: Origin, deadline: Monotonic, target: Target, query: Query, now: Now) -> PendingId {
+        let deadline = deadline.min(now.monotonic + DEADLINE_MAX);
+        let id = self.pendings.insert(Pending { origin, deadline, target, query, place: Place::Waiting });
+        self.route(id, now);
+        id
+    }
+
+    /// Brings a request one step on, or has it wait.
+    fn route(&mut self, id: PendingId, now: Now) {
+        let Some(pending) = self.pendings.get(id) else { return };
+        let cohort = match &pending.target {
+            Target::Cohort(cohort) => *cohort,
+            Target::Table(table) => match self.catalogue().and_then(|catalogue| catalogue.table(table)) {
+                Some(found) => found.cohort,
+                None => return self.look_up(id, now),
+            },
+        };
+        self.pendings.target(id, cohort);
+        if self.replicas.get(&cohort).is_some_and(|replica| replica.cohort.leads()) {
+            return self.execute(id, cohort, now);
+        }
+        let from_peer = self.pendings.get(id).and_then(|pending| match pending.origin {
+            Origin::Peer { node, request } => Some((node, request)),
+            Origin::Door(_) | Origin::Lookup(_) => None,
+        });
+        let leader = self.leader_of(cohort, id).filter(|leader| *leader != self.me.node);
+        match (from_peer, leader) {
+            (Some((node, request)), leader) => {
+                self.pendings.remove(id);
+                self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
+            }
+            (None, Some(leader)) => self.forward(id, cohort, leader, now),
+            (None, None) => self.pendings.place(id, Place::Waiting),
+        }
+    }
+
+    fn catalogue(&self) -> Option<&tablets::Catalogue> {
+        self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.state.as_catalogue())
+    }
+
+    /// Whom to ask: the leader that our replica follows, or was told of; without a replica here, one that has one.
+    fn leader_of(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
+        if let Some(replica) = self.replicas.get(&cohort) {
+            return replica.cohort.leader();
+        }
+        if let Some(told) = self.routes.get(&cohort) {
+            return Some(*told);
+        }
+        let (_, table) = self.catalogue()?.tables().find(|(_, table)| table.cohort == cohort)?;
+        let index = usize::try_from(id.0).unwrap_or(0) % table.members.len().max(1);
+        table.members.get(index).map(|member| member.node)
+    }
+
+    fn forward(&mut self, id: PendingId, cohort: CohortId, leader: NodeId, now: Now) {
+        let Some(pending) = self.pendings.get(id) else { return };
+        let patience = pending.deadline.since(now.monotonic);
+        let query = pending.query.clone();
+        let request = self.pendings.number();
+        self.pendings.place(id, Place::Forwarded(leader, request));
+        self.send(leader, Message::Forward { cohort, request, patience, query }, AT_ONCE, None);
+    }
+
+    /// The table isn't in our copy of the catalogue, which may be behind: its leader knows.
+    fn look_up(&mut self, id: PendingId, now: Now) {
+        let Some(pending) = self.pendings.get(id) else { return };
+        let Target::Table(table) = &pending.target else { return };
+        let (deadline, query) = (pending.deadline, Query::FindTable(table.clone()));
+        self.pendings.place(id, Place::LookingUp);
+        self.begin(Origin::Lookup(id), deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
+    }
+
+    fn looked_up(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
+        match outcome {
+            Err(failure @ Failure::UnknownTable(_)) => self.complete(id, Err(failure), valid_until),
+            _ => self.pendings.place(id, Place::Waiting),
+        }
+    }
+
+    /// We lead the cohort: the log decides, or the applied state answers.
+    fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
+        let Some(pending) = self.pendings.get(id) else { return };
+        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let query = pending.query.clone();
+        let Some(payload) = query.payload() else { return self.read(id, cohort, &query, now) };
+        if planted(Bug::RefusalBeforeCommit)
+            && let Some(failure) = hasty_refusal(replica, &query)
+        {
+            return self.complete(id, Err(failure), None);
+        }
+        if replica.cohort.overloaded() {
+            let failure = Failure::Overloaded("too many bytes wait to be committed".to_owned());
+            return self.complete(id, Err(failure), None);
+        }
+        let Some(lsn) = replica.cohort.propose(payload, now, &mut self.outgoing.outbox) else { return };
+        replica.proposed.insert(lsn.sequence, (lsn, id));
+        self.pendings.place(id, Place::Proposed);
+        self.drain(cohort, now);
+    }
+
+    /// A read of the applied state. Its answer may leave only while the lease lasts, by a clock read after this.
+    fn read(&mut self, id: PendingId, cohort: CohortId, query: &Query, now: Now) {
+        let Some(replica) = self.replicas.get(&cohort) else { return };
+        let Some(end) = replica.cohort.lease_end(now.monotonic) else {
+            self.counters.lease_expiries += 1;
+            return self.pendings.place(id, Place::Waiting);
+        };
+        let outcome = evaluate(&replica.state, query);
+        let valid_until = if planted(Bug::LeaseCheckedBefore) { None } else { Some(end) };
+        self.complete(id, outcome, valid_until);
+    }
+
+    /// Gives a request its answer.
+    pub(crate) fn complete(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
+        let Some(pending) = self.pendings.remove(id) else { return };
+        match pending.origin {
+            Origin::Door(to) => self.actions.push(Action::Reply { to, outcome, valid_until }),
+            Origin::Peer { node, request } => {
+                self.send(node, Message::Answer { request, outcome }, AT_ONCE, valid_until);
+            }
+            Origin::Lookup(parent) => self.looked_up(parent, outcome, valid_until),
+        }
+    }
+
+    /// Ends a request that has got no answer: what may have reached a log is unknown, all else was not done.
+    pub(crate) fn give_up(&mut self, id: PendingId, why: &str) {
+        let Some(pending) = self.pendings.get(id) else { return };
+        let unknown = is_under_way(pending.place) && !pending.query.reads();
+        let failure = if unknown { Failure::Unknown(why.to_owned()) } else { Failure::Unavailable(why.to_owned()) };
+        self.complete(id, Err(failure), None);
+    }
+
+    pub(crate) fn overdue(&mut self, id: PendingId) {
+        self.give_up(id, "no leader answered by the deadline");
+    }
+
+    /// The driver found the lease over when it was about to send: the read is as good as never evaluated.
+    pub(crate) fn answer_expired(&mut self, answer: Answer) {
+        self.counters.lease_expiries += 1;
+        let outcome = Err(Failure::Unavailable("the leader's lease ended while it answered".to_owned()));
+        match answer {
+            Answer::Door(to) => self.actions.push(Action::Reply { to, outcome, valid_until: None }),
+            Answer::Forwarded { node, request } => {
+                self.send(node, Message::Answer { request, outcome }, AT_ONCE, None);
+            }
+        }
+    }
+
+    pub(crate) fn forwarded(
+        &mut self,
+        from: NodeId,
+        cohort: CohortId,
+        request: u64,
+        patience: Duration,
+        query: Query,
+        now: Now,
+    ) {
+        if self.is_stopping() || self.pendings.len() >= REQUESTS_IN_FLIGHT_MAX {
+            let outcome = Err(Failure::Overloaded("the leader has too many requests under way".to_owned()));
+            return self.send(from, Message::Answer { request, outcome }, AT_ONCE, None);
+        }
+        let deadline = now.monotonic + patience.min(DEADLINE_MAX);
+        self.begin(Origin::Peer { node: from, request }, deadline, Target::Cohort(cohort), query, now);
+    }
+
+    pub(crate) fn answered(&mut self, from: NodeId, request: u64, outcome: Outcome) {
+        if let Some(id) = self.pendings.asked(from, request) {
+            self.complete(id, outcome, None);
+        }
+    }
+
+    pub(crate) fn not_leader(&mut self, from: NodeId, request: u64, cohort: CohortId, leader: Option<NodeId>) {
+        let Some(id) = self.pendings.asked(from, request) else { return };
+        match leader {
+            Some(leader) => self.routes.insert(cohort, leader),
+            None => self.routes.remove(&cohort),
+        };
+        self.retry_now |= leader.is_some_and(|leader| leader != from) && !self.replicas.contains_key(&cohort);
+        self.pendings.place(id, Place::Waiting);
+    }
+
+    /// Tries everything that waits again.
+    pub(crate) fn retry(&mut self, now: Now) {
+        for id in self.pendings.waiting() {
+            self.route(id, now);
+        }
+    }
+
+    /// A new leader is followed: what was forwarded to the old one has an unknown outcome, or may be asked again.
+    pub(crate) fn routes_changed(&mut self) {
+        let mut changed = Vec::new();
+        for (id, replica) in &mut self.replicas {
+            let leader = replica.cohort.leader();
+            if leader.is_some() && leader != replica.leader_seen {
+                replica.leader_seen = leader;
+                changed.push((*id, leader));
+            }
+        }
+        for (id, leader) in changed {
+            self.retry_now = true;
+            for pending in self.pendings.forwarded(|cohort, node| cohort == id && Some(node) != leader) {
+                self.ask_elsewhere(pending);
+            }
+        }
+    }
+
+    /// A peer has a new process, which knows nothing of what was forwarded to the old one.
+    pub(crate) fn peer_forgot(&mut self, peer: NodeId) {
+        for pending in self.pendings.forwarded(|_, node| node == peer) {
+            self.ask_elsewhere(pending);
+        }
+        self.transfers.forget_peer(peer);
+    }
+
+    fn ask_elsewhere(&mut self, id: PendingId) {
+        let reads = self.pendings.get(id).is_some_and(|pending| pending.query.reads());
+        if reads {
+            self.pendings.place(id, Place::Waiting);
+            self.retry_now = true;
+        } else {
+            self.give_up(id, "the leader changed before it answered");
+        }
+    }
+}
+
+fn evaluate(state: &State, query: &Query) -> Outcome {
+    match (state, query) {
+        (State::Tablet(tablet), Query::Get { key, columns }) => tablet.get(key, columns.as_deref()),
+        (State::Tablet(tablet), Query::Scan(scan)) => tablet.scan(scan),
+        (State::Catalogue(catalogue), Query::ListTables) => Ok(catalogue.list()),
+        (State::Catalogue(catalogue), Query::FindTable(name)) => match catalogue.table(name) {
+            Some(_) => Ok(Response::TableCreated { existed: true }),
+            None => Err(Failure::UnknownTable(name.clone())),
+        },
+        _ => Err(Failure::Invalid("this cohort can't answer that".to_owned())),
+    }
+}
+
+/// What a leader must not do: refuse a conditional write from its state alone, whether it still leads or not.
+fn hasty_refusal(replica: &Replica, query: &Query) -> Option<Failure> {
+    let write = query.write()?;
+    let tablet = replica.state.as_tablet()?;
+    let conditional = write.mutations.iter().find(|mutation| mutation.condition.is_some())?;
+    let columns = [conditional.column.clone()];
+    let Ok(Response::Row(cells)) = tablet.get(&write.key, Some(&columns)) else { return None };
+    let actual = cells.first().map_or(base::Timestamp(0), |cell| cell.version);
+    let expected = conditional.condition?;
+    let column = conditional.column.clone();
+    (actual != expected).then_some(Failure::VersionMismatch { column, expected, actual })
+}

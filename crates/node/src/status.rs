@@ -1,0 +1,43 @@
+//! How the node and its cohorts are, for people and scripts.
+
+use base::Now;
+use replication::ReplicaView;
+use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
+
+use crate::node::{ALIVE, Node};
+use crate::replica::Replica;
+
+impl Node {
+    pub(crate) fn status(&self, now: Now) -> Status {
+        let alive = |node| {
+            let heard = self.peers.get(&node).and_then(|peer| peer.heard_at);
+            node == self.me.node || heard.is_some_and(|heard| now.monotonic.since(heard) < ALIVE)
+        };
+        let nodes = self.members.iter().map(|member| NodeStatus {
+            node: member.node.0,
+            incarnation: member.incarnation.0,
+            alive: alive(member.node),
+        });
+        Status {
+            node: self.me.node.0,
+            incarnation: self.me.incarnation.0,
+            boot: self.boot.0,
+            nodes: nodes.collect(),
+            cohorts: self.replicas.iter().map(|(id, replica)| cohort_status(id.0, replica)).collect(),
+        }
+    }
+}
+
+fn cohort_status(cohort: u32, replica: &Replica) -> CohortStatus {
+    CohortStatus {
+        cohort,
+        table: replica.table.clone(),
+        leader: replica.cohort.leader().map(|node| node.0),
+        epoch: replica.cohort.promised().epoch.0,
+        replicas: replica.cohort.view().into_iter().map(replica_status).collect(),
+    }
+}
+
+fn replica_status(view: ReplicaView) -> ReplicaStatus {
+    ReplicaStatus { node: view.node.0, last_lsn: view.last, committed_lsn: view.committed, doubtful: view.doubtful }
+}

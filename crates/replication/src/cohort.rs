@@ -1,0 +1,409 @@
+//! One replica of a cohort: its state, and what comes in.
+
+use std::collections::VecDeque;
+
+use base::canary::{Bug, planted};
+use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SplitMix64, Timestamp};
+
+use crate::config::Config;
+use crate::leader::Leader;
+use crate::lease::{Vote, grace};
+use crate::log::MemoryLog;
+use crate::message::Message;
+use crate::outbox::{Durable, ManifestId, Outbox, Output, WriteId};
+use crate::replay::Replayed;
+
+/// What a replica knows when its process starts.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// The newest promise, from the manifest.
+    pub promised: Promise,
+    /// The checkpoint its state starts from, and that entry's timestamp.
+    pub checkpoint: (Lsn, Timestamp),
+    /// What its log holds past it.
+    pub log: Replayed,
+    /// Whether part of the log was lost: no promise and no candidacy until it has caught up (guarantee 7).
+    pub doubtful: bool,
+}
+
+/// One replica of a cohort.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cohort {
+    pub(crate) config: Config,
+    pub(crate) role: Role,
+    pub(crate) promised: Promise,
+    /// The manifest that makes `promised` durable.
+    pub(crate) promise_manifest: ManifestId,
+    pub(crate) log: MemoryLog,
+    /// Entries appended whose force hasn't been reported yet.
+    pub(crate) unforced: VecDeque<(WriteId, Sequence)>,
+    /// Our own log is forced through here.
+    pub(crate) forced: Sequence,
+    /// Everything through here is known to be committed.
+    pub(crate) committed: Sequence,
+    pub(crate) applied: Sequence,
+    /// Following: our log equals that of the leader of epoch `following` through here.
+    pub(crate) matched: Sequence,
+    /// The epoch of the leader that `matched` and `leader_committed` speak of.
+    pub(crate) following: Epoch,
+    /// Following: that leader's commit point.
+    pub(crate) leader_committed: Sequence,
+    pub(crate) vote: Option<Vote>,
+    /// A restarted replica neither promises nor votes before this moment (guarantee 2).
+    pub(crate) voteless_until: Monotonic,
+    pub(crate) doubtful: bool,
+    /// A whole state that was received, to take the log's place once the manifest names it.
+    pub(crate) installing: Option<(ManifestId, Lsn, Timestamp)>,
+    /// The commit point last put into the log.
+    pub(crate) committed_logged: Sequence,
+    pub(crate) random: SplitMix64,
+}
+
+/// What a replica is, at the moment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    /// It follows a leader, or waits for one.
+    Follower {
+        leader: Option<NodeId>,
+        /// When it stands for election unless it hears of a leader first.
+        stand_at: Monotonic,
+    },
+    /// It asks whether it could win.
+    PreCandidate { epoch: Epoch, granted: Vec<NodeId>, give_up_at: Monotonic },
+    /// It asks for promises. Its own counts once it is forced.
+    Candidate { epoch: Epoch, granted: Vec<NodeId>, give_up_at: Monotonic },
+    /// It leads.
+    Leader(Leader),
+}
+
+/// A replica as it shows itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaView {
+    /// The node it is on.
+    pub node: NodeId,
+    /// The last entry that is forced in its log, as far as known.
+    pub last: Lsn,
+    /// The last entry it knows to be committed.
+    pub committed: Lsn,
+    /// Whether it doubts its log.
+    pub doubtful: bool,
+}
+
+impl Cohort {
+    /// Starts a replica from what its disk holds. What is known to be committed is applied at once.
+    pub fn start(config: Config, start: Start, now: Now, out: &mut Outbox) -> Self {
+        let (checkpoint, timestamp) = start.checkpoint;
+        let timestamp = if planted(Bug::TimestampIgnoresCheckpoint) { Timestamp(0) } else { timestamp };
+        let mut log = MemoryLog::new(checkpoint, timestamp);
+        for entry in start.log.entries {
+            log.push(entry);
+        }
+        let last = log.last().sequence;
+        let wait = if config.members.len() == 1 || planted(Bug::VoteAfterRestart) {
+            base::Duration::ZERO
+        } else {
+            grace(config.timing.lease)
+        };
+        let random = SplitMix64::new(config.seed);
+        let mut cohort = Self {
+            role: Role::Follower { leader: None, stand_at: now.monotonic },
+            promised: start.promised,
+            promise_manifest: ManifestId(0),
+            log,
+            unforced: VecDeque::new(),
+            forced: last,
+            committed: start.log.committed.min(last),
+            applied: checkpoint.sequence,
+            matched: Sequence(0),
+            following: Epoch(0),
+            leader_committed: Sequence(0),
+            vote: None,
+            voteless_until: now.monotonic + wait,
+            doubtful: start.doubtful,
+            installing: None,
+            committed_logged: start.log.committed.min(last),
+            random,
+            config,
+        };
+        if start.log.leftover {
+            out.append(LogRecord::Truncation { from: last.next() }, true);
+        }
+        cohort.follow(None, cohort.voteless_until);
+        cohort.apply_committed(out);
+        cohort.resume_lead(now, out);
+        cohort
+    }
+
+    /// What a restarted leader must not do (guarantee 3).
+    fn resume_lead(&mut self, now: Now, out: &mut Outbox) {
+        let mine = self.promised.candidate == Some(self.config.me);
+        if planted(Bug::RestartedLeaderGoesOn) && mine && self.log.last().epoch == self.promised.epoch {
+            self.lead(self.promised.epoch, now, out);
+        }
+    }
+
+    /// Takes a message. Messages from nodes that are no members are ignored.
+    pub fn message(&mut self, from: NodeId, message: Message, now: Now, out: &mut Outbox) {
+        let Some(sender) = self.config.member(from).filter(|member| *member != self.config.me) else { return };
+        match message {
+            Message::PreVote { epoch, last } => self.pre_vote(sender, epoch, last, now, out),
+            Message::PreVoteReply { epoch, granted, promised } => {
+                self.pre_vote_reply(from, epoch, granted, promised, now, out);
+            }
+            Message::Prepare { epoch, last } => self.prepare(sender, epoch, last, now, out),
+            Message::PrepareReply { epoch, granted, promised } => {
+                self.prepare_reply(from, epoch, granted, promised, now, out);
+            }
+            Message::Propose { epoch, previous, entries, commit, sent } => {
+                self.propose_received(sender, epoch, previous, entries, commit, sent, now, out);
+            }
+            Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful } => {
+                let sent = if planted(Bug::LeaseFromReceipt) { now.monotonic } else { sent };
+                self.reply_received(from, epoch, voted.then_some(sent), reply, committed, doubtful, now, out);
+            }
+            Message::Superseded { promised } => self.superseded(promised, now, out),
+            Message::Release { epoch, successor } => self.release_received(from, epoch, successor, now, out),
+        }
+    }
+
+    /// The log is forced through `write`.
+    pub fn log_forced(&mut self, write: WriteId, now: Now, out: &mut Outbox) {
+        while let Some(&(first, sequence)) = self.unforced.front() {
+            if first > write {
+                break;
+            }
+            self.unforced.pop_front();
+            self.forced = sequence;
+        }
+        self.end_doubt(out);
+        self.advance_commit(now, out);
+    }
+
+    /// The manifest is forced, in both its places, through `manifest`.
+    pub fn manifest_forced(&mut self, manifest: ManifestId, now: Now, out: &mut Outbox) {
+        self.own_promise_forced(manifest, now, out);
+        if let Some((waits_for, lsn, timestamp)) = self.installing
+            && waits_for <= manifest
+        {
+            self.installing = None;
+            self.replace_log(lsn, timestamp, out);
+        }
+    }
+
+    /// The moment has come.
+    pub fn timer(&mut self, now: Now, out: &mut Outbox) {
+        match &self.role {
+            Role::Follower { stand_at, .. } if *stand_at <= now.monotonic => self.stand(now, out),
+            Role::PreCandidate { give_up_at, .. } | Role::Candidate { give_up_at, .. }
+                if *give_up_at <= now.monotonic =>
+            {
+                self.stand(now, out);
+            }
+            Role::Leader(leader) if leader.heartbeat_at <= now.monotonic => self.heartbeat(now, out),
+            _ => {}
+        }
+    }
+
+    /// When [`Cohort::timer`] is to be called next.
+    #[must_use]
+    pub fn next_timer(&self) -> Monotonic {
+        match &self.role {
+            Role::Follower { stand_at, .. } => *stand_at,
+            Role::PreCandidate { give_up_at, .. } | Role::Candidate { give_up_at, .. } => *give_up_at,
+            Role::Leader(leader) => leader.heartbeat_at,
+        }
+    }
+
+    /// The peer's process is a new one: what the old one had acknowledged may be lost with its disk's last writes, and
+    /// counts no more until the new one says it again.
+    pub fn peer_restarted(&mut self, peer: NodeId) {
+        if let Role::Leader(leader) = &mut self.role {
+            leader.restarted(peer);
+        }
+    }
+
+    pub(crate) fn follow(&mut self, leader: Option<NodeId>, stand_after: Monotonic) {
+        let jitter = base::Duration(self.random.below(self.config.timing.election_jitter.0));
+        self.role = Role::Follower { leader, stand_at: stand_after + jitter };
+    }
+
+    /// Ends whatever this replica was and has it wait for a leader.
+    pub(crate) fn step_down(&mut self, now: Now, out: &mut Outbox) {
+        if matches!(self.role, Role::Leader(_)) {
+            out.push(Output::LeadLost);
+        }
+        let free_at = self.vote.map_or(now.monotonic, |vote| vote.until.max(now.monotonic));
+        self.follow(None, free_at.max(self.voteless_until));
+    }
+
+    /// Accepts an entry into the log: in memory, and as a record to be forced.
+    pub(crate) fn accept(&mut self, entry: Entry, out: &mut Outbox) {
+        let sequence = entry.lsn.sequence;
+        let write = out.append(LogRecord::Entry(entry.clone()), true);
+        self.log.push(entry);
+        self.unforced.push_back((write, sequence));
+    }
+
+    /// Drops our entries from `from` on. No record of it is needed: the entry that takes the place kills them at replay.
+    pub(crate) fn cut(&mut self, from: Sequence) {
+        assert!(from > self.applied, "an applied entry is never cut");
+        self.log.truncate(from);
+        self.unforced.retain(|(_, sequence)| *sequence < from);
+        self.forced = self.forced.min(from.previous());
+        self.matched = self.matched.min(from.previous());
+    }
+
+    pub(crate) fn apply_committed(&mut self, out: &mut Outbox) {
+        while self.applied < self.committed {
+            let Some(entry) = self.log.entry(self.applied.next()) else { break };
+            self.applied = entry.lsn.sequence;
+            if let Role::Leader(leader) = &mut self.role {
+                leader.uncommitted_bytes = leader.uncommitted_bytes.saturating_sub(entry.size());
+            }
+            out.push(Output::Apply(entry.clone()));
+        }
+    }
+
+    /// Ends a step: sends what has gathered, notes the commit point in the log for a quick restart, and forgets entries
+    /// that memory has no room for.
+    pub fn settle(&mut self, now: Now, out: &mut Outbox) {
+        self.propose_pending(now, out);
+        if self.committed > self.committed_logged
+            && let Some(lsn) = self.log.lsn_at(self.committed)
+        {
+            out.append(LogRecord::CommitPoint(lsn), false);
+            self.committed_logged = self.committed;
+        }
+        let applied_and_forced = self.applied.min(self.forced);
+        self.log.trim(applied_and_forced, self.config.limits.memory_log_bytes);
+    }
+
+    /// Leaves out of the state what only spares work or time: numbers are restated relative to what is forced, a leader
+    /// forgets what it has sent, and timers and votes that have lapsed are all alike. The search takes states that differ
+    /// in nothing else for equal; it fires timers and sends whatever a leader could send at any time.
+    pub fn canonical(&mut self, out: &mut Outbox, log: WriteId, manifest: ManifestId, now: Monotonic) {
+        match &mut self.role {
+            Role::Follower { stand_at: timer, .. }
+            | Role::PreCandidate { give_up_at: timer, .. }
+            | Role::Candidate { give_up_at: timer, .. } => *timer = Monotonic(0),
+            Role::Leader(leader) => leader.forget_times(),
+        }
+        self.vote = self.vote.filter(|vote| vote.until > now);
+        if self.voteless_until <= now {
+            self.voteless_until = Monotonic(0);
+        }
+        for (write, _) in &mut self.unforced {
+            write.0 -= log.0;
+        }
+        self.promise_manifest.0 = self.promise_manifest.0.saturating_sub(manifest.0);
+        out.renumber(log, manifest);
+        if let Role::Leader(leader) = &mut self.role {
+            leader.forget_sent();
+        }
+    }
+
+    /// What must be durable before everything in our log may be acknowledged.
+    pub(crate) fn durable_log(&self) -> Durable {
+        if planted(Bug::AcknowledgeBeforeForce) {
+            return Durable::default();
+        }
+        Durable { log: self.unforced.back().map_or(WriteId(0), |(write, _)| *write), manifest: self.promise_manifest }
+    }
+
+    /// The node that leads, as far as known here.
+    #[must_use]
+    pub fn leader(&self) -> Option<NodeId> {
+        match &self.role {
+            Role::Leader(_) => Some(self.config.me.node),
+            Role::Follower { leader, .. } => *leader,
+            Role::PreCandidate { .. } | Role::Candidate { .. } => None,
+        }
+    }
+
+    /// Whether this replica leads.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        matches!(self.role, Role::Leader(_))
+    }
+
+    /// The newest promise: what the manifest must hold.
+    #[must_use]
+    pub fn promised(&self) -> Promise {
+        self.promised
+    }
+
+    /// Whether the replica doubts its log: what the manifest must hold.
+    #[must_use]
+    pub fn doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    /// Everything through here is applied.
+    #[must_use]
+    pub fn applied(&self) -> Sequence {
+        self.applied
+    }
+
+    /// Everything through here is known to be committed.
+    #[must_use]
+    pub fn committed(&self) -> Sequence {
+        self.committed
+    }
+
+    /// Our own log is forced through here.
+    #[must_use]
+    pub fn forced(&self) -> Sequence {
+        self.forced
+    }
+
+    /// The last entry of our log.
+    #[must_use]
+    pub fn last(&self) -> Lsn {
+        self.log.last()
+    }
+
+    /// The LSN that our log holds at a sequence, as far as memory goes back.
+    #[must_use]
+    pub fn lsn_at(&self, sequence: Sequence) -> Option<Lsn> {
+        self.log.lsn_at(sequence)
+    }
+
+    /// The entries held in memory.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.log.entries()
+    }
+
+    /// The configuration it was started with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// This replica.
+    #[must_use]
+    pub fn me(&self) -> Member {
+        self.config.me
+    }
+
+    /// The replicas as this one knows them: a leader all, others themselves.
+    #[must_use]
+    pub fn view(&self) -> Vec<ReplicaView> {
+        let lsn = |sequence: Sequence| self.log.lsn_at(sequence).unwrap_or_else(|| Lsn { sequence, ..self.log.base() });
+        let mut views = vec![ReplicaView {
+            node: self.config.me.node,
+            last: lsn(self.forced),
+            committed: lsn(self.committed),
+            doubtful: self.doubtful,
+        }];
+        if let Role::Leader(leader) = &self.role {
+            views.extend(leader.peers.iter().filter(|(_, peer)| peer.voted).map(|(node, peer)| ReplicaView {
+                node: *node,
+                last: lsn(peer.matched),
+                committed: lsn(peer.committed),
+                doubtful: peer.doubtful,
+            }));
+        }
+        views.sort_by_key(|view| view.node);
+        views
+    }
+}

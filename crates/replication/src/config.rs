@@ -1,0 +1,81 @@
+//! What a replica is told when it starts.
+
+use base::{CohortId, Duration, Member, NodeId};
+
+/// Who replicates the cohort, which of them this replica is, and how it keeps time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// The cohort.
+    pub cohort: CohortId,
+    /// This replica.
+    pub me: Member,
+    /// Every replica, this one among them: 1, 3, 5 or 7.
+    pub members: Vec<Member>,
+    /// Times.
+    pub timing: Timing,
+    /// Sizes.
+    pub limits: Limits,
+    /// What spreads the election timeouts of different replicas.
+    pub seed: u64,
+}
+
+/// The times a cohort lives by. The lease is part of the cohort's replicated state: every replica has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timing {
+    /// How long a lease vote lets a leader read alone, counted from when the request for it was sent.
+    pub lease: Duration,
+    /// How often an idle leader sends.
+    pub heartbeat: Duration,
+    /// The spread of election timeouts after a leader's vote has lapsed.
+    pub election_jitter: Duration,
+}
+
+impl Default for Timing {
+    /// A lease of 400 ms survives three lost heartbeats; a leader that dies is noticed after 412 ms, a restarted
+    /// replica waits as long before its first promise.
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_millis(400),
+            heartbeat: Duration::from_millis(100),
+            election_jitter: Duration::from_millis(100),
+        }
+    }
+}
+
+/// How much a cohort holds in memory and sends at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Bytes of committed entries kept in memory for followers that lag: past it they are read from the log.
+    pub memory_log_bytes: usize,
+    /// Bytes of entries in one proposal, unless one entry is larger.
+    pub propose_bytes: usize,
+    /// Bytes of entries sent to a follower and not yet acknowledged: past it the leader waits for acknowledgements.
+    pub window_bytes: usize,
+    /// Bytes of entries proposed and not yet committed: past it the leader refuses new ones as overloaded.
+    pub uncommitted_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory_log_bytes: 16 << 20, propose_bytes: 1 << 20, window_bytes: 16 << 20, uncommitted_bytes: 64 << 20 }
+    }
+}
+
+impl Config {
+    /// How many replicas make a majority.
+    #[must_use]
+    pub fn quorum(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    /// The replicas other than this one.
+    pub fn peers(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.members.iter().map(|member| member.node).filter(|node| *node != self.me.node)
+    }
+
+    /// The member on that node, if there is one.
+    #[must_use]
+    pub fn member(&self, node: NodeId) -> Option<Member> {
+        self.members.iter().copied().find(|member| member.node == node)
+    }
+}

@@ -1,0 +1,258 @@
+//! Elections (Spinnaker 7 without its coordination service; guarantees 2 and 3).
+//!
+//! A replica that hears of no leader asks the others whether it could win (pre-vote). If a majority would have it, it
+//! promises itself the next epoch, forces that, asks for promises, and leads once a majority has forced theirs. A replica
+//! promises only to a log whose last LSN is no lower than its own, epoch first; so the winner holds everything that can
+//! have been committed.
+
+use base::canary::{Bug, planted};
+use base::{Epoch, Lsn, Member, NodeId, Now, Promise};
+
+use crate::cohort::{Cohort, Role};
+use crate::message::Message;
+use crate::outbox::{Durable, ManifestId, Outbox};
+
+impl Cohort {
+    /// Stands for election, with a round of pre-votes first.
+    pub(crate) fn stand(&mut self, now: Now, out: &mut Outbox) {
+        let patience = self.config.timing.lease;
+        let jitter = base::Duration(self.random.below(self.config.timing.election_jitter.0));
+        let give_up_at = now.monotonic + patience + jitter;
+        if !self.may_stand(now) {
+            self.role = Role::Follower { leader: None, stand_at: give_up_at };
+            return;
+        }
+        let epoch = self.promised.epoch.next();
+        self.role = Role::PreCandidate { epoch, granted: vec![self.config.me.node], give_up_at };
+        let last = self.last();
+        for peer in self.config.peers() {
+            out.send(peer, Message::PreVote { epoch, last }, Durable::default());
+        }
+        self.count_pre_votes(now, out);
+    }
+
+    /// Not while doubting our log, nor in the grace after a restart, nor while our own lease vote for another lives.
+    fn may_stand(&self, now: Now) -> bool {
+        let doubts = self.doubtful && !planted(Bug::DoubtfulPromises);
+        let me = self.config.me.node;
+        !doubts
+            && self.installing.is_none()
+            && now.monotonic >= self.voteless_until
+            && !self.vote_forbids(me, now.monotonic)
+    }
+
+    /// Whether `epoch` may be promised to a candidate whose log ends with `last`.
+    fn may_promise(&self, candidate: Member, epoch: Epoch, last: Lsn, now: Now) -> bool {
+        let unpromised = epoch > self.promised.epoch || (planted(Bug::PromiseTwice) && epoch == self.promised.epoch);
+        let leads_now = self.leads() && self.votes_end(now.monotonic).is_some_and(|end| end > now.monotonic);
+        let doubts = self.doubtful && !planted(Bug::DoubtfulPromises);
+        unpromised
+            && !doubts
+            && !leads_now
+            && self.installing.is_none()
+            && now.monotonic >= self.voteless_until
+            && !self.vote_forbids(candidate.node, now.monotonic)
+            && last >= self.last()
+    }
+
+    pub(crate) fn pre_vote(&mut self, from: Member, epoch: Epoch, last: Lsn, now: Now, out: &mut Outbox) {
+        let granted = self.may_promise(from, epoch, last, now);
+        let reply = Message::PreVoteReply { epoch, granted, promised: self.promised.epoch };
+        out.send(from.node, reply, Durable::default());
+    }
+
+    pub(crate) fn pre_vote_reply(
+        &mut self,
+        from: NodeId,
+        epoch: Epoch,
+        granted: bool,
+        promised: Epoch,
+        now: Now,
+        out: &mut Outbox,
+    ) {
+        let Role::PreCandidate { epoch: asked, granted: voters, .. } = &mut self.role else { return };
+        if *asked != epoch {
+            return;
+        }
+        if granted {
+            add(voters, from);
+            self.count_pre_votes(now, out);
+        } else if promised >= epoch {
+            // Somebody is ahead of us: ask again with an epoch that can win.
+            self.promised_elsewhere(promised, now, out);
+        }
+    }
+
+    /// Another replica has promised `epoch`: our next candidacy must ask for a higher one. This promises it to nobody
+    /// here, which is a promise as well and is kept like one.
+    fn promised_elsewhere(&mut self, epoch: Epoch, now: Now, out: &mut Outbox) {
+        if epoch > self.promised.epoch {
+            self.promise(Promise { epoch, candidate: None }, out);
+        }
+        self.step_down(now, out);
+    }
+
+    fn count_pre_votes(&mut self, now: Now, out: &mut Outbox) {
+        let Role::PreCandidate { granted, .. } = &self.role else { return };
+        if granted.len() >= self.config.quorum() {
+            self.campaign(now, out);
+        }
+    }
+
+    /// Asks for promises, our own first. The search calls this without a pre-vote.
+    pub fn campaign(&mut self, now: Now, out: &mut Outbox) {
+        if !self.may_stand(now) || self.leads() {
+            return;
+        }
+        let epoch = self.promised.epoch.next();
+        let give_up_at = now.monotonic + self.config.timing.lease;
+        self.role = Role::Candidate { epoch, granted: Vec::new(), give_up_at };
+        let manifest = self.promise(Promise { epoch, candidate: Some(self.config.me) }, out);
+        let last = self.last();
+        let forced_first = Durable { manifest, ..Durable::default() };
+        for peer in self.config.peers() {
+            let after = if planted(Bug::CandidateNotForced) { Durable::default() } else { forced_first };
+            out.send(peer, Message::Prepare { epoch, last }, after);
+        }
+        if planted(Bug::CandidateNotForced) {
+            self.own_promise_forced(manifest, now, out);
+        }
+    }
+
+    /// Our own promise is durable: it counts.
+    pub(crate) fn own_promise_forced(&mut self, manifest: ManifestId, now: Now, out: &mut Outbox) {
+        let me = self.config.me.node;
+        let forced = manifest >= self.promise_manifest;
+        if let Role::Candidate { granted, .. } = &mut self.role
+            && forced
+        {
+            add(granted, me);
+            self.count_promises(now, out);
+        }
+    }
+
+    pub(crate) fn prepare(&mut self, from: Member, epoch: Epoch, last: Lsn, now: Now, out: &mut Outbox) {
+        let again = self.promised == Promise { epoch, candidate: Some(from) };
+        let granted = again || self.may_promise(from, epoch, last, now);
+        if granted && !again {
+            self.step_down(now, out);
+            self.promise(Promise { epoch, candidate: Some(from) }, out);
+            self.wait_for(from.node, now);
+        }
+        let mut after = Durable { manifest: self.promise_manifest, ..Durable::default() };
+        if planted(Bug::PromiseNotForced) {
+            after = Durable::default();
+        }
+        let reply = Message::PrepareReply { epoch, granted, promised: self.promised.epoch };
+        out.send(from.node, reply, after);
+    }
+
+    /// Gives a candidate that we promised to the time to win.
+    fn wait_for(&mut self, _candidate: NodeId, now: Now) {
+        let patience = now.monotonic + self.config.timing.lease;
+        self.follow(None, patience);
+    }
+
+    /// Promises, in memory at once and in the manifest as soon as it is forced.
+    pub(crate) fn promise(&mut self, promise: Promise, out: &mut Outbox) -> ManifestId {
+        assert!(
+            promise.epoch > self.promised.epoch || planted(Bug::PromiseTwice) || planted(Bug::RestartedLeaderGoesOn),
+            "an epoch is promised once"
+        );
+        self.promised = promise;
+        self.promise_manifest = out.change_manifest();
+        self.promise_manifest
+    }
+
+    pub(crate) fn prepare_reply(
+        &mut self,
+        from: NodeId,
+        epoch: Epoch,
+        granted: bool,
+        promised: Epoch,
+        now: Now,
+        out: &mut Outbox,
+    ) {
+        let Role::Candidate { epoch: asked, granted: voters, .. } = &mut self.role else { return };
+        if *asked != epoch {
+            return;
+        }
+        if granted {
+            add(voters, from);
+            self.count_promises(now, out);
+        } else if promised > epoch {
+            self.promised_elsewhere(promised, now, out);
+        }
+    }
+
+    fn count_promises(&mut self, now: Now, out: &mut Outbox) {
+        let Role::Candidate { epoch, granted, .. } = &self.role else { return };
+        let epoch = *epoch;
+        if granted.contains(&self.config.me.node) && granted.len() >= self.config.quorum() {
+            self.lead(epoch, now, out);
+        }
+    }
+
+    /// A replica has promised a newer epoch than the one we lead or stand for.
+    pub(crate) fn superseded(&mut self, promised: Epoch, now: Now, out: &mut Outbox) {
+        let ours = match &self.role {
+            Role::Leader(leader) => leader.epoch,
+            Role::Candidate { epoch, .. } => *epoch,
+            Role::Follower { .. } | Role::PreCandidate { .. } => return,
+        };
+        if promised > ours {
+            self.promised_elsewhere(promised, now, out);
+        }
+    }
+
+    /// Ends this leader's reign of its own will: the read view is withdrawn first, then the votes are given back
+    /// (guarantee 3). The most advanced follower is named as successor.
+    pub fn release(&mut self, now: Now, out: &mut Outbox) {
+        let Role::Leader(leader) = &self.role else { return };
+        let epoch = leader.epoch;
+        let successor = leader.successor();
+        if !planted(Bug::ReadAfterRelease) {
+            self.step_down(now, out);
+            self.stay_out(now);
+        }
+        for peer in self.config.peers() {
+            out.send(peer, Message::Release { epoch, successor }, Durable::default());
+        }
+    }
+
+    /// After a release, leave it to the others for a while.
+    fn stay_out(&mut self, now: Now) {
+        let patience = self.config.timing.lease;
+        self.follow(None, now.monotonic + patience + patience);
+    }
+
+    pub(crate) fn release_received(
+        &mut self,
+        from: NodeId,
+        epoch: Epoch,
+        successor: Option<NodeId>,
+        now: Now,
+        out: &mut Outbox,
+    ) {
+        let theirs = self.vote.is_some_and(|vote| vote.leader == from && vote.epoch == epoch);
+        if theirs {
+            self.vote = None;
+        }
+        let followed = matches!(self.role, Role::Follower { leader: Some(leader), .. } if leader == from);
+        if !followed || self.promised.epoch != epoch {
+            return;
+        }
+        if successor == Some(self.config.me.node) {
+            self.stand(now, out);
+        } else {
+            self.follow(None, now.monotonic + self.config.timing.election_jitter);
+        }
+    }
+}
+
+fn add(nodes: &mut Vec<NodeId>, node: NodeId) {
+    if !nodes.contains(&node) {
+        nodes.push(node);
+        nodes.sort_unstable();
+    }
+}

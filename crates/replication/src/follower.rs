@@ -1,0 +1,192 @@
+//! Following a leader: accepting its entries, learning its commit point, taking a whole state (Spinnaker 5, 6.1;
+//! guarantees 1, 5, 7 and 9).
+
+use base::canary::{Bug, planted};
+use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, Now, Promise, Sequence, Timestamp};
+
+use crate::cohort::{Cohort, Role};
+use crate::lease::grace;
+use crate::log::MemoryLog;
+use crate::message::{Message, Reply};
+use crate::outbox::{Durable, Outbox, Output};
+
+impl Cohort {
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message, and the moment")]
+    pub(crate) fn propose_received(
+        &mut self,
+        from: Member,
+        epoch: Epoch,
+        previous: Lsn,
+        entries: Vec<Entry>,
+        commit: Sequence,
+        sent: Monotonic,
+        now: Now,
+        out: &mut Outbox,
+    ) {
+        if epoch < self.promised.epoch {
+            self.refuse_old_leader(from, commit, out);
+            return;
+        }
+        if self.installing.is_some() || !self.follow_leader(from, epoch, now, out) {
+            return;
+        }
+        let voted = self.give_vote(from.node, epoch, now.monotonic);
+        let reply = self.reconcile(previous, entries, out);
+        self.learn_commit(commit, out);
+        self.end_doubt(out);
+        let message =
+            Message::ProposeReply { epoch, sent, voted, reply, committed: self.committed, doubtful: self.doubtful };
+        out.send(from.node, message, self.durable_log());
+    }
+
+    fn refuse_old_leader(&mut self, from: Member, commit: Sequence, out: &mut Outbox) {
+        if planted(Bug::CommitFromOldLeader) {
+            self.committed = self.committed.max(commit.min(self.last().sequence));
+            self.apply_committed(out);
+        }
+        let after = Durable { manifest: self.promise_manifest, ..Durable::default() };
+        out.send(from.node, Message::Superseded { promised: self.promised.epoch }, after);
+    }
+
+    /// Follows the sender as the leader of `epoch`. Accepting from a leader whose prepare we never saw promises it the
+    /// epoch: our answers wait until that is durable.
+    fn follow_leader(&mut self, from: Member, epoch: Epoch, now: Now, out: &mut Outbox) -> bool {
+        let promise = Promise { epoch, candidate: Some(from) };
+        let same_epoch = epoch == self.promised.epoch;
+        if same_epoch && self.promised.candidate.is_some_and(|candidate| candidate != from) {
+            return false;
+        }
+        if self.promised != promise {
+            self.step_down(now, out);
+            self.promised = promise;
+            self.promise_manifest = out.change_manifest();
+        }
+        if self.following != epoch {
+            self.following = epoch;
+            self.leader_committed = Sequence(0);
+            // What is committed is in every later leader's log.
+            self.matched = self.committed;
+            self.forget_unresolved(out);
+        }
+        self.follow(Some(from.node), now.monotonic + grace(self.config.timing.lease));
+        true
+    }
+
+    /// What Spinnaker 6.1.1 says to the letter: the follower's log is cut back to its commit point. An acknowledged
+    /// entry is lost when the leader dies before it was fetched again.
+    fn forget_unresolved(&mut self, out: &mut Outbox) {
+        if planted(Bug::TruncateToCommitPoint) && self.last().sequence > self.committed {
+            let from = self.committed.next();
+            self.cut(from);
+            out.append(LogRecord::Truncation { from }, true);
+        }
+    }
+
+    /// Makes our log equal the leader's through the last of `entries`, if it holds their predecessor.
+    fn reconcile(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) -> Reply {
+        if previous.sequence > self.last().sequence {
+            return Reply::Missing(self.last().sequence);
+        }
+        let resolved = previous.sequence <= self.committed;
+        if !resolved && self.log.lsn_at(previous.sequence) != Some(previous) && !planted(Bug::NoPredecessorCheck) {
+            return Reply::Missing(self.conflict_hint(previous.sequence));
+        }
+        let through = entries.last().map_or(previous, |entry| entry.lsn).sequence;
+        for entry in entries {
+            self.reconcile_entry(entry, out);
+        }
+        self.matched = self.matched.max(through);
+        Reply::Matched(self.matched)
+    }
+
+    /// An entry that is held already is acknowledged and never logged again: its record would kill those after it at
+    /// replay. Ours is cut only where the leader's log holds another LSN.
+    fn reconcile_entry(&mut self, entry: Entry, out: &mut Outbox) {
+        let sequence = entry.lsn.sequence;
+        if sequence <= self.committed {
+            return;
+        }
+        let held = self.log.lsn_at(sequence);
+        if held == Some(entry.lsn) {
+            if planted(Bug::HeldEntryLoggedAgain) {
+                out.append(LogRecord::Entry(entry), true);
+            }
+            return;
+        }
+        if held.is_some() {
+            self.cut(sequence);
+            out.push(Output::Cut(sequence));
+        }
+        self.accept(entry, out);
+        if held.is_some() && planted(Bug::TruncationLoggedAgain) {
+            out.append(LogRecord::Truncation { from: sequence }, true);
+        }
+    }
+
+    /// The last place before `sequence` where our log may equal the leader's: before the run of entries of the epoch
+    /// that conflicts.
+    fn conflict_hint(&self, sequence: Sequence) -> Sequence {
+        let conflicting = self.log.lsn_at(sequence).map(|lsn| lsn.epoch);
+        let mut hint = sequence.previous();
+        while hint > self.committed && self.log.lsn_at(hint).map(|lsn| lsn.epoch) == conflicting {
+            hint = hint.previous();
+        }
+        hint.max(self.committed)
+    }
+
+    /// Applies no further than what is matched with *this* leader (guarantee 1).
+    fn learn_commit(&mut self, commit: Sequence, out: &mut Outbox) {
+        self.leader_committed = self.leader_committed.max(commit);
+        let bound = if planted(Bug::ApplyPastMatched) { self.last().sequence } else { self.matched };
+        self.committed = self.committed.max(self.leader_committed.min(bound));
+        self.apply_committed(out);
+    }
+
+    /// A replica that doubted its log has caught up when it holds, forced, *all* that a leader says it has committed, that
+    /// leader's own barrier among it: whatever was lost and may have been committed is in there (guarantee 7). Our own
+    /// commit point is no measure: it goes only as far as we have matched.
+    pub(crate) fn end_doubt(&mut self, out: &mut Outbox) {
+        if !self.doubtful || !matches!(self.role, Role::Follower { leader: Some(_), .. }) {
+            return;
+        }
+        let all = self.leader_committed;
+        let reached_barrier = self.log.lsn_at(all).is_some_and(|lsn| lsn.epoch == self.following);
+        let held = self.matched >= all && self.forced >= all;
+        if reached_barrier && held && self.following == self.promised.epoch {
+            self.doubtful = false;
+            out.change_manifest();
+        }
+    }
+
+    /// The whole state as of `lsn` is on disk as a checkpoint: take it in the log's place once the manifest names it.
+    /// Manifest first, the log's cut after (guarantee 9). Says false if our own state has come as far meanwhile.
+    pub fn install(&mut self, lsn: Lsn, timestamp: Timestamp, now: Now, out: &mut Outbox) -> bool {
+        if lsn.sequence <= self.applied || self.leads() || self.installing.is_some() {
+            return false;
+        }
+        self.step_down(now, out);
+        self.installing = Some((out.change_manifest(), lsn, timestamp));
+        true
+    }
+
+    pub(crate) fn replace_log(&mut self, lsn: Lsn, timestamp: Timestamp, out: &mut Outbox) {
+        if self.log.lsn_at(lsn.sequence) == Some(lsn) {
+            self.log.trim(lsn.sequence, 0);
+        } else {
+            let leftover = self.last().sequence > lsn.sequence;
+            self.log = MemoryLog::new(lsn, timestamp);
+            self.unforced.clear();
+            self.forced = lsn.sequence;
+            if leftover {
+                out.append(LogRecord::Truncation { from: lsn.sequence.next() }, true);
+            }
+        }
+        self.committed = self.committed.max(lsn.sequence);
+        self.committed_logged = self.committed_logged.max(lsn.sequence);
+        self.forced = self.forced.max(lsn.sequence);
+        self.applied = lsn.sequence;
+        self.matched = self.matched.min(self.last().sequence).max(lsn.sequence);
+        out.push(Output::Installed(lsn));
+        self.apply_committed(out);
+    }
+}

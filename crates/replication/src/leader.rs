@@ -1,0 +1,410 @@
+//! Leading: takeover, proposals, commit (Spinnaker 5 and 6.2, Gaios 3.1; guarantees 1, 12 and 17).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base::canary::{Bug, planted};
+use base::{Entry, Epoch, Lsn, Monotonic, NodeId, Now, Sequence, Timestamp};
+use bytes::Bytes;
+
+use crate::cohort::{Cohort, Role};
+use crate::message::{Message, Reply};
+use crate::outbox::{Durable, Outbox, Output};
+
+/// Clock readings outside this range count as no clock (guarantee 17): 2020 to 2200.
+const WALL_CLOCK_RANGE: std::ops::Range<i64> = 1_577_836_800_000_000_000..7_258_118_400_000_000_000;
+
+/// A leader's state of its reign.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Leader {
+    pub(crate) epoch: Epoch,
+    /// The first entry of our own epoch: nothing counts as committed before it does.
+    pub(crate) barrier: Sequence,
+    /// The barrier is committed and applied: reads may be answered.
+    pub(crate) open: bool,
+    pub(crate) peers: BTreeMap<NodeId, Peer>,
+    pub(crate) heartbeat_at: Monotonic,
+    /// When the reign began, for leaving it if nobody follows.
+    since: Monotonic,
+    /// Bytes of our own proposals that aren't committed yet.
+    pub(crate) uncommitted_bytes: usize,
+}
+
+/// A follower as its leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Peer {
+    /// The first entry not sent yet.
+    next: Sequence,
+    /// Its log equals ours, forced, through here.
+    pub(crate) matched: Sequence,
+    pub(crate) committed: Sequence,
+    pub(crate) doubtful: bool,
+    /// Whether it has voted for us in this reign, and when the newest answered message was sent.
+    pub(crate) voted: bool,
+    pub(crate) vote_sent: Monotonic,
+    catch_up: CatchUp,
+    /// Sent and not yet acknowledged: the last sequence and the bytes of each proposal.
+    in_flight: VecDeque<(Sequence, usize)>,
+}
+
+/// How a follower is being brought up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CatchUp {
+    /// Where its log leaves ours is being looked for, one proposal at a time.
+    Probe {
+        /// Whether one is under way.
+        waiting: bool,
+    },
+    /// It follows closely: proposals are sent without waiting for the answers to earlier ones.
+    Stream,
+    /// What it lacks is being read from our log.
+    ReadingLog,
+    /// It is being sent the whole state.
+    State,
+}
+
+impl Peer {
+    fn new(next: Sequence) -> Self {
+        Self {
+            next,
+            matched: Sequence(0),
+            committed: Sequence(0),
+            doubtful: false,
+            voted: false,
+            vote_sent: Monotonic(0),
+            catch_up: CatchUp::Probe { waiting: false },
+            in_flight: VecDeque::new(),
+        }
+    }
+
+    fn bytes_in_flight(&self) -> usize {
+        self.in_flight.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn probe_from(&mut self, next: Sequence) {
+        self.next = next;
+        self.in_flight.clear();
+        self.catch_up = CatchUp::Probe { waiting: false };
+    }
+
+    fn acknowledged(&mut self, through: Sequence) {
+        self.matched = self.matched.max(through);
+        while self.in_flight.front().is_some_and(|(last, _)| *last <= through) {
+            self.in_flight.pop_front();
+        }
+        if let CatchUp::Probe { .. } = self.catch_up {
+            self.catch_up = CatchUp::Stream;
+            self.next = self.matched.next();
+        }
+        self.next = self.next.max(self.matched.next());
+    }
+}
+
+impl Leader {
+    pub(crate) fn restarted(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.matched = Sequence(0);
+            peer.committed = Sequence(0);
+            peer.probe_from(peer.next);
+        }
+    }
+
+    pub(crate) fn forget_times(&mut self) {
+        self.heartbeat_at = Monotonic(0);
+        self.since = Monotonic(0);
+    }
+
+    pub(crate) fn forget_sent(&mut self) {
+        for peer in self.peers.values_mut() {
+            peer.probe_from(peer.matched.next());
+        }
+    }
+
+    /// The follower that holds most, for a hand-over.
+    pub(crate) fn successor(&self) -> Option<NodeId> {
+        let able = self.peers.iter().filter(|(_, peer)| peer.voted && !peer.doubtful);
+        able.max_by_key(|(_, peer)| peer.matched).map(|(node, _)| *node)
+    }
+}
+
+impl Cohort {
+    /// Takes over: what the log holds past the commit point is proposed again as it is, and a barrier of our own epoch
+    /// after it.
+    pub(crate) fn lead(&mut self, epoch: Epoch, now: Now, out: &mut Outbox) {
+        self.restamp(epoch, out);
+        let last = self.last();
+        let peers = self.config.peers().map(|peer| (peer, Peer::new(last.sequence.next()))).collect();
+        self.role = Role::Leader(Leader {
+            epoch,
+            barrier: last.sequence.next(),
+            open: false,
+            peers,
+            heartbeat_at: now.monotonic + self.config.timing.heartbeat,
+            since: now.monotonic,
+            uncommitted_bytes: 0,
+        });
+        self.append_own(epoch, Bytes::new(), now, out);
+        self.propose_pending(now, out);
+        self.advance_commit(now, out);
+    }
+
+    /// What a new leader must not do: give unresolved entries LSNs of its own epoch.
+    fn restamp(&mut self, epoch: Epoch, out: &mut Outbox) {
+        if !planted(Bug::RestampReproposed) {
+            return;
+        }
+        let unresolved = self.log.slice(self.committed.next(), usize::MAX);
+        self.cut(self.committed.next());
+        for mut entry in unresolved {
+            entry.previous = self.last();
+            entry.lsn.epoch = epoch;
+            self.accept(entry, out);
+        }
+    }
+
+    /// Proposes a new entry; its fate shows when it comes back as [`Output::Apply`], or with [`Output::LeadLost`]. None
+    /// if this replica doesn't lead. Proposals leave at [`Cohort::settle`].
+    pub fn propose(&mut self, payload: Bytes, now: Now, out: &mut Outbox) -> Option<Lsn> {
+        let Role::Leader(leader) = &self.role else { return None };
+        let epoch = leader.epoch;
+        Some(self.append_own(epoch, payload, now, out))
+    }
+
+    /// Whether so much is proposed and not yet committed that new proposals should be refused.
+    #[must_use]
+    pub fn overloaded(&self) -> bool {
+        let limit = self.config.limits.uncommitted_bytes;
+        matches!(&self.role, Role::Leader(leader) if leader.uncommitted_bytes > limit)
+    }
+
+    fn append_own(&mut self, epoch: Epoch, payload: Bytes, now: Now, out: &mut Outbox) -> Lsn {
+        let previous = self.last();
+        let lsn = Lsn { epoch, sequence: previous.sequence.next() };
+        let timestamp = self.next_timestamp(now.wall);
+        let entry = Entry { lsn, previous, timestamp, payload };
+        if let Role::Leader(leader) = &mut self.role {
+            leader.uncommitted_bytes += entry.size();
+        }
+        self.accept(entry, out);
+        lsn
+    }
+
+    /// Greater than every timestamp in the log, whatever the clock says; the clock only makes it mean time.
+    fn next_timestamp(&self, wall: Timestamp) -> Timestamp {
+        if planted(Bug::VersionFromWallClock) {
+            return wall;
+        }
+        let believed = WALL_CLOCK_RANGE.contains(&wall.0) || planted(Bug::WallClockOutOfRange);
+        let reading = if believed { wall.0 } else { 0 };
+        let mut last = self.log.last_timestamp().0;
+        if planted(Bug::TimestampIgnoresLog) && self.log.last().epoch != self.promised.epoch {
+            last = 0;
+        }
+        Timestamp(reading.max(last.saturating_add(1)))
+    }
+
+    pub(crate) fn heartbeat(&mut self, now: Now, out: &mut Outbox) {
+        let lease = self.config.timing.lease;
+        let votes_end = self.votes_end(now.monotonic).unwrap_or(now.monotonic);
+        let Role::Leader(leader) = &mut self.role else { return };
+        if now.monotonic > votes_end + lease && now.monotonic > leader.since + lease + lease {
+            // No majority has answered for two leases: whoever waits for us is better told.
+            self.step_down(now, out);
+            return;
+        }
+        leader.heartbeat_at = now.monotonic + self.config.timing.heartbeat;
+        let nodes: Vec<NodeId> = leader.peers.keys().copied().collect();
+        for node in nodes {
+            self.send_heartbeat(node, now, out);
+        }
+    }
+
+    /// Sends one message to a follower whatever it is up to: it asks for a vote, tells the commit point, and finds out
+    /// what got lost.
+    fn send_heartbeat(&mut self, node: NodeId, now: Now, out: &mut Outbox) {
+        let base = self.log.base();
+        let Role::Leader(leader) = &mut self.role else { return };
+        let Some(peer) = leader.peers.get_mut(&node) else { return };
+        if let CatchUp::Probe { waiting } = &mut peer.catch_up {
+            *waiting = false;
+            if peer.next > base.sequence {
+                self.send_next(node, now, out);
+                return;
+            }
+        }
+        let epoch = leader.epoch;
+        let previous = self.log.lsn_at(peer.next.previous()).unwrap_or(base);
+        let commit = self.committed;
+        let message = Message::Propose { epoch, previous, entries: Vec::new(), commit, sent: now.monotonic };
+        out.send(node, message, Durable::default());
+        self.pump(node, now, out);
+    }
+
+    /// Sends a follower what follows `next`, whatever it was sent before: for the search.
+    pub fn send_from(&mut self, node: NodeId, next: Sequence, now: Now, out: &mut Outbox) {
+        let Role::Leader(leader) = &mut self.role else { return };
+        let Some(peer) = leader.peers.get_mut(&node) else { return };
+        peer.probe_from(next);
+        self.send_next(node, now, out);
+    }
+
+    /// Sends what has gathered to every follower that can take it.
+    pub(crate) fn propose_pending(&mut self, now: Now, out: &mut Outbox) {
+        let Role::Leader(leader) = &self.role else { return };
+        let nodes: Vec<NodeId> = leader.peers.keys().copied().collect();
+        for node in nodes {
+            self.pump(node, now, out);
+        }
+    }
+
+    fn pump(&mut self, node: NodeId, now: Now, out: &mut Outbox) {
+        while self.wants_more(node) {
+            self.send_next(node, now, out);
+        }
+    }
+
+    fn wants_more(&self, node: NodeId) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        let Some(peer) = leader.peers.get(&node) else { return false };
+        let pending = peer.next <= self.log.last().sequence;
+        match peer.catch_up {
+            CatchUp::Probe { waiting } => !waiting,
+            CatchUp::Stream => pending && peer.bytes_in_flight() < self.config.limits.window_bytes,
+            CatchUp::ReadingLog | CatchUp::State => false,
+        }
+    }
+
+    /// Sends the next entries to a follower, or has them read from the log.
+    fn send_next(&mut self, node: NodeId, now: Now, out: &mut Outbox) {
+        let Role::Leader(leader) = &mut self.role else { return };
+        let epoch = leader.epoch;
+        let Some(peer) = leader.peers.get_mut(&node) else { return };
+        let Some(previous) = self.log.lsn_at(peer.next.previous()) else {
+            peer.catch_up = CatchUp::ReadingLog;
+            out.push(Output::ReadLog { peer: node, from: peer.next });
+            return;
+        };
+        let entries = self.log.slice(peer.next, self.config.limits.propose_bytes);
+        if let CatchUp::Probe { waiting } = &mut peer.catch_up {
+            *waiting = true;
+        } else if let Some(last) = entries.last() {
+            peer.next = last.lsn.sequence.next();
+            peer.in_flight.push_back((last.lsn.sequence, entries.iter().map(Entry::size).sum()));
+        }
+        let message = Message::Propose { epoch, previous, entries, commit: self.committed, sent: now.monotonic };
+        out.send(node, message, Durable::default());
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message, and the moment")]
+    pub(crate) fn reply_received(
+        &mut self,
+        from: NodeId,
+        epoch: Epoch,
+        vote_sent: Option<Monotonic>,
+        reply: Reply,
+        committed: Sequence,
+        doubtful: bool,
+        now: Now,
+        out: &mut Outbox,
+    ) {
+        let last = self.log.last().sequence;
+        let Role::Leader(leader) = &mut self.role else { return };
+        if leader.epoch != epoch {
+            return;
+        }
+        let Some(peer) = leader.peers.get_mut(&from) else { return };
+        if let Some(sent) = vote_sent {
+            peer.voted = true;
+            peer.vote_sent = peer.vote_sent.max(sent);
+        }
+        peer.committed = peer.committed.max(committed);
+        peer.doubtful = doubtful;
+        match reply {
+            Reply::Matched(through) if through <= last => peer.acknowledged(through),
+            Reply::Matched(_) => return,
+            Reply::Missing(through) => missing(peer, through),
+        }
+        self.advance_commit(now, out);
+        self.pump(from, now, out);
+    }
+
+    /// What a majority has forced is committed, if it is of our own epoch: with it everything before (guarantee 1). Any
+    /// majority, we among it or not (Gaios 3.1).
+    pub(crate) fn advance_commit(&mut self, _now: Now, out: &mut Outbox) {
+        let Role::Leader(leader) = &self.role else { return };
+        let epoch = leader.epoch;
+        let mut held: Vec<Sequence> = leader.peers.values().map(|peer| peer.matched).collect();
+        held.push(self.forced);
+        held.sort_unstable_by(|a, b| b.cmp(a));
+        let mut reached = held[self.config.quorum() - 1];
+        if planted(Bug::AnswerBeforeCommit) {
+            reached = self.forced;
+        }
+        let own_epoch = self.log.lsn_at(reached).is_some_and(|lsn| lsn.epoch == epoch);
+        if reached <= self.committed || !(own_epoch || planted(Bug::CommitOldEpochByCount)) {
+            return;
+        }
+        self.committed = reached;
+        self.apply_committed(out);
+        let applied = self.applied;
+        if let Role::Leader(leader) = &mut self.role {
+            leader.open |= applied >= leader.barrier;
+        }
+    }
+
+    /// The entries that [`Output::ReadLog`] asked for, in order from there; none if the log doesn't hold them any more.
+    pub fn log_read(&mut self, node: NodeId, from: Sequence, entries: Option<Vec<Entry>>, now: Now, out: &mut Outbox) {
+        let Role::Leader(leader) = &mut self.role else { return };
+        let epoch = leader.epoch;
+        let Some(peer) = leader.peers.get_mut(&node) else { return };
+        if peer.catch_up != CatchUp::ReadingLog {
+            return;
+        }
+        if peer.next != from {
+            // It has acknowledged more while the log was read.
+            peer.probe_from(peer.next);
+            self.pump(node, now, out);
+            return;
+        }
+        let entries = entries.unwrap_or_default();
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
+            peer.catch_up = CatchUp::State;
+            out.push(Output::SendState { peer: node });
+            return;
+        };
+        assert_eq!(first.lsn.sequence, from, "the log was read from where it was asked for");
+        peer.next = last.lsn.sequence.next();
+        peer.in_flight.push_back((last.lsn.sequence, entries.iter().map(Entry::size).sum()));
+        peer.catch_up = CatchUp::Probe { waiting: true };
+        let previous = first.previous;
+        let message = Message::Propose { epoch, previous, entries, commit: self.committed, sent: now.monotonic };
+        out.send(node, message, Durable::default());
+    }
+
+    /// The follower has the whole state through `lsn` on its disk; or, with none, the sending came to nothing.
+    pub fn state_sent(&mut self, node: NodeId, lsn: Option<Lsn>, now: Now, out: &mut Outbox) {
+        let Role::Leader(leader) = &mut self.role else { return };
+        let Some(peer) = leader.peers.get_mut(&node) else { return };
+        if peer.catch_up == CatchUp::State {
+            let next = lsn.map_or(peer.next, |lsn| lsn.sequence.next());
+            peer.probe_from(next);
+            self.pump(node, now, out);
+        }
+    }
+
+    /// How each follower is being brought up to date.
+    pub fn catch_ups(&self) -> impl Iterator<Item = (NodeId, CatchUp)> + '_ {
+        let leader = if let Role::Leader(leader) = &self.role { Some(leader) } else { None };
+        leader.into_iter().flat_map(|leader| leader.peers.iter().map(|(node, peer)| (*node, peer.catch_up)))
+    }
+}
+
+/// The follower lacks the predecessor it was told of. The first such answer sends us back; later ones to proposals that
+/// were under way then say nothing new.
+fn missing(peer: &mut Peer, through: Sequence) {
+    let next = through.max(peer.matched).next();
+    match peer.catch_up {
+        CatchUp::Stream => peer.probe_from(next.min(peer.next)),
+        CatchUp::Probe { .. } if next < peer.next => peer.probe_from(next),
+        CatchUp::Probe { .. } | CatchUp::ReadingLog | CatchUp::State => {}
+    }
+}

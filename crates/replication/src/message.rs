@@ -1,0 +1,208 @@
+//! What replicas of a cohort say to each other.
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{Entry, Epoch, Lsn, Monotonic, NodeId, Sequence};
+
+/// A message between two replicas of one cohort.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Message {
+    /// "Would you promise me this epoch?" Nothing is durable about it.
+    PreVote {
+        /// The epoch that would be asked for.
+        epoch: Epoch,
+        /// The last LSN of the one who asks.
+        last: Lsn,
+    },
+    /// The answer to a pre-vote.
+    PreVoteReply {
+        /// The epoch asked for.
+        epoch: Epoch,
+        /// Whether it would be promised.
+        granted: bool,
+        /// The newest epoch promised by the one who answers.
+        promised: Epoch,
+    },
+    /// Asks for a promise (Paxos phase 1a). The sender has forced its own.
+    Prepare {
+        /// The epoch.
+        epoch: Epoch,
+        /// The last LSN of the candidate.
+        last: Lsn,
+    },
+    /// A promise, forced (phase 1b), or its refusal.
+    PrepareReply {
+        /// The epoch asked for.
+        epoch: Epoch,
+        /// Whether it is promised.
+        granted: bool,
+        /// The newest epoch promised by the one who answers.
+        promised: Epoch,
+    },
+    /// Entries to accept (phase 2a); without entries a heartbeat.
+    Propose {
+        /// The leader's epoch: the commit point below is this leader's too.
+        epoch: Epoch,
+        /// The LSN of the entry before the first of `entries`.
+        previous: Lsn,
+        /// The entries, each with the LSN of its first proposal.
+        entries: Vec<Entry>,
+        /// Through here the leader knows its log to be committed.
+        commit: Sequence,
+        /// When this was sent, by the leader's clock: the lease counts from here.
+        sent: Monotonic,
+    },
+    /// The answer to a proposal (phase 2b), a lease vote with it.
+    ProposeReply {
+        /// The leader's epoch.
+        epoch: Epoch,
+        /// The `sent` of the proposal that is answered.
+        sent: Monotonic,
+        /// Whether this is a lease vote.
+        voted: bool,
+        /// What the follower has.
+        reply: Reply,
+        /// What the follower knows to be committed.
+        committed: Sequence,
+        /// Whether the follower doubts its log.
+        doubtful: bool,
+    },
+    /// "I have promised a newer epoch than yours."
+    Superseded {
+        /// The newest epoch promised by the sender.
+        promised: Epoch,
+    },
+    /// The leader of this epoch leads no more, of its own will; its lease votes are void.
+    Release {
+        /// The epoch that ends.
+        epoch: Epoch,
+        /// The follower that should stand at once.
+        successor: Option<NodeId>,
+    },
+}
+
+/// What a follower has of its leader's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reply {
+    /// Its log equals the leader's through here, and is forced.
+    Matched(Sequence),
+    /// It has not the predecessor that was named; it may match through here.
+    Missing(Sequence),
+}
+
+impl Message {
+    /// Appends the message to `out`.
+    pub fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::PreVote { epoch, last } => encode_request(out, 1, *epoch, *last),
+            Self::PreVoteReply { epoch, granted, promised } => encode_answer(out, 2, *epoch, *granted, *promised),
+            Self::Prepare { epoch, last } => encode_request(out, 3, *epoch, *last),
+            Self::PrepareReply { epoch, granted, promised } => encode_answer(out, 4, *epoch, *granted, *promised),
+            Self::Propose { epoch, previous, entries, commit, sent } => {
+                out.u8(5);
+                out.u64(epoch.0);
+                out.lsn(*previous);
+                out.u64(commit.0);
+                out.u64(sent.0);
+                out.u32(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+                for entry in entries {
+                    entry.encode(out);
+                }
+            }
+            Self::ProposeReply { epoch, sent, voted, reply, committed, doubtful } => {
+                out.u8(6);
+                out.u64(epoch.0);
+                out.u64(sent.0);
+                out.bool(*voted);
+                let (matched, sequence) = match reply {
+                    Reply::Matched(sequence) => (true, sequence),
+                    Reply::Missing(sequence) => (false, sequence),
+                };
+                out.bool(matched);
+                out.u64(sequence.0);
+                out.u64(committed.0);
+                out.bool(*doubtful);
+            }
+            Self::Superseded { promised } => {
+                out.u8(7);
+                out.u64(promised.0);
+            }
+            Self::Release { epoch, successor } => {
+                out.u8(8);
+                out.u64(epoch.0);
+                out.u32(successor.map_or(0, |node| node.0));
+            }
+        }
+    }
+
+    /// Reads what [`Message::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are not a message.
+    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match input.u8()? {
+            1 => Self::PreVote { epoch: Epoch(input.u64()?), last: input.lsn()? },
+            2 => {
+                Self::PreVoteReply { epoch: Epoch(input.u64()?), granted: input.bool()?, promised: Epoch(input.u64()?) }
+            }
+            3 => Self::Prepare { epoch: Epoch(input.u64()?), last: input.lsn()? },
+            4 => {
+                Self::PrepareReply { epoch: Epoch(input.u64()?), granted: input.bool()?, promised: Epoch(input.u64()?) }
+            }
+            5 => decode_propose(input)?,
+            6 => decode_propose_reply(input)?,
+            7 => Self::Superseded { promised: Epoch(input.u64()?) },
+            8 => {
+                let epoch = Epoch(input.u64()?);
+                let successor = input.u32()?;
+                Self::Release { epoch, successor: (successor != 0).then_some(NodeId(successor)) }
+            }
+            tag => return Err(DecodeError::UnknownTag { what: "cohort message", tag: u64::from(tag) }),
+        })
+    }
+}
+
+fn encode_request(out: &mut Writer, tag: u8, epoch: Epoch, last: Lsn) {
+    out.u8(tag);
+    out.u64(epoch.0);
+    out.lsn(last);
+}
+
+fn encode_answer(out: &mut Writer, tag: u8, epoch: Epoch, granted: bool, promised: Epoch) {
+    out.u8(tag);
+    out.u64(epoch.0);
+    out.bool(granted);
+    out.u64(promised.0);
+}
+
+/// The least an encoded entry takes: two LSNs, a timestamp and a length.
+const ENTRY_BYTES_MIN: usize = 44;
+
+fn decode_propose(input: &mut Reader) -> Result<Message, DecodeError> {
+    let epoch = Epoch(input.u64()?);
+    let previous = input.lsn()?;
+    let commit = Sequence(input.u64()?);
+    let sent = Monotonic(input.u64()?);
+    let count = input.count(ENTRY_BYTES_MIN)?;
+    let mut entries = Vec::with_capacity(count);
+    let mut last = previous;
+    for _ in 0..count {
+        let entry = Entry::decode(input)?;
+        let follows = entry.previous == last && Some(entry.lsn.sequence.0) == last.sequence.0.checked_add(1);
+        if !follows || entry.lsn.epoch > epoch || entry.lsn.epoch < last.epoch {
+            return Err(DecodeError::Invalid { what: "chain of predecessors in a proposal" });
+        }
+        last = entry.lsn;
+        entries.push(entry);
+    }
+    Ok(Message::Propose { epoch, previous, entries, commit, sent })
+}
+
+fn decode_propose_reply(input: &mut Reader) -> Result<Message, DecodeError> {
+    let epoch = Epoch(input.u64()?);
+    let sent = Monotonic(input.u64()?);
+    let voted = input.bool()?;
+    let matched = input.bool()?;
+    let sequence = Sequence(input.u64()?);
+    let reply = if matched { Reply::Matched(sequence) } else { Reply::Missing(sequence) };
+    Ok(Message::ProposeReply { epoch, sent, voted, reply, committed: Sequence(input.u64()?), doubtful: input.bool()? })
+}

@@ -1,0 +1,138 @@
+//! One HTTP/2 connection per endpoint, made when it is first needed and again when it broke.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::Error;
+use crate::decide::Fault;
+
+/// How long a connection may take to be made: a machine that is gone doesn't answer at all.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+/// HTTP/2's window of one stream: the largest value in one go.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+/// HTTP/2's window of one connection.
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// A connection, and which of its endpoint's it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) channel: Channel,
+    endpoint: usize,
+    generation: u64,
+}
+
+#[derive(Debug)]
+struct Place {
+    endpoint: Endpoint,
+    name: String,
+    /// The connection if there is one, and the number of the last.
+    slot: Mutex<(Option<Channel>, u64)>,
+}
+
+/// The endpoints of a universe, one of which is preferred at any time.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    places: Vec<Place>,
+    preferred: AtomicUsize,
+}
+
+impl Endpoints {
+    pub(crate) fn parse<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+        let places = names.into_iter().map(|name| place(name.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        if places.is_empty() {
+            return Err(Error::Invalid("no endpoint is named".into()));
+        }
+        Ok(Self { places, preferred: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn preferred(&self) -> usize {
+        self.preferred.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn prefer(&self, endpoint: usize) {
+        self.preferred.store(endpoint, Ordering::Relaxed);
+    }
+
+    /// Prefers the endpoint after `failed`, unless another call has done so already.
+    pub(crate) fn pass_over(&self, failed: usize) {
+        let next = (failed + 1) % self.count();
+        let _ = self.preferred.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The connection to an endpoint; those who ask while it is being made wait for the one that is.
+    pub(crate) async fn connection(&self, endpoint: usize) -> Result<Connection, Fault> {
+        let place = &self.places[endpoint];
+        let mut slot = place.slot.lock().await;
+        let channel = match &slot.0 {
+            Some(channel) => channel.clone(),
+            None => {
+                let made = place.endpoint.connect().await;
+                let channel = made.map_err(|error| Fault::NotSent(format!("{}: {}", place.name, innermost(&error))))?;
+                *slot = (Some(channel.clone()), slot.1 + 1);
+                channel
+            }
+        };
+        Ok(Connection { channel, endpoint, generation: slot.1 })
+    }
+
+    /// The next call makes a new connection in the place of this one.
+    pub(crate) async fn drop_connection(&self, connection: &Connection) {
+        let mut slot = self.places[connection.endpoint].slot.lock().await;
+        if slot.1 == connection.generation {
+            slot.0 = None;
+        }
+    }
+}
+
+fn place(name: &str) -> Result<Place, Error> {
+    let wrong = |error: &dyn std::fmt::Display| Error::Invalid(format!("endpoint {name:?}: {error}"));
+    let address = name.strip_prefix("loggos://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
+    if !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+        return Err(wrong(&"not of the form HOST:PORT"));
+    }
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| wrong(&error))?
+        .connect_timeout(CONNECT_TIME_MAX)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+    Ok(Place { endpoint, name: address.to_owned(), slot: Mutex::new((None, 0)) })
+}
+
+/// The cause of an error that says most: "Connection refused" rather than "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_hosts_with_ports() {
+        assert_eq!(Endpoints::parse(["127.0.0.1:7201", "loggos://[::1]:7202"]).expect("two endpoints").count(), 2);
+        for wrong in ["", "localhost", ":7201", "localhost:x", "localhost:70000", "a b:1"] {
+            assert!(matches!(Endpoints::parse([wrong]), Err(Error::Invalid(_))), "{wrong:?}");
+        }
+        assert!(Endpoints::parse::<&str>([]).is_err());
+    }
+
+    #[test]
+    fn calls_that_fail_together_pass_an_endpoint_over_once() {
+        let endpoints = Endpoints::parse(["a:1", "b:1", "c:1"]).expect("three endpoints");
+        endpoints.pass_over(0);
+        endpoints.pass_over(0);
+        assert_eq!(endpoints.preferred(), 1);
+    }
+}

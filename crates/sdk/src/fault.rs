@@ -1,0 +1,85 @@
+//! What a gRPC status says about an attempt. A door of ours says it in the status's details; anything else (a broken
+//! connection, a proxy, another server) is judged by its code, and in doubt counts as lost.
+
+use std::error::Error as _;
+
+use api::columns::error::Kind;
+use tonic::{Code, Status};
+
+use crate::Error;
+use crate::decide::Fault;
+
+pub(crate) fn of(status: &Status) -> Fault {
+    match api::details::error(status) {
+        Some(error) => of_door(status, error),
+        None => of_stranger(status),
+    }
+}
+
+fn of_door(status: &Status, error: api::columns::Error) -> Fault {
+    let message = status.message().to_owned();
+    match error.kind() {
+        Kind::VersionMismatch => {
+            Fault::Definite(Error::Refused { column: error.column, expected: error.expected, actual: error.actual })
+        }
+        Kind::UnknownTable => Fault::Definite(Error::NotFound(message)),
+        Kind::Invalid => Fault::Definite(Error::Invalid(message)),
+        Kind::UnknownSession => Fault::UnknownSession,
+        Kind::Overloaded => Fault::Overloaded(message),
+        Kind::Unavailable => Fault::Unavailable(message),
+        Kind::OutcomeUnknown | Kind::Unspecified => Fault::Unknown(message),
+    }
+}
+
+fn of_stranger(status: &Status) -> Fault {
+    match status.code() {
+        Code::InvalidArgument
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::PermissionDenied
+        | Code::Unauthenticated => Fault::Definite(Error::Invalid(status.message().to_owned())),
+        _ => Fault::Lost(with_causes(status)),
+    }
+}
+
+/// The status's message, and what it was caused by: "transport error" alone says little.
+fn with_causes(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_kind(kind: Kind) -> Fault {
+        let error = api::columns::Error { kind: kind.into(), expected: 7, actual: 9, ..Default::default() };
+        of(&api::details::status(Code::Unknown, "why".into(), &error))
+    }
+
+    #[test]
+    fn what_a_door_says_is_taken_at_its_word() {
+        let refused = Error::Refused { column: Default::default(), expected: 7, actual: 9 };
+        assert_eq!(of_kind(Kind::VersionMismatch), Fault::Definite(refused));
+        assert_eq!(of_kind(Kind::UnknownTable), Fault::Definite(Error::NotFound("why".into())));
+        assert_eq!(of_kind(Kind::Invalid), Fault::Definite(Error::Invalid("why".into())));
+        assert_eq!(of_kind(Kind::UnknownSession), Fault::UnknownSession);
+        assert_eq!(of_kind(Kind::Overloaded), Fault::Overloaded("why".into()));
+        assert_eq!(of_kind(Kind::Unavailable), Fault::Unavailable("why".into()));
+        assert_eq!(of_kind(Kind::OutcomeUnknown), Fault::Unknown("why".into()));
+    }
+
+    #[test]
+    fn a_strangers_unavailable_may_hide_a_write_that_was_done() {
+        assert_eq!(of(&Status::unavailable("a proxy's")), Fault::Lost("a proxy's".into()));
+        assert!(matches!(of(&Status::out_of_range("too large")), Fault::Definite(Error::Invalid(_))));
+    }
+}

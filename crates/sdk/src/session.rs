@@ -1,0 +1,86 @@
+//! The client's side of a session (guarantee 10): which writes of it are under way, as a pure machine.
+//!
+//! A table remembers the outcome of each write of a session until the client says that it won't ask again: that is
+//! `first_incomplete`, carried by every later write. So a session never has more than [`SESSION_WINDOW`] numbers
+//! between the oldest write under way and the newest.
+
+use std::collections::BTreeSet;
+
+use api::columns::SessionStamp;
+use base::limits::SESSION_WINDOW;
+
+/// The writes of one session that are under way.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    session: u64,
+    next: u64,
+    under_way: BTreeSet<u64>,
+}
+
+impl Ledger {
+    /// The ledger of a session that was just opened.
+    #[must_use]
+    pub fn new(session: u64) -> Self {
+        Self { session, next: 1, under_way: BTreeSet::new() }
+    }
+
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// The stamp of one more write, or none while the window is full.
+    pub fn begin(&mut self) -> Option<SessionStamp> {
+        let sequence = self.next;
+        let first_incomplete = self.under_way.first().copied().unwrap_or(sequence);
+        if sequence - first_incomplete >= SESSION_WINDOW {
+            return None;
+        }
+        self.next += 1;
+        self.under_way.insert(sequence);
+        Some(SessionStamp { session: self.session, sequence, first_incomplete })
+    }
+
+    /// The client won't ask again about this write: its outcome is known, or was given up.
+    pub fn end(&mut self, sequence: u64) {
+        let was_under_way = self.under_way.remove(&sequence);
+        debug_assert!(was_under_way, "write {sequence} ended twice");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(ledger: &mut Ledger) -> (u64, u64) {
+        let stamp = ledger.begin().expect("room in the window");
+        (stamp.sequence, stamp.first_incomplete)
+    }
+
+    #[test]
+    fn the_first_incomplete_follows_the_oldest_write_under_way() {
+        let mut ledger = Ledger::new(5);
+        assert_eq!(begin(&mut ledger), (1, 1));
+        assert_eq!(begin(&mut ledger), (2, 1));
+        ledger.end(2);
+        assert_eq!(begin(&mut ledger), (3, 1));
+        ledger.end(1);
+        assert_eq!(begin(&mut ledger), (4, 3));
+        ledger.end(3);
+        ledger.end(4);
+        assert_eq!(begin(&mut ledger), (5, 5));
+    }
+
+    #[test]
+    fn the_window_counts_from_the_oldest_write_under_way() {
+        let mut ledger = Ledger::new(5);
+        for sequence in 1..=SESSION_WINDOW {
+            assert_eq!(begin(&mut ledger), (sequence, 1));
+        }
+        ledger.end(2);
+        assert_eq!(ledger.begin(), None);
+        ledger.end(1);
+        assert_eq!(begin(&mut ledger), (SESSION_WINDOW + 1, 3));
+    }
+}

@@ -1,0 +1,177 @@
+//! Many runs: of fresh seeds, of a commit's seeds, and with a bug planted in each.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use base::canary::{self, Bug};
+
+#[cfg(feature = "canary")]
+use crate::search::{self, Forces, Scope};
+use crate::world::{self, Options, Outcome};
+
+/// What must have happened at least once in a long campaign: if it didn't, the campaign has not looked where it should.
+pub const MUST_HAPPEN: &[&str] = &[
+    "blank disks refused",
+    "catch-ups by whole state",
+    "catch-ups from memory",
+    "catch-ups from the log",
+    "checkpoints",
+    "clean stops",
+    "crashes during recovery",
+    "damaged logs",
+    "disk failures",
+    "doubtful starts",
+    "doubts ended",
+    "lease expiries",
+    "power losses of all",
+    "retries answered",
+    "segments reused",
+    "sessions expired",
+    "stalls",
+    "takeovers",
+    "torn ends cut",
+    "truncations",
+];
+
+/// What a campaign came to.
+#[derive(Clone, Debug, Default)]
+pub struct Campaign {
+    /// Runs.
+    pub runs: u64,
+    /// Simulated time in nanoseconds.
+    pub simulated: u64,
+    /// Operations that clients ended.
+    pub operations: u64,
+    /// How often what has happened.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// The first seed that failed, and how.
+    pub failure: Option<(u64, String)>,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl Campaign {
+    /// What should have happened and didn't.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        MUST_HAPPEN.iter().copied().filter(|what| !self.counters.contains_key(what)).collect()
+    }
+
+    fn add(&mut self, outcome: &Outcome) {
+        self.runs += 1;
+        self.simulated += outcome.simulated;
+        self.operations += outcome.operations;
+        for (what, times) in &outcome.counters {
+            *self.counters.entry(what).or_default() += times;
+        }
+    }
+}
+
+/// Runs a seed; a broken assertion is a violation like any other.
+#[must_use]
+pub fn run(seed: u64) -> Outcome {
+    run_with(seed, Options::draw(seed))
+}
+
+/// Runs a seed with options of one's own.
+#[must_use]
+pub fn run_with(seed: u64, options: Options) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| world::run_with(seed, options))).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().cloned();
+        let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Outcome {
+            seed,
+            trace: 0,
+            simulated: 0,
+            operations: 0,
+            counters: BTreeMap::new(),
+            violation: Some(format!("an assertion failed: {}", said.unwrap_or_default())),
+        }
+    })
+}
+
+/// Runs seeds until one fails, they are all run, or time is up. `progress` is told of each.
+pub fn campaign(seeds: impl Iterator<Item = u64>, limit: Duration, progress: impl FnMut(&Campaign)) -> Campaign {
+    campaign_with(seeds, Options::draw, limit, progress)
+}
+
+/// A campaign whose runs are of one's own making.
+pub fn campaign_with(
+    seeds: impl Iterator<Item = u64>,
+    options: impl Fn(u64) -> Options,
+    limit: Duration,
+    mut progress: impl FnMut(&Campaign),
+) -> Campaign {
+    let started = Instant::now();
+    let mut campaign = Campaign::default();
+    for seed in seeds {
+        if started.elapsed() > limit {
+            break;
+        }
+        let outcome = run_with(seed, options(seed));
+        campaign.add(&outcome);
+        campaign.elapsed = started.elapsed();
+        if let Some(violation) = outcome.violation {
+            campaign.failure = Some((seed, violation));
+            break;
+        }
+        progress(&campaign);
+    }
+    campaign.elapsed = started.elapsed();
+    campaign
+}
+
+/// How a planted bug was found.
+#[derive(Clone, Debug)]
+pub struct Catch {
+    /// The bug.
+    pub bug: Bug,
+    /// The seed that shows it, and how; none if time ran out.
+    pub found: Option<(u64, String)>,
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Plants a bug in this thread and looks for it: half of the time in the simulator, seed by seed, and if it isn't found
+/// there, in walks through the search's small world, which come to every state of one cohort sooner.
+#[cfg(feature = "canary")]
+#[must_use]
+pub fn catch_bug(bug: Bug, limit: Duration) -> Catch {
+    canary::plant(Some(bug));
+    let started = Instant::now();
+    let campaign = campaign(1.., limit / 2, |_| {});
+    let mut catch = Catch { bug, found: campaign.failure, seeds: campaign.runs, elapsed: campaign.elapsed };
+    if catch.found.is_none() {
+        catch.found = walk_for(limit.saturating_sub(started.elapsed()));
+        catch.elapsed = started.elapsed();
+    }
+    canary::plant(None);
+    catch
+}
+
+/// Walks with a seed of its own until something is found.
+#[cfg(feature = "canary")]
+fn walk_for(limit: Duration) -> Option<(u64, String)> {
+    const SEED: u64 = 1;
+    let walked = catch_unwind(|| search::walk(WALKED, SEED, limit));
+    match walked {
+        Ok(report) => report.violation.map(|violation| (SEED, format!("in a walk: {}", violation.what))),
+        Err(_) => Some((SEED, "in a walk: an assertion failed".to_owned())),
+    }
+}
+
+/// How far walks go.
+#[cfg(feature = "canary")]
+const WALKED: Scope =
+    Scope { epochs: 5, entries: 2, crashes: 2, ticks: 5, checkpoints: 1, releases: 1, forces: Forces::AnyTime };
+
+/// Plants nothing: this build holds no bugs.
+#[cfg(not(feature = "canary"))]
+#[must_use]
+pub fn catch_bug(bug: Bug, _limit: Duration) -> Catch {
+    const { assert!(!canary::COMPILED_IN) };
+    Catch { bug, found: None, seeds: 0, elapsed: Duration::ZERO }
+}

@@ -1,0 +1,569 @@
+//! The search for one order of a row's operations that explains every answer.
+//!
+//! A state is: how many steps were taken, which looks are still to come, how many of each group of unknown writes were
+//! used, and the row. A look changes nothing, so taking it as soon as it agrees with the row loses no order; that is
+//! done before anything is chosen. What is left to choose is the next write: the next step, or an unknown write in
+//! between. Of those only the *useful* are tried: in an order with as few of them as possible, each one's effect is seen
+//! (a column it deletes is seen absent, or a version it gives is met by a condition) before a step covers it.
+//!
+//! At first no unknown write counts as used up: each may come any number of times. If even so there is no order, there
+//! is none. If the order found uses a group beyond its members, that group is *limited* from then on and the search
+//! starts again. So only what is scarce is counted.
+//!
+//! A state that failed is remembered, and with it fails every state of the same row and step that is no better: its
+//! versions have come no lower, it has no fewer looks to come, and of no limited group has it used less. What fails when
+//! fewer groups are limited fails when more are, so this is not forgotten when the search starts again.
+
+use std::collections::HashMap;
+
+use super::Kind;
+use super::parse::{ABSENT, Code, NAMELESS, Row, Writer};
+use super::report::{Finding, text};
+use super::slots::Timelines;
+
+/// Groups weighed and states compared before a search is given up: some ten seconds.
+const MAX_EFFORT: u64 = 500_000_000;
+
+/// Bytes of remembered states, about. Beyond it the search goes on and remembers no more.
+const MAX_REMEMBERED_BYTES: usize = 256 << 20;
+
+/// Looks and columns that a report of a failed search names.
+const REPORTED: usize = 8;
+
+/// Succeeds if there is an order.
+pub(super) fn find(row: &Row<'_>, timelines: &Timelines) -> Result<(), Finding> {
+    Search::new(row, timelines).run()
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    /// Steps taken.
+    step: usize,
+    /// The first look that was called after something had to be answered first.
+    next: usize,
+    /// The looks before it that are still to come. They all overlap, so there are no more than clients.
+    pending: Vec<usize>,
+    /// How many of each group were used.
+    used: Vec<usize>,
+    /// The groups of which more was used than there was.
+    overused: Vec<usize>,
+    /// The version of the last write.
+    floor: i64,
+    row: Vec<Code>,
+    /// Columns that are there.
+    present: usize,
+}
+
+/// A write that could come next.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    /// The next step, whose write is known.
+    Step,
+    /// The next step, as a write of this group.
+    StepBy(usize),
+    /// A write of this group between steps, with this version.
+    Between { group: usize, version: i64, code: Code },
+}
+
+/// A state on the way to where the search is.
+#[derive(Debug)]
+struct Frame {
+    state: State,
+    /// What [`Search::settle`] said of it.
+    frontier: u64,
+    /// What was not yet tried, the most promising last.
+    moves: Vec<Move>,
+    /// Whether something after it was skipped for a state before it. Then it fails only if that does: not if that is on
+    /// the way to an order, which the next attempt could not take.
+    provisional: bool,
+}
+
+/// A remembered state without what it is found by.
+#[derive(Debug)]
+struct Failed {
+    /// How many of each limited group were used.
+    used: Box<[(usize, usize)]>,
+    floor: i64,
+    next: usize,
+    pending: Box<[usize]>,
+    provisional: bool,
+}
+
+struct Search<'a> {
+    row: &'a Row<'a>,
+    timelines: &'a Timelines,
+    /// When the first of the steps from each on has returned.
+    first_return: Vec<u64>,
+    /// The last look, plus one, that must come before each step.
+    look_deadlines: Vec<usize>,
+    /// For each column that can be deleted: the looks that see it absent, each with the first slot of it and all later.
+    absences: Vec<Vec<(usize, usize)>>,
+    /// For columns and versions of steps: the last look that sees it; none if a step's condition does, which is later.
+    last_sights: HashMap<(usize, Code), Option<usize>>,
+    /// For each group: the slots that its conditions leave it, and the steps that may be writes of it.
+    group_slots: Vec<(usize, usize)>,
+    candidacies: Vec<Vec<usize>>,
+    /// For each column: the groups on condition that it is absent.
+    absence_conditions: Vec<Vec<usize>>,
+    /// The groups of which no more may be used than there is.
+    limited: Vec<bool>,
+    /// By row and, last, step.
+    failed: HashMap<Box<[Code]>, Vec<Failed>>,
+    remembered_bytes: usize,
+    effort: u64,
+    start: State,
+    furthest: State,
+}
+
+impl<'a> Search<'a> {
+    fn new(row: &'a Row<'a>, timelines: &'a Timelines) -> Self {
+        let mut first_return = vec![u64::MAX; row.steps.len() + 1];
+        for (index, step) in row.steps.iter().enumerate().rev() {
+            first_return[index] = first_return[index + 1].min(step.returned);
+        }
+        let mut look_deadlines = vec![0; row.steps.len() + 1];
+        for (index, look) in row.looks.iter().enumerate() {
+            let deadline = &mut look_deadlines[look.slots.1];
+            *deadline = index + 1;
+        }
+        let start = State {
+            step: 0,
+            next: 0,
+            pending: Vec::new(),
+            used: vec![0; row.groups.len()],
+            overused: Vec::new(),
+            floor: 0,
+            row: vec![ABSENT; row.columns.len()],
+            present: 0,
+        };
+        let sights =
+            row.looks.iter().enumerate().flat_map(|(index, look)| look.sees.iter().map(move |&it| (it, Some(index))));
+        let mut last_sights: HashMap<(usize, Code), Option<usize>> = sights.collect();
+        for step in &row.steps {
+            if let Writer::Known { change, .. } = &step.writer {
+                last_sights.extend(change.conditions.iter().map(|&it| (it, None)));
+            }
+        }
+        let mut absence_conditions = vec![Vec::new(); row.columns.len()];
+        for (group, it) in row.groups.iter().enumerate() {
+            for (column, _) in it.change.conditions.iter().filter(|(_, code)| *code == ABSENT) {
+                absence_conditions[*column].push(group);
+            }
+        }
+        let mut candidacies = vec![Vec::new(); row.groups.len()];
+        for (index, step) in row.steps.iter().enumerate() {
+            if let Writer::OneOf(groups) = &step.writer {
+                groups.iter().for_each(|&group| candidacies[group].push(index));
+            }
+        }
+        let group_slots = row.groups.iter().map(|group| timelines.slots(row, &group.change)).collect();
+        let absences = (0..row.columns.len()).map(|column| absences(row, timelines, column)).collect();
+        Self {
+            row,
+            timelines,
+            first_return,
+            look_deadlines,
+            absences,
+            last_sights,
+            group_slots,
+            candidacies,
+            absence_conditions,
+            limited: vec![false; row.groups.len()],
+            failed: HashMap::new(),
+            remembered_bytes: 0,
+            effort: 0,
+            furthest: start.clone(),
+            start,
+        }
+    }
+
+    fn run(mut self) -> Result<(), Finding> {
+        loop {
+            let overused = self.attempt()?;
+            if overused.is_empty() {
+                return Ok(());
+            }
+            for group in overused {
+                self.limited[group] = true;
+            }
+        }
+    }
+
+    /// Finds an order and returns the groups that it overuses, of those that are not limited.
+    fn attempt(&mut self) -> Result<Vec<usize>, Finding> {
+        self.furthest.clone_from(&self.start);
+        self.failed.values_mut().for_each(|failed| failed.retain(|failed| !failed.provisional));
+        let mut frames: Vec<Frame> = Vec::new();
+        let mut state = self.start.clone();
+        loop {
+            let frontier = self.settle(&mut state);
+            if self.is_done(&state) {
+                return Ok(state.overused);
+            }
+            if progress(&state) > progress(&self.furthest) {
+                self.furthest.clone_from(&state);
+            }
+            if !self.is_hopeless(&state, &mut frames) {
+                let moves = self.moves(&state, frontier);
+                frames.push(Frame { state, frontier, moves, provisional: false });
+            }
+            let Some((before, frontier, next)) = self.next_choice(&mut frames) else { return Err(self.inexplicable()) };
+            state = before;
+            self.effort += 1 + self.row.groups.len() as u64;
+            if self.effort > MAX_EFFORT {
+                return Err(self.undecided());
+            }
+            self.place(&mut state, next, frontier);
+        }
+    }
+
+    /// The next move of the last frame that has one; those that have none have failed.
+    fn next_choice(&mut self, frames: &mut Vec<Frame>) -> Option<(State, u64, Move)> {
+        loop {
+            let frame = frames.last_mut()?;
+            if let Some(next) = frame.moves.pop() {
+                return Some((frame.state.clone(), frame.frontier, next));
+            }
+            let failed = Failed { provisional: frame.provisional, ..Failed::new(&frame.state, &self.limited) };
+            self.remember(&frame.state, failed);
+            frames.pop();
+        }
+    }
+
+    fn is_done(&self, state: &State) -> bool {
+        state.step == self.row.steps.len() && state.next == self.row.looks.len() && state.pending.is_empty()
+    }
+
+    /// Takes every look that can come now. Returns the moment by which something still to come was answered: what was
+    /// called later must wait.
+    fn settle(&self, state: &mut State) -> u64 {
+        loop {
+            let pending = state.pending.iter().map(|&look| self.row.looks[look].returned);
+            let mut frontier = pending.min().unwrap_or(u64::MAX).min(self.first_return[state.step]);
+            while let Some(look) = self.row.looks.get(state.next).filter(|look| look.called <= frontier) {
+                frontier = frontier.min(look.returned);
+                state.pending.push(state.next);
+                state.next += 1;
+            }
+            let before = state.pending.len();
+            let mut pending = std::mem::take(&mut state.pending);
+            pending.retain(|&look| !self.agrees(state, look));
+            state.pending = pending;
+            if state.pending.len() == before {
+                return frontier;
+            }
+        }
+    }
+
+    fn agrees(&self, state: &State, look: usize) -> bool {
+        let look = &self.row.looks[look];
+        (!look.whole || look.sees.len() == state.present) && holds(state, &look.sees)
+    }
+
+    /// The writes that could come next, the most promising last.
+    fn moves(&self, state: &State, frontier: u64) -> Vec<Move> {
+        let mut moves = Vec::new();
+        let mut wanted = vec![None; self.row.columns.len()];
+        for group in (0..self.row.groups.len()).filter(|&group| self.could_come(state, group, frontier)) {
+            self.between(state, group, &mut wanted, &mut moves);
+        }
+        let Some(step) = self.row.steps.get(state.step) else { return moves };
+        if step.version <= state.floor || self.leaves_behind(state) {
+            return moves;
+        }
+        match &step.writer {
+            Writer::Known { change, .. } => {
+                if step.called <= frontier && holds(state, &change.conditions) {
+                    moves.push(Move::Step);
+                }
+            }
+            Writer::OneOf(groups) => {
+                let possible = groups.iter().filter(|&&group| self.could_come(state, group, frontier));
+                moves.extend(possible.map(|&group| Move::StepBy(group)));
+            }
+        }
+        moves
+    }
+
+    /// Whether a write of `group` could come next.
+    fn could_come(&self, state: &State, group: usize, frontier: u64) -> bool {
+        let it = &self.row.groups[group];
+        let ready =
+            if self.limited[group] { self.has_ready(state, group, frontier) } else { it.members[0].0 <= frontier };
+        ready && holds(state, &it.change.conditions)
+    }
+
+    /// Whether a member of `group` is left that was called in time.
+    fn has_ready(&self, state: &State, group: usize, frontier: u64) -> bool {
+        self.row.groups[group].members.get(state.used[group]).is_some_and(|&(called, _)| called <= frontier)
+    }
+
+    /// Whether the next step would come before a look that must not come after it.
+    fn leaves_behind(&self, state: &State) -> bool {
+        state.pending.iter().any(|&look| self.row.looks[look].slots.1 <= state.step)
+            || self.look_deadlines[state.step] > state.next
+    }
+
+    /// The ways in which a write of `group` between steps would be useful.
+    fn between(&self, state: &State, group: usize, wanted: &mut [Option<bool>], moves: &mut Vec<Move>) {
+        let it = &self.row.groups[group];
+        if it.change.effects.iter().any(|&(column, _)| self.is_still_needed(state, column)) {
+            return;
+        }
+        let ceiling = self.row.steps.get(state.step).map_or(i64::MAX, |step| step.version);
+        let names = it.names.iter().filter_map(|&code| Some((code, self.row.version(code)?)));
+        let names: Vec<(Code, i64)> =
+            names.filter(|&(_, version)| state.floor < version && version < ceiling).collect();
+        let mut deleted = it.change.effects.iter().filter(|(_, put)| !put).map(|&(column, _)| column);
+        if deleted.any(|column| {
+            state.row[column] != ABSENT && *wanted[column].get_or_insert_with(|| self.wants_absence(state, column))
+        }) {
+            let mut version = state.floor.saturating_add(1);
+            while names.iter().any(|&(_, name)| name == version) {
+                version += 1;
+            }
+            if version < ceiling {
+                moves.push(Move::Between { group, version, code: NAMELESS });
+            }
+        }
+        moves.extend(names.into_iter().rev().map(|(code, version)| Move::Between { group, version, code }));
+    }
+
+    /// Whether something to come sees the version that `column` has: once gone it does not come back.
+    fn is_still_needed(&self, state: &State, column: usize) -> bool {
+        let code = state.row[column];
+        let Some(&last) = self.last_sights.get(&(column, code)).filter(|_| code != ABSENT) else { return false };
+        let Some(look) = last else { return true };
+        let sees = |&look: &usize| self.row.looks[look].sees.binary_search(&(column, code)).is_ok();
+        look >= state.next || state.pending.iter().any(sees)
+    }
+
+    /// Whether anything still to come could see `column` absent before a step covers it: a look, a step's condition, or
+    /// that of an unknown write whose own effect could be seen then.
+    fn wants_absence(&self, state: &State, column: usize) -> bool {
+        let end = self.row.steps.len();
+        let cover = |column, step| self.timelines.next(column, step).unwrap_or(end);
+        let mut last_slots: Vec<Option<usize>> = vec![None; self.row.columns.len()];
+        let mut open = vec![(column, cover(column, state.step))];
+        while let Some((column, last)) = open.pop() {
+            if last_slots[column].is_some_and(|before| before >= last) {
+                continue;
+            }
+            last_slots[column] = Some(last);
+            if self.look_wants_absence(state, column, last) || self.step_wants_absence(state, column, last) {
+                return true;
+            }
+            for &group in &self.absence_conditions[column] {
+                if !self.fits(group, state.step, last) {
+                    continue;
+                }
+                if !self.row.groups[group].names.is_empty() || self.may_be_step(group, state.step, last) {
+                    return true;
+                }
+                let effects = self.row.groups[group].change.effects.iter();
+                let deleted = effects.filter(|&&(deleted, put)| !put && deleted != column);
+                open.extend(deleted.map(|&(deleted, _)| (deleted, cover(deleted, last))));
+            }
+        }
+        false
+    }
+
+    fn look_wants_absence(&self, state: &State, column: usize, last: usize) -> bool {
+        let fits = |look: usize| {
+            let (low, high) = self.row.looks[look].slots;
+            low <= last && state.step <= high
+        };
+        let absences = &self.absences[column];
+        let to_come = absences.partition_point(|&(look, _)| look < state.next);
+        state.pending.iter().any(|&look| fits(look) && self.row.looks[look].sees_absent(column))
+            || absences[to_come..].iter().take_while(|&&(_, first)| first <= last).any(|&(look, _)| fits(look))
+    }
+
+    fn step_wants_absence(&self, state: &State, column: usize, last: usize) -> bool {
+        let mut step = state.step;
+        while let Some(touch) = self.timelines.next(column, step).filter(|&touch| touch <= last) {
+            if let Writer::Known { change, .. } = &self.row.steps[touch].writer
+                && change.conditions.contains(&(column, ABSENT))
+            {
+                return true;
+            }
+            step = touch + 1;
+        }
+        false
+    }
+
+    /// Whether a write of `group` could come at one of these slots.
+    fn fits(&self, group: usize, first: usize, last: usize) -> bool {
+        let (low, high) = self.group_slots[group];
+        let called = self.row.groups[group].members[0].0;
+        low <= last && first <= high && called <= self.first_return[last]
+    }
+
+    /// Whether one of these steps may be a write of `group`.
+    fn may_be_step(&self, group: usize, first: usize, last: usize) -> bool {
+        let steps = &self.candidacies[group];
+        steps.get(steps.partition_point(|&step| step < first)).is_some_and(|&step| step <= last)
+    }
+
+    fn place(&self, state: &mut State, next: Move, frontier: u64) {
+        let (change, code) = match next {
+            Move::Between { group, version, code } => {
+                state.floor = version;
+                self.spend(state, group, frontier);
+                (&self.row.groups[group].change, code)
+            }
+            Move::Step | Move::StepBy(_) => {
+                let step = &self.row.steps[state.step];
+                state.floor = step.version;
+                state.step += 1;
+                let code = Code::try_from(state.step).expect("fewer operations than codes");
+                match (&step.writer, next) {
+                    (Writer::Known { change, .. }, _) => (change, code),
+                    (Writer::OneOf(_), Move::StepBy(group)) => {
+                        self.spend(state, group, frontier);
+                        (&self.row.groups[group].change, code)
+                    }
+                    (Writer::OneOf(_), _) => unreachable!("a step of unknown writer is taken by a group"),
+                }
+            }
+        };
+        for &(column, put) in &change.effects {
+            state.present -= usize::from(state.row[column] != ABSENT);
+            state.present += usize::from(put);
+            state.row[column] = if put { code } else { ABSENT };
+        }
+    }
+
+    fn spend(&self, state: &mut State, group: usize, frontier: u64) {
+        if !self.has_ready(state, group, frontier) && !state.overused.contains(&group) {
+            state.overused.push(group);
+        }
+        state.used[group] += 1;
+    }
+
+    /// Whether a state no worse than this one has failed, or is on the way to this one: then this one is a detour.
+    fn is_hopeless(&mut self, state: &State, frames: &mut [Frame]) -> bool {
+        if self.row.groups.is_empty() {
+            return false;
+        }
+        let same_step = frames.iter().enumerate().rev().take_while(|(_, frame)| frame.state.step == state.step);
+        let mut same_row = same_step.filter(|(_, frame)| frame.state.row == state.row);
+        if let Some((at, _)) =
+            same_row.find(|(_, frame)| Failed::new(&frame.state, &self.limited).is_no_worse_than(state))
+        {
+            frames[at + 1..].iter_mut().for_each(|frame| frame.provisional = true);
+            return true;
+        }
+        let Some(failed) = self.failed.get(&key(state)) else { return false };
+        self.effort += failed.len() as u64;
+        let Some(failed) = failed.iter().find(|failed| failed.is_no_worse_than(state)) else { return false };
+        if failed.provisional {
+            // What it was skipped for is of this step too.
+            let same_step = frames.iter_mut().rev().take_while(|frame| frame.state.step == state.step);
+            same_step.for_each(|frame| frame.provisional = true);
+        }
+        true
+    }
+
+    fn remember(&mut self, state: &State, failed: Failed) {
+        if self.row.groups.is_empty() || self.remembered_bytes > MAX_REMEMBERED_BYTES {
+            return;
+        }
+        let key = key(state);
+        self.remembered_bytes += 2 * size_of::<Failed>() + size_of_val(&key[..]);
+        self.remembered_bytes += size_of_val(&failed.used[..]) + size_of_val(&failed.pending[..]);
+        self.failed.entry(key).or_default().push(failed);
+    }
+
+    fn undecided(&self) -> Finding {
+        let what = format!("the search was given up; {}", self.stuck().0);
+        Finding::new(Kind::Undecided, self.stuck().1, what)
+    }
+
+    fn inexplicable(&self) -> Finding {
+        let (what, suspects) = self.stuck();
+        Finding::new(Kind::Inexplicable, suspects, what)
+    }
+
+    /// Where the search came furthest, and what could not come next there.
+    fn stuck(&self) -> (String, Vec<usize>) {
+        let state = &self.furthest;
+        let there = state.row.iter().zip(&self.row.columns).filter(|(code, _)| **code != ABSENT);
+        let cells: Vec<String> = there
+            .map(|(&code, column)| match self.row.version(code) {
+                Some(version) => format!("{}@{version}", text(column)),
+                None => format!("{}@?", text(column)),
+            })
+            .take(REPORTED)
+            .collect();
+        let mut waiting = state.pending.clone();
+        waiting.sort_by_key(|&look| self.row.looks[look].returned);
+        waiting.truncate(REPORTED);
+        let mut suspects: Vec<usize> = waiting.iter().map(|&look| self.row.looks[look].operation).collect();
+        if state.step < self.row.steps.len() {
+            suspects.extend(self.row.writers(state.step));
+        }
+        let names: Vec<String> = suspects.iter().map(|operation| format!("#{operation}")).collect();
+        let row = if cells.is_empty() { "empty".to_owned() } else { cells.join(" ") };
+        let what = format!(
+            "in every order the answers contradict each other; furthest: after {} writes of known version the row is {row}, \
+             and none of {} can come next",
+            state.step,
+            names.join(", "),
+        );
+        if state.step > 0 {
+            suspects.extend(self.row.writers(state.step - 1));
+        }
+        (what, suspects)
+    }
+}
+
+impl Failed {
+    fn new(state: &State, limited: &[bool]) -> Self {
+        Self {
+            used: state.used.iter().copied().enumerate().filter(|&(group, _)| limited[group]).collect(),
+            floor: state.floor,
+            next: state.next,
+            pending: state.pending.clone().into_boxed_slice(),
+            provisional: false,
+        }
+    }
+
+    /// Whether every order that `state`, of the same row and step, has to its end is one from here too.
+    fn is_no_worse_than(&self, state: &State) -> bool {
+        self.floor <= state.floor
+            && self.used.iter().all(|&(group, used)| used <= state.used[group])
+            && self.pending.iter().all(|&look| look >= state.next || state.pending.contains(&look))
+            && (self.next..state.next).all(|look| state.pending.contains(&look))
+    }
+}
+
+/// What a failed state is found by: its row and, last, its step.
+fn key(state: &State) -> Box<[Code]> {
+    let step = Code::try_from(state.step).expect("fewer operations than codes");
+    state.row.iter().copied().chain([step]).collect()
+}
+
+/// The looks that see `column` absent, each with the lowest slot of it and those after it.
+fn absences(row: &Row<'_>, timelines: &Timelines, column: usize) -> Vec<(usize, usize)> {
+    if !timelines.is_deletable(column) {
+        return Vec::new();
+    }
+    let sees = row.looks.iter().enumerate().filter(|(_, look)| look.sees_absent(column));
+    let mut absences: Vec<(usize, usize)> = sees.map(|(index, look)| (index, look.slots.0)).collect();
+    let mut first = usize::MAX;
+    for (_, slot) in absences.iter_mut().rev() {
+        first = first.min(*slot);
+        *slot = first;
+    }
+    absences
+}
+
+fn holds(state: &State, sees: &[(usize, Code)]) -> bool {
+    sees.iter().all(|&(column, code)| state.row[column] == code)
+}
+
+/// Steps and looks taken.
+fn progress(state: &State) -> usize {
+    state.step + state.next - state.pending.len()
+}

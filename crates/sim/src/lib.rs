@@ -1,0 +1,6 @@
+//! The other world: the product's own machines under a simulated network, disks, clocks and processes.
+
+pub mod campaign;
+pub mod history;
+pub mod search;
+pub mod world;

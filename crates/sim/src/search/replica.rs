@@ -1,0 +1,268 @@
+//! One replica in the search: the cohort, and what its disk holds.
+
+use std::hash::{Hash, Hasher};
+
+use base::canary::{Bug, planted};
+use base::{CohortId, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Now, Promise, Timestamp};
+use replication::{
+    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId,
+};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::Forces;
+
+/// A message that waits for the disk.
+type Parked = (Durable, NodeId, Message);
+
+/// What the manifest holds of the cohort.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct HardState {
+    promised: Promise,
+    checkpoint: (Lsn, Timestamp),
+}
+
+/// A replica and its disk.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Replica {
+    pub(super) cohort: Cohort,
+    out: Outbox,
+    /// What the real replay makes of the forced records: all that they can ever mean.
+    replay: Replay,
+    forces: Forces,
+    unforced: Vec<(WriteId, LogRecord)>,
+    manifest: HardState,
+    /// What the manifest's second place holds: the same, unless a bug lets a promise leave before.
+    second_place: HardState,
+    manifests_unforced: Vec<(ManifestId, HardState)>,
+    checkpoint: (Lsn, Timestamp),
+    parked: Vec<Parked>,
+    /// The LSNs that a restart would find, by sequence from 1.
+    pub(super) durable: Vec<Lsn>,
+    /// LSN of every applied entry, by sequence from 1.
+    pub(super) applied: Vec<Lsn>,
+}
+
+/// What a step of a replica gave to the world.
+#[derive(Default)]
+pub(super) struct Step {
+    pub(super) sent: Vec<(NodeId, Message)>,
+    pub(super) applied: Vec<Entry>,
+    pub(super) proposed: Vec<Entry>,
+}
+
+impl Step {
+    pub(super) fn add(&mut self, other: Self) {
+        self.sent.extend(other.sent);
+        self.applied.extend(other.applied);
+        self.proposed.extend(other.proposed);
+    }
+}
+
+pub(super) fn member(node: u32) -> Member {
+    Member { node: NodeId(node), incarnation: Incarnation(1) }
+}
+
+fn config(node: u32) -> Config {
+    Config {
+        cohort: CohortId(1),
+        me: member(node),
+        members: (1..=3).map(member).collect(),
+        // Without jitter no random number is drawn, and equal states are equal.
+        timing: Timing { election_jitter: base::Duration::ZERO, ..Timing::default() },
+        limits: Limits::default(),
+        seed: 0,
+    }
+}
+
+impl Replica {
+    pub(super) fn new(node: u32, forces: Forces) -> Self {
+        let mut out = Outbox::default();
+        let cohort = Cohort::start(config(node), Start::default(), Now::default(), &mut out);
+        Self {
+            cohort,
+            out,
+            replay: Replay::default(),
+            forces,
+            unforced: Vec::new(),
+            manifest: HardState::default(),
+            second_place: HardState::default(),
+            manifests_unforced: Vec::new(),
+            checkpoint: (Lsn::ZERO, Timestamp(0)),
+            parked: Vec::new(),
+            durable: Vec::new(),
+            applied: Vec::new(),
+        }
+    }
+
+    /// Runs one step of the cohort and collects what it wants.
+    pub(super) fn step(&mut self, run: impl FnOnce(&mut Cohort, &mut Outbox)) -> Step {
+        run(&mut self.cohort, &mut self.out);
+        self.collect()
+    }
+
+    fn collect(&mut self) -> Step {
+        let mut step = Step::default();
+        if let Some(manifest) = self.out.take_manifest() {
+            let hard = self.hard_state();
+            self.manifests_unforced.push((manifest, hard));
+        }
+        for output in self.out.take() {
+            match output {
+                // A record that nothing forces may always be lost: in the smaller search it always is.
+                Output::Append { force: false, .. } if self.forces == Forces::Eager => {}
+                Output::Append { write, record, .. } => {
+                    if let LogRecord::Entry(entry) = &record {
+                        step.proposed.push(entry.clone());
+                    }
+                    self.unforced.push((write, record));
+                }
+                Output::Send { to, message, after } => self.park((after, to, message)),
+                Output::Apply(entry) => {
+                    self.applied.truncate(entry.lsn.sequence.previous().0 as usize);
+                    self.applied.push(entry.lsn);
+                    step.applied.push(entry);
+                }
+                Output::ReadLog { .. }
+                | Output::SendState { .. }
+                | Output::Installed(_)
+                | Output::Cut(_)
+                | Output::LeadLost => {}
+            }
+        }
+        self.release_parked(&mut step);
+        step
+    }
+
+    /// A message that waits already needn't wait twice.
+    fn park(&mut self, message: Parked) {
+        if let Err(place) = self.parked.binary_search(&message) {
+            self.parked.insert(place, message);
+        }
+    }
+
+    fn hard_state(&self) -> HardState {
+        HardState { promised: self.cohort.promised(), checkpoint: self.checkpoint }
+    }
+
+    /// Lets go of the messages whose time has come.
+    fn release_parked(&mut self, step: &mut Step) {
+        let first_log = self.unforced.first().map(|(write, _)| *write);
+        let first_manifest = self.manifests_unforced.first().map(|(manifest, _)| *manifest);
+        let waits = |after: &Durable| {
+            first_log.is_some_and(|first| after.log >= first)
+                || first_manifest.is_some_and(|first| after.manifest >= first)
+        };
+        let (parked, free) = self.parked.drain(..).partition::<Vec<_>, _>(|(after, ..)| waits(after));
+        self.parked = parked;
+        step.sent.extend(free.into_iter().map(|(_, to, message)| (to, message)));
+    }
+
+    pub(super) fn log_pending(&self) -> usize {
+        self.unforced.len()
+    }
+
+    /// Whether the manifest's two places hold the same.
+    pub(super) fn places_agree(&self) -> bool {
+        self.manifest == self.second_place
+    }
+
+    pub(super) fn manifests_pending(&self) -> usize {
+        self.manifests_unforced.len()
+    }
+
+    pub(super) fn force_log(&mut self, now: Now) -> Step {
+        let Some(&(through, _)) = self.unforced.last() else { return Step::default() };
+        self.unforced.drain(..).for_each(|(_, record)| self.replay.record(record));
+        self.find_durable();
+        self.step(|cohort, out| cohort.log_forced(through, now, out))
+    }
+
+    pub(super) fn force_manifest(&mut self, now: Now) -> Step {
+        let Some((manifest, hard)) = self.manifests_unforced.pop() else { return Step::default() };
+        self.manifests_unforced.clear();
+        let first = std::mem::replace(&mut self.manifest, hard);
+        self.second_place = if planted(Bug::PromiseInOnePlace) { first } else { self.manifest.clone() };
+        self.find_durable();
+        self.step(|cohort, out| cohort.manifest_forced(manifest, now, out))
+    }
+
+    /// Writes the applied state as a checkpoint, forces the manifest, and forgets the log before it.
+    pub(super) fn checkpoint(&mut self) -> bool {
+        let through = self.cohort.applied();
+        let Some(lsn) = self.cohort.lsn_at(through) else { return false };
+        let forced_locally = self.cohort.forced() >= through;
+        if lsn.sequence <= self.checkpoint.0.sequence || !forced_locally || self.manifests_pending() > 0 {
+            return false;
+        }
+        let timestamp = Timestamp(through.0.cast_signed());
+        self.checkpoint = (lsn, timestamp);
+        self.manifest.checkpoint = self.checkpoint;
+        self.second_place = self.manifest.clone();
+        self.find_durable();
+        true
+    }
+
+    /// A crash keeps the first `kept` of the records that were not forced, and so many of the manifests; then the process
+    /// starts again. If the disk `rots`, the manifest's first place is lost with it.
+    pub(super) fn crash(&mut self, node: u32, kept: usize, manifests_kept: usize, rots: bool, now: Now) -> Step {
+        self.unforced.drain(..).take(kept).for_each(|(_, record)| self.replay.record(record));
+        let kept = manifests_kept.checked_sub(1).and_then(|last| self.manifests_unforced.get(last));
+        if let Some((_, hard)) = kept {
+            self.manifest = hard.clone();
+        }
+        self.manifests_unforced.clear();
+        if rots {
+            self.manifest = self.second_place.clone();
+        }
+        self.second_place = self.manifest.clone();
+        self.parked.clear();
+        self.checkpoint = self.manifest.checkpoint;
+        self.find_durable();
+        let start = self.recovered();
+        self.out = Outbox::default();
+        self.applied.truncate(start.checkpoint.0.sequence.0 as usize);
+        self.cohort = Cohort::start(config(node), start, now, &mut self.out);
+        self.collect()
+    }
+
+    /// What a restart would find on the disk, through the real replay.
+    fn recovered(&self) -> Start {
+        let mut checkpoint = self.manifest.checkpoint;
+        let log = self.replay.clone().finish(checkpoint.0);
+        if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
+            checkpoint.0.epoch = base::Epoch(0);
+        }
+        Start { promised: self.manifest.promised, checkpoint, log, doubtful: false }
+    }
+
+    fn find_durable(&mut self) {
+        let start = self.recovered();
+        let kept = self.manifest.checkpoint.0.sequence.0 as usize;
+        let mut durable: Vec<Lsn> = self.applied.iter().copied().take(kept).collect();
+        durable.extend(start.log.entries.iter().map(|entry| entry.lsn));
+        self.durable = durable;
+    }
+
+    /// Makes states that differ only in how many forces went before equal, and says what this one is.
+    pub(super) fn fingerprint(&mut self, now: Now) -> u64 {
+        let before = |first: Option<u64>, last: u64| first.map_or(last, |first| first - 1);
+        let first_log = self.unforced.first().map(|(write, _)| write.0);
+        let first_manifest = self.manifests_unforced.first().map(|(manifest, _)| manifest.0);
+        let log = before(first_log, self.out.appended().0);
+        let manifest = before(first_manifest, self.out.manifest().0);
+        self.cohort.canonical(&mut self.out, WriteId(log), ManifestId(manifest), now.monotonic);
+        for (write, _) in &mut self.unforced {
+            write.0 -= log;
+        }
+        for (number, _) in &mut self.manifests_unforced {
+            number.0 -= manifest;
+        }
+        for (after, ..) in &mut self.parked {
+            after.log.0 = after.log.0.saturating_sub(log);
+            after.manifest.0 = after.manifest.0.saturating_sub(manifest);
+        }
+        let mut hasher = Xxh3Default::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,183 @@
+//! A universe in one thread: the node machines and stores of the product under a simulated network, simulated disks,
+//! clocks and processes, all drawn from one seed.
+//!
+//! A run has two halves. First *safety*: clients read and write while messages are lost, doubled, delayed and cut off,
+//! processes die, stop and start, machines lose power, disks tear, forget, fail and rot, wall clocks say anything and
+//! monotonic clocks run apart. Then *liveness*: the faults end, and the universe must serve again within a bounded time,
+//! and give back what it acknowledged. Each run draws first which kinds of fault it has at all.
+
+mod checks;
+mod clients;
+mod clocks;
+mod events;
+mod faults;
+mod network;
+mod options;
+mod process;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use base::{NodeId, SplitMix64};
+use xxhash_rust::xxh3::Xxh3Default;
+
+pub use options::Options;
+
+use checks::Checks;
+use clients::Clients;
+use events::{Happening, Queue};
+use network::Network;
+use process::Machine;
+
+/// Nanoseconds of true time, which nobody in the universe knows.
+pub(crate) type TrueTime = u64;
+
+pub(crate) const MILLISECOND: TrueTime = 1_000_000;
+pub(crate) const SECOND: TrueTime = 1_000 * MILLISECOND;
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// The hash of everything that happened.
+    pub trace: u64,
+    /// Simulated time in nanoseconds.
+    pub simulated: u64,
+    /// Operations that clients ended with a definite outcome.
+    pub operations: u64,
+    /// How often what has happened.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// The first promise found broken.
+    pub violation: Option<String>,
+}
+
+/// A universe and everything around it.
+pub(crate) struct World {
+    pub(crate) options: Options,
+    pub(crate) now: TrueTime,
+    pub(crate) random: SplitMix64,
+    pub(crate) queue: Queue,
+    pub(crate) machines: BTreeMap<NodeId, Machine>,
+    pub(crate) network: Network,
+    pub(crate) clients: Clients,
+    pub(crate) checks: Checks,
+    pub(crate) counters: BTreeMap<&'static str, u64>,
+    trace: Xxh3Default,
+    pub(crate) violation: Option<String>,
+    pub(crate) healed: bool,
+    /// What has happened at this very moment.
+    happened_now: u64,
+}
+
+/// More than so much at one moment means that the moment never ends.
+const HAPPENINGS_AT_ONCE_MAX: u64 = 1_000_000;
+
+/// Runs one seed, drawing the options from it.
+#[must_use]
+pub fn run(seed: u64) -> Outcome {
+    run_with(seed, Options::draw(seed))
+}
+
+/// Runs one seed with options of one's own.
+#[must_use]
+pub fn run_with(seed: u64, options: Options) -> Outcome {
+    let mut world = World::new(seed, options);
+    world.play();
+    let trace = world.trace.digest();
+    Outcome {
+        seed,
+        trace,
+        simulated: world.now,
+        operations: world.clients.ended(),
+        counters: world.counters,
+        violation: world.violation,
+    }
+}
+
+impl World {
+    fn new(seed: u64, options: Options) -> Self {
+        let mut random = SplitMix64::new(seed ^ 0x5eed_0f1a_99e5_0000);
+        let nodes: Vec<NodeId> = (1..=options.nodes).map(NodeId).collect();
+        let machines = nodes.iter().map(|node| (*node, Machine::format(*node, &options, &mut random))).collect();
+        let clients = Clients::new(&options, &mut random);
+        Self {
+            now: 0,
+            queue: Queue::default(),
+            machines,
+            network: Network::default(),
+            clients,
+            checks: Checks::default(),
+            counters: BTreeMap::new(),
+            trace: Xxh3Default::new(),
+            violation: None,
+            healed: false,
+            happened_now: 0,
+            random,
+            options,
+        }
+    }
+
+    fn play(&mut self) {
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        for node in nodes {
+            self.queue.put(self.now, Happening::Start { node });
+        }
+        self.begin_clients();
+        self.begin_faults();
+        self.play_until(self.options.fault_time);
+        self.heal();
+        let end = self.now + self.options.patience;
+        while self.violation.is_none() && !self.clients.are_done() && self.now < end {
+            self.play_one();
+        }
+        if self.violation.is_none() && !self.clients.are_done() {
+            let why = self.why_stuck();
+            self.violate(&format!("no progress: {why}"));
+        }
+        // Followers learn the last commit point.
+        self.play_until(self.now + 2 * SECOND);
+        self.final_checks();
+    }
+
+    fn play_until(&mut self, end: TrueTime) {
+        while self.violation.is_none() && self.queue.next_time().is_some_and(|time| time <= end) {
+            self.play_one();
+        }
+        self.now = self.now.max(end);
+    }
+
+    fn play_one(&mut self) {
+        let Some((time, happening)) = self.queue.take() else {
+            self.now += MILLISECOND;
+            return;
+        };
+        if time > self.now {
+            self.now = time;
+            self.happened_now = 0;
+        }
+        self.happened_now += 1;
+        if self.happened_now > HAPPENINGS_AT_ONCE_MAX {
+            return self.violate("time stands still: too much happens at one moment");
+        }
+        self.note(time, happening.tag());
+        self.happen(happening);
+    }
+
+    /// Adds to the trace: two runs of one seed give the same.
+    pub(crate) fn note(&mut self, a: u64, b: u64) {
+        self.trace.update(&a.to_le_bytes());
+        self.trace.update(&b.to_le_bytes());
+    }
+
+    pub(crate) fn count(&mut self, what: &'static str) {
+        *self.counters.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn violate(&mut self, what: &str) {
+        if self.violation.is_none() {
+            self.violation = Some(format!("at {} ms: {what}", self.now / MILLISECOND));
+        }
+    }
+}

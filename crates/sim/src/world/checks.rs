@@ -1,0 +1,148 @@
+//! What is looked at while a run goes on, and at its end.
+
+use std::collections::BTreeMap;
+
+use base::{CohortId, Lsn, NodeId, Sequence};
+
+use super::World;
+use crate::history;
+
+/// What checkers remember.
+#[derive(Default)]
+pub(crate) struct Checks {
+    /// What was applied at each sequence, anywhere.
+    chosen: BTreeMap<CohortId, BTreeMap<Sequence, Lsn>>,
+    /// How far a process's applied entries were looked at.
+    looked_at: BTreeMap<(NodeId, CohortId), (u64, Sequence)>,
+    /// Logical hashes of states, by the sequence they end with.
+    hashes: BTreeMap<(CohortId, Sequence), (NodeId, u64)>,
+    steps: u64,
+}
+
+/// One step in so many is followed by the dearer checks.
+const DEAR_EVERY: u64 = 32;
+/// One step in so many is followed by a look at the leases.
+const LEASES_EVERY: u64 = 4;
+
+impl World {
+    /// Looks at a node after it did something.
+    pub(crate) fn check_node(&mut self, id: NodeId) {
+        self.checks.steps += 1;
+        self.check_applied(id);
+        if self.checks.steps.is_multiple_of(LEASES_EVERY) {
+            self.check_leases();
+        }
+        if self.checks.steps.is_multiple_of(DEAR_EVERY) {
+            self.check_state(id);
+            self.take_counters(id);
+        }
+    }
+
+    /// One value per sequence: what a replica applies is what every other did.
+    fn check_applied(&mut self, id: NodeId) {
+        let Some(machine) = self.machines.get(&id) else { return };
+        let Some(process) = machine.process.as_ref() else { return };
+        let mut wrong = None;
+        for (cohort, replica, _) in process.node.replicas() {
+            let looked = self.checks.looked_at.entry((id, cohort)).or_default();
+            if looked.0 != machine.generation {
+                *looked = (machine.generation, Sequence(0));
+            }
+            let chosen = self.checks.chosen.entry(cohort).or_default();
+            let first = looked.1.next().max(replica.entries().next().map_or(Sequence(0), |entry| entry.lsn.sequence));
+            for sequence in first.0..=replica.applied().0 {
+                let sequence = Sequence(sequence);
+                let Some(lsn) = replica.lsn_at(sequence) else { continue };
+                let known = *chosen.entry(sequence).or_insert(lsn);
+                if known != lsn {
+                    wrong = Some(format!("node {id} applied {lsn} in cohort {cohort}, where {known} was applied"));
+                }
+            }
+            looked.1 = replica.applied();
+        }
+        if let Some(wrong) = wrong {
+            self.violate(&wrong);
+        }
+    }
+
+    /// At no moment may two leaders of a cohort both read, and whoever may read has applied all that was applied anywhere.
+    fn check_leases(&mut self) {
+        let mut readers: BTreeMap<CohortId, NodeId> = BTreeMap::new();
+        let mut wrong = None;
+        let last = |cohort| self.checks.chosen.get(&cohort).and_then(|chosen| chosen.keys().last().copied());
+        for (id, machine) in &self.machines {
+            let Some(process) = machine.process.as_ref() else { continue };
+            let now = machine.clocks.monotonic(self.now);
+            for (cohort, replica, _) in process.node.replicas() {
+                if replica.lease_end(now).is_none() {
+                    continue;
+                }
+                if last(cohort).is_some_and(|last| last > replica.applied()) {
+                    wrong = Some(format!("node {id} may read cohort {cohort} at {}, behind others", replica.applied()));
+                }
+                if let Some(other) = readers.insert(cohort, *id) {
+                    wrong = Some(format!("nodes {other} and {id} both hold a lease of cohort {cohort}"));
+                }
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.violate(&wrong);
+        }
+    }
+
+    /// Equal LSNs, equal states.
+    fn check_state(&mut self, id: NodeId) {
+        let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        process.node.invariants();
+        let mut wrong = None;
+        for (cohort, _, state) in process.node.replicas() {
+            let sequence = state.last_applied().sequence;
+            let hash = state.logical_hash();
+            let (other, known) = *self.checks.hashes.entry((cohort, sequence)).or_insert((id, hash));
+            if known != hash {
+                wrong = Some(format!("nodes {other} and {id} differ in cohort {cohort} at {sequence}"));
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.violate(&wrong);
+        }
+    }
+
+    pub(crate) fn why_stuck(&self) -> String {
+        let mut lines = vec![self.clients.waiting_for()];
+        for (id, machine) in &self.machines {
+            let Some(process) = machine.process.as_ref() else {
+                lines.push(format!("node {id} is down"));
+                continue;
+            };
+            for (cohort, replica, _) in process.node.replicas().take(2) {
+                lines.push(format!(
+                    "node {id}, cohort {cohort}: leader {:?}, promised {}, last {}, committed {}, doubtful {}, {:?}",
+                    replica.leader(),
+                    replica.promised().epoch,
+                    replica.last(),
+                    replica.committed(),
+                    replica.doubtful(),
+                    replica.catch_ups().collect::<Vec<_>>(),
+                ));
+            }
+        }
+        lines.join("\n")
+    }
+
+    pub(crate) fn final_checks(&mut self) {
+        if self.violation.is_some() {
+            return;
+        }
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        for id in nodes {
+            self.check_applied(id);
+            self.check_state(id);
+            self.take_counters(id);
+        }
+        self.check_leases();
+        if let Err(violation) = history::check(&self.clients.history) {
+            self.violate(&violation.to_string());
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Clients: they read and write the same few rows at the same time, retry as a good client does, and remember what they
+//! were told.
+
+use std::collections::BTreeMap;
+
+use base::{NodeId, SplitMix64, Timestamp};
+use bytes::Bytes;
+use node::contract::RequestId;
+use tablets::request::{
+    Failure, Mutation, Outcome, Request, Response, Row, Scan, SessionId, SessionStamp, TableRequest, Write,
+};
+
+use super::events::Happening;
+use super::{MILLISECOND, Options, TrueTime, World};
+use crate::history::{Operation, What, WriteOutcome};
+
+const TABLE: &str = "t";
+/// How long a client gives a request, by the clock of the node that it asks.
+const DEADLINE: base::Duration = base::Duration::from_millis(1_500);
+/// How long it waits for an answer that should have come.
+const PATIENCE: TrueTime = 5_000 * MILLISECOND;
+/// How often it tries one operation while faults last.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// All clients, and what they have seen.
+pub(crate) struct Clients {
+    clients: Vec<Client>,
+    asked: BTreeMap<RequestId, (u32, NodeId)>,
+    next_request: u64,
+    /// Counts calls and returns: the order in which clients saw things happen.
+    moment: u64,
+    pub(crate) history: Vec<Operation>,
+    random: SplitMix64,
+    keys: u64,
+    think: TrueTime,
+    tables: u64,
+    tables_wanted: u64,
+    is_ending: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Client {
+    doing: Option<Doing>,
+    session: Option<SessionId>,
+    next_sequence: u64,
+    /// Versions seen, for conditions.
+    versions: BTreeMap<(Bytes, Bytes), Timestamp>,
+    writes: u64,
+    final_reads: u64,
+    is_done: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Doing {
+    task: Task,
+    called: u64,
+    attempts: u32,
+    /// An earlier try may have been carried out.
+    maybe_done: bool,
+    asked: Option<RequestId>,
+}
+
+#[derive(Clone, Debug)]
+enum Task {
+    CreateTable(u64),
+    OpenSession,
+    Write(Write),
+    Get(Bytes),
+    Scan,
+}
+
+impl Clients {
+    pub(crate) fn new(options: &Options, random: &mut SplitMix64) -> Self {
+        let client = Client {
+            doing: None,
+            session: None,
+            next_sequence: 1,
+            versions: BTreeMap::new(),
+            writes: 0,
+            final_reads: 0,
+            is_done: false,
+        };
+        Self {
+            clients: vec![client; options.clients as usize],
+            asked: BTreeMap::new(),
+            next_request: 0,
+            moment: 0,
+            history: Vec::new(),
+            random: SplitMix64::new(random.draw()),
+            keys: options.keys,
+            think: options.think,
+            tables: 0,
+            tables_wanted: options.tables,
+            is_ending: false,
+        }
+    }
+
+    pub(crate) fn ended(&self) -> u64 {
+        self.history.iter().filter(|operation| operation.returned.is_some()).count() as u64
+    }
+
+    pub(crate) fn are_done(&self) -> bool {
+        self.clients.iter().all(|client| client.is_done)
+    }
+
+    pub(crate) fn waiting_for(&self) -> String {
+        let doing = self.clients.iter().filter(|client| !client.is_done).map(|client| format!("{:?}", client.doing));
+        doing.collect::<Vec<_>>().join("; ")
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.moment += 1;
+        self.moment
+    }
+
+    fn key(&self, number: u64) -> Bytes {
+        Bytes::from(format!("row-{number}"))
+    }
+
+    /// What a client does next.
+    fn choose(&mut self, id: u32) -> Task {
+        if self.tables < self.tables_wanted {
+            return Task::CreateTable(self.tables);
+        }
+        if self.is_ending {
+            let number = self.clients[id as usize].final_reads;
+            return Task::Get(self.key(number));
+        }
+        let number = self.random.below(self.keys);
+        let key = self.key(number);
+        match self.random.below(100) {
+            0..30 => Task::Get(key),
+            30..35 => Task::Scan,
+            _ if self.clients[id as usize].session.is_none() && self.random.below(4) > 0 => Task::OpenSession,
+            _ => Task::Write(self.write(id, key)),
+        }
+    }
+
+    fn write(&mut self, id: u32, key: Bytes) -> Write {
+        let columns = if self.random.below(3) == 0 { 2 } else { 1 };
+        let first = self.random.below(2);
+        let mut mutations = Vec::new();
+        for index in 0..columns {
+            let column = Bytes::from(format!("c{}", (first + index) % 2));
+            let client = &mut self.clients[id as usize];
+            client.writes += 1;
+            let value = Bytes::from(format!("{id}-{}", client.writes));
+            let seen = client.versions.get(&(key.clone(), column.clone())).copied().unwrap_or_default();
+            let value = (self.random.below(6) > 0).then_some(value);
+            let condition = (self.random.below(3) == 0).then_some(seen);
+            mutations.push(Mutation { column, value, condition });
+        }
+        let client = &mut self.clients[id as usize];
+        let stamp = client.session.filter(|_| self.random.below(4) > 0).map(|session| {
+            let sequence = client.next_sequence;
+            client.next_sequence += 1;
+            SessionStamp { session, sequence, first_incomplete: sequence }
+        });
+        Write { stamp, key, mutations }
+    }
+}
+
+impl World {
+    pub(crate) fn begin_clients(&mut self) {
+        self.queue.put(self.now + MILLISECOND, Happening::Client { client: 0 });
+    }
+
+    /// Faults have ended: every client reads every row once more.
+    pub(crate) fn end_clients(&mut self) {
+        self.clients.is_ending = true;
+        for client in 0..self.clients.clients.len() as u32 {
+            self.queue.put(self.now, Happening::Client { client });
+        }
+    }
+
+    pub(crate) fn client_acts(&mut self, id: u32) {
+        let client = &self.clients.clients[id as usize];
+        if client.is_done || client.doing.as_ref().is_some_and(|doing| doing.asked.is_some()) {
+            return;
+        }
+        if client.doing.is_none() {
+            if self.clients.tables < self.clients.tables_wanted && id != 0 {
+                return;
+            }
+            if self.clients.is_ending && client.final_reads == self.clients.keys {
+                self.clients.clients[id as usize].is_done = true;
+                return;
+            }
+            let task = self.clients.choose(id);
+            let called = self.clients.tick();
+            let doing = Doing { task, called, attempts: 0, maybe_done: false, asked: None };
+            self.clients.clients[id as usize].doing = Some(doing);
+        }
+        self.ask(id);
+    }
+
+    /// Puts what a client is doing to some node.
+    fn ask(&mut self, id: u32) {
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let node = nodes[self.clients.random.below(nodes.len() as u64) as usize];
+        let Some(doing) = self.clients.clients[id as usize].doing.as_mut() else { return };
+        doing.attempts += 1;
+        let request = request(&doing.task);
+        let machine = &self.machines[&node];
+        if machine.process.is_none() {
+            return self.not_now(id);
+        }
+        self.clients.next_request += 1;
+        let number = RequestId(self.clients.next_request);
+        doing.asked = Some(number);
+        self.clients.asked.insert(number, (id, node));
+        let deadline = machine.clocks.monotonic(self.now) + DEADLINE;
+        self.queue.put(self.now + PATIENCE, Happening::ClientPatience { client: id, request: number });
+        let generation = machine.generation;
+        let request = Box::new(request);
+        self.happen(Happening::Request { node, generation, id: number, deadline, request });
+    }
+
+    pub(crate) fn client_answered(&mut self, request: RequestId, outcome: Outcome) {
+        let Some((id, _)) = self.clients.asked.remove(&request) else { return };
+        self.note(request.0, u64::from(outcome.is_ok()));
+        let Some(mut doing) = self.clients.clients[id as usize].doing.take() else { return };
+        doing.asked = None;
+        match outcome {
+            Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => self.again(id, doing),
+            Err(Failure::Unknown(_)) => {
+                doing.maybe_done = true;
+                self.again(id, doing);
+            }
+            outcome => self.ended(id, &doing, outcome),
+        }
+    }
+
+    /// Tries once more, or ends with what is known.
+    fn again(&mut self, id: u32, doing: Doing) {
+        let is_stamped = matches!(&doing.task, Task::Write(write) if write.stamp.is_some());
+        let is_write = matches!(&doing.task, Task::Write(_));
+        // What was not done may be tried again, or left; without a stamp, what may have been done is left.
+        let leaves = is_write && !is_stamped && self.clients.random.below(2) == 0;
+        let may_repeat = !is_write || is_stamped || !(doing.maybe_done || leaves);
+        if may_repeat && (doing.attempts < ATTEMPTS_MAX || self.clients.is_ending || !is_write) {
+            self.clients.clients[id as usize].doing = Some(doing);
+            self.not_now(id);
+            return;
+        }
+        let outcome = if doing.maybe_done { WriteOutcome::Unknown } else { WriteOutcome::NotDone };
+        if let Task::Write(write) = &doing.task {
+            self.remember_write(id, doing.called, write, outcome);
+        }
+        self.think(id);
+    }
+
+    fn not_now(&mut self, id: u32) {
+        let pause = 10 * MILLISECOND + self.clients.random.below(200 * MILLISECOND);
+        self.queue.put(self.now + pause, Happening::Client { client: id });
+    }
+
+    fn think(&mut self, id: u32) {
+        let pause = if self.clients.is_ending { 1 } else { self.clients.random.below(self.clients.think) };
+        self.queue.put(self.now + pause, Happening::Client { client: id });
+    }
+
+    fn ended(&mut self, id: u32, doing: &Doing, outcome: Outcome) {
+        match (&doing.task, outcome) {
+            (Task::CreateTable(number), Ok(Response::TableCreated { .. })) => {
+                self.clients.tables = number + 1;
+                if self.clients.tables == self.clients.tables_wanted {
+                    for client in 1..self.clients.clients.len() as u32 {
+                        self.queue.put(self.now, Happening::Client { client });
+                    }
+                }
+            }
+            (Task::OpenSession, Ok(Response::SessionOpened(session))) => {
+                let client = &mut self.clients.clients[id as usize];
+                client.session = Some(session);
+                client.next_sequence = 1;
+            }
+            (Task::Write(write), outcome) => self.write_ended(id, doing, write, outcome),
+            (Task::Get(key), Ok(Response::Row(cells))) => {
+                self.remember_row(id, doing.called, Row { key: key.clone(), cells });
+                if self.clients.is_ending {
+                    self.clients.clients[id as usize].final_reads += 1;
+                }
+            }
+            (Task::Scan, Ok(Response::Rows { rows, continuation: None })) => self.scanned(id, doing.called, rows),
+            (Task::Scan, Ok(Response::Rows { .. })) => {}
+            (Task::Get(_) | Task::Scan | Task::OpenSession, Err(Failure::UnknownTable(_))) => {
+                self.violate("a table that was created is unknown");
+            }
+            (task, outcome) => self.violate(&format!("{task:?} was answered with {outcome:?}")),
+        }
+        self.think(id);
+    }
+
+    fn write_ended(&mut self, id: u32, doing: &Doing, write: &Write, outcome: Outcome) {
+        let outcome = match outcome {
+            Ok(Response::Written { version }) => WriteOutcome::Written(version),
+            Err(Failure::VersionMismatch { column, expected, actual }) => {
+                self.clients.clients[id as usize].versions.insert((write.key.clone(), column.clone()), actual);
+                WriteOutcome::Mismatch { column, expected, actual }
+            }
+            Err(Failure::UnknownSession(_)) => {
+                self.count("unknown sessions met");
+                self.clients.clients[id as usize].session = None;
+                if doing.maybe_done { WriteOutcome::Unknown } else { WriteOutcome::NotDone }
+            }
+            other => return self.violate(&format!("{write:?} was answered with {other:?}")),
+        };
+        if let WriteOutcome::Written(version) = outcome {
+            self.count("writes acknowledged");
+            if doing.maybe_done {
+                self.count("retries answered");
+            }
+            for mutation in &write.mutations {
+                let version = if mutation.value.is_some() { version } else { Timestamp(0) };
+                let place = (write.key.clone(), mutation.column.clone());
+                self.clients.clients[id as usize].versions.insert(place, version);
+            }
+        }
+        self.remember_write(id, doing.called, write, outcome);
+    }
+
+    fn remember_write(&mut self, client: u32, called: u64, write: &Write, outcome: WriteOutcome) {
+        let returned = (outcome != WriteOutcome::Unknown).then(|| self.clients.tick());
+        let what = What::Write { mutations: write.mutations.clone(), outcome };
+        self.clients.history.push(Operation { client, called, returned, key: write.key.clone(), what });
+    }
+
+    fn remember_row(&mut self, client: u32, called: u64, row: Row) {
+        for cell in &row.cells {
+            let place = (row.key.clone(), cell.column.clone());
+            self.clients.clients[client as usize].versions.insert(place, cell.version);
+        }
+        let returned = Some(self.clients.tick());
+        let what = What::Read { columns: None, cells: row.cells };
+        self.clients.history.push(Operation { client, called, returned, key: row.key, what });
+    }
+
+    /// A scan reads every row there is, and those that it doesn't show are empty.
+    fn scanned(&mut self, client: u32, called: u64, rows: Vec<Row>) {
+        let mut by_key: BTreeMap<Bytes, Row> = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+        for number in 0..self.clients.keys {
+            let key = self.clients.key(number);
+            let row = by_key.remove(&key).unwrap_or(Row { key, cells: Vec::new() });
+            self.remember_row(client, called, row);
+        }
+    }
+
+    pub(crate) fn client_gives_up(&mut self, _client: u32, request: RequestId) {
+        if self.clients.asked.contains_key(&request) {
+            self.client_answered(request, Err(Failure::Unknown("no answer".to_owned())));
+        }
+    }
+
+    /// A node's process has ended, and with it the connections to it.
+    pub(crate) fn clients_lose(&mut self, node: NodeId) {
+        let lost: Vec<RequestId> =
+            self.clients.asked.iter().filter(|(_, (_, at))| *at == node).map(|(request, _)| *request).collect();
+        for request in lost {
+            self.client_answered(request, Err(Failure::Unknown("connection lost".to_owned())));
+        }
+    }
+}
+
+fn request(task: &Task) -> Request {
+    let of_table = |request| Request::Table { table: TABLE.to_owned(), request };
+    match task {
+        Task::CreateTable(0) => Request::CreateTable { name: TABLE.to_owned() },
+        Task::CreateTable(number) => Request::CreateTable { name: format!("{TABLE}{number}") },
+        Task::OpenSession => of_table(TableRequest::OpenSession),
+        Task::Write(write) => of_table(TableRequest::Write(write.clone())),
+        Task::Get(key) => of_table(TableRequest::Get { key: key.clone(), columns: None }),
+        Task::Scan => of_table(TableRequest::Scan(Scan::default())),
+    }
+}

@@ -1,0 +1,98 @@
+//! What is going to happen, in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use base::{CohortId, Entry, Lsn, Monotonic, NodeId};
+use node::contract::{ReadId, RequestId};
+use store::log::SegmentJob;
+use tablets::request::Request;
+
+use super::TrueTime;
+use super::network::Envelope;
+use super::process::{Generation, ManifestStep};
+
+/// Something that will happen. What belongs to a process names it by its generation, and is void after its end.
+pub(crate) enum Happening {
+    /// A machine starts its process.
+    Start { node: NodeId },
+    /// A message arrives.
+    Deliver(Box<Envelope>),
+    /// A timer of the machine fires.
+    Timer { node: NodeId, generation: Generation, number: u64 },
+    /// The log's batch in flight is forced, or fails to be.
+    LogForced { node: NodeId, generation: Generation },
+    /// The log was idle for a while.
+    Echo { node: NodeId, generation: Generation, batches: u64 },
+    /// The next step of writing a manifest.
+    Manifest { node: NodeId, generation: Generation, step: ManifestStep },
+    /// A checkpoint is on disk.
+    Checkpoint { node: NodeId, generation: Generation, cohort: CohortId, lsn: Lsn, bytes: u64 },
+    /// A read of the log has ended.
+    LogRead { node: NodeId, generation: Generation, id: ReadId, entries: Option<Vec<Entry>> },
+    /// A segment's file is prepared.
+    Segment { node: NodeId, generation: Generation, job: SegmentJob },
+    /// A client's request has come in.
+    Request { node: NodeId, generation: Generation, id: RequestId, deadline: Monotonic, request: Box<Request> },
+    /// A process that stood still goes on.
+    Resume { node: NodeId, generation: Generation },
+    /// A client does what it does next.
+    Client { client: u32 },
+    /// A client has waited long enough.
+    ClientPatience { client: u32, request: RequestId },
+    /// A machine loses its power.
+    PowerLoss { node: NodeId },
+    /// A fault.
+    Fault,
+    /// The network's partition ends.
+    Rejoin { number: u64 },
+}
+
+impl Happening {
+    /// A number for the trace.
+    pub(crate) fn tag(&self) -> u64 {
+        let of = |kind: u64, node: NodeId| kind << 32 | u64::from(node.0);
+        match self {
+            Self::Start { node } => of(1, *node),
+            Self::Deliver(envelope) => of(2, envelope.to) | u64::from(envelope.from.node.0) << 16,
+            Self::Timer { node, .. } => of(3, *node),
+            Self::LogForced { node, .. } => of(4, *node),
+            Self::Echo { node, .. } => of(5, *node),
+            Self::Manifest { node, .. } => of(6, *node),
+            Self::Checkpoint { node, .. } => of(7, *node),
+            Self::LogRead { node, .. } => of(8, *node),
+            Self::Segment { node, .. } => of(9, *node),
+            Self::Resume { node, .. } => of(10, *node),
+            Self::Client { client } | Self::ClientPatience { client, .. } => 11 << 32 | u64::from(*client),
+            Self::Request { node, .. } => of(15, *node),
+            Self::PowerLoss { node } => of(14, *node),
+            Self::Fault => 12 << 32,
+            Self::Rejoin { number } => 13 << 32 | number,
+        }
+    }
+}
+
+/// The future. What is put in for one moment happens in the order it was put in.
+#[derive(Default)]
+pub(crate) struct Queue {
+    order: BinaryHeap<Reverse<(TrueTime, u64)>>,
+    happenings: BTreeMap<u64, Happening>,
+    next: u64,
+}
+
+impl Queue {
+    pub(crate) fn put(&mut self, time: TrueTime, happening: Happening) {
+        self.next += 1;
+        self.order.push(Reverse((time, self.next)));
+        self.happenings.insert(self.next, happening);
+    }
+
+    pub(crate) fn next_time(&self) -> Option<TrueTime> {
+        self.order.peek().map(|Reverse((time, _))| *time)
+    }
+
+    pub(crate) fn take(&mut self) -> Option<(TrueTime, Happening)> {
+        let Reverse((time, number)) = self.order.pop()?;
+        self.happenings.remove(&number).map(|happening| (time, happening))
+    }
+}

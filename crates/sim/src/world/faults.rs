@@ -1,0 +1,197 @@
+//! What goes wrong, and when it stops going wrong.
+
+use base::NodeId;
+
+use super::events::Happening;
+use super::{MILLISECOND, SECOND, World};
+
+impl World {
+    pub(crate) fn begin_faults(&mut self) {
+        if self.options.faults.total() > 0 || self.options.wall_jumps {
+            self.next_fault();
+        }
+    }
+
+    fn next_fault(&mut self) {
+        let pause = self.random.below(2 * self.options.fault_every);
+        self.queue.put(self.now + pause, Happening::Fault);
+    }
+
+    /// Something goes wrong.
+    pub(crate) fn fault(&mut self) {
+        if self.healed {
+            return;
+        }
+        self.next_fault();
+        if self.options.wall_jumps && self.random.below(3) == 0 {
+            self.jump_a_clock();
+        }
+        let total = self.options.faults.total();
+        if total == 0 {
+            return;
+        }
+        let mut drawn = self.random.below(total);
+        for (kind, weight) in self.options.faults.list().into_iter().enumerate() {
+            if drawn < weight {
+                return self.strike(kind);
+            }
+            drawn -= weight;
+        }
+    }
+
+    fn strike(&mut self, kind: usize) {
+        let id = self.any_node();
+        match kind {
+            0 => self.down(id, false),
+            1 => self.down(id, true),
+            2 => self.lose_all_power(),
+            3 => self.crash_at_operation(id),
+            4 => {
+                let span = self.random.below(4 * SECOND);
+                self.pause(id, span);
+            }
+            5 => self.partition(true),
+            6 => self.partition(false),
+            7 => self.fail_forces(id),
+            8 => self.rot(),
+            9 => self.blank(),
+            _ => self.step(id, node::contract::Event::Stop),
+        }
+    }
+
+    fn any_node(&mut self) -> NodeId {
+        let index = self.random.below(self.machines.len() as u64) as usize;
+        self.machines.keys().copied().nth(index).unwrap_or(NodeId(1))
+    }
+
+    /// The one machine whose disk may rot or be replaced in this run.
+    fn rotten_node(&self) -> NodeId {
+        NodeId(u32::try_from(self.machines.len()).unwrap_or(1))
+    }
+
+    fn jump_a_clock(&mut self) {
+        let id = self.any_node();
+        let Self { machines, random, .. } = self;
+        if let Some(machine) = machines.get_mut(&id) {
+            machine.clocks.jump(random);
+        }
+    }
+
+    fn down(&mut self, id: NodeId, power: bool) {
+        if self.process(id).is_some() {
+            self.count(if power { "power losses" } else { "kills" });
+            self.end(id, power);
+            self.restart_later(id);
+        }
+    }
+
+    fn lose_all_power(&mut self) {
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        self.count("power losses of all");
+        for id in nodes {
+            if self.process(id).is_some() {
+                self.end(id, true);
+                self.restart_later(id);
+            }
+        }
+    }
+
+    fn crash_at_operation(&mut self, id: NodeId) {
+        let operations = 1 + self.random.below(40);
+        if let Some(machine) = self.machines.get(&id) {
+            machine.disk.crash_after_operations(operations);
+        }
+    }
+
+    fn fail_forces(&mut self, id: NodeId) {
+        let Self { machines, random, .. } = self;
+        if let Some(machine) = machines.get(&id)
+            && machine.process.is_some()
+        {
+            machine.disk.fail_syncs(1, random);
+        }
+    }
+
+    /// Power is lost at a moment of its own choosing; on the machine whose disk rots, a copy of the manifest may rot too.
+    pub(crate) fn power_loss(&mut self, id: NodeId) {
+        if self.healed || self.process(id).is_none() {
+            return;
+        }
+        self.down(id, true);
+        if id == self.rotten_node() && self.options.faults.rot > 0 && self.random.below(2) == 0 {
+            let place = store::manifest::PLACES[self.random.below(2) as usize];
+            self.flip_in(id, place, None);
+        }
+    }
+
+    /// The process dies, and while it is down a bit flips in one of its files: often near the log's end. Then it may
+    /// crash while it recovers.
+    fn rot(&mut self) {
+        let id = self.rotten_node();
+        let Some(process) = self.process(id) else { return };
+        let Some((segment, offset)) = process.log_end() else { return };
+        self.end(id, false);
+        let disk = self.machines[&id].disk.clone();
+        let mut paths = disk.paths();
+        paths.retain(|path| !path.ends_with(".new"));
+        if self.random.below(2) == 0 {
+            let back = 1 + self.random.below(3 * 4_096);
+            self.flip_in(id, &store::log::segment_path(segment), Some(offset.saturating_sub(back)));
+        } else {
+            let path = paths[self.random.below(paths.len() as u64) as usize].clone();
+            self.flip_in(id, &path, None);
+        }
+        if self.random.below(3) == 0 {
+            disk.crash_after_operations(1 + self.random.below(12));
+        }
+        self.restart_later(id);
+    }
+
+    /// Flips a bit of a file, at an offset or anywhere.
+    fn flip_in(&mut self, id: NodeId, path: &str, offset: Option<u64>) {
+        let disk = self.machines[&id].disk.clone();
+        let length = store::files::Files::open(&disk, path, store::files::OpenOptions::BUFFERED)
+            .and_then(|file| store::files::File::len(&file))
+            .unwrap_or(0);
+        let anywhere = self.random.below(length.max(1));
+        let bit = self.random.below(8) as u8;
+        if disk.flip_bit(path, offset.unwrap_or(anywhere), bit) {
+            self.count("bits flipped");
+        }
+    }
+
+    /// The disk is replaced by an empty one under the old name; the node is not one of the universe any more.
+    fn blank(&mut self) {
+        let id = self.rotten_node();
+        if self.machines.get(&id).is_none_or(|machine| machine.retired) || self.options.faults.rot > 0 {
+            return;
+        }
+        self.end(id, true);
+        self.count("blank disks");
+        let options = self.options.clone();
+        if let Some(machine) = self.machines.get_mut(&id) {
+            machine.blank(&options);
+        }
+        self.options.faults.blank = 0;
+        self.queue.put(self.now + 100 * MILLISECOND, Happening::Start { node: id });
+    }
+
+    /// Faults end: everything is connected, every machine runs, and the universe must serve again.
+    pub(crate) fn heal(&mut self) {
+        self.healed = true;
+        self.end_partitions();
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        for id in nodes {
+            if self.machines[&id].disk.has_crashed() {
+                self.end(id, true);
+            }
+            // Forces that were to fail don't any more, and crashes that were planned don't come.
+            if self.process(id).is_none() {
+                self.machines[&id].disk.crash(&mut self.random);
+            }
+            self.queue.put(self.now, Happening::Start { node: id });
+        }
+        self.options.faults.force_error = 1;
+        self.end_clients();
+    }
+}

@@ -1,0 +1,98 @@
+//! Messages between machines: lost, doubled, late, out of order, cut off.
+
+use std::collections::BTreeSet;
+
+use base::codec::Writer;
+use base::{Boot, Member, NodeId};
+use bytes::Bytes;
+use node::message::Message;
+
+use super::events::Happening;
+use super::{MILLISECOND, SECOND, World};
+
+/// A message on its way.
+pub(crate) struct Envelope {
+    pub(crate) from: Member,
+    pub(crate) from_boot: Boot,
+    pub(crate) to: NodeId,
+    /// The process it is meant for, if the sender knows one.
+    pub(crate) to_boot: Boot,
+    pub(crate) bytes: Bytes,
+}
+
+/// Who can't reach whom.
+#[derive(Default)]
+pub(crate) struct Network {
+    cut: BTreeSet<(NodeId, NodeId)>,
+    partition: u64,
+}
+
+impl World {
+    pub(crate) fn send(&mut self, from: NodeId, to: NodeId, message: &Message) {
+        let mut out = Writer::new();
+        message.encode(&mut out);
+        // A connection never doubles what it carries: a request that is forwarded arrives once or not at all. What
+        // cohorts say to each other must bear it all the same.
+        let may_double = matches!(message, Message::Cohort { .. } | Message::StateChunk { .. });
+        self.send_bytes(from, to, &out.finish(), may_double);
+    }
+
+    /// Makes a process known to a peer, as a new connection does.
+    pub(crate) fn hello(&mut self, from: NodeId, to: NodeId) {
+        self.send_bytes(from, to, &Bytes::new(), true);
+    }
+
+    fn send_bytes(&mut self, from: NodeId, to: NodeId, bytes: &Bytes, may_double: bool) {
+        let Some(machine) = self.machines.get(&from) else { return };
+        let Some(process) = machine.process.as_ref() else { return };
+        let member = machine.member;
+        let (from_boot, to_boot) = (process.boot(), process.known_boot(to));
+        let faulty = !self.healed;
+        if self.network.cut.contains(&(from, to)) || (faulty && self.random.chance(self.options.loss)) {
+            return;
+        }
+        let copies = if faulty && may_double && self.random.chance(self.options.duplication) { 2 } else { 1 };
+        for _ in 0..copies {
+            let mut delay = self.random.below(if faulty { self.options.delay } else { MILLISECOND });
+            if faulty && self.random.chance(self.options.long_delay) {
+                delay *= 100;
+            }
+            let bytes = bytes.clone();
+            let envelope = Envelope { from: member, from_boot, to, to_boot, bytes };
+            self.queue.put(self.now + 20_000 + delay, Happening::Deliver(Box::new(envelope)));
+        }
+    }
+
+    /// Cuts some nodes off from the others, both ways or one.
+    pub(crate) fn partition(&mut self, both_ways: bool) {
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let side: BTreeSet<NodeId> = nodes.iter().copied().filter(|_| self.random.below(2) == 0).collect();
+        self.network.cut.clear();
+        for a in &nodes {
+            for b in &nodes {
+                let apart = side.contains(a) && !side.contains(b);
+                if apart {
+                    self.network.cut.insert((*a, *b));
+                }
+                if apart && both_ways {
+                    self.network.cut.insert((*b, *a));
+                }
+            }
+        }
+        self.network.partition += 1;
+        let number = self.network.partition;
+        let span = 100 * MILLISECOND + self.random.below(4 * SECOND);
+        self.queue.put(self.now + span, Happening::Rejoin { number });
+    }
+
+    pub(crate) fn rejoin(&mut self, number: u64) {
+        if number == self.network.partition {
+            self.network.cut.clear();
+        }
+    }
+
+    pub(crate) fn end_partitions(&mut self) {
+        self.network.partition += 1;
+        self.network.cut.clear();
+    }
+}

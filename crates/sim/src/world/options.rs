@@ -1,0 +1,171 @@
+//! What a run is like: its size, and which kinds of fault it has.
+
+use base::{Duration, SplitMix64};
+
+use super::{SECOND, TrueTime};
+
+/// The options of one run. Chances are per million of the occasions they belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Nodes: 1, 3 or 5.
+    pub nodes: u32,
+    /// Clients that read and write.
+    pub clients: u32,
+    /// How long a client thinks between operations, at most.
+    pub think: TrueTime,
+    /// Rows that they contend for.
+    pub keys: u64,
+    /// Tables: the first is used, the others make manifests long enough to tear.
+    pub tables: u64,
+    /// How long faults go on.
+    pub fault_time: TrueTime,
+    /// How long the universe has to serve again once they have ended.
+    pub patience: TrueTime,
+    /// Bytes of a log segment, small so that segments come and go.
+    pub segment_bytes: u64,
+    /// Bytes of log kept for laggards.
+    pub keep_bytes: u64,
+    /// Bytes of log between checkpoints.
+    pub checkpoint_log_bytes: u64,
+    /// Bytes of committed entries kept in memory.
+    pub memory_log_bytes: usize,
+    /// Bytes of entries in one proposal; few make every entry travel alone.
+    pub propose_bytes: usize,
+    /// The spread of election timeouts; little makes candidates meet.
+    pub election_jitter: Duration,
+    /// Sessions may be forgotten after this.
+    pub session_lifetime: Duration,
+    /// A message is lost.
+    pub loss: u64,
+    /// A message arrives twice.
+    pub duplication: u64,
+    /// The greatest delay of most messages.
+    pub delay: TrueTime,
+    /// A message is delayed a hundredfold.
+    pub long_delay: u64,
+    /// The mean time between faults of the kinds below.
+    pub fault_every: TrueTime,
+    /// Weights of the kinds of fault.
+    pub faults: Faults,
+    /// A process stands still between a step and its actions; twenty times as often if it was about to answer.
+    pub stall: u64,
+    /// A machine loses its power while it writes a manifest with a new promise.
+    pub crash_at_manifest: u64,
+    /// How far monotonic clocks may run from true, in parts per million.
+    pub clock_rate: u64,
+    /// Whether wall clocks jump about.
+    pub wall_jumps: bool,
+    /// The longest force of the log.
+    pub force_time: TrueTime,
+}
+
+/// How often which fault strikes, relative to each other; 0: never in this run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The process dies; the machine keeps what it had written.
+    pub kill: u64,
+    /// The machine loses power, and what was not forced.
+    pub power: u64,
+    /// All machines lose power at once.
+    pub power_all: u64,
+    /// A crash at some operation on a file, also while starting.
+    pub crash_at_operation: u64,
+    /// The process stands still for a while.
+    pub pause: u64,
+    /// Some nodes are cut off from the others for a while.
+    pub partition: u64,
+    /// Messages get through in one direction only.
+    pub one_way: u64,
+    /// A force fails.
+    pub force_error: u64,
+    /// A bit flips in a file of the one machine whose disk rots, while its process is down.
+    pub rot: u64,
+    /// The one machine whose disk rots gets an empty disk under its old name.
+    pub blank: u64,
+    /// The node is stopped cleanly, and started again.
+    pub stop: u64,
+}
+
+impl Faults {
+    /// The sum of all weights.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.list().iter().sum()
+    }
+
+    /// The weights in a fixed order.
+    #[must_use]
+    pub fn list(&self) -> [u64; 11] {
+        [
+            self.kill,
+            self.power,
+            self.power_all,
+            self.crash_at_operation,
+            self.pause,
+            self.partition,
+            self.one_way,
+            self.force_error,
+            self.rot,
+            self.blank,
+            self.stop,
+        ]
+    }
+}
+
+impl Options {
+    /// The same run with so many clients, and so little thought, that a hundred operations and more are asked for in a
+    /// simulated second.
+    #[must_use]
+    pub fn busy(self) -> Self {
+        Self { clients: 24, think: super::MILLISECOND * 20, keys: 8, ..self }
+    }
+
+    /// Draws what a run is like from its seed.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut random = SplitMix64::new(seed);
+        let mut pick = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
+        let nodes = pick(&[3, 3, 3, 3, 3, 5, 1]);
+        let millisecond = super::MILLISECOND;
+        let faults = Faults {
+            kill: pick(&[0, 2, 2]),
+            power: pick(&[0, 2, 2]),
+            power_all: pick(&[0, 0, 1, 2]),
+            crash_at_operation: pick(&[0, 1, 2]),
+            pause: pick(&[0, 1, 3]),
+            partition: pick(&[0, 2, 4]),
+            one_way: pick(&[0, 1, 2]),
+            force_error: pick(&[0, 0, 1]),
+            rot: if nodes > 1 { pick(&[0, 0, 2, 4]) } else { 0 },
+            blank: if nodes > 1 { pick(&[0, 0, 0, 1]) } else { 0 },
+            stop: pick(&[0, 1, 1]),
+        };
+        Self {
+            nodes: u32::try_from(nodes).unwrap_or(3),
+            clients: u32::try_from(pick(&[2, 4, 8])).unwrap_or(4),
+            think: pick(&[20, 60, 150]) * millisecond,
+            keys: pick(&[1, 3, 8]),
+            tables: pick(&[1, 2, 10]),
+            fault_time: pick(&[8, 12, 20]) * SECOND,
+            patience: 60 * SECOND,
+            segment_bytes: pick(&[16, 32, 64]) << 10,
+            keep_bytes: pick(&[0, 32, 128]) << 10,
+            checkpoint_log_bytes: pick(&[4, 16, 64]) << 10,
+            memory_log_bytes: pick(&[256, 2_048, 65_536]) as usize,
+            propose_bytes: pick(&[64, 64, 512, 4_096]) as usize,
+            election_jitter: Duration::from_millis(pick(&[1, 20, 100, 100])),
+            session_lifetime: Duration::from_millis(pick(&[700, 3_000, 600_000])),
+            loss: pick(&[0, 5_000, 50_000]),
+            duplication: pick(&[0, 5_000, 50_000]),
+            delay: pick(&[200, 1_000, 5_000, 20_000]) * (millisecond / 1_000),
+            long_delay: pick(&[0, 1_000, 10_000]),
+            fault_every: pick(&[400, 800, 2_000]) * millisecond,
+            faults,
+            stall: pick(&[0, 50, 500]),
+            crash_at_manifest: pick(&[0, 0, 50_000, 300_000]),
+            clock_rate: pick(&[0, 5_000, 10_000]),
+            wall_jumps: pick(&[0, 1]) == 1,
+            force_time: pick(&[200, 1_000, 3_000, 12_000]) * (millisecond / 1_000),
+        }
+    }
+}

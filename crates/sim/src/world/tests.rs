@@ -1,0 +1,53 @@
+//! Runs of the whole: nothing is found in the product, and a seed gives the same run every time, in every build.
+
+use super::run;
+use crate::campaign;
+
+/// Traces of a few seeds. They change with every change of behaviour, and never with the build: when the product has
+/// changed, put the new ones here.
+const TRACES: &[(u64, u64)] = &[(1, 0x0b35_4525_1040_52bf), (2, 0x5663_9653_7b37_2fbd), (3, 0x8e95_2f6f_df29_246f)];
+
+/// Seeds that once showed a bug, and what it was.
+const ONCE_BROKEN: &[(u64, &str)] = &[
+    (36, "the manifest named a checkpoint with a timestamp that memory no longer held"),
+    (136, "a follower acknowledged while the log was read for it, and was never sent anything again"),
+    (1535, "an answer to an earlier process's request was taken for one of this process's"),
+];
+
+#[test]
+fn traces_are_the_same_in_every_build() {
+    for (seed, trace) in TRACES {
+        let outcome = run(*seed);
+        assert_eq!(outcome.trace, *trace, "seed {seed} gives {:#018x}", outcome.trace);
+    }
+}
+
+#[test]
+fn seeds_that_once_failed_hold() {
+    for (seed, what) in ONCE_BROKEN {
+        assert_eq!(run(*seed).violation, None, "seed {seed}: {what}");
+    }
+}
+
+#[test]
+fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
+    let campaign = campaign::campaign(1..=400, std::time::Duration::MAX, |_| {});
+    assert_eq!(campaign.failure, None, "loggos sim --seed N");
+    assert!(campaign.operations > 50_000, "only {} operations", campaign.operations);
+    assert_eq!(campaign.missing(), Vec::<&str>::new(), "never happened");
+}
+
+/// Every write that a client was told of was forced on two of three disks at least: alone, one after the other, that
+/// takes two forces each.
+#[test]
+fn acknowledged_writes_were_forced_on_a_majority() {
+    let mut options = super::Options::draw(1);
+    options.nodes = 3;
+    options.clients = 1;
+    options.faults = super::options::Faults::default();
+    (options.loss, options.duplication, options.stall, options.wall_jumps) = (0, 0, 0, false);
+    let outcome = super::run_with(77, options);
+    assert_eq!(outcome.violation, None);
+    let (writes, forces) = (outcome.counters["writes acknowledged"], outcome.counters["forces of the log"]);
+    assert!(writes > 50 && forces >= 2 * writes, "{writes} writes, {forces} forces");
+}

@@ -1,0 +1,233 @@
+//! Checkpoints: the state of one cohort through one entry, as the chunks that its state machine gave, in a file of its
+//! own that is put in place whole.
+//!
+//! A file is a sealed header (whose, which cohort, which entry), then blocks, then a footer. Each block has its length,
+//! its place in the order and a checksum; the footer has the number of blocks and a checksum over all their bytes, so
+//! that a file that lost its end, or a block of it, is never taken for a shorter state.
+
+use std::collections::BTreeMap;
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{CohortId, Epoch, Lsn, Sequence, Timestamp, checksum, checksum_append};
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::BLOCK_BYTES;
+use crate::files::{File, FileError, Files, OpenOptions, TEMPORARY, read_whole, remove_if_exists};
+use crate::identity::Owner;
+use crate::sealed::{Broken, seal, unseal};
+
+const MAGIC: [u8; 8] = *b"loggosCP";
+const BLOCK: u8 = 1;
+const FOOTER: u8 = 2;
+
+/// The directory of the checkpoints.
+pub const DIRECTORY: &str = "checkpoints";
+
+/// Bytes gathered before they are written: large enough that a write costs little, small enough to be held.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// What a checkpoint holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CheckpointMeta {
+    /// Whose state.
+    pub cohort: CohortId,
+    /// Through which entry.
+    pub lsn: Lsn,
+    /// The timestamp of that entry.
+    pub timestamp: Timestamp,
+}
+
+/// Why a checkpoint can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CheckpointError {
+    /// The disk failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no such file.
+    #[error("the checkpoint is missing")]
+    Missing,
+    /// It is of a format that this version doesn't know.
+    #[error("the checkpoint is of format {0}")]
+    OtherFormat(u32),
+    /// Its header is not what was written, or another checkpoint's.
+    #[error("the checkpoint's header is damaged, or another's")]
+    Header,
+    /// A block is not what was written.
+    #[error("block {0} of the checkpoint is damaged")]
+    Block(u64),
+    /// The file ends early, or its blocks are not those that the footer counts.
+    #[error("the checkpoint is not whole")]
+    Footer,
+}
+
+impl CheckpointMeta {
+    /// The path of its file.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("{DIRECTORY}/{}-{}.{}", self.cohort, self.lsn.epoch, self.lsn.sequence)
+    }
+
+    fn encode(&self, owner: &Owner) -> Vec<u8> {
+        let mut out = Writer::new();
+        owner.encode(&mut out);
+        out.u32(self.cohort.0);
+        out.lsn(self.lsn);
+        out.i64(self.timestamp.0);
+        seal(MAGIC, out.as_slice())
+    }
+
+    fn decode(content: Bytes) -> Result<(Owner, Self), DecodeError> {
+        let mut input = Reader::new(content);
+        let owner = Owner::decode(&mut input)?;
+        let cohort = CohortId(input.u32()?);
+        let meta = Self { cohort, lsn: input.lsn()?, timestamp: Timestamp(input.i64()?) };
+        input.end()?;
+        Ok((owner, meta))
+    }
+}
+
+/// Gathers bytes and writes them one after the other.
+struct Appender<'a, H> {
+    file: &'a H,
+    at: u64,
+    gathered: Vec<u8>,
+}
+
+impl<H: File> Appender<'_, H> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        self.gathered.extend_from_slice(bytes);
+        if self.gathered.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), FileError> {
+        self.file.write_at(self.at, &self.gathered)?;
+        self.at += self.gathered.len() as u64;
+        self.gathered.clear();
+        Ok(())
+    }
+}
+
+/// Writes a checkpoint, forced with its directory, and says how many bytes its file has. One of the same name is
+/// replaced. May run on any thread, one checkpoint of a cohort at a time.
+///
+/// # Errors
+/// When a file operation fails.
+///
+/// # Panics
+/// When a chunk has 4 GiB or more.
+pub fn write_checkpoint<F: Files>(
+    files: &F,
+    owner: &Owner,
+    meta: &CheckpointMeta,
+    chunks: impl Iterator<Item = Bytes>,
+) -> Result<u64, FileError> {
+    let (path, beside) = (meta.path(), format!("{}{TEMPORARY}", meta.path()));
+    remove_if_exists(files, &beside)?;
+    let file = files.create(&beside, OpenOptions::BUFFERED)?;
+    let mut out = Appender { file: &file, at: 0, gathered: Vec::new() };
+    out.append(&meta.encode(owner))?;
+    let (mut blocks, mut sum) = (0_u64, 0);
+    for chunk in chunks {
+        let length = u32::try_from(chunk.len()).expect("a chunk is far below 4 GiB");
+        out.append(&[BLOCK])?;
+        out.append(&length.to_le_bytes())?;
+        out.append(&block_checksum(blocks, &chunk).to_le_bytes())?;
+        out.append(&chunk)?;
+        sum = checksum_append(sum, &chunk);
+        blocks += 1;
+    }
+    out.append(&footer(blocks, sum))?;
+    out.flush()?;
+    file.sync()?;
+    files.rename(&beside, &path)?;
+    files.sync_dir(DIRECTORY)?;
+    Ok(out.at)
+}
+
+fn block_checksum(place: u64, block: &[u8]) -> u32 {
+    checksum_append(checksum(&place.to_le_bytes()), block)
+}
+
+fn footer(blocks: u64, sum: u32) -> Bytes {
+    let mut out = Writer::new();
+    out.u8(FOOTER);
+    out.u64(blocks);
+    out.u32(sum);
+    out.u32(checksum(out.as_slice()));
+    out.finish()
+}
+
+/// Reads a checkpoint: its chunks as they were given.
+///
+/// # Errors
+/// When it is missing or not whole.
+pub fn read_checkpoint<F: Files>(
+    files: &F,
+    owner: &Owner,
+    meta: &CheckpointMeta,
+) -> Result<Vec<Bytes>, CheckpointError> {
+    let content = read_whole(files, &meta.path(), u64::MAX)?.ok_or(CheckpointError::Missing)?;
+    let header = content.slice(..content.len().min(BLOCK_BYTES));
+    let header = unseal(MAGIC, &header).map_err(|broken| match broken {
+        Broken::Damaged => CheckpointError::Header,
+        Broken::OtherFormat(format) => CheckpointError::OtherFormat(format),
+    })?;
+    if CheckpointMeta::decode(header) != Ok((*owner, *meta)) {
+        return Err(CheckpointError::Header);
+    }
+    let mut input = Reader::new(content.slice(content.len().min(BLOCK_BYTES)..));
+    let (mut chunks, mut sum) = (Vec::new(), 0);
+    while input.u8() == Ok(BLOCK) {
+        let chunk = read_block(&mut input, chunks.len() as u64)?;
+        sum = checksum_append(sum, &chunk);
+        chunks.push(chunk);
+    }
+    let expected = footer(chunks.len() as u64, sum);
+    if content.ends_with(&expected) && input.left() == expected.len() - 1 {
+        Ok(chunks)
+    } else {
+        Err(CheckpointError::Footer)
+    }
+}
+
+fn read_block(input: &mut Reader, place: u64) -> Result<Bytes, CheckpointError> {
+    let damaged = |_: DecodeError| CheckpointError::Block(place);
+    let length = input.u32().map_err(damaged)? as usize;
+    let sum = input.u32().map_err(damaged)?;
+    let block = input.raw(length).map_err(damaged)?;
+    if block_checksum(place, &block) == sum { Ok(block) } else { Err(CheckpointError::Block(place)) }
+}
+
+/// What the name of a file in the directory says.
+fn parse_name(name: &str) -> Option<(CohortId, Lsn)> {
+    let (cohort, lsn) = name.split_once('-')?;
+    let (epoch, sequence) = lsn.split_once('.')?;
+    let lsn = Lsn { epoch: Epoch(epoch.parse().ok()?), sequence: Sequence(sequence.parse().ok()?) };
+    Some((CohortId(cohort.parse().ok()?), lsn))
+}
+
+/// Removes the checkpoints that are older than the one to keep of their cohort. A newer one stays: it is finished, and
+/// the manifest that names it is on its way.
+pub(crate) fn remove_older<F: Files>(files: &F, keep: &BTreeMap<CohortId, Lsn>) -> Result<(), FileError> {
+    remove_where(files, |name| {
+        parse_name(name).is_some_and(|(cohort, lsn)| keep.get(&cohort).is_some_and(|keep| lsn < *keep))
+    })
+}
+
+/// Removes every file but the checkpoints to keep: unfinished ones, and finished ones that no manifest came to name.
+pub(crate) fn remove_unnamed<F: Files>(files: &F, keep: &BTreeMap<CohortId, Lsn>) -> Result<(), FileError> {
+    remove_where(files, |name| parse_name(name).is_none_or(|(cohort, lsn)| keep.get(&cohort) != Some(&lsn)))
+}
+
+fn remove_where<F: Files>(files: &F, remove: impl Fn(&str) -> bool) -> Result<(), FileError> {
+    for name in files.list(DIRECTORY)? {
+        if remove(&name) {
+            remove_if_exists(files, &format!("{DIRECTORY}/{name}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

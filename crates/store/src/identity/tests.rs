@@ -1,0 +1,40 @@
+//! One whole copy is enough, none is a lost disk, and neither is ever mistaken.
+
+use super::*;
+use crate::memory::MemoryDisk;
+use crate::testing::{crash_everywhere, identity};
+
+#[test]
+fn one_whole_copy_is_enough_and_mends_the_other() {
+    for place in PLACES {
+        let disk = MemoryDisk::new();
+        write(&disk, &identity()).unwrap();
+        assert!(disk.flip_bit(place, 30, 1));
+        assert_eq!(open(&disk).unwrap(), (identity(), true));
+        assert_eq!(open(&disk).unwrap(), (identity(), false), "the copy was mended");
+        disk.remove(place).unwrap();
+        assert_eq!(open(&disk).unwrap(), (identity(), true));
+    }
+}
+
+#[test]
+fn missing_damaged_and_foreign_are_told_apart() {
+    let disk = MemoryDisk::new();
+    assert_eq!(open(&disk), Err(StoreError::NotFormatted));
+    write(&disk, &identity()).unwrap();
+    for place in PLACES {
+        disk.flip_bit(place, 30, 1);
+    }
+    assert_eq!(open(&disk), Err(StoreError::Lost { what: WHAT }));
+    disk.remove(PLACES[0]).unwrap();
+    assert_eq!(open(&disk), Err(StoreError::Lost { what: WHAT }), "damage is not a blank disk");
+}
+
+#[test]
+fn writing_is_all_or_nothing() {
+    crash_everywhere(
+        MemoryDisk::new,
+        |disk| write(disk, &identity()),
+        |disk| assert!(matches!(open(disk), Err(StoreError::NotFormatted)) || open(disk).unwrap().0 == identity()),
+    );
+}

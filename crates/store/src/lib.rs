@@ -1,0 +1,37 @@
+//! What a node keeps on its disk: its identity, its hard state, the write-ahead log that all its cohorts share, and
+//! their checkpoints.
+//!
+//! **Architecture invariants:** this crate is synchronous. It reads no clock, draws no randomness, starts no thread and
+//! knows no file but through [`files::Files`]. State ([`Store`]) and IO ([`log::Batch`], [`manifest::ManifestWrite`],
+//! [`log::SegmentJob`], [`log::ReadPlan`], [`checkpoint::write_checkpoint`]) are separate objects: the machine's thread
+//! owns the state and never waits for a disk, the IO runs wherever the driver likes, and the simulator crashes between
+//! any two file operations. No damaged byte makes it panic.
+//!
+//! What it promises: what was forced is found again, in order, with nothing invented (guarantees 5 and 6); a damaged
+//! record is told from a torn one (guarantee 7); no force is tried twice (guarantee 25).
+
+mod aligned;
+pub mod checkpoint;
+mod error;
+pub mod files;
+pub mod identity;
+pub mod log;
+pub mod manifest;
+pub mod memory;
+mod open;
+mod sealed;
+mod store;
+
+pub use aligned::AlignedBuffer;
+pub use error::{RecordTooLarge, StoreError};
+pub use open::{Recovered, format, open};
+pub use store::{Config, Store};
+
+/// The format that this version writes and reads.
+pub const FORMAT: u32 = 1;
+
+/// The unit of IO past the page cache: addresses, offsets and lengths are multiples of it, and batches are padded to it.
+pub const BLOCK_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod testing;

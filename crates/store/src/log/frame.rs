@@ -1,0 +1,171 @@
+//! How a batch lies on the disk.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..4 | magic, with the format's version in it |
+//! | 4..8 | CRC-32C of all that follows, through the last record |
+//! | 8..12 | bytes of the records |
+//! | 12..16 | number of the records; an echo has none |
+//! | 16..44 | the owner: universe, node, incarnation |
+//! | 44..52 | the batch's own position |
+//! | 52..60 | its segment's number: positions alone would not tell, if segments of another length had been here |
+//! | 60..76 | the batch before: position, length, checksum; zeros if there is none |
+//! | 76.. | the records, then zeros up to a whole block |
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{Record, checksum};
+use bytes::Bytes;
+
+use super::LogPosition;
+use crate::identity::Owner;
+use crate::{AlignedBuffer, BLOCK_BYTES};
+
+/// `LGB` and the format's version.
+const MAGIC: u32 = u32::from_le_bytes([b'L', b'G', b'B', crate::FORMAT as u8]);
+const CHECKSUM_AT: usize = 4;
+const CHECKED_FROM: usize = 8;
+
+/// Bytes before the records.
+pub(super) const HEADER_BYTES: usize = 16 + Owner::BYTES + 8 + 8 + 16;
+
+/// What tells a batch from every other that was ever written at its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct BatchIdentity {
+    pub(super) position: LogPosition,
+    /// Bytes of header and records.
+    pub(super) length: u32,
+    pub(super) checksum: u32,
+}
+
+impl BatchIdentity {
+    /// Where the log goes on after this batch, if its segment has room.
+    pub(super) fn end(&self) -> LogPosition {
+        LogPosition(self.position.0 + padded(self.length as usize) as u64)
+    }
+}
+
+/// `length` bytes in whole blocks.
+pub(super) fn padded(length: usize) -> usize {
+    length.next_multiple_of(BLOCK_BYTES)
+}
+
+/// Where a batch lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) owner: Owner,
+    pub(super) position: LogPosition,
+    pub(super) segment: u64,
+}
+
+/// A batch that is whole and where it belongs.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    pub(super) identity: BatchIdentity,
+    pub(super) previous: BatchIdentity,
+    count: u32,
+    payload: Bytes,
+}
+
+/// A batch as it goes to the disk.
+pub(super) fn encode<'a>(
+    place: &Place,
+    previous: &BatchIdentity,
+    records: impl ExactSizeIterator<Item = &'a Record>,
+    bytes_hint: usize,
+) -> (BatchIdentity, AlignedBuffer) {
+    let mut out = Writer::with_capacity(bytes_hint);
+    out.u32(MAGIC);
+    out.u32(0);
+    out.u32(0);
+    out.u32(u32::try_from(records.len()).expect("a batch has fewer records than bytes"));
+    place.owner.encode(&mut out);
+    out.u64(place.position.0);
+    out.u64(place.segment);
+    out.u64(previous.position.0);
+    out.u32(previous.length);
+    out.u32(previous.checksum);
+    debug_assert_eq!(out.len(), HEADER_BYTES);
+    records.for_each(|record| record.encode(&mut out));
+    let length = u32::try_from(out.len()).expect("a batch is shorter than its segment, and far shorter than 4 GiB");
+    out.patch_u32(8, length - HEADER_BYTES as u32);
+    let sum = checksum(&out.as_slice()[CHECKED_FROM..]);
+    out.patch_u32(CHECKSUM_AT, sum);
+    let mut bytes = AlignedBuffer::zeroed(padded(out.len()));
+    bytes[..out.len()].copy_from_slice(out.as_slice());
+    (BatchIdentity { position: place.position, length, checksum: sum }, bytes)
+}
+
+/// How many bytes the batch that begins `bytes` says it has with its padding; nothing if none begins there.
+pub(super) fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
+    let field = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_le_bytes);
+    (field(0)? == MAGIC).then_some(())?;
+    Some(padded(HEADER_BYTES.checked_add(field(8)? as usize)?))
+}
+
+/// The batch that begins `bytes`, if it is whole and belongs at `place`.
+pub(super) fn parse(bytes: &[u8], place: &Place) -> Option<Frame> {
+    let claimed = claimed_bytes(bytes)?;
+    // The common stale frame, of another place, is told before its checksum is computed.
+    let header = Bytes::copy_from_slice(bytes.get(..HEADER_BYTES)?);
+    let parsed = parse_header(header).ok()?;
+    if claimed > bytes.len() || parsed.place != *place {
+        return None;
+    }
+    let length = HEADER_BYTES + parsed.payload_bytes as usize;
+    if checksum(&bytes[CHECKED_FROM..length]) != parsed.checksum {
+        return None;
+    }
+    Some(Frame {
+        identity: BatchIdentity {
+            position: place.position,
+            length: u32::try_from(length).ok()?,
+            checksum: parsed.checksum,
+        },
+        previous: parsed.previous,
+        count: parsed.count,
+        // A copy, so that an entry kept in memory keeps its own batch there and not a whole segment.
+        payload: Bytes::copy_from_slice(&bytes[HEADER_BYTES..length]),
+    })
+}
+
+struct Header {
+    checksum: u32,
+    payload_bytes: u32,
+    count: u32,
+    place: Place,
+    previous: BatchIdentity,
+}
+
+fn parse_header(header: Bytes) -> Result<Header, DecodeError> {
+    let mut input = Reader::new(header);
+    let _magic = input.u32()?;
+    let (checksum, payload_bytes, count) = (input.u32()?, input.u32()?, input.u32()?);
+    let owner = Owner::decode(&mut input)?;
+    let place = Place { owner, position: LogPosition(input.u64()?), segment: input.u64()? };
+    let previous = BatchIdentity { position: LogPosition(input.u64()?), length: input.u32()?, checksum: input.u32()? };
+    Ok(Header { checksum, payload_bytes, count, place, previous })
+}
+
+impl Frame {
+    /// Whether this batch only names the one before it.
+    pub(super) fn is_echo(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Its records, in order.
+    ///
+    /// # Errors
+    /// When the bytes, though they are those that were written, are not the records that the header counts.
+    pub(super) fn records(&self) -> Result<Vec<Record>, DecodeError> {
+        let mut input = Reader::new(self.payload.clone());
+        let mut records = Vec::new();
+        for _ in 0..self.count {
+            records.push(Record::decode(&mut input)?);
+        }
+        input.end()?;
+        Ok(records)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! No byte of a batch can change unseen, and no bytes make the parser panic.
+
+use super::*;
+use crate::testing::{entry, identity, truncation};
+use base::SplitMix64;
+
+fn place() -> Place {
+    Place { owner: identity().owner(), position: LogPosition(3 * 65_536 + 4096), segment: 3 }
+}
+
+fn batch() -> (BatchIdentity, AlignedBuffer, Vec<Record>) {
+    let records = vec![entry(1, 1, b"payload"), truncation(2, 9)];
+    let previous = BatchIdentity { position: LogPosition(1), length: 2, checksum: 3 };
+    let (identity, bytes) = encode(&place(), &previous, records.iter(), 0);
+    (identity, bytes, records)
+}
+
+#[test]
+fn a_batch_is_read_as_it_was_written_and_only_in_its_place() {
+    let (identity, bytes, records) = batch();
+    assert!(bytes.as_ptr().addr() % BLOCK_BYTES == 0 && bytes.len() == BLOCK_BYTES);
+    let frame = parse(&bytes, &place()).unwrap();
+    assert_eq!((frame.identity, frame.previous.length, frame.records().unwrap()), (identity, 2, records));
+    assert!(!frame.is_echo());
+    assert!(parse(&bytes, &Place { segment: 4, ..place() }).is_none(), "a stale frame");
+    assert!(parse(&bytes, &Place { position: LogPosition(0), ..place() }).is_none(), "a misdirected one");
+    let owner = Owner { incarnation: base::Incarnation(9), ..place().owner };
+    assert!(parse(&bytes, &Place { owner, ..place() }).is_none(), "a foreign one");
+}
+
+#[test]
+fn every_flipped_bit_shows() {
+    let (identity, bytes, _) = batch();
+    for bit in 0..identity.length as usize * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(parse(&damaged, &place()).is_none(), "bit {bit}");
+    }
+}
+
+#[test]
+fn records_are_no_longer_than_they_say() {
+    for record in [entry(1, 1, b""), entry(1, u64::MAX, &[1; 300]), truncation(1, 1)] {
+        let mut out = Writer::new();
+        record.encode(&mut out);
+        assert!(out.len() <= record.size());
+    }
+}
+
+#[test]
+fn random_bytes_do_not_panic() {
+    let (_, bytes, _) = batch();
+    let mut random = SplitMix64::new(2);
+    for _ in 0..50_000 {
+        let mut random_bytes = bytes[..random.below(256) as usize].to_vec();
+        for _ in 0..random.below(6) {
+            if let Some(byte) = random_bytes.get_mut(random.below(200) as usize) {
+                *byte = random.draw() as u8;
+            }
+        }
+        if let Some(frame) = parse(&random_bytes, &place()) {
+            frame.records().unwrap();
+        }
+        let payload = Bytes::from(random_bytes);
+        let _ =
+            Frame { identity: BatchIdentity::default(), previous: BatchIdentity::default(), count: u32::MAX, payload }
+                .records();
+    }
+}

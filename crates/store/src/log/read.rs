@@ -1,0 +1,94 @@
+//! Reading entries back, for a replica that lags further than its peers' memory reaches.
+
+use base::{CohortId, Entry, LogRecord, Record, Sequence};
+
+use super::frame::{self, Frame, Place};
+use super::index::Run;
+use super::segments;
+use super::writer::LogWriter;
+use crate::AlignedBuffer;
+use crate::files::{FileError, Files, OpenOptions, open_if_exists, read_full};
+use crate::identity::Owner;
+
+/// Batches that one read looks into, at most.
+const READ_BATCHES_MAX: usize = 256;
+
+/// A read that may run on any thread: it knows where the entries lay when it was planned. If a segment was recycled
+/// since, its number in the frames shows it.
+#[derive(Clone, Debug)]
+pub struct ReadPlan {
+    owner: Owner,
+    segment_bytes: u64,
+    cohort: CohortId,
+    bytes: usize,
+    runs: Vec<Run>,
+}
+
+impl ReadPlan {
+    pub(super) fn new(
+        log: &LogWriter,
+        cohort: CohortId,
+        from: Sequence,
+        below: Option<Sequence>,
+        bytes: usize,
+    ) -> Option<Self> {
+        let runs = log.index.runs(cohort, from, below, READ_BATCHES_MAX);
+        let plan = Self { owner: log.owner, segment_bytes: log.segment_bytes, cohort, bytes, runs };
+        (!plan.runs.is_empty()).then_some(plan)
+    }
+
+    /// The live entries in order, unbroken, at least one; nothing if the first is gone or damaged.
+    ///
+    /// # Errors
+    /// When the disk can't read there.
+    pub fn execute<F: Files>(&self, files: &F) -> Result<Option<Vec<Entry>>, FileError> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut size = 0;
+        for run in &self.runs {
+            let Some(found) = self.read_run(files, run)? else { break };
+            for entry in found {
+                if size >= self.bytes && !entries.is_empty() {
+                    return Ok(Some(entries));
+                }
+                size += entry.size();
+                entries.push(entry);
+            }
+        }
+        Ok((!entries.is_empty()).then_some(entries))
+    }
+
+    /// The entries of one run; nothing unless all of them are there.
+    fn read_run<F: Files>(&self, files: &F, run: &Run) -> Result<Option<Vec<Entry>>, FileError> {
+        let number = run.batch.segment(self.segment_bytes);
+        let Some(file) = open_if_exists(files, &segments::path(number), OpenOptions::DIRECT)? else {
+            return Ok(None);
+        };
+        let mut bytes = AlignedBuffer::zeroed(run.bytes as usize);
+        let read = read_full(&file, run.batch.offset(self.segment_bytes), &mut bytes)?;
+        let place = Place { owner: self.owner, position: run.batch, segment: number };
+        let records = frame::parse(&bytes[..read], &place).and_then(|frame: Frame| frame.records().ok());
+        Ok(records.and_then(|records| self.live(records, run)))
+    }
+
+    /// The replay rule within one batch; what later batches killed the run leaves out.
+    fn live(&self, records: Vec<Record>, run: &Run) -> Option<Vec<Entry>> {
+        let mut live: Vec<Entry> = Vec::new();
+        // What lives is in the order of its sequences: what is killed lies at the end.
+        let kill = |live: &mut Vec<Entry>, from: Sequence| {
+            live.truncate(live.partition_point(|entry| entry.lsn.sequence < from));
+        };
+        for record in records.into_iter().filter(|record| record.cohort == self.cohort) {
+            match record.body {
+                LogRecord::Entry(entry) => {
+                    kill(&mut live, entry.lsn.sequence);
+                    live.push(entry);
+                }
+                LogRecord::Truncation { from } => kill(&mut live, from),
+                LogRecord::CommitPoint(_) => {}
+            }
+        }
+        live.retain(|entry| run.first <= entry.lsn.sequence && entry.lsn.sequence <= run.last);
+        let is_whole = live.len() as u64 == run.last.0 - run.first.0 + 1;
+        is_whole.then_some(live)
+    }
+}

@@ -1,0 +1,303 @@
+//! What is done before a node does anything else: force what lies in the log's files, read it, tell a torn end from
+//! damage, and clean the end.
+
+use std::collections::BTreeMap;
+
+use base::Record;
+use base::canary::{Bug, planted};
+
+use super::frame::{self, BatchIdentity, Frame, Place};
+use super::segments::{self, Segments};
+use super::writer::LogWriter;
+use super::{BATCH_BYTES_MAX, LogPosition};
+use crate::files::{File, FileError, Files, OpenOptions, read_full, remove_if_exists};
+use crate::identity::Owner;
+use crate::{AlignedBuffer, BLOCK_BYTES};
+
+/// Bytes that one torn batch can have spoilt: the largest entry alone, or a full batch.
+const TORN_BYTES_MAX: u64 = (base::limits::ENTRY_BYTES_MAX + BATCH_BYTES_MAX) as u64;
+
+/// A part of the log that had been forced can't be read: what was there, and everything after it, may have been
+/// acknowledged (guarantee 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where the log should go on and can't be read.
+    pub position: LogPosition,
+    /// What shows that it did go on: something valid after it; nothing if a whole file is missing.
+    pub witness: Option<LogPosition>,
+}
+
+/// A log that was read.
+#[derive(Debug)]
+pub struct RecoveredLog {
+    /// Every record before the damage, or all, in the log's order.
+    pub records: Vec<Record>,
+    /// The damage, if there is any. The caller then writes in the manifest that it doubts every cohort, forced in both
+    /// places, and only after that calls [`cut_damaged`]; only after that the log is written.
+    pub damage: Option<Damage>,
+    /// The log, to be written on.
+    pub writer: LogWriter,
+    /// Bytes of the blocks that were zeroed at the end, because a write was torn there or stale frames lay there.
+    pub cut_bytes: u64,
+}
+
+/// Reads the log from its oldest segment on, and cuts a torn end.
+///
+/// # Errors
+/// When a file operation fails.
+pub fn recover<F: Files>(files: &F, owner: Owner, segment_bytes: u64, oldest: u64) -> Result<RecoveredLog, FileError> {
+    remove_if_exists(files, &segments::temporary())?;
+    // A segment whose name an earlier process gave and never forced would be lost with all that we force in it.
+    files.sync_dir(segments::DIRECTORY)?;
+    let mut scan = Scan::open(files, owner, segment_bytes, oldest)?;
+    let damage = loop {
+        match scan.step()? {
+            Step::Batch => {}
+            Step::End => break None,
+            Step::Damage(damage) => break Some(damage),
+        }
+    };
+    let tail = scan.tail;
+    let cut_bytes = if damage.is_none() { scan.cut_torn()? } else { 0 };
+    let mut prepared = scan.prepared;
+    if damage.is_some() {
+        prepared = prepared.min(tail.segment(segment_bytes));
+    }
+    let segments = Segments::new(segment_bytes, prepared, scan.spare.into());
+    let mut writer = LogWriter::new(owner, segment_bytes, segments, tail);
+    let mut records = Vec::new();
+    for (identity, of_batch) in scan.batches {
+        writer.set_named(of_batch.is_empty());
+        writer.note(&identity, of_batch.iter());
+        records.extend(of_batch);
+    }
+    Ok(RecoveredLog { records, damage, writer, cut_bytes })
+}
+
+/// Removes what lies after the damage, so that the next recovery finds a clean end: later segments, the last first, then
+/// the rest of the damaged one. A crash in the middle leaves a log that is damaged still, or cut already.
+///
+/// # Errors
+/// When a file operation fails.
+pub fn cut_damaged<F: Files>(files: &F, segment_bytes: u64, damage: &Damage) -> Result<(), FileError> {
+    let segment = damage.position.segment(segment_bytes);
+    let names = files.list(segments::DIRECTORY)?;
+    let later = names.iter().filter_map(|name| segments::parse_name(name)).filter(|number| *number > segment);
+    for number in later.rev() {
+        files.remove(&segments::path(number))?;
+    }
+    files.sync_dir(segments::DIRECTORY)?;
+    let from = damage.position.offset(segment_bytes);
+    match crate::files::open_if_exists(files, &segments::path(segment), OpenOptions::DIRECT)? {
+        Some(file) => zero(&file, from, segment_bytes).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// Overwrites the blocks from `from` to `to` that aren't zero, and forces that. Says how many bytes.
+fn zero<H: File>(file: &H, from: u64, to: u64) -> Result<u64, FileError> {
+    const STEP: usize = 1 << 20;
+    let blank = AlignedBuffer::zeroed(BLOCK_BYTES);
+    let mut content = AlignedBuffer::zeroed(STEP.min(usize::try_from(to.saturating_sub(from)).unwrap_or(STEP)));
+    let (mut at, mut zeroed) = (from, 0);
+    while at < to {
+        let read = read_full(file, at, &mut content)?;
+        for (place, block) in content[..read].chunks(BLOCK_BYTES).enumerate() {
+            let offset = at + (place * BLOCK_BYTES) as u64;
+            if offset < to && block != &blank[..block.len()] {
+                file.write_at(offset, &blank)?;
+                zeroed += BLOCK_BYTES as u64;
+            }
+        }
+        if read < content.len() {
+            break;
+        }
+        at += read as u64;
+    }
+    if zeroed > 0 {
+        file.sync()?;
+    }
+    Ok(zeroed)
+}
+
+enum Step {
+    Batch,
+    End,
+    Damage(Damage),
+}
+
+/// A batch that was found in its place.
+struct Found {
+    position: LogPosition,
+    frame: Frame,
+}
+
+/// The reading of a log, batch by batch.
+struct Scan<F: Files> {
+    owner: Owner,
+    segment_bytes: u64,
+    /// The segments from the oldest on.
+    files: BTreeMap<u64, F::File>,
+    /// Whether a number is missing among them, the oldest's own for one.
+    has_gap: bool,
+    /// The last segment before that gap.
+    prepared: u64,
+    /// Segments before the oldest.
+    spare: Vec<u64>,
+    /// The content of the segments looked at last.
+    loaded: BTreeMap<u64, AlignedBuffer>,
+    tail: LogPosition,
+    /// The last batch read; nothing before the first, whose predecessor may have gone with its segment.
+    last: Option<BatchIdentity>,
+    batches: Vec<(BatchIdentity, Vec<Record>)>,
+}
+
+impl<F: Files> Scan<F> {
+    fn open(files: &F, owner: Owner, segment_bytes: u64, oldest: u64) -> Result<Self, FileError> {
+        let names = files.list(segments::DIRECTORY)?;
+        let numbers = names.iter().filter_map(|name| segments::parse_name(name));
+        let (spare, numbers): (Vec<u64>, Vec<u64>) = numbers.partition(|number| *number < oldest);
+        let mut opened = BTreeMap::new();
+        for number in numbers {
+            let file = files.open(&segments::path(number), OpenOptions::DIRECT)?;
+            // What an earlier process wrote and never forced must not be believed and then lost.
+            file.sync()?;
+            opened.insert(number, file);
+        }
+        let unbroken = opened.keys().zip(oldest..).take_while(|(number, expected)| **number == *expected).count();
+        let mut prepared = (oldest + unbroken as u64).saturating_sub(1);
+        let mut has_gap = unbroken < opened.len() || unbroken == 0;
+        if let Some(last) = opened.keys().last().filter(|_| planted(Bug::SegmentsOutOfOrder)) {
+            (prepared, has_gap) = (*last, false);
+        }
+        Ok(Self {
+            owner,
+            segment_bytes,
+            has_gap,
+            prepared,
+            files: opened,
+            spare,
+            loaded: BTreeMap::new(),
+            tail: LogPosition::new(oldest, 0, segment_bytes),
+            last: None,
+            batches: Vec::new(),
+        })
+    }
+
+    /// Finds the next batch, or what it is that ends the log.
+    fn step(&mut self) -> Result<Step, FileError> {
+        if let Some(found) = self.successor()? {
+            return Ok(match found.frame.records() {
+                Ok(records) => {
+                    self.accept(found.frame.identity, records);
+                    Step::Batch
+                }
+                // Whole, and yet not what we write: not ours to cut in silence.
+                Err(_) => Step::Damage(Damage { position: self.tail, witness: Some(found.position) }),
+            });
+        }
+        match self.witness()? {
+            Some(witness) if planted(Bug::DamageSkipped) => {
+                (self.tail, self.last) = (witness, None);
+                Ok(Step::Batch)
+            }
+            Some(witness) => Ok(Step::Damage(Damage { position: self.tail, witness: Some(witness) })),
+            None if self.has_gap && !planted(Bug::DamageSkipped) => {
+                Ok(Step::Damage(Damage { position: self.tail, witness: None }))
+            }
+            None => Ok(Step::End),
+        }
+    }
+
+    fn accept(&mut self, identity: BatchIdentity, records: Vec<Record>) {
+        self.tail = identity.end();
+        self.last = Some(identity);
+        self.batches.push((identity, records));
+    }
+
+    /// The batch that follows the last one: right behind it, or, if it had no room there, at the start of the next
+    /// segment.
+    fn successor(&mut self) -> Result<Option<Found>, FileError> {
+        let here = self.frame_at(self.tail)?;
+        if let Some(frame) = here.filter(|frame| self.last.is_none_or(|last| frame.previous == last)) {
+            return Ok(Some(Found { position: self.tail, frame }));
+        }
+        let Some(last) = self.last else { return Ok(None) };
+        let position = self.start_after(self.tail.segment(self.segment_bytes));
+        let is_tolerated = planted(Bug::SegmentsOutOfOrder);
+        let there = self.frame_at(position)?.filter(|frame| frame.previous == last || is_tolerated);
+        Ok(there.map(|frame| Found { position, frame }))
+    }
+
+    fn start_after(&self, segment: u64) -> LogPosition {
+        let mut next = segment + 1;
+        if planted(Bug::SegmentsOutOfOrder) {
+            next = self.files.range(next..).next().map_or(next, |(number, _)| *number);
+        }
+        LogPosition::new(next, 0, self.segment_bytes)
+    }
+
+    /// The first valid batch after the tail, if there is any. The tail itself counts: a batch there that doesn't name the
+    /// last one shows that the last one isn't the last.
+    fn witness(&mut self) -> Result<Option<LogPosition>, FileError> {
+        let Some(first) = self.first_valid(self.tail)? else { return Ok(None) };
+        let is_ignored = planted(Bug::DamagedTailCut)
+            && first.frame.is_echo()
+            && self.first_valid(first.frame.identity.end())?.is_none();
+        Ok((!is_ignored).then_some(first.position))
+    }
+
+    /// The first valid batch at `from` or after it, in whatever segment.
+    fn first_valid(&mut self, from: LogPosition) -> Result<Option<Found>, FileError> {
+        let segment_bytes = self.segment_bytes;
+        let segments: Vec<u64> = self.files.range(from.segment(segment_bytes)..).map(|(number, _)| *number).collect();
+        for segment in segments {
+            let mut position = from.max(LogPosition::new(segment, 0, segment_bytes));
+            while position.segment(segment_bytes) == segment {
+                if let Some(frame) = self.frame_at(position)? {
+                    return Ok(Some(Found { position, frame }));
+                }
+                position = LogPosition(position.0.saturating_add(BLOCK_BYTES as u64));
+            }
+        }
+        Ok(None)
+    }
+
+    fn frame_at(&mut self, position: LogPosition) -> Result<Option<Frame>, FileError> {
+        let segment = position.segment(self.segment_bytes);
+        if !self.load(segment)? {
+            return Ok(None);
+        }
+        let offset = usize::try_from(position.offset(self.segment_bytes)).unwrap_or(usize::MAX);
+        let place = Place { owner: self.owner, position, segment };
+        Ok(self.loaded[&segment].get(offset..).and_then(|bytes| frame::parse(bytes, &place)))
+    }
+
+    /// Reads a segment, unless it is held already; false if there is no such segment. Two are held at most.
+    fn load(&mut self, segment: u64) -> Result<bool, FileError> {
+        if self.loaded.contains_key(&segment) {
+            return Ok(true);
+        }
+        let Some(file) = self.files.get(&segment) else { return Ok(false) };
+        let tail = self.tail.segment(self.segment_bytes);
+        self.loaded.retain(|held, _| *held == tail);
+        let mut content = AlignedBuffer::zeroed(usize::try_from(self.segment_bytes).unwrap_or(0));
+        // A file that is too short is one that ends in zeros: whatever was lost then shows like any other damage.
+        let _ = read_full(file, 0, &mut content)?;
+        self.loaded.insert(segment, content);
+        Ok(true)
+    }
+
+    /// Zeroes what one torn batch can have left: behind the tail, or at the start of the next segment.
+    fn cut_torn(&mut self) -> Result<u64, FileError> {
+        let segment = self.tail.segment(self.segment_bytes);
+        let here = self.tail.offset(self.segment_bytes);
+        let mut cut = 0;
+        for (segment, from) in [(segment, here), (segment + 1, 0)] {
+            if let Some(file) = self.files.get(&segment) {
+                cut += zero(file, from, self.segment_bytes.min(from.saturating_add(TORN_BYTES_MAX)))?;
+            }
+        }
+        Ok(cut)
+    }
+}

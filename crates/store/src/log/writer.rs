@@ -1,0 +1,301 @@
+//! The state of the log between its recovery and the end of the process: what waits, what is in flight, what lies
+//! where. Pure: it makes batches, the driver writes and forces them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base::{CohortId, LogRecord, Record, Sequence};
+
+use super::frame::{self, BatchIdentity, HEADER_BYTES, Place, padded};
+use super::index::Index;
+use super::read::ReadPlan;
+use super::segments::Segments;
+use super::{BATCH_BYTES_MAX, LogPosition};
+use crate::AlignedBuffer;
+use crate::error::RecordTooLarge;
+use crate::files::{File, FileError};
+use crate::identity::Owner;
+
+/// A write of the log: its bytes go to `offset` of its segment, which is then forced. Until that is done and
+/// [`LogWriter::forced`] called, no other batch is made.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The segment's number.
+    pub segment: u64,
+    /// Where in the segment, in bytes.
+    pub offset: u64,
+    /// What to write: whole blocks.
+    pub bytes: AlignedBuffer,
+    /// The last append that this batch covers; an echo covers what the batch before it covered.
+    pub through: u64,
+}
+
+impl Batch {
+    /// Writes and forces the batch: the only thing that the log's thread does.
+    ///
+    /// # Errors
+    /// When the disk fails: nothing of this batch is known, and the process must end (guarantee 25).
+    pub fn execute<F: File>(&self, segment: &F) -> Result<(), FileError> {
+        segment.write_at(self.offset, &self.bytes)?;
+        segment.sync()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Pending {
+    write: u64,
+    record: Record,
+}
+
+#[derive(Clone, Debug)]
+struct InFlight {
+    identity: BatchIdentity,
+    records: Vec<Pending>,
+    through: u64,
+}
+
+/// The log of one node, as its machine's thread owns it.
+#[derive(Clone, Debug)]
+pub struct LogWriter {
+    pub(super) owner: Owner,
+    pub(super) segment_bytes: u64,
+    pub(super) segments: Segments,
+    pub(super) index: Index,
+    /// Where the next batch goes, if it has room there.
+    tail: LogPosition,
+    /// The last batch that is forced, and whether a later one names it.
+    last: BatchIdentity,
+    named: bool,
+    pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    in_flight: Option<InFlight>,
+    /// The last append, the last that asked to be forced, the last that a batch took, the last that is forced.
+    appended: u64,
+    wanted: u64,
+    taken: u64,
+    forced: u64,
+}
+
+impl LogWriter {
+    /// A log that ends at `tail`, with nothing before it.
+    pub(super) fn new(owner: Owner, segment_bytes: u64, segments: Segments, tail: LogPosition) -> Self {
+        Self {
+            owner,
+            segment_bytes,
+            segments,
+            index: Index::default(),
+            tail,
+            last: BatchIdentity::default(),
+            named: true,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            in_flight: None,
+            appended: 0,
+            wanted: 0,
+            taken: 0,
+            forced: 0,
+        }
+    }
+
+    /// Bytes of the largest record that fits in a segment.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> usize {
+        usize::try_from(self.segment_bytes).unwrap_or(usize::MAX) - HEADER_BYTES
+    }
+
+    /// Appends a record under its number. If it is to be forced, the next batch, or the one after, holds it; if not, it
+    /// rides along with the next that is made.
+    ///
+    /// # Errors
+    /// When the record fits in no segment; nothing is appended then.
+    ///
+    /// # Panics
+    /// When the number is not higher than the last.
+    pub fn append(&mut self, write: u64, record: Record, force: bool) -> Result<(), RecordTooLarge> {
+        assert!(write > self.appended, "appends are numbered in their order");
+        let (bytes, limit) = (record.size(), self.record_bytes_max());
+        if bytes > limit {
+            return Err(RecordTooLarge { bytes, limit });
+        }
+        self.appended = write;
+        self.pending_bytes += bytes;
+        self.pending.push_back(Pending { write, record });
+        if force || self.pending_bytes >= self.batch_bytes_max() {
+            self.wanted = write;
+        }
+        Ok(())
+    }
+
+    /// Whether no batch is in flight.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_none()
+    }
+
+    /// The last append that is forced.
+    #[must_use]
+    pub fn forced_through(&self) -> u64 {
+        self.forced
+    }
+
+    /// The next batch, if something asks to be forced: all that waits, up to [`BATCH_BYTES_MAX`]. Nothing while the
+    /// segment that it would go to isn't prepared.
+    ///
+    /// # Panics
+    /// While a batch is in flight.
+    pub fn next_batch(&mut self) -> Option<Batch> {
+        assert!(self.is_idle(), "one batch is in flight at most");
+        if self.wanted <= self.taken {
+            return None;
+        }
+        let (count, bytes) = self.next_batch_extent();
+        let position = self.place(padded(bytes))?;
+        let records: Vec<Pending> = self.pending.drain(..count).collect();
+        self.pending_bytes -= bytes - HEADER_BYTES;
+        self.taken = records.last().map_or(self.taken, |last| last.write);
+        Some(self.launch(position, records, bytes))
+    }
+
+    /// A batch that only names the last one, unless a later one does so already: for when nothing came for a while. Until
+    /// the last batch is named, damage to it can't be told from a torn write (guarantee 7).
+    ///
+    /// # Panics
+    /// While a batch is in flight.
+    pub fn echo(&mut self) -> Option<Batch> {
+        assert!(self.is_idle(), "one batch is in flight at most");
+        if self.named {
+            return None;
+        }
+        let position = self.place(padded(HEADER_BYTES))?;
+        Some(self.launch(position, Vec::new(), HEADER_BYTES))
+    }
+
+    /// The batch in flight is forced. Says through which append.
+    ///
+    /// # Panics
+    /// When no batch is in flight.
+    pub fn forced(&mut self) -> u64 {
+        let InFlight { identity, records, through } = self.in_flight.take().expect("a batch is in flight");
+        assert!(through >= self.forced && identity.position >= self.tail, "the log only grows");
+        self.named = records.is_empty();
+        self.note(&identity, records.iter().map(|pending| &pending.record));
+        self.forced = through;
+        through
+    }
+
+    /// Takes note of a batch that is forced, with its records.
+    pub(super) fn note<'a>(&mut self, identity: &BatchIdentity, records: impl Iterator<Item = &'a Record> + Clone) {
+        let segment = identity.position.segment(self.segment_bytes);
+        self.segments.note(segment, records.clone());
+        self.index.note(identity, records);
+        self.last = *identity;
+        self.tail = identity.end();
+    }
+
+    /// After recovery: whether a batch that was read names the last one.
+    pub(super) fn set_named(&mut self, named: bool) {
+        self.named = named;
+    }
+
+    /// The segments that may go: strictly oldest first, only those of which every cohort has checkpointed all
+    /// (`floors`: the sequence through which it has; a cohort that isn't named has nothing), and only while the log is
+    /// longer than `keep_bytes`. The segment of the last batch stays.
+    #[must_use]
+    pub fn dispensable(&self, floors: &BTreeMap<CohortId, Sequence>, keep_bytes: u64) -> Vec<u64> {
+        let last = self.last.position.segment(self.segment_bytes);
+        self.segments.dispensable(floors, last, keep_bytes / self.segment_bytes)
+    }
+
+    /// Segments have gone: the manifest that names the new oldest is forced in both places. Their files may be recycled
+    /// from now on.
+    pub fn released(&mut self, gone: &[u64], oldest: u64) {
+        self.segments.release(gone);
+        self.index.forget_before(LogPosition::new(oldest, 0, self.segment_bytes));
+    }
+
+    /// The segments of this log and what must be done about them.
+    pub fn segments_mut(&mut self) -> &mut Segments {
+        &mut self.segments
+    }
+
+    /// Whether a later batch names the last one that was forced. Until then, damage to it looks like a torn write
+    /// (guarantee 7).
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.named
+    }
+
+    /// Where the next batch goes, if its segment has room for it.
+    #[must_use]
+    pub fn tail(&self) -> LogPosition {
+        self.tail
+    }
+
+    /// The number of the segment that the tail is in.
+    #[must_use]
+    pub fn current_segment(&self) -> u64 {
+        // A tail at a segment's very end is the next one's start: that one is needed next.
+        self.tail.segment(self.segment_bytes)
+    }
+
+    /// Where to find the live entries of a cohort from one on, about `bytes` of them, as far as they are forced and
+    /// nothing that waits is going to kill them. Nothing if the log doesn't hold the first.
+    #[must_use]
+    pub fn plan_read(&self, cohort: CohortId, from: Sequence, bytes: usize) -> Option<ReadPlan> {
+        let waiting = self.in_flight.iter().flat_map(|batch| &batch.records).chain(&self.pending);
+        let below = waiting
+            .filter(|pending| pending.record.cohort == cohort)
+            .filter(|pending| !matches!(pending.record.body, LogRecord::CommitPoint(_)))
+            .map(|pending| pending.record.sequence())
+            .min();
+        ReadPlan::new(self, cohort, from, below, bytes)
+    }
+
+    /// What must hold between any two steps; for tests and the simulator.
+    ///
+    /// # Panics
+    /// When it doesn't.
+    pub fn invariants(&self) {
+        let sum: usize = self.pending.iter().map(|pending| pending.record.size()).sum();
+        assert_eq!(self.pending_bytes, sum, "what waits is counted");
+        assert!(self.forced <= self.taken && self.taken <= self.appended && self.wanted <= self.appended);
+        assert!(self.last.end() <= self.tail, "the tail lies behind the last batch");
+        self.index.invariants();
+    }
+
+    fn batch_bytes_max(&self) -> usize {
+        BATCH_BYTES_MAX.min(usize::try_from(self.segment_bytes).unwrap_or(usize::MAX))
+    }
+
+    /// How many records the next batch takes, and its bytes before padding, at most: one record at least.
+    fn next_batch_extent(&self) -> (usize, usize) {
+        let (mut count, mut bytes) = (0, HEADER_BYTES);
+        for pending in &self.pending {
+            let more = bytes + pending.record.size();
+            if count > 0 && more > self.batch_bytes_max() {
+                break;
+            }
+            (count, bytes) = (count + 1, more);
+        }
+        (count, bytes)
+    }
+
+    /// Where a batch of so many bytes goes, if its segment is prepared.
+    fn place(&self, bytes: usize) -> Option<LogPosition> {
+        let room = self.segment_bytes - self.tail.offset(self.segment_bytes);
+        let segment = self.tail.segment(self.segment_bytes);
+        let position =
+            if bytes as u64 <= room { self.tail } else { LogPosition::new(segment + 1, 0, self.segment_bytes) };
+        self.segments.is_prepared(position.segment(self.segment_bytes)).then_some(position)
+    }
+
+    fn launch(&mut self, position: LogPosition, records: Vec<Pending>, bytes: usize) -> Batch {
+        let segment = position.segment(self.segment_bytes);
+        let place = Place { owner: self.owner, position, segment };
+        let (identity, encoded) =
+            frame::encode(&place, &self.last, records.iter().map(|pending| &pending.record), bytes);
+        assert!(identity.length as usize <= bytes, "a record is no longer than it says");
+        let through = records.last().map_or(self.forced, |last| last.write);
+        self.in_flight = Some(InFlight { identity, records, through });
+        Batch { segment, offset: position.offset(self.segment_bytes), bytes: encoded, through }
+    }
+}

@@ -1,0 +1,121 @@
+//! The hard state survives a crash at every operation, and a damaged byte in either place.
+
+use super::*;
+use crate::memory::MemoryDisk;
+use crate::testing::{crash_everywhere, identity};
+use base::SplitMix64;
+
+fn manifest(version: u64, cohorts: u32) -> Manifest {
+    let cohort = |id: u32| CohortManifest {
+        promised: Promise {
+            epoch: Epoch(version),
+            candidate: Some(Member { node: NodeId(id), incarnation: Incarnation(version) }),
+        },
+        checkpoint: id.is_multiple_of(2).then_some(CheckpointRef {
+            lsn: Lsn::new(version, 5),
+            timestamp: Timestamp(-1),
+            bytes: 9,
+        }),
+        doubtful: id.is_multiple_of(3),
+    };
+    Manifest {
+        version,
+        boot: Boot(version),
+        segment_bytes: 1 << 16,
+        oldest_segment: version,
+        doubt_unknown: version.is_multiple_of(2),
+        cohorts: (1..=cohorts).map(|id| (CohortId(id), cohort(id))).collect(),
+    }
+}
+
+fn write_both(disk: &MemoryDisk, manifest: Manifest) -> Result<(), FileError> {
+    let write = Places::open(disk, identity().owner())?.write(manifest);
+    write.write_place(0)?;
+    write.write_place(1)
+}
+
+fn disk_with(manifest: Manifest) -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    write_both(&disk, manifest).unwrap();
+    disk
+}
+
+fn read(disk: &MemoryDisk) -> Manifest {
+    open(disk, identity().owner()).unwrap().0
+}
+
+#[test]
+fn a_crash_leaves_the_old_or_the_new_though_the_file_grows_and_shrinks() {
+    for (before, after) in [(2, 3), (1, 400), (400, 1)] {
+        crash_everywhere(
+            || disk_with(manifest(1, before)),
+            |disk| write_both(disk, manifest(2, after)),
+            |disk| {
+                let found = read(disk);
+                assert!(found == manifest(1, before) || found == manifest(2, after));
+            },
+        );
+    }
+}
+
+#[test]
+fn mending_itself_survives_crashes() {
+    let half_written = || {
+        let disk = disk_with(manifest(1, 3));
+        let write = Places::open(&disk, identity().owner()).unwrap().write(manifest(2, 3));
+        write.write_place(0).unwrap();
+        disk
+    };
+    crash_everywhere(
+        half_written,
+        |disk| open(disk, identity().owner()).map(|_| ()),
+        |disk| {
+            assert_eq!(read(disk), manifest(2, 3), "what was once found is found again");
+            assert!(!open(disk, identity().owner()).unwrap().2, "and in both places");
+        },
+    );
+}
+
+#[test]
+fn a_flipped_bit_in_either_place_is_mended_and_in_both_is_a_lost_disk() {
+    let mut random = SplitMix64::new(3);
+    let length = manifest(2, 3).encode(&identity().owner(), 0).len() as u64;
+    for _ in 0..500 {
+        let disk = disk_with(manifest(2, 3));
+        let (place, offset) = (random.below(2) as usize, random.below(length));
+        disk.flip_bit(PLACES[place], offset, random.below(8) as u8);
+        assert_eq!(read(&disk), manifest(2, 3));
+        disk.flip_bit(PLACES[1 - place], 40, 1);
+        assert_eq!(read(&disk), manifest(2, 3), "the first had been mended before");
+    }
+    let disk = disk_with(manifest(2, 3));
+    disk.flip_bit(PLACES[0], 40, 1);
+    disk.flip_bit(PLACES[1], 41, 1);
+    assert!(matches!(open(&disk, identity().owner()), Err(StoreError::Lost { .. })));
+}
+
+#[test]
+fn a_copy_of_another_place_or_owner_is_not_believed() {
+    let disk = disk_with(manifest(2, 3));
+    let owner = identity().owner();
+    let other = Owner { incarnation: Incarnation(1), ..owner };
+    assert!(matches!(open(&disk, other), Err(StoreError::Lost { .. })));
+    let misdirected = manifest(9, 1).encode(&owner, 0);
+    disk.open(PLACES[1], OpenOptions::BUFFERED).unwrap().write_at(0, &misdirected).unwrap();
+    assert_eq!(read(&disk), manifest(2, 3));
+}
+
+#[test]
+fn random_content_under_a_good_seal_does_not_panic() {
+    let mut random = SplitMix64::new(4);
+    let good = unseal(MAGIC, &manifest(2, 3).encode(&identity().owner(), 0)).unwrap();
+    for _ in 0..20_000 {
+        let mut content = good.to_vec();
+        for _ in 0..=random.below(4) {
+            let at = random.below(content.len() as u64) as usize;
+            content[at] = random.draw() as u8;
+        }
+        content.truncate(random.below(content.len() as u64 + 1) as usize);
+        let _ = Manifest::decode(content.into(), 0);
+    }
+}

@@ -1,0 +1,388 @@
+//! A disk in memory, for tests and for the simulator: it forgets what was never forced.
+//!
+//! Every file has what is durable and what was written; they differ in the *dirty* sectors (512 bytes). Power loss keeps
+//! any part of the dirty sectors, and of the directory operations that were not forced the oldest few. Handles die with
+//! the process. Faults can be planted: failing forces, a crash at a given operation, flipped bits, a full disk.
+//!
+//! One thread only; clones are the same disk.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use base::SplitMix64;
+
+use crate::files::{File, FileError, FileErrorKind, Files, OpenOptions};
+
+mod content;
+use content::Content;
+
+/// The unit in which power loss keeps or loses what was written.
+pub const SECTOR_BYTES: usize = 512;
+
+/// What a disk has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Operations that change something, forces included: the places where a crash makes a difference.
+    pub operations: u64,
+    /// Files forced.
+    pub syncs: u64,
+    /// Directories forced.
+    pub directory_syncs: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+}
+
+/// A disk in memory.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryDisk {
+    disk: Rc<RefCell<Disk>>,
+}
+
+/// A handle to a file of a [`MemoryDisk`].
+#[derive(Clone, Debug)]
+pub struct MemoryFile {
+    disk: Rc<RefCell<Disk>>,
+    content: Rc<RefCell<Content>>,
+    path: Rc<str>,
+    process: u64,
+}
+
+type Directory = BTreeMap<String, Rc<RefCell<Content>>>;
+
+/// A change of a directory that isn't forced yet.
+#[derive(Clone, Debug)]
+enum Change {
+    CreateDirectory { path: String },
+    Create { path: String, content: Rc<RefCell<Content>> },
+    Rename { from: String, to: String },
+    Remove { path: String },
+}
+
+#[derive(Debug, Default)]
+struct Disk {
+    /// Files by path, as the process sees them.
+    seen: Directory,
+    directories_seen: BTreeSet<String>,
+    /// Files by path, as power loss leaves them.
+    durable: Directory,
+    directories_durable: BTreeSet<String>,
+    unforced: Vec<Change>,
+    counters: Counters,
+    process: u64,
+    capacity: Option<u64>,
+    crash_at: Option<u64>,
+    failing_syncs: u64,
+    faults: Option<SplitMix64>,
+}
+
+impl MemoryDisk {
+    /// An empty disk without faults and without a limit.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Power loss: of what was written and not forced, any sector may be kept or lost; of the directory operations not
+    /// forced, the oldest few are kept. Handles die; planted crashes and failing forces end.
+    pub fn crash(&self, random: &mut SplitMix64) {
+        let mut disk = self.disk.borrow_mut();
+        let kept = random.below(disk.unforced.len() as u64 + 1);
+        for change in disk.take_unforced(|place, _| (place as u64) < kept) {
+            disk.make_durable(change);
+        }
+        disk.unforced.clear();
+        disk.drop_unreachable();
+        disk.seen = disk.durable.clone();
+        disk.directories_seen = disk.directories_durable.clone();
+        for content in disk.seen.values() {
+            content.borrow_mut().crash(random);
+        }
+        disk.restart();
+    }
+
+    /// The process dies, the machine doesn't: everything written is still there, forced or not. Handles die; planted
+    /// crashes and failing forces end.
+    pub fn kill(&self) {
+        self.disk.borrow_mut().restart();
+    }
+
+    /// The next `count` forces of files fail: what they were to force is partly durable, partly gone, and a later force
+    /// says nothing of it.
+    pub fn fail_syncs(&self, count: u64, random: &mut SplitMix64) {
+        let mut disk = self.disk.borrow_mut();
+        disk.failing_syncs = count;
+        disk.faults = Some(SplitMix64::new(random.draw()));
+    }
+
+    /// The `count`-th following operation that changes something fails with [`FileErrorKind::Crashed`], as does every
+    /// operation after it, until [`MemoryDisk::crash`] or [`MemoryDisk::kill`].
+    pub fn crash_after_operations(&self, count: u64) {
+        let mut disk = self.disk.borrow_mut();
+        disk.crash_at = Some(disk.counters.operations + count);
+    }
+
+    /// Whether the crash asked for with [`MemoryDisk::crash_after_operations`] has come.
+    #[must_use]
+    pub fn has_crashed(&self) -> bool {
+        self.disk.borrow().crashed()
+    }
+
+    /// Flips a bit of a file at rest; false if it has no such byte.
+    pub fn flip_bit(&self, path: &str, offset: u64, bit: u8) -> bool {
+        let disk = self.disk.borrow();
+        disk.seen.get(path).is_some_and(|content| content.borrow_mut().flip_bit(offset, bit))
+    }
+
+    /// Bytes that all files together may have; no limit with `None`.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.disk.borrow_mut().capacity = bytes;
+    }
+
+    /// Bytes that all files together have.
+    #[must_use]
+    pub fn bytes_used(&self) -> u64 {
+        self.disk.borrow().used()
+    }
+
+    /// What the disk has done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.disk.borrow().counters
+    }
+
+    /// The paths of all files, sorted.
+    #[must_use]
+    pub fn paths(&self) -> Vec<String> {
+        self.disk.borrow().seen.keys().cloned().collect()
+    }
+}
+
+fn failed(op: &'static str, path: &str, kind: FileErrorKind) -> FileError {
+    let message = match kind {
+        FileErrorKind::NotFound => "no such file or directory",
+        FileErrorKind::Exists => "it exists",
+        FileErrorKind::NoSpace => "no space left on the simulated disk",
+        FileErrorKind::Crashed => "the simulated machine has crashed",
+        FileErrorKind::Other => "the simulated disk failed",
+    };
+    FileError { op, path: path.into(), kind, message: message.into() }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(directory, _)| directory)
+}
+
+impl Disk {
+    fn crashed(&self) -> bool {
+        self.crash_at.is_some_and(|at| self.counters.operations >= at)
+    }
+
+    fn restart(&mut self) {
+        self.process += 1;
+        self.crash_at = None;
+        self.failing_syncs = 0;
+    }
+
+    /// Before anything is looked at.
+    fn look(&self, op: &'static str, path: &str) -> Result<(), FileError> {
+        if self.crashed() { Err(failed(op, path, FileErrorKind::Crashed)) } else { Ok(()) }
+    }
+
+    /// Before anything is changed.
+    fn change(&mut self, op: &'static str, path: &str) -> Result<(), FileError> {
+        self.look(op, path)?;
+        self.counters.operations += 1;
+        self.look(op, path)
+    }
+
+    fn used(&self) -> u64 {
+        self.seen.values().map(|content| content.borrow().len()).sum()
+    }
+
+    /// Takes out the changes that `pick` picks by place and directory, oldest first.
+    fn take_unforced(&mut self, pick: impl Fn(usize, &str) -> bool) -> Vec<Change> {
+        let (mut taken, mut left) = (Vec::new(), Vec::new());
+        for (place, change) in std::mem::take(&mut self.unforced).into_iter().enumerate() {
+            if pick(place, parent(change.path())) { taken.push(change) } else { left.push(change) }
+        }
+        self.unforced = left;
+        taken
+    }
+
+    fn make_durable(&mut self, change: Change) {
+        match change {
+            Change::CreateDirectory { path } => {
+                self.directories_durable.insert(path);
+            }
+            Change::Create { path, content } => {
+                self.durable.insert(path, content);
+            }
+            Change::Rename { from, to } => {
+                if let Some(content) = self.durable.remove(&from) {
+                    self.durable.insert(to, content);
+                }
+            }
+            Change::Remove { path } => {
+                self.durable.remove(&path);
+            }
+        }
+    }
+
+    /// A file is gone if the directory it lies in was never forced into its own.
+    fn drop_unreachable(&mut self) {
+        let Self { durable, directories_durable, .. } = self;
+        durable.retain(|path, _| parent(path).is_empty() || directories_durable.contains(parent(path)));
+    }
+}
+
+impl Change {
+    fn path(&self) -> &str {
+        match self {
+            Self::CreateDirectory { path } | Self::Create { path, .. } | Self::Remove { path } => path,
+            Self::Rename { from, .. } => from,
+        }
+    }
+}
+
+impl MemoryDisk {
+    fn handle(&self, path: &str, content: &Rc<RefCell<Content>>) -> MemoryFile {
+        let process = self.disk.borrow().process;
+        MemoryFile { disk: Rc::clone(&self.disk), content: Rc::clone(content), path: path.into(), process }
+    }
+}
+
+impl Files for MemoryDisk {
+    type File = MemoryFile;
+
+    fn open(&self, path: &str, _options: OpenOptions) -> Result<MemoryFile, FileError> {
+        let disk = self.disk.borrow();
+        disk.look("open", path)?;
+        let content = disk.seen.get(path).ok_or_else(|| failed("open", path, FileErrorKind::NotFound))?;
+        Ok(self.handle(path, content))
+    }
+
+    fn create(&self, path: &str, _options: OpenOptions) -> Result<MemoryFile, FileError> {
+        let mut disk = self.disk.borrow_mut();
+        disk.change("create", path)?;
+        if disk.seen.contains_key(path) {
+            return Err(failed("create", path, FileErrorKind::Exists));
+        }
+        if !parent(path).is_empty() && !disk.directories_seen.contains(parent(path)) {
+            return Err(failed("create", path, FileErrorKind::NotFound));
+        }
+        let content = Rc::<RefCell<Content>>::default();
+        disk.seen.insert(path.into(), Rc::clone(&content));
+        disk.unforced.push(Change::Create { path: path.into(), content: Rc::clone(&content) });
+        drop(disk);
+        Ok(self.handle(path, &content))
+    }
+
+    fn exists(&self, path: &str) -> Result<bool, FileError> {
+        let disk = self.disk.borrow();
+        disk.look("look for", path)?;
+        Ok(path.is_empty() || disk.seen.contains_key(path) || disk.directories_seen.contains(path))
+    }
+
+    fn list(&self, directory: &str) -> Result<Vec<String>, FileError> {
+        let disk = self.disk.borrow();
+        disk.look("list", directory)?;
+        if !directory.is_empty() && !disk.directories_seen.contains(directory) {
+            return Err(failed("list", directory, FileErrorKind::NotFound));
+        }
+        let within = disk.seen.keys().filter(|path| parent(path) == directory);
+        Ok(within.map(|path| path.rsplit('/').next().unwrap_or(path).to_owned()).collect())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
+        let mut disk = self.disk.borrow_mut();
+        disk.change("rename", from)?;
+        let content = disk.seen.remove(from).ok_or_else(|| failed("rename", from, FileErrorKind::NotFound))?;
+        disk.seen.insert(to.into(), content);
+        disk.unforced.push(Change::Rename { from: from.into(), to: to.into() });
+        Ok(())
+    }
+
+    fn remove(&self, path: &str) -> Result<(), FileError> {
+        let mut disk = self.disk.borrow_mut();
+        disk.change("remove", path)?;
+        disk.seen.remove(path).ok_or_else(|| failed("remove", path, FileErrorKind::NotFound))?;
+        disk.unforced.push(Change::Remove { path: path.into() });
+        Ok(())
+    }
+
+    fn create_dir(&self, path: &str) -> Result<(), FileError> {
+        let mut disk = self.disk.borrow_mut();
+        disk.change("create the directory", path)?;
+        if disk.directories_seen.insert(path.into()) {
+            disk.unforced.push(Change::CreateDirectory { path: path.into() });
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &str) -> Result<(), FileError> {
+        let mut disk = self.disk.borrow_mut();
+        disk.change("force the directory", path)?;
+        disk.counters.directory_syncs += 1;
+        for change in disk.take_unforced(|_, directory| directory == path) {
+            disk.make_durable(change);
+        }
+        Ok(())
+    }
+}
+
+impl MemoryFile {
+    fn check(&self, op: &'static str, disk: &Disk) -> Result<(), FileError> {
+        if disk.process == self.process { Ok(()) } else { Err(failed(op, &self.path, FileErrorKind::Crashed)) }
+    }
+}
+
+impl File for MemoryFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        let disk = self.disk.borrow();
+        self.check("read", &disk)?;
+        disk.look("read", &self.path)?;
+        Ok(self.content.borrow().read_at(offset, buffer))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        let mut disk = self.disk.borrow_mut();
+        self.check("write", &disk)?;
+        disk.change("write", &self.path)?;
+        let grows_by = (offset + bytes.len() as u64).saturating_sub(self.content.borrow().len());
+        if grows_by > 0 && disk.capacity.is_some_and(|capacity| disk.used() + grows_by > capacity) {
+            return Err(failed("write", &self.path, FileErrorKind::NoSpace));
+        }
+        disk.counters.bytes_written += bytes.len() as u64;
+        self.content.borrow_mut().write_at(offset, bytes);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), FileError> {
+        let mut disk = self.disk.borrow_mut();
+        self.check("force", &disk)?;
+        disk.change("force", &self.path)?;
+        disk.counters.syncs += 1;
+        let Disk { failing_syncs, faults: Some(random), .. } = &mut *disk else {
+            self.content.borrow_mut().sync();
+            return Ok(());
+        };
+        if *failing_syncs == 0 {
+            self.content.borrow_mut().sync();
+            return Ok(());
+        }
+        *failing_syncs -= 1;
+        self.content.borrow_mut().crash(random);
+        Err(failed("force", &self.path, FileErrorKind::Other))
+    }
+
+    fn len(&self) -> Result<u64, FileError> {
+        let disk = self.disk.borrow();
+        self.check("measure", &disk)?;
+        disk.look("measure", &self.path)?;
+        Ok(self.content.borrow().len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! Formatting a data directory, and opening one: everything that happens before a node does anything.
+//!
+//! The order matters, and each step may be cut short by a crash: the identity is read before anything is changed; the
+//! manifest is mended before it is acted on; doubt is forced in the manifest before the damage that raised it is cut
+//! away; the boot is forced before any message can carry it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{Boot, CohortId, Record};
+use bytes::Bytes;
+
+use crate::FORMAT;
+use crate::checkpoint::{self, CheckpointError, CheckpointMeta, read_checkpoint};
+use crate::error::StoreError;
+use crate::files::Files;
+use crate::identity::{self, Identity, Owner};
+use crate::log::{self, Damage, SegmentJob};
+use crate::manifest::{self, CohortManifest, Manifest, Places};
+use crate::store::{Config, Store};
+
+/// What a data directory held when it was opened.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// Whose it is.
+    pub identity: Identity,
+    /// The number of this start, forced.
+    pub boot: Boot,
+    /// The hard state of every cohort. A cohort whose checkpoint was damaged has none and is doubtful; after damage in
+    /// the log every cohort is.
+    pub cohorts: BTreeMap<CohortId, CohortManifest>,
+    /// Whether a cohort that is not among them is to be doubted too.
+    pub doubt_unknown: bool,
+    /// Every record of the log, in its order, up to the damage if there was any.
+    pub records: Vec<Record>,
+    /// The chunks of the checkpoints that `cohorts` names.
+    pub checkpoints: BTreeMap<CohortId, Vec<Bytes>>,
+    /// Bytes at the log's end that were cut, because a write was torn there or stale frames lay there.
+    pub torn_bytes: u64,
+    /// Damage that this start found in the log, and cut.
+    pub damage: Option<Damage>,
+    /// What an operator should know: what was mended, cut or doubted.
+    pub notes: Vec<String>,
+}
+
+/// Makes a data directory of an empty one. If it was cut short, it is called again with the same identity; if it was
+/// done already, it does nothing.
+///
+/// # Errors
+/// When the directory is another's ([`StoreError::OtherIdentity`]) or holds data without an identity
+/// ([`StoreError::InUse`]), or a file operation fails.
+pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Result<(), StoreError> {
+    config.check()?;
+    match identity::read(files)? {
+        // What was cut short can only be the second copy, or the forcing of the first one's name.
+        Some(found) if found == *identity => {
+            identity::open(files)?;
+            return Ok(files.sync_dir("")?);
+        }
+        Some(found) => return Err(StoreError::OtherIdentity { node: found.node }),
+        None => {}
+    }
+    let first = Manifest {
+        version: 1,
+        boot: Boot(0),
+        segment_bytes: config.segment_bytes,
+        oldest_segment: 1,
+        doubt_unknown: false,
+        cohorts: BTreeMap::new(),
+    };
+    // Without an identity no node ever started here: what is found can only be the remains of this very formatting.
+    let is_in_use = |(owner, manifest): &(Owner, Manifest)| *owner != identity.owner() || *manifest != first;
+    if manifest::read_copies(files)?.iter().flatten().any(is_in_use) {
+        return Err(StoreError::InUse);
+    }
+    files.create_dir(log::DIRECTORY)?;
+    files.create_dir(checkpoint::DIRECTORY)?;
+    files.sync_dir("")?;
+    SegmentJob::fill(1, config.segment_bytes).execute(files)?;
+    let write = Places::open(files, identity.owner())?.write(first);
+    write.write_place(0)?;
+    write.write_place(1)?;
+    identity::write(files, identity)?;
+    Ok(())
+}
+
+/// Opens a data directory: reads, mends, and counts this start. What it returns rests on the disk in both places.
+///
+/// # Errors
+/// When the directory is not formatted, of another format or lost, or a file operation fails. What a failed call has
+/// changed, the next one carries on.
+pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered), StoreError> {
+    let mut notes = Vec::new();
+    let (identity, is_mended) = identity::open(&files)?;
+    note_if(&mut notes, is_mended, "a copy of the identity was missing or damaged: mended");
+    let owner = identity.owner();
+    let (mut manifest, places, is_mended) = manifest::open(&files, owner)?;
+    note_if(&mut notes, is_mended, "a copy of the manifest was missing, older or damaged: mended");
+    let config = Config { segment_bytes: manifest.segment_bytes, ..config };
+    config.check()?;
+
+    let log = log::recover(&files, owner, config.segment_bytes, manifest.oldest_segment)?;
+    if let Some(damage) = log.damage.as_ref().filter(|_| identity.members.len() == 1) {
+        return Err(StoreError::NothingToMendFrom { what: format!("the log at {}", damage.position) });
+    }
+    if let Some(damage) = &log.damage {
+        notes.push(format!("the log is damaged at {}: every cohort is in doubt from there on", damage.position));
+        doubt_everything(&mut manifest, &log.records);
+    }
+    let checkpoints = read_checkpoints(&files, &owner, &mut manifest, &mut notes)?;
+
+    manifest.version += 1;
+    manifest.boot = Boot(manifest.boot.0 + 1);
+    let write = places.write(manifest.clone());
+    write.write_place(0)?;
+    write.write_place(1)?;
+    if let Some(damage) = &log.damage {
+        log::cut_damaged(&files, config.segment_bytes, damage)?;
+    }
+    remove_remains(&files, &manifest)?;
+
+    let recovered = Recovered {
+        identity: identity.clone(),
+        boot: manifest.boot,
+        cohorts: manifest.cohorts.clone(),
+        doubt_unknown: manifest.doubt_unknown,
+        records: log.records,
+        checkpoints,
+        torn_bytes: log.cut_bytes,
+        damage: log.damage,
+        notes,
+    };
+    let mut store = Store::new(files, config, identity, manifest, places, log.writer);
+    prepare_segments(&mut store)?;
+    Ok((store, recovered))
+}
+
+fn note_if(notes: &mut Vec<String>, condition: bool, note: &str) {
+    if condition {
+        notes.push(note.to_owned());
+    }
+}
+
+fn doubt_everything(manifest: &mut Manifest, records: &[Record]) {
+    let in_log: BTreeSet<CohortId> = records.iter().map(|record| record.cohort).collect();
+    for cohort in in_log {
+        manifest.cohorts.entry(cohort).or_default();
+    }
+    manifest.cohorts.values_mut().for_each(|cohort| cohort.doubtful = true);
+    manifest.doubt_unknown = true;
+}
+
+/// The checkpoints that the manifest names. One that can't be read is struck from it, and its cohort doubted.
+fn read_checkpoints<F: Files>(
+    files: &F,
+    owner: &Owner,
+    manifest: &mut Manifest,
+    notes: &mut Vec<String>,
+) -> Result<BTreeMap<CohortId, Vec<Bytes>>, StoreError> {
+    let mut checkpoints = BTreeMap::new();
+    for (id, cohort) in &mut manifest.cohorts {
+        let Some(named) = cohort.checkpoint else { continue };
+        let meta = CheckpointMeta { cohort: *id, lsn: named.lsn, timestamp: named.timestamp };
+        match read_checkpoint(files, owner, &meta) {
+            Ok(chunks) => {
+                checkpoints.insert(*id, chunks);
+            }
+            Err(CheckpointError::File(error)) => return Err(error.into()),
+            Err(CheckpointError::OtherFormat(found)) => {
+                return Err(StoreError::OtherFormat { what: "a checkpoint", found, known: FORMAT });
+            }
+            Err(error) => {
+                notes.push(format!("cohort {id} is in doubt: {}: {error}", meta.path()));
+                cohort.checkpoint = None;
+                cohort.doubtful = true;
+            }
+        }
+    }
+    Ok(checkpoints)
+}
+
+/// Removes what an earlier process left unfinished or never named.
+fn remove_remains<F: Files>(files: &F, manifest: &Manifest) -> Result<(), StoreError> {
+    let named = manifest.cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn)));
+    Ok(checkpoint::remove_unnamed(files, &named.collect())?)
+}
+
+fn prepare_segments<F: Files>(store: &mut Store<F>) -> Result<(), StoreError> {
+    while let Some(job) = store.segment_job() {
+        job.execute(store.files())?;
+        store.segment_done(job);
+    }
+    Ok(())
+}

@@ -1,0 +1,369 @@
+//! A store under random work, power cuts and kills, against a model that remembers everything.
+//!
+//! What it shows: every record that was forced is found again, in order, unless a checkpoint holds it; nothing is
+//! invented; the hard state is the last that was acknowledged, or one that was on its way; and without a fault of the
+//! disk nothing is ever doubted.
+
+use std::collections::BTreeMap;
+
+use base::{CohortId, Entry, Epoch, LogRecord, Lsn, Promise, Record, Sequence, SplitMix64, Timestamp};
+use bytes::Bytes;
+
+use super::*;
+use crate::checkpoint::{CheckpointMeta, write_checkpoint};
+use crate::files::{File, FileErrorKind, Files, OpenOptions};
+use crate::manifest::CheckpointRef;
+use crate::memory::MemoryDisk;
+use crate::testing::{CONFIG, crash_everywhere, execute, formatted, identity, prepare};
+use crate::{Recovered, open};
+
+const COHORTS: u32 = 3;
+
+type Cohorts = BTreeMap<CohortId, CohortManifest>;
+
+/// What the disk should hold.
+struct Model {
+    random: SplitMix64,
+    /// Every record that may be in the log, in its order, and how many of the first are forced.
+    history: Vec<Record>,
+    forced: usize,
+    /// The append under which a record went, by its place in the history.
+    first_write: usize,
+    next: BTreeMap<CohortId, u64>,
+    draws: u64,
+    /// The manifest acknowledged last, and the one begun after it.
+    acknowledged: Cohorts,
+    begun: Option<Cohorts>,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        Self {
+            random: SplitMix64::new(seed),
+            history: Vec::new(),
+            forced: 0,
+            first_write: 0,
+            next: BTreeMap::new(),
+            draws: 0,
+            acknowledged: Cohorts::new(),
+            begun: None,
+        }
+    }
+
+    fn record(&mut self) -> Record {
+        self.draws += 1;
+        let cohort = CohortId(1 + self.random.below(u64::from(COHORTS)) as u32);
+        let next = self.next.entry(cohort).or_insert(1);
+        let floor = self.acknowledged.get(&cohort).and_then(|cohort| cohort.checkpoint);
+        let floor = floor.map_or(0, |checkpoint| checkpoint.lsn.sequence.0);
+        let body = match self.random.below(10) {
+            0 => LogRecord::CommitPoint(Lsn::new(self.draws, next.saturating_sub(1))),
+            1 if *next > floor + 1 => {
+                *next = floor + 1 + self.random.below(*next - floor - 1);
+                LogRecord::Truncation { from: Sequence(*next) }
+            }
+            _ => {
+                let lsn = Lsn::new(self.draws, *next);
+                *next += 1;
+                let payload = vec![self.draws as u8; self.random.below(3000) as usize].into();
+                LogRecord::Entry(Entry { lsn, previous: Lsn::ZERO, timestamp: Timestamp(0), payload })
+            }
+        };
+        Record { cohort, body }
+    }
+
+    /// The live entries of a cohort that are forced.
+    fn live(&self, cohort: CohortId) -> BTreeMap<Sequence, Entry> {
+        let mut live = BTreeMap::new();
+        for record in self.history[..self.forced].iter().filter(|record| record.cohort == cohort) {
+            match &record.body {
+                LogRecord::Entry(entry) => {
+                    live.split_off(&entry.lsn.sequence);
+                    live.insert(entry.lsn.sequence, entry.clone());
+                }
+                LogRecord::Truncation { from } => drop(live.split_off(from)),
+                LogRecord::CommitPoint(_) => {}
+            }
+        }
+        live
+    }
+
+    /// Does something at random.
+    fn act(&mut self, store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
+        store.invariants();
+        match self.random.below(12) {
+            0..=4 => self.append(store),
+            5..=7 => {
+                if let Some(batch) = store.next_batch() {
+                    let through = execute(store, &batch)?;
+                    self.forced = self.first_write + through as usize;
+                }
+            }
+            8 => {
+                if let Some(batch) = store.echo() {
+                    execute(store, &batch)?;
+                }
+            }
+            9 => prepare(store)?,
+            10 => self.read(store)?,
+            _ => self.write_manifest(store)?,
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, store: &mut Store<MemoryDisk>) {
+        let (record, force) = (self.record(), self.random.chance(500_000));
+        self.history.push(record.clone());
+        store.append((self.history.len() - self.first_write) as u64, record, force).unwrap();
+    }
+
+    fn read(&mut self, store: &Store<MemoryDisk>) -> Result<(), FileError> {
+        let cohort = CohortId(1 + self.random.below(u64::from(COHORTS)) as u32);
+        let live = self.live(cohort);
+        let from = Sequence(self.random.below(live.len() as u64 + 2));
+        let bytes = self.random.below(10_000) as usize;
+        let Some(plan) = store.plan_read(cohort, from, bytes) else {
+            let is_pending = self.forced < self.history.len();
+            let may_be_gone = store.manifest().oldest_segment > 1;
+            assert!(is_pending || may_be_gone || !live.contains_key(&from), "what is there is found");
+            return Ok(());
+        };
+        let entries = plan.execute(store.files())?.expect("nothing is damaged or recycled");
+        let expected: Vec<Entry> = live.range(from..).map(|(_, entry)| entry.clone()).take(entries.len()).collect();
+        assert_eq!(entries, expected);
+        Ok(())
+    }
+
+    /// Checkpoints some cohorts where they are, promises something, and writes that down.
+    fn write_manifest(&mut self, store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
+        let mut cohorts = self.acknowledged.clone();
+        for id in (1..=COHORTS).map(CohortId) {
+            let live = self.live(id);
+            let cohort = cohorts.entry(id).or_default();
+            cohort.promised = Promise { epoch: Epoch(cohort.promised.epoch.0 + 1), candidate: None };
+            let Some((_, last)) = live.last_key_value().filter(|_| self.random.chance(700_000)) else { continue };
+            if cohort.checkpoint.is_some_and(|checkpoint| checkpoint.lsn.sequence >= last.lsn.sequence) {
+                continue;
+            }
+            let meta = CheckpointMeta { cohort: id, lsn: last.lsn, timestamp: last.timestamp };
+            let chunk = Bytes::from(last.lsn.to_string());
+            let bytes = write_checkpoint(store.files(), &store.owner(), &meta, std::iter::once(chunk))?;
+            cohort.checkpoint = Some(CheckpointRef { lsn: last.lsn, timestamp: last.timestamp, bytes });
+        }
+        self.begun = Some(cohorts.clone());
+        let write = store.begin_manifest(cohorts.clone(), false);
+        if self.random.chance(300_000) {
+            prepare(store)?;
+        }
+        write.write_place(0)?;
+        write.write_place(1)?;
+        (self.acknowledged, self.begun) = (cohorts, None);
+        write.remove_superseded(store.files())?;
+        store.finish_manifest(&write);
+        Ok(())
+    }
+
+    /// Compares what was found with what should be there, and goes on from what was found.
+    fn check(&mut self, recovered: &Recovered) {
+        assert_eq!((recovered.damage, recovered.doubt_unknown), (None, false));
+        let is_begun = self.begun.take().is_some_and(|begun| begun == recovered.cohorts);
+        assert!(is_begun || recovered.cohorts == self.acknowledged, "the hard state is one that was written");
+        self.acknowledged = recovered.cohorts.clone();
+        for (id, cohort) in &recovered.cohorts {
+            let chunks = cohort.checkpoint.map(|checkpoint| vec![Bytes::from(checkpoint.lsn.to_string())]);
+            assert_eq!(recovered.checkpoints.get(id), chunks.as_ref(), "a checkpoint is what was written");
+        }
+        let count = recovered.records.len();
+        let end = (self.forced..=self.history.len())
+            .find(|end| *end >= count && self.history[end - count..*end] == recovered.records)
+            .expect("the log is an unbroken part of what was appended, with all that was forced");
+        for gone in &self.history[..end - count] {
+            let checkpoint = recovered.cohorts.get(&gone.cohort).and_then(|cohort| cohort.checkpoint);
+            let floor = checkpoint.map_or(Sequence(0), |checkpoint| checkpoint.lsn.sequence);
+            assert!(gone.sequence() <= floor, "what is gone is in a checkpoint");
+        }
+        self.history.truncate(end);
+        (self.forced, self.first_write) = (end, end);
+        for id in (1..=COHORTS).map(CohortId) {
+            let last = self.live(id).last_key_value().map_or(0, |(sequence, _)| sequence.0);
+            self.next.insert(id, last + 1);
+        }
+    }
+}
+
+/// Opens the disk, crashing on the way now and then.
+fn open_somehow(disk: &MemoryDisk, random: &mut SplitMix64) -> (Store<MemoryDisk>, Recovered) {
+    loop {
+        if random.chance(300_000) {
+            disk.crash_after_operations(1 + random.below(30));
+        }
+        match open(disk.clone(), CONFIG) {
+            Ok(opened) => {
+                disk.crash_after_operations(u64::MAX / 2);
+                return opened;
+            }
+            Err(StoreError::File(error)) if error.kind == FileErrorKind::Crashed => disk.crash(random),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn campaign(seed: u64, lives: usize) -> u64 {
+    let disk = formatted();
+    let mut model = Model::new(seed);
+    for _ in 0..lives {
+        let mut random = model.random.clone();
+        let (mut store, recovered) = open_somehow(&disk, &mut random);
+        model.random = random;
+        model.check(&recovered);
+        disk.crash_after_operations(1 + model.random.below(300));
+        let failing_at = model.random.below(200);
+        let died = loop {
+            if disk.counters().operations % 200 == failing_at && model.random.chance(300_000) {
+                disk.fail_syncs(1, &mut model.random);
+            }
+            if let Err(error) = model.act(&mut store) {
+                break error;
+            }
+            if model.random.chance(2_000) {
+                break store.files().open("none", OpenOptions::BUFFERED).unwrap_err();
+            }
+        };
+        assert_ne!(died.kind, FileErrorKind::NoSpace);
+        if model.random.chance(700_000) {
+            disk.crash(&mut model.random);
+        } else {
+            disk.kill();
+        }
+    }
+    disk.counters().syncs
+}
+
+#[test]
+fn what_was_forced_is_found_again_and_nothing_is_invented() {
+    let seeds = std::env::var("STORE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    for seed in 0..seeds {
+        assert!(campaign(seed, 40) > 100, "work was done");
+    }
+}
+
+#[test]
+fn formatting_may_be_cut_short_anywhere_and_done_again() {
+    let format = |disk: &MemoryDisk| crate::format(disk, &identity(), &CONFIG);
+    crash_everywhere(MemoryDisk::new, format, |disk| {
+        format(disk).unwrap();
+        let (store, recovered) = open(disk.clone(), CONFIG).unwrap();
+        assert_eq!((recovered.boot, recovered.records.len(), recovered.damage), (Boot(1), 0, None));
+        assert_eq!((store.identity(), recovered.notes.len()), (&identity(), 0));
+    });
+}
+
+#[test]
+fn formatting_destroys_nothing() {
+    let disk = formatted();
+    drop(open(disk.clone(), CONFIG).unwrap());
+    crate::format(&disk, &identity(), &CONFIG).unwrap();
+    assert_eq!(open(disk.clone(), CONFIG).unwrap().1.boot, Boot(2), "the same identity: nothing is done");
+    let other = Identity { incarnation: base::Incarnation(1), ..identity() };
+    assert!(matches!(crate::format(&disk, &other, &CONFIG), Err(StoreError::OtherIdentity { .. })));
+    for place in crate::identity::PLACES {
+        disk.remove(place).unwrap();
+    }
+    assert_eq!(crate::format(&disk, &identity(), &CONFIG), Err(StoreError::InUse));
+    assert_eq!(open(disk, CONFIG).unwrap_err(), StoreError::NotFormatted);
+}
+
+#[test]
+fn a_damaged_checkpoint_puts_its_cohort_in_doubt() {
+    let disk = formatted();
+    let mut store = open(disk.clone(), CONFIG).unwrap().0;
+    let meta = CheckpointMeta { cohort: CohortId(1), lsn: Lsn::new(1, 1), timestamp: Timestamp(1) };
+    let bytes = write_checkpoint(&disk, &store.owner(), &meta, std::iter::once(Bytes::from_static(b"state"))).unwrap();
+    let checkpoint = Some(CheckpointRef { lsn: meta.lsn, timestamp: meta.timestamp, bytes });
+    let cohort = CohortManifest { checkpoint, ..CohortManifest::default() };
+    let write = store.begin_manifest([(CohortId(1), cohort), (CohortId(2), CohortManifest::default())].into(), false);
+    write.execute(&disk).unwrap();
+    store.finish_manifest(&write);
+    assert!(disk.flip_bit(&meta.path(), 4096 + 10, 1));
+    for _ in 0..2 {
+        let (_, recovered) = open(disk.clone(), CONFIG).unwrap();
+        assert_eq!(recovered.cohorts[&CohortId(1)], CohortManifest { doubtful: true, ..CohortManifest::default() });
+        assert!(!recovered.cohorts[&CohortId(2)].doubtful && recovered.checkpoints.is_empty());
+    }
+}
+
+#[test]
+fn a_full_disk_stops_the_preparing_and_not_the_log() {
+    let disk = formatted();
+    let mut store = open(disk.clone(), CONFIG).unwrap().0;
+    disk.set_capacity(Some(disk.bytes_used()));
+    let (mut number, mut job) = (0, None);
+    while store.is_idle() {
+        number += 1;
+        store.append(number, crate::testing::entry(1, number, b"x"), true).unwrap();
+        let Some(batch) = store.next_batch() else { break };
+        execute(&mut store, &batch).unwrap();
+        job = job.or_else(|| store.segment_job());
+    }
+    let job = job.expect("a segment is wanted");
+    assert_eq!(job.execute(&disk).unwrap_err().kind, FileErrorKind::NoSpace);
+    disk.set_capacity(None);
+    job.execute(&disk).unwrap();
+    store.segment_done(job);
+    let batch = store.next_batch().expect("there is room again");
+    assert_eq!(execute(&mut store, &batch), Ok(number));
+}
+
+#[test]
+fn a_start_from_one_copy_of_the_manifest_survives_a_crash_anywhere() {
+    // More than a sector of it, and doubt about every cohort to be written, so that this write can be torn.
+    let cohorts: Cohorts = (1..=100).map(|id| (CohortId(id), CohortManifest::default())).collect();
+    let one_copy = || {
+        let disk = formatted();
+        let mut store = open(disk.clone(), CONFIG).unwrap().0;
+        store.begin_manifest(cohorts.clone(), false).execute(&disk).unwrap();
+        for number in 1..=3 {
+            crate::testing::write(&mut store, number, crate::testing::entry(1, number, b"payload")).unwrap();
+        }
+        disk.flip_bit(&crate::log::segment_path(1), 4096 + 90, 1);
+        disk.flip_bit(crate::manifest::PLACES[1], 40, 1);
+        disk.kill();
+        disk
+    };
+    let attempt = |disk: &MemoryDisk| open(disk.clone(), CONFIG).map(|_| ());
+    crash_everywhere(one_copy, attempt, |disk| {
+        let found = open(disk.clone(), CONFIG).unwrap().1.cohorts;
+        assert!(found.keys().eq(cohorts.keys()) && found.values().all(|cohort| cohort.doubtful));
+    });
+}
+
+/// A file of a driver with threads.
+#[derive(Clone)]
+struct Shared;
+
+impl File for Shared {
+    fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize, FileError> {
+        Ok(0)
+    }
+    fn write_at(&self, _: u64, _: &[u8]) -> Result<(), FileError> {
+        Ok(())
+    }
+    fn sync(&self) -> Result<(), FileError> {
+        Ok(())
+    }
+    fn len(&self) -> Result<u64, FileError> {
+        Ok(0)
+    }
+}
+
+#[test]
+fn what_does_io_may_run_on_another_thread() {
+    fn assert_send<T: Send>() {}
+    assert_send::<Batch>();
+    assert_send::<ReadPlan>();
+    assert_send::<SegmentJob>();
+    assert_send::<ManifestWrite<Shared>>();
+}
+
+#[cfg(feature = "canary")]
+mod canary;

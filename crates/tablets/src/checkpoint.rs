@@ -1,0 +1,169 @@
+//! A frozen state and its chunks: what a checkpoint file holds, and what a replica far behind is sent.
+//!
+//! The chunks are, in order: a header (what this is, of which cohort, through which entry), the parts of the state, and
+//! an end that counts the chunks before it and carries the checksum of them all, one after the other. Each part is packed
+//! into chunks of [`CHUNK_BYTES`] at most, or of one record if that alone is more (a value may have 8 MiB): so a chunk
+//! always fits into one message between nodes.
+//!
+//! Everything that decides a later outcome travels along: last LSN and timestamp, the sessions with their outcomes, the
+//! watermark (guarantees 9, 10, 16 and 17). Versions that are dead below the watermark stay behind.
+
+use std::fmt;
+
+use base::canary::{Bug, planted};
+use base::codec::Writer;
+use base::{CohortId, Lsn, NodeId, Timestamp};
+use bytes::Bytes;
+use imbl::OrdMap;
+
+use crate::catalogue::{NodeRecord, TableRecord};
+use crate::progress::Progress;
+use crate::state::State;
+use crate::tablet::rows::{Cells, living};
+use crate::tablet::sessions::Open;
+
+mod format;
+mod load;
+mod pack;
+
+pub use load::LoadError;
+pub(crate) use load::load;
+
+use pack::Packed;
+
+/// Bytes of a chunk, at most, unless one record is larger: it is written, sent and checked at one go.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// A state, frozen: it shares its memory with the state that goes on, and can be sent to another thread.
+#[derive(Clone)]
+pub struct Snapshot {
+    progress: Progress,
+    content: Content,
+}
+
+#[derive(Clone)]
+enum Content {
+    Catalogue { nodes: OrdMap<NodeId, NodeRecord>, tables: OrdMap<String, TableRecord>, next_cohort: CohortId },
+    Tablet { watermark: Timestamp, sessions: Open, cells: Cells },
+}
+
+impl Snapshot {
+    pub(crate) fn of(state: &State) -> Self {
+        match state {
+            State::Catalogue(catalogue) => Self {
+                progress: catalogue.progress,
+                content: Content::Catalogue {
+                    nodes: catalogue.nodes.clone(),
+                    tables: catalogue.tables.clone(),
+                    next_cohort: catalogue.next_cohort,
+                },
+            },
+            State::Tablet(tablet) => Self {
+                progress: tablet.progress,
+                content: Content::Tablet {
+                    watermark: tablet.rows.watermark(),
+                    sessions: tablet.sessions.open_sessions().clone(),
+                    cells: tablet.rows.cells().clone(),
+                },
+            },
+        }
+    }
+
+    /// The cohort whose state this is.
+    #[must_use]
+    pub fn cohort(&self) -> CohortId {
+        self.progress.cohort
+    }
+
+    /// The last entry applied.
+    #[must_use]
+    pub fn last_applied(&self) -> Lsn {
+        self.progress.last_applied
+    }
+
+    /// The timestamp of the last entry applied.
+    #[must_use]
+    pub fn last_timestamp(&self) -> Timestamp {
+        self.progress.last_timestamp
+    }
+
+    /// The snapshot in pieces, made one at a time: [`State::load`] makes a state of them. Two snapshots of one state give
+    /// the same bytes.
+    pub fn chunks(&self) -> impl Iterator<Item = Bytes> + '_ {
+        Sealed { chunks: self.unsealed(), count: 0, checksum: 0, ended: false }
+    }
+
+    fn unsealed(&self) -> Box<dyn Iterator<Item = Bytes> + '_> {
+        match &self.content {
+            Content::Catalogue { nodes, tables, next_cohort } => {
+                let header = self.header(format::CATALOGUE, |out| out.u32(next_cohort.0));
+                let nodes = Packed::new(format::NODES, nodes.values());
+                let tables = Packed::new(format::TABLES, tables.iter());
+                Box::new(header.chain(nodes).chain(tables))
+            }
+            Content::Tablet { watermark, sessions, cells } => {
+                let header = self.header(format::TABLET, |out| {
+                    out.i64(watermark.0);
+                    out.u64(sessions.len() as u64);
+                });
+                let with_outcomes = !planted(Bug::DedupeNotInCheckpoint);
+                let sessions = sessions.iter().map(move |(id, session)| (*id, &**session, with_outcomes));
+                let sessions = Packed::new(format::SESSIONS, sessions);
+                let cells = Packed::new(format::CELLS, living(cells, *watermark));
+                Box::new(header.chain(sessions).chain(cells))
+            }
+        }
+    }
+
+    fn header(&self, kind: u8, rest: impl FnOnce(&mut Writer)) -> std::iter::Once<Bytes> {
+        let mut out = Writer::new();
+        out.u8(format::HEADER);
+        out.u64(format::MAGIC);
+        out.u32(format::VERSION);
+        out.u8(kind);
+        out.u32(self.progress.cohort.0);
+        out.lsn(self.progress.last_applied);
+        out.i64(self.progress.last_timestamp.0);
+        rest(&mut out);
+        std::iter::once(out.finish())
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    /// Says what it is of, not what is in it: that may be gigabytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("cohort", &self.progress.cohort)
+            .field("last_applied", &self.progress.last_applied)
+            .field("last_timestamp", &self.progress.last_timestamp)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Chunks with an end that seals them.
+struct Sealed<'a> {
+    chunks: Box<dyn Iterator<Item = Bytes> + 'a>,
+    count: u64,
+    checksum: u32,
+    ended: bool,
+}
+
+impl Iterator for Sealed<'_> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let Some(chunk) = self.chunks.next() else {
+            self.ended = true;
+            return Some(format::end(self.count, self.checksum));
+        };
+        self.count += 1;
+        self.checksum = base::checksum_append(self.checksum, &chunk);
+        Some(chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Records into chunks.
+
+use std::iter::Peekable;
+
+use base::codec::Writer;
+use bytes::Bytes;
+
+use super::{CHUNK_BYTES, format};
+use crate::catalogue::{NodeRecord, TableRecord};
+use crate::command::{encode_member, encode_node};
+use crate::request::SessionId;
+use crate::tablet::rows::CellKey;
+use crate::tablet::sessions::{Remembered, Session};
+use crate::tablet::versions::Version;
+
+/// What a chunk is made of.
+pub(crate) trait Record: Copy {
+    /// Bytes it takes, at most.
+    fn size(&self) -> usize;
+
+    /// Writes it; `before` is the record before it in the same chunk.
+    fn encode(&self, before: Option<Self>, out: &mut Writer);
+}
+
+/// Packs records of one kind into chunks, each a tag and records up to its end.
+pub(crate) struct Packed<I: Iterator> {
+    tag: u8,
+    records: Peekable<I>,
+}
+
+impl<I: Iterator<Item: Record>> Packed<I> {
+    pub(crate) fn new(tag: u8, records: I) -> Self {
+        Self { tag, records: records.peekable() }
+    }
+}
+
+impl<I: Iterator<Item: Record>> Iterator for Packed<I> {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let first = self.records.next()?;
+        let mut out = Writer::with_capacity(1 + first.size());
+        out.u8(self.tag);
+        first.encode(None, &mut out);
+        let mut before = first;
+        while let Some(record) = self.records.next_if(|record| out.len() + record.size() <= CHUNK_BYTES) {
+            record.encode(Some(before), &mut out);
+            before = record;
+        }
+        Some(out.finish())
+    }
+}
+
+impl Record for (&CellKey, &Version) {
+    fn size(&self) -> usize {
+        let (cell, version) = self;
+        22 + cell.key.len() + cell.column.len() + version.value.as_ref().map_or(0, Bytes::len)
+    }
+
+    fn encode(&self, before: Option<Self>, out: &mut Writer) {
+        let (cell, version) = self;
+        match before {
+            Some((before, _)) if before == *cell => out.u8(format::ANOTHER_VERSION),
+            Some((before, _)) if before.key == cell.key => {
+                out.u8(format::ANOTHER_COLUMN);
+                out.bytes(&cell.column);
+            }
+            _ => {
+                out.u8(format::ANOTHER_ROW);
+                out.bytes(&cell.key);
+                out.bytes(&cell.column);
+            }
+        }
+        out.i64(version.timestamp.0);
+        out.bool(version.value.is_some());
+        if let Some(value) = &version.value {
+            out.bytes(value);
+        }
+    }
+}
+
+impl Record for (SessionId, &Session, bool) {
+    fn size(&self) -> usize {
+        let outcome = |outcome: &Remembered| match outcome {
+            Remembered::Written(_) => 17,
+            Remembered::Mismatch(mismatch) => 29 + mismatch.column.len(),
+        };
+        28 + self.1.outcomes.iter().map(|(_, remembered)| outcome(remembered)).sum::<usize>()
+    }
+
+    fn encode(&self, _: Option<Self>, out: &mut Writer) {
+        let (id, session, with_outcomes) = *self;
+        out.u64(id.0);
+        out.i64(session.last_used.0);
+        out.u64(session.floor);
+        let outcomes = session.outcomes.iter().filter(|_| with_outcomes);
+        out.u32(u32::try_from(outcomes.clone().count()).expect("a session's window is below 2^32"));
+        for (number, outcome) in outcomes {
+            out.u64(*number);
+            encode_outcome(outcome, out);
+        }
+    }
+}
+
+fn encode_outcome(outcome: &Remembered, out: &mut Writer) {
+    match outcome {
+        Remembered::Written(version) => {
+            out.u8(format::WRITTEN);
+            out.i64(version.0);
+        }
+        Remembered::Mismatch(mismatch) => {
+            out.u8(format::MISMATCH);
+            out.bytes(&mismatch.column);
+            out.i64(mismatch.expected.0);
+            out.i64(mismatch.actual.0);
+        }
+    }
+}
+
+impl Record for &NodeRecord {
+    fn size(&self) -> usize {
+        20 + self.peer.len() + self.grpc.len()
+    }
+
+    fn encode(&self, _: Option<Self>, out: &mut Writer) {
+        encode_node(self, out);
+    }
+}
+
+impl Record for (&String, &TableRecord) {
+    fn size(&self) -> usize {
+        20 + self.0.len() + 12 * self.1.members.len()
+    }
+
+    fn encode(&self, _: Option<Self>, out: &mut Writer) {
+        let (name, table) = self;
+        out.bytes(name.as_bytes());
+        out.u32(table.cohort.0);
+        out.i64(table.created.0);
+        out.u32(u32::try_from(table.members.len()).expect("a cohort's members are below 2^32"));
+        table.members.iter().for_each(|member| encode_member(*member, out));
+    }
+}

@@ -1,0 +1,179 @@
+use base::limits::VALUE_BYTES_MAX;
+use base::{Incarnation, Member, SplitMix64};
+
+use super::*;
+use crate::command::{CatalogueCommand, Command};
+use crate::testing::{Log, delete, if_version, noise, put, stamped, write};
+
+const COHORT: CohortId = CohortId(2);
+
+/// A tablet with everything in it: versions, tombstones, sessions with outcomes of both kinds, a watermark.
+fn small_tablet() -> State {
+    let (mut state, mut log) = (State::new(COHORT), Log::new());
+    for _ in 0..3 {
+        log.apply(&mut state, &Command::OpenSession);
+    }
+    for number in 1..=5 {
+        let mutations = [put("a", "1"), if_version(put("b", "2"), 0)];
+        let _ = log.write(&mut state, &stamped(write("k", mutations), crate::request::SessionId(2), number, 1));
+        log.write(&mut state, &write(&format!("row {number}"), [put("a", "x"), put("b", "y")])).unwrap();
+        log.write(&mut state, &write("row 2", [delete("a")])).unwrap();
+    }
+    log.apply(&mut state, &Command::Watermark(Timestamp(70)));
+    state
+}
+
+fn catalogue() -> State {
+    let (mut state, mut log) = (State::new(CohortId::CATALOGUE), Log::new());
+    let node = |number| NodeRecord {
+        member: Member { node: NodeId(number), incarnation: Incarnation(7) },
+        peer: format!("127.0.0.1:{number}"),
+        grpc: String::new(),
+    };
+    let nodes = (1..=5).map(node).collect();
+    let mut apply = |command: &CatalogueCommand| state.apply(&log.entry(command.encode())).expect("the next entry");
+    apply(&CatalogueCommand::RegisterNodes { nodes });
+    for number in 0..20 {
+        apply(&CatalogueCommand::CreateTable { name: format!("table-{number}") });
+    }
+    state
+}
+
+fn chunks(state: &State) -> Vec<Bytes> {
+    state.snapshot().chunks().collect()
+}
+
+fn is_send<T: Send + Clone + fmt::Debug>(_: &T) {}
+
+/// A state that went through chunks is the same, to the byte of its next checkpoint; it says where it is.
+#[test]
+fn states_come_back_from_their_chunks() {
+    for state in [State::new(COHORT), State::new(CohortId::CATALOGUE), small_tablet(), catalogue()] {
+        let snapshot = state.snapshot();
+        is_send(&snapshot);
+        let pieces = chunks(&state);
+        let loaded = State::load(state.cohort(), &pieces).expect("they are whole");
+        loaded.invariants();
+        assert_eq!(loaded.logical_hash(), state.logical_hash());
+        assert_eq!(loaded.last_applied(), state.last_applied());
+        assert_eq!(loaded.last_timestamp(), state.last_timestamp());
+        assert_eq!((snapshot.last_applied(), snapshot.cohort()), (state.last_applied(), state.cohort()));
+        assert_eq!(chunks(&loaded), pieces);
+        assert!(loaded.approximate_bytes() <= state.approximate_bytes());
+    }
+}
+
+/// Any chunk missing, doubled, swapped, cut or changed is noticed.
+#[test]
+fn damage_is_noticed() {
+    for state in [small_tablet(), catalogue()] {
+        let whole = chunks(&state);
+        let refused = |pieces: &[Bytes]| assert!(State::load(state.cohort(), pieces).is_err());
+        refused(&[]);
+        assert!(matches!(State::load(CohortId(3), &whole), Err(LoadError::OtherCohort { .. })));
+        for index in 0..whole.len() {
+            let mut pieces = whole.clone();
+            pieces.remove(index);
+            refused(&pieces);
+            let mut pieces = whole.clone();
+            pieces.insert(index, whole[index].clone());
+            refused(&pieces);
+            for byte in 0..whole[index].len() {
+                let mut pieces = whole.clone();
+                pieces[index] = whole[index].slice(..byte);
+                refused(&pieces);
+                let mut changed = whole[index].to_vec();
+                changed[byte] ^= 0x10;
+                pieces[index] = changed.into();
+                refused(&pieces);
+            }
+        }
+    }
+}
+
+/// Under a good seal, too, any bytes are refused, or make a state that keeps its invariants and goes on.
+#[test]
+fn forged_chunks_do_no_harm() {
+    let mut random = SplitMix64::new(5);
+    let mut loaded = 0;
+    for state in [small_tablet(), catalogue()] {
+        let whole = chunks(&state);
+        for _ in 0..50_000 {
+            let mut pieces = whole[..whole.len() - 1].to_vec();
+            forge(&mut pieces, &mut random);
+            let checksum = pieces.iter().fold(0, |checksum, chunk| base::checksum_append(checksum, chunk));
+            pieces.push(format::end(pieces.len() as u64, checksum));
+            if let Ok(mut state) = State::load(state.cohort(), &pieces) {
+                loaded += 1;
+                go_on(&mut state);
+            }
+        }
+    }
+    assert!(loaded > 1_000, "changed values load: {loaded}");
+}
+
+fn forge(pieces: &mut Vec<Bytes>, random: &mut SplitMix64) {
+    let index = random.below(pieces.len() as u64) as usize;
+    let mut chunk = pieces[index].to_vec();
+    let at = random.below(chunk.len() as u64) as usize;
+    match random.below(8) {
+        0 => chunk.truncate(at),
+        1 => chunk = noise(random, at).into(),
+        2 => pieces.push(chunk.clone().into()),
+        3 => chunk[at..].fill(0xff),
+        _ => chunk[at] = random.draw().to_le_bytes()[0],
+    }
+    pieces[index] = chunk.into();
+}
+
+fn go_on(state: &mut State) {
+    state.invariants();
+    if state.last_applied().sequence.0 == u64::MAX || state.last_timestamp().0 > i64::MAX - 100 {
+        return;
+    }
+    let mut log = Log::after(state);
+    if state.as_catalogue().is_some() {
+        let create = CatalogueCommand::CreateTable { name: "one more".into() };
+        state.apply(&log.entry(create.encode())).expect("the log's next entry");
+    } else {
+        let numbered = stamped(write("k", [put("a", "1")]), crate::request::SessionId(2), 6, 2);
+        let _ = log.write(state, &numbered);
+        log.apply(state, &Command::OpenSession);
+        let now = log.timestamp;
+        log.apply(state, &Command::Watermark(now));
+        log.write(state, &write("row 2", [put("a", "1"), delete("b")])).unwrap();
+    }
+    state.invariants();
+}
+
+/// Chunks are as large as they say, one large value aside, and a column's versions may be spread over many.
+#[test]
+fn chunks_are_bounded() {
+    let (mut state, mut log) = (State::new(COHORT), Log::new());
+    let value = "x".repeat(300_000);
+    for number in 0..20 {
+        log.write(&mut state, &write("hot", [put("c", &value)])).unwrap();
+        log.write(&mut state, &write(&format!("row {number}"), [put("c", &value), put("d", "1")])).unwrap();
+    }
+    log.write(&mut state, &write("large", [put("c", &"x".repeat(VALUE_BYTES_MAX))])).unwrap();
+    let pieces = chunks(&state);
+    assert!(pieces.len() > 12);
+    assert_eq!(pieces.iter().filter(|chunk| chunk.len() > CHUNK_BYTES).count(), 1);
+    assert!(pieces.iter().all(|chunk| chunk.len() < VALUE_BYTES_MAX + 1_000));
+    let loaded = State::load(COHORT, &pieces).expect("they are whole");
+    assert_eq!(loaded.logical_hash(), state.logical_hash());
+}
+
+/// Dead versions stay behind, and are no part of what a state says.
+#[test]
+fn dead_versions_are_not_shipped() {
+    let (mut state, mut log) = (State::new(COHORT), Log::new());
+    for _ in 0..100 {
+        log.write(&mut state, &write("k", [put("c", &"x".repeat(1_000))])).unwrap();
+    }
+    let full: usize = chunks(&state).iter().map(Bytes::len).sum();
+    let now = log.timestamp;
+    log.apply(&mut state, &Command::Watermark(now));
+    let pruned: usize = chunks(&state).iter().map(Bytes::len).sum();
+    assert!(full > 100_000 && pruned < 1_300, "{full}, {pruned}");
+}

@@ -1,0 +1,116 @@
+use base::limits::{COLUMN_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
+use base::{Incarnation, SplitMix64};
+
+use super::*;
+use crate::testing::{bytes, delete, if_version, noise, put, stamped, write};
+use crate::validate::validate;
+
+fn commands() -> Vec<Command> {
+    let mutations = [put("a", "1"), if_version(put("b", ""), 7), delete("c"), if_version(delete("d"), 0)];
+    vec![
+        Command::OpenSession,
+        Command::Write(write("k", mutations.clone())),
+        Command::Write(stamped(write("k", mutations), SessionId(3), 9, 8)),
+        Command::ExpireSessions { sessions: vec![] },
+        Command::ExpireSessions { sessions: vec![(SessionId(1), Timestamp(2)), (SessionId(u64::MAX), Timestamp(-1))] },
+        Command::Watermark(Timestamp(i64::MIN)),
+    ]
+}
+
+fn catalogue_commands() -> Vec<CatalogueCommand> {
+    let member = Member { node: NodeId(1), incarnation: Incarnation(u64::MAX) };
+    let node = NodeRecord { member, peer: "127.0.0.1:7101".into(), grpc: String::new() };
+    vec![
+        CatalogueCommand::CreateTable { name: "t".into() },
+        CatalogueCommand::RegisterNodes { nodes: vec![] },
+        CatalogueCommand::RegisterNodes { nodes: vec![node.clone(), node] },
+    ]
+}
+
+/// Every command is read back as it was written; every part of its bytes is refused.
+#[test]
+fn commands_are_read_back_and_truncated_ones_refused() {
+    for command in commands() {
+        let payload = command.encode();
+        assert_eq!(Command::decode(payload.clone()), Ok(command));
+        for end in 0..payload.len() {
+            assert!(Command::decode(payload.slice(..end)).is_err());
+        }
+    }
+    for command in catalogue_commands() {
+        let payload = command.encode();
+        assert_eq!(CatalogueCommand::decode(payload.clone()), Ok(command));
+        for end in 0..payload.len() {
+            assert!(CatalogueCommand::decode(payload.slice(..end)).is_err());
+        }
+    }
+}
+
+/// An entry that strayed into the other kind of log is refused.
+#[test]
+fn tablets_and_catalogue_do_not_read_each_others_commands() {
+    assert!(commands().iter().all(|command| CatalogueCommand::decode(command.encode()).is_err()));
+    assert!(catalogue_commands().iter().all(|command| Command::decode(command.encode()).is_err()));
+}
+
+/// Random bytes, and valid ones with a byte changed, are read or refused, and what is read is written back the same.
+#[test]
+fn decoders_survive_any_bytes() {
+    let mut random = SplitMix64::new(1);
+    let valid: Vec<Bytes> = commands()
+        .iter()
+        .map(Command::encode)
+        .chain(catalogue_commands().iter().map(CatalogueCommand::encode))
+        .collect();
+    for round in 0..200_000_usize {
+        let payload = if round % 2 == 0 {
+            let length = random.below(40) as usize;
+            noise(&mut random, length)
+        } else {
+            let mut changed = valid[random.below(valid.len() as u64) as usize].to_vec();
+            let at = random.below(changed.len() as u64) as usize;
+            changed[at] = random.draw().to_le_bytes()[0];
+            Bytes::from(changed)
+        };
+        if let Ok(command) = Command::decode(payload.clone()) {
+            assert_eq!(command.encode(), payload);
+        }
+        if let Ok(command) = CatalogueCommand::decode(payload.clone()) {
+            assert_eq!(command.encode(), payload);
+        }
+    }
+}
+
+/// The largest write that is valid fits into an entry.
+#[test]
+fn the_largest_write_fits_into_an_entry() {
+    let key = Bytes::from(vec![b'k'; KEY_BYTES_MAX]);
+    let mut left = WRITE_BYTES_MAX - key.len();
+    let mut mutations = Vec::new();
+    for number in 0..WRITE_COLUMNS_MAX {
+        let mut name = format!("{number:08}").into_bytes();
+        name.resize(COLUMN_BYTES_MAX, b'c');
+        let value = (left - name.len()).min(WRITE_BYTES_MAX / WRITE_COLUMNS_MAX - COLUMN_BYTES_MAX - 8);
+        left -= name.len() + value;
+        let value = Some(Bytes::from(vec![b'v'; value]));
+        mutations.push(Mutation { column: name.into(), value, condition: Some(Timestamp(1)) });
+    }
+    let mut large = Write { stamp: None, key, mutations };
+    large.mutations[0].value = Some(Bytes::from(vec![b'v'; large.mutations[0].value.as_ref().unwrap().len() + left]));
+    let large = stamped(large, SessionId(1), 1, 1);
+    let table = crate::request::TableRequest::Write(large.clone());
+    validate(&crate::request::Request::Table { table: "t".into(), request: table }).expect("it keeps to the limits");
+    let entry = crate::testing::Log::new().entry(Command::Write(large).encode());
+    assert!(entry.size() <= ENTRY_BYTES_MAX);
+    assert!(entry.size() > WRITE_BYTES_MAX);
+}
+
+/// What is read shares the payload's buffer.
+#[test]
+fn values_are_slices_of_the_payload() {
+    let payload = Command::Write(write("k", [put("c", "value")])).encode();
+    let Ok(Command::Write(read)) = Command::decode(payload.clone()) else { panic!("it was written so") };
+    let value = read.mutations[0].value.as_ref().unwrap();
+    assert_eq!(*value, bytes("value"));
+    assert!(payload.as_ptr_range().contains(&value.as_ptr()));
+}

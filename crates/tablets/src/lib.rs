@@ -1,0 +1,34 @@
+//! Rows and columns: the state machines that cohorts replicate, and what clients may ask of them.
+//!
+//! A cohort's log is a list of [`Command`]s (or, in the catalogue's cohort, of [`CatalogueCommand`]s), and a [`State`]
+//! is what they come to: two replicas that applied the same entries hold logically equal states (Spinnaker, section 3,
+//! for what clients see). Everything that decides an outcome is *in* the state or in the entry: conditions, sessions,
+//! versions, the watermark. So every replica decides alike, and a refusal rests on committed entries only (guarantee 12).
+//!
+//! * [`request`]: what clients ask and are told. [`mod@validate`]: the limits and the form of what they ask.
+//! * [`command`]: what the log carries.
+//! * [`tablet`]: rows, versions and sessions. [`catalogue`]: tables and nodes.
+//! * [`state`]: either of them, as a cohort holds it. [`checkpoint`]: a frozen state, and its way to disk and peers.
+//!
+//! **Architecture invariant:** this crate does no IO, reads no clock, draws no randomness, and iterates over no hash map.
+
+pub mod catalogue;
+pub mod checkpoint;
+pub mod command;
+mod hash;
+mod pinning;
+mod progress;
+pub mod request;
+pub mod state;
+pub mod tablet;
+#[cfg(test)]
+mod testing;
+pub mod validate;
+
+pub use catalogue::{Catalogue, Change, NodeRecord, TableRecord};
+pub use checkpoint::{LoadError, Snapshot};
+pub use command::{CatalogueCommand, Command};
+pub use progress::ApplyError;
+pub use state::{Applied, State};
+pub use tablet::Tablet;
+pub use validate::validate;

@@ -1,0 +1,240 @@
+//! What a client may ask of the columns door and what it is told: the API of Spinnaker's section 3, with sessions for
+//! retries (guarantee 10). These types stand between the doors, the node and the simulator; the gRPC messages are
+//! `api`'s.
+
+use base::{Lsn, Timestamp};
+use bytes::Bytes;
+
+/// A session: the LSN sequence of the entry that opened it, unique in its table for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// Which write of which session this is: at most one write of a stamp is ever applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionStamp {
+    /// The session.
+    pub session: SessionId,
+    /// The write's number in it, from 1.
+    pub sequence: u64,
+    /// Every lower number's outcome is known to the client, and may be forgotten.
+    pub first_incomplete: u64,
+}
+
+/// What is to happen to one column.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mutation {
+    /// The column's name.
+    pub column: Bytes,
+    /// The new value; none deletes the column.
+    pub value: Option<Bytes>,
+    /// The version the column must have for the *whole write* to happen; `Timestamp(0)`: it must be absent.
+    pub condition: Option<Timestamp>,
+}
+
+/// A write of one row: all its mutations or none.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Write {
+    /// For retries that apply once; without one a retry may apply again.
+    pub stamp: Option<SessionStamp>,
+    /// The row.
+    pub key: Bytes,
+    /// What happens to its columns: one mutation a column at most, one at least.
+    pub mutations: Vec<Mutation>,
+}
+
+/// Which rows, in which order, and how many.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Scan {
+    /// The first key, included; empty: from the table's beginning.
+    pub from: Bytes,
+    /// The last key, excluded; none: to the table's end.
+    pub to: Option<Bytes>,
+    /// Only keys that begin so.
+    pub prefix: Bytes,
+    /// From the last key to the first.
+    pub reverse: bool,
+    /// Rows at most; 0: as many as a page holds.
+    pub limit: usize,
+    /// What the page before gave: the scan goes on after (in reverse: before) this key.
+    pub continuation: Option<Bytes>,
+}
+
+/// A request to one table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TableRequest {
+    /// Opens a session.
+    OpenSession,
+    /// Writes a row.
+    Write(Write),
+    /// Reads columns of a row: those named, or all.
+    Get {
+        /// The row.
+        key: Bytes,
+        /// The columns; none: all of them.
+        columns: Option<Vec<Bytes>>,
+    },
+    /// Reads rows.
+    Scan(Scan),
+}
+
+/// A request to a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// Creates a table unless it is there.
+    CreateTable {
+        /// Its name.
+        name: String,
+    },
+    /// Lists the tables.
+    ListTables,
+    /// Asks a table.
+    Table {
+        /// Its name.
+        table: String,
+        /// The request.
+        request: TableRequest,
+    },
+    /// Asks this very node how it and its cohorts are.
+    Status,
+}
+
+/// One column of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cell {
+    /// The column's name.
+    pub column: Bytes,
+    /// Its value.
+    pub value: Bytes,
+    /// Its version: the commit timestamp of the write that put it there.
+    pub version: Timestamp,
+}
+
+/// One row of an answer, its columns in order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Row {
+    /// The key.
+    pub key: Bytes,
+    /// The columns that are there.
+    pub cells: Vec<Cell>,
+}
+
+/// A definite good answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Response {
+    /// The table is there.
+    TableCreated {
+        /// Whether it was there before.
+        existed: bool,
+    },
+    /// The tables' names in order.
+    Tables(Vec<String>),
+    /// The session is open.
+    SessionOpened(SessionId),
+    /// The write was applied.
+    Written {
+        /// The version that every column it put has now.
+        version: Timestamp,
+    },
+    /// The columns asked for that are there; empty if none is.
+    Row(Vec<Cell>),
+    /// A page of rows.
+    Rows {
+        /// The rows.
+        rows: Vec<Row>,
+        /// Where the scan goes on; none: it is at its end.
+        continuation: Option<Bytes>,
+    },
+    /// How the node is.
+    Status(Status),
+}
+
+/// Why a request was not done, or is not known to be done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Failure {
+    /// A condition was not met; nothing was written.
+    #[error("version mismatch on column {column:?}: expected {expected}, actual {actual}")]
+    VersionMismatch {
+        /// The first column whose condition was not met.
+        column: Bytes,
+        /// The version asked for.
+        expected: Timestamp,
+        /// The version it has; 0 if it is absent.
+        actual: Timestamp,
+    },
+    /// There is no such table.
+    #[error("no table named {0:?}")]
+    UnknownTable(String),
+    /// The session is unknown or has expired; the write was not executed *by this request*. For a retry the outcome of
+    /// the first try is unknown.
+    #[error("session {0:?} is unknown or has expired")]
+    UnknownSession(SessionId),
+    /// The request breaks a limit or a rule of form; nothing was done.
+    #[error("{0}")]
+    Invalid(String),
+    /// Too much is under way; nothing was done; try again later.
+    #[error("overloaded: {0}")]
+    Overloaded(String),
+    /// No leader could be reached in time; nothing was done.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// The write may have been done or may yet be; only a retry with the same session stamp tells.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+}
+
+/// What a request came to.
+pub type Outcome = Result<Response, Failure>;
+
+/// How a node and its cohorts are, as that node sees them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Status {
+    /// The node that answers.
+    pub node: u32,
+    /// Its disk.
+    pub incarnation: u64,
+    /// Its start.
+    pub boot: u64,
+    /// Every node of the universe.
+    pub nodes: Vec<NodeStatus>,
+    /// Every cohort this node has a replica of.
+    pub cohorts: Vec<CohortStatus>,
+}
+
+/// A node as another sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeStatus {
+    /// The node.
+    pub node: u32,
+    /// Its disk, as the universe knows it.
+    pub incarnation: u64,
+    /// Whether it was heard of within the last second.
+    pub alive: bool,
+}
+
+/// A cohort as one of its replicas sees it: the leader knows all replicas, others only themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CohortStatus {
+    /// The cohort.
+    pub cohort: u32,
+    /// Its table; empty for the catalogue.
+    pub table: String,
+    /// Its leader, if known.
+    pub leader: Option<u32>,
+    /// The newest epoch.
+    pub epoch: u64,
+    /// Its replicas, as far as known here.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// A replica as seen by its leader or itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ReplicaStatus {
+    /// The node it is on.
+    pub node: u32,
+    /// The last entry that is durable in its log.
+    pub last_lsn: Lsn,
+    /// The last entry it is known to have committed.
+    pub committed_lsn: Lsn,
+    /// Whether it doubts its log and has no vote until it has caught up.
+    pub doubtful: bool,
+}

@@ -1,0 +1,270 @@
+use base::CohortId;
+use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
+use bytes::Bytes;
+
+use super::*;
+use crate::request::{Cell, Scan};
+use crate::state::State;
+use crate::testing::{Log, bytes, delete, if_version, put, stamped, write};
+
+mod model;
+mod scans;
+
+fn fresh() -> (State, Log) {
+    (State::new(CohortId(2)), Log::new())
+}
+
+fn tablet(state: &State) -> &Tablet {
+    state.as_tablet().expect("it is a tablet")
+}
+
+fn open(state: &mut State, log: &mut Log) -> SessionId {
+    match log.apply(state, &Command::OpenSession) {
+        Some(Ok(Response::SessionOpened(session))) => session,
+        other => panic!("a session should be open, not {other:?}"),
+    }
+}
+
+fn read(state: &State, key: &str) -> Vec<(String, String, i64)> {
+    let Ok(Response::Row(cells)) = tablet(state).get(&bytes(key), None) else { panic!("a get gives a row") };
+    let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+    cells.iter().map(|cell| (text(&cell.column), text(&cell.value), cell.version.0)).collect()
+}
+
+fn cell(column: &str, value: &str, version: i64) -> (String, String, i64) {
+    (column.into(), value.into(), version)
+}
+
+fn mismatch(column: &str, expected: i64, actual: i64) -> Outcome {
+    let (expected, actual) = (Timestamp(expected), Timestamp(actual));
+    Err(Failure::VersionMismatch { column: bytes(column), expected, actual })
+}
+
+fn written(version: i64) -> Outcome {
+    Ok(Response::Written { version: Timestamp(version) })
+}
+
+/// A version is its entry's timestamp; a write is all or nothing; the first column that doesn't fit is named; what is
+/// absent or deleted has version 0.
+#[test]
+fn conditions_are_all_checked_before_anything_is_written() {
+    let (mut state, mut log) = fresh();
+    assert_eq!(log.write(&mut state, &write("k", [put("a", "1"), if_version(put("b", "1"), 0)])), written(10));
+    let refused = write("k", [put("c", "2"), if_version(delete("a"), 10), if_version(put("b", "2"), 9)]);
+    assert_eq!(log.write(&mut state, &refused), mismatch("b", 9, 10));
+    let refused = write("k", [if_version(put("x", ""), 5), if_version(put("b", "2"), 9)]);
+    assert_eq!(log.write(&mut state, &refused), mismatch("x", 5, 0));
+    assert_eq!(read(&state, "k"), [cell("a", "1", 10), cell("b", "1", 10)]);
+    assert_eq!(log.write(&mut state, &write("k", [if_version(delete("a"), 10), put("b", "2")])), written(40));
+    assert_eq!(read(&state, "k"), [cell("b", "2", 40)]);
+    assert_eq!(log.write(&mut state, &write("k", [if_version(put("a", "3"), 10)])), mismatch("a", 10, 0));
+    assert_eq!(log.write(&mut state, &write("k", [if_version(put("a", "3"), 0)])), written(60));
+    state.invariants();
+}
+
+/// A column named twice, which no door lets through, comes to the same everywhere: the last mutation counts.
+#[test]
+fn the_last_mutation_of_a_column_counts() {
+    let (mut state, mut log) = fresh();
+    log.write(&mut state, &write("k", [put("a", "1"), put("a", "2"), put("b", "1"), delete("b")])).unwrap();
+    state.invariants();
+    assert_eq!(read(&state, "k"), [cell("a", "2", 10)]);
+}
+
+/// Reads as of a moment see what was there then, down to the watermark and no further.
+#[test]
+fn reads_at_a_moment() {
+    let (mut state, mut log) = fresh();
+    for value in ["1", "2", "3"] {
+        log.write(&mut state, &write("k", [put("a", value)])).unwrap();
+    }
+    log.write(&mut state, &write("k", [delete("a")])).unwrap();
+    log.write(&mut state, &write("k", [put("a", "5")])).unwrap();
+    let at = |state: &State, moment| tablet(state).get_at(&bytes("k"), None, Timestamp(moment));
+    let one = |value, version| {
+        Ok(Response::Row(vec![Cell { column: bytes("a"), value: bytes(value), version: Timestamp(version) }]))
+    };
+    let none = || Ok(Response::Row(vec![]));
+    assert_eq!(at(&state, 9), none());
+    assert_eq!(at(&state, 29), one("2", 20));
+    assert_eq!(at(&state, 45), none());
+    log.apply(&mut state, &Command::Watermark(Timestamp(25)));
+    log.apply(&mut state, &Command::Watermark(Timestamp(15)));
+    assert_eq!(tablet(&state).watermark(), Timestamp(25), "a watermark never falls");
+    assert_eq!(at(&state, 25), one("2", 20));
+    assert_eq!(at(&state, 30), one("3", 30));
+    assert_eq!(at(&state, 50), one("5", 50));
+    assert!(matches!(at(&state, 24), Err(Failure::Invalid(_))));
+    log.apply(&mut state, &Command::Watermark(Timestamp(i64::MAX)));
+    assert_eq!(tablet(&state).watermark(), log.timestamp, "a watermark is no moment of the future");
+}
+
+/// Deleted rows and old versions give their memory back, without being touched again.
+#[test]
+fn the_sweep_lets_everything_dead_go() {
+    let (mut state, mut log) = fresh();
+    for round in 0..3 {
+        for number in 0..500 {
+            log.write(&mut state, &write(&number.to_string(), [put("a", &round.to_string()), put("b", "x")])).unwrap();
+        }
+    }
+    for number in 0..500 {
+        log.write(&mut state, &write(&number.to_string(), [delete("a"), delete("b")])).unwrap();
+    }
+    assert!(state.approximate_bytes() > 100_000);
+    let last = log.timestamp;
+    log.apply(&mut state, &Command::Watermark(last));
+    let hash = |state: &State| {
+        let mut twin = State::load(CohortId(2), &state.snapshot().chunks().collect::<Vec<_>>()).unwrap();
+        twin.apply(&Log::after(&twin).entry(Bytes::new())).unwrap();
+        twin.logical_hash()
+    };
+    for _ in 0..2_000 {
+        let expected = hash(&state);
+        state.apply(&log.entry(Bytes::new())).unwrap();
+        assert_eq!(state.logical_hash(), expected);
+        log.apply(&mut state, &Command::Watermark(last));
+    }
+    state.invariants();
+    assert_eq!(state.approximate_bytes(), 0);
+}
+
+/// A retry gets the first outcome, be it a refusal, and is not executed again.
+#[test]
+fn a_write_of_a_session_is_executed_once() {
+    let (mut state, mut log) = fresh();
+    let session = open(&mut state, &mut log);
+    let first = stamped(write("k", [put("a", "1")]), session, 1, 1);
+    let refused = stamped(write("k", [if_version(put("a", "2"), 0)]), session, 2, 1);
+    assert_eq!(log.write(&mut state, &first), written(20));
+    assert_eq!(log.write(&mut state, &refused), mismatch("a", 0, 20));
+    log.write(&mut state, &write("k", [delete("a")])).unwrap();
+    assert_eq!(log.write(&mut state, &refused), mismatch("a", 0, 20));
+    assert_eq!(log.write(&mut state, &first), written(20));
+    assert_eq!(read(&state, "k"), []);
+    let loaded = State::load(CohortId(2), &state.snapshot().chunks().collect::<Vec<_>>()).unwrap();
+    assert_eq!(log.write(&mut { loaded }, &first), written(20), "the outcomes travel with the state");
+}
+
+/// Below the floor nothing is known, above the window nothing is executed; both leave the rows alone.
+#[test]
+fn the_window_of_a_session() {
+    let (mut state, mut log) = fresh();
+    let session = open(&mut state, &mut log);
+    let numbered = |number: u64, first| stamped(write("k", [put("a", &number.to_string())]), session, number, first);
+    let last = SESSION_WINDOW;
+    assert!(log.write(&mut state, &numbered(last, 1)).is_ok());
+    assert!(matches!(log.write(&mut state, &numbered(last + 1, 1)), Err(Failure::Invalid(_))));
+    assert!(log.write(&mut state, &numbered(last + 1, 2)).is_ok());
+    let Err(Failure::Unknown(message)) = log.write(&mut state, &numbered(1, 1)) else {
+        panic!("it is below the floor")
+    };
+    assert!(message.contains("outcome already acknowledged"));
+    assert!(log.write(&mut state, &numbered(2, u64::MAX)).is_ok(), "no write acknowledges itself");
+    assert!(log.write(&mut state, &numbered(u64::MAX, u64::MAX)).is_ok());
+    state.invariants();
+}
+
+/// An unknown session's write is not executed; an expired session is unknown; one that was used since does not expire.
+#[test]
+fn sessions_expire_unless_used_since() {
+    let (mut state, mut log) = fresh();
+    let session = open(&mut state, &mut log);
+    let numbered = |number| stamped(write("k", [put("a", "1")]), session, number, number);
+    let seen = tablet(&state).sessions_unused_since(Timestamp(11));
+    assert_eq!(seen, [(session, Timestamp(10))]);
+    assert_eq!(tablet(&state).sessions_unused_since(Timestamp(10)), []);
+    log.write(&mut state, &numbered(1)).unwrap();
+    assert_eq!(log.apply(&mut state, &Command::ExpireSessions { sessions: seen }), None);
+    assert_eq!(tablet(&state).sessions_open(), 1, "it was used since");
+    let seen = tablet(&state).sessions_unused_since(Timestamp(i64::MAX));
+    log.apply(&mut state, &Command::ExpireSessions { sessions: seen });
+    assert_eq!(tablet(&state).sessions_open(), 0);
+    let before = read(&state, "k");
+    assert_eq!(log.write(&mut state, &numbered(1)), Err(Failure::UnknownSession(session)));
+    assert_eq!(log.write(&mut state, &numbered(2)), Err(Failure::UnknownSession(session)));
+    assert_eq!(read(&state, "k"), before);
+    state.invariants();
+}
+
+#[test]
+fn sessions_are_bounded() {
+    let (mut state, mut log) = fresh();
+    for _ in 0..SESSIONS_MAX {
+        open(&mut state, &mut log);
+    }
+    let refused = log.apply(&mut state, &Command::OpenSession);
+    assert!(matches!(refused, Some(Err(Failure::Overloaded(_)))));
+    let unused = tablet(&state).sessions_unused_since(log.timestamp);
+    assert_eq!(unused.len(), 1_000);
+    log.apply(&mut state, &Command::ExpireSessions { sessions: unused });
+    open(&mut state, &mut log);
+    state.invariants();
+}
+
+/// Only the direct successor is applied, with a later timestamp and a command that can be read; anything else is fatal
+/// and changes nothing.
+#[test]
+fn only_the_next_entry_is_applied() {
+    let (mut state, mut log) = fresh();
+    log.write(&mut state, &write("k", [put("a", "1")])).unwrap();
+    let hash = state.logical_hash();
+    let next = log.clone().entry(Command::OpenSession.encode());
+    let lsn = |epoch, sequence| Lsn::new(epoch, sequence);
+    let wrong = [
+        Entry { lsn: lsn(1, 3), ..next.clone() },
+        Entry { lsn: lsn(1, 1), ..next.clone() },
+        Entry { lsn: lsn(0, 2), ..next.clone() },
+        Entry { previous: lsn(1, 2), ..next.clone() },
+        Entry { previous: lsn(0, 1), ..next.clone() },
+        Entry { timestamp: log.timestamp, ..next.clone() },
+        Entry { payload: Bytes::from_static(&[0]), ..next.clone() },
+    ];
+    for entry in &wrong {
+        assert!(state.apply(entry).is_err());
+        assert_eq!(state.logical_hash(), hash);
+    }
+    let error = |entry| state.clone().apply(entry).unwrap_err();
+    assert!(matches!(error(&wrong[0]), ApplyError::NotSuccessor { .. }));
+    assert!(matches!(error(&wrong[5]), ApplyError::TimestampNotAfter { .. }));
+    assert!(matches!(error(&wrong[6]), ApplyError::Undecodable { .. }));
+    let later = Entry { lsn: lsn(7, 2), ..next };
+    assert!(state.apply(&later).is_ok(), "a later epoch follows on an earlier one");
+}
+
+/// A small value doesn't keep its entry's buffer alive; a large one is not copied.
+#[test]
+fn small_values_do_not_pin_their_entry() {
+    let (mut state, mut log) = fresh();
+    let large = "x".repeat(1_000_000);
+    let entry = log.entry(Command::Write(write("k", [put("large", &large), put("small", "1")])).encode());
+    state.apply(&entry).unwrap();
+    let range = entry.payload.as_ptr_range();
+    for (cell, versions) in tablet(&state).rows.cells() {
+        let value = versions.newest().value.as_ref().expect("both are there");
+        assert_eq!(range.contains(&value.as_ptr()), cell.column == "large");
+        assert!(!range.contains(&cell.key.as_ptr()) && !range.contains(&cell.column.as_ptr()));
+    }
+}
+
+/// The planted bugs undo what they say.
+#[cfg(feature = "canary")]
+#[test]
+fn planted_bugs_bite() {
+    use base::canary::{Bug, plant};
+    let (mut state, mut log) = fresh();
+    let session = open(&mut state, &mut log);
+    let once = stamped(write("k", [put("a", "1")]), session, 1, 1);
+    let first = log.write(&mut state, &once);
+
+    plant(Some(Bug::DedupeOnlyInFlight));
+    assert_ne!(log.write(&mut state.clone(), &once), first);
+    plant(Some(Bug::DedupeNotInCheckpoint));
+    let mut log = Log::after(&state);
+    let mut loaded = State::load(CohortId(2), &state.snapshot().chunks().collect::<Vec<_>>()).unwrap();
+    assert_ne!(log.clone().write(&mut loaded, &once), first);
+    plant(Some(Bug::UnknownSessionExecuted));
+    let unknown = stamped(write("k", [put("a", "1")]), SessionId(77), 1, 1);
+    assert!(log.clone().write(&mut state.clone(), &unknown).is_ok());
+    plant(None);
+}

@@ -1,0 +1,239 @@
+//! Random histories against a model that keeps everything and is plain to read.
+
+use std::collections::BTreeMap;
+
+use base::SplitMix64;
+
+use super::*;
+use crate::request::{Mutation, Row, SessionStamp};
+
+#[derive(Default)]
+struct ModelSession {
+    last_used: i64,
+    floor: u64,
+    outcomes: BTreeMap<u64, Outcome>,
+}
+
+/// Every version of every column, for ever, and every outcome above the floor.
+#[derive(Default)]
+struct Model {
+    columns: BTreeMap<(Bytes, Bytes), BTreeMap<i64, Option<Bytes>>>,
+    sessions: BTreeMap<u64, ModelSession>,
+    watermark: i64,
+}
+
+impl Model {
+    fn at(&self, key: &Bytes, column: &Bytes, moment: i64) -> Option<(i64, Bytes)> {
+        let versions = self.columns.get(&(key.clone(), column.clone()))?;
+        let (version, value) = versions.range(..=moment).next_back()?;
+        Some((*version, value.clone()?))
+    }
+
+    fn apply(&mut self, command: &Command, sequence: u64, now: i64) -> Option<Outcome> {
+        match command {
+            Command::OpenSession => {
+                self.sessions.insert(sequence, ModelSession { last_used: now, floor: 1, ..Default::default() });
+                Some(Ok(Response::SessionOpened(SessionId(sequence))))
+            }
+            Command::Write(write) => Some(self.write(write, now)),
+            Command::ExpireSessions { sessions } => {
+                for (id, last_used) in sessions {
+                    if self.sessions.get(&id.0).is_some_and(|session| session.last_used <= last_used.0) {
+                        self.sessions.remove(&id.0);
+                    }
+                }
+                None
+            }
+            Command::Watermark(watermark) => {
+                self.watermark = self.watermark.max(watermark.0);
+                None
+            }
+        }
+    }
+
+    fn write(&mut self, write: &Write, now: i64) -> Outcome {
+        let Some(SessionStamp { session, sequence, first_incomplete }) = write.stamp else {
+            return self.execute(write, now);
+        };
+        let Some(known) = self.sessions.get_mut(&session.0) else {
+            return Err(Failure::UnknownSession(session));
+        };
+        known.last_used = now;
+        known.floor = known.floor.max(first_incomplete);
+        if sequence < known.floor {
+            return Err(Failure::Unknown(String::new()));
+        }
+        if let Some(outcome) = known.outcomes.get(&sequence) {
+            return outcome.clone();
+        }
+        let outcome = self.execute(write, now);
+        let known = self.sessions.get_mut(&session.0).expect("it was there");
+        known.outcomes.insert(sequence, outcome.clone());
+        outcome
+    }
+
+    fn execute(&mut self, write: &Write, now: i64) -> Outcome {
+        for Mutation { column, condition, .. } in &write.mutations {
+            let actual = self.at(&write.key, column, now).map_or(0, |(version, _)| version);
+            if condition.is_some_and(|expected| expected.0 != actual) {
+                let (expected, actual) = (condition.unwrap(), Timestamp(actual));
+                return Err(Failure::VersionMismatch { column: column.clone(), expected, actual });
+            }
+        }
+        for Mutation { column, value, .. } in &write.mutations {
+            self.columns.entry((write.key.clone(), column.clone())).or_default().insert(now, value.clone());
+        }
+        Ok(Response::Written { version: Timestamp(now) })
+    }
+
+    fn scan(&self, from: &Bytes, to: &Bytes, moment: i64) -> Vec<Row> {
+        let mut rows: Vec<Row> = Vec::new();
+        for (key, column) in self.columns.keys().filter(|(key, _)| key >= from && key < to) {
+            let Some((version, value)) = self.at(key, column, moment) else { continue };
+            let cell = Cell { column: column.clone(), value, version: Timestamp(version) };
+            match rows.last_mut().filter(|row| row.key == *key) {
+                Some(row) => row.cells.push(cell),
+                None => rows.push(Row { key: key.clone(), cells: vec![cell] }),
+            }
+        }
+        rows
+    }
+}
+
+/// Draws commands that meet each other: few keys, few columns, few sessions, versions that are often right.
+struct Driver {
+    random: SplitMix64,
+    model: Model,
+    log: Log,
+    /// For each session ever opened: the next number, and the stamped writes made so far.
+    made: Vec<(u64, Vec<Write>)>,
+}
+
+impl Driver {
+    fn pick<'a>(&mut self, names: &[&'a str]) -> &'a str {
+        names[self.random.below(names.len() as u64) as usize]
+    }
+
+    fn command(&mut self) -> Command {
+        match self.random.below(100) {
+            0..3 => Command::OpenSession,
+            3..6 => Command::Watermark(Timestamp(self.log.timestamp.0 - self.random.below(200).cast_signed())),
+            6..9 => self.expiry(),
+            9..60 => Command::Write(self.plain_write()),
+            _ => Command::Write(self.session_write()),
+        }
+    }
+
+    fn expiry(&mut self) -> Command {
+        let stale = self.random.chance(500_000);
+        let sessions = self.model.sessions.iter().take(2);
+        let last_used = |session: &ModelSession| Timestamp(session.last_used - i64::from(stale));
+        Command::ExpireSessions { sessions: sessions.map(|(id, s)| (SessionId(*id), last_used(s))).collect() }
+    }
+
+    fn plain_write(&mut self) -> Write {
+        let key = bytes(self.pick(&["a", "ab", "b", "c", "d", "e"]));
+        let mut mutations = Vec::new();
+        for column in ["x", "y", "z"] {
+            if mutations.is_empty() || self.random.chance(300_000) {
+                mutations.push(self.mutation(&key, bytes(column)));
+            }
+        }
+        Write { stamp: None, key, mutations }
+    }
+
+    fn mutation(&mut self, key: &Bytes, column: Bytes) -> Mutation {
+        let length = [1, 20, 2_000, 5_000][self.random.below(4) as usize];
+        let fill = self.random.draw().to_le_bytes()[0];
+        let value = self.random.chance(600_000).then(|| Bytes::from(vec![fill; length]));
+        let current = self.model.at(key, &column, i64::MAX).map_or(0, |(version, _)| version);
+        let condition = match self.random.below(10) {
+            0..6 => None,
+            6..9 => Some(Timestamp(current)),
+            _ => Some(Timestamp(10)),
+        };
+        Mutation { column, value, condition }
+    }
+
+    /// A new write of a session or, as often, one that was made before: a retry, maybe a very late one.
+    fn session_write(&mut self) -> Write {
+        if self.made.is_empty() {
+            return self.plain_write();
+        }
+        let index = self.random.below(self.made.len() as u64) as usize;
+        let write = self.plain_write();
+        let retried = self.random.draw();
+        let lag = self.random.below(6);
+        let (session, made) = &mut self.made[index];
+        if !made.is_empty() && retried.is_multiple_of(2) {
+            return made[(retried / 2) as usize % made.len()].clone();
+        }
+        let number = made.len() as u64 + 1;
+        let stamped = stamped(write, SessionId(*session), number, number.saturating_sub(lag).max(1));
+        made.push(stamped.clone());
+        stamped
+    }
+
+    fn apply(&mut self, state: &mut State, replica: &mut State) {
+        let command = self.command();
+        let entry = self.log.entry(command.encode());
+        let outcome = state.apply(&entry).expect("the log's next entry").outcome;
+        let expected = self.model.apply(&command, entry.lsn.sequence.0, entry.timestamp.0);
+        if let Some(Ok(Response::SessionOpened(session))) = &outcome {
+            self.made.push((session.0, Vec::new()));
+        }
+        assert_eq!(replica.apply(&entry).expect("the log's next entry").outcome, outcome, "replicas decide alike");
+        match (outcome, expected) {
+            (Some(Err(Failure::Unknown(_))), Some(Err(Failure::Unknown(_)))) => {}
+            (outcome, expected) => assert_eq!(outcome, expected, "{command:?}"),
+        }
+    }
+
+    fn compare(&mut self, state: &State) {
+        let (low, high) = (self.model.watermark, self.log.timestamp.0);
+        let moment = low + self.random.below((high - low + 1).cast_unsigned()).cast_signed();
+        let (from, to) = (self.pick(&["", "a", "b"]), self.pick(&["b", "d", "zz"]));
+        let rows = self.model.scan(&bytes(from), &bytes(to), moment);
+        for (reverse, expected) in [(false, rows.clone()), (true, rows.into_iter().rev().collect())] {
+            let scan = Scan { from: bytes(from), to: Some(bytes(to)), reverse, ..Scan::default() };
+            let found = tablet(state).scan_at(&scan, Timestamp(moment));
+            assert_eq!(found, Ok(Response::Rows { rows: expected, continuation: None }));
+        }
+        let (key, column) = (bytes(self.pick(&["a", "b"])), bytes(self.pick(&["x", "y"])));
+        let expected = self.model.at(&key, &column, i64::MAX);
+        let expected = expected.map(|(v, value)| Cell { column: column.clone(), value, version: Timestamp(v) });
+        let found = tablet(state).get(&key, Some(&[column]));
+        assert_eq!(found, Ok(Response::Row(expected.into_iter().collect())));
+    }
+}
+
+/// A tablet does what the model does, and so does a replica that was rebuilt from a checkpoint again and again: the two
+/// hold different dead versions, and are logically equal all the same. A snapshot stays as it was.
+#[test]
+fn tablets_are_as_the_model_says() {
+    for seed in 0..30 {
+        let (mut state, log) = fresh();
+        let mut replica = State::new(CohortId(2));
+        let mut frozen = (state.snapshot(), state.logical_hash());
+        let mut driver = Driver { random: SplitMix64::new(seed), model: Model::default(), log, made: Vec::new() };
+        for step in 0..2_000 {
+            driver.apply(&mut state, &mut replica);
+            if step % 7 == 0 {
+                driver.compare(&state);
+                driver.compare(&replica);
+            }
+            if step % 29 == 0 {
+                state.invariants();
+                replica.invariants();
+                assert_eq!(state.logical_hash(), replica.logical_hash(), "seed {seed}, step {step}");
+            }
+            if driver.random.chance(20_000) {
+                let chunks: Vec<Bytes> = frozen.0.chunks().collect();
+                assert_eq!(State::load(CohortId(2), &chunks).map(|s| s.logical_hash()), Ok(frozen.1));
+                frozen = (state.snapshot(), state.logical_hash());
+                let chunks: Vec<Bytes> = frozen.0.chunks().collect();
+                replica = State::load(CohortId(2), &chunks).expect("it is whole");
+            }
+        }
+    }
+}

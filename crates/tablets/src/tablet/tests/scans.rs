@@ -1,0 +1,142 @@
+use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
+
+use super::*;
+use crate::request::Row;
+
+fn page(state: &State, scan: &Scan) -> (Vec<Row>, Option<Bytes>) {
+    match tablet(state).scan(scan) {
+        Ok(Response::Rows { rows, continuation }) => (rows, continuation),
+        other => panic!("a scan gives rows, not {other:?}"),
+    }
+}
+
+fn pages(state: &State, scan: &Scan) -> Vec<Row> {
+    let mut scan = scan.clone();
+    let mut all = Vec::new();
+    loop {
+        let (rows, continuation) = page(state, &scan);
+        all.extend(rows);
+        let Some(last) = continuation else { return all };
+        assert_ne!(scan.continuation, Some(last.clone()), "a scan goes on");
+        scan.continuation = Some(last);
+    }
+}
+
+fn keys(rows: &[Row]) -> Vec<&str> {
+    rows.iter().map(|row| std::str::from_utf8(&row.key).unwrap()).collect()
+}
+
+fn numbered(count: usize) -> State {
+    let (mut state, mut log) = fresh();
+    for number in 0..count {
+        log.write(&mut state, &write(&format!("k{number:05}"), [put("a", "1"), put("b", "2")])).unwrap();
+    }
+    state
+}
+
+/// In pages of any size, and both ways, a scan gives the same rows.
+#[test]
+fn pages_together_are_one_scan() {
+    let state = numbered(100);
+    let all = pages(&state, &Scan::default());
+    assert_eq!(all.len(), 100);
+    let mut backwards = all.clone();
+    backwards.reverse();
+    for limit in [1, 2, 7, 99, 100, 101] {
+        assert_eq!(pages(&state, &Scan { limit, ..Scan::default() }), all);
+        assert_eq!(pages(&state, &Scan { limit, reverse: true, ..Scan::default() }), backwards);
+    }
+    assert_eq!(page(&state, &Scan { limit: 100, ..Scan::default() }).1, None, "nothing is left to go on with");
+    assert_eq!(page(&state, &Scan { limit: 99, ..Scan::default() }).1, Some(bytes("k00098")));
+}
+
+/// Ends, prefix and continuation narrow a scan, together too; an empty range is no failure.
+#[test]
+fn ends_and_prefixes() {
+    let (mut state, mut log) = fresh();
+    for key in ["a", "ab", "ab\u{0}", "abc", "b", "\u{7f}"] {
+        log.write(&mut state, &write(key, [put("c", "")])).unwrap();
+    }
+    let with = |from: &str, to: Option<&str>, prefix: &str| Scan {
+        from: bytes(from),
+        to: to.map(bytes),
+        prefix: bytes(prefix),
+        ..Scan::default()
+    };
+    let check = |scan: Scan, expected: &[&str]| {
+        assert_eq!(keys(&pages(&state, &scan)), expected);
+        let backwards: Vec<&str> = expected.iter().rev().copied().collect();
+        assert_eq!(keys(&pages(&state, &Scan { reverse: true, ..scan })), backwards);
+    };
+    check(with("ab", Some("b"), ""), &["ab", "ab\u{0}", "abc"]);
+    check(with("", None, "ab"), &["ab", "ab\u{0}", "abc"]);
+    check(with("abb", None, "ab"), &["abc"]);
+    check(with("", Some("abc"), "ab"), &["ab", "ab\u{0}"]);
+    check(with("b", Some("b"), ""), &[]);
+    check(with("b", None, "a"), &[]);
+    check(with("", Some("a"), "b"), &[]);
+    let scan = |prefix: &'static [u8]| Scan { prefix: Bytes::from_static(prefix), ..Scan::default() };
+    check(scan(b"\xff\xff"), &[]);
+    let beyond = Scan { continuation: Some(bytes("z")), to: Some(bytes("c")), ..Scan::default() };
+    assert_eq!(page(&state, &beyond), (vec![], None));
+}
+
+/// The prefix's end carries over bytes of 255.
+#[test]
+fn prefixes_of_high_bytes() {
+    let (mut state, mut log) = fresh();
+    for key in [&b"\x01\xff"[..], b"\x01\xff\x00", b"\x01\xff\xff", b"\x02", b"\xff\xff", b"\xff\xff\xff"] {
+        let row = Write { key: Bytes::from_static(key), ..write("", [put("c", "")]) };
+        log.write(&mut state, &row).unwrap();
+    }
+    let count = |prefix: &'static [u8]| {
+        let scan = Scan { prefix: Bytes::from_static(prefix), ..Scan::default() };
+        pages(&state, &scan).len()
+    };
+    assert_eq!((count(b"\x01\xff"), count(b"\x01\xff\xff"), count(b"\xff\xff"), count(b"\xff")), (3, 1, 2, 2));
+}
+
+/// A page ends by rows, by bytes, and after a long stretch of deleted rows; each time it says where to go on.
+#[test]
+fn pages_are_bounded() {
+    let mut state = numbered(SCAN_ROWS_MAX + 1);
+    let mut log = Log::after(&state);
+    let (rows, continuation) = page(&state, &Scan { limit: usize::MAX, ..Scan::default() });
+    assert_eq!((rows.len(), continuation.is_some()), (SCAN_ROWS_MAX, true));
+    let value = "x".repeat(1 << 20);
+    for number in 0..10 {
+        log.write(&mut state, &write(&format!("a{number}"), [put("c", &value)])).unwrap();
+    }
+    assert_eq!(page(&state, &Scan::default()).0.len(), SCAN_PAGE_BYTES >> 20);
+    let deleted = |number: usize| write(&format!("d{number:05}"), [put("c", "")]);
+    for number in 0..70_000 {
+        log.write(&mut state, &deleted(number)).unwrap();
+        log.write(&mut state, &write(&format!("d{number:05}"), [delete("c")])).unwrap();
+    }
+    let scan = Scan { prefix: bytes("d"), ..Scan::default() };
+    let (rows, continuation) = page(&state, &scan);
+    assert_eq!((rows.len(), continuation.is_some()), (0, true));
+    assert_eq!(pages(&state, &scan), vec![]);
+    assert_eq!(pages(&state, &Scan { reverse: true, ..scan }), vec![]);
+}
+
+/// A row too large for one answer is refused in whole, and read in parts; the rows before it are still given.
+#[test]
+fn a_row_beyond_an_answer_is_read_in_parts() {
+    let (mut state, mut log) = fresh();
+    let value = "x".repeat(6 << 20);
+    for column in ["a", "b", "c"] {
+        log.write(&mut state, &write("large", [put(column, &value)])).unwrap();
+    }
+    log.write(&mut state, &write("a", [put("a", "")])).unwrap();
+    assert!(matches!(tablet(&state).get(&bytes("large"), None), Err(Failure::Invalid(_))));
+    let Ok(Response::Row(cells)) = tablet(&state).get(&bytes("large"), Some(&[bytes("a"), bytes("c"), bytes("x")]))
+    else {
+        panic!("two of the columns are not too large")
+    };
+    assert_eq!(cells.len(), 2);
+    let (rows, continuation) = page(&state, &Scan::default());
+    assert_eq!((keys(&rows), continuation.clone()), (vec!["a"], Some(bytes("a"))));
+    let refused = tablet(&state).scan(&Scan { continuation, ..Scan::default() });
+    assert!(matches!(refused, Err(Failure::Invalid(_))));
+}

@@ -1,0 +1,110 @@
+use base::Timestamp;
+
+use super::*;
+use crate::request::SessionId;
+use crate::testing::{bytes, delete, if_version, put, stamped, write};
+
+fn table(request: TableRequest) -> Request {
+    Request::Table { table: "t".into(), request }
+}
+
+fn writing(write: Write) -> Request {
+    table(TableRequest::Write(write))
+}
+
+fn getting(key: &str, columns: Option<Vec<Bytes>>) -> Request {
+    table(TableRequest::Get { key: bytes(key), columns })
+}
+
+fn long(bytes: usize) -> String {
+    "x".repeat(bytes)
+}
+
+fn check_refused(request: &Request, says: &[&str]) {
+    let Err(Failure::Invalid(message)) = validate(request) else {
+        panic!("it should be refused, saying {says:?}");
+    };
+    assert!(says.iter().all(|part| message.contains(part)), "{message:?} should say {says:?}");
+}
+
+#[test]
+fn what_keeps_to_the_limits_is_let_through() {
+    let largest = put(&long(COLUMN_BYTES_MAX), &long(VALUE_BYTES_MAX));
+    let many: Vec<Mutation> = (0..WRITE_COLUMNS_MAX).map(|number| put(&number.to_string(), "")).collect();
+    for request in [
+        Request::ListTables,
+        Request::Status,
+        Request::CreateTable { name: long(TABLE_NAME_BYTES_MAX) },
+        Request::CreateTable { name: "aZ09_-.".into() },
+        table(TableRequest::OpenSession),
+        writing(write(&long(KEY_BYTES_MAX), [largest])),
+        writing(write("k", many)),
+        writing(stamped(write("k", [delete("c")]), SessionId(1), SESSION_WINDOW, 1)),
+        getting("k", None),
+        getting("k", Some(vec![])),
+        getting("k", Some(vec![bytes("c")])),
+        table(TableRequest::Scan(Scan::default())),
+        table(TableRequest::Scan(Scan { from: bytes("a"), to: Some(bytes("a")), ..Scan::default() })),
+    ] {
+        assert_eq!(validate(&request), Ok(()));
+    }
+}
+
+#[test]
+fn table_names() {
+    let create = |name: &str| Request::CreateTable { name: name.into() };
+    check_refused(&create(""), &["table's name is empty"]);
+    check_refused(&create(&long(129)), &["table's name", "129", "128"]);
+    check_refused(&create("a/b"), &["'/'"]);
+    check_refused(&create("ä"), &["'ä'"]);
+    check_refused(&Request::Table { table: "a b".into(), request: TableRequest::OpenSession }, &["' '"]);
+}
+
+#[test]
+fn writes() {
+    check_refused(&writing(write("", [put("c", "v")])), &["key is empty"]);
+    check_refused(&writing(write(&long(8193), [put("c", "v")])), &["row's key", "8193", "8192"]);
+    check_refused(&writing(write("k", [])), &["no mutation"]);
+    check_refused(&writing(write("k", [put("", "v")])), &["column's name is empty"]);
+    check_refused(&writing(write("k", [delete("")])), &["column's name is empty"]);
+    check_refused(&writing(write("k", [delete(&long(8193))])), &["column's name", "8193", "8192"]);
+    check_refused(&writing(write("k", [put("big", &long((8 << 20) + 1))])), &["value", "big", "8388609", "8388608"]);
+    check_refused(&writing(write("k", [put("c", "v"), delete("c")])), &["twice", "c"]);
+    check_refused(&writing(write("k", [if_version(put("c", "v"), -1)])), &["negative", "-1"]);
+    let many: Vec<Mutation> = (0..=WRITE_COLUMNS_MAX).map(|number| delete(&number.to_string())).collect();
+    check_refused(&writing(write("k", many)), &["columns", "1025", "1024"]);
+    let half = long(6 << 20);
+    check_refused(&writing(write("k", [put("a", &half), put("b", &half)])), &["write", "12582915", "12582912"]);
+}
+
+#[test]
+fn stamps() {
+    let numbered = |sequence, first| writing(stamped(write("k", [put("c", "v")]), SessionId(1), sequence, first));
+    check_refused(&numbered(0, 0), &["from 1"]);
+    check_refused(&numbered(3, 4), &["3", "4"]);
+    check_refused(&numbered(1025, 1), &["1025", "1024"]);
+}
+
+#[test]
+fn reads() {
+    check_refused(&getting("", None), &["key is empty"]);
+    check_refused(&getting("k", Some(vec![bytes("c"), bytes("")])), &["column's name is empty"]);
+    check_refused(&getting("k", Some(vec![bytes("c"); 1025])), &["columns", "1025", "1024"]);
+    let scan = |scan| table(TableRequest::Scan(scan));
+    let reversed = Scan { from: bytes("b"), to: Some(bytes("a")), ..Scan::default() };
+    check_refused(&scan(reversed.clone()), &["reversed", "\"b\"", "\"a\""]);
+    check_refused(&scan(Scan { reverse: true, ..reversed }), &["reversed"]);
+    check_refused(&scan(Scan { from: bytes(&long(8193)), ..Scan::default() }), &["first key", "8193"]);
+    check_refused(&scan(Scan { to: Some(bytes(&long(8193))), ..Scan::default() }), &["last key", "8193"]);
+    check_refused(&scan(Scan { prefix: bytes(&long(8193)), ..Scan::default() }), &["prefix", "8193"]);
+    check_refused(&scan(Scan { continuation: Some(bytes(&long(8193))), ..Scan::default() }), &["continuation", "8193"]);
+}
+
+/// A tablet refuses reversed ends by itself, too, however the scan came there.
+#[test]
+fn a_tablet_refuses_reversed_ends() {
+    let scan = Scan { from: bytes("b"), to: Some(bytes("a")), ..Scan::default() };
+    let tablet = crate::tablet::Tablet::new(base::CohortId(2));
+    assert!(matches!(tablet.scan(&scan), Err(Failure::Invalid(_))));
+    assert!(matches!(tablet.scan_at(&scan, Timestamp(0)), Err(Failure::Invalid(_))));
+}
