@@ -6,7 +6,7 @@ use base::canary::{Bug, planted};
 use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SplitMix64, Timestamp};
 
 use crate::config::Config;
-use crate::leader::Leader;
+use crate::leader::{Answered, Leader};
 use crate::lease::{Vote, grace};
 use crate::log::MemoryLog;
 use crate::message::Message;
@@ -71,7 +71,7 @@ pub(crate) enum Role {
     /// It asks whether it could win.
     PreCandidate { epoch: Epoch, granted: Vec<NodeId>, give_up_at: Monotonic },
     /// It asks for promises. Its own counts once it is forced.
-    Candidate { epoch: Epoch, granted: Vec<NodeId>, give_up_at: Monotonic },
+    Candidate { epoch: Epoch, granted: Vec<NodeId>, refused: Vec<NodeId>, give_up_at: Monotonic },
     /// It leads.
     Leader(Leader),
 }
@@ -159,7 +159,7 @@ impl Cohort {
             }
             Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful } => {
                 let sent = if planted(Bug::LeaseFromReceipt) { now.monotonic } else { sent };
-                self.reply_received(from, epoch, voted.then_some(sent), reply, committed, doubtful, now, out);
+                self.reply_received(from, epoch, Answered { sent, voted, reply, committed, doubtful }, now, out);
             }
             Message::Superseded { promised } => self.superseded(promised, now, out),
             Message::Release { epoch, successor } => self.release_received(from, epoch, successor, now, out),
@@ -223,8 +223,12 @@ impl Cohort {
     }
 
     pub(crate) fn follow(&mut self, leader: Option<NodeId>, stand_after: Monotonic) {
-        let jitter = base::Duration(self.random.below(self.config.timing.election_jitter.0));
-        self.role = Role::Follower { leader, stand_at: stand_after + jitter };
+        self.role = Role::Follower { leader, stand_at: stand_after + self.jitter() };
+    }
+
+    /// What keeps replicas that wait for the same from standing at the same moment.
+    pub(crate) fn jitter(&mut self) -> base::Duration {
+        base::Duration(self.random.below(self.config.timing.election_jitter.0))
     }
 
     /// Ends whatever this replica was and has it wait for a leader.
@@ -280,7 +284,8 @@ impl Cohort {
 
     /// Leaves out of the state what only spares work or time: numbers are restated relative to what is forced, a leader
     /// forgets what it has sent, and timers and votes that have lapsed are all alike. The search takes states that differ
-    /// in nothing else for equal; it fires timers and sends whatever a leader could send at any time.
+    /// in nothing else for equal; it fires timers and sends whatever a leader could send at any time. What was matched
+    /// with an older leader is never looked at again, and a commit point past what is matched can be told again.
     pub fn canonical(&mut self, out: &mut Outbox, log: WriteId, manifest: ManifestId, now: Monotonic) {
         match &mut self.role {
             Role::Follower { stand_at: timer, .. }
@@ -297,8 +302,17 @@ impl Cohort {
         }
         self.promise_manifest.0 = self.promise_manifest.0.saturating_sub(manifest.0);
         out.renumber(log, manifest);
+        if self.following != self.promised.epoch {
+            self.following = Epoch(0);
+            self.matched = Sequence(0);
+        }
+        if !self.doubtful {
+            self.leader_committed = Sequence(0);
+        }
+        let lease = self.config.timing.lease;
         if let Role::Leader(leader) = &mut self.role {
-            leader.forget_sent();
+            leader.forget_lapsed_votes(lease, now);
+            leader.forget_sent(self.committed);
         }
     }
 
@@ -324,6 +338,13 @@ impl Cohort {
     #[must_use]
     pub fn leads(&self) -> bool {
         matches!(self.role, Role::Leader(_))
+    }
+
+    /// Whether this replica follows the leader of that epoch, and has heard from it.
+    #[must_use]
+    pub fn follows(&self, epoch: Epoch) -> bool {
+        let is_follower = matches!(self.role, Role::Follower { .. });
+        is_follower && self.following == epoch && self.promised.epoch == epoch
     }
 
     /// The newest promise: what the manifest must hold.

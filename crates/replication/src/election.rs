@@ -15,9 +15,7 @@ use crate::outbox::{Durable, ManifestId, Outbox};
 impl Cohort {
     /// Stands for election, with a round of pre-votes first.
     pub(crate) fn stand(&mut self, now: Now, out: &mut Outbox) {
-        let patience = self.config.timing.lease;
-        let jitter = base::Duration(self.random.below(self.config.timing.election_jitter.0));
-        let give_up_at = now.monotonic + patience + jitter;
+        let give_up_at = now.monotonic + self.config.timing.lease + self.jitter();
         if !self.may_stand(now) {
             self.role = Role::Follower { leader: None, stand_at: give_up_at };
             return;
@@ -57,8 +55,19 @@ impl Cohort {
 
     pub(crate) fn pre_vote(&mut self, from: Member, epoch: Epoch, last: Lsn, now: Now, out: &mut Outbox) {
         let granted = self.may_promise(from, epoch, last, now);
+        if granted {
+            self.give_way(now);
+        }
         let reply = Message::PreVoteReply { epoch, granted, promised: self.promised.epoch };
         out.send(from.node, reply, Durable::default());
+    }
+
+    /// Two that stand at once take the promises from each other: who would promise doesn't stand just now.
+    fn give_way(&mut self, now: Now) {
+        let a_while = now.monotonic + self.config.timing.election_jitter + self.jitter();
+        if let Role::Follower { stand_at, .. } = &mut self.role {
+            *stand_at = a_while.max(*stand_at);
+        }
     }
 
     pub(crate) fn pre_vote_reply(
@@ -105,8 +114,8 @@ impl Cohort {
             return;
         }
         let epoch = self.promised.epoch.next();
-        let give_up_at = now.monotonic + self.config.timing.lease;
-        self.role = Role::Candidate { epoch, granted: Vec::new(), give_up_at };
+        let give_up_at = now.monotonic + self.config.timing.lease + self.jitter();
+        self.role = Role::Candidate { epoch, granted: Vec::new(), refused: Vec::new(), give_up_at };
         let manifest = self.promise(Promise { epoch, candidate: Some(self.config.me) }, out);
         let last = self.last();
         let forced_first = Durable { manifest, ..Durable::default() };
@@ -173,14 +182,19 @@ impl Cohort {
         now: Now,
         out: &mut Outbox,
     ) {
-        let Role::Candidate { epoch: asked, granted: voters, .. } = &mut self.role else { return };
+        let Role::Candidate { epoch: asked, granted: voters, refused, .. } = &mut self.role else { return };
         if *asked != epoch {
             return;
         }
         if granted {
             add(voters, from);
             self.count_promises(now, out);
-        } else if promised > epoch {
+            return;
+        }
+        add(refused, from);
+        let lost = refused.len() > self.config.members.len() - self.config.quorum();
+        if lost || promised > epoch {
+            // Another stood for the same epoch, or for a newer one: try again soon, not when patience ends.
             self.promised_elsewhere(promised, now, out);
         }
     }

@@ -50,10 +50,13 @@ impl Cohort {
 
     /// Follows the sender as the leader of `epoch`. Accepting from a leader whose prepare we never saw promises it the
     /// epoch: our answers wait until that is durable.
+    ///
+    /// We may have promised this epoch to another, ourselves among them, that stood at the same time. A proposal proves
+    /// that its sender has the promises of a majority, so that the other can't have them any more: ours to it is void. To
+    /// hold to it would keep us out for the whole reign.
     fn follow_leader(&mut self, from: Member, epoch: Epoch, now: Now, out: &mut Outbox) -> bool {
         let promise = Promise { epoch, candidate: Some(from) };
-        let same_epoch = epoch == self.promised.epoch;
-        if same_epoch && self.promised.candidate.is_some_and(|candidate| candidate != from) {
+        if self.leads() && epoch == self.promised.epoch {
             return false;
         }
         if self.promised != promise {

@@ -42,8 +42,21 @@ pub(crate) struct Peer {
     pub(crate) voted: bool,
     pub(crate) vote_sent: Monotonic,
     catch_up: CatchUp,
+    /// When the last probe was sent.
+    probed_at: Monotonic,
     /// Sent and not yet acknowledged: the last sequence and the bytes of each proposal.
     in_flight: VecDeque<(Sequence, usize)>,
+}
+
+/// What a follower answered to a proposal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    /// When the proposal was sent.
+    pub(crate) sent: Monotonic,
+    pub(crate) voted: bool,
+    pub(crate) reply: Reply,
+    pub(crate) committed: Sequence,
+    pub(crate) doubtful: bool,
 }
 
 /// How a follower is being brought up to date.
@@ -72,6 +85,7 @@ impl Peer {
             voted: false,
             vote_sent: Monotonic(0),
             catch_up: CatchUp::Probe { waiting: false },
+            probed_at: Monotonic(0),
             in_flight: VecDeque::new(),
         }
     }
@@ -97,6 +111,23 @@ impl Peer {
         }
         self.next = self.next.max(self.matched.next());
     }
+
+    /// It has not the predecessor that a proposal named, sent at that moment. The first such answer sends us back. Those
+    /// to proposals that were under way before that say nothing new: to heed each would send everything again each time.
+    fn lacks(&mut self, through: Sequence, sent: Monotonic) {
+        let next = through.max(self.matched).next();
+        match self.catch_up {
+            CatchUp::Stream if sent >= self.probed_at => self.probe_from(next.min(self.next)),
+            CatchUp::Probe { .. } if next < self.next => self.probe_from(next),
+            CatchUp::Stream | CatchUp::Probe { .. } | CatchUp::ReadingLog | CatchUp::State => {}
+        }
+    }
+
+    /// A probe leaves.
+    fn probed(&mut self, now: Monotonic) {
+        self.catch_up = CatchUp::Probe { waiting: true };
+        self.probed_at = now;
+    }
 }
 
 impl Leader {
@@ -111,10 +142,27 @@ impl Leader {
     pub(crate) fn forget_times(&mut self) {
         self.heartbeat_at = Monotonic(0);
         self.since = Monotonic(0);
+        for peer in self.peers.values_mut() {
+            peer.probed_at = Monotonic(0);
+        }
     }
 
-    pub(crate) fn forget_sent(&mut self) {
+    /// A vote that has lapsed counts for nothing.
+    pub(crate) fn forget_lapsed_votes(&mut self, lease: base::Duration, now: Monotonic) {
         for peer in self.peers.values_mut() {
+            if peer.vote_sent + lease <= now && !planted(Bug::LeaseCheckedBefore) {
+                peer.voted = false;
+                peer.vote_sent = Monotonic(0);
+            }
+        }
+    }
+
+    /// What is sent, and what is matched no further than we have committed, decides nothing.
+    pub(crate) fn forget_sent(&mut self, committed: Sequence) {
+        for peer in self.peers.values_mut() {
+            if peer.matched <= committed {
+                peer.matched = Sequence(0);
+            }
             peer.probe_from(peer.matched.next());
         }
     }
@@ -284,8 +332,8 @@ impl Cohort {
             return;
         };
         let entries = self.log.slice(peer.next, self.config.limits.propose_bytes);
-        if let CatchUp::Probe { waiting } = &mut peer.catch_up {
-            *waiting = true;
+        if let CatchUp::Probe { .. } = peer.catch_up {
+            peer.probed(now.monotonic);
         } else if let Some(last) = entries.last() {
             peer.next = last.lsn.sequence.next();
             peer.in_flight.push_back((last.lsn.sequence, entries.iter().map(Entry::size).sum()));
@@ -294,34 +342,24 @@ impl Cohort {
         out.send(node, message, Durable::default());
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one message, and the moment")]
-    pub(crate) fn reply_received(
-        &mut self,
-        from: NodeId,
-        epoch: Epoch,
-        vote_sent: Option<Monotonic>,
-        reply: Reply,
-        committed: Sequence,
-        doubtful: bool,
-        now: Now,
-        out: &mut Outbox,
-    ) {
+    /// A follower's answer to a proposal.
+    pub(crate) fn reply_received(&mut self, from: NodeId, epoch: Epoch, answer: Answered, now: Now, out: &mut Outbox) {
         let last = self.log.last().sequence;
         let Role::Leader(leader) = &mut self.role else { return };
         if leader.epoch != epoch {
             return;
         }
         let Some(peer) = leader.peers.get_mut(&from) else { return };
-        if let Some(sent) = vote_sent {
+        if answer.voted {
             peer.voted = true;
-            peer.vote_sent = peer.vote_sent.max(sent);
+            peer.vote_sent = peer.vote_sent.max(answer.sent);
         }
-        peer.committed = peer.committed.max(committed);
-        peer.doubtful = doubtful;
-        match reply {
+        peer.committed = peer.committed.max(answer.committed);
+        peer.doubtful = answer.doubtful;
+        match answer.reply {
             Reply::Matched(through) if through <= last => peer.acknowledged(through),
             Reply::Matched(_) => return,
-            Reply::Missing(through) => missing(peer, through),
+            Reply::Missing(through) => peer.lacks(through, answer.sent),
         }
         self.advance_commit(now, out);
         self.pump(from, now, out);
@@ -374,7 +412,7 @@ impl Cohort {
         assert_eq!(first.lsn.sequence, from, "the log was read from where it was asked for");
         peer.next = last.lsn.sequence.next();
         peer.in_flight.push_back((last.lsn.sequence, entries.iter().map(Entry::size).sum()));
-        peer.catch_up = CatchUp::Probe { waiting: true };
+        peer.probed(now.monotonic);
         let previous = first.previous;
         let message = Message::Propose { epoch, previous, entries, commit: self.committed, sent: now.monotonic };
         out.send(node, message, Durable::default());
@@ -395,16 +433,5 @@ impl Cohort {
     pub fn catch_ups(&self) -> impl Iterator<Item = (NodeId, CatchUp)> + '_ {
         let leader = if let Role::Leader(leader) = &self.role { Some(leader) } else { None };
         leader.into_iter().flat_map(|leader| leader.peers.iter().map(|(node, peer)| (*node, peer.catch_up)))
-    }
-}
-
-/// The follower lacks the predecessor it was told of. The first such answer sends us back; later ones to proposals that
-/// were under way then say nothing new.
-fn missing(peer: &mut Peer, through: Sequence) {
-    let next = through.max(peer.matched).next();
-    match peer.catch_up {
-        CatchUp::Stream => peer.probe_from(next.min(peer.next)),
-        CatchUp::Probe { .. } if next < peer.next => peer.probe_from(next),
-        CatchUp::Probe { .. } | CatchUp::ReadingLog | CatchUp::State => {}
     }
 }

@@ -27,6 +27,8 @@ mod log;
 mod message;
 mod outbox;
 mod replay;
+#[cfg(test)]
+mod tests;
 
 pub use cohort::{Cohort, ReplicaView, Start};
 pub use config::{Config, Limits, Timing};

@@ -71,6 +71,9 @@ pub(crate) struct World {
     happened_now: u64,
 }
 
+/// How often a run that waits for something looks whether it has come about.
+const LOOK_EVERY: TrueTime = 10 * MILLISECOND;
+
 /// More than so much at one moment means that the moment never ends.
 const HAPPENINGS_AT_ONCE_MAX: u64 = 1_000_000;
 
@@ -128,17 +131,30 @@ impl World {
         self.begin_faults();
         self.play_until(self.options.fault_time);
         self.heal();
-        let end = self.now + self.options.patience;
-        while self.violation.is_none() && !self.clients.are_done() && self.now < end {
-            self.play_one();
-        }
-        if self.violation.is_none() && !self.clients.are_done() {
-            let why = self.why_stuck();
-            self.violate(&format!("no progress: {why}"));
-        }
+        self.play_until_all("clients were answered", |world| world.clients.are_done());
+        self.play_until_all("replicas caught up", Self::are_replicas_equal);
         // Followers learn the last commit point.
         self.play_until(self.now + 2 * SECOND);
         self.final_checks();
+    }
+
+    /// Goes on until something holds that must come about once faults have ended.
+    fn play_until_all(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let end = self.now + self.options.patience;
+        let mut look_at = self.now;
+        while self.violation.is_none() && self.now < end {
+            if self.now >= look_at {
+                if holds(self) {
+                    return;
+                }
+                look_at = self.now + LOOK_EVERY;
+            }
+            self.play_one();
+        }
+        if self.violation.is_none() {
+            let why = self.why_stuck();
+            self.violate(&format!("not all {what}: {why}"));
+        }
     }
 
     fn play_until(&mut self, end: TrueTime) {

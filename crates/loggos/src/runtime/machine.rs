@@ -195,7 +195,8 @@ impl Machine {
         self.events.push(Event::Request { id, deadline, request });
     }
 
-    /// Lets the machine decide about all events, each at its own moment.
+    /// Lets the machine decide about all events, each at its own moment: read after the event has arrived, since the
+    /// grace of a vote counts from it (guarantee 2).
     fn decide(&mut self) {
         for event in self.events.drain(..) {
             self.node.step(clock::now(), event, &mut self.actions);

@@ -1,6 +1,6 @@
 //! What is looked at while a run goes on, and at its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Lsn, NodeId, Sequence};
 
@@ -108,6 +108,32 @@ impl World {
         }
     }
 
+    /// Whether every cohort has one leader, and every replica of it that still belongs to the universe holds the leader's
+    /// log to its end, without doubt.
+    pub(crate) fn are_replicas_equal(&self) -> bool {
+        let members = self.machines.values().filter(|machine| !machine.is_foreign());
+        let processes: Option<Vec<_>> = members.map(|machine| machine.process.as_ref()).collect();
+        let Some(processes) = processes else { return false };
+        let mut ends: BTreeMap<CohortId, BTreeSet<Lsn>> = BTreeMap::new();
+        let mut leaders: BTreeMap<CohortId, usize> = BTreeMap::new();
+        let mut missing: BTreeSet<(CohortId, NodeId)> = BTreeSet::new();
+        let replicas = || processes.iter().flat_map(|process| process.node.replicas());
+        for (cohort, replica, _) in replicas() {
+            if replica.doubtful() || replica.forced() < replica.last().sequence {
+                return false;
+            }
+            ends.entry(cohort).or_default().insert(replica.last());
+            *leaders.entry(cohort).or_default() += usize::from(replica.leads());
+            missing.extend(replica.config().peers().map(|peer| (cohort, peer)));
+        }
+        for (cohort, replica, _) in replicas() {
+            missing.remove(&(cohort, replica.me().node));
+        }
+        missing.iter().all(|(_, node)| self.machines[node].is_foreign())
+            && ends.values().all(|ends| ends.len() == 1)
+            && leaders.values().all(|count| *count == 1)
+    }
+
     pub(crate) fn why_stuck(&self) -> String {
         let mut lines = vec![self.clients.waiting_for()];
         for (id, machine) in &self.machines {
@@ -115,7 +141,7 @@ impl World {
                 lines.push(format!("node {id} is down"));
                 continue;
             };
-            for (cohort, replica, _) in process.node.replicas().take(2) {
+            for (cohort, replica, _) in process.node.replicas() {
                 lines.push(format!(
                     "node {id}, cohort {cohort}: leader {:?}, promised {}, last {}, committed {}, doubtful {}, {:?}",
                     replica.leader(),

@@ -163,7 +163,7 @@ impl World {
     /// The disk is replaced by an empty one under the old name; the node is not one of the universe any more.
     fn blank(&mut self) {
         let id = self.rotten_node();
-        if self.machines.get(&id).is_none_or(|machine| machine.retired) || self.options.faults.rot > 0 {
+        if self.options.faults.rot > 0 {
             return;
         }
         self.end(id, true);

@@ -39,13 +39,13 @@ pub(crate) struct Machine {
     pub(crate) clocks: Clocks,
     pub(crate) generation: Generation,
     pub(crate) process: Option<Process>,
-    /// The process stands still until it is resumed; what arrives meanwhile waits.
+    /// The process stands still until it is resumed; what arrives meanwhile waits, with the clocks as of its arrival.
     pub(crate) paused: bool,
-    pub(crate) held: Vec<Happening>,
-    /// The clocks as they were read before a standstill: what came in meanwhile may be handled as of then.
+    held: Vec<(Now, Happening)>,
+    /// The clocks as they were read before a standstill that struck between the reading and the step.
     stale: Option<Now>,
-    /// It is not to be started again in this run.
-    pub(crate) retired: bool,
+    /// What was held is handled as of its arrival: the driver had read the clocks then, and no earlier (guarantee 2).
+    goes_by_arrival: bool,
     last_counters: node::Counters,
 }
 
@@ -94,7 +94,12 @@ fn store_config(options: &Options) -> Config {
 }
 
 fn members(nodes: u32) -> Vec<Member> {
-    (1..=nodes).map(|node| Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 17) }).collect()
+    (1..=nodes).map(|node| Member { node: NodeId(node), incarnation: incarnation(node) }).collect()
+}
+
+/// What a node's disk is numbered with at first.
+fn incarnation(node: u32) -> Incarnation {
+    Incarnation(u64::from(node) * 17)
 }
 
 fn node_config(options: &Options, seed: u64) -> NodeConfig {
@@ -129,7 +134,7 @@ impl Machine {
             paused: false,
             held: Vec::new(),
             stale: None,
-            retired: false,
+            goes_by_arrival: false,
             last_counters: node::Counters::default(),
         }
     }
@@ -144,6 +149,15 @@ impl Machine {
         store::format(&self.disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
     }
 
+    /// Whether its disk is not the one that the universe was made with.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.member.incarnation != incarnation(self.member.node.0)
+    }
+
+    fn hold(&mut self, now: TrueTime, happening: Happening) {
+        self.held.push((self.clocks.now(now), happening));
+    }
+
     fn is_live(&self, generation: Generation) -> bool {
         self.process.is_some() && self.generation == generation
     }
@@ -153,7 +167,7 @@ impl World {
     /// Starts the process of a machine, if it has none.
     pub(crate) fn start(&mut self, id: NodeId) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
-        if machine.process.is_some() || machine.retired {
+        if machine.process.is_some() {
             return;
         }
         machine.generation += 1;
@@ -235,7 +249,7 @@ impl World {
                 return;
             }
             if machine.paused && !matches!(happening, Happening::Resume { .. }) {
-                machine.held.push(happening);
+                machine.hold(self.now, happening);
                 return;
             }
         }
@@ -276,7 +290,7 @@ impl World {
         let id = envelope.to;
         let Some(machine) = self.machines.get_mut(&id) else { return };
         if machine.paused {
-            machine.held.push(Happening::Deliver(Box::new(envelope)));
+            machine.hold(self.now, Happening::Deliver(Box::new(envelope)));
             return;
         }
         let Some(process) = machine.process.as_mut() else { return };
@@ -338,11 +352,8 @@ impl World {
             return;
         }
         machine.paused = true;
-        // A driver may read the clocks, stand still, and only then gather what has come in: the machine can't tell.
-        let read_before = machine.clocks.now(self.now);
         machine.clocks.suspended(span);
-        let goes_by_them = self.random.below(2) == 0;
-        machine.stale = goes_by_them.then_some(read_before);
+        machine.goes_by_arrival = self.random.below(2) == 0;
         let generation = machine.generation;
         self.queue.put(self.now + span, Happening::Resume { node: id, generation });
     }
@@ -351,12 +362,16 @@ impl World {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         machine.paused = false;
         let held = std::mem::take(&mut machine.held);
+        let goes_by_arrival = machine.goes_by_arrival;
         let stalled = machine.process.as_mut().map(|process| std::mem::take(&mut process.stalled)).unwrap_or_default();
         self.carry_out(id, stalled);
-        for happening in held {
+        for (arrived, happening) in held {
+            if let Some(machine) = self.machines.get_mut(&id) {
+                machine.stale = goes_by_arrival.then_some(arrived);
+            }
             self.happen(happening);
         }
-        if let Some(machine) = self.machines.get_mut(&id).filter(|machine| !machine.paused) {
+        if let Some(machine) = self.machines.get_mut(&id) {
             machine.stale = None;
         }
     }

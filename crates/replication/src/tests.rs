@@ -1,0 +1,188 @@
+//! Scenes that once went wrong, played message by message. That everything holds in every order is the business of the
+//! search and the simulator; these say which orders it was.
+
+use base::{CohortId, Duration, Incarnation, Member, Monotonic, NodeId, Now, Timestamp};
+use bytes::Bytes;
+
+use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Start, Timing, WriteId};
+
+/// Three replicas whose disks force at once, and the messages under way between them.
+struct Scene {
+    now: Now,
+    replicas: Vec<(Cohort, Outbox)>,
+    /// From, to, what, in the order of sending.
+    under_way: Vec<(NodeId, NodeId, Message)>,
+    /// What the leaders asked to be read from the log.
+    log_reads: Vec<(NodeId, base::Sequence)>,
+}
+
+fn node(index: usize) -> NodeId {
+    NodeId(u32::try_from(index).unwrap_or(0) + 1)
+}
+
+impl Scene {
+    fn new(limits: Limits) -> Self {
+        let members: Vec<Member> =
+            (0..3).map(|index| Member { node: node(index), incarnation: Incarnation(1) }).collect();
+        let timing = Timing { election_jitter: Duration::ZERO, ..Timing::default() };
+        let start = |me: Member| {
+            let config = Config { cohort: CohortId(1), me, members: members.clone(), timing, limits, seed: 1 };
+            let mut out = Outbox::default();
+            (Cohort::start(config, Start::default(), Now::default(), &mut out), out)
+        };
+        let replicas = members.iter().map(|me| start(*me)).collect();
+        // The grace after a start is over.
+        let now = Now { monotonic: Monotonic(0) + Duration::from_millis(1_000), wall: Timestamp(1) };
+        Self { now, replicas, under_way: Vec::new(), log_reads: Vec::new() }
+    }
+
+    fn wait(&mut self, span: Duration) {
+        self.now.monotonic = self.now.monotonic + span;
+    }
+
+    /// Lets a replica do something, and its disk force what that wants forced.
+    fn at(&mut self, index: usize, act: impl FnOnce(&mut Cohort, Now, &mut Outbox)) {
+        let (cohort, out) = &mut self.replicas[index];
+        act(cohort, self.now, out);
+        loop {
+            let (mut appended, manifest) = (None, out.take_manifest());
+            for output in out.take() {
+                match output {
+                    Output::Append { write, .. } => appended = Some(write),
+                    Output::Send { to, message, .. } => self.under_way.push((node(index), to, message)),
+                    Output::ReadLog { peer, from } => self.log_reads.push((peer, from)),
+                    _ => {}
+                }
+            }
+            if appended.is_none() && manifest.is_none() {
+                break;
+            }
+            cohort.log_forced(appended.unwrap_or(WriteId(0)), self.now, out);
+            cohort.manifest_forced(manifest.unwrap_or(ManifestId(0)), self.now, out);
+        }
+        cohort.invariants();
+    }
+
+    /// Takes the messages under way that a filter picks, and delivers them in their order.
+    fn deliver(&mut self, picks: impl Fn(NodeId, NodeId, &Message) -> bool) {
+        let (picked, left) = std::mem::take(&mut self.under_way)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(from, to, message)| picks(*from, *to, message));
+        self.under_way = left;
+        for (from, to, message) in picked {
+            self.at(to.0 as usize - 1, |cohort, now, out| cohort.message(from, message, now, out));
+        }
+    }
+
+    /// Delivers everything, until nothing more is said.
+    fn deliver_all(&mut self) {
+        while !self.under_way.is_empty() {
+            self.deliver(|_, _, _| true);
+        }
+    }
+
+    fn propose(&mut self, index: usize) {
+        self.at(index, |cohort, now, out| {
+            cohort.propose(Bytes::from_static(b"x"), now, out).expect("it leads");
+            cohort.settle(now, out);
+        });
+    }
+
+    fn heartbeat(&mut self, index: usize) {
+        self.wait(Timing::default().heartbeat);
+        self.at(index, Cohort::timer);
+    }
+}
+
+#[test]
+fn who_stood_for_the_same_epoch_follows_its_winner() {
+    let mut scene = Scene::new(Limits::default());
+    for candidate in [0, 1] {
+        scene.at(candidate, |cohort, now, out| cohort.campaign(now, out));
+    }
+    let third = node(2);
+    scene.deliver(|from, to, _| from == node(0) && to == third);
+    scene.deliver(|from, to, _| from == third && to == node(0));
+    assert!(scene.replicas[0].0.leads());
+    assert_eq!(scene.replicas[1].0.promised().epoch, scene.replicas[0].0.promised().epoch);
+
+    scene.propose(0);
+    scene.deliver_all();
+    scene.heartbeat(0);
+    scene.deliver_all();
+    for (replica, _) in &scene.replicas {
+        assert_eq!((replica.leader(), replica.committed().0), (Some(node(0)), 2), "{replica:?}");
+    }
+}
+
+#[test]
+fn a_candidate_that_cannot_win_any_more_stands_again_at_once() {
+    let mut scene = Scene::new(Limits::default());
+    for candidate in 0..3 {
+        scene.at(candidate, |cohort, now, out| cohort.campaign(now, out));
+    }
+    scene.deliver_all();
+    for (replica, _) in &scene.replicas {
+        assert!(replica.next_timer() <= scene.now.monotonic, "not when its patience ends");
+    }
+}
+
+#[test]
+fn a_follower_that_acknowledges_while_the_log_is_read_for_it_is_served_on() {
+    let mut scene = Scene::new(Limits { memory_log_bytes: 0, ..Limits::default() });
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    for _ in 0..3 {
+        scene.propose(0);
+        scene.deliver(|_, to, _| to != node(2));
+        scene.deliver(|from, _, _| from == node(1));
+    }
+    let late = std::mem::take(&mut scene.under_way);
+    scene.at(0, |cohort, _, _| cohort.peer_restarted(node(2)));
+    scene.heartbeat(0);
+    scene.deliver(|_, _, _| true);
+    scene.deliver(|from, _, _| from == node(2));
+    assert!(!scene.log_reads.is_empty(), "what it lacks is in memory no more");
+    let (peer, from) = scene.log_reads.remove(0);
+
+    // What was sent before arrives after all, and is acknowledged before the log is read.
+    scene.under_way.extend(late);
+    scene.deliver(|_, to, _| to == node(2));
+    scene.deliver(|from, _, _| from == node(2));
+    scene.at(0, |cohort, now, out| cohort.log_read(peer, from, None, now, out));
+    scene.propose(0);
+    for _ in 0..3 {
+        scene.heartbeat(0);
+        scene.deliver_all();
+    }
+    let last = scene.replicas[0].0.last();
+    assert_eq!((scene.replicas[2].0.last(), scene.replicas[2].0.committed()), (last, last.sequence));
+}
+
+/// What arrives out of order makes a leader go back once, not once for each answer.
+#[test]
+fn answers_to_what_was_sent_before_a_probe_send_nothing_anew() {
+    let mut scene = Scene::new(Limits { propose_bytes: 1, ..Limits::default() });
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    for _ in 0..20 {
+        scene.wait(Duration::from_millis(1));
+        scene.propose(0);
+    }
+    // The first is lost on its way to the third. Of what that answers to those that follow, all but one answer come late.
+    let lost = scene.under_way.iter().position(|(_, to, _)| *to == node(2)).expect("it was sent");
+    scene.under_way.remove(lost);
+    scene.wait(Duration::from_millis(1));
+    scene.deliver(|_, _, _| true);
+    let first = scene.under_way.iter().position(|(from, _, _)| *from == node(2)).expect("it answered");
+    let first = scene.under_way.remove(first);
+    let late = std::mem::replace(&mut scene.under_way, vec![first]);
+    scene.deliver_all();
+    assert_eq!(scene.replicas[2].0.last(), scene.replicas[0].0.last());
+
+    scene.wait(Duration::from_millis(1));
+    scene.under_way = late;
+    scene.deliver(|_, _, _| true);
+    assert_eq!(scene.under_way, []);
+    assert!(scene.replicas[0].0.catch_ups().all(|(_, how)| how == CatchUp::Stream));
+}
