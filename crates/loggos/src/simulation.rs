@@ -210,6 +210,9 @@ fn searched(report: &Report) -> ExitCode {
         report.elapsed.as_secs_f64(),
         if report.exhausted { "exhausted" } else { "not exhausted" }
     );
+    for (what, times) in &report.reached {
+        say!("{times:>12} {what}");
+    }
     let Some(violation) = &report.violation else { return ExitCode::SUCCESS };
     eprintln!("violation: {}", violation.what);
     violation.trace.iter().for_each(|event| eprintln!("  {event}"));

@@ -2,24 +2,26 @@
 //! 10 and 16).
 
 use base::{CohortId, Lsn, Member, Now, Timestamp};
+use bytes::Bytes;
 use store::manifest::CheckpointRef;
-use tablets::{CatalogueCommand, Command, State};
+use tablets::request::SessionId;
+use tablets::{CatalogueCommand, Command, State, Tablet};
 
 use crate::contract::{Action, CheckpointSource};
 use crate::node::{Node, newer};
 
 impl Node {
-    /// Begins the checkpoints that are due: of cohorts whose newest is so far back that it keeps much of the log. A
-    /// checkpoint holds only entries that our own log has forced (guarantee 3).
+    /// Begins the checkpoints that are due: of cohorts whose newest is so far back that it keeps much of the log.
     pub(crate) fn begin_checkpoints(&mut self) {
         let appended = self.outgoing.appended_bytes;
         for (id, replica) in &mut self.replicas {
             let due = self.config.checkpoint_log_bytes.max(replica.state.approximate_bytes() as u64 / 4);
-            if replica.writing.is_some() || replica.arrived.is_some() || appended - replica.checkpoint_mark < due {
+            let busy = replica.writing.is_some() || replica.written.is_some() || replica.arrived.is_some();
+            if busy || appended - replica.checkpoint_mark < due {
                 continue;
             }
             let lsn = replica.state.last_applied();
-            if replica.cohort.applied() > replica.cohort.forced() || !newer(lsn, replica.checkpoint.map(|at| at.lsn)) {
+            if !newer(lsn, replica.checkpoint.map(|at| at.lsn)) {
                 continue;
             }
             let timestamp = replica.state.last_timestamp();
@@ -42,10 +44,20 @@ impl Node {
             return self.install(id, CheckpointRef { lsn, timestamp, bytes }, now);
         }
         let Some((_, timestamp)) = replica.writing.take_if(|(writing, _)| *writing == lsn) else { return };
-        if newer(lsn, replica.checkpoint.map(|at| at.lsn)) {
-            replica.checkpoint = Some(CheckpointRef { lsn, timestamp, bytes });
-            self.manifest_for = Some(id);
-            self.outgoing.outbox.change_manifest();
+        replica.written = Some(CheckpointRef { lsn, timestamp, bytes });
+    }
+
+    /// Has the manifest name the checkpoints that our own log is forced through, and no other: a majority may have
+    /// committed, and we applied, what our own disk doesn't hold yet (guarantee 3).
+    pub(crate) fn name_checkpoints(&mut self) {
+        for (id, replica) in &mut self.replicas {
+            let forced = replica.cohort.forced();
+            let Some(written) = replica.written.take_if(|written| written.lsn.sequence <= forced) else { continue };
+            if newer(written.lsn, replica.checkpoint.map(|at| at.lsn)) {
+                replica.checkpoint = Some(written);
+                self.manifest_for = Some(*id);
+                self.outgoing.outbox.change_manifest();
+            }
         }
     }
 
@@ -64,6 +76,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(arrived) = replica.arrived.take() else { return };
         let arrived = *arrived;
+        replica.last_change = arrived.state.last_timestamp();
         replica.state = arrived.state;
         replica.checkpoint_mark = self.outgoing.appended_bytes;
         self.reply_installed(id, arrived.from, lsn);
@@ -82,7 +95,7 @@ impl Node {
             .map(|(id, _)| *id)
             .collect();
         for id in due {
-            let commands = self.chores(id);
+            let commands = self.chores(id, now);
             let Some(replica) = self.replicas.get_mut(&id) else { continue };
             replica.housekeeping_at = now.monotonic + self.config.housekeeping;
             for payload in commands {
@@ -92,8 +105,8 @@ impl Node {
         }
     }
 
-    fn chores(&mut self, id: CohortId) -> Vec<bytes::Bytes> {
-        let Some(replica) = self.replicas.get(&id) else { return Vec::new() };
+    fn chores(&mut self, id: CohortId, now: Now) -> Vec<Bytes> {
+        let Some(replica) = self.replicas.get_mut(&id) else { return Vec::new() };
         match &replica.state {
             State::Catalogue(catalogue) if catalogue.nodes().next().is_none() => {
                 let nodes = self.config.addresses.iter().map(node_record).collect();
@@ -101,27 +114,33 @@ impl Node {
             }
             State::Catalogue(_) => Vec::new(),
             State::Tablet(tablet) => {
-                let before = |span: base::Duration| {
-                    let span = i64::try_from(span.0).unwrap_or(i64::MAX);
-                    Timestamp(tablet.last_timestamp().0.saturating_sub(span))
-                };
-                let mut commands = Vec::new();
-                let sessions = tablet.sessions_unused_since(before(self.config.session_lifetime));
-                if !sessions.is_empty() {
-                    self.counters.sessions_expired += sessions.len() as u64;
-                    commands.push(Command::ExpireSessions { sessions }.encode());
-                }
-                let watermark = before(self.config.retention);
-                let step = i64::try_from(self.config.housekeeping.0).unwrap_or(i64::MAX);
-                if watermark.0 > tablet.watermark().0.saturating_add(step) {
-                    commands.push(Command::Watermark(watermark).encode());
-                }
-                commands
+                let (retention, lifetime) = (self.config.retention, self.config.session_lifetime);
+                replica.moments.note(replica.last_change, now.monotonic, retention.max(lifetime));
+                let unused = replica.moments.before(lifetime, now.monotonic).map(|moment| expiry(tablet, moment));
+                let watermark = replica.moments.before(retention, now.monotonic).and_then(|at| watermark(tablet, at));
+                let unused = unused.unwrap_or_default();
+                self.counters.sessions_expired += unused.len() as u64;
+                let expiry = (!unused.is_empty()).then_some(Command::ExpireSessions { sessions: unused });
+                expiry.into_iter().chain(watermark).map(|command| command.encode()).collect()
             }
         }
     }
 }
 
+/// Sessions that were not used after that moment.
+fn expiry(tablet: &Tablet, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
+    tablet.sessions_unused_since(Timestamp(moment.0.saturating_add(1)))
+}
+
+/// The watermark that lets go of what was old at that moment. None if it is there already: a table that nobody writes to
+/// must not keep three logs growing.
+fn watermark(tablet: &Tablet, moment: Timestamp) -> Option<Command> {
+    (moment > tablet.watermark()).then_some(Command::Watermark(moment))
+}
+
 fn node_record((member, peer, grpc): &(Member, String, String)) -> tablets::NodeRecord {
     tablets::NodeRecord { member: *member, peer: peer.clone(), grpc: grpc.clone() }
 }
+
+#[cfg(test)]
+mod tests;

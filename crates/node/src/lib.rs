@@ -12,12 +12,15 @@ mod checkpoints;
 mod config;
 pub mod contract;
 pub mod message;
+mod moments;
 mod node;
 mod pending;
 mod recovery;
 mod replica;
 mod requests;
 mod status;
+#[cfg(test)]
+mod testing;
 mod transfer;
 
 pub use config::NodeConfig;

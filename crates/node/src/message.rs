@@ -61,8 +61,8 @@ pub enum Message {
         timestamp: Timestamp,
         /// The part's number, from 0.
         index: u32,
-        /// How many parts there are.
-        count: u32,
+        /// Whether it is the last.
+        last: bool,
         /// The part.
         bytes: Bytes,
     },
@@ -106,14 +106,14 @@ impl Message {
                 out.u32(cohort.0);
                 out.u32(leader.map_or(0, |node| node.0));
             }
-            Self::StateChunk { cohort, epoch, lsn, timestamp, index, count, bytes } => {
+            Self::StateChunk { cohort, epoch, lsn, timestamp, index, last, bytes } => {
                 out.u8(5);
                 out.u32(cohort.0);
                 out.u64(epoch.0);
                 out.lsn(*lsn);
                 out.i64(timestamp.0);
                 out.u32(*index);
-                out.u32(*count);
+                out.bool(*last);
                 out.bytes(bytes);
             }
             Self::StateReply { cohort, lsn, received, installed } => {
@@ -153,7 +153,7 @@ impl Message {
                 lsn: input.lsn()?,
                 timestamp: Timestamp(input.i64()?),
                 index: input.u32()?,
-                count: input.u32()?,
+                last: input.bool()?,
                 bytes: input.bytes()?,
             },
             6 => Self::StateReply {

@@ -59,6 +59,8 @@ pub struct Node {
 pub(crate) struct Peer {
     pub(crate) boot: Boot,
     pub(crate) heard_at: Option<Monotonic>,
+    /// It left a forwarded request without an answer in time, and was not heard of since.
+    pub(crate) silent: bool,
 }
 
 /// A read of the log that is under way for a follower.
@@ -142,7 +144,7 @@ impl Node {
             Event::PeerStarted { from, boot } => self.heard(from, boot, now),
             Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
             Event::AnswerExpired { answer } => self.answer_expired(answer),
-            Event::LogForced { through } => self.each_cohort(now, |cohort, out| cohort.log_forced(through, now, out)),
+            Event::LogForced { through } => self.each_cohort(now, |cohort, out| cohort.log_forced(through, out)),
             Event::ManifestForced { through } => {
                 self.each_cohort(now, |cohort, out| cohort.manifest_forced(through, now, out));
             }
@@ -164,6 +166,7 @@ impl Node {
                 self.retry(now);
             }
             self.each_cohort(now, |cohort, out| cohort.settle(now, out));
+            self.name_checkpoints();
             self.begin_checkpoints();
             self.finish_stop(now);
             self.set_timer();
@@ -265,6 +268,9 @@ impl Node {
         if entry.payload.is_empty() {
             self.retry_now = true;
         }
+        if applied.outcome.is_some() {
+            replica.last_change = entry.timestamp;
+        }
         if let (Some((_, pending)), Some(outcome)) = (waiter, applied.outcome) {
             self.complete(pending, outcome, None);
         }
@@ -282,6 +288,7 @@ impl Node {
     fn lead_lost(&mut self, id: CohortId) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         self.retry_now = true;
+        replica.moments.clear();
         for (_, (_, pending)) in std::mem::take(&mut replica.proposed) {
             let failure = if planted(Bug::LostLeadMeansFailed) {
                 Failure::Unavailable("this node leads no more".to_owned())
@@ -291,6 +298,8 @@ impl Node {
             self.complete(pending, Err(failure), None);
         }
         self.transfers.forget_cohort(id);
+        // What is read now was planned from a log that may be cut before the next reign.
+        self.reads.retain(|_, reading| reading.cohort != id);
     }
 
     fn message(&mut self, from: NodeId, boot: Boot, message: Message, now: Now) {
@@ -308,9 +317,9 @@ impl Node {
             }
             Message::Answer { request, outcome } => self.answered(from, request, outcome),
             Message::NotLeader { request, cohort, leader } => self.not_leader(from, request, cohort, leader),
-            Message::StateChunk { cohort, epoch, lsn, timestamp, index, count, bytes } => {
-                let part = crate::transfer::Part { epoch, lsn, timestamp, index, count, bytes };
-                self.chunk_received(from, cohort, part);
+            Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, bytes } => {
+                let part = crate::transfer::Part { epoch, lsn, timestamp, index, last, bytes };
+                self.chunk_received(from, cohort, &part);
             }
             Message::StateReply { cohort, lsn, received, installed } => {
                 self.chunk_acknowledged(from, cohort, lsn, received, installed, now);
@@ -327,6 +336,7 @@ impl Node {
     fn heard(&mut self, from: NodeId, boot: Boot, now: Now) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.heard_at = Some(now.monotonic);
+        peer.silent = false;
         if boot <= peer.boot {
             return;
         }
@@ -343,6 +353,9 @@ impl Node {
         while let Some(id) = self.pendings.overdue(now.monotonic) {
             self.overdue(id);
         }
+        while let Some(id) = self.pendings.take_unanswered(now.monotonic) {
+            self.forward_unanswered(id);
+        }
         self.each_cohort(now, |cohort, out| cohort.timer(now, out));
         self.resend_transfers(now);
         self.housekeeping(now);
@@ -353,8 +366,9 @@ impl Node {
         let housekeeping =
             self.replicas.values().filter(|replica| replica.cohort.leads()).map(|replica| replica.housekeeping_at);
         let retry = self.pendings.any_waits().then_some(self.retry_at);
-        let others = [self.pendings.first_deadline(), self.transfers.next_timer(), retry, self.stopping];
-        let next = cohorts.chain(housekeeping).chain(others.into_iter().flatten()).min().unwrap_or(Monotonic::NEVER);
+        let pendings = [self.pendings.first_deadline(), self.pendings.first_overdue(), retry];
+        let others = pendings.into_iter().chain([self.transfers.next_timer(), self.stopping]);
+        let next = cohorts.chain(housekeeping).chain(others.flatten()).min().unwrap_or(Monotonic::NEVER);
         if next != self.timer_at {
             self.timer_at = next;
             self.actions.push(Action::SetTimer { at: next });

@@ -51,6 +51,40 @@ pub(crate) struct Pending {
     pub(crate) target: Target,
     pub(crate) query: Query,
     pub(crate) place: Place,
+    /// How many nodes were asked so far.
+    asked: u32,
+    /// How many of them may have taken it and never answered.
+    unanswered: u32,
+    /// When an answer that it waits for is overdue.
+    overdue_at: Option<Monotonic>,
+}
+
+impl Pending {
+    pub(crate) fn new(origin: Origin, deadline: Monotonic, target: Target, query: Query) -> Self {
+        let place = Place::Waiting;
+        Self { origin, deadline, target, query, place, asked: 0, unanswered: 0, overdue_at: None }
+    }
+
+    /// How many nodes were asked so far.
+    pub(crate) fn asked(&self) -> u32 {
+        self.asked
+    }
+
+    /// How many of them may have taken it and never answered.
+    pub(crate) fn unanswered(&self) -> u32 {
+        self.unanswered
+    }
+
+    /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
+    /// write with a session's stamp is executed once at most (guarantee 10).
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.query.reads() || self.query.write().is_some_and(|write| write.stamp.is_some())
+    }
+
+    /// Whether a node that never answered may have written it, or may yet.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.unanswered > 0 && !self.query.reads()
+    }
 }
 
 /// All of them, by number and by deadline.
@@ -60,6 +94,8 @@ pub(crate) struct Pendings {
     by_id: BTreeMap<PendingId, Pending>,
     deadlines: BTreeSet<(Monotonic, PendingId)>,
     asked: BTreeMap<u64, PendingId>,
+    /// Those that were forwarded, by the moment at which the answer is overdue.
+    forwarded: BTreeSet<(Monotonic, PendingId)>,
     waiting: BTreeSet<PendingId>,
 }
 
@@ -89,6 +125,9 @@ impl Pendings {
         if let Place::Forwarded(_, number) = pending.place {
             self.asked.remove(&number);
         }
+        if let Some(at) = pending.overdue_at {
+            self.forwarded.remove(&(at, id));
+        }
         Some(pending)
     }
 
@@ -100,12 +139,48 @@ impl Pendings {
             if let Place::Forwarded(_, number) = place {
                 self.asked.insert(number, id);
             }
+            if let Some(at) = pending.overdue_at.take() {
+                self.forwarded.remove(&(at, id));
+            }
             pending.place = place;
             if place == Place::Waiting {
                 self.waiting.insert(id);
             } else {
                 self.waiting.remove(&id);
             }
+        }
+    }
+
+    /// A node is being asked; its answer is overdue at that moment.
+    pub(crate) fn forward(&mut self, id: PendingId, node: NodeId, number: u64, overdue_at: Monotonic) {
+        self.place(id, Place::Forwarded(node, number));
+        if let Some(pending) = self.by_id.get_mut(&id) {
+            pending.asked += 1;
+            pending.overdue_at = Some(overdue_at);
+            self.forwarded.insert((overdue_at, id));
+        }
+    }
+
+    /// Takes one whose answer is overdue. It is told once of each asking.
+    pub(crate) fn take_unanswered(&mut self, now: Monotonic) -> Option<PendingId> {
+        let first = *self.forwarded.first().filter(|(at, _)| *at <= now)?;
+        self.forwarded.remove(&first);
+        let (_, id) = first;
+        if let Some(pending) = self.by_id.get_mut(&id) {
+            pending.overdue_at = None;
+        }
+        Some(id)
+    }
+
+    pub(crate) fn first_overdue(&self) -> Option<Monotonic> {
+        self.forwarded.first().map(|(at, _)| *at)
+    }
+
+    /// It is to be asked again, though the node that was asked last may have taken it.
+    pub(crate) fn ask_again(&mut self, id: PendingId) {
+        self.place(id, Place::Waiting);
+        if let Some(pending) = self.by_id.get_mut(&id) {
+            pending.unanswered += 1;
         }
     }
 
@@ -136,7 +211,7 @@ impl Pendings {
     }
 
     /// Those that were forwarded to a node for a cohort.
-    pub(crate) fn forwarded(&self, chosen: impl Fn(CohortId, NodeId) -> bool) -> Vec<PendingId> {
+    pub(crate) fn forwarded_to(&self, chosen: impl Fn(CohortId, NodeId) -> bool) -> Vec<PendingId> {
         let is_chosen = |pending: &Pending| match (&pending.target, pending.place) {
             (Target::Cohort(cohort), Place::Forwarded(node, _)) => chosen(*cohort, node),
             _ => false,

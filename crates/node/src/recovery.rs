@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Lsn, Member, Now, Timestamp};
+use base::{CohortId, Lsn, Member, Now, Record, Timestamp};
 use replication::{Cohort, Replay, Start};
 use store::Recovered;
 use tablets::State;
@@ -49,6 +49,7 @@ impl Node {
         }
         let mut node = Self::empty(config, me, recovered.boot, members.clone(), recovered.doubt_unknown);
         node.dormant = dormant;
+        node.outgoing.appended_bytes = recovered.records.iter().map(|record| record.size() as u64).sum();
         node.start_replica(CohortId::CATALOGUE, String::new(), members, now)?;
         node.start_tables(now)?;
         node.settle(now, actions);
@@ -73,13 +74,17 @@ impl Node {
     }
 
     fn start_replica(&mut self, id: CohortId, table: String, members: Vec<Member>, now: Now) -> Result<(), StartError> {
-        let fresh = Dormant { start: Start { doubtful: self.doubt_unknown, ..Start::default() }, ..Dormant::default() };
-        let Dormant { manifest, start, chunks } = self.dormant.remove(&id).unwrap_or(fresh);
+        let Dormant { manifest, start, chunks, checkpoint_mark } =
+            self.dormant.remove(&id).unwrap_or_else(|| Dormant {
+                start: Start { doubtful: self.doubt_unknown, ..Start::default() },
+                checkpoint_mark: self.outgoing.appended_bytes,
+                ..Dormant::default()
+            });
         let state = load(id, &chunks)?;
         let config = cohort_config(&self.config, id, self.me, members);
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
         let mut replica = Replica::new(cohort, state, table, manifest.checkpoint);
-        replica.checkpoint_mark = self.outgoing.appended_bytes;
+        replica.checkpoint_mark = checkpoint_mark;
         self.replicas.insert(id, replica);
         self.drain(id, now);
         Ok(())
@@ -96,16 +101,29 @@ fn load(id: CohortId, chunks: &[bytes::Bytes]) -> Result<State, StartError> {
 /// Gives every cohort what the disk held of it.
 fn sort_out(recovered: &Recovered) -> BTreeMap<CohortId, Dormant> {
     let mut replays: BTreeMap<CohortId, Replay> = BTreeMap::new();
+    let mut marks: BTreeMap<CohortId, u64> = BTreeMap::new();
+    let mut bytes = 0;
     for record in &recovered.records {
         replays.entry(record.cohort).or_default().record(record.body.clone());
+        if is_past_checkpoint(recovered, record) {
+            marks.entry(record.cohort).or_insert(bytes);
+        }
+        bytes += record.size() as u64;
     }
     for cohort in recovered.cohorts.keys() {
         replays.entry(*cohort).or_default();
     }
-    replays.into_iter().map(|(cohort, replay)| (cohort, dormant(recovered, cohort, replay))).collect()
+    let mark = |cohort| marks.get(&cohort).copied().unwrap_or(bytes);
+    replays.into_iter().map(|(cohort, replay)| (cohort, dormant(recovered, cohort, replay, mark(cohort)))).collect()
 }
 
-fn dormant(recovered: &Recovered, cohort: CohortId, replay: Replay) -> Dormant {
+/// Whether the log must keep the record, as its cohort's checkpoint doesn't hold it.
+fn is_past_checkpoint(recovered: &Recovered, record: &Record) -> bool {
+    let checkpoint = recovered.cohorts.get(&record.cohort).and_then(|cohort| cohort.checkpoint);
+    checkpoint.is_none_or(|checkpoint| record.sequence() > checkpoint.lsn.sequence)
+}
+
+fn dormant(recovered: &Recovered, cohort: CohortId, replay: Replay, checkpoint_mark: u64) -> Dormant {
     let known = recovered.cohorts.get(&cohort).copied();
     let manifest = known.unwrap_or_default();
     let doubtful = known.map_or(recovered.doubt_unknown, |known| known.doubtful);
@@ -116,5 +134,8 @@ fn dormant(recovered: &Recovered, cohort: CohortId, replay: Replay) -> Dormant {
     }
     let start = Start { promised: manifest.promised, checkpoint, log, doubtful };
     let chunks = recovered.checkpoints.get(&cohort).cloned().unwrap_or_default();
-    Dormant { manifest, start, chunks }
+    Dormant { manifest, start, chunks, checkpoint_mark }
 }
+
+#[cfg(test)]
+mod tests;

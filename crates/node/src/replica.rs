@@ -6,10 +6,12 @@ use base::{CohortId, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
 use replication::{Cohort, Config, Outbox, Start};
 use store::manifest::{CheckpointRef, CohortManifest};
-use tablets::State;
+use tablets::{Loader, State};
 
 use crate::config::NodeConfig;
+use crate::moments::Moments;
 use crate::pending::PendingId;
+use crate::transfer::Part;
 
 /// A cohort's protocol and state on this node.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub(crate) struct Replica {
     pub(crate) checkpoint: Option<CheckpointRef>,
     /// The checkpoint that is being written, and its last entry's timestamp.
     pub(crate) writing: Option<(Lsn, Timestamp)>,
+    /// A checkpoint that is on disk, for the manifest to name once our own log is forced through it.
+    pub(crate) written: Option<CheckpointRef>,
     /// How much the whole node had appended when the last checkpoint was taken.
     pub(crate) checkpoint_mark: u64,
     /// A whole state that is arriving.
@@ -33,16 +37,22 @@ pub(crate) struct Replica {
     /// The leader that requests were last routed by.
     pub(crate) leader_seen: Option<NodeId>,
     pub(crate) housekeeping_at: Monotonic,
+    /// The timestamp of the last entry applied that a client asked for.
+    pub(crate) last_change: Timestamp,
+    /// While we lead: when `last_change` was what.
+    pub(crate) moments: Moments,
 }
 
 /// A whole state of which some parts are here.
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming {
-    pub(crate) from: NodeId,
-    pub(crate) lsn: Lsn,
-    pub(crate) timestamp: Timestamp,
-    pub(crate) count: u32,
-    pub(crate) chunks: Vec<Bytes>,
+    from: NodeId,
+    lsn: Lsn,
+    timestamp: Timestamp,
+    /// Parts received, in order.
+    parts: u32,
+    /// What they have come to.
+    loader: Loader,
 }
 
 /// A whole state that is here.
@@ -51,7 +61,9 @@ pub(crate) struct Arrived {
     pub(crate) from: NodeId,
     pub(crate) lsn: Lsn,
     pub(crate) timestamp: Timestamp,
+    pub(crate) parts: u32,
     pub(crate) state: State,
+    pub(crate) is_being_written: bool,
 }
 
 /// What the disk held of a cohort that the catalogue hasn't named yet.
@@ -60,10 +72,13 @@ pub(crate) struct Dormant {
     pub(crate) manifest: CohortManifest,
     pub(crate) start: Start,
     pub(crate) chunks: Vec<Bytes>,
+    /// How much the log held before the first record that is not in the checkpoint.
+    pub(crate) checkpoint_mark: u64,
 }
 
 impl Replica {
     pub(crate) fn new(cohort: Cohort, state: State, table: String, checkpoint: Option<CheckpointRef>) -> Self {
+        let last_change = state.last_timestamp();
         Self {
             cohort,
             state,
@@ -71,11 +86,47 @@ impl Replica {
             proposed: BTreeMap::new(),
             checkpoint,
             writing: None,
+            written: None,
             checkpoint_mark: 0,
             incoming: None,
             arrived: None,
             leader_seen: None,
             housekeeping_at: Monotonic(0),
+            last_change,
+            moments: Moments::default(),
+        }
+    }
+
+    /// Takes a part of a whole state, if it is the next; with the last one the state is here. Says how many parts are.
+    pub(crate) fn take_part(&mut self, from: NodeId, part: &Part) -> u32 {
+        let (cohort, lsn, timestamp) = (self.state.cohort(), part.lsn, part.timestamp);
+        let fresh = || Incoming { from, lsn, timestamp, parts: 0, loader: Loader::new(cohort) };
+        let same = self.incoming.take().filter(|incoming| incoming.lsn == lsn && incoming.from == from);
+        let mut incoming = same.unwrap_or_else(fresh);
+        if part.index == incoming.parts {
+            if incoming.loader.push(&part.bytes).is_err() {
+                // The leader will start over.
+                return 0;
+            }
+            incoming.parts += 1;
+            if part.last {
+                return self.arrive(incoming);
+            }
+        }
+        let parts = incoming.parts;
+        self.incoming = Some(incoming);
+        parts
+    }
+
+    fn arrive(&mut self, Incoming { from, lsn, timestamp, parts, loader }: Incoming) -> u32 {
+        match loader.finish() {
+            Ok(state) if state.last_applied() == lsn => {
+                let arrived = Arrived { from, lsn, timestamp, parts, state, is_being_written: false };
+                self.arrived = Some(Box::new(arrived));
+                parts
+            }
+            // What came was another state than the leader said: it will start over.
+            Ok(_) | Err(_) => 0,
         }
     }
 
@@ -99,6 +150,6 @@ pub(crate) fn cohort_config(node: &NodeConfig, cohort: CohortId, me: Member, mem
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outgoing {
     pub(crate) outbox: Outbox,
-    /// Bytes appended to the log by this process.
+    /// Bytes of the log: those that this process found and those it appended.
     pub(crate) appended_bytes: u64,
 }

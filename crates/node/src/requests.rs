@@ -15,6 +15,12 @@ use crate::node::{AT_ONCE, Node, is_under_way};
 use crate::pending::{Origin, Pending, PendingId, Place, Target};
 use crate::replica::Replica;
 
+/// An answer that a forwarded request has waited for so long is overdue: the node that was asked may be gone, or the
+/// request was lost with a connection. Twice as long each time for one request, lest a slow leader be asked ever more.
+const ANSWER_OVERDUE: Duration = Duration::from_millis(500);
+/// How often that is doubled.
+const DOUBLINGS_MAX: u32 = 4;
+
 impl Node {
     pub(crate) fn request(&mut self, id: RequestId, deadline: Monotonic, request: Request, now: Now) {
         let refusal = self.refusal(&request);
@@ -49,7 +55,7 @@ impl Node {
 
     fn begin(&mut self, origin: Origin, deadline: Monotonic, target: Target, query: Query, now: Now) -> PendingId {
         let deadline = deadline.min(now.monotonic + DEADLINE_MAX);
-        let id = self.pendings.insert(Pending { origin, deadline, target, query, place: Place::Waiting });
+        let id = self.pendings.insert(Pending::new(origin, deadline, target, query));
         self.route(id, now);
         id
     }
@@ -96,16 +102,26 @@ impl Node {
             return Some(*told);
         }
         let (_, table) = self.catalogue()?.tables().find(|(_, table)| table.cohort == cohort)?;
-        let index = usize::try_from(id.0).unwrap_or(0) % table.members.len().max(1);
-        table.members.get(index).map(|member| member.node)
+        let members: Vec<NodeId> = table.members.iter().map(|member| member.node).collect();
+        self.member_to_ask(&members, id)
+    }
+
+    /// Another one each time, and one that left a request without an answer only if all have.
+    fn member_to_ask(&self, members: &[NodeId], id: PendingId) -> Option<NodeId> {
+        let asked = self.pendings.get(id).map_or(0, Pending::asked);
+        let turn = usize::try_from(id.0.wrapping_add(u64::from(asked))).unwrap_or(0);
+        let in_turn = || members.iter().cycle().skip(turn % members.len().max(1)).take(members.len());
+        let is_silent = |node: &NodeId| self.peers.get(node).is_some_and(|peer| peer.silent);
+        in_turn().find(|node| !is_silent(node)).or_else(|| in_turn().next()).copied()
     }
 
     fn forward(&mut self, id: PendingId, cohort: CohortId, leader: NodeId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let patience = pending.deadline.since(now.monotonic);
         let query = pending.query.clone();
+        let overdue = Duration(ANSWER_OVERDUE.0 << pending.unanswered().min(DOUBLINGS_MAX));
         let request = self.pendings.number();
-        self.pendings.place(id, Place::Forwarded(leader, request));
+        self.pendings.forward(id, leader, request, now.monotonic + overdue);
         self.send(leader, Message::Forward { cohort, request, patience, query }, AT_ONCE, None);
     }
 
@@ -161,6 +177,7 @@ impl Node {
     /// Gives a request its answer.
     pub(crate) fn complete(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
         let Some(pending) = self.pendings.remove(id) else { return };
+        let outcome = if pending.is_in_doubt() { in_doubt(outcome) } else { outcome };
         match pending.origin {
             Origin::Door(to) => self.actions.push(Action::Reply { to, outcome, valid_until }),
             Origin::Peer { node, request } => {
@@ -234,6 +251,25 @@ impl Node {
         }
     }
 
+    /// A node that was asked did not answer in time. Others may know of another leader, and it may never have got the
+    /// request.
+    pub(crate) fn forward_unanswered(&mut self, id: PendingId) {
+        let Some(pending) = self.pendings.get(id) else { return };
+        let Place::Forwarded(node, _) = pending.place else { return };
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.silent = true;
+        }
+        if let Target::Cohort(cohort) = &pending.target
+            && self.routes.get(cohort) == Some(&node)
+        {
+            self.routes.remove(cohort);
+        }
+        if pending.is_repeatable() {
+            self.pendings.ask_again(id);
+            self.retry_now = true;
+        }
+    }
+
     /// A new leader is followed: what was forwarded to the old one has an unknown outcome, or may be asked again.
     pub(crate) fn routes_changed(&mut self) {
         let mut changed = Vec::new();
@@ -246,7 +282,7 @@ impl Node {
         }
         for (id, leader) in changed {
             self.retry_now = true;
-            for pending in self.pendings.forwarded(|cohort, node| cohort == id && Some(node) != leader) {
+            for pending in self.pendings.forwarded_to(|cohort, node| cohort == id && Some(node) != leader) {
                 self.ask_elsewhere(pending);
             }
         }
@@ -254,20 +290,28 @@ impl Node {
 
     /// A peer has a new process, which knows nothing of what was forwarded to the old one.
     pub(crate) fn peer_forgot(&mut self, peer: NodeId) {
-        for pending in self.pendings.forwarded(|_, node| node == peer) {
+        for pending in self.pendings.forwarded_to(|_, node| node == peer) {
             self.ask_elsewhere(pending);
         }
         self.transfers.forget_peer(peer);
     }
 
     fn ask_elsewhere(&mut self, id: PendingId) {
-        let reads = self.pendings.get(id).is_some_and(|pending| pending.query.reads());
-        if reads {
-            self.pendings.place(id, Place::Waiting);
+        if self.pendings.get(id).is_some_and(Pending::is_repeatable) {
+            self.pendings.ask_again(id);
             self.retry_now = true;
         } else {
             self.give_up(id, "the leader changed before it answered");
         }
+    }
+}
+
+/// What may be said of a write that was forwarded twice, the first time without an answer. Only what its session's table
+/// holds is the outcome of both; "nothing was done" is true of the second alone.
+fn in_doubt(outcome: Outcome) -> Outcome {
+    match outcome {
+        Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Unknown(_)) => outcome,
+        Err(failure) => Err(Failure::Unknown(format!("a node that was asked before did not answer; then: {failure}"))),
     }
 }
 
@@ -296,3 +340,6 @@ fn hasty_refusal(replica: &Replica, query: &Query) -> Option<Failure> {
     let column = conditional.column.clone();
     (actual != expected).then_some(Failure::VersionMismatch { column, expected, actual })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,27 @@
 //! Catch-up by whole state: for a replica that lacks what the log holds no more (guarantee 9).
 //!
-//! The leader freezes its applied state and sends it part by part, each after the one before was acknowledged. The
-//! follower writes it as a checkpoint; the manifest names it; only then is the log cut and the state its own.
+//! The leader freezes its applied state and sends it part by part, each made when the one before is acknowledged. The
+//! follower makes a state of the parts as they come, writes it as a checkpoint; the manifest names it; only then is the
+//! log cut and the state its own.
+//!
+//! Neither side does more at once than one part takes (1 MiB, or one record): a large state must not hold up the other
+//! cohorts of a node past their leases. One thing is not cut up: the follower lets go of the state that it replaces at
+//! one go, which takes as long as that state is large. While it arrives, a follower holds both.
 
 use std::collections::BTreeMap;
 
 use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Now, Timestamp};
 use bytes::Bytes;
-use tablets::State;
+use tablets::{Chunks, Snapshot};
 
 use crate::contract::{Action, CheckpointSource};
 use crate::message::Message;
 use crate::node::{AT_ONCE, Node};
-use crate::replica::{Arrived, Incoming};
 
 /// After so long without an acknowledgement a part is sent again.
 const RESEND: Duration = Duration::from_millis(500);
-/// After so many sendings of one part in vain the transfer is given up; the follower's answers start another. Writing a
-/// large state as a checkpoint takes its time before the last part is acknowledged as installed.
+/// After so many sendings of one part without any answer the transfer is given up; the follower's answers to proposals
+/// start another.
 const SENDINGS_MAX: u32 = 60;
 
 /// A part of a whole state.
@@ -27,7 +31,7 @@ pub(crate) struct Part {
     pub(crate) lsn: Lsn,
     pub(crate) timestamp: Timestamp,
     pub(crate) index: u32,
-    pub(crate) count: u32,
+    pub(crate) last: bool,
     pub(crate) bytes: Bytes,
 }
 
@@ -39,12 +43,47 @@ pub(crate) struct Transfers {
 
 #[derive(Clone, Debug)]
 struct Transfer {
-    lsn: Lsn,
-    timestamp: Timestamp,
-    chunks: Vec<Bytes>,
-    acknowledged: u32,
+    state: Snapshot,
+    /// What follows the part under way.
+    chunks: Chunks,
+    /// The part under way, and its number. The last one stays until the state is installed.
+    part: Bytes,
+    index: u32,
     resend_at: Monotonic,
     sendings: u32,
+}
+
+impl Transfer {
+    fn new(state: Snapshot) -> Self {
+        let chunks = state.chunks();
+        let mut transfer = Self { state, chunks, part: Bytes::new(), index: 0, resend_at: Monotonic(0), sendings: 0 };
+        transfer.start_over();
+        transfer
+    }
+
+    fn start_over(&mut self) {
+        self.chunks = self.state.chunks();
+        self.part = self.chunks.next().unwrap_or_default();
+        self.index = 0;
+    }
+
+    /// The follower has so many parts. Says whether another one is to be sent for it.
+    fn acknowledged(&mut self, received: u32) -> bool {
+        self.sendings = 0;
+        if received > self.index
+            && let Some(part) = self.chunks.next()
+        {
+            self.part = part;
+            self.index += 1;
+            return true;
+        }
+        // A follower that restarted has nothing, and says so.
+        let has_lost_all = received == 0 && self.index > 0;
+        if has_lost_all {
+            self.start_over();
+        }
+        has_lost_all
+    }
 }
 
 impl Transfers {
@@ -64,16 +103,8 @@ impl Transfers {
 impl Node {
     pub(crate) fn begin_transfer(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
         let Some(replica) = self.replicas.get(&cohort) else { return };
-        let transfer = Transfer {
-            lsn: replica.state.last_applied(),
-            timestamp: replica.state.last_timestamp(),
-            chunks: replica.state.snapshot().chunks().collect(),
-            acknowledged: 0,
-            resend_at: now.monotonic,
-            sendings: 0,
-        };
         self.counters.state_catch_ups += 1;
-        self.transfers.under_way.insert((cohort, peer), transfer);
+        self.transfers.under_way.insert((cohort, peer), Transfer::new(replica.state.snapshot()));
         self.send_part(cohort, peer, now);
     }
 
@@ -82,13 +113,10 @@ impl Node {
         let Some(replica) = self.replicas.get(&cohort) else { return };
         transfer.resend_at = now.monotonic + RESEND;
         transfer.sendings += 1;
-        let count = u32::try_from(transfer.chunks.len()).unwrap_or(u32::MAX);
-        // While the follower installs, the last part is sent again to ask how far it is.
-        let index = transfer.acknowledged.min(count.saturating_sub(1));
-        let Some(bytes) = transfer.chunks.get(index as usize).cloned() else { return };
         let epoch = replica.cohort.promised().epoch;
-        let (lsn, timestamp) = (transfer.lsn, transfer.timestamp);
-        self.send(peer, Message::StateChunk { cohort, epoch, lsn, timestamp, index, count, bytes }, AT_ONCE, None);
+        let (lsn, timestamp) = (transfer.state.last_applied(), transfer.state.last_timestamp());
+        let (index, last, bytes) = (transfer.index, transfer.chunks.is_at_end(), transfer.part.clone());
+        self.send(peer, Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, bytes }, AT_ONCE, None);
     }
 
     pub(crate) fn resend_transfers(&mut self, now: Now) {
@@ -119,65 +147,47 @@ impl Node {
         installed: bool,
         now: Now,
     ) {
-        let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, from)) else { return };
-        if transfer.lsn != lsn {
-            return;
-        }
         if installed {
+            // Perhaps another state than the one being sent: an earlier leader's. What it lacks now is to be seen.
             return self.end_transfer(cohort, from, Some(lsn), now);
         }
-        // A follower that restarted has nothing: it says so, and we start over.
-        if received != transfer.acknowledged && (received as usize) <= transfer.chunks.len() {
-            transfer.acknowledged = received;
-            transfer.sendings = 0;
-            if (received as usize) < transfer.chunks.len() {
-                self.send_part(cohort, from, now);
-            }
+        let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, from)) else { return };
+        if transfer.state.last_applied() == lsn && transfer.acknowledged(received) {
+            self.send_part(cohort, from, now);
         }
     }
 
-    pub(crate) fn chunk_received(&mut self, from: NodeId, id: CohortId, part: Part) {
+    pub(crate) fn chunk_received(&mut self, from: NodeId, id: CohortId, part: &Part) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let follows = replica.cohort.leader() == Some(from) && replica.cohort.promised().epoch == part.epoch;
         let lsn = part.lsn;
         if replica.cohort.applied() >= lsn.sequence {
             return self.reply_installed(id, from, lsn);
         }
-        if !follows || replica.arrived.is_some() || part.count == 0 {
-            return;
-        }
-        let same = replica
-            .incoming
-            .as_ref()
-            .is_some_and(|incoming| incoming.lsn == lsn && incoming.from == from && incoming.count == part.count);
-        if !same {
-            let (timestamp, count) = (part.timestamp, part.count);
-            replica.incoming = Some(Incoming { from, lsn, timestamp, count, chunks: Vec::new() });
-        }
-        let Some(incoming) = replica.incoming.as_mut() else { return };
-        if part.index as usize == incoming.chunks.len() {
-            incoming.chunks.push(part.bytes);
-        }
-        let received = u32::try_from(incoming.chunks.len()).unwrap_or(u32::MAX);
-        let whole = received == incoming.count;
+        let received = match &replica.arrived {
+            // It is being installed, or another is and this one's turn comes after: the leader is to be patient.
+            Some(arrived) => {
+                if arrived.lsn == lsn {
+                    arrived.parts
+                } else {
+                    0
+                }
+            }
+            None if follows => replica.take_part(from, part),
+            None => return,
+        };
         self.send(from, Message::StateReply { cohort: id, lsn, received, installed: false }, AT_ONCE, None);
-        if whole {
-            self.whole_state_received(id);
-        }
+        self.write_arrived(id);
     }
 
-    fn whole_state_received(&mut self, id: CohortId) {
+    /// Has the state that is here in whole written as a checkpoint.
+    fn write_arrived(&mut self, id: CohortId) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let Some(Incoming { from, lsn, timestamp, chunks, .. }) = replica.incoming.take() else { return };
-        match State::load(id, &chunks) {
-            Ok(state) if state.last_applied() == lsn => {
-                replica.arrived = Some(Box::new(Arrived { from, lsn, timestamp, state }));
-                let state = CheckpointSource::Received(chunks);
-                self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state });
-            }
-            // The leader will start over; what came was another state than it said.
-            Ok(_) | Err(_) => {}
-        }
+        let Some(arrived) = replica.arrived.as_mut().filter(|arrived| !arrived.is_being_written) else { return };
+        arrived.is_being_written = true;
+        let (lsn, timestamp) = (arrived.lsn, arrived.timestamp);
+        let state = CheckpointSource::Own(arrived.state.snapshot());
+        self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state });
     }
 
     pub(crate) fn reply_installed(&mut self, id: CohortId, to: NodeId, lsn: Lsn) {
@@ -188,3 +198,6 @@ impl Node {
         self.send(to, Message::StateReply { cohort: id, lsn, received, installed }, AT_ONCE, None);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,8 +125,8 @@ impl Cohort {
             random,
             config,
         };
-        if start.log.leftover {
-            out.append(LogRecord::Truncation { from: last.next() }, true);
+        if let Some(from) = start.log.cut {
+            out.append(LogRecord::Truncation { from }, true);
         }
         cohort.follow(None, cohort.voteless_until);
         cohort.apply_committed(out);
@@ -167,7 +167,7 @@ impl Cohort {
     }
 
     /// The log is forced through `write`.
-    pub fn log_forced(&mut self, write: WriteId, now: Now, out: &mut Outbox) {
+    pub fn log_forced(&mut self, write: WriteId, out: &mut Outbox) {
         while let Some(&(first, sequence)) = self.unforced.front() {
             if first > write {
                 break;
@@ -176,7 +176,7 @@ impl Cohort {
             self.forced = sequence;
         }
         self.end_doubt(out);
-        self.advance_commit(now, out);
+        self.advance_commit(out);
     }
 
     /// The manifest is forced, in both its places, through `manifest`.

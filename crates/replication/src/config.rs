@@ -19,7 +19,7 @@ pub struct Config {
     pub seed: u64,
 }
 
-/// The times a cohort lives by. The lease is part of the cohort's replicated state: every replica has the same.
+/// The times a cohort lives by. Every replica must have the same lease: in this version it is a constant, and no setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
     /// How long a lease vote lets a leader read alone, counted from when the request for it was sent.

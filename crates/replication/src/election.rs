@@ -146,7 +146,7 @@ impl Cohort {
         if granted && !again {
             self.step_down(now, out);
             self.promise(Promise { epoch, candidate: Some(from) }, out);
-            self.wait_for(from.node, now);
+            self.wait_for_candidate(now);
         }
         let mut after = Durable { manifest: self.promise_manifest, ..Durable::default() };
         if planted(Bug::PromiseNotForced) {
@@ -157,7 +157,7 @@ impl Cohort {
     }
 
     /// Gives a candidate that we promised to the time to win.
-    fn wait_for(&mut self, _candidate: NodeId, now: Now) {
+    fn wait_for_candidate(&mut self, now: Now) {
         let patience = now.monotonic + self.config.timing.lease;
         self.follow(None, patience);
     }

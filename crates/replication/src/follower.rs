@@ -176,13 +176,13 @@ impl Cohort {
         if self.log.lsn_at(lsn.sequence) == Some(lsn) {
             self.log.trim(lsn.sequence, 0);
         } else {
-            let leftover = self.last().sequence > lsn.sequence;
+            // What was not applied here may be of a leader that lost: neither a restart nor a laggard may be given it.
+            if self.last().sequence > self.applied {
+                out.append(LogRecord::Truncation { from: self.applied.next() }, true);
+            }
             self.log = MemoryLog::new(lsn, timestamp);
             self.unforced.clear();
             self.forced = lsn.sequence;
-            if leftover {
-                out.append(LogRecord::Truncation { from: lsn.sequence.next() }, true);
-            }
         }
         self.committed = self.committed.max(lsn.sequence);
         self.committed_logged = self.committed_logged.max(lsn.sequence);

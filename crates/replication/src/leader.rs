@@ -25,7 +25,7 @@ pub(crate) struct Leader {
     pub(crate) heartbeat_at: Monotonic,
     /// When the reign began, for leaving it if nobody follows.
     since: Monotonic,
-    /// Bytes of our own proposals that aren't committed yet.
+    /// Bytes of proposals, our own and those taken over, that aren't committed yet.
     pub(crate) uncommitted_bytes: usize,
 }
 
@@ -181,6 +181,7 @@ impl Cohort {
         self.restamp(epoch, out);
         let last = self.last();
         let peers = self.config.peers().map(|peer| (peer, Peer::new(last.sequence.next()))).collect();
+        let unresolved = self.log.entries().filter(|entry| entry.lsn.sequence > self.committed);
         self.role = Role::Leader(Leader {
             epoch,
             barrier: last.sequence.next(),
@@ -188,11 +189,11 @@ impl Cohort {
             peers,
             heartbeat_at: now.monotonic + self.config.timing.heartbeat,
             since: now.monotonic,
-            uncommitted_bytes: 0,
+            uncommitted_bytes: unresolved.map(Entry::size).sum(),
         });
         self.append_own(epoch, Bytes::new(), now, out);
         self.propose_pending(now, out);
-        self.advance_commit(now, out);
+        self.advance_commit(out);
     }
 
     /// What a new leader must not do: give unresolved entries LSNs of its own epoch.
@@ -252,8 +253,9 @@ impl Cohort {
 
     pub(crate) fn heartbeat(&mut self, now: Now, out: &mut Outbox) {
         let lease = self.config.timing.lease;
-        let votes_end = self.votes_end(now.monotonic).unwrap_or(now.monotonic);
+        let votes_end = self.votes_end(now.monotonic);
         let Role::Leader(leader) = &mut self.role else { return };
+        let votes_end = votes_end.unwrap_or(leader.since);
         if now.monotonic > votes_end + lease && now.monotonic > leader.since + lease + lease {
             // No majority has answered for two leases: whoever waits for us is better told.
             self.step_down(now, out);
@@ -361,13 +363,13 @@ impl Cohort {
             Reply::Matched(_) => return,
             Reply::Missing(through) => peer.lacks(through, answer.sent),
         }
-        self.advance_commit(now, out);
+        self.advance_commit(out);
         self.pump(from, now, out);
     }
 
     /// What a majority has forced is committed, if it is of our own epoch: with it everything before (guarantee 1). Any
     /// majority, we among it or not (Gaios 3.1).
-    pub(crate) fn advance_commit(&mut self, _now: Now, out: &mut Outbox) {
+    pub(crate) fn advance_commit(&mut self, out: &mut Outbox) {
         let Role::Leader(leader) = &self.role else { return };
         let epoch = leader.epoch;
         let mut held: Vec<Sequence> = leader.peers.values().map(|peer| peer.matched).collect();
@@ -403,7 +405,8 @@ impl Cohort {
             self.pump(node, now, out);
             return;
         }
-        let entries = entries.unwrap_or_default();
+        let mut entries = entries.unwrap_or_default();
+        entries.truncate(chained(&entries));
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             peer.catch_up = CatchUp::State;
             out.push(Output::SendState { peer: node });
@@ -434,4 +437,10 @@ impl Cohort {
         let leader = if let Role::Leader(leader) = &self.role { Some(leader) } else { None };
         leader.into_iter().flat_map(|leader| leader.peers.iter().map(|(node, peer)| (*node, peer.catch_up)))
     }
+}
+
+/// How many of the entries, from the first on, follow one another.
+fn chained(entries: &[Entry]) -> usize {
+    let broken = entries.windows(2).position(|pair| pair[1].previous != pair[0].lsn);
+    broken.map_or(entries.len(), |place| place + 1)
 }

@@ -59,6 +59,12 @@ impl Cohort {
         true
     }
 
+    /// Whether a vote of ours lives.
+    #[must_use]
+    pub fn has_voted(&self, now: Monotonic) -> bool {
+        self.vote.is_some_and(|vote| now < vote.until)
+    }
+
     /// Whether a vote for someone other than `candidate` lives.
     pub(crate) fn vote_forbids(&self, candidate: NodeId, now: Monotonic) -> bool {
         if planted(Bug::PrepareIgnoresVote) {

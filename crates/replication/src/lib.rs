@@ -26,6 +26,7 @@ mod lease;
 mod log;
 mod message;
 mod outbox;
+mod renamed;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -36,4 +37,5 @@ pub use leader::CatchUp;
 pub use lease::grace;
 pub use message::{Message, Reply};
 pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};
+pub use renamed::renamed_promise;
 pub use replay::{Replay, Replayed};

@@ -23,8 +23,9 @@ pub struct Replayed {
     pub entries: Vec<Entry>,
     /// How far the log knows entries to be committed; never below the checkpoint.
     pub committed: Sequence,
-    /// Whether live records lie past the chain's end: they must be cut, lest they match something later.
-    pub leftover: bool,
+    /// From where live records don't belong to the chain, and must be cut: past its end, lest they match something later;
+    /// or before a checkpoint that was taken over whole and did not replace them yet, lest they be sent to a laggard.
+    pub cut: Option<Sequence>,
 }
 
 impl Replay {
@@ -64,14 +65,16 @@ impl Replay {
         let mut tail = self.live.split_off(&checkpoint.sequence.next());
         let mut last = checkpoint;
         let mut entries = Vec::new();
-        while let Some(entry) = tail.remove(&last.sequence.next()) {
-            if entry.previous != last {
-                return Replayed { committed: self.committed_within(checkpoint, &entries), entries, leftover: true };
-            }
+        while tail.get(&last.sequence.next()).is_some_and(|entry| entry.previous == last)
+            && let Some((_, entry)) = tail.pop_first()
+        {
             last = entry.lsn;
             entries.push(entry);
         }
-        Replayed { committed: self.committed_within(checkpoint, &entries), entries, leftover: !tail.is_empty() }
+        let leads_here = self.live.get(&checkpoint.sequence).is_some_and(|entry| entry.lsn == checkpoint);
+        let stranded = self.live.keys().next().filter(|_| entries.is_empty() && !leads_here).copied();
+        let leftover = (!tail.is_empty()).then_some(last.sequence.next());
+        Replayed { committed: self.committed_within(checkpoint, &entries), entries, cut: stranded.or(leftover) }
     }
 
     fn committed_within(&self, checkpoint: Lsn, entries: &[Entry]) -> Sequence {

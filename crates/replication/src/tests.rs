@@ -1,10 +1,12 @@
 //! Scenes that once went wrong, played message by message. That everything holds in every order is the business of the
 //! search and the simulator; these say which orders it was.
 
-use base::{CohortId, Duration, Incarnation, Member, Monotonic, NodeId, Now, Timestamp};
+use base::{
+    CohortId, Duration, Entry, Epoch, Incarnation, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Sequence, Timestamp,
+};
 use bytes::Bytes;
 
-use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Start, Timing, WriteId};
+use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId};
 
 /// Three replicas whose disks force at once, and the messages under way between them.
 struct Scene {
@@ -57,7 +59,7 @@ impl Scene {
             if appended.is_none() && manifest.is_none() {
                 break;
             }
-            cohort.log_forced(appended.unwrap_or(WriteId(0)), self.now, out);
+            cohort.log_forced(appended.unwrap_or(WriteId(0)), out);
             cohort.manifest_forced(manifest.unwrap_or(ManifestId(0)), self.now, out);
         }
         cohort.invariants();
@@ -157,6 +159,71 @@ fn a_follower_that_acknowledges_while_the_log_is_read_for_it_is_served_on() {
     }
     let last = scene.replicas[0].0.last();
     assert_eq!((scene.replicas[2].0.last(), scene.replicas[2].0.committed()), (last, last.sequence));
+}
+
+fn entry(epoch: u64, sequence: u64, previous: Lsn) -> Entry {
+    let lsn = Lsn::new(epoch, sequence);
+    Entry { lsn, previous, timestamp: Timestamp(sequence.cast_signed()), payload: Bytes::from_static(b"x") }
+}
+
+/// A whole state takes the place of a log whose tail was never committed: that tail must die in the log on disk as well,
+/// or a laggard is sent it when this replica leads.
+#[test]
+fn what_a_whole_state_replaces_is_cut_from_the_log() {
+    let mut scene = Scene::new(Limits::default());
+    let dead = vec![entry(1, 1, Lsn::ZERO), entry(1, 2, Lsn::new(1, 1))];
+    let propose = |epoch, entries, previous| Message::Propose {
+        epoch: Epoch(epoch),
+        previous,
+        entries,
+        commit: Sequence(0),
+        sent: Monotonic(0),
+    };
+    let now = scene.now;
+    let (cohort, out) = &mut scene.replicas[1];
+    cohort.message(node(0), propose(1, dead.clone(), Lsn::ZERO), now, out);
+    cohort.log_forced(out.appended(), out);
+    let state = Lsn::new(2, 1_000);
+    assert!(cohort.install(state, Timestamp(1_000), now, out));
+    out.take();
+    cohort.manifest_forced(out.manifest(), now, out);
+    let cuts = out
+        .take()
+        .into_iter()
+        .any(|output| matches!(output, Output::Append { record: LogRecord::Truncation { from: Sequence(1) }, .. }));
+    assert!(cuts, "its records are dead from here on");
+
+    // The same after a crash between the manifest that names the state and the record.
+    let mut replay = Replay::default();
+    dead.into_iter().for_each(|entry| replay.record(LogRecord::Entry(entry)));
+    assert_eq!(replay.clone().finish(state).cut, Some(Sequence(1)));
+    assert_eq!(replay.finish(Lsn::new(1, 1)).cut, None, "they are this checkpoint's own");
+}
+
+#[test]
+fn a_log_read_that_does_not_chain_is_sent_as_far_as_it_does() {
+    let mut scene = Scene::new(Limits { memory_log_bytes: 0, ..Limits::default() });
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    for _ in 0..3 {
+        scene.propose(0);
+        scene.deliver(|_, to, _| to == node(1));
+        scene.deliver(|from, _, _| from == node(1));
+    }
+    scene.under_way.clear();
+    scene.at(0, |cohort, _, _| cohort.peer_restarted(node(2)));
+    scene.heartbeat(0);
+    scene.deliver(|_, _, _| true);
+    scene.deliver(|from, _, _| from == node(2));
+    let (peer, from) = scene.log_reads.pop().expect("memory holds nothing");
+    let before = Lsn { epoch: Epoch(1), sequence: from.previous() };
+    let entries = vec![entry(1, from.0, before), entry(1, from.0 + 1, Lsn::new(7, from.0))];
+    scene.at(0, |cohort, now, out| cohort.log_read(peer, from, Some(entries), now, out));
+    let sent = scene.under_way.iter().find_map(|(_, to, message)| match message {
+        Message::Propose { entries, .. } if *to == node(2) && !entries.is_empty() => Some(entries.len()),
+        _ => None,
+    });
+    assert_eq!(sent, Some(1));
 }
 
 /// What arrives out of order makes a leader go back once, not once for each answer.

@@ -106,7 +106,9 @@ impl Client {
     /// Each call's errors are [`Error`]'s.
     pub async fn create_table(&self, table: &str) -> Result<bool, Error> {
         let request = message::CreateTableRequest { table: table.to_owned() };
-        let answer = self.ask(request, |mut door, request| async move { door.create_table(request).await }).await?;
+        let attempts = Attempts::changing(self.endpoint_count(), self.seed());
+        let create = |mut door: ColumnsClient<Channel>, request| async move { door.create_table(request).await };
+        let answer = self.call(attempts, request, create).await?;
         Ok(answer.existed)
     }
 
@@ -216,7 +218,7 @@ impl Client {
     /// As [`Error`] has them.
     pub async fn write(&self, table: &str, key: impl Into<Bytes>, mutations: Vec<Mutation>) -> Result<i64, Error> {
         let until = Instant::now() + self.deadline;
-        let mut attempts = Attempts::stamped(self.endpoint_count(), self.seed());
+        let mut attempts = Attempts::changing(self.endpoint_count(), self.seed());
         let mut request = message::WriteRequest { table: table.to_owned(), key: key.into(), mutations, stamp: None };
         loop {
             let session = self.session(table, until).await?;
@@ -239,7 +241,7 @@ impl Client {
     /// As [`Error`] has them.
     pub async fn status(&self) -> Result<StatusResponse, Error> {
         let until = Instant::now() + self.deadline;
-        let mut attempts = Attempts::harmless(self.endpoint_count(), self.seed());
+        let mut attempts = Attempts::reading(self.endpoint_count(), self.seed());
         let send = |channel, request| async move { AdminClient::new(channel).status(request).await };
         self.attempt(&mut attempts, until, &StatusRequest {}, send).await.map_err(only_error)
     }
@@ -279,7 +281,7 @@ impl Client {
             if let Some(session) = &*slot {
                 return Ok(Arc::clone(session));
             }
-            let mut attempts = Attempts::harmless(self.endpoint_count(), self.seed());
+            let mut attempts = Attempts::reading(self.endpoint_count(), self.seed());
             let request = message::OpenSessionRequest { table: table.to_owned() };
             let send = |channel, request| async move { columns(channel).open_session(request).await };
             let answer = self.attempt(&mut attempts, until, &request, send).await.map_err(only_error)?;
@@ -289,14 +291,23 @@ impl Client {
         in_time.unwrap_or_else(|_| Err(Error::Unavailable("no session could be opened in time".into())))
     }
 
-    /// A call that does no harm when it is done twice.
+    /// A call that changes nothing.
     async fn ask<Q: Clone, A, F: Sending<A>>(
         &self,
         request: Q,
         send: impl Fn(ColumnsClient<Channel>, Request<Q>) -> F,
     ) -> Result<A, Error> {
+        self.call(Attempts::reading(self.endpoint_count(), self.seed()), request, send).await
+    }
+
+    /// A call without a session.
+    async fn call<Q: Clone, A, F: Sending<A>>(
+        &self,
+        mut attempts: Attempts,
+        request: Q,
+        send: impl Fn(ColumnsClient<Channel>, Request<Q>) -> F,
+    ) -> Result<A, Error> {
         let until = Instant::now() + self.deadline;
-        let mut attempts = Attempts::harmless(self.endpoint_count(), self.seed());
         let send = |channel, request| send(columns(channel), request);
         self.attempt(&mut attempts, until, &request, send).await.map_err(only_error)
     }

@@ -1,8 +1,8 @@
 //! What to do after an attempt failed: the whole of the client's judgement, as a pure machine.
 //!
 //! The one question that matters is whether the request may have reached a table. As long as it surely hasn't, anything
-//! may be tried; once it may have, a write is *in doubt*: only the same stamp, in the same session, can tell what it
-//! came to. If the session has expired by then, nobody can (guarantee 10).
+//! may be tried; once it may have, what changes anything is *in doubt*: a write's outcome only the same stamp, in the same
+//! session, can tell. If the session has expired by then, nobody can (guarantee 10).
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub enum Fault {
     Overloaded(String),
     /// A node says that nothing was done, because it found no leader.
     Unavailable(String),
-    /// A node says that it doesn't know what the write came to.
+    /// A node says that it doesn't know what the request came to.
     Unknown(String),
     /// The session is unknown, so that *this* attempt was not executed.
     UnknownSession,
@@ -61,23 +61,25 @@ pub struct Attempts {
     endpoints: u32,
     failures: u32,
     sessions: u32,
-    stamped: bool,
+    /// Whether the request changes anything.
+    changes: bool,
     in_doubt: bool,
     jitter: SplitMix64,
 }
 
 impl Attempts {
-    /// A call that does no harm when it is done twice: a read, or the making of what may be there already.
+    /// A call that changes nothing that anybody could tell: a read, or the opening of a session.
     #[must_use]
-    pub fn harmless(endpoints: u32, seed: u64) -> Self {
+    pub fn reading(endpoints: u32, seed: u64) -> Self {
         let jitter = SplitMix64::new(seed);
-        Self { endpoints: endpoints.max(1), failures: 0, sessions: 0, stamped: false, in_doubt: false, jitter }
+        Self { endpoints: endpoints.max(1), failures: 0, sessions: 0, changes: false, in_doubt: false, jitter }
     }
 
-    /// A write that carries a session's stamp.
+    /// A call that changes something once however often it is tried: a write that carries a session's stamp, or the making
+    /// of what may be there already.
     #[must_use]
-    pub fn stamped(endpoints: u32, seed: u64) -> Self {
-        Self { stamped: true, ..Self::harmless(endpoints, seed) }
+    pub fn changing(endpoints: u32, seed: u64) -> Self {
+        Self { changes: true, ..Self::reading(endpoints, seed) }
     }
 
     /// How long the next attempt may take when the call has `left`.
@@ -88,7 +90,7 @@ impl Attempts {
 
     /// What follows from a failed attempt when the call has `left`.
     pub fn after(&mut self, fault: Fault, left: Duration) -> Next {
-        self.in_doubt |= self.stamped && matches!(fault, Fault::Lost(_) | Fault::Unknown(_));
+        self.in_doubt |= self.changes && matches!(fault, Fault::Lost(_) | Fault::Unknown(_));
         match fault {
             Fault::Definite(error) => Next::GiveUp(error),
             Fault::UnknownSession => self.after_unknown_session(left),
@@ -116,7 +118,7 @@ impl Attempts {
         if pause < left { Next::Retry { pause, elsewhere } } else { Next::GiveUp(self.out_of_time(reason)) }
     }
 
-    /// The error of a call that has run out of time: is a write of it in doubt?
+    /// The error of a call that has run out of time: is it in doubt?
     #[must_use]
     pub fn out_of_time(&self, reason: String) -> Error {
         if self.in_doubt { Error::OutcomeUnknown(reason) } else { Error::Unavailable(reason) }
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn every_endpoint_is_tried_before_the_first_pause() {
-        let mut attempts = Attempts::harmless(3, 1);
+        let mut attempts = Attempts::reading(3, 1);
         for _ in 0..2 {
             let next = attempts.after(not_sent(), PLENTY);
             assert_eq!(next, Next::Retry { pause: Duration::ZERO, elsewhere: true });
@@ -162,7 +164,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_up_to_their_bound() {
-        let mut attempts = Attempts::harmless(1, 1);
+        let mut attempts = Attempts::reading(1, 1);
         let mut last = Duration::ZERO;
         for _ in 0..20 {
             let Next::Retry { pause, .. } = attempts.after(not_sent(), PLENTY) else { panic!("no retry") };
@@ -173,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_write_that_never_left_is_unavailable_at_the_deadline() {
-        let mut attempts = Attempts::stamped(1, 1);
+        let mut attempts = Attempts::changing(1, 1);
         let next = attempts.after(not_sent(), Duration::ZERO);
         assert_eq!(next, Next::GiveUp(Error::Unavailable("connection refused".into())));
     }
@@ -181,7 +183,7 @@ mod tests {
     #[test]
     fn a_write_that_may_have_arrived_is_unknown_at_the_deadline() {
         for doubt in [lost(), Fault::Unknown("the leader changed".into())] {
-            let mut attempts = Attempts::stamped(2, 1);
+            let mut attempts = Attempts::changing(2, 1);
             assert!(matches!(attempts.after(doubt, PLENTY), Next::Retry { .. }));
             let next = attempts.after(Fault::Unavailable("no leader".into()), Duration::ZERO);
             assert_eq!(next, Next::GiveUp(Error::OutcomeUnknown("no leader".into())));
@@ -189,15 +191,23 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_may_have_been_made_is_unknown_at_the_deadline() {
+        let mut attempts = Attempts::changing(3, 1);
+        assert!(matches!(attempts.after(lost(), PLENTY), Next::Retry { .. }));
+        assert!(matches!(attempts.after(not_sent(), PLENTY), Next::Retry { .. }));
+        assert!(matches!(attempts.after(not_sent(), Duration::ZERO), Next::GiveUp(Error::OutcomeUnknown(_))));
+    }
+
+    #[test]
     fn a_read_is_never_in_doubt() {
-        let mut attempts = Attempts::harmless(1, 1);
+        let mut attempts = Attempts::reading(1, 1);
         assert!(matches!(attempts.after(lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(attempts.after(lost(), Duration::ZERO), Next::GiveUp(Error::Unavailable(_))));
     }
 
     #[test]
     fn an_expired_session_is_replaced_while_nothing_is_in_doubt() {
-        let mut attempts = Attempts::stamped(1, 1);
+        let mut attempts = Attempts::changing(1, 1);
         assert_eq!(attempts.after(Fault::UnknownSession, PLENTY), Next::NewSession);
         assert!(matches!(attempts.after(not_sent(), PLENTY), Next::Retry { .. }));
         assert!(matches!(attempts.after(Fault::Unavailable("no leader".into()), PLENTY), Next::Retry { .. }));
@@ -207,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_session_that_expires_under_a_doubtful_write_leaves_it_unknown() {
-        let mut attempts = Attempts::stamped(1, 1);
+        let mut attempts = Attempts::changing(1, 1);
         assert!(matches!(attempts.after(lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(attempts.after(Fault::UnknownSession, PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));
     }
@@ -215,14 +225,14 @@ mod tests {
     #[test]
     fn a_definite_answer_ends_the_call() {
         let refused = Error::Refused { column: "c".into(), expected: 7, actual: 9 };
-        let mut attempts = Attempts::stamped(3, 1);
+        let mut attempts = Attempts::changing(3, 1);
         assert!(matches!(attempts.after(lost(), PLENTY), Next::Retry { .. }));
         assert_eq!(attempts.after(Fault::Definite(refused.clone()), PLENTY), Next::GiveUp(refused));
     }
 
     #[test]
     fn attempts_get_longer_but_never_longer_than_what_is_left() {
-        let mut attempts = Attempts::harmless(3, 1);
+        let mut attempts = Attempts::reading(3, 1);
         assert_eq!(attempts.attempt_time(PLENTY), FIRST_ATTEMPT);
         attempts.after(lost(), PLENTY);
         assert_eq!(attempts.attempt_time(PLENTY), FIRST_ATTEMPT * 2);

@@ -24,7 +24,7 @@ pub enum Error {
     /// No node could do it by the deadline; nothing was done. Try again later.
     #[error("{0}")]
     Unavailable(String),
-    /// The write may have been done, or may yet be. Read to find out.
+    /// What was to be changed may have been, or may yet be. Read to find out.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(String),
 }

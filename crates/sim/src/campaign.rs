@@ -135,33 +135,34 @@ pub struct Catch {
     pub elapsed: Duration,
 }
 
-/// Plants a bug in this thread and looks for it: half of the time in the simulator, seed by seed, and if it isn't found
-/// there, in walks through the search's small world, which come to every state of one cohort sooner.
+/// Plants a bug in this thread and looks for it: a quarter of the time in the simulator, seed by seed; if it isn't found
+/// there, in every order of events of one cohort at small scopes; and then in walks through a larger one.
 #[cfg(feature = "canary")]
 #[must_use]
 pub fn catch_bug(bug: Bug, limit: Duration) -> Catch {
     canary::plant(Some(bug));
     let started = Instant::now();
-    let campaign = campaign(1.., limit / 2, |_| {});
+    let left = || limit.saturating_sub(started.elapsed());
+    let campaign = campaign(1.., limit / 4, |_| {});
     let mut catch = Catch { bug, found: campaign.failure, seeds: campaign.runs, elapsed: campaign.elapsed };
-    if catch.found.is_none() {
-        catch.found = walk_for(limit.saturating_sub(started.elapsed()));
-        catch.elapsed = started.elapsed();
-    }
+    catch.found = catch.found.or_else(|| found_in("the search", || search::search_small_scopes(limit * 5 / 8)));
+    catch.found = catch.found.or_else(|| found_in("a walk", || search::walk(WALKED, SEED, left())));
+    catch.elapsed = started.elapsed();
     canary::plant(None);
     catch
 }
 
-/// Walks with a seed of its own until something is found.
+/// What a search finds, under the only seed that searches have.
 #[cfg(feature = "canary")]
-fn walk_for(limit: Duration) -> Option<(u64, String)> {
-    const SEED: u64 = 1;
-    let walked = catch_unwind(|| search::walk(WALKED, SEED, limit));
-    match walked {
-        Ok(report) => report.violation.map(|violation| (SEED, format!("in a walk: {}", violation.what))),
-        Err(_) => Some((SEED, "in a walk: an assertion failed".to_owned())),
+fn found_in(place: &str, run: impl FnOnce() -> search::Report) -> Option<(u64, String)> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(report) => report.violation.map(|violation| (SEED, format!("in {place}: {}", violation.what))),
+        Err(_) => Some((SEED, format!("in {place}: an assertion failed"))),
     }
 }
+
+#[cfg(feature = "canary")]
+const SEED: u64 = 1;
 
 /// How far walks go.
 #[cfg(feature = "canary")]

@@ -181,6 +181,10 @@ impl<H: File> Places<H> {
 
 /// Reads the manifest and mends the copy that is lost or older. Says whether it had to.
 ///
+/// What is read may lie in the system's memory alone: the last process may have ended between writing a copy and forcing
+/// it, or because a force failed. So the copy that was being written is written again and forced while the other is left
+/// alone, and only then the other takes its turn. Of two equal copies the first is forced: the second is written after.
+///
 /// # Errors
 /// [`StoreError::Lost`] when no copy is whole.
 pub(crate) fn open<F: Files>(files: &F, owner: Owner) -> Result<(Manifest, Places<F::File>, bool), StoreError> {
@@ -190,14 +194,16 @@ pub(crate) fn open<F: Files>(files: &F, owner: Owner) -> Result<(Manifest, Place
     let newest = newest.ok_or(StoreError::Lost { what: WHAT })?;
     let places = Places::open(files, owner)?;
     let write = places.write(newest.clone());
-    let mut mended = false;
-    for (place, copy) in copies.iter().enumerate() {
-        if copy.as_ref() != Some(newest) && !planted(Bug::ManifestNotMended) {
-            write.write_place(place)?;
-            mended = true;
+    let is_mended = copies[0] != copies[1];
+    if !planted(Bug::ManifestNotMended) {
+        let [first, second] = copies.each_ref().map(|copy| copy.as_ref().map(|copy| copy == newest));
+        let first_is_forced = first == Some(true) && second != Some(false);
+        if !first_is_forced {
+            write.write_place(0)?;
         }
+        write.write_place(1)?;
     }
-    Ok((newest.clone(), places, mended))
+    Ok((newest.clone(), places, is_mended))
 }
 
 /// One manifest on its way to the disk, in steps that may run on another thread: place 0, place 1, then

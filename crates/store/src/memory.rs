@@ -72,6 +72,7 @@ struct Disk {
     process: u64,
     capacity: Option<u64>,
     crash_at: Option<u64>,
+    crash_writing: Option<String>,
     failing_syncs: u64,
     faults: Option<SplitMix64>,
 }
@@ -122,7 +123,12 @@ impl MemoryDisk {
         disk.crash_at = Some(disk.counters.operations + count);
     }
 
-    /// Whether the crash asked for with [`MemoryDisk::crash_after_operations`] has come.
+    /// The machine crashes after the next write to this file, before that is forced.
+    pub fn crash_writing(&self, path: &str) {
+        self.disk.borrow_mut().crash_writing = Some(path.to_owned());
+    }
+
+    /// Whether a crash that was asked for has come.
     #[must_use]
     pub fn has_crashed(&self) -> bool {
         self.disk.borrow().crashed()
@@ -181,6 +187,7 @@ impl Disk {
     fn restart(&mut self) {
         self.process += 1;
         self.crash_at = None;
+        self.crash_writing = None;
         self.failing_syncs = 0;
     }
 
@@ -355,6 +362,9 @@ impl File for MemoryFile {
         }
         disk.counters.bytes_written += bytes.len() as u64;
         self.content.borrow_mut().write_at(offset, bytes);
+        if disk.crash_writing.as_deref() == Some(&*self.path) {
+            disk.crash_at = Some(disk.counters.operations);
+        }
         Ok(())
     }
 

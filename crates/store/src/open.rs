@@ -99,14 +99,15 @@ pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered),
     config.check()?;
 
     let log = log::recover(&files, owner, config.segment_bytes, manifest.oldest_segment)?;
-    if let Some(damage) = log.damage.as_ref().filter(|_| identity.members.len() == 1) {
+    let is_alone = identity.members.len() == 1;
+    if let Some(damage) = log.damage.as_ref().filter(|_| is_alone) {
         return Err(StoreError::NothingToMendFrom { what: format!("the log at {}", damage.position) });
     }
     if let Some(damage) = &log.damage {
         notes.push(format!("the log is damaged at {}: every cohort is in doubt from there on", damage.position));
         doubt_everything(&mut manifest, &log.records);
     }
-    let checkpoints = read_checkpoints(&files, &owner, &mut manifest, &mut notes)?;
+    let checkpoints = read_checkpoints(&files, &owner, is_alone, &mut manifest, &mut notes)?;
 
     manifest.version += 1;
     manifest.boot = Boot(manifest.boot.0 + 1);
@@ -149,10 +150,12 @@ fn doubt_everything(manifest: &mut Manifest, records: &[Record]) {
     manifest.doubt_unknown = true;
 }
 
-/// The checkpoints that the manifest names. One that can't be read is struck from it, and its cohort doubted.
+/// The checkpoints that the manifest names. One that can't be read is struck from it, and its cohort doubted; the only
+/// node of a universe refuses to start instead, with everything as it was.
 fn read_checkpoints<F: Files>(
     files: &F,
     owner: &Owner,
+    is_alone: bool,
     manifest: &mut Manifest,
     notes: &mut Vec<String>,
 ) -> Result<BTreeMap<CohortId, Vec<Bytes>>, StoreError> {
@@ -168,6 +171,7 @@ fn read_checkpoints<F: Files>(
             Err(CheckpointError::OtherFormat(found)) => {
                 return Err(StoreError::OtherFormat { what: "a checkpoint", found, known: FORMAT });
             }
+            Err(_) if is_alone => return Err(StoreError::NothingToMendFrom { what: meta.path() }),
             Err(error) => {
                 notes.push(format!("cohort {id} is in doubt: {}: {error}", meta.path()));
                 cohort.checkpoint = None;

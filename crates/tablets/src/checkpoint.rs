@@ -10,7 +10,6 @@
 
 use std::fmt;
 
-use base::canary::{Bug, planted};
 use base::codec::Writer;
 use base::{CohortId, Lsn, NodeId, Timestamp};
 use bytes::Bytes;
@@ -19,17 +18,18 @@ use imbl::OrdMap;
 use crate::catalogue::{NodeRecord, TableRecord};
 use crate::progress::Progress;
 use crate::state::State;
-use crate::tablet::rows::{Cells, living};
+use crate::tablet::rows::Cells;
 use crate::tablet::sessions::Open;
 
+mod chunks;
 mod format;
 mod load;
 mod pack;
 
-pub use load::LoadError;
-pub(crate) use load::load;
+pub use chunks::Chunks;
+pub use load::{LoadError, Loader};
 
-use pack::Packed;
+use chunks::Place;
 
 /// Bytes of a chunk, at most, unless one record is larger: it is written, sent and checked at one go.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -89,33 +89,16 @@ impl Snapshot {
 
     /// The snapshot in pieces, made one at a time: [`State::load`] makes a state of them. Two snapshots of one state give
     /// the same bytes.
-    pub fn chunks(&self) -> impl Iterator<Item = Bytes> + '_ {
-        Sealed { chunks: self.unsealed(), count: 0, checksum: 0, ended: false }
+    #[must_use]
+    pub fn chunks(&self) -> Chunks {
+        Chunks { snapshot: self.clone(), next: Place::Header, count: 0, checksum: 0 }
     }
 
-    fn unsealed(&self) -> Box<dyn Iterator<Item = Bytes> + '_> {
-        match &self.content {
-            Content::Catalogue { nodes, tables, next_cohort } => {
-                let header = self.header(format::CATALOGUE, |out| out.u32(next_cohort.0));
-                let nodes = Packed::new(format::NODES, nodes.values());
-                let tables = Packed::new(format::TABLES, tables.iter());
-                Box::new(header.chain(nodes).chain(tables))
-            }
-            Content::Tablet { watermark, sessions, cells } => {
-                let header = self.header(format::TABLET, |out| {
-                    out.i64(watermark.0);
-                    out.u64(sessions.len() as u64);
-                });
-                let with_outcomes = !planted(Bug::DedupeNotInCheckpoint);
-                let sessions = sessions.iter().map(move |(id, session)| (*id, &**session, with_outcomes));
-                let sessions = Packed::new(format::SESSIONS, sessions);
-                let cells = Packed::new(format::CELLS, living(cells, *watermark));
-                Box::new(header.chain(sessions).chain(cells))
-            }
-        }
-    }
-
-    fn header(&self, kind: u8, rest: impl FnOnce(&mut Writer)) -> std::iter::Once<Bytes> {
+    fn header(&self) -> Bytes {
+        let kind = match &self.content {
+            Content::Catalogue { .. } => format::CATALOGUE,
+            Content::Tablet { .. } => format::TABLET,
+        };
         let mut out = Writer::new();
         out.u8(format::HEADER);
         out.u64(format::MAGIC);
@@ -124,8 +107,14 @@ impl Snapshot {
         out.u32(self.progress.cohort.0);
         out.lsn(self.progress.last_applied);
         out.i64(self.progress.last_timestamp.0);
-        rest(&mut out);
-        std::iter::once(out.finish())
+        match &self.content {
+            Content::Catalogue { next_cohort, .. } => out.u32(next_cohort.0),
+            Content::Tablet { watermark, sessions, .. } => {
+                out.i64(watermark.0);
+                out.u64(sessions.len() as u64);
+            }
+        }
+        out.finish()
     }
 }
 
@@ -137,31 +126,6 @@ impl fmt::Debug for Snapshot {
             .field("last_applied", &self.progress.last_applied)
             .field("last_timestamp", &self.progress.last_timestamp)
             .finish_non_exhaustive()
-    }
-}
-
-/// Chunks with an end that seals them.
-struct Sealed<'a> {
-    chunks: Box<dyn Iterator<Item = Bytes> + 'a>,
-    count: u64,
-    checksum: u32,
-    ended: bool,
-}
-
-impl Iterator for Sealed<'_> {
-    type Item = Bytes;
-
-    fn next(&mut self) -> Option<Bytes> {
-        if self.ended {
-            return None;
-        }
-        let Some(chunk) = self.chunks.next() else {
-            self.ended = true;
-            return Some(format::end(self.count, self.checksum));
-        };
-        self.count += 1;
-        self.checksum = base::checksum_append(self.checksum, &chunk);
-        Some(chunk)
     }
 }
 

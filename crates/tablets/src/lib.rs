@@ -26,7 +26,7 @@ mod testing;
 pub mod validate;
 
 pub use catalogue::{Catalogue, Change, NodeRecord, TableRecord};
-pub use checkpoint::{LoadError, Snapshot};
+pub use checkpoint::{Chunks, LoadError, Loader, Snapshot};
 pub use command::{CatalogueCommand, Command};
 pub use progress::ApplyError;
 pub use state::{Applied, State};

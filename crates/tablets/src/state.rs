@@ -4,7 +4,7 @@ use base::{CohortId, Entry, Lsn, Timestamp};
 use bytes::Bytes;
 
 use crate::catalogue::{Catalogue, Change};
-use crate::checkpoint::{self, LoadError, Snapshot};
+use crate::checkpoint::{LoadError, Loader, Snapshot};
 use crate::hash::LogicalHash;
 use crate::progress::ApplyError;
 use crate::request::Outcome;
@@ -66,7 +66,9 @@ impl State {
     /// When they are not all the chunks of one snapshot of this cohort, whole and in order. Whatever the bytes are, this
     /// doesn't panic.
     pub fn load(cohort: CohortId, chunks: &[Bytes]) -> Result<Self, LoadError> {
-        checkpoint::load(cohort, chunks)
+        let mut loader = Loader::new(cohort);
+        chunks.iter().try_for_each(|chunk| loader.push(chunk))?;
+        loader.finish()
     }
 
     /// The cohort whose state this is.

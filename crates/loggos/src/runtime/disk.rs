@@ -34,6 +34,14 @@ const NO_SPACE_PAUSE: StdDuration = StdDuration::from_secs(5);
 
 type ManifestJob = (ManifestId, Box<ManifestWrite<OsFile>>);
 
+/// What the next manifest says.
+#[derive(Debug)]
+struct NextManifest {
+    manifest: ManifestId,
+    cohorts: BTreeMap<CohortId, CohortManifest>,
+    doubt_unknown: bool,
+}
+
 /// A state on its way to the disk.
 #[derive(Debug)]
 struct CheckpointJob {
@@ -47,6 +55,10 @@ pub(crate) struct Disk {
     store: Store<OsFiles>,
     log: LogThread,
     manifests: Lane<ManifestJob>,
+    /// Whether a manifest is being written, and the newest that is wanted after it. A manifest says all, so that one that
+    /// is overtaken before it is begun need not be written: hundreds of promises at once cost two forces each no more.
+    writes_manifest: bool,
+    next_manifest: Option<NextManifest>,
     segments: Lane<SegmentJob>,
     checkpoints: Lane<CheckpointJob>,
     reads: Lane<(ReadId, ReadPlan)>,
@@ -61,6 +73,8 @@ impl Disk {
         Ok(Self {
             log: LogThread::start(Arc::clone(inbox))?,
             manifests: manifest_lane(files.clone(), Arc::clone(inbox))?,
+            writes_manifest: false,
+            next_manifest: None,
             segments: segment_lane(files.clone(), Arc::clone(inbox))?,
             checkpoints: checkpoint_lane(files.clone(), store.owner(), Arc::clone(inbox))?,
             reads: read_lane(files, Arc::clone(inbox))?,
@@ -77,15 +91,26 @@ impl Disk {
         }
     }
 
-    /// Writes a manifest in both places.
+    /// Writes a manifest in both places, as soon as the one before is written.
     pub(crate) fn write_manifest(
         &mut self,
         manifest: ManifestId,
         cohorts: BTreeMap<CohortId, CohortManifest>,
         doubt_unknown: bool,
     ) {
-        let write = Box::new(self.store.begin_manifest(cohorts, doubt_unknown));
-        self.manifests.put((manifest, write));
+        self.next_manifest = Some(NextManifest { manifest, cohorts, doubt_unknown });
+        self.begin_manifest();
+    }
+
+    fn begin_manifest(&mut self) {
+        if self.writes_manifest {
+            return;
+        }
+        if let Some(NextManifest { manifest, cohorts, doubt_unknown }) = self.next_manifest.take() {
+            self.writes_manifest = true;
+            let write = Box::new(self.store.begin_manifest(cohorts, doubt_unknown));
+            self.manifests.put((manifest, write));
+        }
     }
 
     /// Writes a checkpoint.
@@ -109,6 +134,8 @@ impl Disk {
     /// A manifest is forced in both places: what it leaves out may be recycled.
     pub(crate) fn manifest_forced(&mut self, write: &ManifestWrite<OsFile>) {
         self.store.finish_manifest(write);
+        self.writes_manifest = false;
+        self.begin_manifest();
         self.next_segment_job();
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct Machine {
     inbox: Arc<Inbox>,
     answers: Arc<Answers>,
     parked: Parked,
+    /// What was parked until now.
+    leaving: Vec<Parcel>,
     timer: Monotonic,
     /// The doors' requests that wait for an answer.
     waiting: HashMap<RequestId, Ticket>,
@@ -81,6 +83,7 @@ impl Machine {
             inbox,
             answers,
             parked: Parked::default(),
+            leaving: Vec::new(),
             // Due at once, so that the first turn carries out what came with the machine.
             timer: Monotonic(0),
             waiting: HashMap::new(),
@@ -123,6 +126,10 @@ impl Machine {
         let mut end = None;
         while end.is_none() && !self.events.is_empty() {
             self.decide();
+            // After the machine has heard of peers' new processes, which what was parked may go to.
+            for parcel in std::mem::take(&mut self.leaving) {
+                self.deliver(&parcel);
+            }
             end = self.carry_out();
             let expired = self.expired.drain(..);
             self.events.extend(expired.map(|answer| Event::AnswerExpired { answer }));
@@ -152,9 +159,6 @@ impl Machine {
             self.input(input, now);
         }
         self.inputs = inputs;
-        // What was parked may have come too late to be sent.
-        let expired = self.expired.drain(..);
-        self.events.extend(expired.map(|answer| Event::AnswerExpired { answer }));
         if self.timer <= now {
             self.timer = Monotonic::NEVER;
             self.events.push(Event::Timer);
@@ -166,16 +170,12 @@ impl Machine {
             Input::Request(incoming) => self.request(incoming),
             Input::BatchForced(_batch) => {
                 let through = self.disk.batch_forced(now);
-                for parcel in self.parked.log_forced(through) {
-                    self.deliver(&parcel);
-                }
+                self.leaving.extend(self.parked.log_forced(through));
                 self.events.push(Event::LogForced { through });
             }
             Input::ManifestForced(through, write) => {
                 self.disk.manifest_forced(&write);
-                for parcel in self.parked.manifest_forced(through) {
-                    self.deliver(&parcel);
-                }
+                self.leaving.extend(self.parked.manifest_forced(through));
                 self.events.push(Event::ManifestForced { through });
             }
             Input::CheckpointWritten { cohort, lsn, bytes } => {

@@ -152,6 +152,8 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let mut first = Vec::new();
     let node = Node::new(machine_config, &recovered, clock::now(), &mut first)
         .map_err(|error| StartError::Machine(error.to_string()))?;
+    // The whole log as it was read: what the machine keeps of it is its own.
+    drop(recovered);
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), Arc::clone(&answers));
     let doors = Doors::start(grpc_listener, MachineGateway::new(Arc::clone(&inbox)), answers)?;
     stop_on_signals(inbox)?;

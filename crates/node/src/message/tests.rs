@@ -47,6 +47,10 @@ fn samples() -> Vec<Message> {
     let patience = Duration::from_millis(5);
     samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
     samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));
+    let (epoch, lsn, timestamp) = (Epoch(3), Lsn::new(3, 5), Timestamp(9));
+    let bytes = Bytes::from_static(b"part");
+    samples.push(Message::StateChunk { cohort, epoch, lsn, timestamp, index: 2, last: true, bytes });
+    samples.push(Message::StateReply { cohort, lsn, received: 3, installed: true });
     samples
 }
 

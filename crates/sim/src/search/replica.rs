@@ -6,6 +6,7 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Now, Promise, Timestamp};
 use replication::{
     Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId,
+    renamed_promise,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -28,7 +29,7 @@ pub(super) struct Replica {
     out: Outbox,
     /// What the real replay makes of the forced records: all that they can ever mean.
     replay: Replay,
-    forces: Forces,
+    pub(super) forces: Forces,
     unforced: Vec<(WriteId, LogRecord)>,
     manifest: HardState,
     /// What the manifest's second place holds: the same, unless a bug lets a promise leave before.
@@ -69,7 +70,8 @@ fn config(node: u32) -> Config {
         members: (1..=3).map(member).collect(),
         // Without jitter no random number is drawn, and equal states are equal.
         timing: Timing { election_jitter: base::Duration::ZERO, ..Timing::default() },
-        limits: Limits::default(),
+        // One entry a proposal: longer ones come to the same as several in a row.
+        limits: Limits { propose_bytes: 1, ..Limits::default() },
         seed: 0,
     }
 }
@@ -92,6 +94,20 @@ impl Replica {
             durable: Vec::new(),
             applied: Vec::new(),
         }
+    }
+
+    /// The same replica where every node has the number that `rename` says.
+    pub(super) fn rename(&mut self, rename: impl Fn(NodeId) -> NodeId + Copy) {
+        self.cohort.rename(rename);
+        let hard = self.manifests_unforced.iter_mut().map(|(_, hard)| hard);
+        for hard in hard.chain([&mut self.manifest, &mut self.second_place]) {
+            hard.promised = renamed_promise(hard.promised, rename);
+        }
+        for (_, to, message) in &mut self.parked {
+            *to = rename(*to);
+            *message = message.clone().renamed(rename);
+        }
+        self.parked.sort_unstable();
     }
 
     /// Runs one step of the cohort and collects what it wants.
@@ -170,11 +186,27 @@ impl Replica {
         self.manifests_unforced.len()
     }
 
-    pub(super) fn force_log(&mut self, now: Now) -> Step {
+    /// What a restart would find promised, at the least.
+    pub(super) fn promise_on_disk(&self) -> Promise {
+        let (first, second) = (self.manifest.promised, self.second_place.promised);
+        if first.epoch < second.epoch { first } else { second }
+    }
+
+    /// Whether something waits for a force.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.log_pending() + self.manifests_pending() > 0
+    }
+
+    /// Drops the messages that wait for what will never be forced.
+    pub(super) fn forget_what_waits_in_vain(&mut self) {
+        self.parked.clear();
+    }
+
+    pub(super) fn force_log(&mut self) -> Step {
         let Some(&(through, _)) = self.unforced.last() else { return Step::default() };
         self.unforced.drain(..).for_each(|(_, record)| self.replay.record(record));
         self.find_durable();
-        self.step(|cohort, out| cohort.log_forced(through, now, out))
+        self.step(|cohort, out| cohort.log_forced(through, out))
     }
 
     pub(super) fn force_manifest(&mut self, now: Now) -> Step {
@@ -204,7 +236,7 @@ impl Replica {
 
     /// A crash keeps the first `kept` of the records that were not forced, and so many of the manifests; then the process
     /// starts again. If the disk `rots`, the manifest's first place is lost with it.
-    pub(super) fn crash(&mut self, node: u32, kept: usize, manifests_kept: usize, rots: bool, now: Now) -> Step {
+    pub(super) fn crash(&mut self, kept: usize, manifests_kept: usize, rots: bool, now: Now) -> Step {
         self.unforced.drain(..).take(kept).for_each(|(_, record)| self.replay.record(record));
         let kept = manifests_kept.checked_sub(1).and_then(|last| self.manifests_unforced.get(last));
         if let Some((_, hard)) = kept {
@@ -221,7 +253,7 @@ impl Replica {
         let start = self.recovered();
         self.out = Outbox::default();
         self.applied.truncate(start.checkpoint.0.sequence.0 as usize);
-        self.cohort = Cohort::start(config(node), start, now, &mut self.out);
+        self.cohort = Cohort::start(self.cohort.config().clone(), start, now, &mut self.out);
         self.collect()
     }
 

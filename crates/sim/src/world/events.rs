@@ -42,6 +42,8 @@ pub(crate) enum Happening {
     ClientPatience { client: u32, request: RequestId },
     /// A machine loses its power.
     PowerLoss { node: NodeId },
+    /// A bit flips on the machine whose disk rots.
+    Rot,
     /// A fault.
     Fault,
     /// The network's partition ends.
@@ -66,6 +68,7 @@ impl Happening {
             Self::Client { client } | Self::ClientPatience { client, .. } => 11 << 32 | u64::from(*client),
             Self::Request { node, .. } => of(15, *node),
             Self::PowerLoss { node } => of(14, *node),
+            Self::Rot => 16 << 32,
             Self::Fault => 12 << 32,
             Self::Rejoin { number } => 13 << 32 | number,
         }

@@ -112,37 +112,60 @@ impl World {
         }
     }
 
-    /// Power is lost at a moment of its own choosing; on the machine whose disk rots, a copy of the manifest may rot too.
+    /// Power is lost at a moment of its own choosing; on the machine whose disk rots, a copy of the manifest may rot too,
+    /// at once or after the restart that mends the copies.
     pub(crate) fn power_loss(&mut self, id: NodeId) {
         if self.healed || self.process(id).is_none() {
             return;
         }
         self.down(id, true);
-        if id == self.rotten_node() && self.options.faults.rot > 0 && self.random.below(2) == 0 {
+        if id != self.rotten_node() || self.options.faults.rot == 0 {
+            return;
+        }
+        if self.random.below(2) == 0 {
             let place = store::manifest::PLACES[self.random.below(2) as usize];
             self.flip_in(id, place, None);
+        } else {
+            let later = self.now + self.random.below(3 * SECOND);
+            self.queue.put(later, Happening::Rot);
         }
     }
 
-    /// The process dies, and while it is down a bit flips in one of its files: often near the log's end. Then it may
-    /// crash while it recovers.
-    fn rot(&mut self) {
+    /// The process dies, and while it is down a bit flips in one of its files: often near the log's end, or in a manifest.
+    /// Then it may crash while it recovers.
+    pub(crate) fn rot(&mut self) {
         let id = self.rotten_node();
-        let Some(process) = self.process(id) else { return };
-        let Some((segment, offset)) = process.log_end() else { return };
+        if self.healed {
+            return;
+        }
+        let Some((segment, offset)) = self.process(id).and_then(|process| process.log_end()) else { return };
         self.end(id, false);
         let disk = self.machines[&id].disk.clone();
-        let mut paths = disk.paths();
-        paths.retain(|path| !path.ends_with(".new"));
-        if self.random.below(2) == 0 {
-            let back = 1 + self.random.below(3 * 4_096);
-            self.flip_in(id, &store::log::segment_path(segment), Some(offset.saturating_sub(back)));
-        } else {
-            let path = paths[self.random.below(paths.len() as u64) as usize].clone();
-            self.flip_in(id, &path, None);
+        match self.random.below(4) {
+            0 | 1 => {
+                let back = 1 + self.random.below(3 * 4_096);
+                self.flip_in(id, &store::log::segment_path(segment), Some(offset.saturating_sub(back)));
+            }
+            2 => return self.rot_manifest(id),
+            _ => {
+                let mut paths = disk.paths();
+                paths.retain(|path| !path.ends_with(".new"));
+                let path = paths[self.random.below(paths.len() as u64) as usize].clone();
+                self.flip_in(id, &path, None);
+            }
         }
         if self.random.below(3) == 0 {
             disk.crash_after_operations(1 + self.random.below(12));
+        }
+        self.restart_later(id);
+    }
+
+    /// A bit flips in one copy of the manifest, and then the machine may crash while it writes the other.
+    fn rot_manifest(&mut self, id: NodeId) {
+        let damaged = self.random.below(2) as usize;
+        self.flip_in(id, store::manifest::PLACES[damaged], None);
+        if self.random.below(2) == 0 {
+            self.machines[&id].disk.crash_writing(store::manifest::PLACES[1 - damaged]);
         }
         self.restart_later(id);
     }

@@ -277,6 +277,7 @@ impl World {
             Happening::Client { client } => self.client_acts(client),
             Happening::ClientPatience { client, request } => self.client_gives_up(client, request),
             Happening::PowerLoss { node } => self.power_loss(node),
+            Happening::Rot => self.rot(),
             Happening::Fault => self.fault(),
             Happening::Rejoin { number } => self.rejoin(number),
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Record, Sequence};
+use base::{CohortId, LogRecord, Record, Sequence};
 
 use super::frame::HEADER_BYTES;
 use crate::BLOCK_BYTES;
@@ -46,8 +46,10 @@ pub(super) fn temporary() -> String {
 #[derive(Clone, Debug)]
 pub struct Segments {
     segment_bytes: u64,
-    /// For each segment that holds batches: the highest sequence of each cohort in it.
+    /// For each segment that holds batches: the highest sequence of each cohort that is live in it.
     highest: BTreeMap<u64, BTreeMap<CohortId, Sequence>>,
+    /// The highest of all, of each cohort.
+    ends: BTreeMap<CohortId, Sequence>,
     /// The last segment that is ready for batches.
     prepared: u64,
     /// Segments that have gone and whose files are still there, oldest first.
@@ -72,14 +74,44 @@ enum JobKind {
 
 impl Segments {
     pub(super) fn new(segment_bytes: u64, prepared: u64, spare: VecDeque<u64>) -> Self {
-        Self { segment_bytes, highest: BTreeMap::new(), prepared, spare, job: None }
+        Self { segment_bytes, highest: BTreeMap::new(), ends: BTreeMap::new(), prepared, spare, job: None }
     }
 
     pub(super) fn note<'a>(&mut self, segment: u64, records: impl Iterator<Item = &'a Record>) {
-        let highest = self.highest.entry(segment).or_default();
+        self.highest.entry(segment).or_default();
         for record in records {
-            let sequence = highest.entry(record.cohort).or_default();
-            *sequence = record.sequence().max(*sequence);
+            let cohort = record.cohort;
+            match &record.body {
+                LogRecord::Entry(entry) => {
+                    self.kill(cohort, entry.lsn.sequence);
+                    self.raise(segment, cohort, entry.lsn.sequence);
+                    self.ends.insert(cohort, entry.lsn.sequence);
+                }
+                LogRecord::Truncation { from } => {
+                    self.kill(cohort, *from);
+                    // The cohort must have a checkpoint, or something live, for its log to be forgotten.
+                    self.raise(segment, cohort, Sequence(0));
+                }
+                LogRecord::CommitPoint(lsn) => self.raise(segment, cohort, lsn.sequence),
+            }
+        }
+    }
+
+    fn raise(&mut self, segment: u64, cohort: CohortId, sequence: Sequence) {
+        let highest = self.highest.entry(segment).or_default().entry(cohort).or_default();
+        *highest = sequence.max(*highest);
+    }
+
+    /// What is dead needs no checkpoint. Whatever it was killed by lies behind it, and segments go oldest first.
+    fn kill(&mut self, cohort: CohortId, from: Sequence) {
+        if self.ends.get(&cohort).is_none_or(|end| *end < from) {
+            return;
+        }
+        self.ends.insert(cohort, from.previous());
+        for highest in self.highest.values_mut() {
+            if let Some(sequence) = highest.get_mut(&cohort) {
+                *sequence = from.previous().min(*sequence);
+            }
         }
     }
 

@@ -52,24 +52,28 @@ impl Content {
         self.durable.resize(self.written.len(), 0);
         for sector in std::mem::take(&mut self.dirty) {
             self.keep(sector);
+            self.is_dirty[sector] = false;
         }
     }
 
-    /// Each dirty sector is durable or gone.
+    /// Each dirty sector is durable or gone; a few are torn themselves, their beginning new and their end old.
     pub(super) fn crash(&mut self, random: &mut SplitMix64) {
         for sector in std::mem::take(&mut self.dirty) {
-            if random.chance(500_000) {
-                self.keep(sector);
-            } else {
-                self.lose(sector);
+            match random.below(8) {
+                0 => {
+                    self.restore(sector, random.below(SECTOR_BYTES as u64) as usize);
+                    self.keep(sector);
+                }
+                1..4 => self.keep(sector),
+                _ => self.restore(sector, 0),
             }
+            self.is_dirty[sector] = false;
         }
         self.written.truncate(self.durable.len());
         self.is_dirty.truncate(self.durable.len().div_ceil(SECTOR_BYTES));
     }
 
     fn keep(&mut self, sector: usize) {
-        self.is_dirty[sector] = false;
         let from = sector * SECTOR_BYTES;
         let to = (from + SECTOR_BYTES).min(self.written.len());
         if self.durable.len() < to {
@@ -78,11 +82,11 @@ impl Content {
         self.durable[from..to].copy_from_slice(&self.written[from..to]);
     }
 
-    fn lose(&mut self, sector: usize) {
-        self.is_dirty[sector] = false;
+    /// Undoes what was written to a sector from its byte `cut` on.
+    fn restore(&mut self, sector: usize, cut: usize) {
         let from = sector * SECTOR_BYTES;
         let to = (from + SECTOR_BYTES).min(self.written.len());
-        for at in from..to {
+        for at in (from + cut).min(to)..to {
             self.written[at] = self.durable.get(at).copied().unwrap_or(0);
         }
     }

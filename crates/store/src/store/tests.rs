@@ -177,13 +177,15 @@ impl Model {
         let end = (self.forced..=self.history.len())
             .find(|end| *end >= count && self.history[end - count..*end] == recovered.records)
             .expect("the log is an unbroken part of what was appended, with all that was forced");
-        for gone in &self.history[..end - count] {
-            let checkpoint = recovered.cohorts.get(&gone.cohort).and_then(|cohort| cohort.checkpoint);
-            let floor = checkpoint.map_or(Sequence(0), |checkpoint| checkpoint.lsn.sequence);
-            assert!(gone.sequence() <= floor, "what is gone is in a checkpoint");
-        }
         self.history.truncate(end);
         (self.forced, self.first_write) = (end, end);
+        for gone in &self.history[..end - count] {
+            let LogRecord::Entry(entry) = &gone.body else { continue };
+            let checkpoint = recovered.cohorts.get(&gone.cohort).and_then(|cohort| cohort.checkpoint);
+            let floor = checkpoint.map_or(Sequence(0), |checkpoint| checkpoint.lsn.sequence);
+            let is_dead = self.live(gone.cohort).get(&entry.lsn.sequence) != Some(entry);
+            assert!(is_dead || entry.lsn.sequence <= floor, "what is gone is in a checkpoint, or dead");
+        }
         for id in (1..=COHORTS).map(CohortId) {
             let last = self.live(id).last_key_value().map_or(0, |(sequence, _)| sequence.0);
             self.next.insert(id, last + 1);
@@ -290,6 +292,49 @@ fn a_damaged_checkpoint_puts_its_cohort_in_doubt() {
         assert_eq!(recovered.cohorts[&CohortId(1)], CohortManifest { doubtful: true, ..CohortManifest::default() });
         assert!(!recovered.cohorts[&CohortId(2)].doubtful && recovered.checkpoints.is_empty());
     }
+}
+
+#[test]
+fn the_only_node_of_a_universe_keeps_a_damaged_checkpoint_and_does_not_start() {
+    let alone = Identity { members: identity().members[1..2].to_vec(), ..identity() };
+    let disk = MemoryDisk::new();
+    crate::format(&disk, &alone, &CONFIG).unwrap();
+    let mut store = open(disk.clone(), CONFIG).unwrap().0;
+    let meta = CheckpointMeta { cohort: CohortId(1), lsn: Lsn::new(1, 1), timestamp: Timestamp(1) };
+    let bytes = write_checkpoint(&disk, &store.owner(), &meta, std::iter::once(Bytes::from_static(b"state"))).unwrap();
+    let checkpoint = Some(CheckpointRef { lsn: meta.lsn, timestamp: meta.timestamp, bytes });
+    let write =
+        store.begin_manifest([(CohortId(1), CohortManifest { checkpoint, ..Default::default() })].into(), false);
+    write.execute(&disk).unwrap();
+    store.finish_manifest(&write);
+    assert!(disk.flip_bit(&meta.path(), 4096 + 10, 1));
+    assert_eq!(open(disk.clone(), CONFIG).unwrap_err(), StoreError::NothingToMendFrom { what: meta.path() });
+    assert!(disk.flip_bit(&meta.path(), 4096 + 10, 1), "it is still there");
+    assert_eq!(open(disk, CONFIG).unwrap().1.checkpoints.len(), 1);
+}
+
+#[test]
+fn dead_entries_keep_no_segment() {
+    let disk = formatted();
+    let mut store = open(disk, CONFIG).unwrap().0;
+    let kills = |from| Record { cohort: CohortId(1), body: LogRecord::Truncation { from: Sequence(from) } };
+    let mut number = 0;
+    let mut write = |store: &mut Store<MemoryDisk>, record| {
+        number += 1;
+        crate::testing::write(store, number, record).unwrap();
+        prepare(store).unwrap();
+    };
+    for sequence in 1..=8 {
+        write(&mut store, crate::testing::entry(1, sequence, &[0; 5_000]));
+    }
+    write(&mut store, kills(6));
+    for sequence in 1..=8 {
+        write(&mut store, crate::testing::entry(2, sequence, &[0; 5_000]));
+    }
+    let floors = |first, second| [(CohortId(1), Sequence(first)), (CohortId(2), Sequence(second))].into();
+    let of_the_dead = store.log().dispensable(&floors(5, 0), 0);
+    assert!(!of_the_dead.is_empty(), "what the first cohort has live is in its checkpoint");
+    assert!(store.log().dispensable(&floors(4, 8), 0).len() < of_the_dead.len());
 }
 
 #[test]

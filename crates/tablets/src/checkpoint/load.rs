@@ -1,5 +1,5 @@
-//! Chunks into a state. Nothing in them is believed: the seal is checked first, then every field and every order, so that
-//! a state that was loaded keeps all invariants of one that was applied.
+//! Chunks into a state. Nothing in them is believed: every field and every order is checked, and the seal before there is
+//! a state, so that one that was loaded keeps all invariants of one that was applied.
 
 use std::collections::VecDeque;
 
@@ -45,34 +45,96 @@ pub enum LoadError {
     Impossible(&'static str),
 }
 
-/// The state in `chunks`.
-pub(crate) fn load(cohort: CohortId, chunks: &[Bytes]) -> Result<State, LoadError> {
-    let sealed = unseal(chunks)?;
-    let (header, parts) = sealed.split_first().ok_or(LoadError::NotWhole("there is no header"))?;
-    let mut header = Reader::new(header.clone());
-    let (kind, progress) = decode_header(&mut header, cohort)?;
-    if !in_order(parts) {
-        return Err(LoadError::Impossible("chunks out of their order"));
-    }
-    match (kind, cohort == CohortId::CATALOGUE) {
-        (format::CATALOGUE, true) => load_catalogue(progress, header, parts).map(State::Catalogue),
-        (format::TABLET, false) => load_tablet(progress, header, parts).map(State::Tablet),
-        _ => Err(LoadError::Impossible("a kind of state that the cohort doesn't have")),
-    }
+/// Makes a state of a snapshot's chunks, one after the other: none is held longer than it takes to read it.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    cohort: CohortId,
+    /// Chunks taken so far, and the checksum of them all.
+    count: u64,
+    checksum: u32,
+    last_tag: u8,
+    stage: Stage,
 }
 
-/// The chunks before the end, if that is their end.
-fn unseal(chunks: &[Bytes]) -> Result<&[Bytes], LoadError> {
-    let (end, sealed) = chunks.split_last().ok_or(LoadError::NotWhole("there are no chunks"))?;
-    let checksum = sealed.iter().fold(0, |checksum, chunk| base::checksum_append(checksum, chunk));
-    if *end != format::end(sealed.len() as u64, checksum) {
-        return Err(LoadError::NotWhole("the last chunk is not the end of those before"));
-    }
-    Ok(sealed)
+#[derive(Clone, Debug)]
+enum Stage {
+    Header,
+    Catalogue(Catalogue),
+    Tablet(Box<TabletLoader>),
+    /// The end has sealed it.
+    Whole(State),
+    /// A chunk was refused.
+    Refused,
 }
 
-fn in_order(parts: &[Bytes]) -> bool {
-    parts.is_sorted_by_key(|chunk| chunk.first().copied())
+impl Loader {
+    /// Begins with the first chunk of a cohort's snapshot.
+    #[must_use]
+    pub fn new(cohort: CohortId) -> Self {
+        Self { cohort, count: 0, checksum: 0, last_tag: 0, stage: Stage::Header }
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// When it can't be the next of that cohort's snapshot. No other is taken after it.
+    pub fn push(&mut self, chunk: &Bytes) -> Result<(), LoadError> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Refused);
+        let tag = chunk.first().copied().unwrap_or_default();
+        if tag < self.last_tag {
+            return Err(LoadError::Impossible("chunks out of their order"));
+        }
+        self.stage = self.next_stage(stage, tag, chunk)?;
+        self.last_tag = tag;
+        self.count += 1;
+        self.checksum = base::checksum_append(self.checksum, chunk);
+        Ok(())
+    }
+
+    fn next_stage(&self, stage: Stage, tag: u8, chunk: &Bytes) -> Result<Stage, LoadError> {
+        if tag == format::END && *chunk != format::end(self.count, self.checksum) {
+            return Err(LoadError::NotWhole("the last chunk is not the end of those before"));
+        }
+        match stage {
+            Stage::Header => self.begin(chunk),
+            Stage::Catalogue(catalogue) if tag == format::END => {
+                catalogue.check().map_err(LoadError::Impossible)?;
+                Ok(Stage::Whole(State::Catalogue(catalogue)))
+            }
+            Stage::Catalogue(mut catalogue) => {
+                load_catalogue(&mut catalogue, chunk)?;
+                Ok(Stage::Catalogue(catalogue))
+            }
+            Stage::Tablet(tablet) if tag == format::END => Ok(Stage::Whole(State::Tablet(tablet.finish()?))),
+            Stage::Tablet(mut tablet) => {
+                tablet.load_chunk(chunk)?;
+                Ok(Stage::Tablet(tablet))
+            }
+            Stage::Whole(_) => Err(LoadError::NotWhole("there is more after the end")),
+            Stage::Refused => Err(LoadError::NotWhole("a chunk was refused")),
+        }
+    }
+
+    fn begin(&self, chunk: &Bytes) -> Result<Stage, LoadError> {
+        let mut header = Reader::new(chunk.clone());
+        let (kind, progress) = decode_header(&mut header, self.cohort)?;
+        match (kind, self.cohort == CohortId::CATALOGUE) {
+            (format::CATALOGUE, true) => begin_catalogue(progress, header).map(Stage::Catalogue),
+            (format::TABLET, false) => TabletLoader::begin(progress, header).map(Box::new).map(Stage::Tablet),
+            _ => Err(LoadError::Impossible("a kind of state that the cohort doesn't have")),
+        }
+    }
+
+    /// The state, if the chunks have come to their end.
+    ///
+    /// # Errors
+    /// When they haven't.
+    pub fn finish(self) -> Result<State, LoadError> {
+        match self.stage {
+            Stage::Whole(state) => Ok(state),
+            _ => Err(LoadError::NotWhole("the end is missing")),
+        }
+    }
 }
 
 fn decode_header(input: &mut Reader, expected: CohortId) -> Result<(u8, Progress), LoadError> {
@@ -100,30 +162,32 @@ fn unexpected(tag: u8) -> LoadError {
     LoadError::Undecodable(DecodeError::UnknownTag { what: "checkpoint chunk", tag: u64::from(tag) })
 }
 
-fn load_catalogue(progress: Progress, mut header: Reader, parts: &[Bytes]) -> Result<Catalogue, LoadError> {
+fn begin_catalogue(progress: Progress, mut header: Reader) -> Result<Catalogue, LoadError> {
     let mut catalogue = Catalogue::new();
     catalogue.progress = progress;
     catalogue.next_cohort = CohortId(header.u32()?);
     header.end()?;
-    for chunk in parts {
-        let mut input = Reader::new(chunk.clone());
-        let tag = input.u8()?;
-        while input.left() > 0 {
-            let fresh = match tag {
-                format::NODES => catalogue.insert_node(decode_node(&mut input)?),
-                format::TABLES => {
-                    let (name, table) = decode_table(&mut input)?;
-                    catalogue.insert_table(name, table)
-                }
-                tag => return Err(unexpected(tag)),
-            };
-            if !fresh {
-                return Err(LoadError::Impossible("a table or node twice"));
-            }
+    Ok(catalogue)
+}
+
+fn load_catalogue(catalogue: &mut Catalogue, chunk: &Bytes) -> Result<(), LoadError> {
+    let mut input = Reader::new(chunk.clone());
+    let tag = input.u8()?;
+    if !matches!(tag, format::NODES | format::TABLES) {
+        return Err(unexpected(tag));
+    }
+    while input.left() > 0 {
+        let fresh = if tag == format::NODES {
+            catalogue.insert_node(decode_node(&mut input)?)
+        } else {
+            let (name, table) = decode_table(&mut input)?;
+            catalogue.insert_table(name, table)
+        };
+        if !fresh {
+            return Err(LoadError::Impossible("a table or node twice"));
         }
     }
-    catalogue.check().map_err(LoadError::Impossible)?;
-    Ok(catalogue)
+    Ok(())
 }
 
 fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> {
@@ -132,33 +196,6 @@ fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> 
     let created = Timestamp(input.i64()?);
     let members = (0..input.count(12)?).map(|_| decode_member(input)).collect::<Result<_, DecodeError>>()?;
     Ok((name, TableRecord { cohort, members, created }))
-}
-
-fn load_tablet(progress: Progress, mut header: Reader, parts: &[Bytes]) -> Result<Tablet, LoadError> {
-    let mut tablet = Tablet::new(progress.cohort);
-    tablet.progress = progress;
-    let watermark = Timestamp(header.i64()?);
-    if watermark < Timestamp(0) || watermark > progress.last_timestamp {
-        return Err(LoadError::Impossible("a watermark that is no moment of the log"));
-    }
-    tablet.rows.raise_watermark(watermark);
-    let sessions = header.u64()?;
-    header.end()?;
-    let mut cells = CellLoader { tablet: &mut tablet, cell: None, versions: Vec::new() };
-    for chunk in parts {
-        let mut input = Reader::new(chunk.clone());
-        match input.u8()? {
-            format::SESSIONS => load_sessions(&mut input, cells.tablet)?,
-            format::CELLS => cells.load_chunk(&mut input, chunk.len())?,
-            tag => return Err(unexpected(tag)),
-        }
-    }
-    cells.finish_cell()?;
-    tablet.rows.loaded();
-    if tablet.sessions.len() as u64 != sessions {
-        return Err(LoadError::Impossible("another number of sessions than the header says"));
-    }
-    Ok(tablet)
 }
 
 fn load_sessions(input: &mut Reader, tablet: &mut Tablet) -> Result<(), LoadError> {
@@ -196,16 +233,50 @@ fn decode_outcome(input: &mut Reader) -> Result<(u64, Remembered), DecodeError> 
     Ok((number, outcome))
 }
 
-/// Puts cells together from versions that may be spread over chunks.
-struct CellLoader<'a> {
-    tablet: &'a mut Tablet,
+/// A tablet in the making: cells are put together from versions that may be spread over chunks.
+#[derive(Clone, Debug)]
+struct TabletLoader {
+    tablet: Tablet,
+    /// How many sessions the header speaks of.
+    sessions: u64,
     cell: Option<CellKey>,
     /// The versions of `cell` read so far, the newest first.
     versions: Vec<Version>,
 }
 
-impl CellLoader<'_> {
-    fn load_chunk(&mut self, input: &mut Reader, chunk_bytes: usize) -> Result<(), LoadError> {
+impl TabletLoader {
+    fn begin(progress: Progress, mut header: Reader) -> Result<Self, LoadError> {
+        let mut tablet = Tablet::new(progress.cohort);
+        tablet.progress = progress;
+        let watermark = Timestamp(header.i64()?);
+        if watermark < Timestamp(0) || watermark > progress.last_timestamp {
+            return Err(LoadError::Impossible("a watermark that is no moment of the log"));
+        }
+        tablet.rows.raise_watermark(watermark);
+        let sessions = header.u64()?;
+        header.end()?;
+        Ok(Self { tablet, sessions, cell: None, versions: Vec::new() })
+    }
+
+    fn load_chunk(&mut self, chunk: &Bytes) -> Result<(), LoadError> {
+        let mut input = Reader::new(chunk.clone());
+        match input.u8()? {
+            format::SESSIONS => load_sessions(&mut input, &mut self.tablet),
+            format::CELLS => self.load_cells(&mut input, chunk.len()),
+            tag => Err(unexpected(tag)),
+        }
+    }
+
+    fn finish(mut self) -> Result<Tablet, LoadError> {
+        self.finish_cell()?;
+        self.tablet.rows.loaded();
+        if self.tablet.sessions.len() as u64 != self.sessions {
+            return Err(LoadError::Impossible("another number of sessions than the header says"));
+        }
+        Ok(self.tablet)
+    }
+
+    fn load_cells(&mut self, input: &mut Reader, chunk_bytes: usize) -> Result<(), LoadError> {
         while input.left() > 0 {
             let cell = self.decode_cell(input, chunk_bytes)?;
             let timestamp = Timestamp(input.i64()?);

@@ -1,7 +1,5 @@
 //! Records into chunks.
 
-use std::iter::Peekable;
-
 use base::codec::Writer;
 use bytes::Bytes;
 
@@ -22,33 +20,19 @@ pub(crate) trait Record: Copy {
     fn encode(&self, before: Option<Self>, out: &mut Writer);
 }
 
-/// Packs records of one kind into chunks, each a tag and records up to its end.
-pub(crate) struct Packed<I: Iterator> {
-    tag: u8,
-    records: Peekable<I>,
-}
-
-impl<I: Iterator<Item: Record>> Packed<I> {
-    pub(crate) fn new(tag: u8, records: I) -> Self {
-        Self { tag, records: records.peekable() }
+/// Packs records of one kind into a chunk: a tag, and records until it is full. Gives the last of them too; none if there
+/// are no records.
+pub(super) fn pack<R: Record>(tag: u8, records: impl Iterator<Item = R>) -> Option<(Bytes, R)> {
+    let mut records = records.peekable();
+    let mut last = records.next()?;
+    let mut out = Writer::with_capacity(1 + last.size());
+    out.u8(tag);
+    last.encode(None, &mut out);
+    while let Some(record) = records.next_if(|record| out.len() + record.size() <= CHUNK_BYTES) {
+        record.encode(Some(last), &mut out);
+        last = record;
     }
-}
-
-impl<I: Iterator<Item: Record>> Iterator for Packed<I> {
-    type Item = Bytes;
-
-    fn next(&mut self) -> Option<Bytes> {
-        let first = self.records.next()?;
-        let mut out = Writer::with_capacity(1 + first.size());
-        out.u8(self.tag);
-        first.encode(None, &mut out);
-        let mut before = first;
-        while let Some(record) = self.records.next_if(|record| out.len() + record.size() <= CHUNK_BYTES) {
-            record.encode(Some(before), &mut out);
-            before = record;
-        }
-        Some(out.finish())
-    }
+    Some((out.finish(), last))
 }
 
 impl Record for (&CellKey, &Version) {

@@ -164,6 +164,36 @@ fn chunks_are_bounded() {
     assert_eq!(loaded.logical_hash(), state.logical_hash());
 }
 
+/// Chunks are made when they are asked for, and a copy of what is left goes on as the first would have: also where a
+/// column's versions are cut apart. A loader that refused a chunk takes no other.
+#[test]
+fn chunks_can_be_left_and_gone_on_with() {
+    let (mut state, mut log) = (State::new(COHORT), Log::new());
+    log.apply(&mut state, &Command::OpenSession);
+    let value = "x".repeat(400_000);
+    for number in 0..12 {
+        log.write(&mut state, &write("hot", [put("c", &value)])).unwrap();
+        log.write(&mut state, &write(&format!("row {number}"), [put("c", &value)])).unwrap();
+    }
+    let whole = chunks(&state);
+    let mut left = state.snapshot().chunks();
+    log.write(&mut state, &write("hot", [put("c", "later")])).unwrap();
+    let mut loader = Loader::new(COHORT);
+    for (index, chunk) in whole.iter().enumerate() {
+        assert_eq!(left.clone().collect::<Vec<_>>(), whole[index..]);
+        assert_eq!(left.next().as_ref(), Some(chunk));
+        loader.push(chunk).expect("the next");
+        assert_eq!(left.is_at_end(), index + 1 == whole.len());
+    }
+    assert!(left.next().is_none());
+    assert!(loader.clone().push(&whole[0]).is_err(), "nothing comes after the end");
+    assert!(loader.finish().is_ok());
+    let mut loader = Loader::new(COHORT);
+    assert!(loader.push(&whole[1]).is_err());
+    assert!(loader.push(&whole[0]).is_err(), "a chunk was refused before");
+    assert!(loader.finish().is_err());
+}
+
 /// Dead versions stay behind, and are no part of what a state says.
 #[test]
 fn dead_versions_are_not_shipped() {

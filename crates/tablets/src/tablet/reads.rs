@@ -21,6 +21,10 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// then short, or even empty, and says where the scan goes on.
 const SCAN_CELLS_MAX: usize = 65_536;
 
+/// Cells of one row that an answer looks at, at most: as many as an answer has room for if their names and values were
+/// empty. More can be there only if most of them are deleted and wait to be swept.
+const ROW_CELLS_MAX: usize = ANSWER_BYTES_MAX / CELL_FRAME_BYTES;
+
 /// Bytes that a row or a cell takes in an answer beside its names and values.
 const ROW_FRAME_BYTES: usize = 16;
 const CELL_FRAME_BYTES: usize = 24;
@@ -45,7 +49,12 @@ impl Tablet {
         self.check_moment(at)?;
         let mut row = RowBuilder::default();
         match columns {
-            None => self.rows.row(key).for_each(|(cell, versions)| row.add(&cell.column, versions, at)),
+            None => {
+                let mut cells = self.rows.row(key);
+                while let Some((cell, versions)) = cells.next().filter(|_| !row.is_too_large()) {
+                    row.add(&cell.column, versions, at);
+                }
+            }
             Some(columns) => {
                 for column in columns {
                     let cell = CellKey { key: key.clone(), column: column.clone() };
@@ -148,27 +157,33 @@ fn after_prefix(prefix: &Bytes) -> Option<Bytes> {
 struct RowBuilder {
     cells: Vec<Cell>,
     bytes: usize,
+    looked_at: usize,
 }
 
 impl RowBuilder {
-    /// Adds a column if it is there at that moment. Beyond an answer's size it only counts.
+    /// Adds a column if it is there at that moment, and there is room.
     fn add(&mut self, column: &Bytes, versions: &Versions, at: Timestamp) {
+        self.looked_at += 1;
         let Some(version) = versions.at(at) else { return };
         let Some(value) = &version.value else { return };
         self.bytes += CELL_FRAME_BYTES + column.len() + value.len();
-        if self.bytes <= ANSWER_BYTES_MAX {
+        if !self.is_too_large() {
             self.cells.push(Cell { column: column.clone(), value: value.clone(), version: version.timestamp });
         }
     }
 
+    /// Whether no answer can hold it. Nothing is gained by looking at more of it.
+    fn is_too_large(&self) -> bool {
+        self.bytes > ANSWER_BYTES_MAX || self.looked_at > ROW_CELLS_MAX
+    }
+
     fn check_size(&self, key: &Bytes) -> Result<(), Failure> {
-        if self.bytes <= ANSWER_BYTES_MAX {
+        if !self.is_too_large() {
             return Ok(());
         }
         Err(invalid(format!(
-            "the columns asked for of row {key:?} have {} bytes, over the limit of {ANSWER_BYTES_MAX} for one answer: name \
-             fewer",
-            self.bytes
+            "the columns asked for of row {key:?} have more than {ANSWER_BYTES_MAX} bytes, or are more than \
+             {ROW_CELLS_MAX} with deleted ones, the limits for one answer: name fewer"
         )))
     }
 }
@@ -199,11 +214,11 @@ impl Page {
             }
             let key = &first.key;
             let mut row = RowBuilder::default();
-            while let Some((cell, versions)) = cells.next_if(|(cell, _)| cell.key == *key) {
+            while let Some((cell, versions)) = cells.next_if(|(cell, _)| cell.key == *key && !row.is_too_large()) {
                 row.add(&cell.column, versions, self.at);
                 self.cells_left = self.cells_left.saturating_sub(1);
             }
-            if row.bytes > 0 {
+            if row.bytes > 0 || row.is_too_large() {
                 if self.is_full(&row) {
                     return Ok(self.end(last_key));
                 }
@@ -216,7 +231,8 @@ impl Page {
     }
 
     fn is_full(&self, next: &RowBuilder) -> bool {
-        let overflows = self.bytes + next.bytes > ANSWER_BYTES_MAX && !self.rows.is_empty();
+        let does_not_fit = next.is_too_large() || self.bytes + next.bytes > ANSWER_BYTES_MAX;
+        let overflows = does_not_fit && !self.rows.is_empty();
         self.rows.len() >= self.limit || self.bytes >= SCAN_PAGE_BYTES || overflows
     }
 

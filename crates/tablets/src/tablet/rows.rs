@@ -179,7 +179,7 @@ impl Rows {
 
     pub(crate) fn hash(&self, hash: &mut LogicalHash) {
         hash.signed(self.watermark.0);
-        for (cell, version) in living(&self.cells, self.watermark) {
+        for (cell, version) in living(self.cells.iter(), self.watermark) {
             hash.bytes(&cell.key);
             hash.bytes(&cell.column);
             hash.signed(version.timestamp.0);
@@ -193,7 +193,10 @@ fn cell_bytes(cell: &CellKey) -> usize {
     CELL_BYTES + cell.key.len() + cell.column.len()
 }
 
-/// Every version that a read at or above `watermark` can tell, in the order of cells, the newest of a cell first.
-pub(crate) fn living(cells: &Cells, watermark: Timestamp) -> impl Iterator<Item = (&CellKey, &Version)> {
-    cells.iter().flat_map(move |(cell, versions)| versions.living(watermark).map(move |version| (cell, version)))
+/// Every version of `cells` that a read at or above `watermark` can tell, in their order, the newest of a cell first.
+pub(crate) fn living<'a>(
+    cells: impl Iterator<Item = (&'a CellKey, &'a Versions)>,
+    watermark: Timestamp,
+) -> impl Iterator<Item = (&'a CellKey, &'a Version)> {
+    cells.flat_map(move |(cell, versions)| versions.living(watermark).map(move |version| (cell, version)))
 }

@@ -106,11 +106,14 @@ impl Accepted {
                     Ok(Some(Heard::Refused { node: hello.node, refusal }))
                 }
             },
-            (Frame::Refusal(refusal), _) => Ok(Some(Heard::RefusedBy(refusal))),
-            (_, State::Refused { .. }) => Ok(None),
-            (Frame::Message(_), State::Stranger { .. }) | (Frame::Hello(_), State::Member { .. }) => {
-                Err(FrameError::Magic.into())
+            (Frame::Refusal(refusal), State::Member { node, .. }) if refusal.node == node => {
+                Ok(Some(Heard::RefusedBy(refusal)))
             }
+            (_, State::Refused { .. }) => Ok(None),
+            // Not for the word of somebody who hasn't shown who they are.
+            (Frame::Refusal(_), State::Stranger { .. } | State::Member { .. })
+            | (Frame::Message(_), State::Stranger { .. })
+            | (Frame::Hello(_), State::Member { .. }) => Err(FrameError::Magic.into()),
         }
     }
 }

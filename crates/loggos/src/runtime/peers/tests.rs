@@ -97,7 +97,7 @@ fn a_message_that_is_too_long_takes_no_other_with_it() {
         lsn: base::Lsn::ZERO,
         timestamp: base::Timestamp(0),
         index: 0,
-        count: 1,
+        last: true,
         bytes: vec![7; length].into(),
     };
     one.peers.send(NodeId(2), &message(1));

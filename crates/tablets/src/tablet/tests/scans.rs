@@ -1,7 +1,7 @@
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 
 use super::*;
-use crate::request::Row;
+use crate::request::{Mutation, Row};
 
 fn page(state: &State, scan: &Scan) -> (Vec<Row>, Option<Bytes>) {
     match tablet(state).scan(scan) {
@@ -139,4 +139,24 @@ fn a_row_beyond_an_answer_is_read_in_parts() {
     assert_eq!((keys(&rows), continuation.clone()), (vec!["a"], Some(bytes("a"))));
     let refused = tablet(&state).scan(&Scan { continuation, ..Scan::default() });
     assert!(matches!(refused, Err(Failure::Invalid(_))));
+}
+
+/// What is read of one row is bounded, also if hardly any of its columns is there any more: a row of a million deleted
+/// columns is refused, and the rows before it are given.
+#[test]
+fn the_columns_of_a_row_that_are_looked_at_are_bounded() {
+    let (mut state, mut log) = fresh();
+    log.write(&mut state, &write("a", [put("c", "")])).unwrap();
+    for group in 0..800 {
+        let columns: Vec<String> = (0..1_024).map(|number| format!("c{group}-{number}")).collect();
+        let all = |mutation: &dyn Fn(&str) -> Mutation| columns.iter().map(|name| mutation(name)).collect::<Vec<_>>();
+        log.write(&mut state, &write("b", all(&|name| put(name, "")))).unwrap();
+        log.write(&mut state, &write("b", all(&delete))).unwrap();
+    }
+    let (rows, continuation) = page(&state, &Scan::default());
+    assert_eq!((keys(&rows), continuation.clone()), (vec!["a"], Some(bytes("a"))));
+    assert!(matches!(tablet(&state).scan(&Scan { continuation, ..Scan::default() }), Err(Failure::Invalid(_))));
+    assert!(matches!(tablet(&state).get(&bytes("b"), None), Err(Failure::Invalid(_))));
+    let named = tablet(&state).get(&bytes("b"), Some(&[bytes("c0-0")]));
+    assert_eq!(named, Ok(Response::Row(vec![])));
 }

@@ -1,0 +1,100 @@
+use base::{Duration, LogRecord, Sequence};
+use tablets::request::{Mutation, Request, Response, TableRequest, Write};
+
+use super::*;
+use crate::contract::RequestId;
+use crate::testing::{Bench, empty};
+
+const TABLE: CohortId = CohortId(2);
+
+/// The only node of a universe, with a table.
+fn alone() -> Bench {
+    let mut bench = Bench::start(&empty(1, 1));
+    bench.pass(Duration::from_millis(5_000));
+    bench.ask(1, Request::CreateTable { name: "t".into() });
+    bench.pass(Duration::from_millis(1_000));
+    assert_eq!(bench.answers[&RequestId(1)], Ok(Response::TableCreated { existed: false }));
+    bench
+}
+
+fn ask(bench: &mut Bench, number: u64, request: TableRequest) {
+    bench.ask(number, Request::Table { table: "t".into(), request });
+    assert!(matches!(bench.answers.get(&RequestId(number)), Some(Ok(_))));
+}
+
+fn put() -> TableRequest {
+    let mutations = vec![Mutation { column: "c".into(), value: Some("v".into()), condition: None }];
+    TableRequest::Write(Write { stamp: None, key: "k".into(), mutations })
+}
+
+/// The commands of the table's log, and those since then only from now on.
+fn commands(bench: &mut Bench) -> Vec<Command> {
+    let appended = std::mem::take(&mut bench.appended);
+    let payload = |record: base::Record| match record.body {
+        LogRecord::Entry(entry) if record.cohort == TABLE && !entry.payload.is_empty() => Some(entry.payload),
+        _ => None,
+    };
+    appended.into_iter().filter_map(payload).map(|payload| Command::decode(payload).expect("a command")).collect()
+}
+
+fn tablet(bench: &Bench) -> &Tablet {
+    bench.node.replicas[&TABLE].state.as_tablet().expect("it is a table's")
+}
+
+#[test]
+fn an_idle_table_is_left_alone() {
+    let mut bench = alone();
+    bench.pass(Duration::from_millis(60_000));
+    ask(&mut bench, 2, put());
+    let written = tablet(&bench).last_timestamp();
+    commands(&mut bench);
+    bench.pass(Duration::from_millis(600_000));
+    let idle = commands(&mut bench);
+    assert!(matches!(idle[..], [Command::Watermark(watermark)] if watermark == written), "{idle:?}");
+    ask(&mut bench, 3, put());
+    commands(&mut bench);
+    bench.pass(Duration::from_millis(600_000));
+    assert_eq!(commands(&mut bench).len(), 1);
+}
+
+/// A wall clock that was believed while it was a year ahead leaves timestamps there; sessions and old versions go as
+/// they did before.
+#[test]
+fn a_leap_of_the_wall_clock_stops_nothing() {
+    let mut bench = alone();
+    bench.now.wall.0 += 365 * 86_400 * 1_000_000_000;
+    ask(&mut bench, 2, put());
+    bench.now.wall.0 -= 365 * 86_400 * 1_000_000_000;
+    ask(&mut bench, 3, TableRequest::OpenSession);
+    ask(&mut bench, 4, put());
+    let written = tablet(&bench).last_timestamp();
+    bench.pass(Duration::from_millis(10_000));
+    assert_eq!(tablet(&bench).watermark(), written);
+    assert_eq!(tablet(&bench).sessions_open(), 1);
+    bench.pass(Duration::from_millis(590_000));
+    assert_eq!(tablet(&bench).sessions_open(), 1, "not before its time");
+    bench.pass(Duration::from_millis(15_000));
+    assert_eq!(tablet(&bench).sessions_open(), 0);
+}
+
+/// A checkpoint may hold what other disks have forced and ours has not yet: it is named only then.
+#[test]
+fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
+    let mut bench = alone();
+    let replica = bench.node.replicas.get_mut(&TABLE).expect("it has one");
+    let forced = replica.cohort.forced();
+    let named = |sequence: Sequence| CheckpointRef {
+        lsn: Lsn { sequence, ..replica.cohort.last() },
+        timestamp: Timestamp(1),
+        bytes: 1,
+    };
+    let (early, ready) = (named(forced.next()), named(forced));
+    replica.written = Some(early);
+    bench.node.name_checkpoints();
+    let replica = bench.node.replicas.get_mut(&TABLE).expect("it has one");
+    assert_eq!((replica.checkpoint, replica.written), (None, Some(early)));
+    replica.written = Some(ready);
+    bench.node.name_checkpoints();
+    let replica = &bench.node.replicas[&TABLE];
+    assert_eq!((replica.checkpoint, replica.written), (Some(ready), None));
+}

@@ -1,0 +1,121 @@
+//! Where requests go, and what is said of them when nobody answers.
+
+use base::{Boot, NodeId, Timestamp};
+use tablets::request::{Mutation, SessionId, SessionStamp, TableRequest, Write};
+
+use super::*;
+use crate::contract::Event;
+use crate::testing::{Bench, empty};
+
+const TABLE: CohortId = CohortId(2);
+const HALF_A_SECOND: Duration = Duration::from_millis(500);
+
+/// A node that has no replica of the table, on nodes 1, 2 and 3.
+fn outsider() -> Bench {
+    Bench::start(&empty(5, 5)).with_table(5, "t")
+}
+
+fn of_table(request: TableRequest) -> Request {
+    Request::Table { table: "t".into(), request }
+}
+
+fn get() -> Request {
+    of_table(TableRequest::Get { key: "k".into(), columns: None })
+}
+
+fn write(stamp: Option<SessionStamp>) -> Request {
+    let mutations = vec![Mutation { column: "c".into(), value: Some("v".into()), condition: None }];
+    of_table(TableRequest::Write(Write { stamp, key: "k".into(), mutations }))
+}
+
+fn stamp() -> SessionStamp {
+    SessionStamp { session: SessionId(3), sequence: 1, first_incomplete: 1 }
+}
+
+/// The nodes that were asked since this was last asked, and under which numbers.
+fn asked(bench: &mut Bench) -> Vec<(NodeId, u64)> {
+    let sent = std::mem::take(&mut bench.sent);
+    let number = |message| if let Message::Forward { request, .. } = message { Some(request) } else { None };
+    sent.into_iter().filter_map(|(to, message)| Some((to, number(message)?))).collect()
+}
+
+fn say(bench: &mut Bench, from: NodeId, message: Message) {
+    bench.step(Event::Message { from, boot: Boot(1), message });
+}
+
+#[test]
+fn a_leader_that_is_silent_is_asked_no_more() {
+    let mut bench = outsider();
+    bench.node.routes.insert(TABLE, NodeId(2));
+    bench.ask(1, get());
+    assert_eq!(asked(&mut bench).iter().map(|(node, _)| *node).collect::<Vec<_>>(), [NodeId(2)]);
+    bench.pass(HALF_A_SECOND);
+    let again = asked(&mut bench);
+    assert!(again.len() == 1 && again[0].0 != NodeId(2), "{again:?}");
+    for number in 2..8 {
+        bench.ask(number, get());
+    }
+    assert!(asked(&mut bench).iter().all(|(node, _)| *node != NodeId(2)), "nor for others, until it is heard of");
+    let (node, request) = again[0];
+    let rows = Ok(Response::Row(Vec::new()));
+    say(&mut bench, node, Message::Answer { request, outcome: rows.clone() });
+    assert_eq!(bench.answers.get(&RequestId(1)), Some(&rows));
+}
+
+#[test]
+fn a_request_goes_where_a_member_says_the_leader_is() {
+    let mut bench = outsider();
+    bench.ask(1, get());
+    let (first, request) = asked(&mut bench)[0];
+    let leader = NodeId(if first == NodeId(3) { 1 } else { 3 });
+    say(&mut bench, first, Message::NotLeader { request, cohort: TABLE, leader: Some(leader) });
+    assert_eq!(asked(&mut bench)[0].0, leader);
+}
+
+/// It may have been taken by the node that was silent: it is not asked for again, and unknown in the end.
+#[test]
+fn a_write_without_a_stamp_is_forwarded_once() {
+    let mut bench = outsider();
+    bench.ask(1, write(None));
+    assert_eq!(asked(&mut bench).len(), 1);
+    bench.pass(Duration::from_millis(9_000));
+    assert_eq!((asked(&mut bench).len(), bench.answers.len()), (0, 0));
+    bench.pass(Duration::from_millis(2_000));
+    assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Unknown(_))));
+}
+
+/// A second try of a stamped write tells what the first came to. What it can't tell is not called undone.
+#[test]
+fn a_write_with_a_stamp_is_forwarded_again_and_stays_in_doubt() {
+    let (expected, actual) = (Timestamp(1), Timestamp(2));
+    let refused = Failure::VersionMismatch { column: "c".into(), expected, actual };
+    let check = |answer: Outcome, expected: fn(&Outcome) -> bool| {
+        let mut bench = outsider();
+        bench.ask(1, write(Some(stamp())));
+        let first = asked(&mut bench)[0];
+        bench.pass(HALF_A_SECOND);
+        let second = asked(&mut bench)[0];
+        assert_ne!(first.0, second.0);
+        say(&mut bench, second.0, Message::Answer { request: second.1, outcome: answer });
+        let outcome = &bench.answers[&RequestId(1)];
+        assert!(expected(outcome), "{outcome:?}");
+    };
+    let is_unknown = |outcome: &Outcome| matches!(outcome, Err(Failure::Unknown(_)));
+    check(Ok(Response::Written { version: Timestamp(7) }), |outcome| outcome.is_ok());
+    check(Err(refused), |outcome| matches!(outcome, Err(Failure::VersionMismatch { .. })));
+    check(Err(Failure::UnknownSession(SessionId(3))), is_unknown);
+    check(Err(Failure::Overloaded("full".into())), is_unknown);
+    check(Err(Failure::Unavailable("nobody leads".into())), is_unknown);
+}
+
+#[test]
+fn a_write_in_doubt_is_unknown_also_when_the_next_node_did_not_take_it() {
+    let mut bench = outsider();
+    bench.ask(1, write(Some(stamp())));
+    asked(&mut bench);
+    bench.pass(HALF_A_SECOND);
+    let (second, request) = asked(&mut bench)[0];
+    say(&mut bench, second, Message::NotLeader { request, cohort: TABLE, leader: None });
+    bench.step(Event::Stop);
+    assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Unknown(_))));
+}

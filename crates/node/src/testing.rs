@@ -1,0 +1,134 @@
+//! What the tests of this crate share: a node whose disk obeys at once, and a clock to turn.
+
+use std::collections::BTreeMap;
+
+use base::{
+    Boot, CohortId, Duration, Entry, Incarnation, Lsn, Member, Monotonic, NodeId, Now, Record, Timestamp, UniverseId,
+};
+use bytes::Bytes;
+use store::Recovered;
+use store::identity::Identity;
+use tablets::request::{Outcome, Request};
+use tablets::{CatalogueCommand, NodeRecord};
+
+use crate::contract::{Action, Event, RequestId};
+use crate::message::Message;
+use crate::{Node, NodeConfig};
+
+/// A wall clock's reading that is believed.
+const WALL: i64 = 1_700_000_000_000_000_000;
+
+/// A node, and what it did.
+pub(crate) struct Bench {
+    pub(crate) node: Node,
+    pub(crate) now: Now,
+    pub(crate) sent: Vec<(NodeId, Message)>,
+    pub(crate) answers: BTreeMap<RequestId, Outcome>,
+    pub(crate) appended: Vec<Record>,
+    timer: Monotonic,
+}
+
+pub(crate) fn members(nodes: u32) -> Vec<Member> {
+    (1..=nodes).map(|node| Member { node: NodeId(node), incarnation: Incarnation(7) }).collect()
+}
+
+/// What an empty disk of that node holds.
+pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
+    let members = members(nodes);
+    Recovered {
+        identity: Identity { universe: UniverseId(1), node: NodeId(node), incarnation: Incarnation(7), members },
+        boot: Boot(1),
+        cohorts: BTreeMap::new(),
+        doubt_unknown: false,
+        records: Vec::new(),
+        checkpoints: BTreeMap::new(),
+        torn_bytes: 0,
+        damage: None,
+        notes: Vec::new(),
+    }
+}
+
+impl Bench {
+    pub(crate) fn start(recovered: &Recovered) -> Self {
+        let now = Now { monotonic: Monotonic(1), wall: Timestamp(WALL) };
+        let addresses = recovered.identity.members.iter().map(|member| (*member, String::new(), String::new()));
+        let config = NodeConfig { addresses: addresses.collect(), ..NodeConfig::default() };
+        let mut actions = Vec::new();
+        let node = Node::new(config, recovered, now, &mut actions).expect("it can start");
+        let (sent, appended, answers) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut bench = Self { node, now, sent, answers, appended, timer: Monotonic::NEVER };
+        bench.carry_out(actions);
+        bench
+    }
+
+    pub(crate) fn step(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.node.step(self.now, event, &mut actions);
+        self.node.settle(self.now, &mut actions);
+        self.carry_out(actions);
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Append { write, record, .. } => {
+                    self.appended.push(record);
+                    self.step(Event::LogForced { through: write });
+                }
+                Action::WriteManifest { manifest, .. } => self.step(Event::ManifestForced { through: manifest }),
+                Action::Send { to, message, .. } => self.sent.push((to, message)),
+                Action::Reply { to, outcome, .. } => drop(self.answers.insert(to, outcome)),
+                Action::SetTimer { at } => self.timer = at,
+                Action::Halt { reason } => panic!("it halts: {reason}"),
+                Action::WriteCheckpoint { .. } | Action::ReadLog { .. } | Action::Stopped => {}
+            }
+        }
+    }
+
+    /// Lets time go by, and the timer strike whenever it is due.
+    pub(crate) fn pass(&mut self, span: Duration) {
+        let end = self.now.monotonic + span;
+        while self.timer <= end {
+            let ahead = self.timer.since(self.now.monotonic);
+            self.turn(ahead);
+            self.timer = Monotonic::NEVER;
+            self.step(Event::Timer);
+        }
+        self.turn(end.since(self.now.monotonic));
+    }
+
+    fn turn(&mut self, span: Duration) {
+        self.now.monotonic = self.now.monotonic + span;
+        self.now.wall.0 += i64::try_from(span.0).expect("tests are short");
+    }
+
+    pub(crate) fn ask(&mut self, number: u64, request: Request) {
+        let deadline = self.now.monotonic + Duration::from_millis(10_000);
+        self.step(Event::Request { id: RequestId(number), deadline, request });
+    }
+
+    /// Has the node's copy of the catalogue know these nodes and a table of the first three.
+    pub(crate) fn with_table(mut self, nodes: u32, name: &str) -> Self {
+        let record = |member| NodeRecord { member, peer: String::new(), grpc: String::new() };
+        let nodes = members(nodes).into_iter().map(record).collect();
+        let payloads = [
+            CatalogueCommand::RegisterNodes { nodes }.encode(),
+            CatalogueCommand::CreateTable { name: name.to_owned() }.encode(),
+        ];
+        let catalogue = self.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
+        let mut previous = Lsn::ZERO;
+        for payload in payloads {
+            let entry = entry(previous, payload);
+            previous = entry.lsn;
+            catalogue.state.apply(&entry).expect("the next entry");
+        }
+        self
+    }
+}
+
+/// The entry after `previous`.
+pub(crate) fn entry(previous: Lsn, payload: Bytes) -> Entry {
+    let lsn = Lsn::new(1, previous.sequence.0 + 1);
+    let timestamp = Timestamp(i64::try_from(lsn.sequence.0).expect("a small number"));
+    Entry { lsn, previous, timestamp, payload }
+}

@@ -1,0 +1,51 @@
+//! The same replica under other numbers, for the search: replicas differ in nothing but their numbers, so it takes states
+//! that differ in nothing but who is who for equal.
+
+use base::{Member, NodeId, Promise};
+
+use crate::cohort::{Cohort, Role};
+use crate::message::Message;
+
+impl Cohort {
+    /// Gives every node the number that `rename` says. It must map members to members, one to one.
+    pub fn rename(&mut self, rename: impl Fn(NodeId) -> NodeId) {
+        self.config.me.node = rename(self.config.me.node);
+        self.promised = renamed_promise(self.promised, &rename);
+        if let Some(vote) = &mut self.vote {
+            vote.leader = rename(vote.leader);
+        }
+        let rename_all = |nodes: &mut Vec<NodeId>| {
+            nodes.iter_mut().for_each(|node| *node = rename(*node));
+            nodes.sort_unstable();
+        };
+        match &mut self.role {
+            Role::Follower { leader, .. } => *leader = leader.map(&rename),
+            Role::PreCandidate { granted, .. } => rename_all(granted),
+            Role::Candidate { granted, refused, .. } => {
+                rename_all(granted);
+                rename_all(refused);
+            }
+            Role::Leader(leader) => {
+                let peers = std::mem::take(&mut leader.peers);
+                leader.peers = peers.into_iter().map(|(node, peer)| (rename(node), peer)).collect();
+            }
+        }
+    }
+}
+
+/// The same promise, to the candidate's other number.
+pub fn renamed_promise(promise: Promise, rename: impl Fn(NodeId) -> NodeId) -> Promise {
+    let candidate = promise.candidate.map(|candidate| Member { node: rename(candidate.node), ..candidate });
+    Promise { candidate, ..promise }
+}
+
+impl Message {
+    /// The same message, with the other numbers of the nodes that it names.
+    #[must_use]
+    pub fn renamed(self, rename: impl Fn(NodeId) -> NodeId) -> Self {
+        match self {
+            Self::Release { epoch, successor } => Self::Release { epoch, successor: successor.map(rename) },
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A snapshot's chunks, one at a time: what was given last is remembered by name, so that nothing is made before it is
+//! asked for, and a transfer that takes minutes holds one chunk.
+
+use base::canary::{Bug, planted};
+use base::{NodeId, Timestamp};
+use bytes::Bytes;
+use std::ops::Bound::{Excluded, Included, Unbounded};
+
+use super::pack::{Record, pack};
+use super::{Content, Snapshot, format};
+use crate::request::SessionId;
+use crate::tablet::rows::{CellKey, living};
+
+/// The chunks of a snapshot, from the header to the end that seals them.
+#[derive(Clone, Debug)]
+pub struct Chunks {
+    pub(super) snapshot: Snapshot,
+    pub(super) next: Place,
+    /// Chunks given so far, and the checksum of them all.
+    pub(super) count: u64,
+    pub(super) checksum: u32,
+}
+
+/// What comes next: records of a kind, after the one that was given last.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    Header,
+    Nodes(Option<NodeId>),
+    Tables(Option<String>),
+    Sessions(Option<SessionId>),
+    Cells(Option<(CellKey, Timestamp)>),
+    End,
+    Nothing,
+}
+
+impl Chunks {
+    /// Whether all have been given.
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
+        matches!(self.next, Place::Nothing)
+    }
+
+    /// The next chunk of a kind and the place behind it; none, and the next kind, if there is no more of it.
+    fn advance(&self) -> (Option<Bytes>, Place) {
+        let header = || Some(self.snapshot.header());
+        match (&self.snapshot.content, &self.next) {
+            (Content::Catalogue { .. }, Place::Header) => (header(), Place::Nodes(None)),
+            (Content::Catalogue { nodes, .. }, Place::Nodes(last)) => {
+                let rest = nodes.range((last.map_or(Unbounded, Excluded), Unbounded)).map(|(_, node)| node);
+                packed(format::NODES, rest, |node| Place::Nodes(Some(node.member.node)), Place::Tables(None))
+            }
+            (Content::Catalogue { tables, .. }, Place::Tables(last)) => {
+                let rest = tables.range((last.clone().map_or(Unbounded, Excluded), Unbounded));
+                packed(format::TABLES, rest, |(name, _)| Place::Tables(Some(name.clone())), Place::End)
+            }
+            (Content::Tablet { .. }, Place::Header) => (header(), Place::Sessions(None)),
+            (Content::Tablet { sessions, .. }, Place::Sessions(last)) => {
+                let with_outcomes = !planted(Bug::DedupeNotInCheckpoint);
+                let rest = sessions.range((last.map_or(Unbounded, Excluded), Unbounded));
+                let rest = rest.map(move |(id, session)| (*id, &**session, with_outcomes));
+                packed(format::SESSIONS, rest, |(id, ..)| Place::Sessions(Some(id)), Place::Cells(None))
+            }
+            (Content::Tablet { watermark, cells, .. }, Place::Cells(last)) => {
+                let from = last.as_ref().map_or(Unbounded, |(cell, _)| Included(cell.clone()));
+                let was_given = |cell: &CellKey, timestamp| {
+                    last.as_ref().is_some_and(|(last, oldest)| last == cell && timestamp >= *oldest)
+                };
+                let rest = living(cells.range((from, Unbounded)), *watermark);
+                let rest = rest.skip_while(|(cell, version)| was_given(cell, version.timestamp));
+                let place = |(cell, version): (&CellKey, &crate::tablet::versions::Version)| {
+                    Place::Cells(Some((cell.clone(), version.timestamp)))
+                };
+                packed(format::CELLS, rest, place, Place::End)
+            }
+            (_, Place::End) => (Some(format::end(self.count, self.checksum)), Place::Nothing),
+            _ => (None, Place::Nothing),
+        }
+    }
+}
+
+/// A chunk of the records at hand and the place after the last of them; or, if there are none, the next kind's.
+fn packed<R: Record>(
+    tag: u8,
+    records: impl Iterator<Item = R>,
+    after: impl Fn(R) -> Place,
+    next_kind: Place,
+) -> (Option<Bytes>, Place) {
+    match pack(tag, records) {
+        Some((chunk, last)) => (Some(chunk), after(last)),
+        None => (None, next_kind),
+    }
+}
+
+impl Iterator for Chunks {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        while !self.is_at_end() {
+            let (chunk, next) = self.advance();
+            self.next = next;
+            if let Some(chunk) = chunk {
+                self.count += 1;
+                self.checksum = base::checksum_append(self.checksum, &chunk);
+                return Some(chunk);
+            }
+        }
+        None
+    }
+}
