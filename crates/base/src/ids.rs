@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::canary::{Bug, planted};
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
@@ -50,6 +52,17 @@ pub struct Member {
     pub node: NodeId,
     /// The disk it had when it was made a member.
     pub incarnation: Incarnation,
+}
+
+impl Member {
+    /// Whether a node with this disk is one of `members`: an empty disk under a known name is not (guarantee 6).
+    #[must_use]
+    pub fn is_among(self, members: &[Self]) -> bool {
+        if planted(Bug::BlankDiskJoins) {
+            return members.iter().any(|member| member.node == self.node);
+        }
+        members.contains(&self)
+    }
 }
 
 impl fmt::Display for Member {

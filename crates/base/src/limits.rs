@@ -20,7 +20,7 @@ pub const TABLES_MAX: usize = 1_000;
 /// Rows in one page of a scan, at most.
 pub const SCAN_ROWS_MAX: usize = 1_000;
 /// Bytes after which a page of a scan ends, even if fewer rows were asked for.
-pub const SCAN_PAGE_BYTES: usize = 4 << 20;
+pub const SCAN_PAGE_BYTES: usize = 2 << 20;
 /// Writes of one session whose outcome the client hasn't yet acknowledged.
 pub const SESSION_WINDOW: u64 = 1_024;
 /// Open sessions in one table.

@@ -63,7 +63,11 @@ pub(crate) struct Simulate {
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let (first, end) = text.split_once("..").ok_or("a range is written A..B")?;
     let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no seed"));
-    Ok(number(first)?..number(end)?)
+    let seeds = number(first)?..number(end)?;
+    if seeds.is_empty() {
+        return Err(format!("no seed lies in {text}: the second number is not part of a range"));
+    }
+    Ok(seeds)
 }
 
 fn scope(text: &str) -> Result<Scope, String> {

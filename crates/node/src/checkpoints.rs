@@ -7,7 +7,7 @@ use store::manifest::CheckpointRef;
 use tablets::request::SessionId;
 use tablets::{CatalogueCommand, Command, State, Tablet};
 
-use crate::contract::{Action, CheckpointSource};
+use crate::contract::Action;
 use crate::node::{Node, newer};
 
 impl Node {
@@ -28,12 +28,7 @@ impl Node {
             replica.writing = Some((lsn, timestamp));
             replica.checkpoint_mark = appended;
             self.counters.checkpoints += 1;
-            self.actions.push(Action::WriteCheckpoint {
-                cohort: *id,
-                lsn,
-                timestamp,
-                state: CheckpointSource::Own(replica.state.snapshot()),
-            });
+            self.actions.push(Action::WriteCheckpoint { cohort: *id, lsn, timestamp, state: replica.state.snapshot() });
         }
     }
 

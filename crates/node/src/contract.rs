@@ -11,7 +11,6 @@
 //! * Between two events no time passes for the machine: it never reads a clock.
 
 use base::{Boot, CohortId, Entry, Lsn, Monotonic, NodeId, Record, Sequence, Timestamp};
-use bytes::Bytes;
 use std::collections::BTreeMap;
 use store::manifest::CohortManifest;
 use tablets::request::{Outcome, Request};
@@ -166,7 +165,7 @@ pub enum Action {
         /// The timestamp of that entry.
         timestamp: Timestamp,
         /// The state, frozen; the driver asks it for its chunks wherever it likes.
-        state: CheckpointSource,
+        state: tablets::Snapshot,
     },
     /// Read entries of a cohort's log from disk, from `from` on, about `bytes` of them, one at least.
     ReadLog {
@@ -186,13 +185,4 @@ pub enum Action {
         /// Why, for the operator.
         reason: String,
     },
-}
-
-/// A state to be written as a checkpoint.
-#[derive(Clone, Debug)]
-pub enum CheckpointSource {
-    /// This node's own state, frozen.
-    Own(tablets::Snapshot),
-    /// A whole state that another replica sent, in its chunks.
-    Received(Vec<Bytes>),
 }

@@ -123,15 +123,6 @@ impl Node {
         }
     }
 
-    /// Whether a node with that disk is one of the universe's: an empty disk under a known name is not (guarantee 6).
-    #[must_use]
-    pub fn admits(&self, peer: Member) -> bool {
-        if planted(Bug::BlankDiskJoins) {
-            return self.members.iter().any(|member| member.node == peer.node);
-        }
-        self.members.contains(&peer)
-    }
-
     /// Takes an event; what is to be done about it is appended to `actions`. [`Node::settle`] must follow before the
     /// machine waits for the next.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {

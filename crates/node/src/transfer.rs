@@ -14,7 +14,7 @@ use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Now, Timestamp};
 use bytes::Bytes;
 use tablets::{Chunks, Snapshot};
 
-use crate::contract::{Action, CheckpointSource};
+use crate::contract::Action;
 use crate::message::Message;
 use crate::node::{AT_ONCE, Node};
 
@@ -186,7 +186,7 @@ impl Node {
         let Some(arrived) = replica.arrived.as_mut().filter(|arrived| !arrived.is_being_written) else { return };
         arrived.is_being_written = true;
         let (lsn, timestamp) = (arrived.lsn, arrived.timestamp);
-        let state = CheckpointSource::Own(arrived.state.snapshot());
+        let state = arrived.state.snapshot();
         self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state });
     }
 

@@ -8,7 +8,7 @@ use crate::cohort::{Cohort, Role};
 use crate::lease::grace;
 use crate::log::MemoryLog;
 use crate::message::{Message, Reply};
-use crate::outbox::{Durable, Outbox, Output};
+use crate::outbox::{Durable, Outbox, Output, WriteId};
 
 impl Cohort {
     #[expect(clippy::too_many_arguments, reason = "the fields of one message, and the moment")]
@@ -31,12 +31,20 @@ impl Cohort {
             return;
         }
         let voted = self.give_vote(from.node, epoch, now.monotonic);
-        let reply = self.reconcile(previous, entries, out);
+        let is_heartbeat = entries.is_empty();
+        let mut reply = self.reconcile(previous, entries, out);
         self.learn_commit(commit, out);
         self.end_doubt(out);
+        let mut after = self.durable_log();
+        if let (true, Reply::Matched(through)) = (is_heartbeat, &mut reply) {
+            // A vote needn't wait for a disk that is slow or full: the leader's reads hang on it. What is acknowledged
+            // with it is forced; the rest is by the answers to the proposals that brought it.
+            *through = self.forced.min(*through);
+            after.log = WriteId(0);
+        }
         let message =
             Message::ProposeReply { epoch, sent, voted, reply, committed: self.committed, doubtful: self.doubtful };
-        out.send(from.node, message, self.durable_log());
+        out.send(from.node, message, after);
     }
 
     fn refuse_old_leader(&mut self, from: Member, commit: Sequence, out: &mut Outbox) {

@@ -28,7 +28,7 @@ pub use open::{Recovered, format, open};
 pub use store::{Config, Store};
 
 /// The format that this version writes and reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The unit of IO past the page cache: addresses, offsets and lengths are multiples of it, and batches are padded to it.
 pub const BLOCK_BYTES: usize = 4096;

@@ -19,6 +19,7 @@ use crate::FORMAT;
 use crate::error::StoreError;
 use crate::files::{File, FileError, Files, OpenOptions, open_if_exists, read_whole};
 use crate::identity::Owner;
+use crate::log::LogPosition;
 use crate::sealed::{Broken, SEALED_BYTES_MAX, seal, unseal};
 
 const MAGIC: [u8; 8] = *b"loggosMF";
@@ -60,6 +61,8 @@ pub struct Manifest {
     pub segment_bytes: u64,
     /// The oldest segment of the log; what lies before is to be ignored.
     pub oldest_segment: u64,
+    /// The log was forced through here when this was written: one that ends before was damaged (guarantee 7).
+    pub log_end: LogPosition,
     /// Whether a cohort that this manifest does not name is to be doubted: damage may have taken all that the log held
     /// of it.
     pub doubt_unknown: bool,
@@ -108,6 +111,7 @@ impl Manifest {
         out.u64(self.boot.0);
         out.u64(self.segment_bytes);
         out.u64(self.oldest_segment);
+        out.u64(self.log_end.0);
         out.bool(self.doubt_unknown);
         out.u32(u32::try_from(self.cohorts.len()).expect("the number of cohorts is limited"));
         for (cohort, manifest) in &self.cohorts {
@@ -128,6 +132,7 @@ impl Manifest {
             boot: Boot(input.u64()?),
             segment_bytes: input.u64()?,
             oldest_segment: input.u64()?,
+            log_end: LogPosition(input.u64()?),
             doubt_unknown: input.bool()?,
             cohorts: BTreeMap::new(),
         };

@@ -14,7 +14,7 @@ use crate::checkpoint::{self, CheckpointError, CheckpointMeta, read_checkpoint};
 use crate::error::StoreError;
 use crate::files::Files;
 use crate::identity::{self, Identity, Owner};
-use crate::log::{self, Damage, SegmentJob};
+use crate::log::{self, Damage, LogPosition, SegmentJob};
 use crate::manifest::{self, CohortManifest, Manifest, Places};
 use crate::store::{Config, Store};
 
@@ -64,6 +64,7 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
         boot: Boot(0),
         segment_bytes: config.segment_bytes,
         oldest_segment: 1,
+        log_end: LogPosition::new(1, 0, config.segment_bytes),
         doubt_unknown: false,
         cohorts: BTreeMap::new(),
     };
@@ -98,7 +99,7 @@ pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered),
     let config = Config { segment_bytes: manifest.segment_bytes, ..config };
     config.check()?;
 
-    let log = log::recover(&files, owner, config.segment_bytes, manifest.oldest_segment)?;
+    let log = log::recover(&files, owner, &manifest)?;
     let is_alone = identity.members.len() == 1;
     if let Some(damage) = log.damage.as_ref().filter(|_| is_alone) {
         return Err(StoreError::NothingToMendFrom { what: format!("the log at {}", damage.position) });
@@ -111,6 +112,7 @@ pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered),
 
     manifest.version += 1;
     manifest.boot = Boot(manifest.boot.0 + 1);
+    manifest.log_end = log.writer.tail();
     let write = places.write(manifest.clone());
     write.write_place(0)?;
     write.write_place(1)?;

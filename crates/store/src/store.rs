@@ -164,6 +164,7 @@ impl<F: Files> Store<F> {
             self.manifest.oldest_segment += 1;
         }
         self.manifest.version += 1;
+        self.manifest.log_end = self.log.tail();
         self.manifest.cohorts = cohorts;
         self.manifest.doubt_unknown = doubt_unknown;
         if planted(Bug::OldestNotForced) {

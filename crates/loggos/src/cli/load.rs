@@ -15,7 +15,7 @@ mod source;
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use sdk::Client;
@@ -70,6 +70,9 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     let source = Source::open(&arguments.file, arguments.format)?;
     let progress = Progress::of(&source);
     let rows = source.rows(&arguments.key)?;
+    if arguments.skip_bad.as_ref().is_some_and(|bad| is_same_file(bad, &arguments.file)) {
+        return Err(Stop::invalid("--skip-bad names the file that is loaded: it would be lost"));
+    }
     let bad_rows = arguments.skip_bad.map(BadRows::create).transpose()?;
     client.create_table(&arguments.table).await?;
     client.prefer_leader(&arguments.table).await;
@@ -85,6 +88,11 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     };
     load.all(rows).await;
     load.finish(output)
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    real(one).is_some_and(|one| real(other) == Some(one))
 }
 
 /// A load under way.

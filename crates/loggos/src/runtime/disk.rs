@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use base::{CohortId, Duration, Lsn, Monotonic, Record, Sequence, Timestamp};
-use bytes::Bytes;
-use node::contract::{CheckpointSource, ManifestId, ReadId, WriteId};
+use node::contract::{ManifestId, ReadId, WriteId};
 use store::Store;
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::identity::Owner;
 use store::log::{ReadPlan, SegmentJob};
 use store::manifest::{CohortManifest, ManifestWrite};
+use tablets::Snapshot;
 
 use super::files::{OsFile, OsFiles};
 use super::inbox::{Inbox, Input};
@@ -46,7 +46,7 @@ struct NextManifest {
 #[derive(Debug)]
 struct CheckpointJob {
     meta: CheckpointMeta,
-    state: CheckpointSource,
+    state: Snapshot,
 }
 
 /// The store, and the threads that do its IO.
@@ -114,7 +114,7 @@ impl Disk {
     }
 
     /// Writes a checkpoint.
-    pub(crate) fn write_checkpoint(&self, cohort: CohortId, lsn: Lsn, timestamp: Timestamp, state: CheckpointSource) {
+    pub(crate) fn write_checkpoint(&self, cohort: CohortId, lsn: Lsn, timestamp: Timestamp, state: Snapshot) {
         self.checkpoints.put(CheckpointJob { meta: CheckpointMeta { cohort, lsn, timestamp }, state });
     }
 
@@ -202,12 +202,7 @@ fn segment_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<SegmentJob
 
 fn checkpoint_lane(files: OsFiles, owner: Owner, inbox: Arc<Inbox>) -> io::Result<Lane<CheckpointJob>> {
     Lane::start("checkpoints", move |CheckpointJob { meta, state }: CheckpointJob| {
-        let bytes = once_there_is_room("a checkpoint", || match &state {
-            CheckpointSource::Own(snapshot) => write_checkpoint(&files, &owner, &meta, snapshot.chunks()),
-            CheckpointSource::Received(chunks) => {
-                write_checkpoint(&files, &owner, &meta, chunks.iter().map(Bytes::clone))
-            }
-        });
+        let bytes = once_there_is_room("a checkpoint", || write_checkpoint(&files, &owner, &meta, state.chunks()));
         tracing::debug!(cohort = %meta.cohort, lsn = %meta.lsn, bytes, "checkpoint written");
         inbox.post(Input::CheckpointWritten { cohort: meta.cohort, lsn: meta.lsn, bytes });
     })

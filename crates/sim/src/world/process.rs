@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Incarnation, Lsn, Member, Monotonic, NodeId, Now, SplitMix64, UniverseId};
-use bytes::Bytes;
-use node::contract::{Action, Answer, CheckpointSource, Durable, Event, ManifestId, WriteId};
+use node::contract::{Action, Answer, Durable, Event, ManifestId, WriteId};
 use node::message::Message;
 use node::{Node, NodeConfig};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
@@ -298,7 +297,7 @@ impl World {
         let from = envelope.from.node;
         let known = process.known_boot(from);
         let meant_for_another = envelope.to_boot != Boot(0) && envelope.to_boot != process.boot();
-        if !process.node.admits(envelope.from) {
+        if !envelope.from.is_among(process.node.members()) {
             self.count("blank disks refused");
             return;
         }
@@ -619,17 +618,13 @@ impl World {
         }
     }
 
-    fn write_checkpoint(&mut self, id: NodeId, meta: CheckpointMeta, source: &CheckpointSource) {
+    fn write_checkpoint(&mut self, id: NodeId, meta: CheckpointMeta, state: &tablets::Snapshot) {
         let generation = self.generation(id);
         let at = self.now + MILLISECOND + self.random.below(50 * MILLISECOND);
         let Some(process) = self.process(id) else { return };
         let owner = process.store.owner();
-        let chunks: Vec<Bytes> = match source {
-            CheckpointSource::Own(snapshot) => snapshot.chunks().collect(),
-            CheckpointSource::Received(chunks) => chunks.clone(),
-        };
         let (cohort, lsn): (CohortId, Lsn) = (meta.cohort, meta.lsn);
-        match write_checkpoint(process.store.files(), &owner, &meta, chunks.into_iter()) {
+        match write_checkpoint(process.store.files(), &owner, &meta, state.chunks()) {
             Ok(bytes) => {
                 self.queue.put(at, Happening::Checkpoint { node: id, generation, cohort, lsn, bytes });
             }

@@ -10,8 +10,9 @@ use super::frame::{self, BatchIdentity, Frame, Place};
 use super::segments::{self, Segments};
 use super::writer::LogWriter;
 use super::{BATCH_BYTES_MAX, LogPosition};
-use crate::files::{File, FileError, Files, OpenOptions, read_full, remove_if_exists};
+use crate::files::{File, FileError, Files, OpenOptions, read_full, remove_if_exists, write_zeros};
 use crate::identity::Owner;
+use crate::manifest::Manifest;
 use crate::{AlignedBuffer, BLOCK_BYTES};
 
 /// Bytes that one torn batch can have spoilt: the largest entry alone, or a full batch.
@@ -23,7 +24,8 @@ const TORN_BYTES_MAX: u64 = (base::limits::ENTRY_BYTES_MAX + BATCH_BYTES_MAX) as
 pub struct Damage {
     /// Where the log should go on and can't be read.
     pub position: LogPosition,
-    /// What shows that it did go on: something valid after it; nothing if a whole file is missing.
+    /// What shows that it did go on: something valid after it. Nothing if a file is missing or too short, or if the log
+    /// ends before it did when the manifest was written.
     pub witness: Option<LogPosition>,
 }
 
@@ -41,15 +43,16 @@ pub struct RecoveredLog {
     pub cut_bytes: u64,
 }
 
-/// Reads the log from its oldest segment on, and cuts a torn end.
+/// Reads the log that a manifest speaks of, from its oldest segment on, and cuts a torn end.
 ///
 /// # Errors
 /// When a file operation fails.
-pub fn recover<F: Files>(files: &F, owner: Owner, segment_bytes: u64, oldest: u64) -> Result<RecoveredLog, FileError> {
+pub fn recover<F: Files>(files: &F, owner: Owner, manifest: &Manifest) -> Result<RecoveredLog, FileError> {
+    let segment_bytes = manifest.segment_bytes;
     remove_if_exists(files, &segments::temporary())?;
     // A segment whose name an earlier process gave and never forced would be lost with all that we force in it.
     files.sync_dir(segments::DIRECTORY)?;
-    let mut scan = Scan::open(files, owner, segment_bytes, oldest)?;
+    let mut scan = Scan::open(files, owner, manifest)?;
     let damage = loop {
         match scan.step()? {
             Step::Batch => {}
@@ -75,23 +78,43 @@ pub fn recover<F: Files>(files: &F, owner: Owner, segment_bytes: u64, oldest: u6
 }
 
 /// Removes what lies after the damage, so that the next recovery finds a clean end: later segments, the last first, then
-/// the rest of the damaged one. A crash in the middle leaves a log that is damaged still, or cut already.
+/// the rest of the damaged one; segments that are too short get their length back. A crash in the middle leaves a log that
+/// is damaged still, or cut already.
 ///
 /// # Errors
 /// When a file operation fails.
 pub fn cut_damaged<F: Files>(files: &F, segment_bytes: u64, damage: &Damage) -> Result<(), FileError> {
-    let segment = damage.position.segment(segment_bytes);
+    let damaged = damage.position.segment(segment_bytes);
     let names = files.list(segments::DIRECTORY)?;
-    let later = names.iter().filter_map(|name| segments::parse_name(name)).filter(|number| *number > segment);
-    for number in later.rev() {
+    let numbers = names.iter().filter_map(|name| segments::parse_name(name));
+    let (later, kept): (Vec<u64>, Vec<u64>) = numbers.partition(|number| *number > damaged);
+    for number in later.into_iter().rev() {
         files.remove(&segments::path(number))?;
     }
     files.sync_dir(segments::DIRECTORY)?;
-    let from = damage.position.offset(segment_bytes);
-    match crate::files::open_if_exists(files, &segments::path(segment), OpenOptions::DIRECT)? {
-        Some(file) => zero(&file, from, segment_bytes).map(|_| ()),
-        None => Ok(()),
+    for number in kept {
+        let file = files.open(&segments::path(number), OpenOptions::DIRECT)?;
+        lengthen(&file, segment_bytes)?;
+        if number == damaged {
+            zero(&file, damage.position.offset(segment_bytes), segment_bytes)?;
+        }
     }
+    Ok(())
+}
+
+/// Fills a segment that is too short with zeros.
+fn lengthen<H: File>(file: &H, segment_bytes: u64) -> Result<(), FileError> {
+    let length = file.len()?;
+    if length >= segment_bytes {
+        return Ok(());
+    }
+    // What is left of its last block may be a batch whose padding alone is gone.
+    let last = length - length % BLOCK_BYTES as u64;
+    let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+    read_full(file, last, &mut block)?;
+    file.write_at(last, &block)?;
+    write_zeros(file, last + BLOCK_BYTES as u64, segment_bytes)?;
+    file.sync()
 }
 
 /// Overwrites the blocks from `from` to `to` that aren't zero, and forces that. Says how many bytes.
@@ -140,6 +163,10 @@ struct Scan<F: Files> {
     files: BTreeMap<u64, F::File>,
     /// Whether a number is missing among them, the oldest's own for one.
     has_gap: bool,
+    /// Whether a segment is shorter than it was made.
+    is_short: bool,
+    /// The log was forced through here at least.
+    forced: LogPosition,
     /// The last segment before that gap.
     prepared: u64,
     /// Segments before the oldest.
@@ -153,15 +180,18 @@ struct Scan<F: Files> {
 }
 
 impl<F: Files> Scan<F> {
-    fn open(files: &F, owner: Owner, segment_bytes: u64, oldest: u64) -> Result<Self, FileError> {
+    fn open(files: &F, owner: Owner, manifest: &Manifest) -> Result<Self, FileError> {
+        let (segment_bytes, oldest) = (manifest.segment_bytes, manifest.oldest_segment);
         let names = files.list(segments::DIRECTORY)?;
         let numbers = names.iter().filter_map(|name| segments::parse_name(name));
         let (spare, numbers): (Vec<u64>, Vec<u64>) = numbers.partition(|number| *number < oldest);
         let mut opened = BTreeMap::new();
+        let mut is_short = false;
         for number in numbers {
             let file = files.open(&segments::path(number), OpenOptions::DIRECT)?;
             // What an earlier process wrote and never forced must not be believed and then lost.
             file.sync()?;
+            is_short |= file.len()? < segment_bytes;
             opened.insert(number, file);
         }
         let unbroken = opened.keys().zip(oldest..).take_while(|(number, expected)| **number == *expected).count();
@@ -174,6 +204,8 @@ impl<F: Files> Scan<F> {
             owner,
             segment_bytes,
             has_gap,
+            is_short,
+            forced: manifest.log_end,
             prepared,
             files: opened,
             spare,
@@ -202,7 +234,7 @@ impl<F: Files> Scan<F> {
                 Ok(Step::Batch)
             }
             Some(witness) => Ok(Step::Damage(Damage { position: self.tail, witness: Some(witness) })),
-            None if self.has_gap && !planted(Bug::DamageSkipped) => {
+            None if (self.has_gap || self.is_short || self.tail < self.forced) && !planted(Bug::DamageSkipped) => {
                 Ok(Step::Damage(Damage { position: self.tail, witness: None }))
             }
             None => Ok(Step::End),

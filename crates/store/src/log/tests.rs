@@ -164,8 +164,7 @@ fn stale_frames_of_recycled_segments_never_come_back() {
 
 /// What a fresh start would read now, without disturbing the running one.
 fn reopen_copy(disk: &MemoryDisk, store: &Store<MemoryDisk>) -> Vec<Record> {
-    let oldest = store.manifest().oldest_segment;
-    let log = super::recover(disk, store.owner(), CONFIG.segment_bytes, oldest).unwrap();
+    let log = super::recover(disk, store.owner(), store.manifest()).unwrap();
     assert_eq!(log.damage, None);
     log.records
 }

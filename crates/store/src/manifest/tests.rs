@@ -23,6 +23,7 @@ fn manifest(version: u64, cohorts: u32) -> Manifest {
         boot: Boot(version),
         segment_bytes: 1 << 16,
         oldest_segment: version,
+        log_end: LogPosition(version << 20),
         doubt_unknown: version.is_multiple_of(2),
         cohorts: (1..=cohorts).map(|id| (CohortId(id), cohort(id))).collect(),
     }

@@ -313,6 +313,45 @@ fn the_only_node_of_a_universe_keeps_a_damaged_checkpoint_and_does_not_start() {
     assert_eq!(open(disk, CONFIG).unwrap().1.checkpoints.len(), 1);
 }
 
+/// A segment's whole content, or its end, is gone: as by somebody's `truncate`, or a file system that lost it.
+#[test]
+fn a_log_that_ends_before_it_did_is_damaged() {
+    for kept in [0, 4_096, 10_000] {
+        let disk = formatted();
+        let mut store = open(disk.clone(), CONFIG).unwrap().0;
+        for number in 1..=3 {
+            crate::testing::write(&mut store, number, crate::testing::entry(1, number, b"payload")).unwrap();
+        }
+        let path = crate::log::segment_path(1);
+        let content = crate::files::read_whole(&disk, &path, u64::MAX).unwrap().unwrap();
+        disk.remove(&path).unwrap();
+        let file = disk.create(&path, OpenOptions::BUFFERED).unwrap();
+        file.write_at(0, &content[..kept]).unwrap();
+        file.sync().unwrap();
+        disk.sync_dir(crate::log::DIRECTORY).unwrap();
+        let recovered = open(disk.clone(), CONFIG).unwrap().1;
+        assert!(recovered.damage.is_some() && recovered.doubt_unknown, "{kept} bytes are left");
+        assert_eq!(open(disk, CONFIG).unwrap().1.damage, None, "its length is given back");
+    }
+}
+
+#[test]
+fn a_log_of_zeros_is_damaged_if_the_manifest_knew_more() {
+    let disk = formatted();
+    let mut store = open(disk.clone(), CONFIG).unwrap().0;
+    for number in 1..=3 {
+        crate::testing::write(&mut store, number, crate::testing::entry(1, number, b"payload")).unwrap();
+    }
+    let write = store.begin_manifest(Cohorts::new(), false);
+    write.execute(&disk).unwrap();
+    store.finish_manifest(&write);
+    let file = disk.open(&crate::log::segment_path(1), OpenOptions::DIRECT).unwrap();
+    file.write_at(0, &vec![0; CONFIG.segment_bytes as usize]).unwrap();
+    file.sync().unwrap();
+    assert!(open(disk.clone(), CONFIG).unwrap().1.damage.is_some());
+    assert_eq!(open(disk, CONFIG).unwrap().1.damage, None);
+}
+
 #[test]
 fn dead_entries_keep_no_segment() {
     let disk = formatted();

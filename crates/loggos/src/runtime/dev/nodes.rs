@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -81,6 +81,7 @@ impl Nodes {
         }
         let directory = node_directory(&self.data, node);
         wait_until_free(&directory)?;
+        are_free(&[self.peers_address(node), self.grpc_address(node)])?;
         let config = directory.join("node.toml");
         fs::write(&config, self.config(node)?)?;
         let log = OpenOptions::new().create(true).append(true).open(directory.join("log"))?;
@@ -224,6 +225,16 @@ impl From<io::Error> for StartRefused {
 fn pid_handle(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("no process id"))?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Whether nobody listens there: another universe that does would answer in this one's stead.
+fn are_free(addresses: &[SocketAddr]) -> io::Result<()> {
+    for address in addresses {
+        TcpListener::bind(address).map_err(|error| {
+            io::Error::new(error.kind(), format!("{address}: {error}; --port-offset K takes other ports"))
+        })?;
+    }
+    Ok(())
 }
 
 /// The nodes of a `dev` that was killed end by themselves, a moment later.

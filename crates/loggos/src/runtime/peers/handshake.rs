@@ -101,9 +101,11 @@ impl Handshake {
     }
 
     fn check_membership(&self, hello: &Hello) -> Result<(), (RefusalKind, String)> {
-        let known = self.identity.members.iter().find(|member| member.node == hello.node);
-        let reason = match known {
-            Some(member) if member.incarnation == hello.incarnation => return Ok(()),
+        let members = &self.identity.members;
+        if (Member { node: hello.node, incarnation: hello.incarnation }).is_among(members) {
+            return Ok(());
+        }
+        let reason = match members.iter().find(|member| member.node == hello.node) {
             Some(member) => format!(
                 "the disk of node {} is not the one the universe knows: its incarnation is {:x}, the member's is {:x}. \
                  A lost or replaced disk may have forgotten what it promised; it doesn't join under the old name",
@@ -156,7 +158,8 @@ mod tests {
     fn refusals_name_both_sides() {
         let refusal = refused(|hello| hello.version = 9);
         assert_eq!(refusal.kind, RefusalKind::Version);
-        assert!(refusal.reason.contains("version 1") && refusal.reason.contains("version 9"), "{}", refusal.reason);
+        let ours = format!("version {PROTOCOL_VERSION}");
+        assert!(refusal.reason.contains(&ours) && refusal.reason.contains("version 9"), "{}", refusal.reason);
 
         let refusal = refused(|hello| hello.universe = UniverseId(8));
         assert_eq!(refusal.kind, RefusalKind::Universe);
