@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use base::SplitMix64;
+use base::canary::Bug;
 use reached::Counters;
 use state::{Choice, Histories, State, describe};
 pub use walk::walk;
@@ -57,6 +58,35 @@ pub struct Scope {
 /// One step of time, and nothing else.
 const NOTHING: Scope =
     Scope { epochs: 0, entries: 0, crashes: 0, ticks: 1, checkpoints: 0, releases: 0, forces: Forces::Eager };
+
+/// Every bug that one cohort can show. Not among them, of the same guarantees: `SegmentsOutOfOrder`, `OldestNotForced`
+/// and `IdlePromiseForgotten` are about segments of the log and several cohorts of a node, `RefusalBeforeCommit` and
+/// `LostLeadMeansFailed` about what clients are answered; the search's world has none of these.
+pub const OF_ONE_COHORT: &[Bug] = &[
+    Bug::AcknowledgeBeforeForce,
+    Bug::RestampReproposed,
+    Bug::NoPredecessorCheck,
+    Bug::CommitOldEpochByCount,
+    Bug::ApplyPastMatched,
+    Bug::CommitFromOldLeader,
+    Bug::PromiseNotForced,
+    Bug::PromiseTwice,
+    Bug::CandidateNotForced,
+    Bug::PrepareIgnoresVote,
+    Bug::VoteAfterRestart,
+    Bug::AnswerBeforeBarrier,
+    Bug::LeaseOfMinority,
+    Bug::ReadAfterRelease,
+    Bug::RestartedLeaderGoesOn,
+    Bug::LastLsnFromLogOnly,
+    Bug::ReplayByEpoch,
+    Bug::HeldEntryLoggedAgain,
+    Bug::TruncateToCommitPoint,
+    Bug::TruncationLoggedAgain,
+    Bug::PromiseInOnePlace,
+    Bug::AnswerBeforeCommit,
+    Bug::LeaseCheckedBefore,
+];
 
 /// Small scopes that between them show what goes wrong without one of the guarantees of a cohort: four reigns, as it takes
 /// to overwrite an entry of an old epoch that a majority holds (Raft, figure 8); a client's entry, two reigns and a crash;

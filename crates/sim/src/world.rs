@@ -11,9 +11,11 @@ mod clients;
 mod clocks;
 mod events;
 mod faults;
+mod machine;
 mod network;
 mod options;
 mod process;
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -27,8 +29,8 @@ pub use options::Options;
 use checks::Checks;
 use clients::Clients;
 use events::{Happening, Queue};
+use machine::Machine;
 use network::Network;
-use process::Machine;
 
 /// Nanoseconds of true time, which nobody in the universe knows.
 pub(crate) type TrueTime = u64;

@@ -104,37 +104,8 @@ mod canary {
 
     use base::canary::{Bug, plant};
 
-    use super::super::{Scope, search_small_scopes, walk};
+    use super::super::{OF_ONE_COHORT, Scope, search_small_scopes, walk};
     use super::{Forces, SMALL};
-
-    /// Every bug that one cohort can show. Not among them, of the same guarantees: `SegmentsOutOfOrder`, `OldestNotForced`
-    /// and `IdlePromiseForgotten` are about segments of the log and several cohorts of a node, `RefusalBeforeCommit` and
-    /// `LostLeadMeansFailed` about what clients are answered; the search's world has none of these.
-    const OF_ONE_COHORT: &[Bug] = &[
-        Bug::AcknowledgeBeforeForce,
-        Bug::RestampReproposed,
-        Bug::NoPredecessorCheck,
-        Bug::CommitOldEpochByCount,
-        Bug::ApplyPastMatched,
-        Bug::CommitFromOldLeader,
-        Bug::PromiseNotForced,
-        Bug::PromiseTwice,
-        Bug::CandidateNotForced,
-        Bug::PrepareIgnoresVote,
-        Bug::VoteAfterRestart,
-        Bug::AnswerBeforeBarrier,
-        Bug::LeaseOfMinority,
-        Bug::ReadAfterRelease,
-        Bug::RestartedLeaderGoesOn,
-        Bug::LastLsnFromLogOnly,
-        Bug::ReplayByEpoch,
-        Bug::HeldEntryLoggedAgain,
-        Bug::TruncateToCommitPoint,
-        Bug::TruncationLoggedAgain,
-        Bug::PromiseInOnePlace,
-        Bug::AnswerBeforeCommit,
-        Bug::LeaseCheckedBefore,
-    ];
 
     const LIMIT: Duration = Duration::from_secs(60);
 

@@ -108,6 +108,30 @@ impl World {
         }
     }
 
+    /// Adds what a node counted since it was last asked.
+    pub(crate) fn take_counters(&mut self, id: NodeId) {
+        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(process) = machine.process.as_ref() else { return };
+        let new = process.node.counters();
+        let old = std::mem::replace(&mut machine.last_counters, new);
+        let grown = [
+            ("takeovers", new.takeovers - old.takeovers),
+            ("truncations", new.truncations - old.truncations),
+            ("catch-ups from memory", new.memory_catch_ups - old.memory_catch_ups),
+            ("catch-ups from the log", new.log_catch_ups - old.log_catch_ups),
+            ("catch-ups by whole state", new.state_catch_ups - old.state_catch_ups),
+            ("checkpoints", new.checkpoints - old.checkpoints),
+            ("lease expiries", new.lease_expiries - old.lease_expiries),
+            ("doubts ended", new.doubts_ended - old.doubts_ended),
+            ("sessions expired", new.sessions_expired - old.sessions_expired),
+        ];
+        for (what, by) in grown {
+            if by > 0 {
+                *self.counters.entry(what).or_default() += by;
+            }
+        }
+    }
+
     /// Whether every cohort has one leader, and every replica of it that still belongs to the universe holds the leader's
     /// log to its end, without doubt.
     pub(crate) fn are_replicas_equal(&self) -> bool {

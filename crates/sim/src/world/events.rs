@@ -10,7 +10,16 @@ use tablets::request::Request;
 
 use super::TrueTime;
 use super::network::Envelope;
-use super::process::{Generation, ManifestStep};
+
+/// Counts the processes of a machine.
+pub(crate) type Generation = u64;
+
+/// The steps of writing a manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ManifestStep {
+    First,
+    Second,
+}
 
 /// Something that will happen. What belongs to a process names it by its generation, and is void after its end.
 pub(crate) enum Happening {
@@ -51,6 +60,22 @@ pub(crate) enum Happening {
 }
 
 impl Happening {
+    /// The process that it belongs to.
+    pub(crate) fn owner(&self) -> Option<(NodeId, Generation)> {
+        match self {
+            Self::Timer { node, generation, .. }
+            | Self::LogForced { node, generation }
+            | Self::Echo { node, generation, .. }
+            | Self::Manifest { node, generation, .. }
+            | Self::Checkpoint { node, generation, .. }
+            | Self::LogRead { node, generation, .. }
+            | Self::Segment { node, generation, .. }
+            | Self::Request { node, generation, .. }
+            | Self::Resume { node, generation } => Some((*node, *generation)),
+            _ => None,
+        }
+    }
+
     /// A number for the trace.
     pub(crate) fn tag(&self) -> u64 {
         let of = |kind: u64, node: NodeId| kind << 32 | u64::from(node.0);

@@ -5,6 +5,9 @@ use base::NodeId;
 use super::events::Happening;
 use super::{MILLISECOND, SECOND, World};
 
+/// Bytes at the start of a manifest in which rot strikes: behind what it says lie zeros that nobody reads.
+const MANIFEST_BYTES: u64 = 256;
+
 impl World {
     pub(crate) fn begin_faults(&mut self) {
         if self.options.faults.total() > 0 || self.options.wall_jumps {
@@ -124,7 +127,8 @@ impl World {
         }
         if self.random.below(2) == 0 {
             let place = store::manifest::PLACES[self.random.below(2) as usize];
-            self.flip_in(id, place, None);
+            let offset = self.random.below(MANIFEST_BYTES);
+            self.flip_in(id, place, Some(offset));
         } else {
             let later = self.now + self.random.below(3 * SECOND);
             self.queue.put(later, Happening::Rot);
@@ -163,7 +167,8 @@ impl World {
     /// A bit flips in one copy of the manifest, and then the machine may crash while it writes the other.
     fn rot_manifest(&mut self, id: NodeId) {
         let damaged = self.random.below(2) as usize;
-        self.flip_in(id, store::manifest::PLACES[damaged], None);
+        let offset = self.random.below(MANIFEST_BYTES);
+        self.flip_in(id, store::manifest::PLACES[damaged], Some(offset));
         if self.random.below(2) == 0 {
             self.machines[&id].disk.crash_writing(store::manifest::PLACES[1 - damaged]);
         }
@@ -180,6 +185,9 @@ impl World {
         let bit = self.random.below(8) as u8;
         if disk.flip_bit(path, offset.unwrap_or(anywhere), bit) {
             self.count("bits flipped");
+            if let Some(machine) = self.machines.get_mut(&id) {
+                machine.has_rotted = true;
+            }
         }
     }
 

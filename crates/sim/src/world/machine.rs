@@ -1,0 +1,133 @@
+//! A machine: what outlives its processes.
+
+use base::{Incarnation, Member, NodeId, Now, SplitMix64, UniverseId};
+use node::NodeConfig;
+use store::identity::Identity;
+use store::log::LogPosition;
+use store::memory::MemoryDisk;
+use store::{Config, Recovered};
+
+use super::clocks::Clocks;
+use super::events::{Generation, Happening};
+use super::process::Process;
+use super::{Options, TrueTime};
+
+/// How far the log of a disk is known to go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KnownLog {
+    /// It was forced through here: no crash may take that.
+    pub(super) forced: LogPosition,
+    /// A forced batch names the last one before here: no rot may take that unseen (guarantee 7).
+    pub(super) named: LogPosition,
+}
+
+impl KnownLog {
+    /// What is wrong with the log that a start found: all that was forced is there, or was taken by rot and is missed; and
+    /// nothing but rot is damage.
+    pub(super) fn wrong_with(&self, found: &Recovered, tail: LogPosition, has_rotted: bool) -> Option<String> {
+        let is_missed = found.damage.is_some() || found.doubt_unknown;
+        if is_missed && !has_rotted {
+            return Some("a log that nothing damaged is doubted".to_owned());
+        }
+        let sure = if has_rotted { self.named } else { self.forced };
+        (tail < sure && !is_missed).then(|| format!("the log was forced through {sure}, and ends at {tail} unnoticed"))
+    }
+}
+
+/// A machine: it keeps its disk and clocks through the lives of its processes.
+pub(crate) struct Machine {
+    pub(crate) member: Member,
+    pub(crate) disk: MemoryDisk,
+    pub(crate) clocks: Clocks,
+    pub(crate) generation: Generation,
+    pub(crate) process: Option<Process>,
+    /// The process stands still until it is resumed; what arrives meanwhile waits, with the clocks as of its arrival.
+    pub(crate) paused: bool,
+    pub(super) held: Vec<(Now, Happening)>,
+    /// The clocks as they were read before a standstill that struck between the reading and the step.
+    pub(super) stale: Option<Now>,
+    /// What was held is handled as of its arrival: the driver had read the clocks then, and no earlier (guarantee 2).
+    pub(super) goes_by_arrival: bool,
+    pub(super) last_counters: node::Counters,
+    /// What its log is to give back at the next start.
+    pub(super) log: KnownLog,
+    /// Whether a bit of its files ever flipped by itself.
+    pub(super) has_rotted: bool,
+}
+
+pub(super) fn store_config(options: &Options) -> Config {
+    Config { segment_bytes: options.segment_bytes, keep_bytes: options.keep_bytes, segments_ahead: 1 }
+}
+
+fn members(nodes: u32) -> Vec<Member> {
+    (1..=nodes).map(|node| Member { node: NodeId(node), incarnation: incarnation(node) }).collect()
+}
+
+/// What a node's disk is numbered with at first.
+fn incarnation(node: u32) -> Incarnation {
+    Incarnation(u64::from(node) * 17)
+}
+
+pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
+    let mut config = NodeConfig {
+        addresses: members(options.nodes).into_iter().map(|member| (member, String::new(), String::new())).collect(),
+        seed,
+        checkpoint_log_bytes: options.checkpoint_log_bytes,
+        session_lifetime: options.session_lifetime,
+        housekeeping: base::Duration::from_millis(500),
+        retention: base::Duration::from_millis(2_000),
+        ..NodeConfig::default()
+    };
+    config.limits.memory_log_bytes = options.memory_log_bytes;
+    config.limits.propose_bytes = options.propose_bytes;
+    config.timing.election_jitter = options.election_jitter;
+    config
+}
+
+impl Machine {
+    pub(crate) fn format(node: NodeId, options: &Options, random: &mut SplitMix64) -> Self {
+        let members = members(options.nodes);
+        let member = members[node.0 as usize - 1];
+        let disk = MemoryDisk::new();
+        let identity = Identity { universe: UniverseId(7), node, incarnation: member.incarnation, members };
+        store::format(&disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
+        Self {
+            member,
+            disk,
+            clocks: Clocks::draw(options, random),
+            generation: 0,
+            process: None,
+            paused: false,
+            held: Vec::new(),
+            stale: None,
+            goes_by_arrival: false,
+            last_counters: node::Counters::default(),
+            log: KnownLog::default(),
+            has_rotted: false,
+        }
+    }
+
+    /// Puts an empty disk under the old name: another incarnation.
+    pub(crate) fn blank(&mut self, options: &Options) {
+        let node = self.member.node;
+        self.member.incarnation = Incarnation(self.member.incarnation.0 + 1_000);
+        self.disk = MemoryDisk::new();
+        (self.log, self.has_rotted) = (KnownLog::default(), false);
+        let members = members(options.nodes);
+        let identity = Identity { universe: UniverseId(7), node, incarnation: self.member.incarnation, members };
+        store::format(&self.disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
+    }
+
+    /// Whether its disk is not the one that the universe was made with.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.member.incarnation != incarnation(self.member.node.0)
+    }
+
+    pub(super) fn hold(&mut self, now: TrueTime, happening: Happening) {
+        self.held.push((self.clocks.now(now), happening));
+    }
+
+    pub(super) fn is_live(&self, generation: Generation) -> bool {
+        self.process.is_some() && self.generation == generation
+    }
+}

@@ -1,0 +1,198 @@
+//! A process and its disk: batches, manifests, checkpoints and segments on their way, each of which takes its time and may
+//! fail.
+
+use std::collections::BTreeMap;
+
+use base::canary::{Bug, planted};
+use base::{CohortId, Lsn, Monotonic, NodeId};
+use node::contract::{Durable, Event, ManifestId, WriteId};
+use node::message::Message;
+use store::checkpoint::{CheckpointMeta, write_checkpoint};
+use store::log::Batch;
+use store::manifest::CohortManifest;
+
+use super::events::{Happening, ManifestStep};
+use super::machine::KnownLog;
+use super::process::Process;
+use super::{MILLISECOND, TrueTime, World};
+
+/// The log writes its last batch's identity again after being idle for so long (guarantee 7).
+const ECHO_AFTER: TrueTime = 10 * MILLISECOND;
+impl World {
+    /// Hands the log's next batch to the disk if it is idle, and has the next segment prepared.
+    pub(super) fn begin_io(&mut self, id: NodeId) {
+        let generation = self.generation(id);
+        let now = self.now;
+        let force = now + 50_000 + self.random.below(self.options.force_time);
+        let Some(process) = self.process(id) else { return };
+        let job = process.store.segment_job();
+        let mut failed = false;
+        if let Some(job) = job {
+            failed |= job.execute(process.store.files()).is_err();
+        }
+        let batch = if process.batch.is_none() { process.store.next_batch() } else { None };
+        let writes = batch.is_some();
+        if let Some(batch) = batch {
+            failed |= !process.write(batch);
+        }
+        if failed {
+            return self.disk_failed(id);
+        }
+        if let Some(job) = job {
+            if job.recycles() {
+                self.count("segments reused");
+            }
+            self.queue.put(now + MILLISECOND, Happening::Segment { node: id, generation, job });
+        }
+        if writes {
+            self.queue.put(force, Happening::LogForced { node: id, generation });
+        }
+    }
+
+    pub(super) fn log_forced(&mut self, id: NodeId) {
+        let generation = self.generation(id);
+        let now = self.now;
+        let Some(process) = self.process(id) else { return };
+        let Some((_, file)) = process.batch.take() else { return };
+        let mut forced = store::files::File::sync(&file).is_ok();
+        if !forced && planted(Bug::ForceRetried) {
+            forced = store::files::File::sync(&file).is_ok();
+        }
+        if !forced && !planted(Bug::CompletionAfterError) {
+            return self.disk_failed(id);
+        }
+        let through = process.store.forced();
+        process.forced.log = WriteId(through);
+        let batches = process.batches;
+        let tail = process.store.log().tail();
+        if let Some(machine) = self.machines.get_mut(&id) {
+            machine.log = KnownLog { forced: tail, named: machine.log.forced };
+        }
+        self.count("forces of the log");
+        self.queue.put(now + ECHO_AFTER, Happening::Echo { node: id, generation, batches });
+        self.release_parked(id);
+        self.step(id, Event::LogForced { through: WriteId(through) });
+    }
+
+    pub(super) fn echo(&mut self, id: NodeId, batches: u64) {
+        let generation = self.generation(id);
+        let force = self.now + 50_000 + self.random.below(self.options.force_time);
+        let Some(process) = self.process(id) else { return };
+        if process.batches != batches || process.batch.is_some() {
+            return;
+        }
+        let Some(batch) = process.store.echo() else { return };
+        if process.write(batch) {
+            self.count("echoes");
+            self.queue.put(force, Happening::LogForced { node: id, generation });
+        } else {
+            self.disk_failed(id);
+        }
+    }
+
+    /// An error from the disk ends the process (guarantee 25).
+    pub(super) fn disk_failed(&mut self, id: NodeId) {
+        self.count("disk failures");
+        self.end(id, true);
+        self.restart_later(id);
+    }
+
+    pub(super) fn begin_manifest(
+        &mut self,
+        id: NodeId,
+        manifest: ManifestId,
+        cohorts: BTreeMap<CohortId, CohortManifest>,
+        doubt_unknown: bool,
+    ) {
+        let Some(process) = self.process(id) else { return };
+        let before = &process.store.manifest().cohorts;
+        let promises = cohorts.iter().any(|(id, cohort)| before.get(id).is_none_or(|b| b.promised != cohort.promised));
+        let write = process.store.begin_manifest(cohorts, doubt_unknown);
+        process.manifests.push_back((manifest, write));
+        if process.manifests.len() == 1 {
+            self.manifest_later(id, ManifestStep::First);
+        }
+        if promises && !self.healed && self.random.chance(self.options.crash_at_manifest) {
+            let span = self.random.below(3 * self.options.force_time);
+            self.queue.put(self.now + span, Happening::PowerLoss { node: id });
+        }
+    }
+
+    fn manifest_later(&mut self, id: NodeId, step: ManifestStep) {
+        let generation = self.generation(id);
+        let at = self.now + 50_000 + self.random.below(self.options.force_time);
+        self.queue.put(at, Happening::Manifest { node: id, generation, step });
+    }
+
+    pub(super) fn manifest_step(&mut self, id: NodeId, step: ManifestStep) {
+        let early = planted(Bug::PromiseInOnePlace);
+        let Some(process) = self.process(id) else { return };
+        let Some((manifest, write)) = process.manifests.front().cloned() else { return };
+        let place = usize::from(step == ManifestStep::Second);
+        let mut failed = write.write_place(place).is_err();
+        if step == ManifestStep::Second {
+            failed |= write.remove_superseded(process.store.files()).is_err();
+        }
+        if failed {
+            return self.disk_failed(id);
+        }
+        if step == ManifestStep::First {
+            self.manifest_later(id, ManifestStep::Second);
+        } else {
+            process.store.finish_manifest(&write);
+            process.manifests.pop_front();
+            if !process.manifests.is_empty() {
+                self.manifest_later(id, ManifestStep::First);
+            }
+        }
+        if early == (step == ManifestStep::First) {
+            self.manifest_forced(id, manifest);
+        }
+    }
+
+    fn manifest_forced(&mut self, id: NodeId, manifest: ManifestId) {
+        let Some(process) = self.process(id) else { return };
+        process.forced.manifest = manifest;
+        self.release_parked(id);
+        self.step(id, Event::ManifestForced { through: manifest });
+    }
+
+    fn release_parked(&mut self, id: NodeId) {
+        let Some(process) = self.process(id) else { return };
+        let parked = std::mem::take(&mut process.parked);
+        let forced = process.forced;
+        let (free, parked) =
+            parked.into_iter().partition(|(after, ..)| after.log <= forced.log && after.manifest <= forced.manifest);
+        process.parked = parked;
+        let free: Vec<(Durable, NodeId, Message, Option<Monotonic>)> = free;
+        for (_, to, message, valid_until) in free {
+            self.send_valid(id, to, &message, valid_until);
+        }
+    }
+
+    pub(super) fn write_checkpoint(&mut self, id: NodeId, meta: CheckpointMeta, state: &tablets::Snapshot) {
+        let generation = self.generation(id);
+        let at = self.now + MILLISECOND + self.random.below(50 * MILLISECOND);
+        let Some(process) = self.process(id) else { return };
+        let owner = process.store.owner();
+        let (cohort, lsn): (CohortId, Lsn) = (meta.cohort, meta.lsn);
+        match write_checkpoint(process.store.files(), &owner, &meta, state.chunks()) {
+            Ok(bytes) => {
+                self.queue.put(at, Happening::Checkpoint { node: id, generation, cohort, lsn, bytes });
+            }
+            Err(_) => self.disk_failed(id),
+        }
+    }
+}
+
+impl Process {
+    fn write(&mut self, batch: Batch) -> bool {
+        let Ok(file) = self.store.batch_file(batch.segment) else { return false };
+        if store::files::File::write_at(&file, batch.offset, &batch.bytes).is_err() {
+            return false;
+        }
+        self.batches += 1;
+        self.batch = Some((batch, file));
+        true
+    }
+}
