@@ -10,12 +10,14 @@ pub mod limits;
 mod lsn;
 mod record;
 mod splitmix;
+mod text;
 mod time;
 
 pub use ids::{Boot, CohortId, Incarnation, Member, NodeId, Promise, UniverseId};
 pub use lsn::{Epoch, Lsn, Sequence};
 pub use record::{Entry, LogRecord, Record};
 pub use splitmix::SplitMix64;
+pub use text::shown;
 pub use time::{Duration, Monotonic, Now, Timestamp};
 
 /// CRC-32C (Castagnoli) of `bytes`, the checksum of every frame and block that Loggos writes.

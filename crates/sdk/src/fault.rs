@@ -27,8 +27,13 @@ fn of_door(status: &Status, error: api::columns::Error) -> Fault {
         Kind::UnknownSession => Fault::UnknownSession,
         Kind::Overloaded => Fault::Overloaded(message),
         Kind::Unavailable => Fault::Unavailable(message),
-        Kind::OutcomeUnknown | Kind::Unspecified => Fault::Unknown(message),
+        Kind::OutcomeUnknown | Kind::Unspecified => Fault::Unknown(of_unknown(&message)),
     }
+}
+
+/// The reason alone: [`Error::OutcomeUnknown`] says itself what it is.
+fn of_unknown(message: &str) -> String {
+    message.strip_prefix("outcome unknown: ").unwrap_or(message).to_owned()
 }
 
 fn of_stranger(status: &Status) -> Fault {

@@ -152,7 +152,7 @@ pub enum Response {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
     /// A condition was not met; nothing was written.
-    #[error("version mismatch on column {column:?}: expected {expected}, actual {actual}")]
+    #[error("version mismatch on column \"{}\": expected {expected}, actual {actual}", base::shown(column))]
     VersionMismatch {
         /// The first column whose condition was not met.
         column: Bytes,
@@ -166,7 +166,7 @@ pub enum Failure {
     UnknownTable(String),
     /// The session is unknown or has expired; the write was not executed *by this request*. For a retry the outcome of
     /// the first try is unknown.
-    #[error("session {0:?} is unknown or has expired")]
+    #[error("session {id} is unknown or has expired", id = .0.0)]
     UnknownSession(SessionId),
     /// The request breaks a limit or a rule of form; nothing was done.
     #[error("{0}")]

@@ -11,6 +11,7 @@ use base::limits::{
     COLUMN_BYTES_MAX, KEY_BYTES_MAX, SESSION_WINDOW, TABLE_NAME_BYTES_MAX, VALUE_BYTES_MAX, WRITE_BYTES_MAX,
     WRITE_COLUMNS_MAX,
 };
+use base::shown;
 use bytes::Bytes;
 
 use crate::request::{Failure, Mutation, Request, Scan, SessionStamp, TableRequest, Write};
@@ -60,7 +61,7 @@ fn check_write(write: &Write) -> Result<(), Failure> {
     for mutation in &write.mutations {
         check_mutation(mutation)?;
         if !columns.insert(&mutation.column) {
-            return refuse(format!("the write names column {:?} twice", mutation.column));
+            return refuse(format!("the write names column \"{}\" twice", shown(&mutation.column)));
         }
     }
     let bytes = |mutation: &Mutation| mutation.column.len() + mutation.value.as_ref().map_or(0, Bytes::len);
@@ -90,7 +91,7 @@ fn check_stamp(stamp: &SessionStamp) -> Result<(), Failure> {
 fn check_mutation(mutation: &Mutation) -> Result<(), Failure> {
     check_column(&mutation.column)?;
     if let Some(value) = &mutation.value {
-        check_size(format_args!("the value of column {:?}", mutation.column), value.len(), VALUE_BYTES_MAX)?;
+        check_size(format_args!("the value of column \"{}\"", shown(&mutation.column)), value.len(), VALUE_BYTES_MAX)?;
     }
     match mutation.condition {
         Some(version) if version.0 < 0 => refuse(format!("no version is negative: {version}")),
@@ -118,8 +119,9 @@ fn check_scan(scan: &Scan) -> Result<(), Failure> {
 pub(crate) fn check_ends(scan: &Scan) -> Result<(), Failure> {
     match &scan.to {
         Some(to) if scan.from > *to => refuse(format!(
-            "the scan's ends are reversed: from {:?} comes after to {to:?} (a scan in reverse has the lesser end first, too)",
-            scan.from
+            "the scan's ends are reversed: from \"{}\" comes after to \"{}\" (a scan in reverse has the lesser end first, too)",
+            shown(&scan.from),
+            shown(to)
         )),
         _ => Ok(()),
     }

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use base::limits::{SCAN_ROWS_MAX, WRITE_COLUMNS_MAX};
+use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use sdk::{Cell, Client, Mutation, Row, Scan};
 use serde_json::json;
 
-use super::output::{CellObject, Output, shown};
+use super::output::{CellObject, Output};
 use super::stop::Stop;
 use super::{Universe, load};
 
@@ -160,7 +161,7 @@ async fn get(client: &Client, output: Output, table: &str, key: Bytes, column: O
         let what = column.map_or_else(String::new, |column| format!("column {} in ", shown(&column)));
         return Err(Stop::NotFound(format!("there is no {what}row {} in table {table}", shown(&key))));
     }
-    output.print_rows(table, &[Row { key, cells }])
+    output.print_rows(table, &[Row { key, cells }], false)
 }
 
 /// Deletes the columns that the row has, as one write as long as they are no more than one may touch.
@@ -189,10 +190,12 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
         limit: 0,
         continuation: None,
     };
+    let mut has_heading = false;
     while left > 0 {
         scan.limit = left.min(SCAN_ROWS_MAX as u64) as u32;
         let page = client.scan(&table, scan.clone()).await?;
-        output.print_rows(&table, &page.rows)?;
+        output.print_rows(&table, &page.rows, has_heading)?;
+        has_heading |= !page.rows.is_empty();
         left = left.saturating_sub(page.rows.len() as u64);
         scan.continuation = page.continuation;
         if scan.continuation.is_none() {

@@ -21,7 +21,7 @@ use clap::{Args, ValueEnum};
 use sdk::Client;
 use serde_json::json;
 
-use super::output::Output;
+use super::output::{Output, counted};
 use super::stop::{LoadedUntil, Stop};
 use flight::{Flight, Landed};
 use progress::Progress;
@@ -180,21 +180,21 @@ impl Load {
         }
         match self.stop {
             Some(Reason::Local(Stop::Invalid { message, at: Some(at) })) => {
-                let message = format!("{message}; {rows} rows are loaded");
+                let message = format!("{message}; {} loaded", counted(rows, "row"));
                 return Err(Stop::Invalid { message, at: Some(LoadedUntil { rows, ..at }) });
             }
             Some(Reason::Local(stop)) => return Err(stop),
             Some(Reason::Universe(error)) => return Err(Stop::LoadCutShort { error, rows }),
             Some(Reason::Bad { line, reason }) => {
-                let message = format!("line {line}: {reason}; {rows} rows are loaded");
+                let message = format!("line {line}: {reason}; {} loaded", counted(rows, "row"));
                 return Err(Stop::Invalid { message, at: Some(LoadedUntil { line, rows }) });
             }
             None => {}
         }
         let (table, skipped) = (&self.table, self.skipped);
         let people = || {
-            let bad = if skipped > 0 { format!(", {skipped} bad ones skipped") } else { String::new() };
-            format!("{rows} rows loaded into {table}{bad}")
+            let bad = if skipped > 0 { format!(", {} skipped", counted(skipped, "bad row")) } else { String::new() };
+            format!("{} loaded into {table}{bad}", counted(rows, "row"))
         };
         output.print(&json!({ "table": table, "rows": rows, "skipped": skipped }), people)
     }

@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use base::shown;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sdk::{Cell, Row};
@@ -40,8 +41,8 @@ impl Output {
         Ok(())
     }
 
-    /// Rows with all their columns, each column a line.
-    pub(crate) fn print_rows(self, table: &str, rows: &[Row]) -> Result<(), Stop> {
+    /// Rows with all their columns, each column a line; for people below a heading, unless it stands there already.
+    pub(crate) fn print_rows(self, table: &str, rows: &[Row], has_heading: bool) -> Result<(), Stop> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (&row.key[..], cell)));
         if self.json {
@@ -52,6 +53,9 @@ impl Output {
             let mut lines = Table::new(["KEY", "COLUMN", "VERSION", "VALUE"]);
             for (key, cell) in cells {
                 lines.add([shown(key), shown(&cell.column), cell.version.to_string(), shown(&cell.value)]);
+            }
+            if has_heading {
+                lines.go_on();
             }
             write!(out, "{lines}")?;
         }
@@ -159,28 +163,21 @@ fn sentence(stop: &Stop) -> String {
         Stop::Universe(sdk::Error::Refused { column, expected, actual }) => {
             format!("version mismatch on column {}: expected {expected}, actual {actual}", shown(column))
         }
+        Stop::Universe(sdk::Error::Unavailable(why)) if why.contains("Connection refused") => {
+            format!("{why}; does a universe run? --at or --port-offset say where")
+        }
         _ => stop.to_string(),
     }
 }
 
-fn to_json(object: &impl Serialize) -> String {
-    serde_json::to_string(object).expect("our objects have only strings for keys")
+/// "1 row", "2 rows".
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
-/// Bytes as people can read them: text as it is, but nothing that moves the cursor; other bytes as `\xNN`.
-pub(crate) fn shown(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character.is_control() {
-                text.extend(character.escape_default());
-            } else {
-                text.push(character);
-            }
-        }
-        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
-    }
-    text
+fn to_json(object: &impl Serialize) -> String {
+    serde_json::to_string(object).expect("our objects have only strings for keys")
 }
 
 #[cfg(test)]
@@ -232,11 +229,5 @@ mod tests {
         let at = Some(LoadedUntil { line: 7, rows: 5 });
         let bad = Stop::Invalid { message: "line 7".into(), at };
         check(&bad, r#"{"error":"line 7","kind":"invalid","line":7,"rows":5}"#, 2);
-    }
-
-    #[test]
-    fn what_people_see_moves_no_cursor() {
-        assert_eq!(shown("é\u{1b}[2J\n".as_bytes()), r"é\u{1b}[2J\n");
-        assert_eq!(shown(b"a\xffb"), r"a\xffb");
     }
 }

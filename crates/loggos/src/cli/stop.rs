@@ -17,7 +17,7 @@ pub(crate) enum Stop {
         at: Option<LoadedUntil>,
     },
     /// A load ended before its file did, through no fault of the file's.
-    #[error("{error}; {rows} rows are loaded, run it again to load the rest")]
+    #[error("{error}; {} loaded, run it again to load the rest", super::output::counted(*rows, "row"))]
     LoadCutShort {
         /// What came between.
         error: sdk::Error,

@@ -71,8 +71,16 @@ pub(crate) fn run(data: &Path, json: bool) -> ExitCode {
 }
 
 fn measure(data: &Path, json: bool) -> Result<(), FloorError> {
+    let is_new = !data.exists();
     std::fs::create_dir_all(data)?;
-    let scratch = Scratch::under(data, "bench-floor")?;
+    let measured = measure_in(&Scratch::under(data, "bench-floor")?, json);
+    if is_new {
+        let _ = std::fs::remove_dir(data);
+    }
+    measured
+}
+
+fn measure_in(scratch: &Scratch, json: bool) -> Result<(), FloorError> {
     if !json {
         println!("load average {}", load_average());
         println!(

@@ -4,14 +4,15 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 
-/// The file that names and locks out: it holds the pid of the last process that had the directory.
+/// The file that names and locks out: it holds the pid of the process that has the directory,
+/// or of the last one if that was killed.
 const FILE: &str = "pid";
 
 /// A directory that is this process's own until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     /// Held for its lock. The file stays when the process ends: removing it would let two processes lock two files.
-    _file: File,
+    file: File,
 }
 
 /// Why a directory could not be had.
@@ -33,7 +34,7 @@ impl Claim {
             writeln!(file, "{}", std::process::id())
         };
         match write() {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => Ok(Self { file }),
             Err(error) => Err(ClaimError::Failed { directory: directory.display().to_string(), error }),
         }
     }
@@ -41,6 +42,13 @@ impl Claim {
     /// Whether the directory could be taken now.
     pub(crate) fn is_free(directory: &Path) -> Result<(), ClaimError> {
         lock(directory).map(|_| ())
+    }
+}
+
+impl Drop for Claim {
+    /// A process that ends of itself leaves no number behind that may be another's by then.
+    fn drop(&mut self) {
+        let _ = self.file.set_len(0);
     }
 }
 

@@ -52,7 +52,7 @@ fn a_bad_row_stops_a_load_at_its_line_or_is_set_aside() {
     let content = format!("{AIRPORTS}BAD,too,many,cells\n,no key,nowhere\nSFO,San Francisco,San Francisco\n");
     let file = universe.scratch().file("airports.csv", content);
     // The quoted name holds a line end: the third row begins on line 5.
-    universe.columns(&["load", "a", &file, "--key", "iata"]).failed(2, &["line 5", "4 cells", "2 rows are loaded"]);
+    universe.columns(&["load", "a", &file, "--key", "iata"]).failed(2, &["line 5", "4 cells", "2 rows loaded"]);
     let keys = |table| values(&universe, table).into_iter().map(|(key, _, _)| key).collect::<Vec<_>>();
     assert_eq!(keys("a"), ["JFK", "JFK", "JFK", "LAX", "LAX"]);
 
@@ -62,7 +62,7 @@ fn a_bad_row_stops_a_load_at_its_line_or_is_set_aside() {
 
     let bad = universe.scratch().path().join("bad.csv");
     let said = universe.columns(&["load", "a", &file, "--key", "iata", "--skip-bad", &bad.to_string_lossy()]).ok();
-    assert!(said.contains("3 rows loaded into a, 2 bad ones skipped"), "{said}");
+    assert!(said.contains("3 rows loaded into a, 2 bad rows skipped"), "{said}");
     let bad = fs::read_to_string(bad).expect("the bad rows were collected");
     let lines: Vec<_> = bad.lines().collect();
     let [first, row, second, other] = lines[..] else { panic!("two rows, each after what is wrong: {bad}") };
@@ -88,7 +88,7 @@ fn json_lines_are_loaded_and_a_broken_one_is_named() {
     assert_eq!(values(&universe, "j"), expected);
 
     let file = universe.scratch().file("broken.jsonl", format!("{good}{{\"id\":\"c\",\n{{\"id\":\"d\"}}\n"));
-    universe.columns(&["load", "j", &file, "--key", "id"]).failed(2, &["line 3", "2 rows are loaded"]);
+    universe.columns(&["load", "j", &file, "--key", "id"]).failed(2, &["line 3", "2 rows loaded"]);
     assert_eq!(values(&universe, "j"), expected);
 }
 

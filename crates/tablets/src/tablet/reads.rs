@@ -5,6 +5,7 @@
 
 use base::Timestamp;
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
+use base::shown;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::rows::{CellKey, Rows};
@@ -182,8 +183,9 @@ impl RowBuilder {
             return Ok(());
         }
         Err(invalid(format!(
-            "the columns asked for of row {key:?} have more than {ANSWER_BYTES_MAX} bytes, or are more than \
-             {ROW_CELLS_MAX} with deleted ones, the limits for one answer: name fewer"
+            "the columns asked for of row \"{}\" have more than {ANSWER_BYTES_MAX} bytes, or are more than \
+             {ROW_CELLS_MAX} with deleted ones, the limits for one answer: name fewer",
+            shown(key)
         )))
     }
 }

@@ -68,7 +68,11 @@ impl<R: BufRead> CsvRows<R> {
         }
     }
 
-    fn row(&self, record: &ByteRecord) -> Result<Row, String> {
+    /// A row, of a record that ended with its line or with the file.
+    fn row(&self, record: &ByteRecord, text: &[u8]) -> Result<Row, String> {
+        if self.reader.get_ref().has_ended && ends_in_quotes(record, text) {
+            return Err("the file ends within a quoted cell: is a quote missing?".to_owned());
+        }
         if record.len() != self.header.len() {
             return Err(format!("the row has {} cells, the header {}", record.len(), self.header.len()));
         }
@@ -89,12 +93,21 @@ impl<R: BufRead> Iterator for CsvRows<R> {
             Ok(None) => None,
             Ok(Some((record, text))) => {
                 let bytes_read = self.reader.position().byte();
-                Some(Ok(Item { line: text.line, row: self.row(&record), text: text.bytes, bytes_read }))
+                Some(Ok(Item { line: text.line, row: self.row(&record, &text.bytes), text: text.bytes, bytes_read }))
             }
         };
         self.ended = !matches!(item, Some(Ok(_)));
         item
     }
+}
+
+/// Whether a quoted cell is still open where the text ends: then one more cell behind it would be part of it.
+fn ends_in_quotes(record: &ByteRecord, text: &[u8]) -> bool {
+    let longer = io::Read::chain(text.trim_ascii_end(), &b",x"[..]);
+    let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(longer);
+    let mut with_one_more = ByteRecord::new();
+    let is_read = reader.read_byte_record(&mut with_one_more).unwrap_or(false);
+    is_read && with_one_more.len() <= record.len()
 }
 
 fn check_header(header: &[Bytes], key_column: &str) -> Result<(), String> {
@@ -130,11 +143,13 @@ struct Kept<R> {
     from: u64,
     /// Bytes of `kept` that were taken; they go when more is read.
     taken: usize,
+    /// There is nothing more to read.
+    has_ended: bool,
 }
 
 impl<R: BufRead> Kept<R> {
     fn new(inner: R) -> Self {
-        Self { inner, kept: Vec::new(), from: 0, taken: 0 }
+        Self { inner, kept: Vec::new(), from: 0, taken: 0, has_ended: false }
     }
 
     /// The bytes from where the last call ended to `end`, an offset in the file.
@@ -156,6 +171,7 @@ impl<R: BufRead> Read for Kept<R> {
         }
         let count = self.inner.read(buffer)?;
         self.kept.extend_from_slice(&buffer[..count]);
+        self.has_ended |= count == 0 && !buffer.is_empty();
         Ok(count)
     }
 }
@@ -189,6 +205,15 @@ mod tests {
     fn the_last_line_needs_no_end() {
         assert_eq!(lines(b"k,v\na,1"), [(2, true)]);
         assert_eq!(lines(b"k,v"), []);
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_a_bad_row() {
+        assert_eq!(lines(b"k,v\na,1\nb,\"x"), [(2, true), (3, false)]);
+        assert_eq!(lines(b"k,v\na,1\nb,\"x\n\n"), [(2, true), (3, false)]);
+        assert_eq!(lines(b"k,v\na,1\nb,\"x\ny\"\n"), [(2, true), (3, true)]);
+        assert_eq!(lines(b"k,v\na,1\nb,\"x\"\"\""), [(2, true), (3, true)]);
+        assert_eq!(lines(b"k,v\na,1\nb,"), [(2, true), (3, true)]);
     }
 
     #[test]

@@ -6,15 +6,22 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub(crate) struct Table<const N: usize> {
     lines: Vec<[String; N]>,
+    /// The heading stands above already.
+    goes_on: bool,
 }
 
 impl<const N: usize> Table<N> {
     pub(crate) fn new(heading: [&str; N]) -> Self {
-        Self { lines: vec![heading.map(str::to_owned)] }
+        Self { lines: vec![heading.map(str::to_owned)], goes_on: false }
     }
 
     pub(crate) fn add(&mut self, line: [String; N]) {
         self.lines.push(line);
+    }
+
+    /// Leaves the heading out, as wide as it is.
+    pub(crate) fn go_on(&mut self) {
+        self.goes_on = true;
     }
 
     fn widths(&self) -> [usize; N] {
@@ -35,7 +42,7 @@ impl<const N: usize> fmt::Display for Table<N> {
             return Ok(());
         }
         let widths = self.widths();
-        for line in &self.lines {
+        for line in self.lines.iter().skip(usize::from(self.goes_on)) {
             let (last, others) = line.split_last().expect("a table has columns");
             for (cell, width) in others.iter().zip(widths) {
                 write!(f, "{cell:width$}  ")?;
@@ -57,5 +64,7 @@ mod tests {
         table.add(["JFK".into(), "New York".into()]);
         table.add(["Zürich".into(), "".into()]);
         assert_eq!(table.to_string(), "KEY     VALUE\nJFK     New York\nZürich  \n");
+        table.go_on();
+        assert_eq!(table.to_string(), "JFK     New York\nZürich  \n");
     }
 }

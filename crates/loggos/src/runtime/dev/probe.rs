@@ -22,6 +22,12 @@ pub(crate) fn serves(address: SocketAddr) -> bool {
     status_of(&[address]).pop().flatten().is_some()
 }
 
+/// Whether the node at this address knows who leads the catalogue.
+pub(crate) fn knows_a_leader(address: SocketAddr) -> bool {
+    let led = |cohort: &Cohort| cohort.cohort == CohortId::CATALOGUE.0 && cohort.leader.is_some();
+    status_of(&[address]).iter().flatten().any(|status| status.cohorts.iter().any(led))
+}
+
 /// What keeps the universe from being ready: a node that doesn't serve, or the lack of a leader.
 pub(crate) fn what_is_missing(addresses: &BTreeMap<u32, SocketAddr>) -> Option<String> {
     let asked: Vec<SocketAddr> = addresses.values().copied().collect();
