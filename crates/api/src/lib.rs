@@ -11,7 +11,7 @@ pub mod frugal;
 macro_rules! generated {
     ($(#[$doc:meta])* $name:ident, $package:literal) => {
         $(#[$doc])*
-        #[allow(missing_docs, unreachable_pub, clippy::all)]
+        #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
         pub mod $name {
             tonic::include_proto!($package);
         }
@@ -32,14 +32,14 @@ generated! {
 }
 
 mod google {
-    #[allow(missing_docs, unreachable_pub, clippy::all)]
+    #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
     pub(crate) mod rpc {
         tonic::include_proto!("google.rpc");
     }
 }
 
 /// The servers' side of the services. Requests are decoded by [`frugal`].
-#[allow(missing_docs, unreachable_pub, clippy::all)]
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
 pub mod servers {
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.columns.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.admin.v1.rs"));

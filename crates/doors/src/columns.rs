@@ -12,7 +12,7 @@ use tablets::request::{
 };
 use tonic::Status;
 
-use crate::deadline::{Arrival, Deadline, changes};
+use crate::deadline::{Arrival, Deadline};
 use crate::limits::REPLY_BYTES_MAX;
 use crate::{Gateway, refusal};
 
@@ -54,7 +54,7 @@ pub(crate) async fn ask<T, G: Gateway>(
     tablets::validate(&request).map_err(|failure| refusal::status(&failure))?;
     let elapsed = call.extensions().get::<Arrival>().map_or(Duration::ZERO, |arrival| arrival.0.elapsed());
     let deadline = Deadline::of(call.metadata(), elapsed);
-    let changes = changes(&request);
+    let changes = request.changes();
     let outcome = deadline.guard(changes, gateway.submit(request, deadline.node)).await;
     outcome.map_err(|failure| refusal::status(&failure))
 }

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use base::limits::{DEADLINE_DEFAULT, DEADLINE_MAX};
-use tablets::request::{Failure, Outcome, Request, TableRequest};
+use tablets::request::{Failure, Outcome};
 use tonic::metadata::MetadataMap;
 
 /// A call without a deadline of its own gets this one.
@@ -50,15 +50,6 @@ impl Deadline {
             Err(_) if changes => Err(Failure::Unknown("the node did not answer in time".into())),
             Err(_) => Err(Failure::Unavailable("the node did not answer in time".into())),
         }
-    }
-}
-
-/// Whether a request may change something, so that its outcome can be in doubt.
-pub(crate) fn changes(request: &Request) -> bool {
-    match request {
-        Request::CreateTable { .. } => true,
-        Request::Table { request, .. } => matches!(request, TableRequest::OpenSession | TableRequest::Write(_)),
-        Request::ListTables | Request::Status => false,
     }
 }
 

@@ -272,7 +272,7 @@ impl Node {
                     self.halt(error.to_string());
                 }
             }
-            Some(Change::NodesRegistered) | None => {}
+            None => {}
         }
     }
 

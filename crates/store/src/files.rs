@@ -110,12 +110,6 @@ pub trait Files {
     /// [`FileErrorKind::Exists`] when there is one of that name.
     fn create(&self, path: &str, options: OpenOptions) -> Result<Self::File, FileError>;
 
-    /// Whether there is a file or directory of that name.
-    ///
-    /// # Errors
-    /// When it can't be asked.
-    fn exists(&self, path: &str) -> Result<bool, FileError>;
-
     /// The names (not paths) of the files in a directory, sorted.
     ///
     /// # Errors

@@ -285,12 +285,6 @@ impl Files for MemoryDisk {
         Ok(self.handle(path, &content))
     }
 
-    fn exists(&self, path: &str) -> Result<bool, FileError> {
-        let disk = self.disk.borrow();
-        disk.look("look for", path)?;
-        Ok(path.is_empty() || disk.seen.contains_key(path) || disk.directories_seen.contains(path))
-    }
-
     fn list(&self, directory: &str) -> Result<Vec<String>, FileError> {
         let disk = self.disk.borrow();
         disk.look("list", directory)?;

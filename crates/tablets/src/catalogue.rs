@@ -59,8 +59,6 @@ pub enum Change {
         /// What is known of it.
         table: TableRecord,
     },
-    /// Nodes became known, or their addresses changed.
-    NodesRegistered,
 }
 
 /// The tables and nodes of a universe.
@@ -159,13 +157,10 @@ impl Catalogue {
                 registered.len()
             )));
         }
-        if registered == self.nodes {
-            return Ok(None);
-        }
         self.bytes -= self.nodes.values().map(node_bytes).sum::<usize>();
         self.bytes += registered.values().map(node_bytes).sum::<usize>();
         self.nodes = registered;
-        Ok(Some(Change::NodesRegistered))
+        Ok(None)
     }
 
     /// Puts a table in; false if it was there before.
@@ -195,12 +190,6 @@ impl Catalogue {
     #[must_use]
     pub fn list(&self) -> Response {
         Response::Tables(self.tables.keys().cloned().collect())
-    }
-
-    /// A node.
-    #[must_use]
-    pub fn node(&self, node: NodeId) -> Option<&NodeRecord> {
-        self.nodes.get(&node)
     }
 
     /// All nodes, in the order of their numbers.

@@ -98,6 +98,18 @@ pub enum Request {
     Status,
 }
 
+impl Request {
+    /// Whether it may change something, so that its outcome can be in doubt.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::CreateTable { .. } => true,
+            Self::Table { request, .. } => matches!(request, TableRequest::OpenSession | TableRequest::Write(_)),
+            Self::ListTables | Self::Status => false,
+        }
+    }
+}
+
 /// One column of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use doors::Gateway;
-use tablets::request::{Failure, Outcome, Request, TableRequest};
+use tablets::request::{Failure, Outcome, Request};
 use tokio::sync::oneshot;
 
 use super::clock;
@@ -63,22 +63,14 @@ impl Gateway for MachineGateway {
     fn submit(&self, request: Request, deadline: Duration) -> impl Future<Output = Outcome> + Send {
         let nanoseconds = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
         let deadline = clock::monotonic() + base::Duration(nanoseconds);
-        let is_read = is_read(&request);
+        let changes = request.changes();
         let answer = self.hand_in(request, deadline);
         async move {
             // Without an answer the process is ending: what it did of a write, only the log knows.
             answer?.await.unwrap_or_else(|_| {
                 let ending = "the node is stopping".to_owned();
-                Err(if is_read { Failure::Unavailable(ending) } else { Failure::Unknown(ending) })
+                Err(if changes { Failure::Unknown(ending) } else { Failure::Unavailable(ending) })
             })
         }
-    }
-}
-
-fn is_read(request: &Request) -> bool {
-    match request {
-        Request::ListTables | Request::Status => true,
-        Request::CreateTable { .. } => false,
-        Request::Table { request, .. } => matches!(request, TableRequest::Get { .. } | TableRequest::Scan(_)),
     }
 }

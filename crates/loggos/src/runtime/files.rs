@@ -86,10 +86,6 @@ impl Files for OsFiles {
         self.handle(path, options, true, "create")
     }
 
-    fn exists(&self, path: &str) -> Result<bool, FileError> {
-        fs::exists(self.path(path)).map_err(|error| failed("look for", path, &error))
-    }
-
     fn list(&self, directory: &str) -> Result<Vec<String>, FileError> {
         let names = || -> io::Result<Vec<String>> {
             let mut names = Vec::new();

@@ -19,8 +19,9 @@
 //! * The log's thread does nothing but write and force; its first error ends the process with nothing published after
 //!   it (guarantee 25).
 //! * Only this module reads a clock ([`clock`]).
-//! * Whatever other threads have for the machine goes through [`inbox`]; every queue is bounded, by a named constant or
-//!   by the machine's own limits.
+//! * Whatever other threads have for the machine goes through [`inbox`]. It has no bound of its own: what fills it has,
+//!   the doors by the streams of a connection and the bytes that may be arriving (`doors::limits`), the machine by what
+//!   it has under way at the disk.
 
 pub(crate) mod bench_floor;
 mod claim;

@@ -37,6 +37,15 @@ fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
     assert_eq!(campaign.missing(), Vec::<&str>::new(), "never happened");
 }
 
+/// The catalogue's cohort has all nodes: seven replicas, four of which commit.
+#[test]
+fn universes_of_seven_hold() {
+    let seven = |seed| super::Options { nodes: 7, ..super::Options::draw(seed) };
+    let campaign = campaign::campaign_with(1_000..=1_040, seven, std::time::Duration::MAX, |_| {});
+    assert_eq!(campaign.failure, None);
+    assert!(campaign.counters["takeovers"] > 100, "{:?}", campaign.counters);
+}
+
 /// Every write that a client was told of was forced on two of three disks at least: alone, one after the other, that
 /// takes two forces each.
 #[test]
