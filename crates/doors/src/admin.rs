@@ -35,7 +35,7 @@ fn node(report: NodeReport) -> StatusResponse {
     let NodeReport { node, incarnation, boot, nodes, cohorts } = report;
     let nodes = nodes
         .into_iter()
-        .map(|NodeStatus { node, incarnation, alive }| message::Node { node, incarnation, alive })
+        .map(|NodeStatus { node, incarnation, alive, grpc }| message::Node { node, incarnation, alive, grpc })
         .collect();
     StatusResponse { node, incarnation, boot, nodes, cohorts: cohorts.into_iter().map(cohort).collect() }
 }

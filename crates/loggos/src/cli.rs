@@ -68,6 +68,10 @@ pub(crate) struct Universe {
 impl Universe {
     fn client(&self) -> Result<sdk::Client, Stop> {
         let endpoints = if self.at.is_empty() { self.default_endpoints()? } else { self.at.clone() };
+        self.client_at(endpoints)
+    }
+
+    fn client_at(&self, endpoints: Vec<String>) -> Result<sdk::Client, Stop> {
         Ok(sdk::Client::connect(endpoints)?.with_deadline(Duration::from_millis(self.timeout)))
     }
 

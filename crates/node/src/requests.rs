@@ -89,7 +89,7 @@ impl Node {
         }
     }
 
-    fn catalogue(&self) -> Option<&tablets::Catalogue> {
+    pub(crate) fn catalogue(&self) -> Option<&tablets::Catalogue> {
         self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.state.as_catalogue())
     }
 

@@ -1,8 +1,11 @@
 //! How the node and its cohorts are, for people and scripts.
 
-use base::Now;
+use std::collections::BTreeMap;
+
+use base::{NodeId, Now};
 use replication::ReplicaView;
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
+use tablets::{Catalogue, NodeRecord};
 
 use crate::node::{ALIVE, Node};
 use crate::replica::Replica;
@@ -13,10 +16,13 @@ impl Node {
             let heard = self.peers.get(&node).and_then(|peer| peer.heard_at);
             node == self.me.node || heard.is_some_and(|heard| now.monotonic.since(heard) < ALIVE)
         };
+        let known: BTreeMap<NodeId, &NodeRecord> =
+            self.catalogue().into_iter().flat_map(Catalogue::nodes).map(|node| (node.member.node, node)).collect();
         let nodes = self.members.iter().map(|member| NodeStatus {
             node: member.node.0,
             incarnation: member.incarnation.0,
             alive: alive(member.node),
+            grpc: known.get(&member.node).map_or_else(String::new, |node| node.grpc.clone()),
         });
         Status {
             node: self.me.node.0,

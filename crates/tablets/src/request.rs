@@ -221,6 +221,8 @@ pub struct NodeStatus {
     pub incarnation: u64,
     /// Whether it was heard of within the last second.
     pub alive: bool,
+    /// Where clients reach it, as `host:port`; empty while the catalogue hasn't told.
+    pub grpc: String,
 }
 
 /// A cohort as one of its replicas sees it: the leader knows all replicas, others only themselves.

@@ -22,10 +22,22 @@ pub(crate) async fn run(universe: &Universe, output: Output) -> Result<(), Stop>
             Err(error) => last_error = Some(error),
         }
     }
-    match last_error {
-        Some(error) if answers.is_empty() => Err(error.into()),
-        _ => View::of(&answers).print(output),
+    if let (Some(error), true) = (last_error, answers.is_empty()) {
+        return Err(error.into());
     }
+    let others = not_asked(&answers);
+    if !others.is_empty() {
+        answers.extend(universe.client_at(others)?.status_of_each().await.into_iter().flatten());
+    }
+    View::of(&answers).print(output)
+}
+
+/// Where the living nodes are that those who answered know of, and that did not answer themselves.
+fn not_asked(answers: &[StatusResponse]) -> Vec<String> {
+    let known = answers.iter().flat_map(|answer| &answer.nodes).filter(|node| node.alive && !node.grpc.is_empty());
+    let known: BTreeMap<u32, &String> = known.map(|node| (node.node, &node.grpc)).collect();
+    let has_answered = |node: &u32| answers.iter().any(|answer| answer.node == *node);
+    known.into_iter().filter(|(node, _)| !has_answered(node)).map(|(_, grpc)| grpc.clone()).collect()
 }
 
 /// What all answers together say.
@@ -183,8 +195,14 @@ mod tests {
     }
 
     fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>) -> StatusResponse {
-        let nodes =
-            (1..=3).map(|other| sdk::admin::Node { node: other, incarnation: 7, alive: other == node }).collect();
+        let nodes = (1..=3)
+            .map(|other| sdk::admin::Node {
+                node: other,
+                incarnation: 7,
+                alive: other == node,
+                grpc: format!("h:{other}"),
+            })
+            .collect();
         let cohort = Cohort { cohort: 2, table: "t".into(), leader: Some(leader), epoch, replicas };
         StatusResponse { node, incarnation: 7, boot: 1, nodes, cohorts: vec![cohort] }
     }
@@ -200,6 +218,16 @@ mod tests {
         assert_eq!(lag(cohort, &cohort.replicas[0]), 2);
         let alive: Vec<_> = view.nodes.values().map(|node| node.alive).collect();
         assert_eq!(alive, [true, true, false]);
+    }
+
+    #[test]
+    fn whoever_is_known_to_live_is_asked_too() {
+        let mut answers = vec![answer(1, 5, 1, Vec::new())];
+        assert_eq!(not_asked(&answers), [""; 0]);
+        answers[0].nodes[1].alive = true;
+        assert_eq!(not_asked(&answers), ["h:2"]);
+        answers.push(answer(2, 5, 1, Vec::new()));
+        assert_eq!(not_asked(&answers), [""; 0]);
     }
 
     #[test]
