@@ -265,14 +265,11 @@ impl Node {
         if let (Some((_, pending)), Some(outcome)) = (waiter, applied.outcome) {
             self.complete(pending, outcome, None);
         }
-        match applied.change {
-            Some(Change::TableCreated { .. }) => {
-                self.retry_now = true;
-                if let Err(error) = self.start_tables(now) {
-                    self.halt(error.to_string());
-                }
+        if let Some(Change::TableCreated { .. }) = applied.change {
+            self.retry_now = true;
+            if let Err(error) = self.start_tables(now) {
+                self.halt(error.to_string());
             }
-            None => {}
         }
     }
 

@@ -70,6 +70,13 @@ mod tests {
         of(&api::details::status(Code::Unknown, "why".into(), &error))
     }
 
+    /// A door's sentence says already what the error says again.
+    #[test]
+    fn what_is_unknown_is_said_once() {
+        let said = Error::OutcomeUnknown("why".to_owned()).to_string();
+        assert_eq!(of_unknown(&said), "why");
+    }
+
     #[test]
     fn what_a_door_says_is_taken_at_its_word() {
         let refused = Error::Refused { column: Default::default(), expected: 7, actual: 9 };

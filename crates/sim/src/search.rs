@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use base::SplitMix64;
+#[cfg(feature = "canary")]
 use base::canary::Bug;
 use reached::Counters;
 use state::{Choice, Histories, State, describe};
@@ -59,10 +60,24 @@ pub struct Scope {
 const NOTHING: Scope =
     Scope { epochs: 0, entries: 0, crashes: 0, ticks: 1, checkpoints: 0, releases: 0, forces: Forces::Eager };
 
+/// Small scopes that between them show what goes wrong without one of the guarantees of a cohort: four reigns, as it takes
+/// to overwrite an entry of an old epoch that a majority holds (Raft, figure 8); a client's entry, two reigns and a crash;
+/// a release; three reigns, as it takes for an old leader's commit point; a checkpoint and a crash; three reigns and a
+/// crash, as it takes for a record that is not the newest of its place though its epoch is.
+const TELLING: [Scope; 6] = [
+    Scope { epochs: 4, ..NOTHING },
+    Scope { epochs: 2, entries: 1, crashes: 1, ..NOTHING },
+    Scope { epochs: 2, releases: 1, ticks: 0, ..NOTHING },
+    Scope { epochs: 3, ..NOTHING },
+    Scope { epochs: 2, crashes: 1, checkpoints: 1, ..NOTHING },
+    Scope { epochs: 3, crashes: 1, ..NOTHING },
+];
+
 /// Every bug that one cohort can show. Not among them, of the same guarantees: `SegmentsOutOfOrder`, `OldestNotForced`
 /// and `IdlePromiseForgotten` are about segments of the log and several cohorts of a node, `RefusalBeforeCommit` and
 /// `LostLeadMeansFailed` about what clients are answered; the search's world has none of these.
-pub const OF_ONE_COHORT: &[Bug] = &[
+#[cfg(feature = "canary")]
+pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::AcknowledgeBeforeForce,
     Bug::RestampReproposed,
     Bug::NoPredecessorCheck,
@@ -86,19 +101,6 @@ pub const OF_ONE_COHORT: &[Bug] = &[
     Bug::PromiseInOnePlace,
     Bug::AnswerBeforeCommit,
     Bug::LeaseCheckedBefore,
-];
-
-/// Small scopes that between them show what goes wrong without one of the guarantees of a cohort: four reigns, as it takes
-/// to overwrite an entry of an old epoch that a majority holds (Raft, figure 8); a client's entry, two reigns and a crash;
-/// a release; three reigns, as it takes for an old leader's commit point; a checkpoint and a crash; three reigns and a
-/// crash, as it takes for a record that is not the newest of its place though its epoch is.
-const TELLING: [Scope; 6] = [
-    Scope { epochs: 4, ..NOTHING },
-    Scope { epochs: 2, entries: 1, crashes: 1, ..NOTHING },
-    Scope { epochs: 2, releases: 1, ticks: 0, ..NOTHING },
-    Scope { epochs: 3, ..NOTHING },
-    Scope { epochs: 2, crashes: 1, checkpoints: 1, ..NOTHING },
-    Scope { epochs: 3, crashes: 1, ..NOTHING },
 ];
 
 /// When forces come.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::FORMAT;
 use crate::checkpoint::{self, CheckpointError, CheckpointMeta, read_checkpoint};
 use crate::error::StoreError;
-use crate::files::Files;
+use crate::files::{FileErrorKind, Files};
 use crate::identity::{self, Identity, Owner};
 use crate::log::{self, Damage, LogPosition, SegmentJob};
 use crate::manifest::{self, CohortManifest, Manifest, Places};
@@ -190,10 +190,17 @@ fn remove_remains<F: Files>(files: &F, manifest: &Manifest) -> Result<(), StoreE
     Ok(checkpoint::remove_unnamed(files, &named.collect())?)
 }
 
+/// A full disk keeps nobody from reading: the driver tries again what there was no room for.
 fn prepare_segments<F: Files>(store: &mut Store<F>) -> Result<(), StoreError> {
     while let Some(job) = store.segment_job() {
-        job.execute(store.files())?;
-        store.segment_done(job);
+        match job.execute(store.files()) {
+            Ok(()) => store.segment_done(job),
+            Err(error) if error.kind == FileErrorKind::NoSpace => {
+                store.segment_postponed(job);
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }

@@ -151,6 +151,13 @@ impl<F: Files> Store<F> {
         self.log.segments_mut().job_done(job);
     }
 
+    /// The job could not be done, for want of room ([`FileErrorKind::NoSpace`]): it is given out again.
+    ///
+    /// [`FileErrorKind::NoSpace`]: crate::files::FileErrorKind::NoSpace
+    pub(crate) fn segment_postponed(&mut self, job: SegmentJob) {
+        self.log.segments_mut().job_postponed(job);
+    }
+
     /// Begins to write a manifest with this said of the cohorts. The log's oldest segment in it is the oldest that the
     /// checkpoints in it leave needed.
     pub fn begin_manifest(

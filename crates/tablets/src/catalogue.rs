@@ -101,7 +101,7 @@ impl Catalogue {
         Ok(match command {
             CatalogueCommand::CreateTable { name } => self.create_table(name, entry.timestamp),
             CatalogueCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
-                Ok(change) => (None, change),
+                Ok(()) => (None, None),
                 Err(failure) => (Some(Err(failure)), None),
             },
         })
@@ -139,7 +139,7 @@ impl Catalogue {
     }
 
     /// Registers all of the nodes, or none if one is refused.
-    fn register_nodes(&mut self, nodes: Vec<NodeRecord>) -> Result<Option<Change>, Failure> {
+    fn register_nodes(&mut self, nodes: Vec<NodeRecord>) -> Result<(), Failure> {
         let mut registered = self.nodes.clone();
         for node in nodes {
             let known = registered.get(&node.member.node);
@@ -160,7 +160,7 @@ impl Catalogue {
         self.bytes -= self.nodes.values().map(node_bytes).sum::<usize>();
         self.bytes += registered.values().map(node_bytes).sum::<usize>();
         self.nodes = registered;
-        Ok(None)
+        Ok(())
     }
 
     /// Puts a table in; false if it was there before.

@@ -104,7 +104,10 @@ impl Request {
     pub fn changes(&self) -> bool {
         match self {
             Self::CreateTable { .. } => true,
-            Self::Table { request, .. } => matches!(request, TableRequest::OpenSession | TableRequest::Write(_)),
+            Self::Table { request, .. } => match request {
+                TableRequest::OpenSession | TableRequest::Write(_) => true,
+                TableRequest::Get { .. } | TableRequest::Scan(_) => false,
+            },
             Self::ListTables | Self::Status => false,
         }
     }

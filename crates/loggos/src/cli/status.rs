@@ -32,9 +32,10 @@ pub(crate) async fn run(universe: &Universe, output: Output) -> Result<(), Stop>
     View::of(&answers).print(output)
 }
 
-/// Where the living nodes are that those who answered know of, and that did not answer themselves.
+/// Where the nodes are that those who answered know of, and that did not answer themselves. Whether they live, only they
+/// can tell: two nodes that share no leader hear nothing of each other.
 fn not_asked(answers: &[StatusResponse]) -> Vec<String> {
-    let known = answers.iter().flat_map(|answer| &answer.nodes).filter(|node| node.alive && !node.grpc.is_empty());
+    let known = answers.iter().flat_map(|answer| &answer.nodes).filter(|node| !node.grpc.is_empty());
     let known: BTreeMap<u32, &String> = known.map(|node| (node.node, &node.grpc)).collect();
     let has_answered = |node: &u32| answers.iter().any(|answer| answer.node == *node);
     known.into_iter().filter(|(node, _)| !has_answered(node)).map(|(_, grpc)| grpc.clone()).collect()
@@ -221,13 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_known_to_live_is_asked_too() {
+    fn whoever_is_known_is_asked_too() {
         let mut answers = vec![answer(1, 5, 1, Vec::new())];
-        assert_eq!(not_asked(&answers), [""; 0]);
-        answers[0].nodes[1].alive = true;
-        assert_eq!(not_asked(&answers), ["h:2"]);
+        assert_eq!(not_asked(&answers), ["h:2", "h:3"]);
         answers.push(answer(2, 5, 1, Vec::new()));
-        assert_eq!(not_asked(&answers), [""; 0]);
+        assert_eq!(not_asked(&answers), ["h:3"]);
     }
 
     #[test]

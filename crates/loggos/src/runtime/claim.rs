@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 
 /// The file that names and locks out: it holds the pid of the process that has the directory,
-/// or of the last one if that was killed.
+/// or of the last one if that ended at once.
 const FILE: &str = "pid";
 
 /// A directory that is this process's own until it is dropped.
@@ -46,7 +46,7 @@ impl Claim {
 }
 
 impl Drop for Claim {
-    /// A process that ends of itself leaves no number behind that may be another's by then.
+    /// A process that ends in its own time leaves no number behind that may be another's by then.
     fn drop(&mut self) {
         let _ = self.file.set_len(0);
     }

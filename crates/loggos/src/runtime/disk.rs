@@ -70,7 +70,7 @@ impl Disk {
     /// Takes over an open store, and starts its threads.
     pub(crate) fn start(store: Store<OsFiles>, inbox: &Arc<Inbox>) -> io::Result<Self> {
         let files = store.files().clone();
-        Ok(Self {
+        let mut disk = Self {
             log: LogThread::start(Arc::clone(inbox))?,
             manifests: manifest_lane(files.clone(), Arc::clone(inbox))?,
             writes_manifest: false,
@@ -81,7 +81,10 @@ impl Disk {
             // What recovery found last may not be named yet.
             echo_at: Monotonic(0),
             store,
-        })
+        };
+        // A start on a full disk leaves segments to be prepared.
+        disk.next_segment_job();
+        Ok(disk)
     }
 
     /// Appends a record.

@@ -20,8 +20,7 @@
 //!   it (guarantee 25).
 //! * Only this module reads a clock ([`clock`]).
 //! * Whatever other threads have for the machine goes through [`inbox`]. It has no bound of its own: what fills it has,
-//!   the doors by the streams of a connection and the bytes that may be arriving (`doors::limits`), the machine by what
-//!   it has under way at the disk.
+//!   requests by what may be under way ([`gateway`]), the rest by what the machine has under way at the disk.
 
 pub(crate) mod bench_floor;
 mod claim;
@@ -44,6 +43,7 @@ mod scratch;
 pub(crate) mod start;
 mod throttle;
 
+use std::io::Write as _;
 use std::{io, process, thread};
 
 /// Exit status of a node that can't go on: the log or another part of the disk failed, or the machine halted.
@@ -69,6 +69,11 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<thread:
 pub(crate) fn die(reason: &str) -> ! {
     tracing::error!(reason, "this node ends");
     // Not by the logger alone: it may be filtered, and this is the last word.
-    eprintln!("loggos: this node ends: {reason}");
+    say(&format!("this node ends: {reason}"));
     process::exit(EXIT_HALTED)
+}
+
+/// A line on standard error; where it can't be written there is nobody to tell, and `eprintln!` would panic.
+fn say(what: &str) {
+    let _ = writeln!(io::stderr(), "loggos: {what}");
 }

@@ -92,7 +92,7 @@ pub(crate) fn run(config: &Path, parent_pipe: bool) -> ExitCode {
         }
         Ok(End::Halted(reason)) => super::die(&reason),
         Err(error) => {
-            eprintln!("loggos: {error}");
+            super::say(&error.to_string());
             ExitCode::from(error.exit_status())
         }
     }
@@ -102,7 +102,12 @@ pub(crate) fn run(config: &Path, parent_pipe: bool) -> ExitCode {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LOGGOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
+    // Where a line can't be written (the disk is full that it goes to), no panic says so: a node outlives its log of words.
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .log_internal_errors(false);
     // A second call finds the first one's logger: nothing is lost.
     let _ = subscriber.try_init();
 }

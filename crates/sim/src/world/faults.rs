@@ -5,8 +5,9 @@ use base::NodeId;
 use super::events::Happening;
 use super::{MILLISECOND, SECOND, World};
 
-/// Bytes at the start of a manifest in which rot strikes: behind what it says lie zeros that nobody reads.
-const MANIFEST_BYTES: u64 = 256;
+/// Bytes at the start of a manifest in which rot strikes: even a short one says something there, further on may lie zeros
+/// that nobody reads.
+const MANIFEST_BYTES: u64 = 160;
 
 impl World {
     pub(crate) fn begin_faults(&mut self) {
@@ -186,7 +187,8 @@ impl World {
         if disk.flip_bit(path, offset.unwrap_or(anywhere), bit) {
             self.count("bits flipped");
             if let Some(machine) = self.machines.get_mut(&id) {
-                machine.has_rotted = true;
+                machine.rot.ever = true;
+                machine.rot.log_since_start |= path.starts_with(store::log::DIRECTORY);
             }
         }
     }

@@ -16,20 +16,40 @@ use super::{Options, TrueTime};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KnownLog {
     /// It was forced through here: no crash may take that.
-    pub(super) forced: LogPosition,
+    forced: LogPosition,
     /// A forced batch names the last one before here: no rot may take that unseen (guarantee 7).
-    pub(super) named: LogPosition,
+    named: LogPosition,
+}
+
+/// What bits of a disk have flipped by themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rot {
+    /// In any file, ever: what it does may show late.
+    pub(super) ever: bool,
+    /// In the log, since a start looked at all of it.
+    pub(super) log_since_start: bool,
 }
 
 impl KnownLog {
-    /// What is wrong with the log that a start found: all that was forced is there, or was taken by rot and is missed; and
-    /// nothing but rot is damage.
-    pub(super) fn wrong_with(&self, found: &Recovered, tail: LogPosition, has_rotted: bool) -> Option<String> {
-        let is_missed = found.damage.is_some() || found.doubt_unknown;
-        if is_missed && !has_rotted {
-            return Some("a log that nothing damaged is doubted".to_owned());
+    /// What a start has found, it has named in the manifest.
+    pub(super) fn at_start(tail: LogPosition) -> Self {
+        Self { forced: tail, named: tail }
+    }
+
+    /// Another batch is forced, and names the one before it.
+    pub(super) fn forced_through(&mut self, tail: LogPosition) {
+        *self = Self { forced: tail, named: self.forced };
+    }
+
+    /// What is wrong with what a start found: all that was forced is there, or was taken by rot and is missed; and nothing
+    /// but rot is damage, or cause for doubt.
+    pub(super) fn wrong_with(&self, found: &Recovered, tail: LogPosition, rot: Rot) -> Option<String> {
+        let is_doubted = found.doubt_unknown || found.cohorts.values().any(|cohort| cohort.doubtful);
+        if found.damage.is_some() && !rot.log_since_start || is_doubted && !rot.ever {
+            return Some("a disk that nothing damaged is doubted".to_owned());
         }
-        let sure = if has_rotted { self.named } else { self.forced };
+        let is_missed = rot.log_since_start && (found.damage.is_some() || found.doubt_unknown);
+        let sure = if rot.log_since_start { self.named } else { self.forced };
         (tail < sure && !is_missed).then(|| format!("the log was forced through {sure}, and ends at {tail} unnoticed"))
     }
 }
@@ -51,8 +71,7 @@ pub(crate) struct Machine {
     pub(super) last_counters: node::Counters,
     /// What its log is to give back at the next start.
     pub(super) log: KnownLog,
-    /// Whether a bit of its files ever flipped by itself.
-    pub(super) has_rotted: bool,
+    pub(super) rot: Rot,
 }
 
 pub(super) fn store_config(options: &Options) -> Config {
@@ -103,7 +122,7 @@ impl Machine {
             goes_by_arrival: false,
             last_counters: node::Counters::default(),
             log: KnownLog::default(),
-            has_rotted: false,
+            rot: Rot::default(),
         }
     }
 
@@ -112,7 +131,7 @@ impl Machine {
         let node = self.member.node;
         self.member.incarnation = Incarnation(self.member.incarnation.0 + 1_000);
         self.disk = MemoryDisk::new();
-        (self.log, self.has_rotted) = (KnownLog::default(), false);
+        (self.log, self.rot) = (KnownLog::default(), Rot::default());
         let members = members(options.nodes);
         let identity = Identity { universe: UniverseId(7), node, incarnation: self.member.incarnation, members };
         store::format(&self.disk, &identity, &store_config(options)).expect("an empty disk can be formatted");

@@ -15,6 +15,8 @@ pub(crate) struct Envelope {
     pub(crate) from: Member,
     pub(crate) from_boot: Boot,
     pub(crate) to: NodeId,
+    /// The disk it is meant for: no connection carries anything to another under its name (guarantee 6).
+    pub(crate) to_member: Option<Member>,
     /// The process it is meant for, if the sender knows one.
     pub(crate) to_boot: Boot,
     pub(crate) bytes: Bytes,
@@ -47,6 +49,7 @@ impl World {
         let Some(process) = machine.process.as_ref() else { return };
         let member = machine.member;
         let (from_boot, to_boot) = (process.boot(), process.known_boot(to));
+        let to_member = process.node.members().iter().find(|member| member.node == to).copied();
         let faulty = !self.healed;
         if self.network.cut.contains(&(from, to)) || (faulty && self.random.chance(self.options.loss)) {
             return;
@@ -58,7 +61,7 @@ impl World {
                 delay *= 100;
             }
             let bytes = bytes.clone();
-            let envelope = Envelope { from: member, from_boot, to, to_boot, bytes };
+            let envelope = Envelope { from: member, from_boot, to, to_member, to_boot, bytes };
             self.queue.put(self.now + 20_000 + delay, Happening::Deliver(Box::new(envelope)));
         }
     }

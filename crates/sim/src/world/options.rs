@@ -7,7 +7,7 @@ use super::{SECOND, TrueTime};
 /// The options of one run. Chances are per million of the occasions they belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Nodes: 1, 3 or 5.
+    /// Nodes: 1, 3, 5 or 7.
     pub nodes: u32,
     /// Clients that read and write.
     pub clients: u32,

@@ -1,4 +1,4 @@
-//! A machine and the process on it: the driver of a node in this world, as `loggos`'s runtime is in the other.
+//! The process on a machine: the driver of a node in this world, as `loggos`'s runtime is in the other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -70,11 +70,11 @@ impl World {
             Ok(opened) => opened,
             Err(error) => return self.start_failed(id, &error.to_string()),
         };
-        let wrong = machine.log.wrong_with(&recovered, store.log().tail(), machine.has_rotted);
-        if let Some(wrong) = wrong {
+        if let Some(wrong) = machine.log.wrong_with(&recovered, store.log().tail(), machine.rot) {
             return self.violate(&format!("node {id}: {wrong}"));
         }
-        machine.log = KnownLog { forced: store.log().tail(), named: store.log().tail() };
+        machine.log = KnownLog::at_start(store.log().tail());
+        machine.rot.log_since_start = false;
         let damaged = recovered.damage.is_some();
         let torn = recovered.torn_bytes > 0;
         let doubtful = recovered.cohorts.values().any(|cohort| cohort.doubtful);
@@ -198,6 +198,10 @@ impl World {
         let meant_for_another = envelope.to_boot != Boot(0) && envelope.to_boot != process.boot();
         if !envelope.from.is_among(process.node.members()) {
             self.count("blank disks refused");
+            return;
+        }
+        if !envelope.to_member.is_some_and(|meant| machine.member.is_among(&[meant])) {
+            self.count("messages for a lost disk");
             return;
         }
         if envelope.from_boot < known {

@@ -4,20 +4,19 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Lsn, Monotonic, NodeId};
-use node::contract::{Durable, Event, ManifestId, WriteId};
-use node::message::Message;
+use base::{CohortId, Lsn, NodeId};
+use node::contract::{Event, ManifestId, WriteId};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::log::Batch;
 use store::manifest::CohortManifest;
 
 use super::events::{Happening, ManifestStep};
-use super::machine::KnownLog;
 use super::process::Process;
 use super::{MILLISECOND, TrueTime, World};
 
 /// The log writes its last batch's identity again after being idle for so long (guarantee 7).
 const ECHO_AFTER: TrueTime = 10 * MILLISECOND;
+
 impl World {
     /// Hands the log's next batch to the disk if it is idle, and has the next segment prepared.
     pub(super) fn begin_io(&mut self, id: NodeId) {
@@ -66,7 +65,7 @@ impl World {
         let batches = process.batches;
         let tail = process.store.log().tail();
         if let Some(machine) = self.machines.get_mut(&id) {
-            machine.log = KnownLog { forced: tail, named: machine.log.forced };
+            machine.log.forced_through(tail);
         }
         self.count("forces of the log");
         self.queue.put(now + ECHO_AFTER, Happening::Echo { node: id, generation, batches });
@@ -160,11 +159,8 @@ impl World {
     fn release_parked(&mut self, id: NodeId) {
         let Some(process) = self.process(id) else { return };
         let parked = std::mem::take(&mut process.parked);
-        let forced = process.forced;
-        let (free, parked) =
-            parked.into_iter().partition(|(after, ..)| after.log <= forced.log && after.manifest <= forced.manifest);
+        let (free, parked): (Vec<_>, Vec<_>) = parked.into_iter().partition(|(after, ..)| process.is_forced(*after));
         process.parked = parked;
-        let free: Vec<(Durable, NodeId, Message, Option<Monotonic>)> = free;
         for (_, to, message, valid_until) in free {
             self.send_valid(id, to, &message, valid_until);
         }

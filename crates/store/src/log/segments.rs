@@ -171,6 +171,21 @@ impl Segments {
     }
 }
 
+impl Segments {
+    /// The job could not be done, for want of room: it is to be given out again.
+    ///
+    /// # Panics
+    /// When it isn't the one that was asked for.
+    pub(crate) fn job_postponed(&mut self, job: SegmentJob) {
+        assert_eq!(self.job.take(), Some(job), "one job is under way at most");
+        match job.kind {
+            JobKind::Fill => {}
+            JobKind::Recycle { from } => self.spare.push_front(from),
+            JobKind::Remove => self.spare.push_front(job.number),
+        }
+    }
+}
+
 impl SegmentJob {
     /// Whether it gives a segment that has gone a new number.
     #[must_use]

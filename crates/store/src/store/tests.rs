@@ -451,3 +451,19 @@ fn what_does_io_may_run_on_another_thread() {
 
 #[cfg(feature = "canary")]
 mod canary;
+
+/// A node that starts on a full disk serves what it has; the segments that it lacks are prepared once there is room.
+#[test]
+fn a_full_disk_keeps_nobody_from_starting() {
+    let disk = formatted();
+    drop(open(disk.clone(), CONFIG).unwrap());
+    let wants_more = Config { segments_ahead: CONFIG.segments_ahead + 2, ..CONFIG };
+    disk.set_capacity(Some(disk.bytes_used()));
+    let mut store = open(disk.clone(), wants_more).unwrap().0;
+    let job = store.segment_job().expect("a segment is to be prepared");
+    assert_eq!(job.execute(&disk).unwrap_err().kind, FileErrorKind::NoSpace);
+    disk.set_capacity(None);
+    job.execute(&disk).unwrap();
+    store.segment_done(job);
+    store.invariants();
+}

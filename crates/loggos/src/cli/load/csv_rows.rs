@@ -22,6 +22,8 @@ pub(crate) struct CsvRows<R> {
     ended: bool,
 }
 
+const OPEN_QUOTE: &str = "the file ends within a quoted cell: is a quote missing?";
+
 /// A record as the file has it.
 struct Text {
     line: u64,
@@ -35,6 +37,9 @@ impl<R: BufRead> CsvRows<R> {
         let mut rows =
             Self { reader, header: Vec::new(), key_column: key_column.to_owned(), line_ends: 0, ended: false };
         let Some((record, text)) = rows.record()? else { return Err(wrong(1, "the file has no header")) };
+        if rows.reader.get_ref().has_ended && ends_in_quotes(&record, &text.bytes) {
+            return Err(wrong(text.line, OPEN_QUOTE));
+        }
         rows.header = record.iter().map(Bytes::copy_from_slice).collect();
         check_header(&rows.header, key_column).map_err(|reason| wrong(text.line, &reason))?;
         Ok(rows)
@@ -71,7 +76,7 @@ impl<R: BufRead> CsvRows<R> {
     /// A row, of a record that ended with its line or with the file.
     fn row(&self, record: &ByteRecord, text: &[u8]) -> Result<Row, String> {
         if self.reader.get_ref().has_ended && ends_in_quotes(record, text) {
-            return Err("the file ends within a quoted cell: is a quote missing?".to_owned());
+            return Err(OPEN_QUOTE.to_owned());
         }
         if record.len() != self.header.len() {
             return Err(format!("the row has {} cells, the header {}", record.len(), self.header.len()));
@@ -243,6 +248,7 @@ mod tests {
             (b"a,b\n", "line 1: the header has no column \"k\""),
             (b"k,b,b\n", "line 1: the header names \"b\" twice"),
             (b"\nk,,b\n", "line 2: column 2 of the header has no name"),
+            (b"k,\"v\na,1\n", "line 1: the file ends within a quoted cell: is a quote missing?"),
         ] {
             let stop = CsvRows::new(file, "k").err().expect("a bad header");
             assert_eq!(stop.to_string(), reason);

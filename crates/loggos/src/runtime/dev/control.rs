@@ -26,8 +26,8 @@ const DOWN_PATIENCE: Duration = Duration::from_secs(2);
 /// A node that was started serves within this.
 const SERVE_PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
-/// A node hears of a leader, if there is one, within so many looks with a pause between.
-const LEADER_LOOKS: u32 = 40;
+/// A node hears of a leader within this, if there is one.
+const LEADER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A question to the supervisor.
 #[derive(Debug)]
@@ -110,11 +110,16 @@ fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
         }
         std::thread::sleep(PAUSE);
     }
-    let is_led = (0..LEADER_LOOKS).any(|look| {
-        std::thread::sleep(if look == 0 { Duration::ZERO } else { PAUSE });
-        probe::knows_a_leader(grpc)
-    });
-    let but = if is_led { "" } else { ", but no leader is known to it: is a majority of the nodes running?" };
+    let until = Instant::now() + LEADER_PATIENCE;
+    let but = loop {
+        if probe::knows_a_leader(grpc) {
+            break "";
+        }
+        if Instant::now() > until {
+            break ", but no leader is known to it: is a majority of the nodes running?";
+        }
+        std::thread::sleep(PAUSE);
+    };
     Ok(format!("node {node} serves again (pid {pid}){but}"))
 }
 

@@ -83,7 +83,7 @@ impl Nodes {
         wait_until_free(&directory)?;
         are_free(&[self.peers_address(node), self.grpc_address(node)])?;
         let config = directory.join("node.toml");
-        fs::write(&config, self.config(node)?)?;
+        write_if_new(&config, &self.config(node)?)?;
         let log = OpenOptions::new().create(true).append(true).open(directory.join("log"))?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg("start")
@@ -220,6 +220,11 @@ impl From<io::Error> for StartRefused {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
     }
+}
+
+/// On a full disk what is there already can stay.
+fn write_if_new(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|known| known == text.as_bytes()) { Ok(()) } else { fs::write(path, text) }
 }
 
 fn pid_handle(pid: u32) -> io::Result<OwnedFd> {
