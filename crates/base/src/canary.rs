@@ -72,6 +72,7 @@ bugs! {
     UnknownSessionExecuted(10, "a write of an unknown session is executed"),
     AnswerBeforeCommit(12, "a write is answered when the leader's own log is forced"),
     RefusalBeforeCommit(12, "a conditional write is refused from state that is not committed yet"),
+    ConditionIgnoresUnderWay(12, "a condition is decided though writes of its row are in the log and not applied"),
     LeaseCheckedBefore(12, "the lease is looked at before a read is evaluated, and not after"),
     LostLeadMeansFailed(12, "on losing the lead, pending writes are answered as not done"),
     LeaseFromReceipt(14, "a lease counts from the receipt of the vote, not from the sending of the request"),

@@ -38,7 +38,11 @@ impl<G: Gateway> Door<G> {
     }
 
     async fn write<T>(&self, call: &tonic::Request<T>, table: String, write: Write) -> Answer<WriteResponse> {
-        match self.ask_table(call, table, TableRequest::Write(write)).await? {
+        self.change(call, table, TableRequest::Write(write)).await
+    }
+
+    async fn change<T>(&self, call: &tonic::Request<T>, table: String, request: TableRequest) -> Answer<WriteResponse> {
+        match self.ask_table(call, table, request).await? {
             Response::Written { version } => answer(WriteResponse { version: version.0 }),
             other => Err(unexpected(&other)),
         }
@@ -136,6 +140,12 @@ impl<G: Gateway> Columns for Door<G> {
         let message::WriteRequest { table, key, mutations, stamp } = std::mem::take(call.get_mut());
         let mutations = mutations.into_iter().map(mutation).collect();
         self.write(&call, table, Write { stamp: stamp.map(session_stamp), key, mutations }).await
+    }
+
+    async fn delete_row(&self, mut call: tonic::Request<message::DeleteRowRequest>) -> Answer<WriteResponse> {
+        let message::DeleteRowRequest { table, key, stamp } = std::mem::take(call.get_mut());
+        let request = TableRequest::DeleteRow { stamp: stamp.map(session_stamp), key };
+        self.change(&call, table, request).await
     }
 
     async fn scan(&self, mut call: tonic::Request<message::ScanRequest>) -> Answer<message::ScanResponse> {

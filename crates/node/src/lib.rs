@@ -11,6 +11,7 @@
 mod checkpoints;
 mod config;
 pub mod contract;
+mod latches;
 pub mod message;
 mod moments;
 mod node;
@@ -22,6 +23,7 @@ mod status;
 #[cfg(test)]
 mod testing;
 mod transfer;
+mod writes;
 
 pub use config::NodeConfig;
 pub use node::{Counters, Node};

@@ -1,6 +1,6 @@
 //! The node: hands events to its replicas, and turns what they want into actions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
@@ -12,8 +12,8 @@ use tablets::request::Failure;
 use crate::config::NodeConfig;
 use crate::contract::{Action, Event, ReadId};
 use crate::message::Message;
-use crate::pending::{Pendings, Place};
-use crate::replica::{Dormant, Outgoing, Replica};
+use crate::pending::{PendingId, Pendings, Place};
+use crate::replica::{Dormant, Outgoing, Proposal, Replica};
 use crate::transfer::Transfers;
 
 /// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
@@ -44,6 +44,8 @@ pub struct Node {
     pub(crate) next_read: u64,
     pub(crate) transfers: Transfers,
     pub(crate) counters: Counters,
+    /// Writes that waited for their row and may try again.
+    pub(crate) unlatched: VecDeque<PendingId>,
     /// Something changed that requests may have waited for.
     pub(crate) retry_now: bool,
     retry_at: Monotonic,
@@ -114,6 +116,7 @@ impl Node {
             next_read: 0,
             transfers: Transfers::default(),
             counters: Counters::default(),
+            unlatched: VecDeque::new(),
             retry_now: false,
             retry_at: Monotonic(0),
             timer_at: Monotonic::NEVER,
@@ -151,6 +154,7 @@ impl Node {
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         if !self.halted {
             self.routes_changed();
+            self.retry_unlatched(now);
             if self.retry_now || (self.pendings.any_waits() && self.retry_at <= now.monotonic) {
                 self.retry_now = false;
                 self.retry_at = now.monotonic + RETRY;
@@ -255,15 +259,18 @@ impl Node {
             Ok(applied) => applied,
             Err(error) => return self.halt(format!("entry {} of cohort {id} can't be applied: {error}", entry.lsn)),
         };
-        let waiter = replica.proposed.remove(&entry.lsn.sequence).filter(|(lsn, _)| *lsn == entry.lsn);
+        let proposal = replica.proposed.remove(&entry.lsn.sequence).filter(|proposal| proposal.lsn == entry.lsn);
         if entry.payload.is_empty() {
             self.retry_now = true;
         }
         if applied.outcome.is_some() {
             replica.last_change = entry.timestamp;
         }
-        if let (Some((_, pending)), Some(outcome)) = (waiter, applied.outcome) {
-            self.complete(pending, outcome, None);
+        if let Some(Proposal { pending, row, .. }) = proposal {
+            self.leave_row(id, row.as_ref());
+            if let Some(outcome) = applied.outcome {
+                self.complete(pending, outcome, None);
+            }
         }
         if let Some(Change::TableCreated { .. }) = applied.change {
             self.retry_now = true;
@@ -277,7 +284,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         self.retry_now = true;
         replica.moments.clear();
-        for (_, (_, pending)) in std::mem::take(&mut replica.proposed) {
+        for Proposal { pending, .. } in std::mem::take(&mut replica.proposed).into_values() {
             let failure = if planted(Bug::LostLeadMeansFailed) {
                 Failure::Unavailable("this node leads no more".to_owned())
             } else {
@@ -285,6 +292,7 @@ impl Node {
             };
             self.complete(pending, Err(failure), None);
         }
+        self.leave_all_rows(id);
         self.transfers.forget_cohort(id);
         // What is read now was planned from a log that may be cut before the next reign.
         self.reads.retain(|_, reading| reading.cohort != id);
@@ -436,6 +444,7 @@ impl Node {
             replica.cohort.invariants();
             assert!(self.halted || replica.state.last_applied().sequence == replica.cohort.applied(), "cohort {id}");
             assert!(replica.proposed.is_empty() || replica.cohort.leads(), "only a leader has proposals of its own");
+            assert!(replica.latches.is_empty() || replica.cohort.leads(), "only a leader has rows to guard");
         }
         assert!(self.outgoing.outbox.is_empty(), "a step takes all that its cohorts want");
     }

@@ -40,6 +40,8 @@ pub(crate) enum Place {
     LookingUp,
     /// A node was asked that may lead, under a number of this very asking: an answer to an earlier one is no answer.
     Forwarded(NodeId, u64),
+    /// Writes of its row come first.
+    Latched,
     /// It is in our log.
     Proposed,
 }
@@ -78,7 +80,7 @@ impl Pending {
     /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
     /// write with a session's stamp is executed once at most (guarantee 10).
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.query.reads() || self.query.write().is_some_and(|write| write.stamp.is_some())
+        self.query.reads() || self.query.stamp().is_some()
     }
 
     /// Whether a node that never answered may have written it, or may yet.

@@ -9,6 +9,7 @@ use store::manifest::{CheckpointRef, CohortManifest};
 use tablets::{Loader, State};
 
 use crate::config::NodeConfig;
+use crate::latches::Latches;
 use crate::moments::Moments;
 use crate::pending::PendingId;
 use crate::transfer::Part;
@@ -21,7 +22,9 @@ pub(crate) struct Replica {
     /// The table's name; empty for the catalogue.
     pub(crate) table: String,
     /// Our own proposals that aren't committed yet, and who waits for them.
-    pub(crate) proposed: BTreeMap<Sequence, (Lsn, PendingId)>,
+    pub(crate) proposed: BTreeMap<Sequence, Proposal>,
+    /// The rows that they write.
+    pub(crate) latches: Latches,
     /// The checkpoint that the manifest names.
     pub(crate) checkpoint: Option<CheckpointRef>,
     /// The checkpoint that is being written, and its last entry's timestamp.
@@ -41,6 +44,15 @@ pub(crate) struct Replica {
     pub(crate) last_change: Timestamp,
     /// While we lead: when `last_change` was what.
     pub(crate) moments: Moments,
+}
+
+/// An entry that a request waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Proposal {
+    pub(crate) lsn: Lsn,
+    pub(crate) pending: PendingId,
+    /// The row that it writes, if it writes one.
+    pub(crate) row: Option<Bytes>,
 }
 
 /// A whole state of which some parts are here.
@@ -84,6 +96,7 @@ impl Replica {
             state,
             table,
             proposed: BTreeMap::new(),
+            latches: Latches::default(),
             checkpoint,
             writing: None,
             written: None,

@@ -13,7 +13,6 @@ use crate::contract::{Action, Answer, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node, is_under_way};
 use crate::pending::{Origin, Pending, PendingId, Place, Target};
-use crate::replica::Replica;
 
 /// An answer that a forwarded request has waited for so long is overdue: the node that was asked may be gone, or the
 /// request was lost with a connection. Twice as long each time for one request, lest a slow leader be asked ever more.
@@ -61,7 +60,7 @@ impl Node {
     }
 
     /// Brings a request one step on, or has it wait.
-    fn route(&mut self, id: PendingId, now: Now) {
+    pub(crate) fn route(&mut self, id: PendingId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
@@ -144,22 +143,11 @@ impl Node {
     /// We lead the cohort: the log decides, or the applied state answers.
     fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        if !pending.query.reads() {
+            return self.write(id, cohort, now);
+        }
         let query = pending.query.clone();
-        let Some(payload) = query.payload() else { return self.read(id, cohort, &query, now) };
-        if planted(Bug::RefusalBeforeCommit)
-            && let Some(failure) = hasty_refusal(replica, &query)
-        {
-            return self.complete(id, Err(failure), None);
-        }
-        if replica.cohort.overloaded() {
-            let failure = Failure::Overloaded("too many bytes wait to be committed".to_owned());
-            return self.complete(id, Err(failure), None);
-        }
-        let Some(lsn) = replica.cohort.propose(payload, now, &mut self.outgoing.outbox) else { return };
-        replica.proposed.insert(lsn.sequence, (lsn, id));
-        self.pendings.place(id, Place::Proposed);
-        self.drain(cohort, now);
+        self.read(id, cohort, &query, now);
     }
 
     /// A read of the applied state. Its answer may leave only while the lease lasts, by a clock read after this.
@@ -326,19 +314,6 @@ fn evaluate(state: &State, query: &Query) -> Outcome {
         },
         _ => Err(Failure::Invalid("this cohort can't answer that".to_owned())),
     }
-}
-
-/// What a leader must not do: refuse a conditional write from its state alone, whether it still leads or not.
-fn hasty_refusal(replica: &Replica, query: &Query) -> Option<Failure> {
-    let write = query.write()?;
-    let tablet = replica.state.as_tablet()?;
-    let conditional = write.mutations.iter().find(|mutation| mutation.condition.is_some())?;
-    let columns = [conditional.column.clone()];
-    let Ok(Response::Row(cells)) = tablet.get(&write.key, Some(&columns)) else { return None };
-    let actual = cells.first().map_or(base::Timestamp(0), |cell| cell.version);
-    let expected = conditional.condition?;
-    let column = conditional.column.clone();
-    (actual != expected).then_some(Failure::VersionMismatch { column, expected, actual })
 }
 
 #[cfg(test)]

@@ -340,6 +340,12 @@ impl Cohort {
         matches!(self.role, Role::Leader(_))
     }
 
+    /// Whether this replica leads and its barrier is applied: the state holds all that its log held before this reign.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(&self.role, Role::Leader(leader) if leader.open)
+    }
+
     /// Whether this replica follows the leader of that epoch, and has heard from it.
     #[must_use]
     pub fn follows(&self, epoch: Epoch) -> bool {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::admin::admin_client::AdminClient;
 use api::admin::{StatusRequest, StatusResponse};
 use api::columns::columns_client::ColumnsClient;
-use api::columns::{self as message, Cell, Mutation, Row};
+use api::columns::{self as message, Cell, Mutation, Row, SessionStamp, WriteResponse};
 use base::limits::DEADLINE_DEFAULT;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
@@ -217,16 +217,43 @@ impl Client {
     /// # Errors
     /// As [`Error`] has them.
     pub async fn write(&self, table: &str, key: impl Into<Bytes>, mutations: Vec<Mutation>) -> Result<i64, Error> {
+        let mut request = message::WriteRequest { table: table.to_owned(), key: key.into(), mutations, stamp: None };
+        let number = |stamp| {
+            request.stamp = Some(stamp);
+            request.clone()
+        };
+        self.once(table, number, |mut door, request| async move { door.write(request).await }).await
+    }
+
+    /// Deletes a row with all its columns, whether it is there or not.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn delete_row(&self, table: &str, key: impl Into<Bytes>) -> Result<i64, Error> {
+        let mut request = message::DeleteRowRequest { table: table.to_owned(), key: key.into(), stamp: None };
+        let number = |stamp| {
+            request.stamp = Some(stamp);
+            request.clone()
+        };
+        self.once(table, number, |mut door, request| async move { door.delete_row(request).await }).await
+    }
+
+    /// A write that applies once, however often it is tried: `number` puts the stamp of its session on it.
+    async fn once<Q: Clone, F: Sending<WriteResponse>>(
+        &self,
+        table: &str,
+        mut number: impl FnMut(SessionStamp) -> Q,
+        send: impl Fn(ColumnsClient<Channel>, Request<Q>) -> F,
+    ) -> Result<i64, Error> {
         let until = Instant::now() + self.deadline;
         let mut attempts = Attempts::changing(self.endpoint_count(), self.seed());
-        let mut request = message::WriteRequest { table: table.to_owned(), key: key.into(), mutations, stamp: None };
         loop {
             let session = self.session(table, until).await?;
             let Ok(ticket) = timeout(left(until), session.begin()).await else {
                 return Err(attempts.out_of_time("the session's window stayed full".into()));
             };
-            request.stamp = Some(ticket.stamp());
-            let send = |channel, request| async move { columns(channel).write(request).await };
+            let request = number(ticket.stamp());
+            let send = |channel, request| send(columns(channel), request);
             match self.attempt(&mut attempts, until, &request, send).await {
                 Ok(answer) => return Ok(answer.version),
                 Err(Stop::GiveUp(error)) => return Err(error),

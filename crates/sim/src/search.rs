@@ -74,8 +74,8 @@ const TELLING: [Scope; 6] = [
 ];
 
 /// Every bug that one cohort can show. Not among them, of the same guarantees: `SegmentsOutOfOrder`, `OldestNotForced`
-/// and `IdlePromiseForgotten` are about segments of the log and several cohorts of a node, `RefusalBeforeCommit` and
-/// `LostLeadMeansFailed` about what clients are answered; the search's world has none of these.
+/// and `IdlePromiseForgotten` are about segments of the log and several cohorts of a node, `RefusalBeforeCommit`,
+/// `ConditionIgnoresUnderWay` and `LostLeadMeansFailed` about what clients are answered; the search's world has none of these.
 #[cfg(feature = "canary")]
 pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::AcknowledgeBeforeForce,

@@ -12,15 +12,37 @@ use base::{Incarnation, Member, NodeId, Timestamp};
 use bytes::Bytes;
 
 use crate::catalogue::NodeRecord;
-use crate::request::{Mutation, SessionId, SessionStamp, Write};
+use crate::request::{Mismatch, SessionId, SessionStamp};
 
 /// What a tablet is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Open a session, named for this entry's sequence.
     OpenSession,
-    /// Write a row, if its conditions are met.
-    Write(Write),
+    /// Write columns of a row. Whoever proposed it has found its conditions met ([`crate::Tablet::decide`]).
+    Write {
+        /// Which write of which session it is.
+        stamp: Option<SessionStamp>,
+        /// The row.
+        key: Bytes,
+        /// The columns, each with its new value; none deletes it.
+        columns: Vec<(Bytes, Option<Bytes>)>,
+    },
+    /// Delete a row, with all its columns.
+    DeleteRow {
+        /// Which write of which session it is.
+        stamp: Option<SessionStamp>,
+        /// The row.
+        key: Bytes,
+    },
+    /// Write nothing, since a condition was not met: the session is to remember it, lest a retry be executed
+    /// (guarantee 10).
+    Refuse {
+        /// Which write of which session it is.
+        stamp: Option<SessionStamp>,
+        /// What was not met.
+        mismatch: Mismatch,
+    },
     /// Forget sessions, each unless it was used after the given moment (guarantee 10).
     ExpireSessions {
         /// The sessions, each with its last use as the proposer saw it.
@@ -49,11 +71,10 @@ const OPEN_SESSION: u8 = 1;
 const WRITE: u8 = 2;
 const EXPIRE_SESSIONS: u8 = 3;
 const WATERMARK: u8 = 4;
+const DELETE_ROW: u8 = 5;
+const REFUSE: u8 = 6;
 const CREATE_TABLE: u8 = 65;
 const REGISTER_NODES: u8 = 66;
-
-const HAS_VALUE: u8 = 1;
-const HAS_CONDITION: u8 = 2;
 
 impl Command {
     /// The command as an entry's payload.
@@ -61,7 +82,23 @@ impl Command {
     pub fn encode(&self) -> Bytes {
         match self {
             Self::OpenSession => Bytes::from_static(&[OPEN_SESSION]),
-            Self::Write(write) => encode_write(write),
+            Self::Write { stamp, key, columns } => encode_write(stamp.as_ref(), key, columns),
+            Self::DeleteRow { stamp, key } => {
+                let mut out = Writer::with_capacity(30 + key.len());
+                out.u8(DELETE_ROW);
+                encode_stamp(stamp.as_ref(), &mut out);
+                out.bytes(key);
+                out.finish()
+            }
+            Self::Refuse { stamp, mismatch } => {
+                let mut out = Writer::with_capacity(46 + mismatch.column.len());
+                out.u8(REFUSE);
+                encode_stamp(stamp.as_ref(), &mut out);
+                out.bytes(&mismatch.column);
+                out.i64(mismatch.expected.0);
+                out.i64(mismatch.actual.0);
+                out.finish()
+            }
             Self::ExpireSessions { sessions } => {
                 let mut out = Writer::with_capacity(5 + 16 * sessions.len());
                 out.u8(EXPIRE_SESSIONS);
@@ -89,7 +126,16 @@ impl Command {
         let mut input = Reader::new(payload);
         let command = match input.u8()? {
             OPEN_SESSION => Self::OpenSession,
-            WRITE => Self::Write(decode_write(&mut input)?),
+            WRITE => decode_write(&mut input)?,
+            DELETE_ROW => Self::DeleteRow { stamp: decode_stamp(&mut input)?, key: input.bytes()? },
+            REFUSE => Self::Refuse {
+                stamp: decode_stamp(&mut input)?,
+                mismatch: Mismatch {
+                    column: input.bytes()?,
+                    expected: Timestamp(input.i64()?),
+                    actual: Timestamp(input.i64()?),
+                },
+            },
             EXPIRE_SESSIONS => {
                 let sessions = (0..input.count(16)?)
                     .map(|_| Ok((SessionId(input.u64()?), Timestamp(input.i64()?))))
@@ -150,58 +196,55 @@ fn count(items: usize) -> u32 {
     u32::try_from(items).expect("limits keep counts below 2^32")
 }
 
-fn encode_write(write: &Write) -> Bytes {
-    let fields = |mutation: &Mutation| 17 + mutation.column.len() + mutation.value.as_ref().map_or(0, Bytes::len);
-    let mut out = Writer::with_capacity(34 + write.key.len() + write.mutations.iter().map(fields).sum::<usize>());
+fn encode_write(stamp: Option<&SessionStamp>, key: &Bytes, columns: &[(Bytes, Option<Bytes>)]) -> Bytes {
+    let fields = |(column, value): &(Bytes, Option<Bytes>)| 9 + column.len() + value.as_ref().map_or(0, Bytes::len);
+    let mut out = Writer::with_capacity(34 + key.len() + columns.iter().map(fields).sum::<usize>());
     out.u8(WRITE);
-    out.bool(write.stamp.is_some());
-    if let Some(stamp) = &write.stamp {
-        out.u64(stamp.session.0);
-        out.u64(stamp.sequence);
-        out.u64(stamp.first_incomplete);
-    }
-    out.bytes(&write.key);
-    out.u32(count(write.mutations.len()));
-    for mutation in &write.mutations {
-        encode_mutation(mutation, &mut out);
+    encode_stamp(stamp, &mut out);
+    out.bytes(key);
+    out.u32(count(columns.len()));
+    for (column, value) in columns {
+        out.bytes(column);
+        out.bool(value.is_some());
+        if let Some(value) = value {
+            out.bytes(value);
+        }
     }
     out.finish()
 }
 
-fn encode_mutation(mutation: &Mutation, out: &mut Writer) {
-    let value = if mutation.value.is_some() { HAS_VALUE } else { 0 };
-    let condition = if mutation.condition.is_some() { HAS_CONDITION } else { 0 };
-    out.u8(value | condition);
-    out.bytes(&mutation.column);
-    if let Some(value) = &mutation.value {
-        out.bytes(value);
-    }
-    if let Some(version) = mutation.condition {
-        out.i64(version.0);
-    }
-}
-
-fn decode_write(input: &mut Reader) -> Result<Write, DecodeError> {
-    let stamp = if input.bool()? {
-        Some(SessionStamp { session: SessionId(input.u64()?), sequence: input.u64()?, first_incomplete: input.u64()? })
-    } else {
-        None
-    };
+fn decode_write(input: &mut Reader) -> Result<Command, DecodeError> {
+    let stamp = decode_stamp(input)?;
     let key = input.bytes()?;
-    let mutations =
-        (0..input.count(5)?).map(|_| decode_mutation(input)).collect::<Result<Vec<Mutation>, DecodeError>>()?;
-    Ok(Write { stamp, key, mutations })
+    let column = |input: &mut Reader| {
+        let column = input.bytes()?;
+        let value = if input.bool()? { Some(input.bytes()?) } else { None };
+        Ok((column, value))
+    };
+    let columns = (0..input.count(5)?).map(|_| column(input)).collect::<Result<_, DecodeError>>()?;
+    Ok(Command::Write { stamp, key, columns })
 }
 
-fn decode_mutation(input: &mut Reader) -> Result<Mutation, DecodeError> {
-    let flags = input.u8()?;
-    if flags & !(HAS_VALUE | HAS_CONDITION) != 0 {
-        return Err(DecodeError::Invalid { what: "mutation flags" });
+/// Writes the stamp of a write that may have one.
+pub fn encode_stamp(stamp: Option<&SessionStamp>, out: &mut Writer) {
+    out.bool(stamp.is_some());
+    if let Some(stamp) = stamp {
+        out.u64(stamp.session.0);
+        out.u64(stamp.sequence);
+        out.u64(stamp.first_incomplete);
     }
-    let column = input.bytes()?;
-    let value = if flags & HAS_VALUE == 0 { None } else { Some(input.bytes()?) };
-    let condition = if flags & HAS_CONDITION == 0 { None } else { Some(Timestamp(input.i64()?)) };
-    Ok(Mutation { column, value, condition })
+}
+
+/// Reads what [`encode_stamp`] wrote.
+///
+/// # Errors
+/// When it is none.
+pub fn decode_stamp(input: &mut Reader) -> Result<Option<SessionStamp>, DecodeError> {
+    if !input.bool()? {
+        return Ok(None);
+    }
+    let (session, sequence, first_incomplete) = (SessionId(input.u64()?), input.u64()?, input.u64()?);
+    Ok(Some(SessionStamp { session, sequence, first_incomplete }))
 }
 
 /// Bytes of an encoded node, at least.

@@ -2,8 +2,9 @@
 //!
 //! A cohort's log is a list of [`Command`]s (or, in the catalogue's cohort, of [`CatalogueCommand`]s), and a [`State`]
 //! is what they come to: two replicas that applied the same entries hold logically equal states (Spinnaker, section 3,
-//! for what clients see). Everything that decides an outcome is *in* the state or in the entry: conditions, sessions,
-//! versions, the watermark. So every replica decides alike, and a refusal rests on committed entries only (guarantee 12).
+//! for what clients see). Everything that decides an outcome is *in* the state or in the entry: sessions, versions, the
+//! watermark, and whether conditions were met. So every replica does the same, and a refusal rests on committed entries
+//! only (guarantee 12).
 //!
 //! * [`request`]: what clients ask and are told. [`mod@validate`]: the limits and the form of what they ask.
 //! * [`command`]: what the log carries.

@@ -42,6 +42,25 @@ pub struct Write {
     pub mutations: Vec<Mutation>,
 }
 
+impl Write {
+    /// Whether it depends on what is there.
+    #[must_use]
+    pub fn is_conditional(&self) -> bool {
+        self.mutations.iter().any(|mutation| mutation.condition.is_some())
+    }
+}
+
+/// A condition that was not met.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mismatch {
+    /// The first column whose condition was not met.
+    pub column: Bytes,
+    /// The version asked for.
+    pub expected: Timestamp,
+    /// The version it has; 0 if it is absent.
+    pub actual: Timestamp,
+}
+
 /// Which rows, in which order, and how many.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scan {
@@ -66,6 +85,13 @@ pub enum TableRequest {
     OpenSession,
     /// Writes a row.
     Write(Write),
+    /// Deletes a row, with all its columns.
+    DeleteRow {
+        /// For retries that apply once.
+        stamp: Option<SessionStamp>,
+        /// The row.
+        key: Bytes,
+    },
     /// Reads columns of a row: those named, or all.
     Get {
         /// The row.
@@ -105,7 +131,7 @@ impl Request {
         match self {
             Self::CreateTable { .. } => true,
             Self::Table { request, .. } => match request {
-                TableRequest::OpenSession | TableRequest::Write(_) => true,
+                TableRequest::OpenSession | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
                 TableRequest::Get { .. } | TableRequest::Scan(_) => false,
             },
             Self::ListTables | Self::Status => false,
@@ -195,6 +221,12 @@ pub enum Failure {
     /// The write may have been done or may yet be; only a retry with the same session stamp tells.
     #[error("outcome unknown: {0}")]
     Unknown(String),
+}
+
+impl From<Mismatch> for Failure {
+    fn from(Mismatch { column, expected, actual }: Mismatch) -> Self {
+        Self::VersionMismatch { column, expected, actual }
+    }
 }
 
 /// What a request came to.

@@ -6,8 +6,9 @@
 //! `reads` answers from the applied state.
 //!
 //! Invariants:
-//! * All conditions of a write are checked when its entry is applied, all before anything is written: every replica
-//!   decides alike, and a refusal rests on committed entries (guarantee 12).
+//! * Whether the conditions of a write are met is decided once, by the leader that proposes it ([`Tablet::decide`]), from
+//!   applied entries, while the log holds no write of the row that is not applied. What it decided is in the entry, so
+//!   that every replica does the same, without a look at what lies on its disk.
 //! * A write of one session and number is executed once at most, and a retry gets the first try's outcome.
 //! * Replicas that applied the same entries are *logically* equal: they answer every read at or above the watermark
 //!   alike. Which dead versions still take memory may differ (guarantee 16).
@@ -17,7 +18,7 @@ use base::{CohortId, Entry, Lsn, Timestamp};
 use crate::command::Command;
 use crate::hash::LogicalHash;
 use crate::progress::{ApplyError, Progress};
-use crate::request::{Failure, Outcome, Response, SessionId, Write};
+use crate::request::{Failure, Outcome, Response, SessionId, SessionStamp, Write};
 
 mod reads;
 pub(crate) mod rows;
@@ -67,7 +68,17 @@ impl Tablet {
                 let opened = self.sessions.open(session, entry.timestamp);
                 Some(opened.map(|()| Response::SessionOpened(session)))
             }
-            Command::Write(write) => Some(self.write(&write, entry)),
+            Command::Write { stamp, key, columns } => Some(self.once(stamp.as_ref(), entry, |rows| {
+                rows.put(&key, columns, entry);
+                Ok(Response::Written { version: entry.timestamp })
+            })),
+            Command::DeleteRow { stamp, key } => Some(self.once(stamp.as_ref(), entry, |rows| {
+                rows.delete_row(&key, entry);
+                Ok(Response::Written { version: entry.timestamp })
+            })),
+            Command::Refuse { stamp, mismatch } => {
+                Some(self.once(stamp.as_ref(), entry, |_| Err(Failure::from(mismatch))))
+            }
             Command::ExpireSessions { sessions } => {
                 self.sessions.expire(&sessions);
                 None
@@ -80,17 +91,36 @@ impl Tablet {
         }
     }
 
-    fn write(&mut self, write: &Write, entry: &Entry) -> Outcome {
-        let Some(stamp) = &write.stamp else {
-            return self.rows.write(write, entry);
-        };
+    /// Does what a session's write comes to, unless it was done before (guarantee 10).
+    fn once(
+        &mut self,
+        stamp: Option<&SessionStamp>,
+        entry: &Entry,
+        execute: impl FnOnce(&mut Rows) -> Outcome,
+    ) -> Outcome {
+        let Some(stamp) = stamp else { return execute(&mut self.rows) };
         match self.sessions.admit(stamp, entry.timestamp) {
             Admission::Execute => {
-                let outcome = self.rows.write(write, entry);
+                let outcome = execute(&mut self.rows);
                 self.sessions.record(stamp, &outcome);
                 outcome
             }
             Admission::Answer(outcome) => outcome,
+        }
+    }
+
+    /// What the log is to carry of a write, as the applied state has it: the write without its conditions, or its refusal.
+    /// It holds for the entry that comes next to touch the row, so whoever proposes it sees to it that the log holds no
+    /// entry of that row which is not applied yet.
+    #[must_use]
+    pub fn decide(&self, write: Write) -> Command {
+        let Write { stamp, key, mutations } = write;
+        match self.rows.check_conditions(&key, &mutations) {
+            Ok(()) => {
+                let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();
+                Command::Write { stamp, key, columns }
+            }
+            Err(mismatch) => Command::Refuse { stamp, mismatch },
         }
     }
 

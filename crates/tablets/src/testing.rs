@@ -38,7 +38,8 @@ impl Log {
     }
 
     pub(crate) fn write(&mut self, state: &mut State, write: &Write) -> Outcome {
-        self.apply(state, &Command::Write(write.clone())).expect("a write has an outcome")
+        let command = state.as_tablet().expect("it is a tablet").decide(write.clone());
+        self.apply(state, &command).expect("a write has an outcome")
     }
 }
 

@@ -32,6 +32,10 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
             match request {
                 TableRequest::OpenSession => Ok(()),
                 TableRequest::Write(write) => check_write(write),
+                TableRequest::DeleteRow { stamp, key } => {
+                    stamp.as_ref().map_or(Ok(()), check_stamp)?;
+                    check_key(key)
+                }
                 TableRequest::Get { key, columns } => check_get(key, columns.as_deref()),
                 TableRequest::Scan(scan) => check_scan(scan),
             }

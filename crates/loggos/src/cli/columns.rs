@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use base::limits::{SCAN_ROWS_MAX, WRITE_COLUMNS_MAX};
+use base::limits::SCAN_ROWS_MAX;
 use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use sdk::{Cell, Client, Mutation, Row, Scan};
+use sdk::{Cell, Client, Row, Scan};
 use serde_json::json;
 
 use super::output::{CellObject, Output};
@@ -37,7 +37,7 @@ pub(crate) enum Command {
         key: OsString,
         column: Option<OsString>,
     },
-    /// Delete one column of a row, or all that it has.
+    /// Delete one column of a row, or the whole row.
     Delete {
         table: String,
         key: OsString,
@@ -109,13 +109,17 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
         Command::Delete { table, key, column: Some(column) } => {
             let (key, column) = (bytes(key), bytes(column));
             client.delete(&table, key.clone(), column.clone()).await?;
-            print_deleted(output, &table, &key, &[column])
+            print_deleted(output, &table, &key, &column)
         }
-        Command::Delete { table, key, column: None } => delete_row(&client, output, &table, bytes(key)).await,
+        Command::Delete { table, key, column: None } => {
+            let key = bytes(key);
+            client.delete_row(&table, key.clone()).await?;
+            output.print(&CellObject::deleted_row(&table, &key), || format!("deleted row {}", shown(&key)))
+        }
         Command::ConditionalDelete { table, key, column, version } => {
             let (key, column) = (bytes(key), bytes(column));
             client.conditional_delete(&table, key.clone(), column.clone(), version).await?;
-            print_deleted(output, &table, &key, &[column])
+            print_deleted(output, &table, &key, &column)
         }
         Command::Scan(arguments) => scan(&client, output, arguments).await,
         Command::Load(arguments) => load::run(&client, output, arguments).await,
@@ -147,12 +151,8 @@ fn print_put(output: Output, table: &str, key: &[u8], cell: &Cell) -> Result<(),
     output.print(&CellObject::of(table, key, cell), || cell.version.to_string())
 }
 
-fn print_deleted(output: Output, table: &str, key: &[u8], columns: &[Bytes]) -> Result<(), Stop> {
-    if !output.is_json() {
-        let names: Vec<_> = columns.iter().map(|column| shown(column)).collect();
-        return output.print(&(), || format!("deleted {}", names.join(", ")));
-    }
-    columns.iter().try_for_each(|column| output.print(&CellObject::deleted(table, key, column), String::new))
+fn print_deleted(output: Output, table: &str, key: &[u8], column: &[u8]) -> Result<(), Stop> {
+    output.print(&CellObject::deleted(table, key, column), || format!("deleted {}", shown(column)))
 }
 
 async fn get(client: &Client, output: Output, table: &str, key: Bytes, column: Option<Bytes>) -> Result<(), Stop> {
@@ -162,20 +162,6 @@ async fn get(client: &Client, output: Output, table: &str, key: Bytes, column: O
         return Err(Stop::NotFound(format!("there is no {what}row {} in table {table}", shown(&key))));
     }
     output.print_rows(table, &[Row { key, cells }], false)
-}
-
-/// Deletes the columns that the row has, as one write as long as they are no more than one may touch.
-async fn delete_row(client: &Client, output: Output, table: &str, key: Bytes) -> Result<(), Stop> {
-    let columns: Vec<Bytes> =
-        client.row(table, key.clone(), Vec::new()).await?.into_iter().map(|cell| cell.column).collect();
-    if columns.is_empty() {
-        return Err(Stop::NotFound(format!("there is no row {} in table {table}", shown(&key))));
-    }
-    for some in columns.chunks(WRITE_COLUMNS_MAX) {
-        let delete = |column: &Bytes| Mutation { column: column.clone(), value: None, condition: None };
-        client.write(table, key.clone(), some.iter().map(delete).collect()).await?;
-    }
-    print_deleted(output, table, &key, &columns)
 }
 
 /// Prints page by page, so that a table of any size needs the memory of one.

@@ -111,6 +111,11 @@ impl<'a> CellObject<'a> {
         }
     }
 
+    /// A row that is there no more.
+    pub(crate) fn deleted_row(table: &'a str, key: &'a [u8]) -> Self {
+        Self { column: None, column_base64: None, ..Self::deleted(table, key, b"") }
+    }
+
     /// A column that is there no more.
     pub(crate) fn deleted(table: &'a str, key: &'a [u8], column: &'a [u8]) -> Self {
         let (key, key_base64) = text_or_base64(key);

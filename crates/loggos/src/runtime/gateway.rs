@@ -137,6 +137,7 @@ fn table_request_size(request: &TableRequest) -> usize {
             let columns = mutations.map(|m| 64 + m.column.len() + m.value.as_ref().map_or(0, bytes::Bytes::len));
             write.key.len() + columns.sum::<usize>()
         }
+        TableRequest::DeleteRow { key, .. } => key.len(),
         TableRequest::Get { key, columns } => {
             key.len() + columns.iter().flatten().map(|column| 32 + column.len()).sum::<usize>()
         }

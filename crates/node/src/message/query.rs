@@ -1,13 +1,17 @@
 //! A request as it is put to the cohort that answers it.
 
+use base::Timestamp;
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
-use tablets::request::{Scan, TableRequest, Write};
+use tablets::command::{decode_stamp, encode_stamp};
+use tablets::request::{Mutation, Scan, SessionStamp, TableRequest, Write};
 use tablets::{CatalogueCommand, Command};
 
 /// What a cohort is asked: something to be decided by its log, or something to be read from its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
+    /// Writes a row, if its conditions are met.
+    Write(Write),
     /// Puts a command into the tablet's log.
     Command(Command),
     /// Puts a command into the catalogue's log.
@@ -33,32 +37,46 @@ impl Query {
     pub fn of_table(request: TableRequest) -> Self {
         match request {
             TableRequest::OpenSession => Self::Command(Command::OpenSession),
-            TableRequest::Write(write) => Self::Command(Command::Write(write)),
+            TableRequest::Write(write) => Self::Write(write),
+            TableRequest::DeleteRow { stamp, key } => Self::Command(Command::DeleteRow { stamp, key }),
             TableRequest::Get { key, columns } => Self::Get { key, columns },
             TableRequest::Scan(scan) => Self::Scan(scan),
         }
     }
 
-    /// The entry's payload, if the log is to decide; otherwise it is a read.
+    /// Whether it only reads: it may be asked again at will. Otherwise a log decides.
     #[must_use]
-    pub fn payload(&self) -> Option<Bytes> {
+    pub fn reads(&self) -> bool {
         match self {
-            Self::Command(command) => Some(command.encode()),
-            Self::Catalogue(command) => Some(command.encode()),
-            Self::Get { .. } | Self::Scan(_) | Self::ListTables | Self::FindTable(_) => None,
+            Self::Write(_) | Self::Command(_) | Self::Catalogue(_) => false,
+            Self::Get { .. } | Self::Scan(_) | Self::ListTables | Self::FindTable(_) => true,
         }
     }
 
-    /// Whether it only reads: it may be asked again at will.
-    #[must_use]
-    pub fn reads(&self) -> bool {
-        !matches!(self, Self::Command(_) | Self::Catalogue(_))
-    }
-
-    /// The write, if it is one.
+    /// The write, if it is one that may have conditions.
     #[must_use]
     pub fn write(&self) -> Option<&Write> {
-        if let Self::Command(Command::Write(write)) = self { Some(write) } else { None }
+        if let Self::Write(write) = self { Some(write) } else { None }
+    }
+
+    /// Which write of which session it is, if it is one of a session.
+    #[must_use]
+    pub fn stamp(&self) -> Option<&SessionStamp> {
+        match self {
+            Self::Write(write) => write.stamp.as_ref(),
+            Self::Command(Command::DeleteRow { stamp, .. }) => stamp.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The row that it changes, if it changes one.
+    #[must_use]
+    pub fn row(&self) -> Option<&Bytes> {
+        match self {
+            Self::Write(write) => Some(&write.key),
+            Self::Command(Command::DeleteRow { key, .. }) => Some(key),
+            _ => None,
+        }
     }
 
     pub(super) fn encode(&self, out: &mut Writer) {
@@ -89,6 +107,10 @@ impl Query {
                 out.u8(6);
                 out.bytes(name.as_bytes());
             }
+            Self::Write(write) => {
+                out.u8(7);
+                encode_write(write, out);
+            }
         }
     }
 
@@ -109,9 +131,35 @@ impl Query {
             4 => Self::Scan(decode_scan(input)?),
             5 => Self::ListTables,
             6 => Self::FindTable(text(input)?),
+            7 => Self::Write(decode_write(input)?),
             tag => return Err(DecodeError::UnknownTag { what: "query", tag: u64::from(tag) }),
         })
     }
+}
+
+fn encode_write(write: &Write, out: &mut Writer) {
+    encode_stamp(write.stamp.as_ref(), out);
+    out.bytes(&write.key);
+    out.u32(u32::try_from(write.mutations.len()).unwrap_or(u32::MAX));
+    for Mutation { column, value, condition } in &write.mutations {
+        out.bytes(column);
+        optional(value.as_ref(), out);
+        out.bool(condition.is_some());
+        if let Some(version) = condition {
+            out.i64(version.0);
+        }
+    }
+}
+
+fn decode_write(input: &mut Reader) -> Result<Write, DecodeError> {
+    let (stamp, key) = (decode_stamp(input)?, input.bytes()?);
+    let mutation = |input: &mut Reader| {
+        let (column, value) = (input.bytes()?, decode_optional(input)?);
+        let condition = if input.bool()? { Some(Timestamp(input.i64()?)) } else { None };
+        Ok(Mutation { column, value, condition })
+    };
+    let mutations = (0..input.count(6)?).map(|_| mutation(input)).collect::<Result<_, DecodeError>>()?;
+    Ok(Write { stamp, key, mutations })
 }
 
 fn encode_scan(scan: &Scan, out: &mut Writer) {

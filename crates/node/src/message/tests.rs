@@ -28,7 +28,8 @@ fn samples() -> Vec<Message> {
     let write = Write { stamp: None, key: "k".into(), mutations: vec![mutation] };
     let scan = Scan { from: "a".into(), to: Some("b".into()), limit: 9, ..Scan::default() };
     let queries = [
-        Query::Command(Command::Write(write)),
+        Query::Write(write),
+        Query::Command(Command::DeleteRow { stamp: None, key: "k".into() }),
         Query::Catalogue(CatalogueCommand::CreateTable { name: "t".into() }),
         Query::Get { key: "k".into(), columns: Some(vec!["c".into()]) },
         Query::Scan(scan),

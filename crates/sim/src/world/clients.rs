@@ -15,6 +15,8 @@ use super::{MILLISECOND, Options, TrueTime, World};
 use crate::history::{Operation, What, WriteOutcome};
 
 const TABLE: &str = "t";
+/// Columns of a row.
+const COLUMNS: u64 = 2;
 /// How long a client gives a request, by the clock of the node that it asks.
 const DEADLINE: base::Duration = base::Duration::from_millis(1_500);
 /// How long it waits for an answer that should have come.
@@ -137,17 +139,18 @@ impl Clients {
     }
 
     fn write(&mut self, id: u32, key: Bytes) -> Write {
-        let columns = if self.random.below(3) == 0 { 2 } else { 1 };
-        let first = self.random.below(2);
+        let columns = if self.random.below(3) == 0 { COLUMNS } else { 1 };
+        let deletes_row = columns == COLUMNS && self.random.below(6) == 0;
+        let first = self.random.below(COLUMNS);
         let mut mutations = Vec::new();
         for index in 0..columns {
-            let column = Bytes::from(format!("c{}", (first + index) % 2));
+            let column = Bytes::from(format!("c{}", (first + index) % COLUMNS));
             let client = &mut self.clients[id as usize];
             client.writes += 1;
             let value = Bytes::from(format!("{id}-{}", client.writes));
             let seen = client.versions.get(&(key.clone(), column.clone())).copied().unwrap_or_default();
-            let value = (self.random.below(6) > 0).then_some(value);
-            let condition = (self.random.below(3) == 0).then_some(seen);
+            let value = (!deletes_row && self.random.below(6) > 0).then_some(value);
+            let condition = (!deletes_row && self.random.below(3) == 0).then_some(seen);
             mutations.push(Mutation { column, value, condition });
         }
         let client = &mut self.clients[id as usize];
@@ -362,12 +365,21 @@ impl World {
     }
 }
 
+/// Whether a write leaves nothing of a row: then the row is deleted as a whole.
+fn deletes_row(write: &Write) -> bool {
+    let deletes = |mutation: &Mutation| mutation.value.is_none() && mutation.condition.is_none();
+    write.mutations.len() == COLUMNS as usize && write.mutations.iter().all(deletes)
+}
+
 fn request(task: &Task) -> Request {
     let of_table = |request| Request::Table { table: TABLE.to_owned(), request };
     match task {
         Task::CreateTable(0) => Request::CreateTable { name: TABLE.to_owned() },
         Task::CreateTable(number) => Request::CreateTable { name: format!("{TABLE}{number}") },
         Task::OpenSession => of_table(TableRequest::OpenSession),
+        Task::Write(write) if deletes_row(write) => {
+            of_table(TableRequest::DeleteRow { stamp: write.stamp, key: write.key.clone() })
+        }
         Task::Write(write) => of_table(TableRequest::Write(write.clone())),
         Task::Get(key) => of_table(TableRequest::Get { key: key.clone(), columns: None }),
         Task::Scan => of_table(TableRequest::Scan(Scan::default())),

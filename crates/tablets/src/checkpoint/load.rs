@@ -13,11 +13,11 @@ use crate::catalogue::{Catalogue, TableRecord};
 use crate::command::{decode_member, decode_node, decode_string};
 use crate::pinning::owned;
 use crate::progress::Progress;
-use crate::request::SessionId;
+use crate::request::{Mismatch, SessionId};
 use crate::state::State;
 use crate::tablet::Tablet;
 use crate::tablet::rows::CellKey;
-use crate::tablet::sessions::{Mismatch, Remembered, Session};
+use crate::tablet::sessions::{Remembered, Session};
 use crate::tablet::versions::{Version, Versions};
 
 /// Why chunks are not a state.

@@ -2,15 +2,22 @@ use base::limits::{COLUMN_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, WRITE_BYTES
 use base::{Incarnation, SplitMix64};
 
 use super::*;
-use crate::testing::{bytes, delete, if_version, noise, put, stamped, write};
+use crate::request::{Mutation, SessionStamp, Write};
+use crate::testing::{bytes, noise, stamped};
 use crate::validate::validate;
 
 fn commands() -> Vec<Command> {
-    let mutations = [put("a", "1"), if_version(put("b", ""), 7), delete("c"), if_version(delete("d"), 0)];
+    let columns = vec![(bytes("a"), Some(bytes("1"))), (bytes("b"), Some(bytes(""))), (bytes("c"), None)];
+    let stamp = Some(SessionStamp { session: SessionId(3), sequence: 9, first_incomplete: 8 });
+    let mismatch = Mismatch { column: bytes("c"), expected: Timestamp(7), actual: Timestamp(0) };
     vec![
         Command::OpenSession,
-        Command::Write(write("k", mutations.clone())),
-        Command::Write(stamped(write("k", mutations), SessionId(3), 9, 8)),
+        Command::Write { stamp: None, key: bytes("k"), columns: columns.clone() },
+        Command::Write { stamp, key: bytes("k"), columns },
+        Command::DeleteRow { stamp: None, key: bytes("k") },
+        Command::DeleteRow { stamp, key: bytes("k") },
+        Command::Refuse { stamp: None, mismatch: mismatch.clone() },
+        Command::Refuse { stamp, mismatch },
         Command::ExpireSessions { sessions: vec![] },
         Command::ExpireSessions { sessions: vec![(SessionId(1), Timestamp(2)), (SessionId(u64::MAX), Timestamp(-1))] },
         Command::Watermark(Timestamp(i64::MIN)),
@@ -100,7 +107,9 @@ fn the_largest_write_fits_into_an_entry() {
     let large = stamped(large, SessionId(1), 1, 1);
     let table = crate::request::TableRequest::Write(large.clone());
     validate(&crate::request::Request::Table { table: "t".into(), request: table }).expect("it keeps to the limits");
-    let entry = crate::testing::Log::new().entry(Command::Write(large).encode());
+    let Write { stamp, key, mutations } = large;
+    let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();
+    let entry = crate::testing::Log::new().entry(Command::Write { stamp, key, columns }.encode());
     assert!(entry.size() <= ENTRY_BYTES_MAX);
     assert!(entry.size() > WRITE_BYTES_MAX);
 }
@@ -108,9 +117,10 @@ fn the_largest_write_fits_into_an_entry() {
 /// What is read shares the payload's buffer.
 #[test]
 fn values_are_slices_of_the_payload() {
-    let payload = Command::Write(write("k", [put("c", "value")])).encode();
-    let Ok(Command::Write(read)) = Command::decode(payload.clone()) else { panic!("it was written so") };
-    let value = read.mutations[0].value.as_ref().unwrap();
+    let columns = vec![(bytes("c"), Some(bytes("value")))];
+    let payload = Command::Write { stamp: None, key: bytes("k"), columns }.encode();
+    let Ok(Command::Write { columns, .. }) = Command::decode(payload.clone()) else { panic!("it was written so") };
+    let value = columns[0].1.as_ref().unwrap();
     assert_eq!(*value, bytes("value"));
     assert!(payload.as_ptr_range().contains(&value.as_ptr()));
 }

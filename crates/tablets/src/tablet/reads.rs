@@ -104,7 +104,7 @@ impl Tablet {
 }
 
 impl Rows {
-    fn row<'a>(&'a self, key: &'a Bytes) -> impl Iterator<Item = (&'a CellKey, &'a Versions)> {
+    pub(super) fn row<'a>(&'a self, key: &'a Bytes) -> impl Iterator<Item = (&'a CellKey, &'a Versions)> {
         let start = CellKey { key: key.clone(), column: Bytes::new() };
         self.cells().range(start..).take_while(move |(cell, _)| cell.key == *key)
     }

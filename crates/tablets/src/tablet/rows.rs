@@ -18,7 +18,7 @@ use imbl::OrdMap;
 use super::versions::{Version, Versions};
 use crate::hash::LogicalHash;
 use crate::pinning::owned;
-use crate::request::{Failure, Mutation, Outcome, Response, Write};
+use crate::request::{Mismatch, Mutation};
 
 /// Where a column of a row is. A column's name is never empty, so `(key, "")` lies before all cells of its row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,24 +67,28 @@ impl Rows {
         self.watermark = self.watermark.max(watermark);
     }
 
-    /// Does all of a write or nothing.
-    pub(crate) fn write(&mut self, write: &Write, entry: &Entry) -> Outcome {
-        self.check_conditions(write)?;
+    /// Gives columns of a row new values, or none.
+    pub(crate) fn put(&mut self, key: &Bytes, columns: Vec<(Bytes, Option<Bytes>)>, entry: &Entry) {
         let mut row = None;
-        for mutation in &write.mutations {
-            let value = mutation.value.as_ref().map(|value| owned(value, entry.payload.len()));
+        self.sweep_budget += SWEEP_STEPS_PER_MUTATION * columns.len();
+        for (column, value) in columns {
+            let value = value.as_ref().map(|value| owned(value, entry.payload.len()));
             let version = Version { timestamp: entry.timestamp, value };
-            let cell = CellKey { key: write.key.clone(), column: mutation.column.clone() };
+            let cell = CellKey { key: key.clone(), column };
             if let Some(version) = self.renew(&cell, version)
                 && version.value.is_some()
             {
-                let key = row.get_or_insert_with(|| owned(&write.key, entry.payload.len())).clone();
-                let column = owned(&mutation.column, entry.payload.len());
+                let key = row.get_or_insert_with(|| owned(key, entry.payload.len())).clone();
+                let column = owned(&cell.column, entry.payload.len());
                 self.insert(CellKey { key, column }, Versions::new(version));
             }
         }
-        self.sweep_budget += SWEEP_STEPS_PER_MUTATION * write.mutations.len();
-        Ok(Response::Written { version: entry.timestamp })
+    }
+
+    /// Deletes every column of a row.
+    pub(crate) fn delete_row(&mut self, key: &Bytes, entry: &Entry) {
+        let columns = self.row(key).map(|(cell, _)| (cell.column.clone(), None)).collect();
+        self.put(key, columns, entry);
     }
 
     /// Adds a version to a cell that is there, and gives it back if there is none. A deleted column's deletion adds
@@ -154,13 +158,13 @@ impl Rows {
         }
     }
 
-    fn check_conditions(&self, write: &Write) -> Result<(), Failure> {
-        for Mutation { column, condition, .. } in &write.mutations {
+    pub(crate) fn check_conditions(&self, key: &Bytes, mutations: &[Mutation]) -> Result<(), Mismatch> {
+        for Mutation { column, condition, .. } in mutations {
             let Some(expected) = *condition else { continue };
-            let cell = CellKey { key: write.key.clone(), column: column.clone() };
+            let cell = CellKey { key: key.clone(), column: column.clone() };
             let actual = self.cells.get(&cell).map_or(Timestamp(0), Versions::current);
             if actual != expected {
-                return Err(Failure::VersionMismatch { column: Bytes::copy_from_slice(column), expected, actual });
+                return Err(Mismatch { column: Bytes::copy_from_slice(column), expected, actual });
             }
         }
         Ok(())

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use base::canary::{Bug, planted};
 use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
 use base::{Sequence, Timestamp};
-use bytes::Bytes;
 use imbl::OrdMap;
 
 use crate::hash::LogicalHash;
-use crate::request::{Failure, Outcome, Response, SessionId, SessionStamp};
+use crate::request::{Failure, Mismatch, Outcome, Response, SessionId, SessionStamp};
 
 /// Sessions that one expiry entry names, at most: a small entry; the next tick brings the next.
 const EXPIRED_AT_ONCE_MAX: usize = 1_000;
@@ -33,14 +32,6 @@ const OUTCOME_BYTES: usize = size_of::<(u64, Remembered)>();
 pub(crate) enum Remembered {
     Written(Timestamp),
     Mismatch(Box<Mismatch>),
-}
-
-/// A condition that was not met.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mismatch {
-    pub(crate) column: Bytes,
-    pub(crate) expected: Timestamp,
-    pub(crate) actual: Timestamp,
 }
 
 /// One client's session.

@@ -237,7 +237,8 @@ fn only_the_next_entry_is_applied() {
 fn small_values_do_not_pin_their_entry() {
     let (mut state, mut log) = fresh();
     let large = "x".repeat(1_000_000);
-    let entry = log.entry(Command::Write(write("k", [put("large", &large), put("small", "1")])).encode());
+    let command = tablet(&state).decide(write("k", [put("large", &large), put("small", "1")]));
+    let entry = log.entry(command.encode());
     state.apply(&entry).unwrap();
     let range = entry.payload.as_ptr_range();
     for (cell, versions) in tablet(&state).rows.cells() {

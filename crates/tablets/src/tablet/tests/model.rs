@@ -29,13 +29,26 @@ impl Model {
         Some((*version, value.clone()?))
     }
 
-    fn apply(&mut self, command: &Command, sequence: u64, now: i64) -> Option<Outcome> {
+    fn apply(&mut self, asked: &Asked, sequence: u64, now: i64) -> Option<Outcome> {
+        match asked {
+            Asked::Write(write) => Some(self.write(write, now)),
+            Asked::Command(command) => self.command(command, sequence, now),
+        }
+    }
+
+    fn command(&mut self, command: &Command, sequence: u64, now: i64) -> Option<Outcome> {
         match command {
+            Command::Write { .. } | Command::Refuse { .. } => unreachable!("these are decided"),
+            Command::DeleteRow { key, .. } => {
+                for (_, versions) in self.columns.iter_mut().filter(|((row, _), _)| row == key) {
+                    versions.insert(now, None);
+                }
+                Some(Ok(Response::Written { version: Timestamp(now) }))
+            }
             Command::OpenSession => {
                 self.sessions.insert(sequence, ModelSession { last_used: now, floor: 1, ..Default::default() });
                 Some(Ok(Response::SessionOpened(SessionId(sequence))))
             }
-            Command::Write(write) => Some(self.write(write, now)),
             Command::ExpireSessions { sessions } => {
                 for (id, last_used) in sessions {
                     if self.sessions.get(&id.0).is_some_and(|session| session.last_used <= last_used.0) {
@@ -100,6 +113,13 @@ impl Model {
     }
 }
 
+/// What a driver draws: a write is asked for, and decided by the tablet.
+#[derive(Debug)]
+enum Asked {
+    Write(Write),
+    Command(Command),
+}
+
 /// Draws commands that meet each other: few keys, few columns, few sessions, versions that are often right.
 struct Driver {
     random: SplitMix64,
@@ -114,14 +134,15 @@ impl Driver {
         names[self.random.below(names.len() as u64) as usize]
     }
 
-    fn command(&mut self) -> Command {
-        match self.random.below(100) {
+    fn ask(&mut self) -> Asked {
+        Asked::Command(match self.random.below(100) {
             0..3 => Command::OpenSession,
             3..6 => Command::Watermark(Timestamp(self.log.timestamp.0 - self.random.below(200).cast_signed())),
             6..9 => self.expiry(),
-            9..60 => Command::Write(self.plain_write()),
-            _ => Command::Write(self.session_write()),
-        }
+            9..12 => Command::DeleteRow { stamp: None, key: bytes(self.pick(&["a", "ab", "b", "c"])) },
+            12..60 => return Asked::Write(self.plain_write()),
+            _ => return Asked::Write(self.session_write()),
+        })
     }
 
     fn expiry(&mut self) -> Command {
@@ -175,17 +196,21 @@ impl Driver {
     }
 
     fn apply(&mut self, state: &mut State, replica: &mut State) {
-        let command = self.command();
+        let asked = self.ask();
+        let command = match &asked {
+            Asked::Write(write) => tablet(state).decide(write.clone()),
+            Asked::Command(command) => command.clone(),
+        };
         let entry = self.log.entry(command.encode());
         let outcome = state.apply(&entry).expect("the log's next entry").outcome;
-        let expected = self.model.apply(&command, entry.lsn.sequence.0, entry.timestamp.0);
+        let expected = self.model.apply(&asked, entry.lsn.sequence.0, entry.timestamp.0);
         if let Some(Ok(Response::SessionOpened(session))) = &outcome {
             self.made.push((session.0, Vec::new()));
         }
         assert_eq!(replica.apply(&entry).expect("the log's next entry").outcome, outcome, "replicas decide alike");
         match (outcome, expected) {
             (Some(Err(Failure::Unknown(_))), Some(Err(Failure::Unknown(_)))) => {}
-            (outcome, expected) => assert_eq!(outcome, expected, "{command:?}"),
+            (outcome, expected) => assert_eq!(outcome, expected, "{asked:?}"),
         }
     }
 
