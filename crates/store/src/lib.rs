@@ -1,11 +1,11 @@
-//! What a node keeps on its disk: its identity, its hard state, the write-ahead log that all its cohorts share, and
-//! their checkpoints.
+//! What a node keeps on its disk: its identity, its hard state, the write-ahead log that all its cohorts share, their
+//! checkpoints and their sorted tables.
 //!
 //! **Architecture invariants:** this crate is synchronous. It reads no clock, draws no randomness, starts no thread and
 //! knows no file but through [`files::Files`]. State ([`Store`]) and IO ([`log::Batch`], [`manifest::ManifestWrite`],
-//! [`log::SegmentJob`], [`log::ReadPlan`], [`checkpoint::write_checkpoint`]) are separate objects: the machine's thread
-//! owns the state and never waits for a disk, the IO runs wherever the driver likes, and the simulator crashes between
-//! any two file operations. No damaged byte makes it panic.
+//! [`log::SegmentJob`], [`log::ReadPlan`], [`checkpoint::write_checkpoint`], [`sstable::TableWriter`]) are separate
+//! objects: the machine's thread owns the state and never waits for a disk, the IO runs wherever the driver likes, and
+//! the simulator crashes between any two file operations. No damaged byte makes it panic.
 //!
 //! What it promises: what was forced is found again, in order, with nothing invented (guarantees 5 and 6); a damaged
 //! record is told from a torn one (guarantee 7); no force is tried twice (guarantee 25).
@@ -20,6 +20,7 @@ pub mod manifest;
 pub mod memory;
 mod open;
 mod sealed;
+pub mod sstable;
 mod store;
 
 pub use aligned::AlignedBuffer;

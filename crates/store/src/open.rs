@@ -16,6 +16,7 @@ use crate::files::{FileErrorKind, Files};
 use crate::identity::{self, Identity, Owner};
 use crate::log::{self, Damage, LogPosition, SegmentJob};
 use crate::manifest::{self, CohortManifest, Manifest, Places};
+use crate::sstable;
 use crate::store::{Config, Store};
 
 /// What a data directory held when it was opened.
@@ -75,6 +76,7 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
     }
     files.create_dir(log::DIRECTORY)?;
     files.create_dir(checkpoint::DIRECTORY)?;
+    files.create_dir(sstable::DIRECTORY)?;
     files.sync_dir("")?;
     SegmentJob::fill(1, config.segment_bytes).execute(files)?;
     let write = Places::open(files, identity.owner())?.write(first);

@@ -1,0 +1,212 @@
+//! What is in a block: entries in order, each a version, in *runs* of sixteen.
+//!
+//! An entry is: bytes that its key shares with the key before, bytes that it doesn't, the value's length plus one or
+//! zero for a tombstone, and how far timestamp, epoch and sequence are from those of the entry before, all as
+//! [`varint`]s; then the part of the key that isn't shared, then the value. The first entry of a run has nothing before
+//! it: its key is whole, so that a search may begin there. After the entries comes the start of every run, four bytes
+//! each, and their number.
+
+use base::{Epoch, Lsn, Sequence, Timestamp};
+use bytes::Bytes;
+
+use super::{Malformed, varint};
+
+mod search;
+pub(super) use search::BlockCursor;
+
+/// Entries of a run: more make the keys smaller and a search longer.
+const RUN_ENTRIES: usize = 16;
+
+/// Bytes of a number in the list of runs.
+const WORD: usize = 4;
+
+/// What an entry is told relative to: the entry before it in its run.
+#[derive(Clone, Copy, Default)]
+struct Base {
+    timestamp: u64,
+    epoch: u64,
+    sequence: u64,
+}
+
+/// Makes a block.
+#[derive(Default)]
+pub(super) struct BlockBuilder {
+    content: Vec<u8>,
+    runs: Vec<u32>,
+    entries: usize,
+    key: Vec<u8>,
+    base: Base,
+}
+
+impl BlockBuilder {
+    /// Appends an entry, which comes after those before it.
+    pub(super) fn add(&mut self, key: &[u8], timestamp: Timestamp, lsn: Lsn, value: Option<&[u8]>) {
+        if self.entries.is_multiple_of(RUN_ENTRIES) {
+            self.runs.push(u32::try_from(self.content.len()).expect("the limits keep a block far below 4 GiB"));
+            self.key.clear();
+            self.base = Base::default();
+        }
+        let shared = shared_bytes(&self.key, key);
+        let base = Base { timestamp: timestamp.0 as u64, epoch: lsn.epoch.0, sequence: lsn.sequence.0 };
+        let out = &mut self.content;
+        varint::put(out, shared as u64);
+        varint::put(out, (key.len() - shared) as u64);
+        varint::put(out, value.map_or(0, |value| value.len() as u64 + 1));
+        varint::put(out, varint::difference(self.base.timestamp, base.timestamp));
+        varint::put(out, varint::difference(self.base.epoch, base.epoch));
+        varint::put(out, varint::difference(self.base.sequence, base.sequence));
+        out.extend_from_slice(&key[shared..]);
+        out.extend_from_slice(value.unwrap_or_default());
+        self.key.truncate(shared);
+        self.key.extend_from_slice(&key[shared..]);
+        self.base = base;
+        self.entries += 1;
+    }
+
+    pub(super) fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Bytes that the block would have now.
+    pub(super) fn bytes(&self) -> usize {
+        self.content.len() + (self.runs.len() + 1) * WORD
+    }
+
+    /// The key and the timestamp of the last entry.
+    pub(super) fn last(&self) -> (&[u8], Timestamp) {
+        (&self.key, Timestamp(self.base.timestamp as i64))
+    }
+
+    /// Ends the block; [`Self::clear`] begins the next.
+    pub(super) fn finish(&mut self) -> &[u8] {
+        for run in &self.runs {
+            self.content.extend_from_slice(&run.to_le_bytes());
+        }
+        self.content.extend_from_slice(&(self.runs.len() as u32).to_le_bytes());
+        &self.content
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.content.clear();
+        self.runs.clear();
+        self.entries = 0;
+    }
+}
+
+/// Bytes that two keys begin with alike.
+pub(super) fn shared_bytes(left: &[u8], right: &[u8]) -> usize {
+    left.iter().zip(right).take_while(|(left, right)| left == right).count()
+}
+
+/// A block in memory. Clones share its bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    content: Bytes,
+    /// Where the entries end and the list of runs begins.
+    entries_end: usize,
+    runs: usize,
+}
+
+impl Block {
+    /// A block without entries.
+    pub(super) fn empty() -> Self {
+        Self { content: Bytes::new(), entries_end: 0, runs: 0 }
+    }
+
+    /// The block that these bytes are. Its entries are looked at as they are read.
+    pub(super) fn parse(content: Bytes) -> Result<Self, Malformed> {
+        let words_end = content.len().checked_sub(WORD).ok_or(Malformed)?;
+        let runs = word(&content, words_end).ok_or(Malformed)?;
+        let entries_end = runs.checked_mul(WORD).and_then(|words| words_end.checked_sub(words)).ok_or(Malformed)?;
+        // There are entries if and only if there are runs, and the first begins at the beginning.
+        let block = Self { content, entries_end, runs };
+        let is_whole = if runs == 0 { entries_end == 0 } else { entries_end > 0 && block.run_start(0) == 0 };
+        if is_whole { Ok(block) } else { Err(Malformed) }
+    }
+
+    /// Bytes it takes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.content.len()
+    }
+
+    /// Where a run begins; the end of the entries if there is no such run.
+    #[inline]
+    fn run_start(&self, run: usize) -> usize {
+        let start = if run < self.runs { word(&self.content, self.entries_end + run * WORD) } else { None };
+        start.unwrap_or(self.entries_end)
+    }
+
+    /// The key and the timestamp that a run begins with.
+    #[inline]
+    fn run_head(&self, run: usize) -> Result<(&[u8], Timestamp), Malformed> {
+        let entry = self.entry(self.run_start(run), Base::default())?;
+        if entry.shared != 0 {
+            return Err(Malformed);
+        }
+        Ok((&self.content[entry.key_at..entry.value_at], Timestamp(entry.base.timestamp as i64)))
+    }
+
+    /// The entry that begins at `start`, told relative to `base`. What it says of itself lies within the entries.
+    #[inline]
+    fn entry(&self, start: usize, base: Base) -> Result<Entry, Malformed> {
+        self.try_entry(start, base).ok_or(Malformed)
+    }
+
+    #[inline]
+    fn try_entry(&self, start: usize, base: Base) -> Option<Entry> {
+        let bytes = &self.content[..self.entries_end];
+        let mut at = start;
+        let shared = usize::try_from(varint::take(bytes, &mut at)?).ok()?;
+        let unshared = usize::try_from(varint::take(bytes, &mut at)?).ok()?;
+        let value = usize::try_from(varint::take(bytes, &mut at)?).ok()?;
+        let base = Base {
+            timestamp: varint::apply(base.timestamp, varint::take(bytes, &mut at)?),
+            epoch: varint::apply(base.epoch, varint::take(bytes, &mut at)?),
+            sequence: varint::apply(base.sequence, varint::take(bytes, &mut at)?),
+        };
+        let value_at = at.checked_add(unshared)?;
+        let end = value_at.checked_add(value.saturating_sub(1))?;
+        (end <= self.entries_end).then_some(Entry {
+            start,
+            shared,
+            key_at: at,
+            value_at,
+            end,
+            is_tombstone: value == 0,
+            base,
+        })
+    }
+}
+
+#[inline]
+fn word(bytes: &[u8], at: usize) -> Option<usize> {
+    let word = bytes.get(at..)?.first_chunk::<WORD>()?;
+    usize::try_from(u32::from_le_bytes(*word)).ok()
+}
+
+/// Where the parts of an entry lie in its block.
+#[derive(Clone, Copy)]
+struct Entry {
+    start: usize,
+    /// Bytes of its key that are those of the key before.
+    shared: usize,
+    /// The rest of the key begins here, and ends where the value begins.
+    key_at: usize,
+    value_at: usize,
+    end: usize,
+    is_tombstone: bool,
+    base: Base,
+}
+
+impl Entry {
+    fn timestamp(&self) -> Timestamp {
+        Timestamp(self.base.timestamp as i64)
+    }
+
+    fn lsn(&self) -> Lsn {
+        Lsn { epoch: Epoch(self.base.epoch), sequence: Sequence(self.base.sequence) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

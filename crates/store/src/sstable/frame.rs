@@ -1,0 +1,231 @@
+//! How a block lies in a file: its kind and whether it is compressed (one byte), bytes of its content (four), a checksum
+//! (four), then the content, as it is or compressed with LZ4.
+//!
+//! The checksum covers the place too: whose table it is, and where in the file. How long the block is in the file is
+//! said by whoever names it, in a [`Handle`].
+
+use base::checksum_append;
+use base::codec::Writer;
+use bytes::Bytes;
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+
+use super::{KEY_BYTES_MAX, TableError, TableId, VALUE_BYTES_MAX};
+use crate::files::{File, read_full};
+use crate::identity::Owner;
+
+/// Bytes before a block's content.
+const HEADER_BYTES: usize = 9;
+/// Of which so many come before the checksum.
+const CHECKED_HEADER_BYTES: usize = 5;
+
+const COMPRESSED: u8 = 0x80;
+
+/// Bytes of a data or index block's content, at most: the largest version, or a few of the largest keys.
+const CONTENT_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + (64 << 10);
+
+/// LZ4 makes of one byte 255 at most.
+const LZ4_RATIO_MAX: usize = 255;
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Versions.
+    Data = 1,
+    /// Handles of data blocks.
+    Index = 2,
+    /// Handles of index blocks.
+    Top = 3,
+    /// A filter.
+    Filter = 4,
+}
+
+/// Where a block lies in its file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Handle {
+    pub(super) offset: u64,
+    pub(super) length: u32,
+}
+
+impl Handle {
+    pub(super) fn end(self) -> Option<u64> {
+        self.offset.checked_add(u64::from(self.length))
+    }
+}
+
+/// A checksum that belongs to one table: those of its blocks begin from it.
+#[derive(Clone, Copy)]
+pub(super) struct Seed(u32);
+
+impl Seed {
+    pub(super) fn new(owner: &Owner, id: TableId) -> Self {
+        let mut place = Writer::new();
+        owner.encode(&mut place);
+        place.u32(id.cohort.0);
+        place.u64(id.number);
+        Self(base::checksum(place.as_slice()))
+    }
+
+    fn checksum(self, offset: u64, header: &[u8], stored: &[u8]) -> u32 {
+        let place = checksum_append(self.0, &offset.to_le_bytes());
+        checksum_append(checksum_append(place, header), stored)
+    }
+}
+
+/// Makes frames of blocks.
+pub(super) struct Framer {
+    seed: Seed,
+    table: CompressTable,
+    compressed: Vec<u8>,
+}
+
+impl Framer {
+    pub(super) fn new(seed: Seed) -> Self {
+        Self { seed, table: CompressTable::default(), compressed: Vec::new() }
+    }
+
+    /// Appends a block to `out`, whose end lies at `offset` of the file; gives its handle and its checksum. A filter is
+    /// as good as random and isn't compressed.
+    pub(super) fn append(&mut self, out: &mut Vec<u8>, offset: u64, kind: Kind, content: &[u8]) -> (Handle, u32) {
+        let seed = self.seed;
+        let length_max = if kind == Kind::Filter { 0 } else { content.len() - content.len().div_ceil(8) };
+        let compressed = if length_max > 0 { self.compress(content) } else { None };
+        let (stored, flag) = match compressed.filter(|compressed| compressed.len() <= length_max) {
+            Some(compressed) => (compressed, COMPRESSED),
+            None => (content, 0),
+        };
+        let content_length = u32::try_from(content.len()).expect("the limits keep a block far below 4 GiB");
+        let length = u32::try_from(HEADER_BYTES + stored.len()).expect("the limits keep a block far below 4 GiB");
+        let header_at = out.len();
+        out.push(kind as u8 | flag);
+        out.extend_from_slice(&content_length.to_le_bytes());
+        let sum = seed.checksum(offset, &out[header_at..], stored);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out.extend_from_slice(stored);
+        (Handle { offset, length }, sum)
+    }
+
+    fn compress(&mut self, content: &[u8]) -> Option<&[u8]> {
+        let room = get_maximum_output_size(content.len());
+        if self.compressed.len() < room {
+            self.compressed.resize(room, 0);
+        }
+        let length = compress_into_with_table(content, &mut self.compressed, &mut self.table).ok()?;
+        self.compressed.get(..length)
+    }
+}
+
+/// A file that blocks are read from.
+pub(super) struct Source<H> {
+    pub(super) file: H,
+    pub(super) path: String,
+    pub(super) seed: Seed,
+    /// No block reaches beyond. It isn't beyond the file's end, and bounds what a block may ask of memory.
+    pub(super) end: u64,
+}
+
+impl<H: File> Source<H> {
+    pub(super) fn damaged(&self, offset: u64) -> TableError {
+        TableError::Damaged { path: self.path.clone(), offset }
+    }
+
+    /// The content of a block, and its checksum.
+    pub(super) fn read(&self, handle: Handle, kind: Kind) -> Result<(Bytes, u32), TableError> {
+        let damaged = || self.damaged(handle.offset);
+        let length = handle.length as usize;
+        if handle.end().is_none_or(|end| end > self.end) || is_too_long(kind, length.saturating_sub(HEADER_BYTES)) {
+            return Err(damaged());
+        }
+        let mut frame = vec![0; length];
+        if read_full(&self.file, handle.offset, &mut frame)? < length {
+            return Err(damaged());
+        }
+        self.open(handle.offset, kind, &frame.into()).ok_or_else(damaged)
+    }
+
+    fn open(&self, offset: u64, kind: Kind, frame: &Bytes) -> Option<(Bytes, u32)> {
+        let header = frame.get(..CHECKED_HEADER_BYTES)?;
+        let sum = u32::from_le_bytes(*frame.get(CHECKED_HEADER_BYTES..)?.first_chunk()?);
+        let stored = frame.get(HEADER_BYTES..)?;
+        if header[0] & !COMPRESSED != kind as u8 || self.seed.checksum(offset, header, stored) != sum {
+            return None;
+        }
+        let content_length = u32::from_le_bytes(*header[1..].first_chunk()?) as usize;
+        if header[0] & COMPRESSED == 0 {
+            return (content_length == stored.len()).then(|| (frame.slice(HEADER_BYTES..), sum));
+        }
+        if content_length > stored.len().saturating_mul(LZ4_RATIO_MAX) || is_too_long(kind, content_length) {
+            return None;
+        }
+        let mut content = vec![0; content_length];
+        let length = decompress_into(stored, &mut content).ok()?;
+        (length == content_length).then(|| (content.into(), sum))
+    }
+}
+
+/// Whether a block can't have so much content. The filter and the top index have no limit but the file's length.
+fn is_too_long(kind: Kind, content_bytes: usize) -> bool {
+    matches!(kind, Kind::Data | Kind::Index) && content_bytes > CONTENT_BYTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{CohortId, SplitMix64};
+
+    use super::*;
+    use crate::files::{Files, OpenOptions};
+    use crate::memory::{MemoryDisk, MemoryFile};
+    use crate::testing::identity;
+
+    fn seed() -> Seed {
+        Seed::new(&identity().owner(), TableId { cohort: CohortId(1), number: 1 })
+    }
+
+    fn read(disk: &MemoryDisk, frame: &[u8], kind: Kind) -> Option<Bytes> {
+        let file: MemoryFile = disk.open("file", OpenOptions::BUFFERED).unwrap();
+        file.write_at(0, frame).unwrap();
+        let source = Source { file, path: "file".into(), seed: seed(), end: frame.len() as u64 };
+        let handle = Handle { offset: 0, length: frame.len() as u32 };
+        source.read(handle, kind).ok().map(|(content, _)| content)
+    }
+
+    #[test]
+    fn a_block_is_compressed_if_that_saves_an_eighth() {
+        let (disk, mut framer) = (MemoryDisk::new(), Framer::new(seed()));
+        disk.create("file", OpenOptions::BUFFERED).unwrap();
+        let mut random = SplitMix64::new(1);
+        for (regular, irregular) in [(0, 0), (1, 0), (4_000, 0), (0, 4_000), (300, 3_900), (900, 3_100), (200_000, 9)] {
+            let mut content = vec![5; regular];
+            content.extend((0..irregular).map(|_| random.draw() as u8));
+            for kind in [Kind::Data, Kind::Filter] {
+                let mut frame = Vec::new();
+                let (handle, _) = framer.append(&mut frame, 0, kind, &content);
+                assert_eq!(handle.length as usize, frame.len());
+                assert_eq!(frame[0] & COMPRESSED != 0, kind == Kind::Data && regular > 16 + content.len() / 7);
+                assert_eq!(read(&disk, &frame, kind).as_deref(), Some(&content[..]));
+                assert_eq!(read(&disk, &frame, Kind::Index), None, "a block of another kind");
+            }
+        }
+    }
+
+    /// The checksum stands between damage and the decompressor; here it is made right, as if by chance.
+    #[test]
+    fn bytes_that_only_the_checksum_believes_do_no_harm() {
+        let (disk, mut framer) = (MemoryDisk::new(), Framer::new(seed()));
+        disk.create("file", OpenOptions::BUFFERED).unwrap();
+        let mut whole = Vec::new();
+        framer.append(&mut whole, 0, Kind::Data, &b"some words, more words, words again, ".repeat(20));
+        let mut random = SplitMix64::new(1);
+        for _ in 0..20_000 {
+            let mut frame = whole.clone();
+            for _ in 0..=random.below(3) {
+                let at = random.below(frame.len() as u64) as usize;
+                frame[at] = random.draw() as u8;
+            }
+            frame[0] = Kind::Data as u8 | (random.below(4).min(1) as u8 * COMPRESSED);
+            let sum = seed().checksum(0, &frame[..CHECKED_HEADER_BYTES], &frame[HEADER_BYTES..]);
+            frame[CHECKED_HEADER_BYTES..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
+            let content = read(&disk, &frame, Kind::Data);
+            assert!(content.is_none_or(|content| content.len() <= frame.len() * LZ4_RATIO_MAX));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Reading a table from its first byte to its last, to find damage before a read meets it, or before a table that came
+//! from elsewhere is named.
+
+use bytes::Bytes;
+
+use super::super::block::{Block, BlockCursor};
+use super::super::footer::TableMeta;
+use super::super::frame::{Handle, Kind};
+use super::super::{Malformed, TableError, VersionRef, compare, filter, index};
+use super::Table;
+use crate::files::File;
+
+/// What the walk has seen so far.
+struct Seen {
+    /// Where the next block must begin.
+    offset: u64,
+    meta: TableMeta,
+    last: Option<(Vec<u8>, base::Timestamp)>,
+}
+
+impl<H: File> Table<H> {
+    /// Reads all of the table past the cache: every checksum, the order of the versions, and whether they are those that
+    /// the footer and the filter tell of.
+    ///
+    /// # Errors
+    /// When a part of it can't be read or believed.
+    pub fn verify(&self) -> Result<(), TableError> {
+        let mut seen = Seen { offset: 0, meta: TableMeta::new(self.meta.id), last: None };
+        for index_block in self.handles(&self.top, self.source.end)? {
+            let (index, index_sum) = self.read_block(index_block, Kind::Index)?;
+            for data_block in self.handles(&index, index_block.offset)? {
+                self.verify_next(&mut seen, data_block)?;
+                let (data, sum) = self.read_block(data_block, Kind::Data)?;
+                seen.meta.count_block(sum);
+                self.verify_versions(&mut seen, data).map_err(|_| self.source.damaged(data_block.offset))?;
+            }
+            self.verify_next(&mut seen, index_block)?;
+            seen.meta.count_block(index_sum);
+        }
+        seen.meta.last_key = seen.last.map(|(key, _)| Bytes::from(key)).unwrap_or_default();
+        seen.meta.bytes = self.meta.bytes;
+        let is_whole = seen.offset == self.source.end && seen.meta == self.meta;
+        if is_whole { Ok(()) } else { Err(self.source.damaged(seen.offset)) }
+    }
+
+    /// The handles in a block of the index that lies at `offset`.
+    fn handles(&self, block: &Block, offset: u64) -> Result<Vec<Handle>, TableError> {
+        let read = || {
+            let mut handles = Vec::new();
+            let mut entries = BlockCursor::new(block.clone());
+            entries.seek_to_first()?;
+            while let Some(entry) = entries.current() {
+                handles.push(index::handle(entry.value)?);
+                entries.next()?;
+            }
+            Ok(handles)
+        };
+        read().map_err(|Malformed| self.source.damaged(offset))
+    }
+
+    /// Blocks lie one after the other: no byte between them goes unread.
+    fn verify_next(&self, seen: &mut Seen, block: Handle) -> Result<(), TableError> {
+        match block.end() {
+            Some(end) if block.offset == seen.offset => {
+                seen.offset = end;
+                Ok(())
+            }
+            _ => Err(self.source.damaged(block.offset)),
+        }
+    }
+
+    fn verify_versions(&self, seen: &mut Seen, block: Block) -> Result<(), Malformed> {
+        let mut versions = BlockCursor::new(block);
+        versions.seek_to_first()?;
+        while let Some(version) = versions.current() {
+            self.verify_version(seen, version)?;
+            versions.next()?;
+        }
+        Ok(())
+    }
+
+    fn verify_version(&self, seen: &mut Seen, version: VersionRef<'_>) -> Result<(), Malformed> {
+        let VersionRef { key, timestamp, .. } = version;
+        let is_in_order = seen.last.as_ref().is_none_or(|last| compare((&last.0, last.1), (key, timestamp)).is_lt());
+        let prefix = &key[..(self.filter_prefix)(key).min(key.len())];
+        if !is_in_order || !self.filter.may_hold(filter::hash(prefix)) {
+            return Err(Malformed);
+        }
+        if seen.meta.entries == 0 {
+            seen.meta.first_key = Bytes::copy_from_slice(key);
+        }
+        seen.meta.count(version);
+        let last = seen.last.get_or_insert_default();
+        last.0.clear();
+        last.0.extend_from_slice(key);
+        last.1 = timestamp;
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! Writing a table: versions in their order come in, blocks go out as they fill.
+//!
+//! A writer is a job that may be put aside after any version. Nothing it writes is anything before [`TableWriter::finish`]
+//! has forced the file and its directory; a writer that is dropped before leaves a file that nobody names.
+
+use base::Timestamp;
+use bytes::Bytes;
+
+use super::block::BlockBuilder;
+use super::filter::{self, FilterBuilder};
+use super::footer::{Footer, Part, TableMeta};
+use super::frame::{Framer, Handle, Kind, Seed};
+use super::index::{IndexBuilder, separator};
+use super::{Config, DIRECTORY, FilterPrefix, KEY_BYTES_MAX, TableId, VALUE_BYTES_MAX, VersionRef, compare};
+use crate::files::{File, FileError, Files, OpenOptions};
+use crate::identity::Owner;
+
+/// Bytes gathered before they are written: large enough that a write costs little, small enough to be held.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Bytes of an entry beside its key and its value, about: for the decision where a block ends.
+const ENTRY_BYTES: usize = 16;
+
+/// Writes one table.
+pub struct TableWriter<H> {
+    file: H,
+    owner: Owner,
+    config: Config,
+    filter_prefix: FilterPrefix,
+    /// What was pushed so far. Its last key is in `last_key` until the end.
+    meta: TableMeta,
+    last_key: Vec<u8>,
+    last_timestamp: Timestamp,
+    data: BlockBuilder,
+    /// The data block that no index block names yet: its separator depends on the next block's first key.
+    unnamed: Option<Handle>,
+    index: IndexBuilder,
+    top: IndexBuilder,
+    filter: FilterBuilder,
+    framer: Framer,
+    gathered: Vec<u8>,
+    /// Where in the file what was gathered belongs.
+    gathered_at: u64,
+}
+
+impl<H: File> TableWriter<H> {
+    /// Creates the file of a table.
+    ///
+    /// # Errors
+    /// When a file operation fails; [`crate::files::FileErrorKind::Exists`] if the number was used before.
+    ///
+    /// # Panics
+    /// When blocks are to be larger than a value may be.
+    pub fn create<F: Files<File = H>>(
+        files: &F,
+        owner: &Owner,
+        id: TableId,
+        config: Config,
+        filter_prefix: FilterPrefix,
+    ) -> Result<Self, FileError> {
+        assert!(config.block_bytes <= VALUE_BYTES_MAX, "no reader takes a block of {} bytes", config.block_bytes);
+        Ok(Self {
+            file: files.create(&id.path(), OpenOptions::BUFFERED)?,
+            owner: *owner,
+            config,
+            filter_prefix,
+            meta: TableMeta::new(id),
+            last_key: Vec::new(),
+            last_timestamp: Timestamp(0),
+            data: BlockBuilder::default(),
+            unnamed: None,
+            index: IndexBuilder::default(),
+            top: IndexBuilder::default(),
+            filter: FilterBuilder::new(config.filter_bits_per_key),
+            framer: Framer::new(Seed::new(owner, id)),
+            gathered: Vec::new(),
+            gathered_at: 0,
+        })
+    }
+
+    /// Adds a version, and writes what was gathered if that is enough: one write at most.
+    ///
+    /// # Errors
+    /// When that write fails. The table is lost then: drop the writer.
+    ///
+    /// # Panics
+    /// When the version is not after the one before, or is larger than the limits allow: our own bug, for nothing from
+    /// outside gets so far.
+    pub fn push<'a>(&mut self, version: impl Into<VersionRef<'a>>) -> Result<(), FileError> {
+        let version = version.into();
+        let VersionRef { key, timestamp, lsn, value } = version;
+        let value_bytes = value.map_or(0, <[u8]>::len);
+        assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
+        assert!(value_bytes <= VALUE_BYTES_MAX, "a value of {value_bytes} bytes");
+        let last = (&self.last_key[..], self.last_timestamp);
+        assert!(self.meta.entries == 0 || compare(last, (key, timestamp)).is_lt(), "versions come in their order");
+
+        let bytes = ENTRY_BYTES + key.len() + value_bytes;
+        if self.data.entries() > 0 && self.data.bytes() + bytes > self.config.block_bytes {
+            self.end_data_block();
+        }
+        if let Some(block) = self.unnamed.take() {
+            self.index.add(separator((&self.last_key, self.last_timestamp), key), block);
+            if self.index.is_full(self.config.block_bytes) {
+                self.end_index_block();
+            }
+        }
+        self.data.add(key, timestamp, lsn, value);
+        self.filter.add(filter::hash(&key[..(self.filter_prefix)(key).min(key.len())]));
+        if self.meta.entries == 0 {
+            self.meta.first_key = Bytes::copy_from_slice(key);
+        }
+        self.meta.count(version);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.last_timestamp = timestamp;
+        if self.gathered.len() >= WRITE_BYTES { self.write() } else { Ok(()) }
+    }
+
+    /// Bytes that the file will have, about, if it ends here: for the decision where one table ends and the next begins.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.offset() + self.data.bytes() as u64
+    }
+
+    /// Versions pushed so far.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.meta.entries
+    }
+
+    /// Writes what is left, forces the file, then its directory. From then on a manifest may name the table.
+    ///
+    /// # Errors
+    /// When a file operation fails. The table is lost then; after a force that failed the process must end.
+    pub fn finish<F: Files<File = H>>(mut self, files: &F) -> Result<TableMeta, FileError> {
+        if self.data.entries() > 0 {
+            self.end_data_block();
+        }
+        if let Some(block) = self.unnamed.take() {
+            self.index.add((&self.last_key, self.last_timestamp), block);
+        }
+        if !self.index.is_empty() {
+            self.end_index_block();
+        }
+        let filter = std::mem::replace(&mut self.filter, FilterBuilder::new(0)).finish();
+        let filter = self.append(Kind::Filter, &filter);
+        let mut top = std::mem::take(&mut self.top);
+        let top = self.append(Kind::Top, top.finish());
+        self.meta.last_key = Bytes::copy_from_slice(&self.last_key);
+        let mut footer = Footer { owner: self.owner, meta: self.meta.clone(), filter, top };
+        // The length of the file is a field of its own footer, of the same size whatever it says.
+        footer.meta.bytes = self.offset() + footer.encode().len() as u64;
+        self.gathered.extend_from_slice(&footer.encode());
+        self.write()?;
+        self.file.sync()?;
+        files.sync_dir(DIRECTORY)?;
+        Ok(footer.meta)
+    }
+
+    /// Where the next block will lie.
+    fn offset(&self) -> u64 {
+        self.gathered_at + self.gathered.len() as u64
+    }
+
+    fn append(&mut self, kind: Kind, content: &[u8]) -> Part {
+        let offset = self.offset();
+        let (handle, checksum) = self.framer.append(&mut self.gathered, offset, kind, content);
+        Part { handle, checksum }
+    }
+
+    fn end_data_block(&mut self) {
+        let offset = self.offset();
+        let (handle, sum) = self.framer.append(&mut self.gathered, offset, Kind::Data, self.data.finish());
+        self.data.clear();
+        self.meta.count_block(sum);
+        self.unnamed = Some(handle);
+    }
+
+    fn end_index_block(&mut self) {
+        let offset = self.offset();
+        let (handle, sum) = self.framer.append(&mut self.gathered, offset, Kind::Index, self.index.finish());
+        self.top.add(self.index.last(), handle);
+        self.index.clear();
+        self.meta.count_block(sum);
+    }
+
+    fn write(&mut self) -> Result<(), FileError> {
+        self.file.write_at(self.gathered_at, &self.gathered)?;
+        self.gathered_at += self.gathered.len() as u64;
+        self.gathered.clear();
+        Ok(())
+    }
+}
