@@ -58,14 +58,17 @@ impl OpenOptions {
     pub const DIRECT: Self = Self { direct: true };
 }
 
-/// A handle to an open file; its clones are handles to the same file.
-pub trait File: Clone {
+/// A file that can be read, as an object: who only reads need not know whose file it is.
+pub trait ReadAt: Send + Sync {
     /// Reads from `offset` on, and says how many bytes: fewer than asked for only at the end of the file.
     ///
     /// # Errors
     /// When the disk can't read there.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError>;
+}
 
+/// A handle to an open file; its clones are handles to the same file.
+pub trait File: ReadAt + Clone + 'static {
     /// Writes all of `bytes` at `offset`, making the file longer if they reach past its end.
     ///
     /// # Errors
@@ -165,7 +168,7 @@ pub(crate) fn open_if_exists<F: Files>(
 }
 
 /// Reads until `buffer` is full or the file ends.
-pub(crate) fn read_full<F: File>(file: &F, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+pub(crate) fn read_full<F: ReadAt + ?Sized>(file: &F, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
     let mut done = 0;
     while done < buffer.len() {
         match file.read_at(offset + done as u64, &mut buffer[done..])? {

@@ -11,6 +11,7 @@
 //! record is told from a torn one (guarantee 7); no force is tried twice (guarantee 25).
 
 mod aligned;
+pub mod cell;
 pub mod checkpoint;
 mod error;
 pub mod files;
@@ -22,6 +23,7 @@ mod open;
 mod sealed;
 pub mod sstable;
 mod store;
+pub mod tree;
 
 pub use aligned::AlignedBuffer;
 pub use error::{RecordTooLarge, StoreError};

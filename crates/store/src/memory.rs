@@ -4,15 +4,14 @@
 //! any part of the dirty sectors, and of the directory operations that were not forced the oldest few. Handles die with
 //! the process. Faults can be planted: failing forces, a crash at a given operation, flipped bits, a full disk.
 //!
-//! One thread only; clones are the same disk.
+//! Clones are the same disk. Threads may share it; each operation is one step.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::SplitMix64;
 
-use crate::files::{File, FileError, FileErrorKind, Files, OpenOptions};
+use crate::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 
 mod content;
 use content::Content;
@@ -36,25 +35,25 @@ pub struct Counters {
 /// A disk in memory.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk {
-    disk: Rc<RefCell<Disk>>,
+    disk: Arc<Mutex<Disk>>,
 }
 
 /// A handle to a file of a [`MemoryDisk`].
 #[derive(Clone, Debug)]
 pub struct MemoryFile {
-    disk: Rc<RefCell<Disk>>,
-    content: Rc<RefCell<Content>>,
-    path: Rc<str>,
+    disk: Arc<Mutex<Disk>>,
+    content: Arc<Mutex<Content>>,
+    path: Arc<str>,
     process: u64,
 }
 
-type Directory = BTreeMap<String, Rc<RefCell<Content>>>;
+type Directory = BTreeMap<String, Arc<Mutex<Content>>>;
 
 /// A change of a directory that isn't forced yet.
 #[derive(Clone, Debug)]
 enum Change {
     CreateDirectory { path: String },
-    Create { path: String, content: Rc<RefCell<Content>> },
+    Create { path: String, content: Arc<Mutex<Content>> },
     Rename { from: String, to: String },
     Remove { path: String },
 }
@@ -87,7 +86,7 @@ impl MemoryDisk {
     /// Power loss: of what was written and not forced, any sector may be kept or lost; of the directory operations not
     /// forced, the oldest few are kept. Handles die; planted crashes and failing forces end.
     pub fn crash(&self, random: &mut SplitMix64) {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         let kept = random.below(disk.unforced.len() as u64 + 1);
         for change in disk.take_unforced(|place, _| (place as u64) < kept) {
             disk.make_durable(change);
@@ -97,7 +96,7 @@ impl MemoryDisk {
         disk.seen = disk.durable.clone();
         disk.directories_seen = disk.directories_durable.clone();
         for content in disk.seen.values() {
-            content.borrow_mut().crash(random);
+            lock(content).crash(random);
         }
         disk.restart();
     }
@@ -105,13 +104,13 @@ impl MemoryDisk {
     /// The process dies, the machine doesn't: everything written is still there, forced or not. Handles die; planted
     /// crashes and failing forces end.
     pub fn kill(&self) {
-        self.disk.borrow_mut().restart();
+        lock(&self.disk).restart();
     }
 
     /// The next `count` forces of files fail: what they were to force is partly durable, partly gone, and a later force
     /// says nothing of it.
     pub fn fail_syncs(&self, count: u64, random: &mut SplitMix64) {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         disk.failing_syncs = count;
         disk.faults = Some(SplitMix64::new(random.draw()));
     }
@@ -119,49 +118,54 @@ impl MemoryDisk {
     /// The `count`-th following operation that changes something fails with [`FileErrorKind::Crashed`], as does every
     /// operation after it, until [`MemoryDisk::crash`] or [`MemoryDisk::kill`].
     pub fn crash_after_operations(&self, count: u64) {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         disk.crash_at = Some(disk.counters.operations + count);
     }
 
     /// The machine crashes after the next write to this file, before that is forced.
     pub fn crash_writing(&self, path: &str) {
-        self.disk.borrow_mut().crash_writing = Some(path.to_owned());
+        lock(&self.disk).crash_writing = Some(path.to_owned());
     }
 
     /// Whether a crash that was asked for has come.
     #[must_use]
     pub fn has_crashed(&self) -> bool {
-        self.disk.borrow().crashed()
+        lock(&self.disk).crashed()
     }
 
     /// Flips a bit of a file at rest; false if it has no such byte.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u8) -> bool {
-        let disk = self.disk.borrow();
-        disk.seen.get(path).is_some_and(|content| content.borrow_mut().flip_bit(offset, bit))
+        let disk = lock(&self.disk);
+        disk.seen.get(path).is_some_and(|content| lock(content).flip_bit(offset, bit))
     }
 
     /// Bytes that all files together may have; no limit with `None`.
     pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.disk.borrow_mut().capacity = bytes;
+        lock(&self.disk).capacity = bytes;
     }
 
     /// Bytes that all files together have.
     #[must_use]
     pub fn bytes_used(&self) -> u64 {
-        self.disk.borrow().used()
+        lock(&self.disk).used()
     }
 
     /// What the disk has done so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.disk.borrow().counters
+        lock(&self.disk).counters
     }
 
     /// The paths of all files, sorted.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
-        self.disk.borrow().seen.keys().cloned().collect()
+        lock(&self.disk).seen.keys().cloned().collect()
     }
+}
+
+/// Nothing that holds this lock panics half-way, so what a panicking test leaves behind is whole.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn failed(op: &'static str, path: &str, kind: FileErrorKind) -> FileError {
@@ -204,7 +208,7 @@ impl Disk {
     }
 
     fn used(&self) -> u64 {
-        self.seen.values().map(|content| content.borrow().len()).sum()
+        self.seen.values().map(|content| lock(content).len()).sum()
     }
 
     /// Takes out the changes that `pick` picks by place and directory, oldest first.
@@ -253,9 +257,8 @@ impl Change {
 }
 
 impl MemoryDisk {
-    fn handle(&self, path: &str, content: &Rc<RefCell<Content>>) -> MemoryFile {
-        let process = self.disk.borrow().process;
-        MemoryFile { disk: Rc::clone(&self.disk), content: Rc::clone(content), path: path.into(), process }
+    fn handle(&self, path: &str, content: &Arc<Mutex<Content>>, process: u64) -> MemoryFile {
+        MemoryFile { disk: Arc::clone(&self.disk), content: Arc::clone(content), path: path.into(), process }
     }
 }
 
@@ -263,14 +266,14 @@ impl Files for MemoryDisk {
     type File = MemoryFile;
 
     fn open(&self, path: &str, _options: OpenOptions) -> Result<MemoryFile, FileError> {
-        let disk = self.disk.borrow();
+        let disk = lock(&self.disk);
         disk.look("open", path)?;
         let content = disk.seen.get(path).ok_or_else(|| failed("open", path, FileErrorKind::NotFound))?;
-        Ok(self.handle(path, content))
+        Ok(self.handle(path, content, disk.process))
     }
 
     fn create(&self, path: &str, _options: OpenOptions) -> Result<MemoryFile, FileError> {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         disk.change("create", path)?;
         if disk.seen.contains_key(path) {
             return Err(failed("create", path, FileErrorKind::Exists));
@@ -278,15 +281,14 @@ impl Files for MemoryDisk {
         if !parent(path).is_empty() && !disk.directories_seen.contains(parent(path)) {
             return Err(failed("create", path, FileErrorKind::NotFound));
         }
-        let content = Rc::<RefCell<Content>>::default();
-        disk.seen.insert(path.into(), Rc::clone(&content));
-        disk.unforced.push(Change::Create { path: path.into(), content: Rc::clone(&content) });
-        drop(disk);
-        Ok(self.handle(path, &content))
+        let content = Arc::<Mutex<Content>>::default();
+        disk.seen.insert(path.into(), Arc::clone(&content));
+        disk.unforced.push(Change::Create { path: path.into(), content: Arc::clone(&content) });
+        Ok(self.handle(path, &content, disk.process))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<String>, FileError> {
-        let disk = self.disk.borrow();
+        let disk = lock(&self.disk);
         disk.look("list", directory)?;
         if !directory.is_empty() && !disk.directories_seen.contains(directory) {
             return Err(failed("list", directory, FileErrorKind::NotFound));
@@ -296,7 +298,7 @@ impl Files for MemoryDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         disk.change("rename", from)?;
         let content = disk.seen.remove(from).ok_or_else(|| failed("rename", from, FileErrorKind::NotFound))?;
         disk.seen.insert(to.into(), content);
@@ -305,7 +307,7 @@ impl Files for MemoryDisk {
     }
 
     fn remove(&self, path: &str) -> Result<(), FileError> {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         disk.change("remove", path)?;
         disk.seen.remove(path).ok_or_else(|| failed("remove", path, FileErrorKind::NotFound))?;
         disk.unforced.push(Change::Remove { path: path.into() });
@@ -313,7 +315,7 @@ impl Files for MemoryDisk {
     }
 
     fn create_dir(&self, path: &str) -> Result<(), FileError> {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         disk.change("create the directory", path)?;
         if disk.directories_seen.insert(path.into()) {
             disk.unforced.push(Change::CreateDirectory { path: path.into() });
@@ -322,7 +324,7 @@ impl Files for MemoryDisk {
     }
 
     fn sync_dir(&self, path: &str) -> Result<(), FileError> {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         disk.change("force the directory", path)?;
         disk.counters.directory_syncs += 1;
         for change in disk.take_unforced(|_, directory| directory == path) {
@@ -338,24 +340,26 @@ impl MemoryFile {
     }
 }
 
-impl File for MemoryFile {
+impl ReadAt for MemoryFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
-        let disk = self.disk.borrow();
+        let disk = lock(&self.disk);
         self.check("read", &disk)?;
         disk.look("read", &self.path)?;
-        Ok(self.content.borrow().read_at(offset, buffer))
+        Ok(lock(&self.content).read_at(offset, buffer))
     }
+}
 
+impl File for MemoryFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         self.check("write", &disk)?;
         disk.change("write", &self.path)?;
-        let grows_by = (offset + bytes.len() as u64).saturating_sub(self.content.borrow().len());
+        let grows_by = (offset + bytes.len() as u64).saturating_sub(lock(&self.content).len());
         if grows_by > 0 && disk.capacity.is_some_and(|capacity| disk.used() + grows_by > capacity) {
             return Err(failed("write", &self.path, FileErrorKind::NoSpace));
         }
         disk.counters.bytes_written += bytes.len() as u64;
-        self.content.borrow_mut().write_at(offset, bytes);
+        lock(&self.content).write_at(offset, bytes);
         if disk.crash_writing.as_deref() == Some(&*self.path) {
             disk.crash_at = Some(disk.counters.operations);
         }
@@ -363,28 +367,28 @@ impl File for MemoryFile {
     }
 
     fn sync(&self) -> Result<(), FileError> {
-        let mut disk = self.disk.borrow_mut();
+        let mut disk = lock(&self.disk);
         self.check("force", &disk)?;
         disk.change("force", &self.path)?;
         disk.counters.syncs += 1;
         let Disk { failing_syncs, faults: Some(random), .. } = &mut *disk else {
-            self.content.borrow_mut().sync();
+            lock(&self.content).sync();
             return Ok(());
         };
         if *failing_syncs == 0 {
-            self.content.borrow_mut().sync();
+            lock(&self.content).sync();
             return Ok(());
         }
         *failing_syncs -= 1;
-        self.content.borrow_mut().crash(random);
+        lock(&self.content).crash(random);
         Err(failed("force", &self.path, FileErrorKind::Other))
     }
 
     fn len(&self) -> Result<u64, FileError> {
-        let disk = self.disk.borrow();
+        let disk = lock(&self.disk);
         self.check("measure", &disk)?;
         disk.look("measure", &self.path)?;
-        Ok(self.content.borrow().len())
+        Ok(lock(&self.content).len())
     }
 }
 

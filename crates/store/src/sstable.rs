@@ -13,7 +13,7 @@
 //!   next (`index`). They are blocks as the others are.
 //! * The *filter* tells of most keys that are not in the table that they are not, from a prefix of the key that is the
 //!   row's, whatever the column and the timestamp (`filter`).
-//! * The *footer* says whose table it is and what is in it. It knows the least and the greatest LSN, so that a follower
+//! * The *footer* says where the table was written and what is in it. It knows the least and the greatest LSN, so that a follower
 //!   that lags behind the log is sent just the tables that hold what it misses (Spinnaker, section 6.1).
 //!
 //! An open table holds its filter and its top index in memory. The other blocks come through a [`BlockCache`] that all
@@ -22,8 +22,9 @@
 //! Invariants:
 //! * Versions are in order: by key ascending, then by timestamp descending, the newest first. No two have the same key
 //!   and timestamp.
-//! * Every byte of a file is under a checksum, and every checksum covers the owner, the table and the place in the file:
-//!   a stale, foreign or misdirected block is not believed. What was read and checked may be kept, what fails is
+//! * Every byte of a file is under a checksum, and every checksum covers the table's origin and the place in the file: a
+//!   stale, foreign or misdirected block is not believed. A manifest names a table with its checksum ([`TableRef`]), so
+//!   that a whole table in another's place is not believed either. A table has the same bytes on every disk it is sent to. What was read and checked may be kept, what fails is
 //!   [`TableError::Damaged`]; no damage panics, or asks for more memory than the limits and the file's length allow.
 //! * A file is forced, then its directory. Only then may a manifest name it. A file that no manifest names is nothing,
 //!   and goes at the next start ([`remove_unnamed`]).
@@ -32,6 +33,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
+use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Lsn, Timestamp};
 use bytes::Bytes;
 use thiserror::Error;
@@ -49,17 +51,18 @@ mod reader;
 mod varint;
 mod writer;
 
-pub use cache::BlockCache;
+pub use cache::{BlockCache, Blocks, Io};
 pub use cursor::TableCursor;
-pub use footer::TableMeta;
+pub use footer::{Origin, TableMeta};
+pub(crate) use filter::hash as filter_hash;
 pub use reader::Table;
 pub use writer::TableWriter;
 
 /// The directory of the tables.
 pub const DIRECTORY: &str = "tables";
 
-/// Bytes of a key, at most: a row's key and a column's name, escaped so that they sort.
-pub const KEY_BYTES_MAX: usize = 24 << 10;
+/// Bytes of a key, at most: those of the longest [`crate::cell`].
+pub const KEY_BYTES_MAX: usize = crate::cell::BYTES_MAX;
 
 /// Bytes of a value, at most: as many as one write may have.
 pub const VALUE_BYTES_MAX: usize = base::limits::WRITE_BYTES_MAX;
@@ -75,6 +78,19 @@ pub struct TableId {
     pub cohort: CohortId,
     /// Counts the tables of the cohort on this disk.
     pub number: u64,
+}
+
+/// A table as a manifest names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableRef {
+    /// Its number on this disk.
+    pub number: u64,
+    /// Where it stands in the tree.
+    pub level: u8,
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// Its checksum, as [`TableMeta`] has it.
+    pub checksum: u32,
 }
 
 /// What a key's value was from a timestamp on.
@@ -121,6 +137,15 @@ pub enum TableError {
     /// There is no such file.
     #[error("the table is missing")]
     Missing,
+    /// The tables that a manifest names can't be one tree: some overlap that must not.
+    #[error("the tables named are not a tree")]
+    Tree,
+    /// A key in it is none of a tablet's.
+    #[error(transparent)]
+    Key(#[from] crate::cell::NotACell),
+    /// A block would have to be read from the disk, which was not allowed.
+    #[error("a block is not in the cache")]
+    NotCached,
     /// It is of a format that this version doesn't know.
     #[error("the table is of format {0}")]
     OtherFormat(u32),
@@ -154,9 +179,49 @@ impl TableId {
     }
 }
 
+impl TableRef {
+    /// Bytes of an encoded one.
+    pub const BYTES: usize = 21;
+
+    /// The name of a table that stands in `level` under that number.
+    #[must_use]
+    pub fn new(number: u64, level: u8, meta: &TableMeta) -> Self {
+        Self { number, level, bytes: meta.bytes, checksum: meta.checksum }
+    }
+
+    /// Writes it.
+    pub fn encode(&self, out: &mut Writer) {
+        out.u64(self.number);
+        out.u8(self.level);
+        out.u64(self.bytes);
+        out.u32(self.checksum);
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When the input ends first.
+    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { number: input.u64()?, level: input.u8()?, bytes: input.u64()?, checksum: input.u32()? })
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self { block_bytes: 4 << 10, filter_bits_per_key: 10 }
+    }
+}
+
+impl VersionRef<'_> {
+    /// Bytes of its key and its value.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.key.len() + self.value.map_or(0, <[u8]>::len)) as u64
+    }
+
+    /// The version with a key of its own, and its value as who holds it shares it.
+    #[must_use]
+    pub fn to_version(&self, value: Option<Bytes>) -> Version {
+        Version { key: Bytes::copy_from_slice(self.key), timestamp: self.timestamp, lsn: self.lsn, value }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
-use store::files::{File, FileError, FileErrorKind, Files, OpenOptions};
+use store::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 
 /// Files are their owner's alone: they hold everybody's data.
 const FILE_MODE: u32 = 0o600;
@@ -120,7 +120,7 @@ impl Files for OsFiles {
     }
 }
 
-impl File for OsFile {
+impl ReadAt for OsFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         let mut done = 0;
         while done < buffer.len() {
@@ -135,7 +135,9 @@ impl File for OsFile {
         }
         Ok(done)
     }
+}
 
+impl File for OsFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         self.file.write_all_at(bytes, offset).map_err(|error| failed("write", &self.path, &error))
     }

@@ -6,6 +6,7 @@
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use base::CohortId;
+use base::canary::{Bug, planted};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
@@ -22,6 +23,26 @@ const BLOCK_BYTES_EXPECTED: u64 = 4 << 10;
 /// Parts of the cache, each with a lock and a share of the bytes of its own: enough that a few threads rarely meet, few
 /// enough that a large value still fits in one.
 const SHARDS: usize = 8;
+
+/// What a read may do to come by a block that is not in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Io {
+    /// Read it from the file, and keep it.
+    Allowed,
+    /// Nothing: the read ends with [`super::TableError::NotCached`], and no file was touched. For who must not wait.
+    CacheOnly,
+    /// Read it from the file, and leave the cache to others: for who reads everything once.
+    PassBy,
+}
+
+/// By which way blocks are come by.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a> {
+    /// Where they are looked for first.
+    pub cache: &'a BlockCache,
+    /// What may be done if they are not there.
+    pub io: Io,
+}
 
 /// Blocks of all tables of a node, the most wanted of them, up to so many bytes. Threads may share it.
 ///
@@ -52,11 +73,11 @@ impl BlockCache {
     }
 
     pub(super) fn block(&self, table: TableId, offset: u64) -> Option<Block> {
-        self.blocks.get(&Key { table, offset })
+        self.blocks.get(&Key::new(table, offset))
     }
 
     pub(super) fn insert(&self, table: TableId, offset: u64, block: Block) {
-        self.blocks.insert(Key { table, offset }, block);
+        self.blocks.insert(Key::new(table, offset), block);
     }
 }
 
@@ -64,6 +85,15 @@ impl BlockCache {
 struct Key {
     table: TableId,
     offset: u64,
+}
+
+impl Key {
+    fn new(table: TableId, offset: u64) -> Self {
+        if planted(Bug::StaleBlockCached) {
+            return Self { table: TableId { number: 0, ..table }, offset };
+        }
+        Self { table, offset }
+    }
 }
 
 impl Hash for Key {

@@ -22,7 +22,7 @@ const PROBES_MAX: usize = 24;
 const STEP: u32 = 0x9e37_79b9;
 
 /// The hash of what counts of a key.
-pub(super) fn hash(prefix: &[u8]) -> u64 {
+pub(crate) fn hash(prefix: &[u8]) -> u64 {
     xxh3_64(prefix)
 }
 

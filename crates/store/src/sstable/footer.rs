@@ -1,5 +1,8 @@
 //! What a table says of itself, at its end: whose it is, what it holds, and where its filter and its top index lie.
 //!
+//! A table is known by its *origin*: the disk that wrote it, and its name there. It keeps that wherever it is sent, byte
+//! for byte; what it is called on this disk is its file's name, and in no part of the file.
+//!
 //! The footer is its content, then bytes of the content (four), the format (four), a checksum (four) over all of that,
 //! and a magic (eight), which end the file. Where the length, the format and the checksum stand is the same in every
 //! format, so that a format we don't know is told from damage.
@@ -22,16 +25,28 @@ const TRAILER_BYTES: usize = 20;
 /// Bytes of a footer, at most: two keys, and numbers.
 pub(super) const FOOTER_BYTES_MAX: usize = 2 * KEY_BYTES_MAX + 512;
 
-/// What a table holds, as a manifest keeps it.
+/// Where a table was written. Every checksum in it begins from this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The disk that wrote it.
+    pub owner: Owner,
+    /// Its name there.
+    pub id: TableId,
+}
+
+/// What a table says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableMeta {
-    /// Its name.
-    pub id: TableId,
+    /// Where it was written.
+    pub origin: Origin,
     /// Versions, tombstones among them.
     pub entries: u64,
     /// Tombstones.
     pub tombstones: u64,
-    /// The least and the greatest LSN (Spinnaker, section 6.1); zero if there are no versions.
+    /// Of which delete a whole row. Who looks for those need not look into a table that has none.
+    pub row_tombstones: u64,
+    /// The least and the greatest LSN, of versions that a compaction left out too (Spinnaker, section 6.1); zero if there
+    /// are no versions.
     pub lsns: (Lsn, Lsn),
     /// The least and the greatest timestamp; zero if there are no versions.
     pub timestamps: (Timestamp, Timestamp),
@@ -41,18 +56,32 @@ pub struct TableMeta {
     pub last_key: Bytes,
     /// Bytes of the file.
     pub bytes: u64,
-    /// A checksum over the checksums of all data and index blocks, in their order: two tables of the same name that
-    /// differ in it are not the same.
+    /// The footer's checksum, and so one over the checksums of all blocks and all that is said here: two tables that
+    /// differ in anything differ in it.
     pub checksum: u32,
+}
+
+impl Origin {
+    pub(super) fn encode(&self, out: &mut Writer) {
+        self.owner.encode(out);
+        out.u32(self.id.cohort.0);
+        out.u64(self.id.number);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let owner = Owner::decode(input)?;
+        Ok(Self { owner, id: TableId { cohort: CohortId(input.u32()?), number: input.u64()? } })
+    }
 }
 
 impl TableMeta {
     /// What is known of a table before its first version.
-    pub(super) fn new(id: TableId) -> Self {
+    pub(super) fn new(origin: Origin) -> Self {
         Self {
-            id,
+            origin,
             entries: 0,
             tombstones: 0,
+            row_tombstones: 0,
             lsns: (Lsn::ZERO, Lsn::ZERO),
             timestamps: (Timestamp(0), Timestamp(0)),
             first_key: Bytes::new(),
@@ -62,21 +91,18 @@ impl TableMeta {
         }
     }
 
-    /// Counts a version, but does not keep its key.
-    pub(super) fn count(&mut self, version: VersionRef<'_>) {
+    /// Counts a version of which so many bytes count for the filter, but does not keep its key.
+    pub(super) fn count(&mut self, version: VersionRef<'_>, prefix_bytes: usize) {
         if self.entries == 0 {
             self.lsns = (version.lsn, version.lsn);
             self.timestamps = (version.timestamp, version.timestamp);
         }
         self.entries += 1;
         self.tombstones += u64::from(version.value.is_none());
+        // A key that is nothing but its row names no column.
+        self.row_tombstones += u64::from(version.value.is_none() && prefix_bytes == version.key.len());
         self.lsns = (self.lsns.0.min(version.lsn), self.lsns.1.max(version.lsn));
         self.timestamps = (self.timestamps.0.min(version.timestamp), self.timestamps.1.max(version.timestamp));
-    }
-
-    /// Counts a block by its checksum.
-    pub(super) fn count_block(&mut self, sum: u32) {
-        self.checksum = checksum_append(self.checksum, &sum.to_le_bytes());
     }
 
     /// Whether a key lies between the first and the last.
@@ -84,12 +110,12 @@ impl TableMeta {
         self.entries > 0 && *self.first_key <= *key && *key <= *self.last_key
     }
 
-    /// Writes it, for a footer or a manifest.
-    pub fn encode(&self, out: &mut Writer) {
-        out.u32(self.id.cohort.0);
-        out.u64(self.id.number);
+    /// Writes all but the checksum, which is not known yet.
+    fn encode(&self, out: &mut Writer) {
+        self.origin.encode(out);
         out.u64(self.entries);
         out.u64(self.tombstones);
+        out.u64(self.row_tombstones);
         out.lsn(self.lsns.0);
         out.lsn(self.lsns.1);
         out.i64(self.timestamps.0.0);
@@ -97,24 +123,21 @@ impl TableMeta {
         out.bytes(&self.first_key);
         out.bytes(&self.last_key);
         out.u64(self.bytes);
-        out.u32(self.checksum);
     }
 
     /// Reads it. The keys are copied: they outlive what they are read from.
-    ///
-    /// # Errors
-    /// When the input is not what [`Self::encode`] wrote.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+    fn decode(input: &mut Reader, checksum: u32) -> Result<Self, DecodeError> {
         Ok(Self {
-            id: TableId { cohort: CohortId(input.u32()?), number: input.u64()? },
+            origin: Origin::decode(input)?,
             entries: input.u64()?,
             tombstones: input.u64()?,
+            row_tombstones: input.u64()?,
             lsns: (input.lsn()?, input.lsn()?),
             timestamps: (Timestamp(input.i64()?), Timestamp(input.i64()?)),
             first_key: Bytes::copy_from_slice(&input.bytes()?),
             last_key: Bytes::copy_from_slice(&input.bytes()?),
             bytes: input.u64()?,
-            checksum: input.u32()?,
+            checksum,
         })
     }
 }
@@ -138,28 +161,40 @@ impl Part {
     }
 }
 
+/// A checksum over the checksums of all data and index blocks, in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct BlocksChecksum(u32);
+
+impl BlocksChecksum {
+    /// Counts a block.
+    pub(super) fn add(&mut self, sum: u32) {
+        self.0 = checksum_append(self.0, &sum.to_le_bytes());
+    }
+}
+
 /// The end of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
-    pub(super) owner: Owner,
     pub(super) meta: TableMeta,
+    pub(super) blocks: BlocksChecksum,
     pub(super) filter: Part,
     pub(super) top: Part,
 }
 
 impl Footer {
-    /// The bytes that end the file.
-    pub(super) fn encode(&self) -> Bytes {
+    /// The bytes that end the file, and their checksum.
+    pub(super) fn encode(&self) -> (Bytes, u32) {
         let mut out = Writer::new();
-        self.owner.encode(&mut out);
         self.meta.encode(&mut out);
+        out.u32(self.blocks.0);
         self.filter.encode(&mut out);
         self.top.encode(&mut out);
         out.u32(u32::try_from(out.len()).expect("two keys are far below 4 GiB"));
         out.u32(FORMAT);
-        out.u32(checksum(out.as_slice()));
+        let sum = checksum(out.as_slice());
+        out.u32(sum);
         out.raw(&MAGIC);
-        out.finish()
+        (out.finish(), sum)
     }
 
     /// Bytes of the footer that a file with this end has.
@@ -175,21 +210,22 @@ impl Footer {
         let sum_at = footer.len().checked_sub(12).ok_or(Broken::Damaged)?;
         let word = |at: usize| footer.get(at..)?.first_chunk().copied().map(u32::from_le_bytes);
         let format = sum_at.checked_sub(4).and_then(word).ok_or(Broken::Damaged)?;
-        if !footer.ends_with(&MAGIC) || word(sum_at) != Some(checksum(&footer[..sum_at])) {
+        let sum = checksum(&footer[..sum_at]);
+        if !footer.ends_with(&MAGIC) || word(sum_at) != Some(sum) {
             return Err(Broken::Damaged);
         }
         if format != FORMAT {
             return Err(Broken::OtherFormat(format));
         }
         let content_end = footer.len().checked_sub(TRAILER_BYTES).ok_or(Broken::Damaged)?;
-        Self::decode_content(footer.slice(..content_end)).map_err(|_| Broken::Damaged)
+        Self::decode_content(footer.slice(..content_end), sum).map_err(|_| Broken::Damaged)
     }
 
-    fn decode_content(content: Bytes) -> Result<Self, DecodeError> {
+    fn decode_content(content: Bytes, checksum: u32) -> Result<Self, DecodeError> {
         let mut input = Reader::new(content);
         let footer = Self {
-            owner: Owner::decode(&mut input)?,
-            meta: TableMeta::decode(&mut input)?,
+            meta: TableMeta::decode(&mut input, checksum)?,
+            blocks: BlocksChecksum(input.u32()?),
             filter: Part::decode(&mut input)?,
             top: Part::decode(&mut input)?,
         };

@@ -1,17 +1,18 @@
 //! How a block lies in a file: its kind and whether it is compressed (one byte), bytes of its content (four), a checksum
 //! (four), then the content, as it is or compressed with LZ4.
 //!
-//! The checksum covers the place too: whose table it is, and where in the file. How long the block is in the file is
+//! The checksum covers the place too: which table it is, by its origin, and where in the file. How long the block is in the file is
 //! said by whoever names it, in a [`Handle`].
+
+use std::sync::Arc;
 
 use base::checksum_append;
 use base::codec::Writer;
 use bytes::Bytes;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
-use super::{KEY_BYTES_MAX, TableError, TableId, VALUE_BYTES_MAX};
-use crate::files::{File, read_full};
-use crate::identity::Owner;
+use super::{KEY_BYTES_MAX, Origin, TableError, VALUE_BYTES_MAX};
+use crate::files::{ReadAt, read_full};
 
 /// Bytes before a block's content.
 const HEADER_BYTES: usize = 9;
@@ -57,11 +58,9 @@ impl Handle {
 pub(super) struct Seed(u32);
 
 impl Seed {
-    pub(super) fn new(owner: &Owner, id: TableId) -> Self {
+    pub(super) fn new(origin: &Origin) -> Self {
         let mut place = Writer::new();
-        owner.encode(&mut place);
-        place.u32(id.cohort.0);
-        place.u64(id.number);
+        origin.encode(&mut place);
         Self(base::checksum(place.as_slice()))
     }
 
@@ -115,15 +114,15 @@ impl Framer {
 }
 
 /// A file that blocks are read from.
-pub(super) struct Source<H> {
-    pub(super) file: H,
+pub(super) struct Source {
+    pub(super) file: Arc<dyn ReadAt>,
     pub(super) path: String,
     pub(super) seed: Seed,
     /// No block reaches beyond. It isn't beyond the file's end, and bounds what a block may ask of memory.
     pub(super) end: u64,
 }
 
-impl<H: File> Source<H> {
+impl Source {
     pub(super) fn damaged(&self, offset: u64) -> TableError {
         TableError::Damaged { path: self.path.clone(), offset }
     }
@@ -136,7 +135,7 @@ impl<H: File> Source<H> {
             return Err(damaged());
         }
         let mut frame = vec![0; length];
-        if read_full(&self.file, handle.offset, &mut frame)? < length {
+        if read_full(&*self.file, handle.offset, &mut frame)? < length {
             return Err(damaged());
         }
         self.open(handle.offset, kind, &frame.into()).ok_or_else(damaged)
@@ -172,18 +171,20 @@ mod tests {
     use base::{CohortId, SplitMix64};
 
     use super::*;
-    use crate::files::{Files, OpenOptions};
-    use crate::memory::{MemoryDisk, MemoryFile};
+    use crate::files::{File, Files, OpenOptions};
+    use crate::memory::MemoryDisk;
+    use crate::sstable::TableId;
     use crate::testing::identity;
 
     fn seed() -> Seed {
-        Seed::new(&identity().owner(), TableId { cohort: CohortId(1), number: 1 })
+        let id = TableId { cohort: CohortId(1), number: 1 };
+        Seed::new(&Origin { owner: identity().owner(), id })
     }
 
     fn read(disk: &MemoryDisk, frame: &[u8], kind: Kind) -> Option<Bytes> {
-        let file: MemoryFile = disk.open("file", OpenOptions::BUFFERED).unwrap();
+        let file = disk.open("file", OpenOptions::BUFFERED).unwrap();
         file.write_at(0, frame).unwrap();
-        let source = Source { file, path: "file".into(), seed: seed(), end: frame.len() as u64 };
+        let source = Source { file: Arc::new(file), path: "file".into(), seed: seed(), end: frame.len() as u64 };
         let handle = Handle { offset: 0, length: frame.len() as u32 };
         source.read(handle, kind).ok().map(|(content, _)| content)
     }

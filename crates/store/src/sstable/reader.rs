@@ -1,15 +1,16 @@
 //! An open table.
 
-use base::Timestamp;
+use std::sync::Arc;
+
+use base::{CohortId, Timestamp};
 use bytes::Bytes;
 
 use super::block::Block;
 use super::filter::{self, Filter};
-use super::footer::{FOOTER_BYTES_MAX, Footer, Part, TableMeta};
+use super::footer::{BlocksChecksum, FOOTER_BYTES_MAX, Footer, Part, TableMeta};
 use super::frame::{Handle, Kind, Seed, Source};
-use super::{BlockCache, FilterPrefix, TableCursor, TableError, TableId, Version};
+use super::{Blocks, FilterPrefix, Io, TableCursor, TableError, TableId, TableRef, Version};
 use crate::files::{File, Files, OpenOptions, open_if_exists, read_full};
-use crate::identity::Owner;
 use crate::sealed::Broken;
 
 mod verify;
@@ -17,37 +18,42 @@ mod verify;
 /// Bytes at the end of a file that are read at once: more than all but the longest keys make of a footer.
 const END_BYTES: u64 = 1 << 10;
 
-/// A table that can be read, with its filter and its top index in memory.
-pub struct Table<H> {
-    pub(super) source: Source<H>,
+/// A table that can be read, with its filter and its top index in memory. Threads may share it.
+pub struct Table {
+    id: TableId,
+    pub(super) source: Source,
     pub(super) top: Block,
     meta: TableMeta,
+    blocks: BlocksChecksum,
     filter: Filter,
     filter_prefix: FilterPrefix,
 }
 
-impl<H: File> Table<H> {
-    /// Opens a table, which was written with the same `filter_prefix`. Of its blocks, only the filter and the top index
-    /// are looked at. Whether it is the one that a manifest means is for the caller to say, by [`Self::meta`].
+impl Table {
+    /// Opens the table that `named` means, which was written with the same `filter_prefix`. Of its blocks, only the
+    /// filter and the top index are looked at. A table that is whole but another's is not believed.
     ///
     /// # Errors
-    /// When there is no such file, or its end, its filter or its top index can't be believed.
-    pub fn open<F: Files<File = H>>(
+    /// When there is no such file, it is not the table that is meant, or its end, its filter or its top index can't be
+    /// believed.
+    pub fn open<F: Files>(
         files: &F,
-        owner: &Owner,
-        id: TableId,
+        cohort: CohortId,
+        named: &TableRef,
         filter_prefix: FilterPrefix,
     ) -> Result<Self, TableError> {
+        let id = TableId { cohort, number: named.number };
         let path = id.path();
         let file = open_if_exists(files, &path, OpenOptions::BUFFERED)?.ok_or(TableError::Missing)?;
         let end = file.len()?;
-        let source = Source { file, path, seed: Seed::new(owner, id), end };
-        let (footer, footer_at) = read_footer(&source)?;
-        if footer.owner != *owner || footer.meta.id != id || footer.meta.bytes != source.end {
+        let (footer, footer_at) = read_footer(&file, &path, end)?;
+        let Footer { meta, blocks, filter: filter_part, top: top_part } = footer;
+        let source = Source { file: Arc::new(file), path, seed: Seed::new(&meta.origin), end };
+        let is_meant = (meta.bytes, meta.checksum) == (named.bytes, named.checksum);
+        if !is_meant || meta.origin.id.cohort != cohort || meta.bytes != end {
             return Err(source.damaged(footer_at));
         }
         // What the footer names lies before it, without a gap: there is no byte that nothing checks.
-        let Footer { meta, filter: filter_part, top: top_part, .. } = footer;
         if filter_part.handle.end() != Some(top_part.handle.offset) || top_part.handle.end() != Some(footer_at) {
             return Err(source.damaged(footer_at));
         }
@@ -56,10 +62,16 @@ impl<H: File> Table<H> {
         let top = read_part(&source, top_part, Kind::Top)?;
         let top = Block::parse(top).map_err(|_| source.damaged(top_part.handle.offset))?;
         let source = Source { end: filter_part.handle.offset, ..source };
-        Ok(Self { source, top, meta, filter, filter_prefix })
+        Ok(Self { id, source, top, meta, blocks, filter, filter_prefix })
     }
 
-    /// What it holds.
+    /// Its name on this disk.
+    #[must_use]
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// What it says of itself.
     #[must_use]
     pub fn meta(&self) -> &TableMeta {
         &self.meta
@@ -83,29 +95,36 @@ impl<H: File> Table<H> {
     ///
     /// # Errors
     /// When a block can't be read or believed.
-    pub fn newest(&self, key: &[u8], at: Timestamp, cache: &BlockCache) -> Result<Option<Version>, TableError> {
-        if !self.meta.spans(key) || !self.may_hold(&key[..(self.filter_prefix)(key).min(key.len())]) {
-            return Ok(None);
-        }
-        let mut cursor = self.cursor(cache);
-        cursor.seek(key, at)?;
-        let is_found = cursor.current().is_some_and(|version| version.key == key);
+    pub fn newest(&self, key: &[u8], at: Timestamp, blocks: Blocks<'_>) -> Result<Option<Version>, TableError> {
+        let mut cursor = self.cursor(blocks);
+        let prefix = &key[..(self.filter_prefix)(key).min(key.len())];
+        let is_found = cursor.seek_newest(key, filter::hash(prefix), at)?;
         Ok(if is_found { cursor.version() } else { None })
+    }
+
+    /// False if there is no version of exactly this key, whose filter prefix has that hash.
+    pub(super) fn may_hold_key(&self, key: &[u8], hash: u64) -> bool {
+        self.meta.spans(key) && self.filter.may_hold(hash)
     }
 
     /// A place among its versions; nowhere at first.
     #[must_use]
-    pub fn cursor<'a>(&'a self, cache: &'a BlockCache) -> TableCursor<'a, H> {
-        TableCursor::new(self, cache)
+    pub fn cursor<'a>(&'a self, blocks: Blocks<'a>) -> TableCursor<'a> {
+        TableCursor::new(self, blocks)
     }
 
     /// A block, from the cache or the file.
-    pub(super) fn block(&self, handle: Handle, kind: Kind, cache: &BlockCache) -> Result<Block, TableError> {
-        if let Some(block) = cache.block(self.meta.id, handle.offset) {
+    pub(super) fn block(&self, handle: Handle, kind: Kind, blocks: Blocks<'_>) -> Result<Block, TableError> {
+        if let Some(block) = blocks.cache.block(self.id, handle.offset) {
             return Ok(block);
         }
+        if blocks.io == Io::CacheOnly {
+            return Err(TableError::NotCached);
+        }
         let (block, _) = self.read_block(handle, kind)?;
-        cache.insert(self.meta.id, handle.offset, block.clone());
+        if blocks.io == Io::Allowed {
+            blocks.cache.insert(self.id, handle.offset, block.clone());
+        }
         Ok(block)
     }
 
@@ -118,30 +137,29 @@ impl<H: File> Table<H> {
 }
 
 /// The end of the file, and where it begins.
-fn read_footer<H: File>(source: &Source<H>) -> Result<(Footer, u64), TableError> {
-    let mut end = read_end(source, END_BYTES)?;
-    let damaged = |bytes: u64| source.damaged(source.end.saturating_sub(bytes));
+fn read_footer<H: File>(file: &H, path: &str, length: u64) -> Result<(Footer, u64), TableError> {
+    let damaged =
+        |bytes: u64| TableError::Damaged { path: path.to_owned(), offset: length.saturating_sub(bytes) };
+    let read_end = |bytes: u64| {
+        let bytes = bytes.min(length);
+        let mut end = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        let read = read_full(file, length - bytes, &mut end)?;
+        if read < end.len() { Err(damaged(bytes)) } else { Ok(Bytes::from(end)) }
+    };
+    let mut end = read_end(END_BYTES)?;
     let bytes = Footer::bytes(&end).ok_or_else(|| damaged(END_BYTES))?;
     if bytes > end.len() {
-        end = read_end(source, FOOTER_BYTES_MAX as u64)?;
+        end = read_end(FOOTER_BYTES_MAX as u64)?;
     }
     let start = end.len().checked_sub(bytes).ok_or_else(|| damaged(end.len() as u64))?;
     match Footer::decode(&end.slice(start..)) {
-        Ok(footer) => Ok((footer, source.end - bytes as u64)),
+        Ok(footer) => Ok((footer, length - bytes as u64)),
         Err(Broken::OtherFormat(format)) => Err(TableError::OtherFormat(format)),
         Err(Broken::Damaged) => Err(damaged(bytes as u64)),
     }
 }
 
-/// So many bytes at the end of the file; all of a shorter one.
-fn read_end<H: File>(source: &Source<H>, bytes: u64) -> Result<Bytes, TableError> {
-    let bytes = bytes.min(source.end);
-    let mut end = vec![0; usize::try_from(bytes).unwrap_or(0)];
-    let read = read_full(&source.file, source.end - bytes, &mut end)?;
-    if read < end.len() { Err(source.damaged(source.end - bytes)) } else { Ok(end.into()) }
-}
-
-fn read_part<H: File>(source: &Source<H>, part: Part, kind: Kind) -> Result<Bytes, TableError> {
+fn read_part(source: &Source, part: Part, kind: Kind) -> Result<Bytes, TableError> {
     let (content, sum) = source.read(part.handle, kind)?;
     if sum == part.checksum { Ok(content) } else { Err(source.damaged(part.handle.offset)) }
 }

@@ -8,7 +8,7 @@ use base::SplitMix64;
 use super::*;
 use crate::files::{File, OpenOptions, read_whole, replace};
 use crate::identity::Owner;
-use crate::memory::{MemoryDisk, MemoryFile};
+use crate::memory::MemoryDisk;
 use crate::testing::{crash_everywhere, identity};
 
 mod damage;
@@ -54,15 +54,20 @@ fn write(disk: &MemoryDisk, id: TableId, config: Config, model: &Model) -> Resul
     writer.finish(disk)
 }
 
-fn open(disk: &MemoryDisk, id: TableId) -> Result<Table<MemoryFile>, TableError> {
-    Table::open(disk, &owner(), id, row)
+fn open(disk: &MemoryDisk, meta: &TableMeta) -> Result<Table, TableError> {
+    let TableId { cohort, number } = meta.origin.id;
+    Table::open(disk, cohort, &TableRef::new(number, 0, meta), row)
+}
+
+fn through(cache: &BlockCache) -> Blocks<'_> {
+    Blocks { cache, io: Io::Allowed }
 }
 
 /// A table on a disk of its own.
-fn table(config: Config, model: &Model) -> (MemoryDisk, Table<MemoryFile>) {
+fn table(config: Config, model: &Model) -> (MemoryDisk, Table) {
     let disk = disk();
     let meta = write(&disk, ID, config, model).unwrap();
-    let table = open(&disk, ID).unwrap();
+    let table = open(&disk, &meta).unwrap();
     assert_eq!(*table.meta(), meta);
     table.verify().unwrap();
     (disk, table)
@@ -107,13 +112,13 @@ fn random_model(random: &mut SplitMix64, entries: u64) -> Model {
 }
 
 /// Compares the table with the model from a key and a timestamp on: the newest version, and some steps either way.
-fn compare_at(table: &Table<MemoryFile>, cache: &BlockCache, model: &[Version], key: &[u8], at: Timestamp) {
+fn compare_at(table: &Table, cache: &BlockCache, model: &[Version], key: &[u8], at: Timestamp) {
     let place = model.partition_point(|version| compare((&version.key, version.timestamp), (key, at)).is_lt());
     let newest = model.get(place).filter(|version| version.key == key);
-    assert_eq!(table.newest(key, at, cache).unwrap().as_ref(), newest);
+    assert_eq!(table.newest(key, at, through(cache)).unwrap().as_ref(), newest);
     assert!(newest.is_none() || table.may_hold(&key[..row(key)]));
     for forward in [true, false] {
-        let mut cursor = table.cursor(cache);
+        let mut cursor = table.cursor(through(cache));
         cursor.seek(key, at).unwrap();
         let mut place = Some(place).filter(|place| *place < model.len());
         for _ in 0..40 {
@@ -129,8 +134,8 @@ fn compare_at(table: &Table<MemoryFile>, cache: &BlockCache, model: &[Version], 
     }
 }
 
-fn compare_all(table: &Table<MemoryFile>, cache: &BlockCache, model: &[Version]) {
-    let mut cursor = table.cursor(cache);
+fn compare_all(table: &Table, cache: &BlockCache, model: &[Version]) {
+    let mut cursor = table.cursor(through(cache));
     cursor.seek_to_first().unwrap();
     for version in model {
         assert_eq!(cursor.current(), Some(version.into()));
@@ -158,6 +163,8 @@ fn check_meta(meta: &TableMeta, model: &[Version]) {
     assert_eq!(meta.timestamps.1, timestamps().max().unwrap_or_default());
     assert_eq!(meta.entries, model.len() as u64);
     assert_eq!(meta.tombstones, model.iter().filter(|version| version.value.is_none()).count() as u64);
+    let is_of_row = |version: &&Version| version.value.is_none() && row(&version.key) == version.key.len();
+    assert_eq!(meta.row_tombstones, model.iter().filter(is_of_row).count() as u64);
     assert_eq!(meta.first_key, model.first().map(|version| version.key.clone()).unwrap_or_default());
     assert_eq!(meta.last_key, model.last().map(|version| version.key.clone()).unwrap_or_default());
 }
@@ -191,7 +198,7 @@ fn a_table_is_what_a_sorted_map_is_whatever_the_cache_holds() {
 fn a_table_without_versions_is_a_table() {
     let (_disk, table) = table(Config::default(), &Model::new());
     let cache = BlockCache::new(1000);
-    assert_eq!(table.newest(b"", Timestamp(0), &cache), Ok(None));
+    assert_eq!(table.newest(b"", Timestamp(0), through(&cache)), Ok(None));
     assert!(!table.may_hold(b"row"));
     compare_all(&table, &cache, &[]);
     check_meta(table.meta(), &[]);
@@ -225,7 +232,7 @@ fn the_largest_keys_and_values_fit_and_share_bytes() {
     let cache = BlockCache::new(1 << 30);
     compare_all(&table, &cache, &versions(&model));
     let [first, second] =
-        [(); 2].map(|()| table.newest(&key(0), Timestamp(1), &cache).unwrap().unwrap().value.unwrap());
+        [(); 2].map(|()| table.newest(&key(0), Timestamp(1), through(&cache)).unwrap().unwrap().value.unwrap());
     assert_eq!(first.as_ptr(), second.as_ptr(), "both are parts of one block");
     assert!(table.memory_bytes() < 6 * KEY_BYTES_MAX, "{}", table.memory_bytes());
 }
@@ -264,6 +271,7 @@ fn a_crash_leaves_a_table_whole_or_unnamed_and_what_is_unnamed_goes() {
     for key in [b"large", b"older"] {
         model.insert((key.to_vec(), Reverse(Timestamp(1))), (Lsn::new(1, 1), Some(noise.clone())));
     }
+    let meta = write(&disk(), ID, SMALL, &model).unwrap();
     crash_everywhere(
         disk,
         |disk| {
@@ -275,12 +283,12 @@ fn a_crash_leaves_a_table_whole_or_unnamed_and_what_is_unnamed_goes() {
             let named = if is_named { BTreeSet::from([ID]) } else { BTreeSet::new() };
             remove_unnamed(disk, &named).unwrap();
             if is_named {
-                let table = open(disk, ID).unwrap();
+                let table = open(disk, &meta).unwrap();
                 table.verify().unwrap();
                 compare_all(&table, &BlockCache::new(10_000), &versions(&model));
             } else {
                 assert_eq!(disk.list(DIRECTORY).unwrap(), [""; 0]);
-                assert_eq!(open(disk, ID).err(), Some(TableError::Missing));
+                assert_eq!(open(disk, &meta).err(), Some(TableError::Missing));
                 write(disk, ID, SMALL, &model).unwrap();
             }
         },
@@ -313,6 +321,57 @@ fn versions_out_of_order_are_a_bug() {
     for timestamp in [5, 6] {
         writer.push(VersionRef { key: b"", timestamp: Timestamp(timestamp), lsn: Lsn::ZERO, value: None }).unwrap();
     }
+}
+
+#[test]
+fn a_read_from_the_cache_alone_touches_no_file() {
+    let model = random_model(&mut SplitMix64::new(1), 300);
+    let (disk, table) = table(SMALL, &model);
+    let cache = BlockCache::new(1 << 30);
+    let alone = Blocks { cache: &cache, io: Io::CacheOnly };
+    let model = versions(&model);
+    let read = |version: &Version, blocks| table.newest(&version.key, version.timestamp, blocks);
+    assert_eq!(read(&model[9], alone), Err(TableError::NotCached));
+    assert_eq!(read(&model[9], Blocks { io: Io::PassBy, ..alone }).as_ref(), Ok(&Some(model[9].clone())));
+    assert_eq!(read(&model[9], alone), Err(TableError::NotCached), "what passed by was not kept");
+    read(&model[9], through(&cache)).unwrap();
+    disk.kill();
+    assert_eq!(read(&model[9], alone), Ok(Some(model[9].clone())));
+}
+
+#[test]
+fn a_table_is_the_same_under_another_name_and_only_the_one_that_is_named() {
+    let (disk, model) = (disk(), random_model(&mut SplitMix64::new(1), 100));
+    let meta = write(&disk, ID, SMALL, &model).unwrap();
+    let whole = read_whole(&disk, &ID.path(), u64::MAX).unwrap().unwrap();
+    let there = TableId { number: 99, ..ID };
+    disk.create(&there.path(), OpenOptions::BUFFERED).unwrap().write_at(0, &whole).unwrap();
+    let named = TableRef::new(99, 1, &meta);
+    let table = Table::open(&disk, ID.cohort, &named, row).unwrap();
+    assert_eq!((table.id(), table.meta().origin.id), (there, ID));
+    table.verify().unwrap();
+    compare_all(&table, &BlockCache::new(0), &versions(&model));
+    let others = [
+        (ID.cohort, TableRef { checksum: named.checksum ^ 1, ..named }),
+        (ID.cohort, TableRef { bytes: named.bytes + 1, ..named }),
+        (CohortId(4), TableRef { number: 7, ..named }),
+    ];
+    disk.create("tables/4-7", OpenOptions::BUFFERED).unwrap().write_at(0, &whole).unwrap();
+    for (cohort, other) in others {
+        assert!(matches!(Table::open(&disk, cohort, &other, row), Err(TableError::Damaged { .. })));
+    }
+    let mut out = Writer::new();
+    named.encode(&mut out);
+    assert_eq!(out.len(), TableRef::BYTES);
+    assert_eq!(TableRef::decode(&mut Reader::new(out.finish())), Ok(named));
+}
+
+#[test]
+fn threads_may_share_a_table() {
+    fn shared<T: Send + Sync>() {}
+    fn sent<T: Send>() {}
+    shared::<Table>();
+    sent::<TableWriter>();
 }
 
 #[test]

@@ -3,12 +3,13 @@
 //! A writer is a job that may be put aside after any version. Nothing it writes is anything before [`TableWriter::finish`]
 //! has forced the file and its directory; a writer that is dropped before leaves a file that nobody names.
 
-use base::Timestamp;
+use base::canary::{Bug, planted};
+use base::{Lsn, Timestamp};
 use bytes::Bytes;
 
 use super::block::BlockBuilder;
 use super::filter::{self, FilterBuilder};
-use super::footer::{Footer, Part, TableMeta};
+use super::footer::{BlocksChecksum, Footer, Origin, Part, TableMeta};
 use super::frame::{Framer, Handle, Kind, Seed};
 use super::index::{IndexBuilder, separator};
 use super::{Config, DIRECTORY, FilterPrefix, KEY_BYTES_MAX, TableId, VALUE_BYTES_MAX, VersionRef, compare};
@@ -21,16 +22,34 @@ const WRITE_BYTES: usize = 256 << 10;
 /// Bytes of an entry beside its key and its value, about: for the decision where a block ends.
 const ENTRY_BYTES: usize = 16;
 
+/// The file as far as a writer needs it, as an object: a job that holds a writer need not know whose file it is.
+trait Output: Send {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
+    fn force(&self) -> Result<(), FileError>;
+}
+
+impl<H: File> Output for H {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.write_at(offset, bytes)
+    }
+
+    fn force(&self) -> Result<(), FileError> {
+        self.sync()
+    }
+}
+
 /// Writes one table.
-pub struct TableWriter<H> {
-    file: H,
-    owner: Owner,
+pub struct TableWriter {
+    file: Box<dyn Output>,
     config: Config,
     filter_prefix: FilterPrefix,
     /// What was pushed so far. Its last key is in `last_key` until the end.
     meta: TableMeta,
     last_key: Vec<u8>,
     last_timestamp: Timestamp,
+    /// The least and the greatest LSN of what the table was made of, if that was more than it holds.
+    covered: Option<(Lsn, Lsn)>,
+    blocks: BlocksChecksum,
     data: BlockBuilder,
     /// The data block that no index block names yet: its separator depends on the next block's first key.
     unnamed: Option<Handle>,
@@ -43,7 +62,7 @@ pub struct TableWriter<H> {
     gathered_at: u64,
 }
 
-impl<H: File> TableWriter<H> {
+impl TableWriter {
     /// Creates the file of a table.
     ///
     /// # Errors
@@ -51,7 +70,7 @@ impl<H: File> TableWriter<H> {
     ///
     /// # Panics
     /// When blocks are to be larger than a value may be.
-    pub fn create<F: Files<File = H>>(
+    pub fn create<F: Files>(
         files: &F,
         owner: &Owner,
         id: TableId,
@@ -59,20 +78,22 @@ impl<H: File> TableWriter<H> {
         filter_prefix: FilterPrefix,
     ) -> Result<Self, FileError> {
         assert!(config.block_bytes <= VALUE_BYTES_MAX, "no reader takes a block of {} bytes", config.block_bytes);
+        let origin = Origin { owner: *owner, id };
         Ok(Self {
-            file: files.create(&id.path(), OpenOptions::BUFFERED)?,
-            owner: *owner,
+            file: Box::new(files.create(&id.path(), OpenOptions::BUFFERED)?),
             config,
             filter_prefix,
-            meta: TableMeta::new(id),
+            meta: TableMeta::new(origin),
             last_key: Vec::new(),
             last_timestamp: Timestamp(0),
+            covered: None,
+            blocks: BlocksChecksum::default(),
             data: BlockBuilder::default(),
             unnamed: None,
             index: IndexBuilder::default(),
             top: IndexBuilder::default(),
             filter: FilterBuilder::new(config.filter_bits_per_key),
-            framer: Framer::new(Seed::new(owner, id)),
+            framer: Framer::new(Seed::new(&origin)),
             gathered: Vec::new(),
             gathered_at: 0,
         })
@@ -106,15 +127,24 @@ impl<H: File> TableWriter<H> {
             }
         }
         self.data.add(key, timestamp, lsn, value);
-        self.filter.add(filter::hash(&key[..(self.filter_prefix)(key).min(key.len())]));
+        let prefix_bytes = (self.filter_prefix)(key).min(key.len());
+        let filtered = if planted(Bug::FilterOnWholeKey) { key } else { &key[..prefix_bytes] };
+        self.filter.add(filter::hash(filtered));
         if self.meta.entries == 0 {
             self.meta.first_key = Bytes::copy_from_slice(key);
         }
-        self.meta.count(version);
+        self.meta.count(version, prefix_bytes);
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         self.last_timestamp = timestamp;
         if self.gathered.len() >= WRITE_BYTES { self.write() } else { Ok(()) }
+    }
+
+    /// Counts what was left out: the table is to be sent to whoever misses any of these entries, so that they learn what
+    /// is gone.
+    pub fn cover(&mut self, lsns: (Lsn, Lsn)) {
+        let covered = self.covered.unwrap_or(lsns);
+        self.covered = Some((covered.0.min(lsns.0), covered.1.max(lsns.1)));
     }
 
     /// Bytes that the file will have, about, if it ends here: for the decision where one table ends and the next begins.
@@ -133,7 +163,7 @@ impl<H: File> TableWriter<H> {
     ///
     /// # Errors
     /// When a file operation fails. The table is lost then; after a force that failed the process must end.
-    pub fn finish<F: Files<File = H>>(mut self, files: &F) -> Result<TableMeta, FileError> {
+    pub fn finish<F: Files>(mut self, files: &F) -> Result<TableMeta, FileError> {
         if self.data.entries() > 0 {
             self.end_data_block();
         }
@@ -147,15 +177,23 @@ impl<H: File> TableWriter<H> {
         let filter = self.append(Kind::Filter, &filter);
         let mut top = std::mem::take(&mut self.top);
         let top = self.append(Kind::Top, top.finish());
+        if let Some((least, greatest)) = self.covered {
+            self.meta.lsns = (self.meta.lsns.0.min(least), self.meta.lsns.1.max(greatest));
+        }
         self.meta.last_key = Bytes::copy_from_slice(&self.last_key);
-        let mut footer = Footer { owner: self.owner, meta: self.meta.clone(), filter, top };
+        let mut footer = Footer { meta: self.meta.clone(), blocks: self.blocks, filter, top };
         // The length of the file is a field of its own footer, of the same size whatever it says.
-        footer.meta.bytes = self.offset() + footer.encode().len() as u64;
-        self.gathered.extend_from_slice(&footer.encode());
+        footer.meta.bytes = self.offset() + footer.encode().0.len() as u64;
+        let (end, checksum) = footer.encode();
+        self.gathered.extend_from_slice(&end);
         self.write()?;
-        self.file.sync()?;
-        files.sync_dir(DIRECTORY)?;
-        Ok(footer.meta)
+        if !planted(Bug::TableNotForced) {
+            self.file.force()?;
+        }
+        if !planted(Bug::TableDirectoryNotForced) {
+            files.sync_dir(DIRECTORY)?;
+        }
+        Ok(TableMeta { checksum, ..footer.meta })
     }
 
     /// Where the next block will lie.
@@ -173,7 +211,7 @@ impl<H: File> TableWriter<H> {
         let offset = self.offset();
         let (handle, sum) = self.framer.append(&mut self.gathered, offset, Kind::Data, self.data.finish());
         self.data.clear();
-        self.meta.count_block(sum);
+        self.blocks.add(sum);
         self.unnamed = Some(handle);
     }
 
@@ -182,11 +220,11 @@ impl<H: File> TableWriter<H> {
         let (handle, sum) = self.framer.append(&mut self.gathered, offset, Kind::Index, self.index.finish());
         self.top.add(self.index.last(), handle);
         self.index.clear();
-        self.meta.count_block(sum);
+        self.blocks.add(sum);
     }
 
     fn write(&mut self) -> Result<(), FileError> {
-        self.file.write_at(self.gathered_at, &self.gathered)?;
+        self.file.write(self.gathered_at, &self.gathered)?;
         self.gathered_at += self.gathered.len() as u64;
         self.gathered.clear();
         Ok(())

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::checkpoint::{CheckpointMeta, write_checkpoint};
-use crate::files::{File, FileErrorKind, Files, OpenOptions};
+use crate::files::{File, FileErrorKind, Files, OpenOptions, ReadAt};
 use crate::manifest::CheckpointRef;
 use crate::memory::MemoryDisk;
 use crate::testing::{CONFIG, crash_everywhere, execute, formatted, identity, prepare};
@@ -425,10 +425,13 @@ fn a_start_from_one_copy_of_the_manifest_survives_a_crash_anywhere() {
 #[derive(Clone)]
 struct Shared;
 
-impl File for Shared {
+impl ReadAt for Shared {
     fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize, FileError> {
         Ok(0)
     }
+}
+
+impl File for Shared {
     fn write_at(&self, _: u64, _: &[u8]) -> Result<(), FileError> {
         Ok(())
     }

@@ -4,42 +4,47 @@
 use bytes::Bytes;
 
 use super::super::block::{Block, BlockCursor};
-use super::super::footer::TableMeta;
+use super::super::footer::{BlocksChecksum, TableMeta};
 use super::super::frame::{Handle, Kind};
 use super::super::{Malformed, TableError, VersionRef, compare, filter, index};
 use super::Table;
-use crate::files::File;
 
 /// What the walk has seen so far.
 struct Seen {
     /// Where the next block must begin.
     offset: u64,
     meta: TableMeta,
+    blocks: BlocksChecksum,
     last: Option<(Vec<u8>, base::Timestamp)>,
 }
 
-impl<H: File> Table<H> {
+impl Table {
     /// Reads all of the table past the cache: every checksum, the order of the versions, and whether they are those that
     /// the footer and the filter tell of.
     ///
     /// # Errors
     /// When a part of it can't be read or believed.
     pub fn verify(&self) -> Result<(), TableError> {
-        let mut seen = Seen { offset: 0, meta: TableMeta::new(self.meta.id), last: None };
+        let mut seen = Seen { offset: 0, meta: TableMeta::new(self.meta.origin), blocks: BlocksChecksum::default(), last: None };
         for index_block in self.handles(&self.top, self.source.end)? {
             let (index, index_sum) = self.read_block(index_block, Kind::Index)?;
             for data_block in self.handles(&index, index_block.offset)? {
                 self.verify_next(&mut seen, data_block)?;
                 let (data, sum) = self.read_block(data_block, Kind::Data)?;
-                seen.meta.count_block(sum);
+                seen.blocks.add(sum);
                 self.verify_versions(&mut seen, data).map_err(|_| self.source.damaged(data_block.offset))?;
             }
             self.verify_next(&mut seen, index_block)?;
-            seen.meta.count_block(index_sum);
+            seen.blocks.add(index_sum);
         }
         seen.meta.last_key = seen.last.map(|(key, _)| Bytes::from(key)).unwrap_or_default();
-        seen.meta.bytes = self.meta.bytes;
-        let is_whole = seen.offset == self.source.end && seen.meta == self.meta;
+        // It may cover entries of which no version is left.
+        let covered = self.meta.lsns;
+        if covered.0 <= seen.meta.lsns.0 && seen.meta.lsns.1 <= covered.1 {
+            seen.meta.lsns = covered;
+        }
+        (seen.meta.bytes, seen.meta.checksum) = (self.meta.bytes, self.meta.checksum);
+        let is_whole = seen.offset == self.source.end && seen.meta == self.meta && seen.blocks == self.blocks;
         if is_whole { Ok(()) } else { Err(self.source.damaged(seen.offset)) }
     }
 
@@ -82,14 +87,14 @@ impl<H: File> Table<H> {
     fn verify_version(&self, seen: &mut Seen, version: VersionRef<'_>) -> Result<(), Malformed> {
         let VersionRef { key, timestamp, .. } = version;
         let is_in_order = seen.last.as_ref().is_none_or(|last| compare((&last.0, last.1), (key, timestamp)).is_lt());
-        let prefix = &key[..(self.filter_prefix)(key).min(key.len())];
-        if !is_in_order || !self.filter.may_hold(filter::hash(prefix)) {
+        let prefix_bytes = (self.filter_prefix)(key).min(key.len());
+        if !is_in_order || !self.filter.may_hold(filter::hash(&key[..prefix_bytes])) {
             return Err(Malformed);
         }
         if seen.meta.entries == 0 {
             seen.meta.first_key = Bytes::copy_from_slice(key);
         }
-        seen.meta.count(version);
+        seen.meta.count(version, prefix_bytes);
         let last = seen.last.get_or_insert_default();
         last.0.clear();
         last.0.extend_from_slice(key);

@@ -40,20 +40,25 @@ fn right_or_seen<T: PartialEq>(found: &Result<T, TableError>, expected: &T) {
     assert!(is_seen(found) || found.as_ref() == Ok(expected));
 }
 
+/// What is written first, as it says of itself.
+fn small_meta() -> TableMeta {
+    write(&disk(), ID, TINY, &small_model()).unwrap()
+}
+
 /// Reads all of a damaged table: each answer is right or the damage is seen, and the whole is seen to be damaged.
 fn check_damaged(disk: &MemoryDisk, model: &[Version]) {
-    let table = match open(disk, ID) {
+    let table = match open(disk, &small_meta()) {
         Ok(table) => table,
         Err(error) => return assert!(is_seen::<()>(&Err(error))),
     };
     assert!(is_seen(&table.verify()));
     let cache = BlockCache::new(1 << 20);
     for version in model {
-        right_or_seen(&table.newest(&version.key, version.timestamp, &cache), &Some(version.clone()));
+        right_or_seen(&table.newest(&version.key, version.timestamp, through(&cache)), &Some(version.clone()));
     }
-    right_or_seen(&table.newest(b"row05/c2", Timestamp(0), &cache), &None);
+    right_or_seen(&table.newest(b"row05/c2", Timestamp(0), through(&cache)), &None);
     for is_forward in [true, false] {
-        let mut cursor = table.cursor(&cache);
+        let mut cursor = table.cursor(through(&cache));
         let mut moved = if is_forward { cursor.seek_to_first() } else { cursor.seek_to_last() };
         let mut expected: Box<dyn Iterator<Item = &Version>> =
             if is_forward { Box::new(model.iter()) } else { Box::new(model.iter().rev()) };
@@ -84,14 +89,14 @@ fn every_flipped_bit_is_seen_and_no_answer_is_wrong() {
 #[test]
 fn a_table_that_lost_its_end_or_gained_one_is_seen() {
     let pristine = disk();
-    write(&pristine, ID, TINY, &small_model()).unwrap();
+    let meta = write(&pristine, ID, TINY, &small_model()).unwrap();
     let whole = content(&pristine, &ID.path());
     for length in 0..whole.len() {
-        assert!(is_seen(&open(&with_content(ID, &whole[..length]), ID)), "{length} bytes");
+        assert!(is_seen(&open(&with_content(ID, &whole[..length]), &meta)), "{length} bytes");
     }
     for extra in [&b"\0"[..], &whole[whole.len() - 200..], &whole] {
-        assert!(is_seen(&open(&with_content(ID, &[&whole, extra].concat()), ID)));
-        assert!(is_seen(&open(&with_content(ID, &[extra, &whole].concat()), ID)));
+        assert!(is_seen(&open(&with_content(ID, &[&whole, extra].concat()), &meta)));
+        assert!(is_seen(&open(&with_content(ID, &[extra, &whole].concat()), &meta)));
     }
 }
 
@@ -99,45 +104,32 @@ fn a_table_that_lost_its_end_or_gained_one_is_seen() {
 fn a_table_that_loses_its_end_while_it_is_open_is_seen() {
     let model = versions(&small_model());
     let disk = disk();
-    write(&disk, ID, TINY, &small_model()).unwrap();
-    let mut table = open(&disk, ID).unwrap();
+    let meta = write(&disk, ID, TINY, &small_model()).unwrap();
+    let mut table = open(&disk, &meta).unwrap();
     let cut = disk.create("tables/cut", OpenOptions::BUFFERED).unwrap();
     cut.write_at(0, &content(&disk, &ID.path())[..100]).unwrap();
-    table.source.file = cut;
-    assert!(is_seen(&table.newest(&model[29].key, model[29].timestamp, &BlockCache::new(0))));
-}
-
-#[test]
-fn anothers_table_is_not_believed() {
-    let disk = disk();
-    write(&disk, ID, TINY, &small_model()).unwrap();
-    let whole = content(&disk, &ID.path());
-    for other in [TableId { number: 8, ..ID }, TableId { cohort: CohortId(4), ..ID }] {
-        assert!(is_seen(&open(&with_content(other, &whole), other)));
-    }
-    let of_life_before = Owner { incarnation: base::Incarnation(1), ..owner() };
-    assert!(is_seen(&Table::open(&disk, &of_life_before, ID, row)));
-    assert_eq!(open(&disk, TableId { number: 8, ..ID }).err(), Some(TableError::Missing));
+    table.source.file = std::sync::Arc::new(cut);
+    assert!(is_seen(&table.newest(&model[29].key, model[29].timestamp, through(&BlockCache::new(0)))));
 }
 
 #[test]
 fn a_filter_of_other_keys_is_seen_when_all_is_verified() {
     let disk = disk();
-    write(&disk, ID, TINY, &small_model()).unwrap();
-    let table = Table::open(&disk, &owner(), ID, |key| key.len()).unwrap();
+    let meta = write(&disk, ID, TINY, &small_model()).unwrap();
+    let table = Table::open(&disk, ID.cohort, &TableRef::new(ID.number, 0, &meta), |key| key.len()).unwrap();
     assert!(is_seen(&table.verify()));
 }
 
 #[test]
 fn another_format_is_told_from_damage() {
     let disk = disk();
-    write(&disk, ID, TINY, &small_model()).unwrap();
+    let meta = write(&disk, ID, TINY, &small_model()).unwrap();
     let mut other = content(&disk, &ID.path());
     let (format_at, footer_at) = (other.len() - 16, other.len() - footer_bytes(&other));
     other[format_at] += 1;
     let sum = base::checksum(&other[footer_at..format_at + 4]);
     other[format_at + 4..format_at + 8].copy_from_slice(&sum.to_le_bytes());
-    assert_eq!(open(&with_content(ID, &other), ID).err(), Some(TableError::OtherFormat(crate::FORMAT + 1)));
+    assert_eq!(open(&with_content(ID, &other), &meta).err(), Some(TableError::OtherFormat(crate::FORMAT + 1)));
 }
 
 fn footer_bytes(whole: &[u8]) -> usize {
@@ -145,13 +137,13 @@ fn footer_bytes(whole: &[u8]) -> usize {
 }
 
 /// The handles of all data blocks.
-fn data_blocks(table: &Table<MemoryFile>) -> Vec<Handle> {
+fn data_blocks(table: &Table) -> Vec<Handle> {
     let mut found = Vec::new();
     let cache = BlockCache::new(0);
     let mut top = BlockCursor::new(table.top.clone());
     top.seek_to_first().unwrap();
     while let Some(entry) = top.current() {
-        let block = table.block(index::handle(entry.value).unwrap(), Kind::Index, &cache).unwrap();
+        let block = table.block(index::handle(entry.value).unwrap(), Kind::Index, through(&cache)).unwrap();
         let mut entries = BlockCursor::new(block);
         entries.seek_to_first().unwrap();
         while let Some(entry) = entries.current() {
@@ -167,11 +159,11 @@ fn data_blocks(table: &Table<MemoryFile>) -> Vec<Handle> {
 fn a_block_from_another_place_or_another_table_is_not_believed() {
     let disk = disk();
     let model = small_model();
-    write(&disk, ID, TINY, &model).unwrap();
+    let meta = write(&disk, ID, TINY, &model).unwrap();
     let other = TableId { number: 8, ..ID };
     write(&disk, other, TINY, &model).unwrap();
     let (ours, theirs) = (content(&disk, &ID.path()), content(&disk, &other.path()));
-    let blocks = data_blocks(&open(&disk, ID).unwrap());
+    let blocks = data_blocks(&open(&disk, &meta).unwrap());
     let range = |block: Handle| block.offset as usize..block.end().unwrap() as usize;
     let model = versions(&model);
     let mut pairs = 0;

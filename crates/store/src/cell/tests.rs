@@ -1,0 +1,52 @@
+//! Keys sort as rows and columns do, and say which they are.
+
+use base::SplitMix64;
+
+use super::*;
+
+fn random_bytes(random: &mut SplitMix64) -> Vec<u8> {
+    (0..random.below(5)).map(|_| b"\0\x01\x02a\xfe\xff"[random.below(6) as usize]).collect()
+}
+
+#[test]
+fn keys_sort_as_rows_and_columns_do_and_give_them_back() {
+    let mut random = SplitMix64::new(1);
+    let mut cells: Vec<_> = (0..2_000).map(|_| (random_bytes(&mut random), random_bytes(&mut random))).collect();
+    cells.sort();
+    cells.dedup();
+    let keys: Vec<_> = cells.iter().map(|(row, column)| encode(row, column)).collect();
+    assert!(keys.is_sorted_by(|left, right| left < right));
+    for ((row, column), key) in cells.iter().zip(&keys) {
+        assert_eq!(decode(key), Ok((Cow::Borrowed(&row[..]), &column[..])));
+        assert_eq!(row_prefix_bytes(key), encode(row, b"").len());
+    }
+}
+
+#[test]
+fn ranges_hold_what_they_say() {
+    let mut random = SplitMix64::new(2);
+    for _ in 0..20_000 {
+        let [row, column, from, to] = [(); 4].map(|()| random_bytes(&mut random));
+        let key = encode(&row, &column);
+        let holds = |range: &Range| range.start <= key && range.ends_after(&key);
+        assert!(holds(&Range::all()));
+        assert_eq!(holds(&Range::row(&from)), row == from);
+        assert_eq!(holds(&Range::rows(&from, Some(&to))), from <= row && row < to);
+        assert_eq!(holds(&Range::rows(&from, None)), from <= row);
+        assert_eq!(holds(&Range::rows_with_prefix(&from)), row.starts_with(&from), "{row:?} {from:?}");
+        let of_row = Range::row(&row);
+        assert_eq!(holds(&of_row.after(&row, &from)), column > from);
+        assert_eq!(holds(&of_row.before(&row, &from)), column < from);
+        assert!(!holds(&Range::row(&from).before(&row, b"")) && !holds(&Range::rows(&to, None).before(&row, &column)));
+    }
+}
+
+#[test]
+fn what_is_no_key_is_refused() {
+    for bytes in [&b""[..], b"row", b"row\0", b"row\0\x02", b"\0\xff", b"\0\xff\0"] {
+        assert_eq!(decode(bytes), Err(NotACell));
+        assert_eq!(row_prefix_bytes(bytes), bytes.len());
+    }
+    let longest = encode(&[0; KEY_BYTES_MAX], &[b'c'; COLUMN_BYTES_MAX]);
+    assert_eq!(longest.len(), BYTES_MAX);
+}

@@ -1,0 +1,181 @@
+//! A compaction: tables of one level are merged with those below that they overlap, and what is dead is left out
+//! (`BigTable`, section 5.4; the choice of levels and tables is that of `LevelDB`).
+
+use std::sync::Arc;
+
+use base::canary::{Bug, planted};
+use base::{Lsn, Timestamp};
+use bytes::Bytes;
+
+use super::job::{JobError, Outputs, Progress, Sink};
+use super::levels::{LEVELS, Levels, Span, holds_older};
+use super::merge::{Direction, Merge, Source};
+use super::retention::Retention;
+use super::run::RunCursor;
+use super::{Config, Site};
+use crate::files::Files;
+use crate::sstable::{Blocks, Io, Table, TableError};
+
+/// What a compaction works on.
+pub(super) struct Choice {
+    /// The level that has too much.
+    pub(super) level: usize,
+    /// Tables of it; of the first level the newest first.
+    pub(super) upper: Vec<Arc<Table>>,
+    /// The tables below that they overlap.
+    pub(super) lower: Vec<Arc<Table>>,
+}
+
+/// How full a level is, in thousandths of what it may have.
+fn fullness(levels: &Levels, level: usize, config: &Config) -> u64 {
+    let (has, may_have) = match level {
+        0 => (levels.level(0).len() as u64, config.level0_tables as u64),
+        _ => (levels.bytes(level), config.level_bytes(level)),
+    };
+    has.saturating_mul(1000) / may_have.max(1)
+}
+
+/// Chooses what is to be compacted, if any level has too much. The cursors say through which key each level was
+/// compacted already: it goes round, so that all of it comes by turns.
+pub(super) fn choose(levels: &Levels, config: &Config, cursors: &[Bytes; LEVELS]) -> Option<Choice> {
+    let scores = (0..LEVELS - 1).map(|level| (fullness(levels, level, config), level));
+    // Of equally full ones the first, whose tables cost every read.
+    let (score, level) = scores.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
+    if score < 1000 {
+        return None;
+    }
+    let upper = match level {
+        0 => oldest_and_overlapping(levels.level(0)),
+        _ => {
+            let tables = levels.level(level);
+            let next = tables.iter().find(|table| table.meta().first_key > cursors[level]);
+            vec![Arc::clone(next.or_else(|| tables.first())?)]
+        }
+    };
+    let lower = levels.overlapping(level + 1, &Span::of_all(&upper)?);
+    Some(Choice { level, upper, lower })
+}
+
+/// The oldest table of the first level, and all that overlap it or each other.
+fn oldest_and_overlapping(tables: &[Arc<Table>]) -> Vec<Arc<Table>> {
+    let mut chosen: Vec<_> = tables.last().cloned().into_iter().collect();
+    loop {
+        let Some(span) = Span::of_all(&chosen) else { return chosen };
+        let wider: Vec<_> = tables.iter().filter(|table| span.overlaps(table)).cloned().collect();
+        if wider.len() == chosen.len() {
+            return wider;
+        }
+        chosen = wider;
+    }
+}
+
+/// Merges tables into new ones, a level lower.
+pub struct CompactionJob {
+    choice: Choice,
+    /// All other tables that may hold something older than a tombstone here.
+    others: Vec<Arc<Table>>,
+    site: Site,
+    /// The version that comes next.
+    place: Option<(Bytes, Timestamp)>,
+    retention: Retention,
+    sink: Sink,
+    dropped_through: Lsn,
+}
+
+impl CompactionJob {
+    pub(super) fn new(site: Site, choice: Choice, levels: &Levels, watermark: Timestamp) -> Self {
+        let inputs = || choice.upper.iter().chain(&choice.lower);
+        let is_input = |table: &Arc<Table>| inputs().any(|input| input.id() == table.id());
+        let others = levels.tables().filter(|table| !is_input(table)).cloned().collect();
+        let lsns = inputs().map(|table| table.meta().lsns);
+        let lsns = lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default();
+        let sink = Sink::new(site.clone(), choice.level as u8 + 1, site.config.table_bytes, lsns);
+        let retention = Retention::new(watermark);
+        Self { choice, others, site, place: None, retention, sink, dropped_through: Lsn::ZERO }
+    }
+
+    /// The level whose tables are merged with those below.
+    #[must_use]
+    pub fn level(&self) -> usize {
+        self.choice.level
+    }
+
+    /// Bytes of the tables that are read.
+    #[must_use]
+    pub fn input_bytes(&self) -> u64 {
+        self.inputs().map(|table| table.meta().bytes).sum()
+    }
+
+    /// Does some of the work. After the last step the new tables are forced, and so is their directory.
+    ///
+    /// # Errors
+    /// When a file operation fails, or a table can't be believed. What was written is removed again, unless the process
+    /// must end.
+    pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
+        let progress = self.try_step(files);
+        if let Err(error) = &progress {
+            self.sink.abandon(files, error);
+        }
+        progress
+    }
+
+    fn inputs(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.choice.upper.iter().chain(&self.choice.lower)
+    }
+
+    fn try_step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
+        if let ([table], []) = (&self.choice.upper[..], &self.choice.lower[..]) {
+            // Nothing to merge it with: the table moves as it is.
+            return Ok(self.done(vec![Arc::clone(table)]));
+        }
+        let bytes = merge_some(self, files)?;
+        if self.place.is_some() {
+            return Ok(Progress::Working { bytes });
+        }
+        let tables = self.sink.finish(files)?;
+        Ok(self.done(tables))
+    }
+
+    fn done(&self, tables: Vec<Arc<Table>>) -> Progress {
+        let inputs = self.inputs().cloned().collect();
+        let level = self.choice.level as u8 + 1;
+        Progress::Done(Outputs { tables, level, inputs, dropped_through: self.dropped_through })
+    }
+}
+
+/// Merges until enough was read, and says how much that was. The job's place is where to go on, none at the end.
+fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobError> {
+    let CompactionJob { choice, others, site, place, retention, sink, dropped_through } = job;
+    let mut merge = merge_of(choice, Blocks { cache: &site.cache, io: Io::PassBy });
+    match place.take() {
+        Some((key, timestamp)) => merge.seek(&key, timestamp)?,
+        None => merge.seek(b"", Timestamp(i64::MAX))?,
+    }
+    let mut bytes = 0;
+    while let Some(version) = merge.current() {
+        if bytes >= site.config.step_bytes {
+            *place = Some((Bytes::copy_from_slice(version.key), version.timestamp));
+            break;
+        }
+        bytes += version.bytes();
+        let lives = retention.lives(version, |tombstone, timestamp| {
+            !planted(Bug::TombstoneDroppedEarly)
+                && others.iter().any(|table| holds_older(table, tombstone, timestamp))
+        });
+        if lives {
+            sink.push(files, version)?;
+        } else {
+            *dropped_through = (*dropped_through).max(version.lsn);
+        }
+        merge.step().map_err(TableError::from)?;
+    }
+    Ok(bytes)
+}
+
+fn merge_of<'a>(choice: &'a Choice, blocks: Blocks<'a>) -> Merge<'a> {
+    // Tables of the first level overlap: each is a run of its own.
+    let upper = if choice.level == 0 { choice.upper.chunks(1) } else { choice.upper.chunks(usize::MAX) };
+    let lower = choice.lower.chunks(usize::MAX);
+    let sources = upper.chain(lower).map(|run| Source::Run(RunCursor::new(run, blocks)));
+    Merge::new(sources.collect(), Direction::Forwards)
+}

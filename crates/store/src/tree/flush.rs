@@ -1,0 +1,77 @@
+//! A flush: a frozen memtable becomes a table of the first level (`BigTable`, section 5.4: a minor compaction).
+
+use std::sync::Arc;
+
+use base::{Lsn, Timestamp};
+use bytes::Bytes;
+
+use super::Site;
+use super::job::{JobError, Outputs, Progress, Sink};
+use super::levels::{Levels, holds_older};
+use super::memtable::Memtable;
+use super::retention::Retention;
+use crate::files::Files;
+
+/// Writes a frozen memtable as a table.
+pub struct FlushJob {
+    memtable: Arc<Memtable>,
+    /// All that may hold something older.
+    levels: Arc<Levels>,
+    step_bytes: u64,
+    /// The version that was written last.
+    place: Option<(Bytes, Timestamp)>,
+    retention: Retention,
+    sink: Sink,
+    dropped_through: Lsn,
+}
+
+impl FlushJob {
+    pub(super) fn new(site: Site, memtable: Arc<Memtable>, levels: Arc<Levels>, watermark: Timestamp) -> Self {
+        let step_bytes = site.config.step_bytes;
+        // One table, however large: the number of tables of the first level says how far compactions lag behind.
+        let sink = Sink::new(site, 0, u64::MAX, memtable.lsns());
+        let retention = Retention::new(watermark);
+        Self { memtable, levels, step_bytes, place: None, retention, sink, dropped_through: Lsn::ZERO }
+    }
+
+    /// Does some of the work. After the last step the table is forced, and so is its directory.
+    ///
+    /// # Errors
+    /// When a file operation fails. What was written is removed again, unless the process must end.
+    pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
+        let progress = self.try_step(files);
+        if let Err(error) = &progress {
+            self.sink.abandon(files, error);
+        }
+        progress
+    }
+
+    fn try_step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
+        let mut cursor = self.memtable.cursor();
+        match &self.place {
+            Some((key, timestamp)) => cursor.seek(key, *timestamp),
+            None => cursor.seek(b"", Timestamp(i64::MAX)),
+        }
+        let mut bytes = 0;
+        while let Some(version) = cursor.current() {
+            if bytes >= self.step_bytes {
+                self.place = Some((Bytes::copy_from_slice(version.key), version.timestamp));
+                return Ok(Progress::Working { bytes });
+            }
+            bytes += version.bytes();
+            let levels = &self.levels;
+            let lives = self.retention.lives(version, |tombstone, timestamp| {
+                levels.tables().any(|table| holds_older(table, tombstone, timestamp))
+            });
+            if lives {
+                self.sink.push(files, version)?;
+            } else {
+                self.dropped_through = self.dropped_through.max(version.lsn);
+            }
+            cursor.next();
+        }
+        let tables = self.sink.finish(files)?;
+        let dropped_through = self.dropped_through;
+        Ok(Progress::Done(Outputs { tables, level: 0, inputs: Vec::new(), dropped_through }))
+    }
+}

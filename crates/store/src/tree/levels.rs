@@ -1,0 +1,139 @@
+//! Which tables a tree has, and where they stand. Tables of level 0 come from memtables and may overlap; below, the tables
+//! of a level are sorted and disjoint.
+//!
+//! Invariant: no key has versions in two tables of one level below the first. So one table of such a level is looked
+//! into for a key at most.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::retention::Tombstone;
+use super::run::place_of;
+use crate::sstable::{Table, TableId, TableRef};
+use base::Timestamp;
+
+/// Levels of a tree. Each is as many times larger than the one above as the configuration says, so this many are enough
+/// for any disk.
+pub const LEVELS: usize = 7;
+
+/// The tables of a tree. Never changed: a flush or a compaction makes new ones.
+#[derive(Clone, Default)]
+pub(super) struct Levels {
+    /// The first level has its newest table first.
+    levels: [Vec<Arc<Table>>; LEVELS],
+}
+
+/// Keys from the first to the last.
+#[derive(Clone)]
+pub(super) struct Span {
+    first: Bytes,
+    last: Bytes,
+}
+
+impl Span {
+    pub(super) fn of(table: &Table) -> Self {
+        Self { first: table.meta().first_key.clone(), last: table.meta().last_key.clone() }
+    }
+
+    /// The span from the first key of any of these tables to the last; none if there is no table.
+    pub(super) fn of_all<'a>(tables: impl IntoIterator<Item = &'a Arc<Table>>) -> Option<Self> {
+        tables.into_iter().map(|table| Self::of(table)).reduce(|span, other| Self {
+            first: span.first.min(other.first),
+            last: span.last.max(other.last),
+        })
+    }
+
+    pub(super) fn overlaps(&self, table: &Table) -> bool {
+        self.first <= table.meta().last_key && table.meta().first_key <= self.last
+    }
+}
+
+/// Whether a table may hold something that a tombstone with that timestamp deletes.
+pub(super) fn holds_older(table: &Table, tombstone: Tombstone<'_>, timestamp: Timestamp) -> bool {
+    let meta = table.meta();
+    let (first, last) = (&*meta.first_key, &*meta.last_key);
+    let overlaps = match tombstone {
+        Tombstone::OfCell(key) => first <= key && key <= last,
+        Tombstone::OfRow(prefix) => (first <= prefix || first.starts_with(prefix)) && prefix <= last,
+    };
+    overlaps && meta.timestamps.0 <= timestamp
+}
+
+impl Levels {
+    /// These tables, each in its level, those of the first level in their order here.
+    pub(super) fn new(tables: impl IntoIterator<Item = (u8, Arc<Table>)>) -> Self {
+        let mut levels = Self::default();
+        for (level, table) in tables {
+            if let Some(level) = levels.levels.get_mut(usize::from(level)) {
+                level.push(table);
+            }
+        }
+        levels.sort();
+        levels
+    }
+
+    fn sort(&mut self) {
+        for level in &mut self.levels[1..] {
+            level.sort_by(|left, right| left.meta().first_key.cmp(&right.meta().first_key));
+        }
+    }
+
+    pub(super) fn level(&self, level: usize) -> &[Arc<Table>] {
+        &self.levels[level]
+    }
+
+    /// Each level's number and tables, the first level's first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &[Arc<Table>])> {
+        self.levels.iter().map(Vec::as_slice).enumerate()
+    }
+
+    /// Every table.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.levels.iter().flatten()
+    }
+
+    /// Bytes of a level's files.
+    pub(super) fn bytes(&self, level: usize) -> u64 {
+        self.levels[level].iter().map(|table| table.meta().bytes).sum()
+    }
+
+    /// The tables of a level that overlap a span.
+    pub(super) fn overlapping(&self, level: usize, span: &Span) -> Vec<Arc<Table>> {
+        self.levels[level].iter().filter(|table| span.overlaps(table)).cloned().collect()
+    }
+
+    /// The table of a level below the first that may hold a key.
+    #[inline]
+    pub(super) fn table_of(&self, level: usize, key: &[u8]) -> Option<&Arc<Table>> {
+        let tables = &self.levels[level];
+        tables.get(place_of(tables, key)).filter(|table| *table.meta().first_key <= *key)
+    }
+
+    /// Without some tables, with others in a level. New tables of the first level are the newest.
+    pub(super) fn replaced(&self, gone: &[TableId], level: u8, new: &[Arc<Table>]) -> Self {
+        let mut levels = self.clone();
+        for tables in &mut levels.levels {
+            tables.retain(|table| !gone.contains(&table.id()));
+        }
+        levels.levels[usize::from(level)].splice(0..0, new.iter().cloned());
+        levels.sort();
+        levels
+    }
+
+    /// Their names, as a manifest keeps them.
+    pub(super) fn refs(&self) -> Vec<TableRef> {
+        let of_level = |(level, tables): (usize, &[Arc<Table>])| {
+            let named = |table: &Arc<Table>| TableRef::new(table.id().number, level as u8, table.meta());
+            tables.iter().map(named).collect::<Vec<_>>()
+        };
+        self.iter().flat_map(of_level).collect()
+    }
+
+    /// Whether no two tables of a level below the first overlap.
+    pub(super) fn are_disjoint(&self) -> bool {
+        self.levels[1..].iter().all(|tables| {
+            tables.windows(2).all(|pair| pair[0].meta().last_key < pair[1].meta().first_key)
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! The memtable: what was written and is in no table yet (`BigTable`, section 5.3).
+//!
+//! One thread writes, any read meanwhile, and none waits for another. A reader sees all that was put before it learned of
+//! a timestamp, and ignores what is newer than that.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering as Memory};
+
+use base::{Epoch, Lsn, Sequence, Timestamp};
+use bytes::Bytes;
+use crossbeam_skiplist::SkipMap;
+use crossbeam_skiplist::map::Entry;
+
+use crate::cell;
+use crate::sstable::{VersionRef, compare};
+
+/// Bytes that a version takes beside its key and its value, about: the links of the map, and two allocations.
+const OVERHEAD_BYTES: usize = 160;
+
+/// Versions in memory.
+#[derive(Debug)]
+pub(super) struct Memtable {
+    versions: SkipMap<Place, Stored>,
+    bytes: AtomicU64,
+    row_tombstones: AtomicU64,
+    /// The least and the greatest timestamp; the other way round while it is empty.
+    timestamps: (AtomicI64, AtomicI64),
+    /// The least and the greatest LSN, each as epoch and sequence. Only the writer reads them while it writes.
+    lsns: [(AtomicU64, AtomicU64); 2],
+}
+
+/// Where a version stands in the order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    key: Bytes,
+    timestamp: Timestamp,
+}
+
+#[derive(Debug)]
+struct Stored {
+    lsn: Lsn,
+    value: Option<Bytes>,
+}
+
+/// A place, by whoever's key: one that is only looked for need not be copied.
+trait Placed {
+    fn place(&self) -> (&[u8], Timestamp);
+}
+
+impl Placed for Place {
+    fn place(&self) -> (&[u8], Timestamp) {
+        (&self.key, self.timestamp)
+    }
+}
+
+impl Placed for (&[u8], Timestamp) {
+    fn place(&self) -> (&[u8], Timestamp) {
+        *self
+    }
+}
+
+impl PartialEq for dyn Placed + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for dyn Placed + '_ {}
+
+impl Ord for dyn Placed + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(self.place(), other.place())
+    }
+}
+
+impl PartialOrd for dyn Placed + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Place {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(self.place(), other.place())
+    }
+}
+
+impl PartialOrd for Place {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<'a> Borrow<dyn Placed + 'a> for Place {
+    fn borrow(&self) -> &(dyn Placed + 'a) {
+        self
+    }
+}
+
+impl Memtable {
+    pub(super) fn new() -> Self {
+        Self {
+            versions: SkipMap::new(),
+            bytes: AtomicU64::new(0),
+            row_tombstones: AtomicU64::new(0),
+            timestamps: (AtomicI64::new(i64::MAX), AtomicI64::new(i64::MIN)),
+            lsns: Default::default(),
+        }
+    }
+
+    /// Adds a version, or one that is there already once more. For one thread only.
+    pub(super) fn put(&self, key: Bytes, timestamp: Timestamp, lsn: Lsn, value: Option<Bytes>) {
+        let [least, greatest] = &self.lsns;
+        let (known_least, known_greatest) = self.lsns();
+        if self.is_empty() || lsn < known_least {
+            store(least, lsn);
+        }
+        store(greatest, known_greatest.max(lsn));
+        // A reader that meets the version finds it counted.
+        let bytes = key.len() + value.as_ref().map_or(0, Bytes::len) + OVERHEAD_BYTES;
+        self.bytes.fetch_add(bytes as u64, Memory::Release);
+        if value.is_none() && cell::row_prefix_bytes(&key) == key.len() {
+            self.row_tombstones.fetch_add(1, Memory::Release);
+        }
+        self.timestamps.0.fetch_min(timestamp.0, Memory::Release);
+        self.timestamps.1.fetch_max(timestamp.0, Memory::Release);
+        self.versions.insert(Place { key, timestamp }, Stored { lsn, value });
+    }
+
+    /// The newest version of exactly this key that is not newer than `at`: its timestamp, and its value if it has one.
+    pub(super) fn newest(&self, key: &[u8], at: Timestamp) -> Option<(Timestamp, Option<Bytes>)> {
+        let found = self.at_or_after(key, at)?;
+        let Place { key: found_key, timestamp } = found.key();
+        (*found_key == key).then(|| (*timestamp, found.value().value.clone()))
+    }
+
+    fn at_or_after(&self, key: &[u8], at: Timestamp) -> Option<Entry<'_, Place, Stored>> {
+        let place: &dyn Placed = &(key, at);
+        self.versions.lower_bound(Bound::Included(place))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.versions.is_empty()
+    }
+
+    /// Versions in it.
+    pub(super) fn entries(&self) -> usize {
+        self.versions.len()
+    }
+
+    /// Bytes it takes in memory, about.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Memory::Acquire)
+    }
+
+    pub(super) fn has_row_tombstones(&self) -> bool {
+        self.row_tombstones.load(Memory::Acquire) > 0
+    }
+
+    /// The greatest timestamp; the least of all if there is no version.
+    pub(super) fn newest_timestamp(&self) -> Timestamp {
+        Timestamp(self.timestamps.1.load(Memory::Acquire))
+    }
+
+    /// The least and the greatest LSN; zero if there are no versions. For the thread that writes, or once none does.
+    pub(super) fn lsns(&self) -> (Lsn, Lsn) {
+        let [least, greatest] = &self.lsns;
+        (load(least), load(greatest))
+    }
+
+    pub(super) fn cursor(&self) -> MemtableCursor<'_> {
+        MemtableCursor { memtable: self, entry: None }
+    }
+}
+
+fn load((epoch, sequence): &(AtomicU64, AtomicU64)) -> Lsn {
+    Lsn { epoch: Epoch(epoch.load(Memory::Acquire)), sequence: Sequence(sequence.load(Memory::Acquire)) }
+}
+
+fn store((epoch, sequence): &(AtomicU64, AtomicU64), lsn: Lsn) {
+    epoch.store(lsn.epoch.0, Memory::Release);
+    sequence.store(lsn.sequence.0, Memory::Release);
+}
+
+/// A place among the versions of a memtable, on one or nowhere. It moves as a [`crate::sstable::TableCursor`] does, but
+/// never fails.
+pub(super) struct MemtableCursor<'a> {
+    memtable: &'a Memtable,
+    entry: Option<Entry<'a, Place, Stored>>,
+}
+
+impl MemtableCursor<'_> {
+    #[inline]
+    pub(super) fn current(&self) -> Option<VersionRef<'_>> {
+        let entry = self.entry.as_ref()?;
+        let (Place { key, timestamp }, Stored { lsn, value }) = (entry.key(), entry.value());
+        Some(VersionRef { key, timestamp: *timestamp, lsn: *lsn, value: value.as_deref() })
+    }
+
+    pub(super) fn value(&self) -> Option<Bytes> {
+        self.entry.as_ref()?.value().value.clone()
+    }
+
+    pub(super) fn seek(&mut self, key: &[u8], at: Timestamp) {
+        self.entry = self.memtable.at_or_after(key, at);
+    }
+
+    pub(super) fn seek_before(&mut self, key: &[u8], at: Timestamp) {
+        let place: &dyn Placed = &(key, at);
+        self.entry = self.memtable.versions.upper_bound(Bound::Excluded(place));
+    }
+
+    pub(super) fn seek_to_last(&mut self) {
+        self.entry = self.memtable.versions.back();
+    }
+
+    pub(super) fn next(&mut self) {
+        self.entry = self.entry.take().and_then(|entry| entry.next());
+    }
+
+    pub(super) fn previous(&mut self) {
+        self.entry = self.entry.take().and_then(|entry| entry.prev());
+    }
+}

@@ -1,0 +1,177 @@
+//! Many sorted sources read as one: memtables and runs of tables, in the order of versions or backwards.
+
+use std::cmp::Ordering;
+
+use base::Timestamp;
+use bytes::Bytes;
+
+use super::memtable::MemtableCursor;
+use super::run::RunCursor;
+use crate::sstable::{TableError, VersionRef, compare};
+
+/// In which direction one reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the first key to the last.
+    Forwards,
+    /// From the last key to the first.
+    Backwards,
+}
+
+/// One of the sources.
+pub(super) enum Source<'a> {
+    Memtable(MemtableCursor<'a>),
+    Run(RunCursor<'a>),
+}
+
+impl Source<'_> {
+    #[inline]
+    fn current(&self) -> Option<VersionRef<'_>> {
+        match self {
+            Self::Memtable(cursor) => cursor.current(),
+            Self::Run(cursor) => cursor.current(),
+        }
+    }
+
+    fn value(&self) -> Option<Bytes> {
+        match self {
+            Self::Memtable(cursor) => cursor.value(),
+            Self::Run(cursor) => cursor.value(),
+        }
+    }
+
+    fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
+        match self {
+            Self::Memtable(cursor) => {
+                cursor.seek(key, at);
+                Ok(())
+            }
+            Self::Run(cursor) => cursor.seek(key, at),
+        }
+    }
+
+    fn seek_before(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
+        match self {
+            Self::Memtable(cursor) => {
+                cursor.seek_before(key, at);
+                Ok(())
+            }
+            Self::Run(cursor) => cursor.seek_before(key, at),
+        }
+    }
+
+    fn seek_to_last(&mut self) -> Result<(), TableError> {
+        match self {
+            Self::Memtable(cursor) => {
+                cursor.seek_to_last();
+                Ok(())
+            }
+            Self::Run(cursor) => cursor.seek_to_last(),
+        }
+    }
+
+    #[inline]
+    fn step(&mut self, direction: Direction) -> Result<(), TableError> {
+        match (self, direction) {
+            (Self::Memtable(cursor), Direction::Forwards) => cursor.next(),
+            (Self::Memtable(cursor), Direction::Backwards) => cursor.previous(),
+            (Self::Run(cursor), Direction::Forwards) => cursor.next()?,
+            (Self::Run(cursor), Direction::Backwards) => cursor.previous()?,
+        }
+        Ok(())
+    }
+}
+
+/// A place among the versions of all sources, on one or nowhere. It moves in one direction. A version that several
+/// sources have is met several times, first in the source that was named first.
+///
+/// A move that fails leaves it nowhere.
+pub(super) struct Merge<'a> {
+    sources: Vec<Source<'a>>,
+    direction: Direction,
+    /// The sources that stand on a version, the one whose turn it is last: a step usually moves one that stays near.
+    order: Vec<usize>,
+}
+
+impl<'a> Merge<'a> {
+    pub(super) fn new(sources: Vec<Source<'a>>, direction: Direction) -> Self {
+        let order = Vec::with_capacity(sources.len());
+        Self { sources, direction, order }
+    }
+
+    /// The version here; nothing if this is nowhere.
+    #[inline]
+    pub(super) fn current(&self) -> Option<VersionRef<'_>> {
+        self.sources[*self.order.last()?].current()
+    }
+
+    /// The value here, sharing its bytes.
+    pub(super) fn value(&self) -> Option<Bytes> {
+        self.sources[*self.order.last()?].value()
+    }
+
+    /// Forwards: goes to the first version that is not before that of `key` at `at`.
+    pub(super) fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
+        debug_assert_eq!(self.direction, Direction::Forwards);
+        self.place_all(|source| source.seek(key, at))
+    }
+
+    /// Backwards: goes to the last version that is before that of `key` at `at`.
+    pub(super) fn seek_before(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
+        debug_assert_eq!(self.direction, Direction::Backwards);
+        self.place_all(|source| source.seek_before(key, at))
+    }
+
+    /// Backwards: goes to the last version.
+    pub(super) fn seek_to_last(&mut self) -> Result<(), TableError> {
+        debug_assert_eq!(self.direction, Direction::Backwards);
+        self.place_all(Source::seek_to_last)
+    }
+
+    fn place_all(&mut self, place: impl Fn(&mut Source<'a>) -> Result<(), TableError>) -> Result<(), TableError> {
+        self.order.clear();
+        self.sources.iter_mut().try_for_each(place)?;
+        for source in 0..self.sources.len() {
+            self.enqueue(source);
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next version of the direction.
+    #[inline]
+    pub(super) fn step(&mut self) -> Result<(), TableError> {
+        let Some(source) = self.order.pop() else { return Ok(()) };
+        if let Err(error) = self.sources[source].step(self.direction) {
+            self.order.clear();
+            return Err(error);
+        }
+        self.enqueue(source);
+        Ok(())
+    }
+
+    /// Puts a source where it belongs in the order, if it stands on a version.
+    fn enqueue(&mut self, source: usize) {
+        if self.sources[source].current().is_none() {
+            return;
+        }
+        let mut place = self.order.len();
+        while place > 0 && self.comes_after(source, self.order[place - 1]) {
+            place -= 1;
+        }
+        self.order.insert(place, source);
+    }
+
+    fn comes_after(&self, source: usize, other: usize) -> bool {
+        let place = |source: usize| self.sources[source].current().map(|version| (version.key, version.timestamp));
+        let (Some(own), Some(others)) = (place(source), place(other)) else { return false };
+        let ordering = match self.direction {
+            Direction::Forwards => compare(own, others),
+            Direction::Backwards => compare(others, own),
+        };
+        match ordering {
+            Ordering::Less => false,
+            Ordering::Equal => source > other,
+            Ordering::Greater => true,
+        }
+    }
+}

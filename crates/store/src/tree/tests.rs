@@ -1,0 +1,187 @@
+//! A tree is what a sorted map of versions is, whatever was flushed, compacted, crashed and opened again meanwhile.
+
+use base::SplitMix64;
+
+use super::*;
+use crate::cell::Range;
+use crate::sstable::Io;
+use crate::testing::crash_everywhere;
+
+mod crashes;
+mod model;
+mod world;
+
+use model::{Model, Write};
+use world::World;
+
+/// Random work, everything compared with the model now and then.
+fn campaign(seed: u64, steps: u64) {
+    let mut random = SplitMix64::new(seed);
+    let mut world = World::new(random.below(3) + 1);
+    let rows = [3, 20, 300][seed as usize % 3];
+    for step in 0..steps {
+        match random.below(100) {
+            0 => world.reopen(),
+            1..4 => world.raise_watermark(&mut random),
+            4 => world.tree.freeze_and_note(),
+            5..20 => world.work(&mut random),
+            20 if step % 3 == 0 => world.check(&mut random),
+            _ => world.write(Write::random(&mut random, rows)),
+        }
+        world.tree.tree.invariants();
+    }
+    world.settle();
+    world.check(&mut random);
+    world.check_whole();
+}
+
+#[test]
+fn a_tree_is_what_a_sorted_map_is() {
+    for seed in 0..60 {
+        campaign(seed, 1_500);
+    }
+}
+
+#[test]
+fn what_is_written_fills_level_after_level_and_what_is_dead_goes() {
+    let mut world = World::new(1);
+    let mut random = SplitMix64::new(1);
+    for _ in 0..6_000 {
+        world.write(Write::random(&mut random, 300));
+        world.work(&mut random);
+    }
+    world.settle();
+    world.check_whole();
+    let sizes = world.tree.tree.level_sizes();
+    assert!(sizes.iter().filter(|(tables, _)| *tables > 0).count() >= 3, "{sizes:?}");
+    let before: u64 = sizes.iter().map(|(_, bytes)| bytes).sum();
+    world.watermark = world.model.last();
+    for _ in 0..3_000 {
+        world.write(Write::random(&mut random, 300));
+        world.work(&mut random);
+        world.watermark = world.model.last();
+    }
+    world.settle();
+    world.check_whole();
+    let after: u64 = world.tree.tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
+    assert!(after < before / 2, "{after} bytes are left of {before}");
+}
+
+#[test]
+fn a_table_without_overlap_moves_as_it_is() {
+    let mut world = World::new(1);
+    for number in 0..400 {
+        let row = format!("row{number:05}").into_bytes();
+        world.write(Write { puts: vec![(row, b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None });
+        world.work(&mut SplitMix64::new(number));
+    }
+    world.settle();
+    world.check_whole();
+    let written: u64 = world.tree.tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
+    let counted = world.disk.counters().bytes_written;
+    assert!(counted < written * 2, "{counted} bytes were written for {written}, with manifests");
+}
+
+#[test]
+fn files_are_removed_when_no_manifest_names_them_and_no_view_reads_them() {
+    let mut world = World::new(1);
+    let mut random = SplitMix64::new(3);
+    for _ in 0..300 {
+        world.write(Write::random(&mut random, 20));
+    }
+    world.settle();
+    let (view, model, at) = (world.tree.tree.view(), world.model.clone(), world.model.last());
+    let held: Vec<TableId> = view.levels.tables().map(|table| table.id()).collect();
+    for _ in 0..600 {
+        world.write(Write::random(&mut random, 20));
+        world.work(&mut random);
+    }
+    world.settle();
+    let disk = world.disk.clone();
+    let names = || disk.list(sstable::DIRECTORY).unwrap();
+    let is_there = |id: &TableId| names().iter().any(|name| id.path().ends_with(&format!("/{name}")));
+    assert!(held.iter().all(is_there), "a view reads them");
+    model.check_cells(&view, Range::all(), at);
+    let named = world.tree.tree.refs().len();
+    assert!(names().len() > named);
+    drop(view);
+    world.remove();
+    assert_eq!(names().len(), named);
+}
+
+#[test]
+fn a_full_disk_costs_nothing_but_time() {
+    let mut world = World::new(1);
+    let mut random = SplitMix64::new(4);
+    for _ in 0..200 {
+        world.write(Write::random(&mut random, 20));
+    }
+    world.tree.freeze_and_note();
+    let used = world.disk.bytes_used();
+    world.disk.set_capacity(Some(used + 300));
+    let mut job = world.tree.tree.flush_job(world.watermark).unwrap();
+    let error = loop {
+        match job.step(&world.disk) {
+            Ok(Progress::Working { .. }) => {}
+            Ok(Progress::Done(_)) => panic!("there was no room"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, JobError::NoSpace(_)));
+    assert_eq!(world.disk.bytes_used(), used, "the space is back");
+    world.tree.tree.flush_failed();
+    world.disk.set_capacity(None);
+    world.settle();
+    world.check_whole();
+}
+
+#[test]
+fn a_read_that_must_not_wait_says_so() {
+    let mut world = World::new(1);
+    let mut random = SplitMix64::new(5);
+    for _ in 0..300 {
+        world.write(Write::random(&mut random, 20));
+    }
+    world.settle();
+    let at = world.model.last();
+    let (row, column, ..) = world.model.visible(at).into_iter().next().unwrap();
+    world.reopen();
+    let view = world.tree.tree.view();
+    let alone = || view.newest(&row, &column, at, Io::CacheOnly);
+    let scan = |io| view.cells(Range::all(), Direction::Forwards, at, io).collect::<Result<Vec<_>, _>>();
+    assert_eq!(alone(), Err(TableError::NotCached));
+    assert_eq!(scan(Io::CacheOnly), Err(TableError::NotCached));
+    let cells = scan(Io::Allowed).unwrap();
+    world.disk.kill();
+    assert!(alone().unwrap().is_some());
+    assert_eq!(scan(Io::CacheOnly).unwrap(), cells);
+}
+
+#[test]
+fn names_that_are_no_tree_are_refused() {
+    let mut world = World::new(1);
+    for _ in 0..2 {
+        world.write(Write { puts: vec![(b"row".to_vec(), b"c".to_vec(), Some(vec![1]))], deleted_row: None });
+        world.flush_all();
+    }
+    let mut refs = world.tree.tree.refs();
+    assert_eq!(refs.len(), 2);
+    refs.iter_mut().for_each(|named| named.level = 1);
+    assert_eq!(Tree::open(&world.disk, world.site(), &refs).err(), Some(TableError::Tree));
+    refs.truncate(1);
+    refs[0].level = LEVELS as u8;
+    assert_eq!(Tree::open(&world.disk, world.site(), &refs).err(), Some(TableError::Tree));
+    let missing = TableRef { number: 99, level: 0, ..refs[0] };
+    assert_eq!(Tree::open(&world.disk, world.site(), &[missing]).err(), Some(TableError::Missing));
+}
+
+#[test]
+fn state_is_shared_and_work_is_sent() {
+    fn shared<T: Send + Sync>() {}
+    fn sent<T: Send>() {}
+    shared::<View>();
+    sent::<Tree>();
+    sent::<FlushJob>();
+    sent::<CompactionJob>();
+    sent::<Outputs>();
+}

@@ -1,0 +1,257 @@
+//! A tree with its disk, a log that is never lost, and a stand-in for the manifest: a file that names the tables and says
+//! from where on the log is to be applied again.
+
+use std::collections::VecDeque;
+
+use base::codec::{Reader, Writer};
+
+use super::*;
+use crate::files::{FileError, read_whole, replace};
+use crate::memory::MemoryDisk;
+use crate::sstable::{DIRECTORY, remove_unnamed};
+use crate::testing::identity;
+
+pub(super) const COHORT: CohortId = CohortId(3);
+
+/// So small that little work fills several levels.
+pub(super) const TINY: Config = Config {
+    memtable_bytes: 4_000,
+    frozen_max: 2,
+    table_bytes: 1_000,
+    level0_tables: 2,
+    level0_tables_max: 6,
+    level1_bytes: 4_000,
+    level_ratio: 3,
+    step_bytes: 700,
+    table: sstable::Config { block_bytes: 128, filter_bits_per_key: 10 },
+};
+
+const NAMED: &str = "named";
+
+/// What the manifest says: the tables, and how many entries of the log they hold.
+pub(super) type Named = (Vec<TableRef>, usize);
+
+/// A tree, and how many entries each of its memtables goes through.
+pub(super) struct Driven {
+    pub(super) tree: Tree,
+    applied: usize,
+    flushed: usize,
+    frozen_at: VecDeque<usize>,
+    flush: Option<FlushJob>,
+    compaction: Option<CompactionJob>,
+}
+
+pub(super) struct World {
+    pub(super) disk: MemoryDisk,
+    cache_bytes: u64,
+    cache: Arc<BlockCache>,
+    numbers: TableNumbers,
+    pub(super) tree: Driven,
+    pub(super) log: Vec<Write>,
+    pub(super) model: Model,
+    pub(super) watermark: Timestamp,
+}
+
+/// A disk with what a data directory has.
+pub(super) fn formatted() -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    disk.create_dir(DIRECTORY).unwrap();
+    disk.sync_dir("").unwrap();
+    disk
+}
+
+fn timestamp_of(entry: usize) -> Timestamp {
+    Timestamp(entry as i64 * 10)
+}
+
+impl Driven {
+    fn new(tree: Tree, flushed: usize) -> Self {
+        let frozen_at = VecDeque::new();
+        Self { tree, applied: flushed, flushed, frozen_at, flush: None, compaction: None }
+    }
+
+    fn apply(&mut self, write: &Write) {
+        self.applied += 1;
+        let (timestamp, lsn) = (timestamp_of(self.applied), Lsn::new(1, self.applied as u64));
+        for (row, column, value) in &write.puts {
+            let value = value.as_ref().map(|value| Bytes::copy_from_slice(value));
+            self.tree.put(cell::encode(row, column).into(), timestamp, lsn, value);
+        }
+        if let Some(row) = &write.deleted_row {
+            self.tree.delete_row(row, timestamp, lsn);
+        }
+    }
+
+    pub(super) fn freeze_and_note(&mut self) {
+        if self.tree.freeze() {
+            self.frozen_at.push_back(self.applied);
+        }
+    }
+
+    /// One step of a flush; whether there is more to do.
+    pub(super) fn flush_step(&mut self, disk: &MemoryDisk, watermark: Timestamp) -> Result<bool, JobError> {
+        if self.flush.is_none() {
+            self.flush = self.tree.flush_job(watermark);
+        }
+        let Some(job) = &mut self.flush else { return Ok(false) };
+        if let Progress::Done(outputs) = job.step(disk)? {
+            self.flush = None;
+            self.tree.flushed(&outputs);
+            self.flushed = self.frozen_at.pop_front().unwrap();
+        }
+        Ok(true)
+    }
+
+    /// One step of a compaction; whether there is more to do.
+    pub(super) fn compaction_step(&mut self, disk: &MemoryDisk, watermark: Timestamp) -> Result<bool, JobError> {
+        if self.compaction.is_none() {
+            self.compaction = self.tree.pick_compaction(watermark);
+        }
+        let Some(job) = &mut self.compaction else { return Ok(false) };
+        if let Progress::Done(outputs) = job.step(disk)? {
+            self.compaction = None;
+            self.tree.compacted(&outputs);
+        }
+        Ok(true)
+    }
+
+    /// Forces the stand-in for the manifest, and removes what it no longer names.
+    pub(super) fn name_tables(&mut self, disk: &MemoryDisk) -> Result<(), FileError> {
+        let refs = self.tree.refs();
+        let mut out = Writer::new();
+        out.u64(self.flushed as u64);
+        refs.iter().for_each(|named| named.encode(&mut out));
+        replace(disk, "", NAMED, out.as_slice())?;
+        self.tree.forced(&refs);
+        self.tree.removable().iter().try_for_each(|id| disk.remove(&id.path()))
+    }
+}
+
+pub(super) fn named(disk: &MemoryDisk) -> Named {
+    let content = read_whole(disk, NAMED, u64::MAX).unwrap().unwrap_or_else(|| vec![0; 8].into());
+    let mut input = Reader::new(content);
+    let flushed = input.u64().unwrap() as usize;
+    let refs = (0..input.left() / TableRef::BYTES).map(|_| TableRef::decode(&mut input).unwrap());
+    (refs.collect(), flushed)
+}
+
+impl World {
+    pub(super) fn new(cache_kind: u64) -> Self {
+        let cache_bytes = [0, 1 << 20, 3_000, 1 << 30][cache_kind as usize];
+        Self::of(formatted(), cache_bytes, Vec::new(), Model::default(), Timestamp(0))
+    }
+
+    /// An empty world on a formatted disk.
+    pub(super) fn on(disk: MemoryDisk) -> Self {
+        Self::of(disk, 1 << 20, Vec::new(), Model::default(), Timestamp(0))
+    }
+
+    fn of(disk: MemoryDisk, cache_bytes: u64, log: Vec<Write>, model: Model, watermark: Timestamp) -> Self {
+        let (cache, numbers) = (Arc::new(BlockCache::new(cache_bytes)), TableNumbers::default());
+        let site =
+            Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache: cache.clone(), numbers: numbers.clone() };
+        let (refs, flushed) = named(&disk);
+        let ids = refs.iter().map(|named| TableId { cohort: COHORT, number: named.number });
+        remove_unnamed(&disk, &ids.collect()).unwrap();
+        let mut tree = Driven::new(Tree::open(&disk, site, &refs).unwrap(), flushed);
+        log[flushed..].iter().for_each(|write| tree.apply(write));
+        Self { disk, cache_bytes, cache, numbers, tree, log, model, watermark }
+    }
+
+    pub(super) fn site(&self) -> Site {
+        let (cache, numbers) = (self.cache.clone(), self.numbers.clone());
+        Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache, numbers }
+    }
+
+    /// The process ends, and another begins: what was in memory is put again.
+    pub(super) fn reopen(&mut self) {
+        self.disk.kill();
+        let (log, model) = (std::mem::take(&mut self.log), std::mem::take(&mut self.model));
+        *self = Self::of(self.disk.clone(), self.cache_bytes, log, model, self.watermark);
+    }
+
+    /// The machine loses its power, and starts again.
+    pub(super) fn crash(&mut self, random: &mut SplitMix64) {
+        self.disk.crash(random);
+        self.reopen();
+    }
+
+    pub(super) fn write(&mut self, write: Write) {
+        self.model.write(timestamp_of(self.log.len() + 1), &write);
+        self.tree.apply(&write);
+        self.log.push(write);
+        if self.tree.tree.needs_flush() {
+            self.tree.freeze_and_note();
+        }
+    }
+
+    pub(super) fn raise_watermark(&mut self, random: &mut SplitMix64) {
+        let room = (self.model.last().0 - self.watermark.0) as u64;
+        self.watermark = Timestamp(self.watermark.0 + random.below(room + 1) as i64);
+    }
+
+    /// A step of something, if there is something to do.
+    pub(super) fn work(&mut self, random: &mut SplitMix64) {
+        match random.below(8) {
+            0..3 => drop(self.tree.flush_step(&self.disk, self.watermark).unwrap()),
+            3..7 => drop(self.tree.compaction_step(&self.disk, self.watermark).unwrap()),
+            _ => self.tree.name_tables(&self.disk).unwrap(),
+        }
+    }
+
+    pub(super) fn flush_all(&mut self) {
+        self.tree.freeze_and_note();
+        while self.tree.flush_step(&self.disk, self.watermark).unwrap() {}
+    }
+
+    /// Flushes and compacts until there is nothing to do.
+    pub(super) fn settle(&mut self) {
+        self.flush_all();
+        while self.tree.compaction_step(&self.disk, self.watermark).unwrap() {}
+        self.tree.name_tables(&self.disk).unwrap();
+        assert_eq!(self.tree.tree.entries_in_memory(), 0);
+        assert!(!self.tree.tree.is_stalled());
+    }
+
+    pub(super) fn remove(&mut self) {
+        for id in self.tree.tree.removable() {
+            self.disk.remove(&id.path()).unwrap();
+        }
+    }
+
+    fn random_moment(&self, random: &mut SplitMix64) -> Timestamp {
+        let room = (self.model.last().0 - self.watermark.0) as u64;
+        Timestamp(self.watermark.0 + random.below(room + 2) as i64)
+    }
+
+    /// Compares random reads with the model's.
+    pub(super) fn check(&self, random: &mut SplitMix64) {
+        let view = self.tree.tree.view();
+        for _ in 0..20 {
+            let (row, column) = (model::random_row(random, 300), model::random_column(random));
+            let at = self.random_moment(random);
+            self.model.check_newest(&view, &row, &column, at);
+        }
+        let rows = [(); 2].map(|()| model::random_row(random, 300));
+        let range = match random.below(5) {
+            0 => Range::all(),
+            1 => Range::row(&rows[0]),
+            2 => Range::rows_with_prefix(&rows[0][..rows[0].len() / 2]),
+            3 => Range::rows(&rows[0], Some(&rows[1])).after(&rows[0], &model::random_column(random)),
+            _ => Range::rows(&rows[0], None).before(&rows[1], &model::random_column(random)),
+        };
+        self.model.check_cells(&view, range, self.random_moment(random));
+    }
+
+    /// Compares every cell, and the versions that can be told.
+    pub(super) fn check_whole(&self) {
+        let view = self.tree.tree.view();
+        for at in [self.watermark, self.model.last()] {
+            self.model.check_cells(&view, Range::all(), at);
+            for (row, column, ..) in self.model.visible(at) {
+                self.model.check_newest(&view, &row, &column, at);
+            }
+        }
+        self.model.check_versions(&view, self.watermark);
+    }
+}

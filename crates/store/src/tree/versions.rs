@@ -1,0 +1,73 @@
+//! The versions that a read at or above the watermark can tell, one after the other.
+
+use base::Timestamp;
+
+use super::merge::{Direction, Merge};
+use super::retention::Retention;
+use super::view::View;
+use crate::cell::{self, Range};
+use crate::sstable::{Io, TableError, Version};
+
+/// The versions of a view that live, in their order. No tombstone at or below the watermark is among them: all that it
+/// deletes is left out too.
+///
+/// An error ends it.
+pub struct Versions<'a> {
+    view: &'a View,
+    merge: Merge<'a>,
+    retention: Retention,
+    range: Range,
+    watermark: Timestamp,
+    at: Timestamp,
+    io: Io,
+    is_new: bool,
+    is_ended: bool,
+}
+
+impl<'a> Versions<'a> {
+    pub(super) fn new(view: &'a View, range: Range, watermark: Timestamp, at: Timestamp, io: Io) -> Self {
+        let merge = view.merge(Direction::Forwards, io);
+        let retention = Retention::new(watermark);
+        Self { view, merge, retention, range, watermark, at, io, is_new: true, is_ended: false }
+    }
+
+    fn next_version(&mut self) -> Result<Option<Version>, TableError> {
+        if std::mem::replace(&mut self.is_new, false) {
+            self.begin()?;
+        }
+        while let Some(version) = self.merge.current().filter(|version| self.range.ends_after(version.key)) {
+            let lives = version.timestamp <= self.at && self.retention.lives(version, |_, _| false);
+            let version = lives.then(|| version.to_version(self.merge.value()));
+            self.merge.step()?;
+            if version.is_some() {
+                return Ok(version);
+            }
+        }
+        Ok(None)
+    }
+
+    fn begin(&mut self) -> Result<(), TableError> {
+        let start = &self.range.start;
+        let prefix_bytes = cell::row_prefix_bytes(start);
+        // A range that begins within a row begins after its tombstone.
+        if prefix_bytes < start.len() {
+            let prefix = &start[..prefix_bytes];
+            let deleted = self.view.row_deleted(prefix, self.watermark.min(self.at), self.io)?;
+            self.retention.within_row(prefix, deleted);
+        }
+        self.merge.seek(start, Timestamp(i64::MAX))
+    }
+}
+
+impl Iterator for Versions<'_> {
+    type Item = Result<Version, TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_ended {
+            return None;
+        }
+        let next = self.next_version();
+        self.is_ended = !matches!(next, Ok(Some(_)));
+        next.transpose()
+    }
+}
