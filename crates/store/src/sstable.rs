@@ -53,8 +53,8 @@ mod writer;
 
 pub use cache::{BlockCache, Blocks, Io};
 pub use cursor::TableCursor;
-pub use footer::{Origin, TableMeta};
 pub(crate) use filter::hash as filter_hash;
+pub use footer::{Origin, TableMeta};
 pub use reader::Table;
 pub use writer::TableWriter;
 

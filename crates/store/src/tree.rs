@@ -270,13 +270,13 @@ impl Tree {
         self.is_flushing = false;
     }
 
-    /// A compaction, if some level has too much and none is under way. It leaves out what no read at or above the
+    /// A compaction, if some level has too much, or too much that is dead, and none is under way. It leaves out what no read at or above the
     /// watermark can tell.
     pub fn pick_compaction(&mut self, watermark: Timestamp) -> Option<CompactionJob> {
         if self.is_compacting {
             return None;
         }
-        let choice = compaction::choose(&self.levels, &self.site.config, &self.cursors)?;
+        let choice = compaction::choose(&self.levels, &self.site.config, &self.cursors, watermark)?;
         self.is_compacting = true;
         if let Some(last) = choice.upper.iter().map(|table| &table.meta().last_key).max() {
             self.cursors[choice.level] = last.clone();
@@ -320,7 +320,8 @@ impl Tree {
     /// Tables that no manifest names and nobody reads any more: their files are to be removed. Each is told once; a file
     /// whose removal fails goes at the next start.
     pub fn removable(&mut self) -> Vec<TableId> {
-        let (unused, used) = std::mem::take(&mut self.unnamed).into_iter().partition(|table| Arc::strong_count(table) == 1);
+        let (unused, used) =
+            std::mem::take(&mut self.unnamed).into_iter().partition(|table| Arc::strong_count(table) == 1);
         self.unnamed = used;
         let unused: Vec<Arc<Table>> = unused;
         unused.iter().map(|table| table.id()).collect()

@@ -47,13 +47,7 @@ impl Level {
     }
 
     /// Enters a block, unless this is the one.
-    fn enter(
-        &mut self,
-        table: &Table,
-        blocks: Blocks<'_>,
-        block: Handle,
-        kind: Kind,
-    ) -> Result<(), TableError> {
+    fn enter(&mut self, table: &Table, blocks: Blocks<'_>, block: Handle, kind: Kind) -> Result<(), TableError> {
         if self.at != Some(block.offset) {
             self.at = None;
             self.place.enter(table.block(block, kind, blocks)?);

@@ -45,6 +45,9 @@ pub struct TableMeta {
     pub tombstones: u64,
     /// Of which delete a whole row. Who looks for those need not look into a table that has none.
     pub row_tombstones: u64,
+    /// Versions that come after a newer one of the same key: what goes, once no read asks for them, if the table is
+    /// written anew.
+    pub superseded: u64,
     /// The least and the greatest LSN, of versions that a compaction left out too (Spinnaker, section 6.1); zero if there
     /// are no versions.
     pub lsns: (Lsn, Lsn),
@@ -82,6 +85,7 @@ impl TableMeta {
             entries: 0,
             tombstones: 0,
             row_tombstones: 0,
+            superseded: 0,
             lsns: (Lsn::ZERO, Lsn::ZERO),
             timestamps: (Timestamp(0), Timestamp(0)),
             first_key: Bytes::new(),
@@ -91,14 +95,16 @@ impl TableMeta {
         }
     }
 
-    /// Counts a version of which so many bytes count for the filter, but does not keep its key.
-    pub(super) fn count(&mut self, version: VersionRef<'_>, prefix_bytes: usize) {
+    /// Counts a version, but does not keep its key. Of that so many bytes count for the filter; the version before may be
+    /// of the same one.
+    pub(super) fn count(&mut self, version: VersionRef<'_>, prefix_bytes: usize, is_superseded: bool) {
         if self.entries == 0 {
             self.lsns = (version.lsn, version.lsn);
             self.timestamps = (version.timestamp, version.timestamp);
         }
         self.entries += 1;
         self.tombstones += u64::from(version.value.is_none());
+        self.superseded += u64::from(is_superseded);
         // A key that is nothing but its row names no column.
         self.row_tombstones += u64::from(version.value.is_none() && prefix_bytes == version.key.len());
         self.lsns = (self.lsns.0.min(version.lsn), self.lsns.1.max(version.lsn));
@@ -116,6 +122,7 @@ impl TableMeta {
         out.u64(self.entries);
         out.u64(self.tombstones);
         out.u64(self.row_tombstones);
+        out.u64(self.superseded);
         out.lsn(self.lsns.0);
         out.lsn(self.lsns.1);
         out.i64(self.timestamps.0.0);
@@ -132,6 +139,7 @@ impl TableMeta {
             entries: input.u64()?,
             tombstones: input.u64()?,
             row_tombstones: input.u64()?,
+            superseded: input.u64()?,
             lsns: (input.lsn()?, input.lsn()?),
             timestamps: (Timestamp(input.i64()?), Timestamp(input.i64()?)),
             first_key: Bytes::copy_from_slice(&input.bytes()?),

@@ -138,8 +138,7 @@ impl Table {
 
 /// The end of the file, and where it begins.
 fn read_footer<H: File>(file: &H, path: &str, length: u64) -> Result<(Footer, u64), TableError> {
-    let damaged =
-        |bytes: u64| TableError::Damaged { path: path.to_owned(), offset: length.saturating_sub(bytes) };
+    let damaged = |bytes: u64| TableError::Damaged { path: path.to_owned(), offset: length.saturating_sub(bytes) };
     let read_end = |bytes: u64| {
         let bytes = bytes.min(length);
         let mut end = vec![0; usize::try_from(bytes).unwrap_or(0)];

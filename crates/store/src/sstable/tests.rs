@@ -165,6 +165,8 @@ fn check_meta(meta: &TableMeta, model: &[Version]) {
     assert_eq!(meta.tombstones, model.iter().filter(|version| version.value.is_none()).count() as u64);
     let is_of_row = |version: &&Version| version.value.is_none() && row(&version.key) == version.key.len();
     assert_eq!(meta.row_tombstones, model.iter().filter(is_of_row).count() as u64);
+    let pairs = || model.iter().zip(model.iter().skip(1));
+    assert_eq!(meta.superseded, pairs().filter(|(before, version)| before.key == version.key).count() as u64);
     assert_eq!(meta.first_key, model.first().map(|version| version.key.clone()).unwrap_or_default());
     assert_eq!(meta.last_key, model.last().map(|version| version.key.clone()).unwrap_or_default());
 }

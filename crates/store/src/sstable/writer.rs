@@ -133,7 +133,7 @@ impl TableWriter {
         if self.meta.entries == 0 {
             self.meta.first_key = Bytes::copy_from_slice(key);
         }
-        self.meta.count(version, prefix_bytes);
+        self.meta.count(version, prefix_bytes, self.meta.entries > 0 && *self.last_key == *key);
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         self.last_timestamp = timestamp;

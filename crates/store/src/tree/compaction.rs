@@ -18,13 +18,18 @@ use crate::sstable::{Blocks, Io, Table, TableError};
 
 /// What a compaction works on.
 pub(super) struct Choice {
-    /// The level that has too much.
+    /// The level that has too much, or too much that is dead.
     pub(super) level: usize,
-    /// Tables of it; of the first level the newest first.
+    /// The level that takes what is left: the next, or the same.
+    pub(super) into: usize,
+    /// Tables of the first; of level 0 the newest first.
     pub(super) upper: Vec<Arc<Table>>,
-    /// The tables below that they overlap.
+    /// The tables of the next that they overlap.
     pub(super) lower: Vec<Arc<Table>>,
 }
+
+/// A table is written anew if that rids it of one version in so many.
+const DEAD_SHARE: u64 = 2;
 
 /// How full a level is, in thousandths of what it may have.
 fn fullness(levels: &Levels, level: usize, config: &Config) -> u64 {
@@ -35,14 +40,19 @@ fn fullness(levels: &Levels, level: usize, config: &Config) -> u64 {
     has.saturating_mul(1000) / may_have.max(1)
 }
 
-/// Chooses what is to be compacted, if any level has too much. The cursors say through which key each level was
+/// Chooses what is to be compacted, if any level has too much, or else too much that is dead. The cursors say through which key each level was
 /// compacted already: it goes round, so that all of it comes by turns.
-pub(super) fn choose(levels: &Levels, config: &Config, cursors: &[Bytes; LEVELS]) -> Option<Choice> {
+pub(super) fn choose(
+    levels: &Levels,
+    config: &Config,
+    cursors: &[Bytes; LEVELS],
+    watermark: Timestamp,
+) -> Option<Choice> {
     let scores = (0..LEVELS - 1).map(|level| (fullness(levels, level, config), level));
     // Of equally full ones the first, whose tables cost every read.
     let (score, level) = scores.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
     if score < 1000 {
-        return None;
+        return choose_dead(levels, watermark);
     }
     let upper = match level {
         0 => oldest_and_overlapping(levels.level(0)),
@@ -53,7 +63,20 @@ pub(super) fn choose(levels: &Levels, config: &Config, cursors: &[Bytes; LEVELS]
         }
     };
     let lower = levels.overlapping(level + 1, &Span::of_all(&upper)?);
-    Some(Choice { level, upper, lower })
+    Some(Choice { level, into: level + 1, upper, lower })
+}
+
+/// A table that is to be written anew where it stands, since much of it is superseded below the watermark: what was kept
+/// for a watermark that stood still for long may lie deep, where nothing new comes by. The next writing leaves nothing
+/// of it, so no table is chosen for ever.
+fn choose_dead(levels: &Levels, watermark: Timestamp) -> Option<Choice> {
+    let is_mostly_dead = |table: &&Arc<Table>| {
+        let meta = table.meta();
+        meta.superseded.saturating_mul(DEAD_SHARE) >= meta.entries && meta.timestamps.1 <= watermark
+    };
+    let mut deeper = levels.iter().skip(1);
+    let (level, table) = deeper.find_map(|(level, tables)| Some((level, tables.iter().find(is_mostly_dead)?)))?;
+    Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
 }
 
 /// The oldest table of the first level, and all that overlap it or each other.
@@ -89,7 +112,7 @@ impl CompactionJob {
         let others = levels.tables().filter(|table| !is_input(table)).cloned().collect();
         let lsns = inputs().map(|table| table.meta().lsns);
         let lsns = lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default();
-        let sink = Sink::new(site.clone(), choice.level as u8 + 1, site.config.table_bytes, lsns);
+        let sink = Sink::new(site.clone(), choice.into as u8, site.config.table_bytes, lsns);
         let retention = Retention::new(watermark);
         Self { choice, others, site, place: None, retention, sink, dropped_through: Lsn::ZERO }
     }
@@ -124,7 +147,10 @@ impl CompactionJob {
     }
 
     fn try_step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
-        if let ([table], []) = (&self.choice.upper[..], &self.choice.lower[..]) {
+        let moves = self.choice.into != self.choice.level;
+        if let ([table], []) = (&self.choice.upper[..], &self.choice.lower[..])
+            && moves
+        {
             // Nothing to merge it with: the table moves as it is.
             return Ok(self.done(vec![Arc::clone(table)]));
         }
@@ -138,7 +164,7 @@ impl CompactionJob {
 
     fn done(&self, tables: Vec<Arc<Table>>) -> Progress {
         let inputs = self.inputs().cloned().collect();
-        let level = self.choice.level as u8 + 1;
+        let level = self.choice.into as u8;
         Progress::Done(Outputs { tables, level, inputs, dropped_through: self.dropped_through })
     }
 }
@@ -159,8 +185,7 @@ fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobEr
         }
         bytes += version.bytes();
         let lives = retention.lives(version, |tombstone, timestamp| {
-            !planted(Bug::TombstoneDroppedEarly)
-                && others.iter().any(|table| holds_older(table, tombstone, timestamp))
+            !planted(Bug::TombstoneDroppedEarly) && others.iter().any(|table| holds_older(table, tombstone, timestamp))
         });
         if lives {
             sink.push(files, version)?;

@@ -38,10 +38,10 @@ impl Span {
 
     /// The span from the first key of any of these tables to the last; none if there is no table.
     pub(super) fn of_all<'a>(tables: impl IntoIterator<Item = &'a Arc<Table>>) -> Option<Self> {
-        tables.into_iter().map(|table| Self::of(table)).reduce(|span, other| Self {
-            first: span.first.min(other.first),
-            last: span.last.max(other.last),
-        })
+        tables
+            .into_iter()
+            .map(|table| Self::of(table))
+            .reduce(|span, other| Self { first: span.first.min(other.first), last: span.last.max(other.last) })
     }
 
     pub(super) fn overlaps(&self, table: &Table) -> bool {
@@ -132,8 +132,8 @@ impl Levels {
 
     /// Whether no two tables of a level below the first overlap.
     pub(super) fn are_disjoint(&self) -> bool {
-        self.levels[1..].iter().all(|tables| {
-            tables.windows(2).all(|pair| pair[0].meta().last_key < pair[1].meta().first_key)
-        })
+        self.levels[1..]
+            .iter()
+            .all(|tables| tables.windows(2).all(|pair| pair[0].meta().last_key < pair[1].meta().first_key))
     }
 }

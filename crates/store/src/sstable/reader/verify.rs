@@ -25,7 +25,8 @@ impl Table {
     /// # Errors
     /// When a part of it can't be read or believed.
     pub fn verify(&self) -> Result<(), TableError> {
-        let mut seen = Seen { offset: 0, meta: TableMeta::new(self.meta.origin), blocks: BlocksChecksum::default(), last: None };
+        let mut seen =
+            Seen { offset: 0, meta: TableMeta::new(self.meta.origin), blocks: BlocksChecksum::default(), last: None };
         for index_block in self.handles(&self.top, self.source.end)? {
             let (index, index_sum) = self.read_block(index_block, Kind::Index)?;
             for data_block in self.handles(&index, index_block.offset)? {
@@ -94,7 +95,8 @@ impl Table {
         if seen.meta.entries == 0 {
             seen.meta.first_key = Bytes::copy_from_slice(key);
         }
-        seen.meta.count(version, prefix_bytes);
+        let is_superseded = seen.last.as_ref().is_some_and(|(last, _)| *last == key);
+        seen.meta.count(version, prefix_bytes, is_superseded);
         let last = seen.last.get_or_insert_default();
         last.0.clear();
         last.0.extend_from_slice(key);

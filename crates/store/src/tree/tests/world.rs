@@ -148,8 +148,13 @@ impl World {
 
     fn of(disk: MemoryDisk, cache_bytes: u64, log: Vec<Write>, model: Model, watermark: Timestamp) -> Self {
         let (cache, numbers) = (Arc::new(BlockCache::new(cache_bytes)), TableNumbers::default());
-        let site =
-            Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache: cache.clone(), numbers: numbers.clone() };
+        let site = Site {
+            owner: identity().owner(),
+            cohort: COHORT,
+            config: TINY,
+            cache: cache.clone(),
+            numbers: numbers.clone(),
+        };
         let (refs, flushed) = named(&disk);
         let ids = refs.iter().map(|named| TableId { cohort: COHORT, number: named.number });
         remove_unnamed(&disk, &ids.collect()).unwrap();
@@ -161,6 +166,11 @@ impl World {
     pub(super) fn site(&self) -> Site {
         let (cache, numbers) = (self.cache.clone(), self.numbers.clone());
         Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache, numbers }
+    }
+
+    /// As another process has it.
+    pub(super) fn fresh_site(&self) -> Site {
+        Site { cache: Arc::new(BlockCache::new(self.cache_bytes)), numbers: TableNumbers::default(), ..self.site() }
     }
 
     /// The process ends, and another begins: what was in memory is put again.
