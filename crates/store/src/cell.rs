@@ -85,9 +85,9 @@ fn scan(key: &[u8]) -> Option<(usize, bool)> {
     let (mut at, mut is_escaped) = (0, false);
     loop {
         at += key[at..].iter().position(|byte| *byte == 0)?;
-        match key.get(at + 1)? {
-            &END => return Some((at + 2, is_escaped)),
-            &ESCAPE => is_escaped = true,
+        match *key.get(at + 1)? {
+            END => return Some((at + 2, is_escaped)),
+            ESCAPE => is_escaped = true,
             _ => return None,
         }
         at += 2;
@@ -153,7 +153,7 @@ impl Range {
     #[must_use]
     pub fn before(&self, row: &[u8], column: &[u8]) -> Self {
         let end = Bytes::from(encode(row, column));
-        let end = self.end.clone().map_or(end.clone(), |own| own.min(end));
+        let end = self.end.iter().cloned().fold(end, Bytes::min);
         Self { start: self.start.clone(), end: Some(end) }
     }
 

@@ -1,11 +1,12 @@
 //! What a node keeps on its disk: its identity, its hard state, the write-ahead log that all its cohorts share, their
-//! checkpoints and their sorted tables.
+//! checkpoints and the sorted tables of their tablets.
 //!
 //! **Architecture invariants:** this crate is synchronous. It reads no clock, draws no randomness, starts no thread and
-//! knows no file but through [`files::Files`]. State ([`Store`]) and IO ([`log::Batch`], [`manifest::ManifestWrite`],
-//! [`log::SegmentJob`], [`log::ReadPlan`], [`checkpoint::write_checkpoint`], [`sstable::TableWriter`]) are separate
-//! objects: the machine's thread owns the state and never waits for a disk, the IO runs wherever the driver likes, and
-//! the simulator crashes between any two file operations. No damaged byte makes it panic.
+//! knows no file but through [`files::Files`]. State ([`Store`], [`tree::Tree`]) and IO ([`log::Batch`],
+//! [`manifest::ManifestWrite`], [`log::SegmentJob`], [`log::ReadPlan`], [`checkpoint::write_checkpoint`],
+//! [`tree::FlushJob`], [`tree::CompactionJob`]) are separate objects: the machine's thread owns the state and never waits
+//! for a disk, the IO runs wherever the driver likes, and the simulator crashes between any two file operations. Who reads
+//! a [`tree::View`] says whether the disk may be asked. No damaged byte makes it panic.
 //!
 //! What it promises: what was forced is found again, in order, with nothing invented (guarantees 5 and 6); a damaged
 //! record is told from a torn one (guarantee 7); no force is tried twice (guarantee 25).
@@ -15,6 +16,7 @@ pub mod cell;
 pub mod checkpoint;
 mod error;
 pub mod files;
+pub mod handles;
 pub mod identity;
 pub mod log;
 pub mod manifest;

@@ -46,7 +46,9 @@ mod cursor;
 mod filter;
 mod footer;
 mod frame;
+mod import;
 mod index;
+mod output;
 mod reader;
 mod varint;
 mod writer;
@@ -55,6 +57,7 @@ pub use cache::{BlockCache, Blocks, Io};
 pub use cursor::TableCursor;
 pub(crate) use filter::hash as filter_hash;
 pub use footer::{Origin, TableMeta};
+pub use import::TableImport;
 pub use reader::Table;
 pub use writer::TableWriter;
 

@@ -185,10 +185,26 @@ impl Tree {
             tables.push((named.level, Arc::new(table)));
         }
         let levels = Levels::new(tables);
-        if !levels.are_disjoint() || levels.tables().count() != refs.len() {
-            return Err(TableError::Tree);
-        }
+        levels.check(refs.len())?;
         Ok(Self { levels: Arc::new(levels), ..Self::new(site) })
+    }
+
+    /// Takes these tables, each with its level, in the place of all it has: the state of another replica (guarantee 9).
+    /// A job that is under way is to be dropped, and nothing of it handed in any more.
+    ///
+    /// # Errors
+    /// When they can't be one tree. Nothing is changed then.
+    pub fn replace(&mut self, tables: impl IntoIterator<Item = (u8, Arc<Table>)>) -> Result<(), TableError> {
+        let tables: Vec<_> = tables.into_iter().collect();
+        let count = tables.len();
+        let levels = Levels::new(tables);
+        levels.check(count)?;
+        let gone = std::mem::replace(self, Self::new(self.site.clone()));
+        let stays = |table: &Arc<Table>| levels.tables().any(|new| new.id() == table.id());
+        self.replaced = gone.levels.tables().filter(|table| !stays(table)).cloned().chain(gone.replaced).collect();
+        self.unnamed = gone.unnamed;
+        self.levels = Arc::new(levels);
+        Ok(())
     }
 
     /// Where it is.

@@ -84,6 +84,18 @@ impl Table {
         size_of::<Self>() + self.filter.bytes() + self.top.bytes() + keys + self.source.path.len()
     }
 
+    /// The file's bytes from `offset` on, to be sent to another replica ([`super::TableImport`]). They are not looked at:
+    /// who receives them does that.
+    ///
+    /// # Errors
+    /// When the disk fails, or the file has lost its end.
+    pub fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, TableError> {
+        let left = usize::try_from(self.meta.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; left.min(bytes_max)];
+        let read = read_full(&*self.source.file, offset, &mut bytes)?;
+        if read < bytes.len() { Err(self.source.damaged(offset)) } else { Ok(bytes.into()) }
+    }
+
     /// False if it holds no key of which `prefix` is what counts for the filter; true says nothing, about once in a
     /// hundred times.
     #[must_use]

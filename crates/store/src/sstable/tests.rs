@@ -369,6 +369,36 @@ fn a_table_is_the_same_under_another_name_and_only_the_one_that_is_named() {
 }
 
 #[test]
+fn a_table_that_is_sent_is_taken_whole_or_not_at_all() {
+    let (ours, model) = (disk(), random_model(&mut SplitMix64::new(1), 200));
+    let meta = write(&ours, ID, SMALL, &model).unwrap();
+    let table = open(&ours, &meta).unwrap();
+    let send = |theirs: &MemoryDisk, change: &dyn Fn(u64, Bytes) -> Bytes| {
+        let mut import = TableImport::create(theirs, ID.cohort, TableRef::new(99, 2, &meta))?;
+        while import.bytes() < meta.bytes {
+            let offset = import.bytes();
+            let bytes = change(offset, table.read_raw(offset, 1_000)?);
+            import.push(&bytes)?;
+        }
+        import.finish(theirs, row)
+    };
+    let theirs = disk();
+    let taken = send(&theirs, &|_, bytes| bytes).unwrap();
+    compare_all(&taken, &BlockCache::new(0), &versions(&model));
+    let whole = |disk: &MemoryDisk, path: &str| read_whole(disk, path, u64::MAX).unwrap();
+    assert_eq!(whole(&theirs, "tables/3-99"), whole(&ours, &ID.path()));
+    for damaged in 0..meta.bytes.div_ceil(1_000) {
+        let theirs = disk();
+        let change = |offset, bytes: Bytes| match offset == damaged * 1_000 {
+            true => bytes.iter().map(|byte| byte ^ 4).collect(),
+            false => bytes,
+        };
+        assert!(matches!(send(&theirs, &change), Err(TableError::Damaged { .. })));
+        assert_eq!(theirs.list(DIRECTORY).unwrap(), [""; 0], "what can't be believed is not kept");
+    }
+}
+
+#[test]
 fn threads_may_share_a_table() {
     fn shared<T: Send + Sync>() {}
     fn sent<T: Send>() {}

@@ -12,8 +12,9 @@ use super::filter::{self, FilterBuilder};
 use super::footer::{BlocksChecksum, Footer, Origin, Part, TableMeta};
 use super::frame::{Framer, Handle, Kind, Seed};
 use super::index::{IndexBuilder, separator};
+use super::output::Output;
 use super::{Config, DIRECTORY, FilterPrefix, KEY_BYTES_MAX, TableId, VALUE_BYTES_MAX, VersionRef, compare};
-use crate::files::{File, FileError, Files, OpenOptions};
+use crate::files::{FileError, Files, OpenOptions};
 use crate::identity::Owner;
 
 /// Bytes gathered before they are written: large enough that a write costs little, small enough to be held.
@@ -21,22 +22,6 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// Bytes of an entry beside its key and its value, about: for the decision where a block ends.
 const ENTRY_BYTES: usize = 16;
-
-/// The file as far as a writer needs it, as an object: a job that holds a writer need not know whose file it is.
-trait Output: Send {
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
-    fn force(&self) -> Result<(), FileError>;
-}
-
-impl<H: File> Output for H {
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        self.write_at(offset, bytes)
-    }
-
-    fn force(&self) -> Result<(), FileError> {
-        self.sync()
-    }
-}
 
 /// Writes one table.
 pub struct TableWriter {

@@ -14,7 +14,7 @@ use super::retention::Retention;
 use super::run::RunCursor;
 use super::{Config, Site};
 use crate::files::Files;
-use crate::sstable::{Blocks, Io, Table, TableError};
+use crate::sstable::{Blocks, Io, Table};
 
 /// What a compaction works on.
 pub(super) struct Choice {
@@ -192,7 +192,7 @@ fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobEr
         } else {
             *dropped_through = (*dropped_through).max(version.lsn);
         }
-        merge.step().map_err(TableError::from)?;
+        merge.step()?;
     }
     Ok(bytes)
 }
@@ -201,6 +201,6 @@ fn merge_of<'a>(choice: &'a Choice, blocks: Blocks<'a>) -> Merge<'a> {
     // Tables of the first level overlap: each is a run of its own.
     let upper = if choice.level == 0 { choice.upper.chunks(1) } else { choice.upper.chunks(usize::MAX) };
     let lower = choice.lower.chunks(usize::MAX);
-    let sources = upper.chain(lower).map(|run| Source::Run(RunCursor::new(run, blocks)));
+    let sources = upper.chain(lower).map(|run| Source::Run(Box::new(RunCursor::new(run, blocks))));
     Merge::new(sources.collect(), Direction::Forwards)
 }

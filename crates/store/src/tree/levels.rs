@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
+use base::Timestamp;
 use bytes::Bytes;
 
 use super::retention::Tombstone;
 use super::run::place_of;
-use crate::sstable::{Table, TableId, TableRef};
-use base::Timestamp;
+use crate::sstable::{Table, TableError, TableId, TableRef};
 
 /// Levels of a tree. Each is as many times larger than the one above as the configuration says, so this many are enough
 /// for any disk.
@@ -128,6 +128,11 @@ impl Levels {
             tables.iter().map(named).collect::<Vec<_>>()
         };
         self.iter().flat_map(of_level).collect()
+    }
+
+    /// Whether so many tables can be one tree.
+    pub(super) fn check(&self, count: usize) -> Result<(), TableError> {
+        if self.are_disjoint() && self.tables().count() == count { Ok(()) } else { Err(TableError::Tree) }
     }
 
     /// Whether no two tables of a level below the first overlap.

@@ -21,7 +21,7 @@ pub enum Direction {
 /// One of the sources.
 pub(super) enum Source<'a> {
     Memtable(MemtableCursor<'a>),
-    Run(RunCursor<'a>),
+    Run(Box<RunCursor<'a>>),
 }
 
 impl Source<'_> {

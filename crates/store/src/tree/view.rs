@@ -76,6 +76,11 @@ impl View {
         Versions::new(self, range, watermark, at, io)
     }
 
+    /// The tables, each with its level: what is sent to another replica, after all that is older is flushed.
+    pub fn tables(&self) -> impl Iterator<Item = (u8, &Arc<Table>)> {
+        self.levels.iter().flat_map(|(level, tables)| tables.iter().map(move |table| (level as u8, table)))
+    }
+
     /// Whether any source has the tombstone of a row: else nobody needs to look for one.
     pub(super) fn has_row_tombstones(&self) -> bool {
         self.memtables().any(|memtable| memtable.has_row_tombstones())
@@ -94,7 +99,7 @@ impl View {
         let memtables = self.memtables().map(|memtable| Source::Memtable(memtable.cursor()));
         let newest = self.levels.level(0).chunks(1);
         let deeper = self.levels.iter().skip(1).map(|(_, tables)| tables).filter(|tables| !tables.is_empty());
-        let runs = newest.chain(deeper).map(|run| Source::Run(RunCursor::new(run, blocks)));
+        let runs = newest.chain(deeper).map(|run| Source::Run(Box::new(RunCursor::new(run, blocks))));
         Merge::new(memtables.chain(runs).collect(), direction)
     }
 

@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::sstable::Version;
 
+/// A row, a column, and the value if there is one.
+type Put = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
+
 /// What one entry of the log writes.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
-    pub(super) puts: Vec<(Vec<u8>, Vec<u8>, Option<Vec<u8>>)>,
+    pub(super) puts: Vec<Put>,
     pub(super) deleted_row: Option<Vec<u8>>,
 }
 
@@ -98,7 +101,7 @@ impl Model {
     }
 
     /// Compares the cells of a range, both ways.
-    pub(super) fn check_cells(&self, view: &View, range: Range, at: Timestamp) {
+    pub(super) fn check_cells(&self, view: &View, range: &Range, at: Timestamp) {
         let holds = |(row, column, ..): &Visible| {
             let key = cell::encode(row, column);
             range.start <= key && range.ends_after(&key)

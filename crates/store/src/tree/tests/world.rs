@@ -229,6 +229,17 @@ impl World {
         }
     }
 
+    /// Takes the tables of another world, and its log and model with them, in one manifest.
+    pub(super) fn take(&mut self, tables: Vec<(u8, Arc<Table>)>, other: &Self) {
+        (self.log, self.model, self.watermark) = (other.log.clone(), other.model.clone(), other.watermark);
+        self.tree.tree.replace(tables).unwrap();
+        let disk = self.disk.clone();
+        (self.tree.flush, self.tree.compaction, self.tree.applied) = (None, None, self.log.len());
+        self.tree.flushed = self.log.len();
+        self.tree.frozen_at.clear();
+        self.tree.name_tables(&disk).unwrap();
+    }
+
     fn random_moment(&self, random: &mut SplitMix64) -> Timestamp {
         let room = (self.model.last().0 - self.watermark.0) as u64;
         Timestamp(self.watermark.0 + random.below(room + 2) as i64)
@@ -250,14 +261,14 @@ impl World {
             3 => Range::rows(&rows[0], Some(&rows[1])).after(&rows[0], &model::random_column(random)),
             _ => Range::rows(&rows[0], None).before(&rows[1], &model::random_column(random)),
         };
-        self.model.check_cells(&view, range, self.random_moment(random));
+        self.model.check_cells(&view, &range, self.random_moment(random));
     }
 
     /// Compares every cell, and the versions that can be told.
     pub(super) fn check_whole(&self) {
         let view = self.tree.tree.view();
         for at in [self.watermark, self.model.last()] {
-            self.model.check_cells(&view, Range::all(), at);
+            self.model.check_cells(&view, &Range::all(), at);
             for (row, column, ..) in self.model.visible(at) {
                 self.model.check_newest(&view, &row, &column, at);
             }
