@@ -137,9 +137,15 @@ impl CompactionJob {
     pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
         let progress = self.try_step(files);
         if let Err(error) = &progress {
-            self.sink.abandon(files, error);
+            self.sink.fail(files, error);
         }
         progress
+    }
+
+    /// Ends the job before it is done, and removes what it has written. One that is only dropped leaves that to the next
+    /// start.
+    pub fn abandon<F: Files>(mut self, files: &F) {
+        self.sink.abandon(files);
     }
 
     fn inputs(&self) -> impl Iterator<Item = &Arc<Table>> {

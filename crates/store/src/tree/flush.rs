@@ -18,7 +18,7 @@ pub struct FlushJob {
     /// All that may hold something older.
     levels: Arc<Levels>,
     step_bytes: u64,
-    /// The version that was written last.
+    /// The version that comes next.
     place: Option<(Bytes, Timestamp)>,
     retention: Retention,
     sink: Sink,
@@ -41,9 +41,15 @@ impl FlushJob {
     pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
         let progress = self.try_step(files);
         if let Err(error) = &progress {
-            self.sink.abandon(files, error);
+            self.sink.fail(files, error);
         }
         progress
+    }
+
+    /// Ends the job before it is done, and removes what it has written. One that is only dropped leaves that to the next
+    /// start.
+    pub fn abandon<F: Files>(mut self, files: &F) {
+        self.sink.abandon(files);
     }
 
     fn try_step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {

@@ -137,12 +137,15 @@ impl Sink {
         Ok(std::mem::take(&mut self.finished))
     }
 
-    /// Gives back the space of what was written, after an error that lets the process live. A file that can't be removed
-    /// goes at the next start.
-    pub(super) fn abandon<F: Files>(&mut self, files: &F, error: &JobError) {
-        if matches!(error, JobError::File(_)) {
-            return;
+    /// What is left to do after an error: if the process lives, what was written is removed.
+    pub(super) fn fail<F: Files>(&mut self, files: &F, error: &JobError) {
+        if !matches!(error, JobError::File(_)) {
+            self.abandon(files);
         }
+    }
+
+    /// Gives back the space of what was written. A file that can't be removed goes at the next start.
+    pub(super) fn abandon<F: Files>(&mut self, files: &F) {
         self.writer = None;
         self.finished.clear();
         for number in self.begun.drain(..) {

@@ -22,6 +22,8 @@ pub const LEVELS: usize = 7;
 pub(super) struct Levels {
     /// The first level has its newest table first.
     levels: [Vec<Arc<Table>>; LEVELS],
+    /// Whether any table has the tombstone of a row: asked with every read.
+    has_row_tombstones: bool,
 }
 
 /// Keys from the first to the last.
@@ -69,14 +71,21 @@ impl Levels {
                 level.push(table);
             }
         }
-        levels.sort();
+        levels.settle();
         levels
     }
 
-    fn sort(&mut self) {
+    /// Sorts the levels that are sorted, and sums up.
+    fn settle(&mut self) {
         for level in &mut self.levels[1..] {
             level.sort_by(|left, right| left.meta().first_key.cmp(&right.meta().first_key));
         }
+        self.has_row_tombstones = self.levels.iter().flatten().any(|table| table.meta().row_tombstones > 0);
+    }
+
+    #[inline]
+    pub(super) fn has_row_tombstones(&self) -> bool {
+        self.has_row_tombstones
     }
 
     pub(super) fn level(&self, level: usize) -> &[Arc<Table>] {
@@ -117,7 +126,7 @@ impl Levels {
             tables.retain(|table| !gone.contains(&table.id()));
         }
         levels.levels[usize::from(level)].splice(0..0, new.iter().cloned());
-        levels.sort();
+        levels.settle();
         levels
     }
 

@@ -126,7 +126,13 @@ impl Memtable {
         }
         self.timestamps.0.fetch_min(timestamp.0, Memory::Release);
         self.timestamps.1.fetch_max(timestamp.0, Memory::Release);
-        self.versions.insert(Place { key, timestamp }, Stored { lsn, value });
+        // What is there already stays as it is: while it was put in the place of itself, a reader would miss it.
+        let stored = Stored { lsn, value };
+        let is_other = {
+            let value = stored.value.clone();
+            move |known: &Stored| known.value != value
+        };
+        self.versions.compare_insert(Place { key, timestamp }, stored, is_other);
     }
 
     /// The newest version of exactly this key that is not newer than `at`: its timestamp, and its value if it has one.

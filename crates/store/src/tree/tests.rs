@@ -4,6 +4,7 @@ use base::SplitMix64;
 
 use super::*;
 use crate::cell::Range;
+use crate::handles::HandleCache;
 use crate::sstable::Io;
 use crate::testing::crash_everywhere;
 
@@ -156,6 +157,35 @@ fn a_read_that_must_not_wait_says_so() {
     world.disk.kill();
     assert!(alone().unwrap().is_some());
     assert_eq!(scan(Io::CacheOnly).unwrap(), cells);
+}
+
+#[test]
+fn a_tree_of_many_tables_needs_few_open_files() {
+    let mut world = World::new(1);
+    let mut random = SplitMix64::new(8);
+    for _ in 0..800 {
+        world.write(Write::random(&mut random, 100));
+    }
+    world.settle();
+    let files = HandleCache::new(world.disk.clone(), 2);
+    let tree = Tree::open(&files, world.fresh_site(), &world.tree.tree.refs()).unwrap();
+    assert!(tree.refs().len() > 10);
+    world.model.check_cells(&tree.view(), &Range::all(), world.model.last());
+    assert_eq!(files.open_files(), 2);
+}
+
+#[test]
+fn what_is_put_again_changes_nothing() {
+    let mut world = World::new(1);
+    let mut random = SplitMix64::new(10);
+    for _ in 0..200 {
+        world.write(Write::random(&mut random, 20));
+    }
+    world.flush_all();
+    world.apply_again(50);
+    world.check_whole();
+    world.settle();
+    world.check_whole();
 }
 
 #[test]

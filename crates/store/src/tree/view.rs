@@ -83,8 +83,7 @@ impl View {
 
     /// Whether any source has the tombstone of a row: else nobody needs to look for one.
     pub(super) fn has_row_tombstones(&self) -> bool {
-        self.memtables().any(|memtable| memtable.has_row_tombstones())
-            || self.levels.tables().any(|table| table.meta().row_tombstones > 0)
+        self.levels.has_row_tombstones() || self.memtables().any(Memtable::has_row_tombstones)
     }
 
     /// The timestamp of the newest tombstone of a row.

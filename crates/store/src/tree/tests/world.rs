@@ -195,6 +195,12 @@ impl World {
         }
     }
 
+    /// Applies the last so many entries once more.
+    pub(super) fn apply_again(&mut self, count: usize) {
+        self.tree.applied -= count;
+        self.log[self.log.len() - count..].iter().for_each(|write| self.tree.apply(write));
+    }
+
     pub(super) fn raise_watermark(&mut self, random: &mut SplitMix64) {
         let room = (self.model.last().0 - self.watermark.0) as u64;
         self.watermark = Timestamp(self.watermark.0 + random.below(room + 1) as i64);
@@ -234,8 +240,9 @@ impl World {
         (self.log, self.model, self.watermark) = (other.log.clone(), other.model.clone(), other.watermark);
         self.tree.tree.replace(tables).unwrap();
         let disk = self.disk.clone();
-        (self.tree.flush, self.tree.compaction, self.tree.applied) = (None, None, self.log.len());
-        self.tree.flushed = self.log.len();
+        self.tree.flush.take().into_iter().for_each(|job| job.abandon(&disk));
+        self.tree.compaction.take().into_iter().for_each(|job| job.abandon(&disk));
+        (self.tree.applied, self.tree.flushed) = (self.log.len(), self.log.len());
         self.tree.frozen_at.clear();
         self.tree.name_tables(&disk).unwrap();
     }
