@@ -1,45 +1,101 @@
-//! When states are written as checkpoints, so that the log may go; and what a leader does now and then (guarantees 3,
+//! When states are written as checkpoints and memtables as tables, so that the log may go; when tables are compacted and
+//! when they are removed; and what a leader does now and then (guarantees 3,
 //! 10 and 16).
 
-use base::{CohortId, Lsn, Member, Now, Timestamp};
+use base::{CohortId, Duration, Lsn, Member, Now, Timestamp};
 use bytes::Bytes;
 use store::manifest::CheckpointRef;
+use store::sstable::TableId;
+use store::tree::Outputs;
 use tablets::request::SessionId;
-use tablets::{CatalogueCommand, Command, State, Tablet};
+use tablets::{Catalogue, CatalogueCommand, Command, State, Tablet};
 
-use crate::contract::Action;
+use crate::contract::{Action, Lineage, ManifestId};
 use crate::node::{Node, newer};
+use crate::replica::{Replica, Written};
+use crate::transfer::Arrived;
+
+/// How long nothing is written of a cohort after there was no room for it.
+const NO_SPACE_PAUSE: Duration = Duration::from_millis(5_000);
 
 impl Node {
-    /// Begins the checkpoints that are due: of cohorts whose newest is so far back that it keeps much of the log.
-    pub(crate) fn begin_checkpoints(&mut self) {
-        let appended = self.outgoing.appended_bytes;
-        for (id, replica) in &mut self.replicas {
-            let due = self.config.checkpoint_log_bytes.max(replica.state.approximate_bytes() as u64 / 4);
-            let busy = replica.writing.is_some() || replica.written.is_some() || replica.arrived.is_some();
-            if busy || appended - replica.checkpoint_mark < due {
-                continue;
+    /// Begins the checkpoints that are due: of cohorts whose newest is so far back that it keeps much of the log, and of
+    /// those whose memtables take much memory.
+    pub(crate) fn begin_checkpoints(&mut self, now: Now) {
+        let memtables =
+            |replica: &Replica| replica.state.as_tablet().map_or(0, |tablet| tablet.tree().memtable_bytes());
+        let in_all: u64 = self.replicas.values().map(memtables).sum();
+        let largest = self.replicas.iter().max_by_key(|(_, replica)| memtables(replica)).map(|(id, _)| *id);
+        let largest = largest.filter(|_| in_all > self.config.memtables_bytes);
+        let ids: Vec<CohortId> = self.replicas.keys().copied().collect();
+        for id in ids {
+            if self.is_due(id, largest == Some(id), now) {
+                self.begin_checkpoint(id);
             }
-            let lsn = replica.state.last_applied();
-            if !newer(lsn, replica.checkpoint.map(|at| at.lsn)) {
-                continue;
-            }
-            let timestamp = replica.state.last_timestamp();
-            replica.writing = Some((lsn, timestamp));
-            replica.checkpoint_mark = appended;
-            self.counters.checkpoints += 1;
-            self.actions.push(Action::WriteCheckpoint { cohort: *id, lsn, timestamp, state: replica.state.snapshot() });
         }
     }
 
-    pub(crate) fn checkpoint_written(&mut self, id: CohortId, lsn: Lsn, bytes: u64, now: Now) {
+    fn is_due(&self, id: CohortId, is_largest: bool, now: Now) -> bool {
+        let Some(replica) = self.replicas.get(&id) else { return false };
+        let on_disk = &replica.on_disk;
+        let busy = on_disk.writing.is_some() || on_disk.written.is_some() || replica.arrived.is_some();
+        if busy || on_disk.not_before > now.monotonic || !newer(replica.state.last_applied(), on_disk.lsn()) {
+            return false;
+        }
+        let behind = self.outgoing.appended_bytes - on_disk.mark;
+        let log_bytes = self.config.checkpoint_log_bytes.max(replica.state.snapshot_bytes() as u64 / 4);
+        let is_full = replica.state.as_tablet().is_some_and(|tablet| tablet.tree().needs_flush());
+        behind >= log_bytes || is_full || is_largest || on_disk.is_wanted
+    }
+
+    fn begin_checkpoint(&mut self, id: CohortId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
+        let state = replica.state.snapshot();
+        let flush = replica.state.as_tablet_mut().and_then(|tablet| {
+            tablet.tree_mut().freeze();
+            tablet.tree_mut().flush_job(state.watermark())
+        });
+        replica.on_disk.writing = Some((lsn, state.clone()));
+        replica.on_disk.mark = self.outgoing.appended_bytes;
+        replica.on_disk.is_wanted = false;
+        self.counters.checkpoints += 1;
+        self.counters.flushes += u64::from(flush.is_some());
+        self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state, flush });
+    }
+
+    pub(crate) fn checkpoint_written(
+        &mut self,
+        id: CohortId,
+        lsn: Lsn,
+        bytes: u64,
+        flushed: Option<Outputs>,
+        now: Now,
+    ) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let arrived = replica.arrived.as_ref().filter(|arrived| arrived.lsn == lsn).map(|arrived| arrived.timestamp);
         if let Some(timestamp) = arrived {
             return self.install(id, CheckpointRef { lsn, timestamp, bytes }, now);
         }
-        let Some((_, timestamp)) = replica.writing.take_if(|(writing, _)| *writing == lsn) else { return };
-        replica.written = Some(CheckpointRef { lsn, timestamp, bytes });
+        let Some((_, state)) = replica.on_disk.writing.take_if(|(writing, _)| *writing == lsn) else { return };
+        let checkpoint = CheckpointRef { lsn, timestamp: state.last_timestamp(), bytes };
+        replica.on_disk.written = Some(Written { checkpoint, state, flushed });
+    }
+
+    /// There was no room for a checkpoint: another is begun after a while.
+    pub(crate) fn checkpoint_failed(&mut self, id: CohortId, lsn: Lsn, now: Now) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        replica.on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
+        if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.lsn == lsn) {
+            return self.abandon(id, &arrived.tables());
+        }
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if replica.on_disk.writing.take_if(|(writing, _)| *writing == lsn).is_some() {
+            replica.on_disk.is_wanted = true;
+            if let Some(tablet) = replica.state.as_tablet_mut() {
+                tablet.tree_mut().flush_failed();
+            }
+        }
     }
 
     /// Has the manifest name the checkpoints that our own log is forced through, and no other: a majority may have
@@ -47,21 +103,94 @@ impl Node {
     pub(crate) fn name_checkpoints(&mut self) {
         for (id, replica) in &mut self.replicas {
             let forced = replica.cohort.forced();
-            let Some(written) = replica.written.take_if(|written| written.lsn.sequence <= forced) else { continue };
-            if newer(written.lsn, replica.checkpoint.map(|at| at.lsn)) {
-                replica.checkpoint = Some(written);
+            let on_disk = &mut replica.on_disk;
+            let is_forced = |written: &mut Written| written.checkpoint.lsn.sequence <= forced;
+            let Some(Written { checkpoint, state, flushed }) = on_disk.written.take_if(is_forced) else { continue };
+            if newer(checkpoint.lsn, on_disk.lsn()) {
+                on_disk.checkpoint = Some((checkpoint, state));
+                if let (Some(tablet), Some(flushed)) = (replica.state.as_tablet_mut(), flushed) {
+                    tablet.tree_mut().flushed(&flushed);
+                    on_disk.tables = tablet.tree().refs().into();
+                    on_disk.may_compact = true;
+                }
                 self.manifest_for = Some(*id);
                 self.outgoing.outbox.change_manifest();
             }
         }
     }
 
+    /// Begins compactions where tables have changed and want one.
+    pub(crate) fn begin_compactions(&mut self, now: Now) {
+        for (id, replica) in &mut self.replicas {
+            let on_disk = &mut replica.on_disk;
+            if !on_disk.may_compact || on_disk.not_before > now.monotonic || replica.arrived.is_some() {
+                continue;
+            }
+            on_disk.may_compact = false;
+            let watermark = on_disk.watermark();
+            let Some(tablet) = replica.state.as_tablet_mut() else { continue };
+            if let Some(job) = tablet.tree_mut().pick_compaction(watermark) {
+                self.counters.compactions += 1;
+                self.actions.push(Action::Compact { cohort: *id, lineage: replica.lineage, job });
+            }
+        }
+    }
+
+    pub(crate) fn compacted(&mut self, id: CohortId, lineage: Lineage, outputs: Option<Outputs>, now: Now) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let lineage_now = replica.lineage;
+        let Some(tablet) = replica.state.as_tablet_mut() else { return };
+        if lineage != lineage_now {
+            // Another state took the tree's place meanwhile, and what was made of the old tables is of no use.
+            let unused = outputs.iter().flat_map(Outputs::made).collect();
+            return self.actions.push(Action::RemoveTables { tables: unused });
+        }
+        let on_disk = &mut replica.on_disk;
+        on_disk.may_compact = true;
+        match outputs {
+            Some(outputs) => {
+                tablet.tree_mut().compacted(&outputs);
+                on_disk.tables = tablet.tree().refs().into();
+                self.outgoing.outbox.change_manifest();
+            }
+            None => {
+                tablet.tree_mut().compaction_failed();
+                on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
+            }
+        }
+    }
+
+    /// A manifest is forced: tables that it names no more may go, once nobody reads them.
+    pub(crate) fn tables_forced(&mut self, through: ManifestId) {
+        for replica in self.replicas.values_mut() {
+            if let (Some(tables), Some(tablet)) = (replica.on_disk.forced(through), replica.state.as_tablet_mut()) {
+                tablet.tree_mut().forced(&tables);
+            }
+        }
+    }
+
+    /// Removes the tables that nobody names or reads.
+    pub(crate) fn remove_tables(&mut self) {
+        let tablets = self.replicas.values_mut().filter_map(|replica| replica.state.as_tablet_mut());
+        let tables: Vec<TableId> = tablets.flat_map(|tablet| tablet.tree_mut().removable()).collect();
+        if !tables.is_empty() {
+            self.actions.push(Action::RemoveTables { tables });
+        }
+    }
+
     fn install(&mut self, id: CohortId, at: CheckpointRef, now: Now) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let Some(arrived) = &replica.arrived else { return };
+        let (state, tables) = (arrived.state.clone(), arrived.tables());
         if replica.cohort.install(at.lsn, at.timestamp, now, &mut self.outgoing.outbox) {
-            replica.checkpoint = Some(at);
-        } else {
-            replica.arrived = None;
+            replica.on_disk.checkpoint = Some((at, state));
+            replica.on_disk.tables = tables;
+            // A flush or a compaction of the tree that goes comes to nothing.
+            replica.lineage.0 += 1;
+            replica.on_disk.writing = None;
+            replica.on_disk.written = None;
+        } else if let Some(arrived) = replica.arrived.take() {
+            self.abandon(id, &arrived.tables());
         }
         self.drain(id, now);
     }
@@ -70,11 +199,21 @@ impl Node {
     pub(crate) fn installed(&mut self, id: CohortId, lsn: Lsn, now: Now) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(arrived) = replica.arrived.take() else { return };
-        let arrived = *arrived;
-        replica.last_change = arrived.state.last_timestamp();
-        replica.state = arrived.state;
-        replica.checkpoint_mark = self.outgoing.appended_bytes;
-        self.reply_installed(id, arrived.from, lsn);
+        let Arrived { from, state, tree: arrived, .. } = *arrived;
+        replica.last_change = state.last_timestamp();
+        replica.state = match std::mem::replace(&mut replica.state, State::Catalogue(Catalogue::new())) {
+            State::Tablet(old) => {
+                let mut tree = old.into_tree();
+                let tables = arrived.tables().into_iter().map(|(named, table)| (named.level, table));
+                tree.replace(tables).expect("they are a tree already");
+                tree.forced(&replica.on_disk.tables);
+                state.into_state(tree)
+            }
+            State::Catalogue(_) => state.into_state(arrived),
+        };
+        replica.on_disk.mark = self.outgoing.appended_bytes;
+        replica.on_disk.may_compact = true;
+        self.reply_installed(id, from, lsn);
         self.retry_now = true;
         if let Err(error) = self.start_tables(now) {
             self.halt(error.to_string());

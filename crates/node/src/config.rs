@@ -16,6 +16,12 @@ pub struct NodeConfig {
     pub seed: u64,
     /// Bytes of log, at least, after which a cohort's state is written as a checkpoint so that the log may go.
     pub checkpoint_log_bytes: u64,
+    /// Bytes that one tablet's memtables may have before its writes wait for the disk.
+    pub memtable_bytes_max: u64,
+    /// Bytes of all memtables of the node from which on the largest is flushed.
+    pub memtables_bytes: u64,
+    /// Bytes in a second, at most, of a whole state that is sent to a replica far behind.
+    pub transfer_bytes_per_second: u64,
     /// How long after its last use a session may be forgotten, by the cohort's timestamps.
     pub session_lifetime: Duration,
     /// How long old versions are kept, by the cohort's timestamps.
@@ -32,6 +38,9 @@ impl Default for NodeConfig {
             limits: Limits::default(),
             seed: 0,
             checkpoint_log_bytes: 256 << 20,
+            memtable_bytes_max: 64 << 20,
+            memtables_bytes: 128 << 20,
+            transfer_bytes_per_second: 128 << 20,
             session_lifetime: Duration::from_millis(600_000),
             // Nothing reads old versions yet: they only cost memory.
             retention: Duration::from_millis(5_000),

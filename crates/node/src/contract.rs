@@ -11,9 +11,14 @@
 //! * Between two events no time passes for the machine: it never reads a clock.
 
 use base::{Boot, CohortId, Entry, Lsn, Monotonic, NodeId, Record, Sequence, Timestamp};
+use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use store::manifest::CohortManifest;
+use store::sstable::{Table, TableError, TableId, TableRef};
+use store::tree::{CompactionJob, FlushJob, Outputs, Site, Tree};
 use tablets::request::{Outcome, Request};
+use tablets::{Evaluated, Evaluation};
 
 use crate::message::Message;
 
@@ -27,8 +32,16 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(pub u64);
 
+/// Numbers the evaluations that the machine asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EvaluationId(pub u64);
+
+/// Numbers the trees that a cohort had in this process: what was begun for an earlier one is of no use any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lineage(pub u64);
+
 /// What happens to the machine.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Event {
     /// The moment asked for with [`Action::SetTimer`] has come (or passed, or was never asked for: harmless).
     Timer,
@@ -74,7 +87,7 @@ pub enum Event {
         /// The manifest.
         through: ManifestId,
     },
-    /// The checkpoint asked for is on disk, forced, with its directory.
+    /// The checkpoint asked for is on disk, forced, with its directory, and before it the table of its memtable.
     CheckpointWritten {
         /// Whose state it holds.
         cohort: CohortId,
@@ -82,6 +95,59 @@ pub enum Event {
         lsn: Lsn,
         /// The bytes of its file.
         bytes: u64,
+        /// The table, if there was a memtable.
+        flushed: Option<Outputs>,
+    },
+    /// There was no room for the checkpoint asked for, and nothing is left of it.
+    CheckpointFailed {
+        /// Whose.
+        cohort: CohortId,
+        /// Through which entry.
+        lsn: Lsn,
+    },
+    /// A compaction has ended.
+    Compacted {
+        /// Whose.
+        cohort: CohortId,
+        /// Of which tree.
+        lineage: Lineage,
+        /// The new tables, forced; none if there was no room for them or one of the old can't be read.
+        outputs: Option<Outputs>,
+    },
+    /// A table of a cohort can't be read, or not be believed.
+    TableDamaged {
+        /// Whose.
+        cohort: CohortId,
+    },
+    /// An evaluation has ended.
+    Evaluated {
+        /// Which.
+        id: EvaluationId,
+        /// What it came to.
+        answer: Result<Evaluated, TableError>,
+    },
+    /// The part of a table asked for.
+    TableRead {
+        /// The read.
+        id: ReadId,
+        /// The bytes; none if they can't be read.
+        bytes: Option<Bytes>,
+    },
+    /// A part of an arriving table is written.
+    TableWritten {
+        /// Which.
+        table: TableId,
+        /// Its bytes; none if there was no room for it.
+        bytes: Option<u64>,
+    },
+    /// The tables that arrived are forced and were looked through.
+    TablesAdopted {
+        /// Whose they are.
+        cohort: CohortId,
+        /// Of which state.
+        lsn: Lsn,
+        /// The tree that they are; none if they are not what they should be.
+        tree: Option<Box<Tree>>,
     },
     /// The part of the log asked for.
     LogRead {
@@ -110,7 +176,7 @@ pub enum Answer {
 }
 
 /// What the machine wants done.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Action {
     /// Append a record to the log.
     Append {
@@ -156,7 +222,8 @@ pub enum Action {
         /// When.
         at: Monotonic,
     },
-    /// Write a checkpoint of a state as a file named for cohort and LSN, force it and its directory.
+    /// Flush the memtable, if there is one; then write a checkpoint of the state as a file named for cohort and LSN, force
+    /// it and its directory.
     WriteCheckpoint {
         /// Whose state.
         cohort: CohortId,
@@ -166,6 +233,60 @@ pub enum Action {
         timestamp: Timestamp,
         /// The state, frozen; the driver asks it for its chunks wherever it likes.
         state: tablets::Snapshot,
+        /// The flush of what is in no table yet.
+        flush: Option<FlushJob>,
+    },
+    /// Carry out a compaction.
+    Compact {
+        /// Whose tables.
+        cohort: CohortId,
+        /// Of which tree.
+        lineage: Lineage,
+        /// The work.
+        job: CompactionJob,
+    },
+    /// Remove the files of tables that no manifest names and nobody reads.
+    RemoveTables {
+        /// Which.
+        tables: Vec<TableId>,
+    },
+    /// Evaluate a question to rows that needs the disk.
+    Evaluate {
+        /// The evaluation's number.
+        id: EvaluationId,
+        /// The question.
+        evaluation: Evaluation,
+    },
+    /// Read a part of a table, as it lies on the disk.
+    ReadTable {
+        /// The read's number.
+        id: ReadId,
+        /// The table.
+        table: Arc<Table>,
+        /// Where the part begins.
+        offset: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// Write a part of a table that is arriving; its file is created with the first.
+    WriteTable {
+        /// The table, on this disk.
+        table: TableId,
+        /// Where the part begins.
+        offset: u64,
+        /// The part.
+        bytes: Bytes,
+    },
+    /// Force the tables that arrived and their directory, look through them, and make a tree of them.
+    AdoptTables {
+        /// Whose they are.
+        cohort: CohortId,
+        /// Of which state.
+        lsn: Lsn,
+        /// Where the tree is to be.
+        site: Site,
+        /// The tables, on this disk.
+        tables: Vec<TableRef>,
     },
     /// Read entries of a cohort's log from disk, from `from` on, about `bytes` of them, one at least.
     ReadLog {

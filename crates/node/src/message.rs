@@ -3,6 +3,7 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Duration, Epoch, Lsn, NodeId, Timestamp};
 use bytes::Bytes;
+use store::sstable::TableRef;
 use tablets::request::Outcome;
 
 mod outcome;
@@ -64,7 +65,7 @@ pub enum Message {
         /// Whether it is the last.
         last: bool,
         /// The part.
-        bytes: Bytes,
+        part: StatePart,
     },
     /// How much of a whole state has arrived.
     StateReply {
@@ -77,6 +78,58 @@ pub enum Message {
         /// Whether it is this replica's own now.
         installed: bool,
     },
+}
+
+/// A part of a whole state. The chunks come first, then the list of tables, then the tables, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StatePart {
+    /// Of the state but for the rows.
+    Chunk(Bytes),
+    /// The tables with the rows, as the sender names them.
+    Tables(Vec<TableRef>),
+    /// The next bytes of the tables.
+    Piece(Bytes),
+}
+
+impl StatePart {
+    /// Bytes of it, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Chunk(bytes) | Self::Piece(bytes) => bytes.len(),
+            Self::Tables(tables) => tables.len() * TableRef::BYTES,
+        }
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::Chunk(bytes) => {
+                out.u8(1);
+                out.bytes(bytes);
+            }
+            Self::Tables(tables) => {
+                out.u8(2);
+                out.u32(u32::try_from(tables.len()).unwrap_or(u32::MAX));
+                tables.iter().for_each(|table| table.encode(out));
+            }
+            Self::Piece(bytes) => {
+                out.u8(3);
+                out.bytes(bytes);
+            }
+        }
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match input.u8()? {
+            1 => Self::Chunk(input.bytes()?),
+            2 => {
+                let count = input.count(TableRef::BYTES)?;
+                Self::Tables((0..count).map(|_| TableRef::decode(input)).collect::<Result<_, _>>()?)
+            }
+            3 => Self::Piece(input.bytes()?),
+            tag => return Err(DecodeError::UnknownTag { what: "part of a state", tag: u64::from(tag) }),
+        })
+    }
 }
 
 impl Message {
@@ -106,7 +159,7 @@ impl Message {
                 out.u32(cohort.0);
                 out.u32(leader.map_or(0, |node| node.0));
             }
-            Self::StateChunk { cohort, epoch, lsn, timestamp, index, last, bytes } => {
+            Self::StateChunk { cohort, epoch, lsn, timestamp, index, last, part } => {
                 out.u8(5);
                 out.u32(cohort.0);
                 out.u64(epoch.0);
@@ -114,7 +167,7 @@ impl Message {
                 out.i64(timestamp.0);
                 out.u32(*index);
                 out.bool(*last);
-                out.bytes(bytes);
+                part.encode(out);
             }
             Self::StateReply { cohort, lsn, received, installed } => {
                 out.u8(6);
@@ -154,7 +207,7 @@ impl Message {
                 timestamp: Timestamp(input.i64()?),
                 index: input.u32()?,
                 last: input.bool()?,
-                bytes: input.bytes()?,
+                part: StatePart::decode(&mut input)?,
             },
             6 => Self::StateReply {
                 cohort: CohortId(input.u32()?),

@@ -6,11 +6,13 @@ use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
 use store::manifest::CohortManifest;
+use store::tree::Tablespace;
 use tablets::Change;
 use tablets::request::Failure;
 
 use crate::config::NodeConfig;
 use crate::contract::{Action, Event, ReadId};
+use crate::evaluations::Evaluations;
 use crate::message::Message;
 use crate::pending::{PendingId, Pendings, Place};
 use crate::replica::{Dormant, Outgoing, Proposal, Replica};
@@ -24,7 +26,7 @@ const STOP_PATIENCE: base::Duration = base::Duration::from_millis(1_000);
 pub(crate) const ALIVE: base::Duration = base::Duration::from_millis(1_000);
 
 /// One node of a universe, as a deterministic machine. See [`crate::contract`].
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Node {
     pub(crate) config: NodeConfig,
     pub(crate) me: Member,
@@ -43,6 +45,9 @@ pub struct Node {
     pub(crate) reads: BTreeMap<ReadId, LogReading>,
     pub(crate) next_read: u64,
     pub(crate) transfers: Transfers,
+    pub(crate) evaluations: Evaluations,
+    /// Where the tablets' trees are.
+    pub(crate) tablespace: Tablespace,
     pub(crate) counters: Counters,
     /// Writes that waited for their row and may try again.
     pub(crate) unlatched: VecDeque<PendingId>,
@@ -88,6 +93,14 @@ pub struct Counters {
     pub state_catch_ups: u64,
     /// Checkpoints of our own state.
     pub checkpoints: u64,
+    /// Memtables that were written as tables.
+    pub flushes: u64,
+    /// Compactions begun.
+    pub compactions: u64,
+    /// Tables that were found damaged.
+    pub tables_damaged: u64,
+    /// Reads, and decisions about writes, that waited for the disk.
+    pub disk_reads: u64,
     /// Reads that found the lease lapsed.
     pub lease_expiries: u64,
     /// Replicas that doubted their logs and have caught up.
@@ -97,7 +110,14 @@ pub struct Counters {
 }
 
 impl Node {
-    pub(crate) fn empty(config: NodeConfig, me: Member, boot: Boot, members: Vec<Member>, doubt_unknown: bool) -> Self {
+    pub(crate) fn empty(
+        config: NodeConfig,
+        me: Member,
+        boot: Boot,
+        members: Vec<Member>,
+        tablespace: Tablespace,
+        doubt_unknown: bool,
+    ) -> Self {
         let peers = members.iter().filter(|member| **member != me).map(|member| (member.node, Peer::default()));
         Self {
             config,
@@ -115,6 +135,8 @@ impl Node {
             reads: BTreeMap::new(),
             next_read: 0,
             transfers: Transfers::default(),
+            evaluations: Evaluations::default(),
+            tablespace,
             counters: Counters::default(),
             unlatched: VecDeque::new(),
             retry_now: false,
@@ -140,9 +162,19 @@ impl Node {
             Event::AnswerExpired { answer } => self.answer_expired(answer),
             Event::LogForced { through } => self.each_cohort(now, |cohort, out| cohort.log_forced(through, out)),
             Event::ManifestForced { through } => {
+                self.tables_forced(through);
                 self.each_cohort(now, |cohort, out| cohort.manifest_forced(through, now, out));
             }
-            Event::CheckpointWritten { cohort, lsn, bytes } => self.checkpoint_written(cohort, lsn, bytes, now),
+            Event::CheckpointWritten { cohort, lsn, bytes, flushed } => {
+                self.checkpoint_written(cohort, lsn, bytes, flushed, now);
+            }
+            Event::CheckpointFailed { cohort, lsn } => self.checkpoint_failed(cohort, lsn, now),
+            Event::Compacted { cohort, lineage, outputs } => self.compacted(cohort, lineage, outputs, now),
+            Event::TableDamaged { cohort } => self.table_damaged(cohort, now),
+            Event::Evaluated { id, answer } => self.evaluated(id, answer, now),
+            Event::TableRead { id, bytes } => self.table_read(id, bytes, now),
+            Event::TableWritten { table, bytes } => self.table_written(table, bytes),
+            Event::TablesAdopted { cohort, lsn, tree } => self.tables_adopted(cohort, lsn, tree),
             Event::LogRead { id, entries } => self.log_read(id, entries, now),
             Event::Stop => self.stop(now),
         }
@@ -162,7 +194,9 @@ impl Node {
             }
             self.each_cohort(now, |cohort, out| cohort.settle(now, out));
             self.name_checkpoints();
-            self.begin_checkpoints();
+            self.begin_checkpoints(now);
+            self.begin_compactions(now);
+            self.remove_tables();
             self.finish_stop(now);
             self.set_timer();
         }
@@ -173,6 +207,7 @@ impl Node {
     fn flush(&mut self, actions: &mut Vec<Action>) {
         if let Some(manifest) = self.outgoing.outbox.take_manifest() {
             let doubt_unknown = self.doubt_unknown;
+            self.replicas.values_mut().for_each(|replica| replica.on_disk.name_tables(manifest));
             actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown });
             self.manifest_for = None;
         }
@@ -181,7 +216,7 @@ impl Node {
 
     fn manifest(&self) -> BTreeMap<CohortId, CohortManifest> {
         let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest()));
-        let dormant = self.dormant.iter().map(|(id, dormant)| (*id, dormant.manifest));
+        let dormant = self.dormant.iter().map(|(id, dormant)| (*id, dormant.manifest.clone()));
         let mut cohorts: BTreeMap<CohortId, CohortManifest> = running.chain(dormant).collect();
         if planted(Bug::IdlePromiseForgotten) && self.manifest_for.is_some() {
             for (_, manifest) in cohorts.iter_mut().filter(|(id, _)| Some(**id) != self.manifest_for) {
@@ -293,6 +328,7 @@ impl Node {
             self.complete(pending, Err(failure), None);
         }
         self.leave_all_rows(id);
+        self.forget_evaluations(id);
         self.transfers.forget_cohort(id);
         // What is read now was planned from a log that may be cut before the next reign.
         self.reads.retain(|_, reading| reading.cohort != id);
@@ -313,9 +349,9 @@ impl Node {
             }
             Message::Answer { request, outcome } => self.answered(from, request, outcome),
             Message::NotLeader { request, cohort, leader } => self.not_leader(from, request, cohort, leader),
-            Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, bytes } => {
-                let part = crate::transfer::Part { epoch, lsn, timestamp, index, last, bytes };
-                self.chunk_received(from, cohort, &part);
+            Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, part: content } => {
+                let part = crate::transfer::Part { epoch, lsn, timestamp, index, last, content };
+                self.part_received(from, cohort, part);
             }
             Message::StateReply { cohort, lsn, received, installed } => {
                 self.chunk_acknowledged(from, cohort, lsn, received, installed, now);

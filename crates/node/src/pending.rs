@@ -42,6 +42,8 @@ pub(crate) enum Place {
     Forwarded(NodeId, u64),
     /// Writes of its row come first.
     Latched,
+    /// The disk is read for it.
+    Evaluated,
     /// It is in our log.
     Proposed,
 }

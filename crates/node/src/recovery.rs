@@ -6,12 +6,13 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Lsn, Member, Now, Record, Timestamp};
 use replication::{Cohort, Replay, Start};
 use store::Recovered;
-use tablets::State;
+use store::tree::Tree;
+use tablets::{Loader, Snapshot, State};
 
 use crate::config::NodeConfig;
 use crate::contract::Action;
 use crate::node::Node;
-use crate::replica::{Dormant, Replica, cohort_config};
+use crate::replica::{Dormant, OnDisk, Replica, cohort_config};
 
 /// Why a node can't start from what its disk holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,18 +37,19 @@ impl Node {
     /// When it can't go on from there.
     pub fn new(
         config: NodeConfig,
-        recovered: &Recovered,
+        recovered: &mut Recovered,
         now: Now,
         actions: &mut Vec<Action>,
     ) -> Result<Self, StartError> {
+        let dormant = sort_out(recovered);
         let identity = &recovered.identity;
         let me = Member { node: identity.node, incarnation: identity.incarnation };
         let members = identity.members.clone();
-        let dormant = sort_out(recovered);
         if members.len() == 1 && dormant.values().any(|cohort| cohort.start.doubtful) {
             return Err(StartError::NothingToMendFrom);
         }
-        let mut node = Self::empty(config, me, recovered.boot, members.clone(), recovered.doubt_unknown);
+        let tablespace = recovered.tablespace.clone();
+        let mut node = Self::empty(config, me, recovered.boot, members.clone(), tablespace, recovered.doubt_unknown);
         node.dormant = dormant;
         node.outgoing.appended_bytes = recovered.records.iter().map(|record| record.size() as u64).sum();
         node.start_replica(CohortId::CATALOGUE, String::new(), members, now)?;
@@ -74,32 +76,33 @@ impl Node {
     }
 
     fn start_replica(&mut self, id: CohortId, table: String, members: Vec<Member>, now: Now) -> Result<(), StartError> {
-        let Dormant { manifest, start, chunks, checkpoint_mark } =
+        let Dormant { manifest, start, chunks, tree, checkpoint_mark } =
             self.dormant.remove(&id).unwrap_or_else(|| Dormant {
                 start: Start { doubtful: self.doubt_unknown, ..Start::default() },
                 checkpoint_mark: self.outgoing.appended_bytes,
                 ..Dormant::default()
             });
-        let state = load(id, &chunks)?;
+        let tree = tree.unwrap_or_else(|| Tree::new(self.tablespace.site(id)));
+        let snapshot = manifest.checkpoint.map(|_| load(id, &chunks)).transpose()?;
+        let on_disk = OnDisk::found(manifest.tables, manifest.checkpoint.zip(snapshot.clone()), checkpoint_mark);
+        let state = match snapshot {
+            Some(snapshot) => snapshot.into_state(tree),
+            None => State::new(id, tree),
+        };
         let config = cohort_config(&self.config, id, self.me, members);
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
-        let mut replica = Replica::new(cohort, state, table, manifest.checkpoint);
-        replica.checkpoint_mark = checkpoint_mark;
-        self.replicas.insert(id, replica);
+        self.replicas.insert(id, Replica::new(cohort, state, table, on_disk));
         self.drain(id, now);
         Ok(())
     }
 }
 
-fn load(id: CohortId, chunks: &[bytes::Bytes]) -> Result<State, StartError> {
-    if chunks.is_empty() {
-        return Ok(State::new(id));
-    }
-    State::load(id, chunks).map_err(|error| StartError::Checkpoint { cohort: id, reason: error.to_string() })
+fn load(id: CohortId, chunks: &[bytes::Bytes]) -> Result<Snapshot, StartError> {
+    Loader::load(id, chunks).map_err(|error| StartError::Checkpoint { cohort: id, reason: error.to_string() })
 }
 
 /// Gives every cohort what the disk held of it.
-fn sort_out(recovered: &Recovered) -> BTreeMap<CohortId, Dormant> {
+fn sort_out(recovered: &mut Recovered) -> BTreeMap<CohortId, Dormant> {
     let mut replays: BTreeMap<CohortId, Replay> = BTreeMap::new();
     let mut marks: BTreeMap<CohortId, u64> = BTreeMap::new();
     let mut bytes = 0;
@@ -114,7 +117,13 @@ fn sort_out(recovered: &Recovered) -> BTreeMap<CohortId, Dormant> {
         replays.entry(*cohort).or_default();
     }
     let mark = |cohort| marks.get(&cohort).copied().unwrap_or(bytes);
-    replays.into_iter().map(|(cohort, replay)| (cohort, dormant(recovered, cohort, replay, mark(cohort)))).collect()
+    let mut trees = std::mem::take(&mut recovered.trees);
+    let mut sorted = BTreeMap::new();
+    for (cohort, replay) in replays {
+        let dormant = dormant(recovered, cohort, replay, mark(cohort));
+        sorted.insert(cohort, Dormant { tree: trees.remove(&cohort), ..dormant });
+    }
+    sorted
 }
 
 /// Whether the log must keep the record, as its cohort's checkpoint doesn't hold it.
@@ -124,9 +133,9 @@ fn is_past_checkpoint(recovered: &Recovered, record: &Record) -> bool {
 }
 
 fn dormant(recovered: &Recovered, cohort: CohortId, replay: Replay, checkpoint_mark: u64) -> Dormant {
-    let known = recovered.cohorts.get(&cohort).copied();
-    let manifest = known.unwrap_or_default();
+    let known = recovered.cohorts.get(&cohort);
     let doubtful = known.map_or(recovered.doubt_unknown, |known| known.doubtful);
+    let manifest = known.cloned().unwrap_or_default();
     let mut checkpoint = manifest.checkpoint.map_or((Lsn::ZERO, Timestamp(0)), |at| (at.lsn, at.timestamp));
     let log = replay.finish(checkpoint.0);
     if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
@@ -134,7 +143,7 @@ fn dormant(recovered: &Recovered, cohort: CohortId, replay: Replay, checkpoint_m
     }
     let start = Start { promised: manifest.promised, checkpoint, log, doubtful };
     let chunks = recovered.checkpoints.get(&cohort).cloned().unwrap_or_default();
-    Dormant { manifest, start, chunks, checkpoint_mark }
+    Dormant { manifest, start, chunks, tree: None, checkpoint_mark }
 }
 
 #[cfg(test)]

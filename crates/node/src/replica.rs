@@ -1,38 +1,37 @@
 //! A replica: the protocol and the state machine of one cohort on this node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use base::{CohortId, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
-use replication::{Cohort, Config, Outbox, Start};
+use replication::{Cohort, Config, ManifestId, Outbox, Start};
 use store::manifest::{CheckpointRef, CohortManifest};
-use tablets::{Loader, State};
+use store::sstable::TableRef;
+use store::tree::{Outputs, Tree};
+use tablets::{Snapshot, State};
 
 use crate::config::NodeConfig;
+use crate::contract::Lineage;
 use crate::latches::Latches;
 use crate::moments::Moments;
 use crate::pending::PendingId;
-use crate::transfer::Part;
+use crate::transfer::{Arrived, Incoming};
 
 /// A cohort's protocol and state on this node.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) cohort: Cohort,
     pub(crate) state: State,
+    /// Counts the trees that the state had.
+    pub(crate) lineage: Lineage,
     /// The table's name; empty for the catalogue.
     pub(crate) table: String,
     /// Our own proposals that aren't committed yet, and who waits for them.
     pub(crate) proposed: BTreeMap<Sequence, Proposal>,
     /// The rows that they write.
     pub(crate) latches: Latches,
-    /// The checkpoint that the manifest names.
-    pub(crate) checkpoint: Option<CheckpointRef>,
-    /// The checkpoint that is being written, and its last entry's timestamp.
-    pub(crate) writing: Option<(Lsn, Timestamp)>,
-    /// A checkpoint that is on disk, for the manifest to name once our own log is forced through it.
-    pub(crate) written: Option<CheckpointRef>,
-    /// How much the whole node had appended when the last checkpoint was taken.
-    pub(crate) checkpoint_mark: u64,
+    pub(crate) on_disk: OnDisk,
     /// A whole state that is arriving.
     pub(crate) incoming: Option<Incoming>,
     /// A whole state on its way into the manifest.
@@ -46,6 +45,39 @@ pub(crate) struct Replica {
     pub(crate) moments: Moments,
 }
 
+/// What the disk has of a replica's state, and what is on its way there.
+#[derive(Debug, Default)]
+pub(crate) struct OnDisk {
+    /// The checkpoint that the manifest names, and the state that it holds but for the rows.
+    pub(crate) checkpoint: Option<(CheckpointRef, Snapshot)>,
+    /// The tables that the manifest names beside it.
+    pub(crate) tables: Arc<[TableRef]>,
+    /// The tables that the manifests on their way name, where they are others than the manifest before names.
+    named: VecDeque<(ManifestId, Arc<[TableRef]>)>,
+    named_last: Arc<[TableRef]>,
+    /// The checkpoint that is being written.
+    pub(crate) writing: Option<(Lsn, Snapshot)>,
+    /// A checkpoint that is on disk, for the manifest to name once our own log is forced through it.
+    pub(crate) written: Option<Written>,
+    /// Somebody waits for a newer checkpoint.
+    pub(crate) is_wanted: bool,
+    /// How much the whole node had appended when the last checkpoint was taken.
+    pub(crate) mark: u64,
+    /// The tables have changed since it was last asked whether they want a compaction.
+    pub(crate) may_compact: bool,
+    /// Nothing is begun before: there was no room.
+    pub(crate) not_before: Monotonic,
+}
+
+/// A checkpoint that is on disk and that no manifest names.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) checkpoint: CheckpointRef,
+    pub(crate) state: Snapshot,
+    /// The table of what was in the memtable.
+    pub(crate) flushed: Option<Outputs>,
+}
+
 /// An entry that a request waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Proposal {
@@ -55,52 +87,63 @@ pub(crate) struct Proposal {
     pub(crate) row: Option<Bytes>,
 }
 
-/// A whole state of which some parts are here.
-#[derive(Clone, Debug)]
-pub(crate) struct Incoming {
-    from: NodeId,
-    lsn: Lsn,
-    timestamp: Timestamp,
-    /// Parts received, in order.
-    parts: u32,
-    /// What they have come to.
-    loader: Loader,
-}
-
-/// A whole state that is here.
-#[derive(Clone, Debug)]
-pub(crate) struct Arrived {
-    pub(crate) from: NodeId,
-    pub(crate) lsn: Lsn,
-    pub(crate) timestamp: Timestamp,
-    pub(crate) parts: u32,
-    pub(crate) state: State,
-    pub(crate) is_being_written: bool,
-}
-
 /// What the disk held of a cohort that the catalogue hasn't named yet.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Dormant {
     pub(crate) manifest: CohortManifest,
     pub(crate) start: Start,
     pub(crate) chunks: Vec<Bytes>,
+    pub(crate) tree: Option<Tree>,
     /// How much the log held before the first record that is not in the checkpoint.
     pub(crate) checkpoint_mark: u64,
 }
 
+impl OnDisk {
+    /// What a manifest that was found on the disk names.
+    pub(crate) fn found(tables: Arc<[TableRef]>, checkpoint: Option<(CheckpointRef, Snapshot)>, mark: u64) -> Self {
+        Self { named_last: Arc::clone(&tables), tables, checkpoint, mark, may_compact: true, ..Self::default() }
+    }
+
+    /// Through which entry the checkpoint goes that the manifest names.
+    pub(crate) fn lsn(&self) -> Option<Lsn> {
+        self.checkpoint.as_ref().map(|(at, _)| at.lsn)
+    }
+
+    /// What compactions may let go of. A replica that starts from the checkpoint has its watermark, not a newer one, so
+    /// the tables beside it must hold all that a read at or above that one can tell (guarantee 16).
+    pub(crate) fn watermark(&self) -> Timestamp {
+        self.checkpoint.as_ref().map_or(Timestamp(0), |(_, state)| state.watermark())
+    }
+
+    /// The manifest in the making names these tables.
+    pub(crate) fn name_tables(&mut self, manifest: ManifestId) {
+        if !Arc::ptr_eq(&self.named_last, &self.tables) {
+            self.named_last = Arc::clone(&self.tables);
+            self.named.push_back((manifest, Arc::clone(&self.tables)));
+        }
+    }
+
+    /// A manifest is forced. Gives the tables that it names, if they are others than before.
+    pub(crate) fn forced(&mut self, through: ManifestId) -> Option<Arc<[TableRef]>> {
+        let mut newest = None;
+        while let Some((_, tables)) = self.named.pop_front_if(|(manifest, _)| *manifest <= through) {
+            newest = Some(tables);
+        }
+        newest
+    }
+}
+
 impl Replica {
-    pub(crate) fn new(cohort: Cohort, state: State, table: String, checkpoint: Option<CheckpointRef>) -> Self {
+    pub(crate) fn new(cohort: Cohort, state: State, table: String, on_disk: OnDisk) -> Self {
         let last_change = state.last_timestamp();
         Self {
             cohort,
             state,
+            lineage: Lineage(0),
             table,
             proposed: BTreeMap::new(),
             latches: Latches::default(),
-            checkpoint,
-            writing: None,
-            written: None,
-            checkpoint_mark: 0,
+            on_disk,
             incoming: None,
             arrived: None,
             leader_seen: None,
@@ -110,44 +153,18 @@ impl Replica {
         }
     }
 
-    /// Takes a part of a whole state, if it is the next; with the last one the state is here. Says how many parts are.
-    pub(crate) fn take_part(&mut self, from: NodeId, part: &Part) -> u32 {
-        let (cohort, lsn, timestamp) = (self.state.cohort(), part.lsn, part.timestamp);
-        let fresh = || Incoming { from, lsn, timestamp, parts: 0, loader: Loader::new(cohort) };
-        let same = self.incoming.take().filter(|incoming| incoming.lsn == lsn && incoming.from == from);
-        let mut incoming = same.unwrap_or_else(fresh);
-        if part.index == incoming.parts {
-            if incoming.loader.push(&part.bytes).is_err() {
-                // The leader will start over.
-                return 0;
-            }
-            incoming.parts += 1;
-            if part.last {
-                return self.arrive(incoming);
-            }
-        }
-        let parts = incoming.parts;
-        self.incoming = Some(incoming);
-        parts
-    }
-
-    fn arrive(&mut self, Incoming { from, lsn, timestamp, parts, loader }: Incoming) -> u32 {
-        match loader.finish() {
-            Ok(state) if state.last_applied() == lsn => {
-                let arrived = Arrived { from, lsn, timestamp, parts, state, is_being_written: false };
-                self.arrived = Some(Box::new(arrived));
-                parts
-            }
-            // What came was another state than the leader said: it will start over.
-            Ok(_) | Err(_) => 0,
-        }
+    /// Whether the disk doesn't keep up with what is written: then writes wait.
+    pub(crate) fn is_stalled(&self, config: &NodeConfig) -> bool {
+        let Some(tablet) = self.state.as_tablet() else { return false };
+        tablet.tree().is_stalled() || tablet.tree().memtable_bytes() >= config.memtable_bytes_max
     }
 
     /// What the manifest must hold of it.
     pub(crate) fn manifest(&self) -> CohortManifest {
         CohortManifest {
             promised: self.cohort.promised(),
-            checkpoint: self.checkpoint,
+            checkpoint: self.on_disk.checkpoint.as_ref().map(|(at, _)| *at),
+            tables: Arc::clone(&self.on_disk.tables),
             doubtful: self.cohort.doubtful(),
         }
     }

@@ -7,7 +7,7 @@ use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
 use tablets::request::{Failure, Outcome, Request, Response};
-use tablets::{CatalogueCommand, State};
+use tablets::{Catalogue, CatalogueCommand, Evaluation, Question, State};
 
 use crate::contract::{Action, Answer, RequestId};
 use crate::message::{Message, Query};
@@ -147,19 +147,45 @@ impl Node {
             return self.write(id, cohort, now);
         }
         let query = pending.query.clone();
-        self.read(id, cohort, &query, now);
+        self.read(id, cohort, query, now);
     }
 
     /// A read of the applied state. Its answer may leave only while the lease lasts, by a clock read after this.
-    fn read(&mut self, id: PendingId, cohort: CohortId, query: &Query, now: Now) {
+    fn read(&mut self, id: PendingId, cohort: CohortId, query: Query, now: Now) {
         let Some(replica) = self.replicas.get(&cohort) else { return };
-        let Some(end) = replica.cohort.lease_end(now.monotonic) else {
-            self.counters.lease_expiries += 1;
-            return self.pendings.place(id, Place::Waiting);
+        if replica.cohort.lease_end(now.monotonic).is_none() {
+            return self.wait_for_lease(id);
+        }
+        let question = match (&replica.state, query) {
+            (State::Tablet(_), Query::Get { key, columns }) => Question::Get { key, columns },
+            (State::Tablet(_), Query::Scan(scan)) => Question::Scan(scan),
+            (State::Catalogue(catalogue), query) => {
+                let outcome = look_into(catalogue, &query);
+                return self.read_done(id, cohort, outcome, now);
+            }
+            _ => return self.complete(id, Err(unanswerable()), None),
         };
-        let outcome = evaluate(&replica.state, query);
-        let valid_until = if planted(Bug::LeaseCheckedBefore) { None } else { Some(end) };
-        self.complete(id, outcome, valid_until);
+        let Some(tablet) = replica.state.as_tablet() else { return };
+        let evaluation = Evaluation { view: tablet.view(), question };
+        self.evaluate(id, cohort, evaluation, None, now);
+    }
+
+    /// What was read may be said while the lease lasts, of which the reign is that in which it was read.
+    pub(crate) fn read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
+        let Some(replica) = self.replicas.get(&cohort) else { return };
+        match replica.cohort.lease_end(now.monotonic) {
+            None if planted(Bug::LeaseCheckedBefore) => self.complete(id, outcome, None),
+            None => self.wait_for_lease(id),
+            Some(end) => {
+                let valid_until = if planted(Bug::LeaseCheckedBefore) { None } else { Some(end) };
+                self.complete(id, outcome, valid_until);
+            }
+        }
+    }
+
+    fn wait_for_lease(&mut self, id: PendingId) {
+        self.counters.lease_expiries += 1;
+        self.pendings.place(id, Place::Waiting);
     }
 
     /// Gives a request its answer.
@@ -303,17 +329,19 @@ fn in_doubt(outcome: Outcome) -> Outcome {
     }
 }
 
-fn evaluate(state: &State, query: &Query) -> Outcome {
-    match (state, query) {
-        (State::Tablet(tablet), Query::Get { key, columns }) => tablet.get(key, columns.as_deref()),
-        (State::Tablet(tablet), Query::Scan(scan)) => tablet.scan(scan),
-        (State::Catalogue(catalogue), Query::ListTables) => Ok(catalogue.list()),
-        (State::Catalogue(catalogue), Query::FindTable(name)) => match catalogue.table(name) {
+fn look_into(catalogue: &Catalogue, query: &Query) -> Outcome {
+    match query {
+        Query::ListTables => Ok(catalogue.list()),
+        Query::FindTable(name) => match catalogue.table(name) {
             Some(_) => Ok(Response::TableCreated { existed: true }),
             None => Err(Failure::UnknownTable(name.clone())),
         },
-        _ => Err(Failure::Invalid("this cohort can't answer that".to_owned())),
+        _ => Err(unanswerable()),
     }
+}
+
+fn unanswerable() -> Failure {
+    Failure::Invalid("this cohort can't answer that".to_owned())
 }
 
 #[cfg(test)]

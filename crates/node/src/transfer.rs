@@ -1,22 +1,30 @@
 //! Catch-up by whole state: for a replica that lacks what the log holds no more (guarantee 9).
 //!
-//! The leader freezes its applied state and sends it part by part, each made when the one before is acknowledged. The
-//! follower makes a state of the parts as they come, writes it as a checkpoint; the manifest names it; only then is the
-//! log cut and the state its own.
+//! The leader sends the checkpoint that its manifest names: first its state in chunks, then the tables with the rows, as
+//! they lie on its disk (Spinnaker, section 6.1), all of them: compactions may have dropped what the follower would have to
+//! be told. Its log goes on where the checkpoint ends. Each part is made, or read, when the one before is acknowledged, and
+//! no more leave in a second than the configuration allows.
 //!
-//! Neither side does more at once than one part takes (1 MiB, or one record): a large state must not hold up the other
-//! cohorts of a node past their leases. One thing is not cut up: the follower lets go of the state that it replaces at
-//! one go, which takes as long as that state is large. While it arrives, a follower holds both.
+//! The follower writes the tables as they come, looks through them when all are here, and writes a checkpoint; the
+//! manifest names it with the tables, in one go; only then is the log cut and the state its own. A connection that breaks,
+//! or a leader that starts again with the same checkpoint, goes on where it was.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Now, Timestamp};
 use bytes::Bytes;
+use store::shipping::PART_BYTES;
+use store::sstable::{Table, TableRef};
 use tablets::{Chunks, Snapshot};
 
-use crate::contract::Action;
-use crate::message::Message;
+use crate::contract::{Action, ReadId};
+use crate::message::{Message, StatePart};
 use crate::node::{AT_ONCE, Node};
+
+mod arrival;
+
+pub(crate) use arrival::{Arrived, Incoming};
 
 /// After so long without an acknowledgement a part is sent again.
 const RESEND: Duration = Duration::from_millis(500);
@@ -32,63 +40,115 @@ pub(crate) struct Part {
     pub(crate) timestamp: Timestamp,
     pub(crate) index: u32,
     pub(crate) last: bool,
-    pub(crate) bytes: Bytes,
+    pub(crate) content: StatePart,
 }
 
 /// The transfers that this node's leaders have under way.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Transfers {
     under_way: BTreeMap<(CohortId, NodeId), Transfer>,
+    /// The parts of tables that are being read, and for whom.
+    reads: BTreeMap<ReadId, (CohortId, NodeId, u32)>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Transfer {
     state: Snapshot,
-    /// What follows the part under way.
-    chunks: Chunks,
-    /// The part under way, and its number. The last one stays until the state is installed.
-    part: Bytes,
+    tables: Vec<(TableRef, Arc<Table>)>,
+    next: Next,
+    /// The part under way; none while it is read from the disk. The last one stays until the state is installed.
+    part: Option<StatePart>,
+    /// Its number.
     index: u32,
     resend_at: Monotonic,
     sendings: u32,
 }
 
+/// What follows the part under way.
+#[derive(Debug)]
+enum Next {
+    Chunks(Chunks),
+    Tables,
+    Piece { table: usize, offset: u64 },
+    Nothing,
+}
+
+/// What the next part is, or where it is to be read.
+enum Step {
+    Here(StatePart),
+    OnDisk(Arc<Table>, u64, usize),
+    AtEnd,
+}
+
 impl Transfer {
-    fn new(state: Snapshot) -> Self {
-        let chunks = state.chunks();
-        let mut transfer = Self { state, chunks, part: Bytes::new(), index: 0, resend_at: Monotonic(0), sendings: 0 };
-        transfer.start_over();
-        transfer
+    fn new(state: Snapshot, tables: Vec<(TableRef, Arc<Table>)>) -> Self {
+        let next = Next::Chunks(state.chunks());
+        Self { state, tables, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
     }
 
-    fn start_over(&mut self) {
-        self.chunks = self.state.chunks();
-        self.part = self.chunks.next().unwrap_or_default();
-        self.index = 0;
+    /// Steps to the next part.
+    fn step(&mut self) -> Step {
+        match &mut self.next {
+            Next::Chunks(chunks) => match chunks.next() {
+                Some(chunk) => {
+                    if chunks.is_at_end() {
+                        self.next = Next::Tables;
+                    }
+                    Step::Here(StatePart::Chunk(chunk))
+                }
+                None => Step::AtEnd,
+            },
+            Next::Tables => {
+                self.next = self.piece(0, 0);
+                Step::Here(StatePart::Tables(self.tables.iter().map(|(named, _)| *named).collect()))
+            }
+            Next::Piece { table, offset } => {
+                let (table, offset) = (*table, *offset);
+                let (named, file) = &self.tables[table];
+                let (file, bytes) = (Arc::clone(file), (named.bytes - offset).min(PART_BYTES as u64));
+                self.next = self.piece(table, offset + bytes);
+                Step::OnDisk(file, offset, bytes as usize)
+            }
+            Next::Nothing => Step::AtEnd,
+        }
     }
 
-    /// The follower has so many parts. Says whether another one is to be sent for it.
-    fn acknowledged(&mut self, received: u32) -> bool {
+    /// What comes at that place: in that table, or in the next one that has anything.
+    fn piece(&self, mut table: usize, mut offset: u64) -> Next {
+        while let Some((named, _)) = self.tables.get(table) {
+            if offset < named.bytes {
+                return Next::Piece { table, offset };
+            }
+            (table, offset) = (table + 1, 0);
+        }
+        Next::Nothing
+    }
+
+    fn is_last(&self) -> bool {
+        matches!(self.next, Next::Nothing)
+    }
+
+    /// The follower has so many parts. Gives the next one for it, if that is news. A follower that restarted has nothing,
+    /// and gets it all again; one that knows this state from before may be further than we are.
+    fn acknowledged(&mut self, received: u32) -> Option<Step> {
         self.sendings = 0;
-        if received > self.index
-            && let Some(part) = self.chunks.next()
-        {
-            self.part = part;
+        if received == 0 && self.index > 0 {
+            self.next = Next::Chunks(self.state.chunks());
+            self.index = 0;
+            return Some(self.step());
+        }
+        let mut step = None;
+        while self.index < received && !self.is_last() {
             self.index += 1;
-            return true;
+            step = Some(self.step());
         }
-        // A follower that restarted has nothing, and says so.
-        let has_lost_all = received == 0 && self.index > 0;
-        if has_lost_all {
-            self.start_over();
-        }
-        has_lost_all
+        step
     }
 }
 
 impl Transfers {
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
-        self.under_way.values().map(|transfer| transfer.resend_at).min()
+        self.under_way.values().filter(|transfer| transfer.part.is_some()).map(|transfer| transfer.resend_at).min()
     }
 
     pub(crate) fn forget_cohort(&mut self, cohort: CohortId) {
@@ -102,25 +162,78 @@ impl Transfers {
 
 impl Node {
     pub(crate) fn begin_transfer(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
-        let Some(replica) = self.replicas.get(&cohort) else { return };
+        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        // The newer the better: the next transfer, if one is needed, sends a newer checkpoint.
+        replica.on_disk.is_wanted = true;
+        let Some((_, state)) = &replica.on_disk.checkpoint else {
+            return self.end_transfer(cohort, peer, None, now);
+        };
+        let state = state.clone();
+        let tables = replica.state.as_tablet().map(|tablet| tablet.tree().tables()).unwrap_or_default();
         self.counters.state_catch_ups += 1;
-        self.transfers.under_way.insert((cohort, peer), Transfer::new(replica.state.snapshot()));
-        self.send_part(cohort, peer, now);
+        let mut transfer = Transfer::new(state, tables);
+        let step = transfer.step();
+        self.transfers.under_way.insert((cohort, peer), transfer);
+        self.take_step(cohort, peer, step, now);
+    }
+
+    /// Sends the next part, or has it read first.
+    fn take_step(&mut self, cohort: CohortId, peer: NodeId, step: Step, now: Now) {
+        let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
+        match step {
+            Step::Here(part) => {
+                transfer.part = Some(part);
+                self.pace_part(cohort, peer, now);
+            }
+            Step::OnDisk(table, offset, bytes) => {
+                transfer.part = None;
+                self.next_read += 1;
+                let id = ReadId(self.next_read);
+                self.transfers.reads.insert(id, (cohort, peer, transfer.index));
+                self.actions.push(Action::ReadTable { id, table, offset, bytes });
+            }
+            Step::AtEnd => {}
+        }
+    }
+
+    /// A part of a table was read for a transfer.
+    pub(crate) fn table_read(&mut self, id: ReadId, bytes: Option<Bytes>, now: Now) {
+        let Some((cohort, peer, index)) = self.transfers.reads.remove(&id) else { return };
+        let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
+        if transfer.index != index || transfer.part.is_some() {
+            return;
+        }
+        match bytes {
+            Some(bytes) => {
+                transfer.part = Some(StatePart::Piece(bytes));
+                self.pace_part(cohort, peer, now);
+            }
+            None => self.end_transfer(cohort, peer, None, now),
+        }
+    }
+
+    /// Sends a part when the rate allows it: at once, or when the timer strikes.
+    fn pace_part(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
+        let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
+        if transfer.resend_at <= now.monotonic || transfer.sendings > 0 {
+            self.send_part(cohort, peer, now);
+        }
     }
 
     fn send_part(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
         let Some(replica) = self.replicas.get(&cohort) else { return };
+        let Some(part) = transfer.part.clone() else { return };
         transfer.resend_at = now.monotonic + RESEND;
         transfer.sendings += 1;
         let epoch = replica.cohort.promised().epoch;
         let (lsn, timestamp) = (transfer.state.last_applied(), transfer.state.last_timestamp());
-        let (index, last, bytes) = (transfer.index, transfer.chunks.is_at_end(), transfer.part.clone());
-        self.send(peer, Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, bytes }, AT_ONCE, None);
+        let (index, last) = (transfer.index, transfer.is_last());
+        self.send(peer, Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, part }, AT_ONCE, None);
     }
 
     pub(crate) fn resend_transfers(&mut self, now: Now) {
-        let due = |transfer: &Transfer| transfer.resend_at <= now.monotonic;
+        let due = |transfer: &Transfer| transfer.part.is_some() && transfer.resend_at <= now.monotonic;
         let keys: Vec<(CohortId, NodeId)> =
             self.transfers.under_way.iter().filter(|(_, transfer)| due(transfer)).map(|(key, _)| *key).collect();
         for (cohort, peer) in keys {
@@ -151,51 +264,19 @@ impl Node {
             // Perhaps another state than the one being sent: an earlier leader's. What it lacks now is to be seen.
             return self.end_transfer(cohort, from, Some(lsn), now);
         }
+        let rate = self.config.transfer_bytes_per_second.max(1);
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, from)) else { return };
-        if transfer.state.last_applied() == lsn && transfer.acknowledged(received) {
-            self.send_part(cohort, from, now);
+        if transfer.state.last_applied() != lsn {
+            return;
         }
-    }
-
-    pub(crate) fn chunk_received(&mut self, from: NodeId, id: CohortId, part: &Part) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let follows = replica.cohort.leader() == Some(from) && replica.cohort.promised().epoch == part.epoch;
-        let lsn = part.lsn;
-        if replica.cohort.applied() >= lsn.sequence {
-            return self.reply_installed(id, from, lsn);
-        }
-        let received = match &replica.arrived {
-            // It is being installed, or another is and this one's turn comes after: the leader is to be patient.
-            Some(arrived) => {
-                if arrived.lsn == lsn {
-                    arrived.parts
-                } else {
-                    0
-                }
-            }
-            None if follows => replica.take_part(from, part),
-            None => return,
-        };
-        self.send(from, Message::StateReply { cohort: id, lsn, received, installed: false }, AT_ONCE, None);
-        self.write_arrived(id);
-    }
-
-    /// Has the state that is here in whole written as a checkpoint.
-    fn write_arrived(&mut self, id: CohortId) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let Some(arrived) = replica.arrived.as_mut().filter(|arrived| !arrived.is_being_written) else { return };
-        arrived.is_being_written = true;
-        let (lsn, timestamp) = (arrived.lsn, arrived.timestamp);
-        let state = arrived.state.snapshot();
-        self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state });
-    }
-
-    pub(crate) fn reply_installed(&mut self, id: CohortId, to: NodeId, lsn: Lsn) {
-        let Some(replica) = self.replicas.get(&id) else { return };
-        // Not before the manifest that names it is forced, which it is: the log's cut comes after it.
-        let received = u32::MAX;
-        let installed = replica.cohort.applied() >= lsn.sequence;
-        self.send(to, Message::StateReply { cohort: id, lsn, received, installed }, AT_ONCE, None);
+        let sent = transfer.part.as_ref().map_or(0, StatePart::bytes) as u64;
+        let sent_at = transfer.resend_at;
+        let Some(step) = transfer.acknowledged(received) else { return };
+        // The part before was sent half a second before it would have been sent again.
+        let span = Duration(sent.saturating_mul(1_000_000_000) / rate);
+        let free_at = Monotonic((sent_at.0 + span.0).saturating_sub(RESEND.0));
+        transfer.resend_at = free_at;
+        self.take_step(cohort, from, step, now);
     }
 }
 

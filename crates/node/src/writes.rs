@@ -3,8 +3,9 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, Now};
 use bytes::Bytes;
+use store::sstable::Io;
 use tablets::request::{Failure, Write};
-use tablets::{Command, State};
+use tablets::{Command, Evaluation, Question, State};
 
 use crate::message::Query;
 use crate::node::Node;
@@ -30,27 +31,64 @@ impl Node {
             // What this leader re-proposed is not applied yet: the state does not decide anything.
             return self.pendings.place(id, Place::Waiting);
         }
-        let mut row = pending.query.row().cloned();
+        if replica.is_stalled(&self.config) {
+            return self.pendings.place(id, Place::Waiting);
+        }
+        let row = pending.query.row().cloned();
         if let Some(row) = &row
             && !replica.latches.enter(row, id, is_conditional && !planted(Bug::ConditionIgnoresUnderWay))
         {
             return self.pendings.place(id, Place::Latched);
         }
-        let Some(payload) = payload(&replica.state, pending.query.clone()) else {
-            let failure = Failure::Invalid("this cohort's log can't carry that".to_owned());
-            self.leave_row(cohort, row.as_ref());
-            return self.complete(id, Err(failure), None);
-        };
-        let Payload { bytes, writes } = payload;
-        let Some(lsn) = replica.cohort.propose(bytes, now, &mut self.outgoing.outbox) else {
-            return self.leave_row(cohort, row.as_ref());
-        };
-        if !writes {
-            // A refusal changes nothing that whoever waits would look at.
-            let row = row.take();
-            self.leave_row(cohort, row.as_ref());
+        match (&replica.state, pending.query.clone()) {
+            (State::Tablet(tablet), Query::Write(write)) if is_conditional => {
+                let evaluation = Evaluation { view: tablet.view(), question: Question::Decide(write) };
+                self.evaluate(id, cohort, evaluation, row, now);
+            }
+            (State::Tablet(_), Query::Write(write)) => {
+                self.propose_for(id, cohort, Command::unconditional(write).encode(), row, now);
+            }
+            (State::Tablet(_), Query::Command(command)) => self.propose_for(id, cohort, command.encode(), row, now),
+            (State::Catalogue(_), Query::Catalogue(command)) => {
+                self.propose_for(id, cohort, command.encode(), None, now);
+            }
+            _ => {
+                self.leave_row(cohort, row.as_ref());
+                self.complete(id, Err(Failure::Invalid("this cohort's log can't carry that".to_owned())), None);
+            }
         }
+    }
+
+    /// Proposes what was decided about a conditional write.
+    pub(crate) fn propose_decided(
+        &mut self,
+        id: PendingId,
+        cohort: CohortId,
+        command: &Command,
+        row: Option<&Bytes>,
+        now: Now,
+    ) {
+        let refuses = matches!(command, Command::Refuse { .. });
+        self.propose_for(id, cohort, command.encode(), row.filter(|_| !refuses).cloned(), now);
+        if let (Some(replica), Some(row)) = (self.replicas.get_mut(&cohort), row) {
+            self.unlatched.extend(replica.latches.decided(row));
+        }
+        if refuses {
+            // It changes nothing that whoever waits would look at.
+            self.leave_row(cohort, row);
+        }
+    }
+
+    fn propose_for(&mut self, id: PendingId, cohort: CohortId, payload: Bytes, row: Option<Bytes>, now: Now) {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        if self.pendings.get(id).is_none() {
+            // Its deadline has passed while the disk was read: nothing was done.
+            return self.leave_row(cohort, row.as_ref());
+        }
+        let Some(lsn) = replica.cohort.propose(payload, now, &mut self.outgoing.outbox) else {
+            self.leave_row(cohort, row.as_ref());
+            return self.pendings.place(id, Place::Waiting);
+        };
         replica.proposed.insert(lsn.sequence, Proposal { lsn, pending: id, row });
         self.pendings.place(id, Place::Proposed);
         self.drain(cohort, now);
@@ -81,32 +119,11 @@ impl Node {
     }
 }
 
-/// What an entry is to carry.
-struct Payload {
-    bytes: Bytes,
-    /// Whether it changes rows.
-    writes: bool,
-}
-
-/// What the entry for a query carries; nothing if it is not for this cohort's log.
-fn payload(state: &State, query: Query) -> Option<Payload> {
-    let (bytes, writes) = match (state, query) {
-        (State::Tablet(tablet), Query::Write(write)) => {
-            let command = tablet.decide(write);
-            (command.encode(), !matches!(command, Command::Refuse { .. }))
-        }
-        (State::Tablet(_), Query::Command(command)) => (command.encode(), true),
-        (State::Catalogue(_), Query::Catalogue(command)) => (command.encode(), true),
-        _ => return None,
-    };
-    Some(Payload { bytes, writes })
-}
-
 /// What a leader must not do: refuse a conditional write from its state alone, whether it still leads or not.
 fn hasty_refusal(replica: &Replica, query: &Query) -> Option<Failure> {
     let tablet = replica.state.as_tablet()?;
-    match tablet.decide(query.write()?.clone()) {
-        Command::Refuse { mismatch, .. } => Some(mismatch.into()),
+    match tablet.view().decide(query.write()?, Io::Allowed) {
+        Ok(Command::Refuse { mismatch, .. }) => Some(mismatch.into()),
         _ => None,
     }
 }

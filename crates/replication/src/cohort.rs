@@ -52,6 +52,8 @@ pub struct Cohort {
     /// A restarted replica neither promises nor votes before this moment (guarantee 2).
     pub(crate) voteless_until: Monotonic,
     pub(crate) doubtful: bool,
+    /// This replica can't serve, and leaves it to others.
+    pub(crate) is_aside: bool,
     /// A whole state that was received, to take the log's place once the manifest names it.
     pub(crate) installing: Option<(ManifestId, Lsn, Timestamp)>,
     /// The commit point last put into the log.
@@ -120,6 +122,7 @@ impl Cohort {
             vote: None,
             voteless_until: now.monotonic + wait,
             doubtful: start.doubtful,
+            is_aside: false,
             installing: None,
             committed_logged: start.log.committed.min(last),
             random,

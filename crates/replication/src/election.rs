@@ -34,6 +34,7 @@ impl Cohort {
         let doubts = self.doubtful && !planted(Bug::DoubtfulPromises);
         let me = self.config.me.node;
         !doubts
+            && !self.is_aside
             && self.installing.is_none()
             && now.monotonic >= self.voteless_until
             && !self.vote_forbids(me, now.monotonic)
@@ -231,6 +232,15 @@ impl Cohort {
         }
         for peer in self.config.peers() {
             out.send(peer, Message::Release { epoch, successor }, Durable::default());
+        }
+    }
+
+    /// This replica can't serve, as long as this process lives: it leads no more and doesn't stand, but goes on voting and
+    /// logging. If there is nobody else, it goes on as it is.
+    pub fn stand_aside(&mut self, now: Now, out: &mut Outbox) {
+        if self.config.peers().next().is_some() && !self.is_aside {
+            self.is_aside = true;
+            self.release(now, out);
         }
     }
 

@@ -18,6 +18,7 @@ mod process;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::collections::BTreeMap;
 

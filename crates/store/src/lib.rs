@@ -23,6 +23,7 @@ pub mod manifest;
 pub mod memory;
 mod open;
 mod sealed;
+pub mod shipping;
 pub mod sstable;
 mod store;
 pub mod tree;
@@ -33,7 +34,7 @@ pub use open::{Recovered, format, open};
 pub use store::{Config, Store};
 
 /// The format that this version writes and reads.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// The unit of IO past the page cache: addresses, offsets and lengths are multiples of it, and batches are padded to it.
 pub const BLOCK_BYTES: usize = 4096;

@@ -9,6 +9,7 @@
 //!   it promises was never said to anyone, and keeping a promise that was never given is safe.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
@@ -21,6 +22,7 @@ use crate::files::{File, FileError, Files, OpenOptions, open_if_exists, read_who
 use crate::identity::Owner;
 use crate::log::LogPosition;
 use crate::sealed::{Broken, SEALED_BYTES_MAX, seal, unseal};
+use crate::sstable::TableRef;
 
 const MAGIC: [u8; 8] = *b"loggosMF";
 const WHAT: &str = "manifest";
@@ -40,12 +42,14 @@ pub struct CheckpointRef {
 }
 
 /// The hard state of one cohort's replica.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CohortManifest {
     /// What it has promised.
     pub promised: Promise,
     /// Its newest checkpoint.
     pub checkpoint: Option<CheckpointRef>,
+    /// The tables that hold its rows as they were at the checkpoint.
+    pub tables: Arc<[TableRef]>,
     /// Whether something that this replica had forced, and may have acknowledged, was lost to damage (guarantee 7).
     pub doubtful: bool,
 }
@@ -84,6 +88,8 @@ impl CohortManifest {
             out.i64(checkpoint.timestamp.0);
             out.u64(checkpoint.bytes);
         }
+        out.u32(u32::try_from(self.tables.len()).expect("tables are far fewer than 2^32"));
+        self.tables.iter().for_each(|table| table.encode(out));
         out.bool(self.doubtful);
     }
 
@@ -97,7 +103,8 @@ impl CohortManifest {
             true => Some(CheckpointRef { lsn: input.lsn()?, timestamp: Timestamp(input.i64()?), bytes: input.u64()? }),
             false => None,
         };
-        Ok(Self { promised: Promise { epoch, candidate }, checkpoint, doubtful: input.bool()? })
+        let tables = (0..input.count(TableRef::BYTES)?).map(|_| TableRef::decode(input)).collect::<Result<_, _>>()?;
+        Ok(Self { promised: Promise { epoch, candidate }, checkpoint, tables, doubtful: input.bool()? })
     }
 }
 

@@ -16,18 +16,19 @@ use crate::files::{FileErrorKind, Files};
 use crate::identity::{self, Identity, Owner};
 use crate::log::{self, Damage, LogPosition, SegmentJob};
 use crate::manifest::{self, CohortManifest, Manifest, Places};
-use crate::sstable;
+use crate::sstable::{self, TableError, TableId};
 use crate::store::{Config, Store};
+use crate::tree::{Tablespace, Tree};
 
 /// What a data directory held when it was opened.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Recovered {
     /// Whose it is.
     pub identity: Identity,
     /// The number of this start, forced.
     pub boot: Boot,
-    /// The hard state of every cohort. A cohort whose checkpoint was damaged has none and is doubtful; after damage in
-    /// the log every cohort is.
+    /// The hard state of every cohort. A cohort whose checkpoint or one of whose tables was found damaged has neither and
+    /// is doubtful; after damage in the log every cohort is.
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
     /// Whether a cohort that is not among them is to be doubted too.
     pub doubt_unknown: bool,
@@ -35,6 +36,10 @@ pub struct Recovered {
     pub records: Vec<Record>,
     /// The chunks of the checkpoints that `cohorts` names.
     pub checkpoints: BTreeMap<CohortId, Vec<Bytes>>,
+    /// The trees of the tables that `cohorts` names, of the cohorts that have any.
+    pub trees: BTreeMap<CohortId, Tree>,
+    /// Where they are, and where others may be.
+    pub tablespace: Tablespace,
     /// Bytes at the log's end that were cut, because a write was torn there or stale frames lay there.
     pub torn_bytes: u64,
     /// Damage that this start found in the log, and cut.
@@ -110,7 +115,8 @@ pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered),
         notes.push(format!("the log is damaged at {}: every cohort is in doubt from there on", damage.position));
         doubt_everything(&mut manifest, &log.records);
     }
-    let checkpoints = read_checkpoints(&files, &owner, is_alone, &mut manifest, &mut notes)?;
+    let tablespace = Tablespace::new(owner, config.tree, config.cache_bytes);
+    let (checkpoints, trees) = read_states(&files, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
 
     manifest.version += 1;
     manifest.boot = Boot(manifest.boot.0 + 1);
@@ -130,6 +136,8 @@ pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered),
         doubt_unknown: manifest.doubt_unknown,
         records: log.records,
         checkpoints,
+        trees,
+        tablespace,
         torn_bytes: log.cut_bytes,
         damage: log.damage,
         notes,
@@ -154,42 +162,68 @@ fn doubt_everything(manifest: &mut Manifest, records: &[Record]) {
     manifest.doubt_unknown = true;
 }
 
-/// The checkpoints that the manifest names. One that can't be read is struck from it, and its cohort doubted; the only
-/// node of a universe refuses to start instead, with everything as it was.
-fn read_checkpoints<F: Files>(
+type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Tree>);
+
+/// The checkpoints and the tables that the manifest names. Where one can't be read, all of its cohort are struck from the
+/// manifest and the cohort is doubted; the only node of a universe refuses to start instead, with everything as it was.
+fn read_states<F: Files>(
     files: &F,
     owner: &Owner,
+    tablespace: &Tablespace,
     is_alone: bool,
     manifest: &mut Manifest,
     notes: &mut Vec<String>,
-) -> Result<BTreeMap<CohortId, Vec<Bytes>>, StoreError> {
-    let mut checkpoints = BTreeMap::new();
+) -> Result<States, StoreError> {
+    let (mut checkpoints, mut trees) = States::default();
     for (id, cohort) in &mut manifest.cohorts {
         let Some(named) = cohort.checkpoint else { continue };
         let meta = CheckpointMeta { cohort: *id, lsn: named.lsn, timestamp: named.timestamp };
-        match read_checkpoint(files, owner, &meta) {
-            Ok(chunks) => {
+        let wrong = match (read_checkpoint(files, owner, &meta), open_tree(files, tablespace, *id, cohort)) {
+            (Ok(chunks), Ok(tree)) => {
                 checkpoints.insert(*id, chunks);
+                trees.extend(tree.map(|tree| (*id, tree)));
+                continue;
             }
-            Err(CheckpointError::File(error)) => return Err(error.into()),
-            Err(CheckpointError::OtherFormat(found)) => {
+            (Err(CheckpointError::File(error)), _) | (_, Err(TableError::File(error))) => return Err(error.into()),
+            (Err(CheckpointError::OtherFormat(found)), _) => {
                 return Err(StoreError::OtherFormat { what: "a checkpoint", found, known: FORMAT });
             }
-            Err(_) if is_alone => return Err(StoreError::NothingToMendFrom { what: meta.path() }),
-            Err(error) => {
-                notes.push(format!("cohort {id} is in doubt: {}: {error}", meta.path()));
-                cohort.checkpoint = None;
-                cohort.doubtful = true;
+            (_, Err(TableError::OtherFormat(found))) => {
+                return Err(StoreError::OtherFormat { what: "a table", found, known: FORMAT });
             }
+            (Err(error), _) => format!("{}: {error}", meta.path()),
+            (_, Err(error)) => error.to_string(),
+        };
+        if is_alone {
+            return Err(StoreError::NothingToMendFrom { what: wrong });
         }
+        notes.push(format!("cohort {id} is in doubt: {wrong}"));
+        cohort.checkpoint = None;
+        cohort.tables = Default::default();
+        cohort.doubtful = true;
     }
-    Ok(checkpoints)
+    Ok((checkpoints, trees))
+}
+
+fn open_tree<F: Files>(
+    files: &F,
+    tablespace: &Tablespace,
+    id: CohortId,
+    cohort: &CohortManifest,
+) -> Result<Option<Tree>, TableError> {
+    if cohort.tables.is_empty() {
+        return Ok(None);
+    }
+    Tree::open(files, tablespace.site(id), &cohort.tables).map(Some)
 }
 
 /// Removes what an earlier process left unfinished or never named.
 fn remove_remains<F: Files>(files: &F, manifest: &Manifest) -> Result<(), StoreError> {
     let named = manifest.cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn)));
-    Ok(checkpoint::remove_unnamed(files, &named.collect())?)
+    checkpoint::remove_unnamed(files, &named.collect())?;
+    let tables = manifest.cohorts.iter().flat_map(|(id, cohort)| cohort.tables.iter().map(move |table| (*id, table)));
+    let named = tables.map(|(cohort, table)| TableId { cohort, number: table.number });
+    Ok(sstable::remove_unnamed(files, &named.collect())?)
 }
 
 /// A full disk keeps nobody from reading: the driver tries again what there was no room for.

@@ -46,7 +46,6 @@ mod cursor;
 mod filter;
 mod footer;
 mod frame;
-mod import;
 mod index;
 mod output;
 mod reader;
@@ -57,7 +56,6 @@ pub use cache::{BlockCache, Blocks, Io};
 pub use cursor::TableCursor;
 pub(crate) use filter::hash as filter_hash;
 pub use footer::{Origin, TableMeta};
-pub use import::TableImport;
 pub use reader::Table;
 pub use writer::TableWriter;
 
@@ -209,9 +207,14 @@ impl TableRef {
     }
 }
 
+impl Config {
+    /// Blocks of a page, and a filter that lets one in a hundred through.
+    pub const DEFAULT: Self = Self { block_bytes: 4 << 10, filter_bits_per_key: 10 };
+}
+
 impl Default for Config {
     fn default() -> Self {
-        Self { block_bytes: 4 << 10, filter_bits_per_key: 10 }
+        Self::DEFAULT
     }
 }
 

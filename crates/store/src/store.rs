@@ -14,6 +14,7 @@ use crate::files::{FileError, Files, OpenOptions};
 use crate::identity::{Identity, Owner};
 use crate::log::{self, Batch, LogWriter, ReadPlan, SegmentJob};
 use crate::manifest::{CohortManifest, Manifest, ManifestWrite, Places};
+use crate::tree;
 
 /// How a store is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +26,16 @@ pub struct Config {
     pub keep_bytes: u64,
     /// Segments that are prepared before they are needed.
     pub segments_ahead: u64,
+    /// Sizes of the tablets' trees.
+    pub tree: tree::Config,
+    /// Bytes of the cache of blocks that all tables share.
+    pub cache_bytes: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { segment_bytes: 64 << 20, keep_bytes: 1 << 30, segments_ahead: 2 }
+        let tree = tree::Config::default();
+        Self { segment_bytes: 64 << 20, keep_bytes: 1 << 30, segments_ahead: 2, tree, cache_bytes: 128 << 20 }
     }
 }
 

@@ -8,7 +8,13 @@ use crate::log::Batch;
 use crate::memory::MemoryDisk;
 use crate::{Config, Store};
 
-pub(crate) const CONFIG: Config = Config { segment_bytes: 16 << 10, keep_bytes: 32 << 10, segments_ahead: 1 };
+pub(crate) const CONFIG: Config = Config {
+    segment_bytes: 16 << 10,
+    keep_bytes: 32 << 10,
+    segments_ahead: 1,
+    tree: crate::tree::Config::DEFAULT,
+    cache_bytes: 1 << 20,
+};
 
 pub(crate) fn identity() -> Identity {
     let members = (1..=3).map(|node| Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 100) });

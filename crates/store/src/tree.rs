@@ -39,15 +39,17 @@ mod memtable;
 mod merge;
 mod retention;
 mod run;
+mod tablespace;
 mod versions;
 mod view;
 
-pub use cells::{Cell, Cells};
+pub use cells::{Cell, Cells, Cut};
 pub use compaction::CompactionJob;
 pub use flush::FlushJob;
 pub use job::{JobError, Outputs, Progress};
 pub use levels::LEVELS;
 pub use merge::Direction;
+pub use tablespace::Tablespace;
 pub use versions::Versions;
 pub use view::View;
 
@@ -83,7 +85,7 @@ pub struct Config {
 pub struct TableNumbers(Arc<AtomicU64>);
 
 /// Where a tree is, and what it shares with others.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Site {
     /// Whose disk it is on.
     pub owner: Owner,
@@ -115,6 +117,19 @@ pub struct Tree {
 }
 
 impl Config {
+    /// Sizes for a node with gigabytes on its disk.
+    pub const DEFAULT: Self = Self {
+        memtable_bytes: 16 << 20,
+        frozen_max: 2,
+        table_bytes: 32 << 20,
+        level0_tables: 4,
+        level0_tables_max: 12,
+        level1_bytes: 64 << 20,
+        level_ratio: 10,
+        step_bytes: 1 << 20,
+        table: sstable::Config::DEFAULT,
+    };
+
     /// Bytes that a level below the first may have.
     fn level_bytes(&self, level: usize) -> u64 {
         (1..level).fold(self.level1_bytes, |bytes, _| bytes.saturating_mul(self.level_ratio))
@@ -123,17 +138,7 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            memtable_bytes: 16 << 20,
-            frozen_max: 2,
-            table_bytes: 32 << 20,
-            level0_tables: 4,
-            level0_tables_max: 12,
-            level1_bytes: 64 << 20,
-            level_ratio: 10,
-            step_bytes: 1 << 20,
-            table: sstable::Config::default(),
-        }
+        Self::DEFAULT
     }
 }
 
@@ -348,6 +353,18 @@ impl Tree {
     pub fn memory_bytes(&self) -> u64 {
         let memtables = self.frozen.iter().map(|memtable| memtable.bytes()).sum::<u64>() + self.active.bytes();
         memtables + self.levels.tables().map(|table| table.memory_bytes() as u64).sum::<u64>()
+    }
+
+    /// Bytes of what is in no table yet.
+    #[must_use]
+    pub fn memtable_bytes(&self) -> u64 {
+        self.frozen.iter().map(|memtable| memtable.bytes()).sum::<u64>() + self.active.bytes()
+    }
+
+    /// Its tables, each with its name: what a replica that is far behind is sent.
+    #[must_use]
+    pub fn tables(&self) -> Vec<(TableRef, Arc<Table>)> {
+        self.levels.refs().into_iter().zip(self.levels.tables().cloned()).collect()
     }
 
     /// Versions that are in no table yet.

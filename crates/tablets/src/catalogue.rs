@@ -84,6 +84,18 @@ impl Catalogue {
         }
     }
 
+    /// The catalogue of a snapshot.
+    pub(crate) fn of(
+        progress: Progress,
+        nodes: OrdMap<NodeId, NodeRecord>,
+        tables: OrdMap<String, TableRecord>,
+        next_cohort: CohortId,
+    ) -> Self {
+        let bytes = tables.iter().map(|(name, table)| table_bytes(name, table)).sum::<usize>()
+            + nodes.values().map(node_bytes).sum::<usize>();
+        Self { progress, tables, nodes, next_cohort, bytes }
+    }
+
     /// Applies an entry: the outcome of a table's creation or of a refused registration, and what changed.
     ///
     /// # Errors

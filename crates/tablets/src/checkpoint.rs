@@ -1,4 +1,5 @@
-//! A frozen state and its chunks: what a checkpoint file holds, and what a replica far behind is sent.
+//! A frozen state and its chunks: what a checkpoint file holds, and what a replica far behind is sent. The rows of a tablet
+//! are not among it: they are in tables, which go along.
 //!
 //! The chunks are, in order: a header (what this is, of which cohort, through which entry), the parts of the state, and
 //! an end that counts the chunks before it and carries the checksum of them all, one after the other. Each part is packed
@@ -6,7 +7,7 @@
 //! always fits into one message between nodes.
 //!
 //! Everything that decides a later outcome travels along: last LSN and timestamp, the sessions with their outcomes, the
-//! watermark (guarantees 9, 10, 16 and 17). Versions that are dead below the watermark stay behind.
+//! watermark (guarantees 9, 10, 16 and 17).
 
 use std::fmt;
 
@@ -14,12 +15,13 @@ use base::codec::Writer;
 use base::{CohortId, Lsn, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
+use store::tree::Tree;
 
-use crate::catalogue::{NodeRecord, TableRecord};
+use crate::catalogue::{Catalogue, NodeRecord, TableRecord};
 use crate::progress::Progress;
 use crate::state::State;
-use crate::tablet::rows::Cells;
-use crate::tablet::sessions::Open;
+use crate::tablet::Tablet;
+use crate::tablet::sessions::{Open, Sessions};
 
 mod chunks;
 mod format;
@@ -44,28 +46,43 @@ pub struct Snapshot {
 #[derive(Clone)]
 enum Content {
     Catalogue { nodes: OrdMap<NodeId, NodeRecord>, tables: OrdMap<String, TableRecord>, next_cohort: CohortId },
-    Tablet { watermark: Timestamp, sessions: Open, cells: Cells },
+    Tablet { watermark: Timestamp, sessions: Open },
 }
 
 impl Snapshot {
     pub(crate) fn of(state: &State) -> Self {
         match state {
-            State::Catalogue(catalogue) => Self {
-                progress: catalogue.progress,
-                content: Content::Catalogue {
-                    nodes: catalogue.nodes.clone(),
-                    tables: catalogue.tables.clone(),
-                    next_cohort: catalogue.next_cohort,
-                },
-            },
+            State::Catalogue(catalogue) => Self::of_catalogue(catalogue),
             State::Tablet(tablet) => Self {
                 progress: tablet.progress,
                 content: Content::Tablet {
-                    watermark: tablet.rows.watermark(),
+                    watermark: tablet.watermark(),
                     sessions: tablet.sessions.open_sessions().clone(),
-                    cells: tablet.rows.cells().clone(),
                 },
             },
+        }
+    }
+
+    pub(crate) fn of_catalogue(catalogue: &Catalogue) -> Self {
+        let content = Content::Catalogue {
+            nodes: catalogue.nodes.clone(),
+            tables: catalogue.tables.clone(),
+            next_cohort: catalogue.next_cohort,
+        };
+        Self { progress: catalogue.progress, content }
+    }
+
+    /// The state that this is of. `tree` holds a tablet's rows.
+    #[must_use]
+    pub fn into_state(self, tree: Tree) -> State {
+        match self.content {
+            Content::Catalogue { nodes, tables, next_cohort } => {
+                State::Catalogue(Catalogue::of(self.progress, nodes, tables, next_cohort))
+            }
+            Content::Tablet { watermark, sessions } => {
+                let tablet = Tablet::of(self.progress, watermark, Sessions::of(sessions), tree);
+                State::Tablet(Box::new(tablet))
+            }
         }
     }
 
@@ -87,7 +104,16 @@ impl Snapshot {
         self.progress.last_timestamp
     }
 
-    /// The snapshot in pieces, made one at a time: [`State::load`] makes a state of them. Two snapshots of one state give
+    /// The watermark of a tablet: tables that go along may lack what no read at or above it can tell, and no more.
+    #[must_use]
+    pub fn watermark(&self) -> Timestamp {
+        match &self.content {
+            Content::Catalogue { .. } => Timestamp(0),
+            Content::Tablet { watermark, .. } => *watermark,
+        }
+    }
+
+    /// The snapshot in pieces, made one at a time: a [`Loader`] makes a snapshot of them. Two snapshots of one state give
     /// the same bytes.
     #[must_use]
     pub fn chunks(&self) -> Chunks {

@@ -12,14 +12,14 @@ use base::{Incarnation, Member, NodeId, Timestamp};
 use bytes::Bytes;
 
 use crate::catalogue::NodeRecord;
-use crate::request::{Mismatch, SessionId, SessionStamp};
+use crate::request::{Mismatch, SessionId, SessionStamp, Write};
 
 /// What a tablet is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Open a session, named for this entry's sequence.
     OpenSession,
-    /// Write columns of a row. Whoever proposed it has found its conditions met ([`crate::Tablet::decide`]).
+    /// Write columns of a row. Whoever proposed it has found its conditions met ([`crate::TabletView::decide`]).
     Write {
         /// Which write of which session it is.
         stamp: Option<SessionStamp>,
@@ -77,6 +77,14 @@ const CREATE_TABLE: u8 = 65;
 const REGISTER_NODES: u8 = 66;
 
 impl Command {
+    /// A write that has no conditions, or whose conditions are met.
+    #[must_use]
+    pub fn unconditional(write: Write) -> Self {
+        let Write { stamp, key, mutations } = write;
+        let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();
+        Self::Write { stamp, key, columns }
+    }
+
     /// The command as an entry's payload.
     #[must_use]
     pub fn encode(&self) -> Bytes {

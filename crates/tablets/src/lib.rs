@@ -16,6 +16,7 @@
 pub mod catalogue;
 pub mod checkpoint;
 pub mod command;
+pub mod evaluation;
 mod hash;
 mod pinning;
 mod progress;
@@ -29,7 +30,8 @@ pub mod validate;
 pub use catalogue::{Catalogue, Change, NodeRecord, TableRecord};
 pub use checkpoint::{Chunks, LoadError, Loader, Snapshot};
 pub use command::{CatalogueCommand, Command};
+pub use evaluation::{Evaluated, Evaluation, Question};
 pub use progress::ApplyError;
 pub use state::{Applied, State};
-pub use tablet::Tablet;
+pub use tablet::{Tablet, TabletView};
 pub use validate::validate;

@@ -74,7 +74,7 @@ pub struct Scan {
     pub reverse: bool,
     /// Rows at most; 0: as many as a page holds.
     pub limit: usize,
-    /// What the page before gave: the scan goes on after (in reverse: before) this key.
+    /// What the page before gave: the first key that may still come; in reverse, the key before which it goes on.
     pub continuation: Option<Bytes>,
 }
 

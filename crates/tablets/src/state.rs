@@ -1,22 +1,23 @@
 //! The state machine of a cohort, whichever it is: the catalogue's in the first cohort, a tablet's in all others.
 
 use base::{CohortId, Entry, Lsn, Timestamp};
-use bytes::Bytes;
+use store::sstable::TableError;
+use store::tree::Tree;
 
 use crate::catalogue::{Catalogue, Change};
-use crate::checkpoint::{LoadError, Loader, Snapshot};
+use crate::checkpoint::Snapshot;
 use crate::hash::LogicalHash;
 use crate::progress::ApplyError;
 use crate::request::Outcome;
 use crate::tablet::Tablet;
 
 /// What a cohort's entries have come to.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum State {
     /// The list of tables and nodes.
     Catalogue(Catalogue),
     /// The rows of a table.
-    Tablet(Tablet),
+    Tablet(Box<Tablet>),
 }
 
 /// What applying an entry came to.
@@ -29,13 +30,13 @@ pub struct Applied {
 }
 
 impl State {
-    /// The state of a cohort before its first entry.
+    /// The state of a cohort before its first entry. A tablet keeps its rows in the tree, which is empty.
     #[must_use]
-    pub fn new(cohort: CohortId) -> Self {
+    pub fn new(cohort: CohortId, tree: Tree) -> Self {
         if cohort == CohortId::CATALOGUE {
             Self::Catalogue(Catalogue::new())
         } else {
-            Self::Tablet(Tablet::new(cohort))
+            Self::Tablet(Box::new(Tablet::new(cohort, tree)))
         }
     }
 
@@ -54,21 +55,11 @@ impl State {
         }
     }
 
-    /// The state as it is now, frozen. It costs nothing to take; entries applied while it lives copy what they change.
+    /// The state as it is now, frozen, but for a tablet's rows, which are in its tree. It costs nothing to take; entries
+    /// applied while it lives copy what they change.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self)
-    }
-
-    /// The state that a snapshot's chunks hold, which came from disk or from a peer.
-    ///
-    /// # Errors
-    /// When they are not all the chunks of one snapshot of this cohort, whole and in order. Whatever the bytes are, this
-    /// doesn't panic.
-    pub fn load(cohort: CohortId, chunks: &[Bytes]) -> Result<Self, LoadError> {
-        let mut loader = Loader::new(cohort);
-        chunks.iter().try_for_each(|chunk| loader.push(chunk))?;
-        loader.finish()
     }
 
     /// The cohort whose state this is.
@@ -101,24 +92,25 @@ impl State {
 
     /// A hash of what the state says: equal for states that no read at or above the watermark, no retry and no later
     /// entry can tell apart (guarantee 16). It doesn't depend on which dead versions are still in memory. It reads the
-    /// whole state.
-    #[must_use]
-    pub fn logical_hash(&self) -> u64 {
+    /// whole state, from the disk too.
+    ///
+    /// # Errors
+    /// When a table can't be read.
+    pub fn logical_hash(&self) -> Result<u64, TableError> {
         let mut hash = LogicalHash::new();
         match self {
             Self::Catalogue(catalogue) => catalogue.hash(&mut hash),
-            Self::Tablet(tablet) => tablet.hash(&mut hash),
+            Self::Tablet(tablet) => tablet.hash(&mut hash)?,
         }
-        hash.finish()
+        Ok(hash.finish())
     }
 
-    /// Bytes of memory that the state takes, roughly, dead versions included. Kept with every entry: asking costs
-    /// nothing.
+    /// Bytes that a snapshot takes, roughly: kept with every entry, so that asking costs nothing.
     #[must_use]
-    pub fn approximate_bytes(&self) -> usize {
+    pub fn snapshot_bytes(&self) -> usize {
         match self {
             Self::Catalogue(catalogue) => catalogue.approximate_bytes(),
-            Self::Tablet(tablet) => tablet.approximate_bytes(),
+            Self::Tablet(tablet) => tablet.session_bytes(),
         }
     }
 
@@ -134,6 +126,14 @@ impl State {
     /// The tablet, if it is a table's cohort.
     #[must_use]
     pub fn as_tablet(&self) -> Option<&Tablet> {
+        match self {
+            Self::Catalogue(_) => None,
+            Self::Tablet(tablet) => Some(tablet),
+        }
+    }
+
+    /// The tablet, if it is a table's cohort, to have its rows flushed and compacted.
+    pub fn as_tablet_mut(&mut self) -> Option<&mut Tablet> {
         match self {
             Self::Catalogue(_) => None,
             Self::Tablet(tablet) => Some(tablet),

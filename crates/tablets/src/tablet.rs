@@ -6,7 +6,7 @@
 //! `reads` answers from the applied state.
 //!
 //! Invariants:
-//! * Whether the conditions of a write are met is decided once, by the leader that proposes it ([`Tablet::decide`]), from
+//! * Whether the conditions of a write are met is decided once, by the leader that proposes it ([`TabletView::decide`]), from
 //!   applied entries, while the log holds no write of the row that is not applied. What it decided is in the entry, so
 //!   that every replica does the same, without a look at what lies on its disk.
 //! * A write of one session and number is executed once at most, and a retry gets the first try's outcome.
@@ -14,33 +14,41 @@
 //!   alike. Which dead versions still take memory may differ (guarantee 16).
 
 use base::{CohortId, Entry, Lsn, Timestamp};
+use store::sstable::TableError;
+use store::tree::Tree;
 
 use crate::command::Command;
 use crate::hash::LogicalHash;
 use crate::progress::{ApplyError, Progress};
-use crate::request::{Failure, Outcome, Response, SessionId, SessionStamp, Write};
+use crate::request::{Failure, Outcome, Response, SessionId, SessionStamp};
 
 mod reads;
-pub(crate) mod rows;
+mod rows;
 pub(crate) mod sessions;
-pub(crate) mod versions;
+
+pub use reads::TabletView;
 
 use rows::Rows;
 use sessions::{Admission, Sessions};
 
 /// The rows and sessions of one table.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Tablet {
     pub(crate) progress: Progress,
-    pub(crate) rows: Rows,
+    rows: Rows,
     pub(crate) sessions: Sessions,
 }
 
 impl Tablet {
-    /// A tablet before its first entry.
+    /// A tablet before its first entry, with an empty tree.
     #[must_use]
-    pub fn new(cohort: CohortId) -> Self {
-        Self { progress: Progress::new(cohort), rows: Rows::default(), sessions: Sessions::default() }
+    pub fn new(cohort: CohortId, tree: Tree) -> Self {
+        let rows = Rows::new(tree, Timestamp(0));
+        Self { progress: Progress::new(cohort), rows, sessions: Sessions::default() }
+    }
+
+    pub(crate) fn of(progress: Progress, watermark: Timestamp, sessions: Sessions, tree: Tree) -> Self {
+        Self { progress, rows: Rows::new(tree, watermark), sessions }
     }
 
     /// Applies an entry: the outcome of a write or of the opening of a session, none of anything else.
@@ -56,9 +64,7 @@ impl Tablet {
         }
         let command = Command::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
         self.progress.advance(entry);
-        let outcome = self.execute(command, entry);
-        self.rows.sweep();
-        Ok(outcome)
+        Ok(self.execute(command, entry))
     }
 
     fn execute(&mut self, command: Command, entry: &Entry) -> Option<Outcome> {
@@ -109,19 +115,27 @@ impl Tablet {
         }
     }
 
-    /// What the log is to carry of a write, as the applied state has it: the write without its conditions, or its refusal.
-    /// It holds for the entry that comes next to touch the row, so whoever proposes it sees to it that the log holds no
-    /// entry of that row which is not applied yet.
+    /// The rows as they are now, for any thread to read.
     #[must_use]
-    pub fn decide(&self, write: Write) -> Command {
-        let Write { stamp, key, mutations } = write;
-        match self.rows.check_conditions(&key, &mutations) {
-            Ok(()) => {
-                let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();
-                Command::Write { stamp, key, columns }
-            }
-            Err(mismatch) => Command::Refuse { stamp, mismatch },
-        }
+    pub fn view(&self) -> TabletView {
+        self.rows.view(self.last_timestamp())
+    }
+
+    /// Where the rows are kept.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.rows.tree
+    }
+
+    /// Where the rows were kept.
+    #[must_use]
+    pub fn into_tree(self) -> Tree {
+        self.rows.tree
+    }
+
+    /// Where the rows are kept, to be flushed and compacted.
+    pub fn tree_mut(&mut self) -> &mut Tree {
+        &mut self.rows.tree
     }
 
     /// The last entry applied.
@@ -155,10 +169,10 @@ impl Tablet {
         self.sessions.unused_since(moment)
     }
 
-    /// Bytes of memory that rows and sessions take, roughly.
+    /// Bytes of memory that the sessions take, roughly.
     #[must_use]
-    pub fn approximate_bytes(&self) -> usize {
-        self.rows.bytes() + self.sessions.bytes()
+    pub fn session_bytes(&self) -> usize {
+        self.sessions.bytes()
     }
 
     /// Checks what must always hold; simulation calls it after every step.
@@ -167,14 +181,14 @@ impl Tablet {
     /// When an invariant is broken.
     pub fn invariants(&self) {
         assert!(self.rows.watermark() <= self.last_timestamp(), "the watermark is a moment of the log");
-        self.rows.invariants(self.last_timestamp());
+        self.rows.tree.invariants();
         self.sessions.invariants(self.last_timestamp(), self.last_applied().sequence);
     }
 
-    pub(crate) fn hash(&self, hash: &mut LogicalHash) {
+    pub(crate) fn hash(&self, hash: &mut LogicalHash) -> Result<(), TableError> {
         self.progress.hash(hash);
         self.sessions.hash(hash);
-        self.rows.hash(hash);
+        self.rows.hash(hash)
     }
 }
 

@@ -1,8 +1,14 @@
 //! What the tests of this crate share: a log that mints entries, and short names for writes.
 
-use base::{Entry, Lsn, SplitMix64, Timestamp};
+use base::{CohortId, Entry, Incarnation, Lsn, NodeId, SplitMix64, Timestamp, UniverseId};
 use bytes::Bytes;
+use store::cell::Range;
+use store::identity::Owner;
+use store::memory::MemoryDisk;
+use store::sstable::{DIRECTORY, Io};
+use store::tree::{Config, Progress, Tablespace, Tree};
 
+use crate::checkpoint::{LoadError, Loader};
 use crate::command::Command;
 use crate::request::{Mutation, Outcome, SessionId, SessionStamp, Write};
 use crate::state::State;
@@ -38,8 +44,71 @@ impl Log {
     }
 
     pub(crate) fn write(&mut self, state: &mut State, write: &Write) -> Outcome {
-        let command = state.as_tablet().expect("it is a tablet").decide(write.clone());
+        let view = state.as_tablet().expect("it is a tablet").view();
+        let command = view.decide(write, Io::Allowed).expect("the disk can be read");
         self.apply(state, &command).expect("a write has an outcome")
+    }
+}
+
+/// An empty tree, of small tables.
+pub(crate) fn tree(cohort: CohortId) -> Tree {
+    let (universe, node, incarnation) = (UniverseId(1), NodeId(1), Incarnation(1));
+    let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
+    Tree::new(Tablespace::new(Owner { universe, node, incarnation }, config, 1 << 20).site(cohort))
+}
+
+/// A state before its first entry.
+pub(crate) fn fresh(cohort: CohortId) -> State {
+    State::new(cohort, tree(cohort))
+}
+
+/// The state of these chunks, with the rows of another.
+pub(crate) fn load(rows: &State, cohort: CohortId, chunks: &[Bytes]) -> Result<State, LoadError> {
+    let snapshot = Loader::load(cohort, chunks)?;
+    let mut tree = tree(cohort);
+    if let Some(tablet) = rows.as_tablet() {
+        let oldest = Timestamp(i64::MIN);
+        for version in tablet.tree().view().versions(Range::all(), oldest, Timestamp(i64::MAX), Io::Allowed) {
+            let version = version.expect("the disk can be read");
+            tree.put(version.key, version.timestamp, version.lsn, version.value);
+        }
+    }
+    Ok(snapshot.into_state(tree))
+}
+
+/// A state that says the same.
+pub(crate) fn copy(state: &State) -> State {
+    load(state, state.cohort(), &state.snapshot().chunks().collect::<Vec<_>>()).expect("its own chunks")
+}
+
+/// A disk for tables.
+pub(crate) fn disk() -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    store::files::Files::create_dir(&disk, DIRECTORY).expect("an empty disk");
+    disk
+}
+
+/// Writes a tablet's memtable to the disk, and compacts as much as there is to compact.
+pub(crate) fn settle(state: &mut State, disk: &MemoryDisk) {
+    let Some(tablet) = state.as_tablet_mut() else { return };
+    let watermark = tablet.watermark();
+    let tree = tablet.tree_mut();
+    tree.freeze();
+    while let Some(mut job) = tree.flush_job(watermark) {
+        let outputs = loop {
+            if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
+                break outputs;
+            }
+        };
+        tree.flushed(&outputs);
+    }
+    while let Some(mut job) = tree.pick_compaction(watermark) {
+        let outputs = loop {
+            if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
+                break outputs;
+            }
+        };
+        tree.compacted(&outputs);
     }
 }
 

@@ -115,7 +115,8 @@ fn check_scan(scan: &Scan) -> Result<(), Failure> {
     check_size("the scan's first key", scan.from.len(), KEY_BYTES_MAX)?;
     check_size("the scan's prefix", scan.prefix.len(), KEY_BYTES_MAX)?;
     check_size("the scan's last key", scan.to.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX)?;
-    check_size("the scan's continuation", scan.continuation.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX)?;
+    // In reverse a continuation is the key right after a row's.
+    check_size("the scan's continuation", scan.continuation.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX + 1)?;
     check_ends(scan)
 }
 

@@ -80,6 +80,9 @@ pub(crate) struct Tuning {
     /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_log_bytes: Option<u64>,
+    /// Bytes of memory for rows: half of it caches tables, a quarter is for what is not in tables yet; 32 MiB to 1 TiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bytes: Option<u64>,
     /// Bytes of log that are kept for replicas that lag, though checkpoints cover them: up to 1 TiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_keep_bytes: Option<u64>,
@@ -147,6 +150,9 @@ impl Tuning {
         }
         if let Some(bytes) = self.checkpoint_log_bytes {
             range("tuning.checkpoint_log_bytes", bytes, 1 << 20, 64 << 30)?;
+        }
+        if let Some(bytes) = self.memory_bytes {
+            range("tuning.memory_bytes", bytes, 32 << 20, 1 << 40)?;
         }
         if let Some(bytes) = self.log_keep_bytes {
             range("tuning.log_keep_bytes", bytes, 0, 1 << 40)?;

@@ -12,20 +12,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
-use base::{CohortId, Duration, Lsn, Monotonic, Record, Sequence, Timestamp};
-use node::contract::{ManifestId, ReadId, WriteId};
+use base::{CohortId, Duration, Monotonic, Record, Sequence};
+use node::contract::{Event, ManifestId, ReadId, WriteId};
 use store::Store;
-use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
-use store::identity::Owner;
 use store::log::{ReadPlan, SegmentJob};
 use store::manifest::{CohortManifest, ManifestWrite};
-use tablets::Snapshot;
 
 use super::files::{OsFile, OsFiles};
 use super::inbox::{Inbox, Input};
 use super::lanes::Lane;
 use super::log_thread::LogThread;
+use super::tables::Tables;
 
 /// The log is named by an echo when nothing came for so long after its last batch.
 const ECHO_AFTER: Duration = Duration::from_millis(10);
@@ -42,13 +40,6 @@ struct NextManifest {
     doubt_unknown: bool,
 }
 
-/// A state on its way to the disk.
-#[derive(Debug)]
-struct CheckpointJob {
-    meta: CheckpointMeta,
-    state: Snapshot,
-}
-
 /// The store, and the threads that do its IO.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -60,8 +51,8 @@ pub(crate) struct Disk {
     writes_manifest: bool,
     next_manifest: Option<NextManifest>,
     segments: Lane<SegmentJob>,
-    checkpoints: Lane<CheckpointJob>,
     reads: Lane<(ReadId, ReadPlan)>,
+    tables: Tables,
     /// When the log's last batch is to be named, unless another comes first.
     echo_at: Monotonic,
 }
@@ -76,8 +67,8 @@ impl Disk {
             writes_manifest: false,
             next_manifest: None,
             segments: segment_lane(files.clone(), Arc::clone(inbox))?,
-            checkpoints: checkpoint_lane(files.clone(), store.owner(), Arc::clone(inbox))?,
-            reads: read_lane(files, Arc::clone(inbox))?,
+            reads: read_lane(files.clone(), Arc::clone(inbox))?,
+            tables: Tables::start(&files, store.owner(), inbox)?,
             // What recovery found last may not be named yet.
             echo_at: Monotonic(0),
             store,
@@ -116,9 +107,9 @@ impl Disk {
         }
     }
 
-    /// Writes a checkpoint.
-    pub(crate) fn write_checkpoint(&self, cohort: CohortId, lsn: Lsn, timestamp: Timestamp, state: Snapshot) {
-        self.checkpoints.put(CheckpointJob { meta: CheckpointMeta { cohort, lsn, timestamp }, state });
+    /// The threads that work on tables and checkpoints.
+    pub(crate) fn tables(&self) -> &Tables {
+        &self.tables
     }
 
     /// Reads from the log; false if it is known at once that it doesn't hold the first entry.
@@ -203,26 +194,18 @@ fn segment_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<SegmentJob
     })
 }
 
-fn checkpoint_lane(files: OsFiles, owner: Owner, inbox: Arc<Inbox>) -> io::Result<Lane<CheckpointJob>> {
-    Lane::start("checkpoints", move |CheckpointJob { meta, state }: CheckpointJob| {
-        let bytes = once_there_is_room("a checkpoint", || write_checkpoint(&files, &owner, &meta, state.chunks()));
-        tracing::debug!(cohort = %meta.cohort, lsn = %meta.lsn, bytes, "checkpoint written");
-        inbox.post(Input::CheckpointWritten { cohort: meta.cohort, lsn: meta.lsn, bytes });
-    })
-}
-
 fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(ReadId, ReadPlan)>> {
     Lane::start("reads", move |(id, plan): (ReadId, ReadPlan)| {
         let entries = plan.execute(&files).unwrap_or_else(|error| {
             tracing::error!(%error, "a part of the log can't be read");
             None
         });
-        inbox.post(Input::LogRead(id, entries));
+        inbox.post(Input::Done(Event::LogRead { id, entries }));
     })
 }
 
 /// Does something that needs room on the disk, again and again until there is; any other error ends the process.
-fn once_there_is_room<T>(what: &str, mut work: impl FnMut() -> Result<T, FileError>) -> T {
+pub(super) fn once_there_is_room<T>(what: &str, mut work: impl FnMut() -> Result<T, FileError>) -> T {
     let mut is_said = false;
     loop {
         match work() {

@@ -3,9 +3,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use base::{CohortId, Entry, Lsn};
 use mio::Waker;
-use node::contract::{ManifestId, ReadId};
+use node::contract::{Event, ManifestId};
 use store::log::{Batch, SegmentJob};
 use store::manifest::ManifestWrite;
 
@@ -21,10 +20,8 @@ pub(crate) enum Input {
     BatchForced(Batch),
     /// A manifest is forced in both places.
     ManifestForced(ManifestId, Box<ManifestWrite<OsFile>>),
-    /// A checkpoint is on disk.
-    CheckpointWritten { cohort: CohortId, lsn: Lsn, bytes: u64 },
-    /// A part of the log was read, or can't be.
-    LogRead(ReadId, Option<Vec<Entry>>),
+    /// Work on the disk that the machine had asked for has ended.
+    Done(Event),
     /// What was to be done about a segment is done.
     SegmentDone(SegmentJob),
     /// The process is to stop cleanly.

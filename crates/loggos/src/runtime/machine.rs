@@ -18,6 +18,7 @@ use mio::{Events, Poll, Token};
 use node::Node;
 use node::contract::{Action, Answer, Durable, Event, RequestId};
 use node::message::Message;
+use store::checkpoint::CheckpointMeta;
 use tablets::request::Outcome;
 
 use super::clock;
@@ -26,6 +27,7 @@ use super::gateway::{Answers, Incoming, Ticket};
 use super::inbox::{Inbox, Input};
 use super::parked::{Parcel, Parked};
 use super::peers::Peers;
+use super::tables::{Change, CheckpointJob};
 
 /// The token that wakes this thread for its inbox.
 pub(crate) const INBOX: Token = Token(0);
@@ -178,10 +180,7 @@ impl Machine {
                 self.leaving.extend(self.parked.manifest_forced(through));
                 self.events.push(Event::ManifestForced { through });
             }
-            Input::CheckpointWritten { cohort, lsn, bytes } => {
-                self.events.push(Event::CheckpointWritten { cohort, lsn, bytes });
-            }
-            Input::LogRead(id, entries) => self.events.push(Event::LogRead { id, entries }),
+            Input::Done(event) => self.events.push(event),
             Input::SegmentDone(job) => self.disk.segment_done(job, now),
             Input::Stop => self.events.push(Event::Stop),
         }
@@ -228,14 +227,25 @@ impl Machine {
             }
             Action::Reply { to, outcome, valid_until } => self.reply(to, outcome, valid_until),
             Action::SetTimer { at } => self.timer = at,
-            Action::WriteCheckpoint { cohort, lsn, timestamp, state } => {
-                self.disk.write_checkpoint(cohort, lsn, timestamp, state);
-            }
             Action::ReadLog { id, cohort, from, bytes } => {
                 if !self.disk.read_log(id, cohort, from, bytes) {
-                    self.inbox.post(Input::LogRead(id, None));
+                    self.inbox.post(Input::Done(Event::LogRead { id, entries: None }));
                 }
             }
+            Action::WriteCheckpoint { cohort, lsn, timestamp, state, flush } => {
+                let meta = CheckpointMeta { cohort, lsn, timestamp };
+                self.disk.tables().checkpoint(CheckpointJob { meta, state, flush });
+            }
+            Action::Compact { cohort, lineage, job } => self.disk.tables().compact(cohort, lineage, job),
+            Action::Evaluate { id, evaluation } => self.disk.tables().evaluate(id, evaluation),
+            Action::ReadTable { id, table, offset, bytes } => self.disk.tables().read(id, table, offset, bytes),
+            Action::WriteTable { table, offset, bytes } => {
+                self.disk.tables().change(Change::Write { table, offset, bytes });
+            }
+            Action::AdoptTables { cohort, lsn, site, tables } => {
+                self.disk.tables().change(Change::Adopt { cohort, lsn, site, tables });
+            }
+            Action::RemoveTables { tables } => self.disk.tables().change(Change::Remove { tables }),
             Action::Stopped => return Some(End::Stopped),
             Action::Halt { reason } => return Some(End::Halted(reason)),
         }

@@ -41,6 +41,7 @@ mod parked;
 mod peers;
 mod scratch;
 pub(crate) mod start;
+mod tables;
 mod throttle;
 
 use std::io::Write as _;

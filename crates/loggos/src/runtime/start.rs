@@ -131,7 +131,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let peers_listener = listen("peers", config.listen.peers)?;
     let grpc_listener = listen("gRPC", config.listen.grpc)?;
 
-    let (store, recovered) = open_store(&config, files)?;
+    let (store, mut recovered) = open_store(&config, files)?;
     for note in &recovered.notes {
         tracing::warn!(note, "recovery");
     }
@@ -155,7 +155,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let disk = Disk::start(store, &inbox)?;
     let machine_config = machine_config(&config, &recovered);
     let mut first = Vec::new();
-    let node = Node::new(machine_config, &recovered, clock::now(), &mut first)
+    let node = Node::new(machine_config, &mut recovered, clock::now(), &mut first)
         .map_err(|error| StartError::Machine(error.to_string()))?;
     // The whole log as it was read: what the machine keeps of it is its own.
     drop(recovered);
@@ -209,6 +209,10 @@ fn open_store(config: &Config, files: OsFiles) -> Result<(Store<OsFiles>, Recove
     if let Some(bytes) = config.tuning.log_keep_bytes {
         store_config.keep_bytes = bytes;
     }
+    if let Some(bytes) = config.tuning.memory_bytes {
+        store_config.cache_bytes = bytes / 2;
+        store_config.tree.memtable_bytes = (bytes / 16).min(store_config.tree.memtable_bytes);
+    }
     store::open(files, store_config).map_err(|error| StartError::Store { directory: config.data.clone(), error })
 }
 
@@ -220,6 +224,10 @@ fn machine_config(config: &Config, recovered: &Recovered) -> NodeConfig {
     }
     if let Some(bytes) = tuning.checkpoint_log_bytes {
         machine.checkpoint_log_bytes = bytes;
+    }
+    if let Some(bytes) = tuning.memory_bytes {
+        machine.memtables_bytes = bytes / 4;
+        machine.memtable_bytes_max = (bytes / 4).min(machine.memtable_bytes_max);
     }
     let members = recovered.identity.members.iter();
     machine.addresses = members.filter_map(|member| addresses_of(config, *member)).collect();

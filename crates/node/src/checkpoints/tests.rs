@@ -9,7 +9,7 @@ const TABLE: CohortId = CohortId(2);
 
 /// The only node of a universe, with a table.
 fn alone() -> Bench {
-    let mut bench = Bench::start(&empty(1, 1));
+    let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
     bench.ask(1, Request::CreateTable { name: "t".into() });
     bench.pass(Duration::from_millis(1_000));
@@ -89,12 +89,16 @@ fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
         bytes: 1,
     };
     let (early, ready) = (named(forced.next()), named(forced));
-    replica.written = Some(early);
+    let state = replica.state.snapshot();
+    let written = |checkpoint| Some(Written { checkpoint, state: state.clone(), flushed: None });
+    let named_now = |bench: &Bench| {
+        let on_disk = &bench.node.replicas[&TABLE].on_disk;
+        (on_disk.checkpoint.as_ref().map(|(at, _)| *at), on_disk.written.as_ref().map(|written| written.checkpoint))
+    };
+    replica.on_disk.written = written(early);
     bench.node.name_checkpoints();
-    let replica = bench.node.replicas.get_mut(&TABLE).expect("it has one");
-    assert_eq!((replica.checkpoint, replica.written), (None, Some(early)));
-    replica.written = Some(ready);
+    assert_eq!(named_now(&bench), (None, Some(early)));
+    bench.node.replicas.get_mut(&TABLE).expect("it has one").on_disk.written = written(ready);
     bench.node.name_checkpoints();
-    let replica = &bench.node.replicas[&TABLE];
-    assert_eq!((replica.checkpoint, replica.written), (Some(ready), None));
+    assert_eq!(named_now(&bench), (Some(ready), None));
 }

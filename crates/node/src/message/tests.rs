@@ -6,7 +6,8 @@ use bytes::Bytes;
 use tablets::request::{Cell, Failure, Mutation, Response, Row, Scan, Write};
 use tablets::{CatalogueCommand, Command};
 
-use super::{Message, Query};
+use super::{Message, Query, StatePart};
+use store::sstable::TableRef;
 
 fn samples() -> Vec<Message> {
     let cohort = CohortId(7);
@@ -49,8 +50,11 @@ fn samples() -> Vec<Message> {
     samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
     samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));
     let (epoch, lsn, timestamp) = (Epoch(3), Lsn::new(3, 5), Timestamp(9));
+    let table = TableRef { number: 7, level: 1, bytes: 4_096, checksum: 9 };
     let bytes = Bytes::from_static(b"part");
-    samples.push(Message::StateChunk { cohort, epoch, lsn, timestamp, index: 2, last: true, bytes });
+    let parts = [StatePart::Chunk(bytes.clone()), StatePart::Tables(vec![table, table]), StatePart::Piece(bytes)];
+    let chunk = |part| Message::StateChunk { cohort, epoch, lsn, timestamp, index: 2, last: true, part };
+    samples.extend(parts.map(chunk));
     samples.push(Message::StateReply { cohort, lsn, received: 3, installed: true });
     samples
 }

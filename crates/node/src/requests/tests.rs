@@ -12,7 +12,7 @@ const HALF_A_SECOND: Duration = Duration::from_millis(500);
 
 /// A node that has no replica of the table, on nodes 1, 2 and 3.
 fn outsider() -> Bench {
-    Bench::start(&empty(5, 5)).with_table(5, "t")
+    Bench::start(empty(5, 5)).with_table(5, "t")
 }
 
 fn of_table(request: TableRequest) -> Request {

@@ -1,13 +1,23 @@
+use store::identity::Owner;
+use store::tree::{Config, Tablespace, Tree};
 use tablets::{Loader, State};
 
 use super::*;
-use crate::replica::Arrived;
 use crate::testing::{Bench, empty};
 
 const TABLE: CohortId = CohortId(2);
 
+fn tree(cohort: CohortId) -> Tree {
+    let (universe, node) = (base::UniverseId(1), NodeId(1));
+    let owner = Owner { universe, node, incarnation: base::Incarnation(7) };
+    Tree::new(Tablespace::new(owner, Config::DEFAULT, 1 << 20).site(cohort))
+}
+
 fn transfer() -> Transfer {
-    Transfer::new(State::new(TABLE).snapshot())
+    let mut transfer = Transfer::new(State::new(TABLE, tree(TABLE)).snapshot(), Vec::new());
+    let Step::Here(first) = transfer.step() else { panic!("a state begins with a chunk") };
+    transfer.part = Some(first);
+    transfer
 }
 
 #[test]
@@ -15,10 +25,16 @@ fn each_part_follows_the_acknowledgement_of_the_one_before() {
     let mut transfer = transfer();
     let mut loader = Loader::new(TABLE);
     for received in 1.. {
-        loader.push(&transfer.part).expect("the next part");
-        let more = !transfer.chunks.is_at_end();
-        assert_eq!(transfer.acknowledged(received), more, "and the last one stays");
-        assert!(!transfer.acknowledged(received), "an acknowledgement that comes twice says nothing new");
+        match transfer.part.clone() {
+            Some(StatePart::Chunk(chunk)) => loader.push(&chunk).expect("the next part"),
+            other => assert_eq!(other, Some(StatePart::Tables(Vec::new())), "it has no tables"),
+        }
+        let more = !transfer.is_last();
+        match transfer.acknowledged(received) {
+            Some(Step::Here(part)) if more => transfer.part = Some(part),
+            step => assert!(step.is_none() && !more, "and the last one stays"),
+        }
+        assert!(transfer.acknowledged(received).is_none(), "an acknowledgement that comes twice says nothing new");
         if !more {
             break;
         }
@@ -30,26 +46,33 @@ fn each_part_follows_the_acknowledgement_of_the_one_before() {
 fn a_follower_that_has_nothing_gets_it_all_again() {
     let mut transfer = transfer();
     let first = transfer.part.clone();
-    assert!(transfer.acknowledged(1));
-    assert_ne!(transfer.part, first);
-    assert!(transfer.acknowledged(0));
-    assert_eq!((transfer.index, &transfer.part), (0, &first));
-    assert!(!transfer.acknowledged(0), "it is on its way");
+    assert!(matches!(transfer.acknowledged(1), Some(Step::Here(part)) if Some(&part) != first.as_ref()));
+    assert!(matches!(transfer.acknowledged(0), Some(Step::Here(part)) if Some(&part) == first.as_ref()));
+    assert_eq!(transfer.index, 0);
+    assert!(transfer.acknowledged(0).is_none(), "it is on its way");
+}
+
+/// A leader that starts again with the same checkpoint goes on where the follower is.
+#[test]
+fn a_follower_that_is_further_gets_what_it_lacks() {
+    let mut transfer = transfer();
+    assert!(matches!(transfer.acknowledged(2), Some(Step::Here(StatePart::Tables(_)))));
+    assert!(transfer.is_last());
 }
 
 /// Writing a large state takes its time. As long as the follower says so, the transfer is not given up.
 #[test]
 fn a_follower_that_installs_has_the_leader_wait() {
-    let mut bench = Bench::start(&empty(2, 3));
+    let mut bench = Bench::start(empty(2, 3));
     let cohort = CohortId::CATALOGUE;
-    let state = State::new(cohort);
+    let state = State::new(cohort, tree(cohort)).snapshot();
     let lsn = Lsn::new(1, 9);
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);
-    let arrived = Arrived { from, lsn, timestamp, parts, state, is_being_written: true };
+    let arrived = Arrived { from, lsn, timestamp, parts, state, tree: tree(cohort), is_being_written: true };
     bench.node.replicas.get_mut(&cohort).expect("every node has one").arrived = Some(Box::new(arrived));
     let mut say = |lsn| {
-        let (epoch, bytes) = (Epoch(1), Bytes::from_static(b"part"));
-        let message = Message::StateChunk { cohort, epoch, lsn, timestamp, index: 3, last: true, bytes };
+        let (epoch, part) = (Epoch(1), StatePart::Chunk(Bytes::from_static(b"part")));
+        let message = Message::StateChunk { cohort, epoch, lsn, timestamp, index: 3, last: true, part };
         bench.sent.clear();
         bench.step(crate::contract::Event::Message { from, boot: base::Boot(1), message });
         bench.sent.clone()
@@ -60,10 +83,10 @@ fn a_follower_that_installs_has_the_leader_wait() {
     assert_eq!(say(later), [reply(later, 0)], "another state's turn comes after");
 
     let mut transfer = transfer();
-    while transfer.acknowledged(transfer.index + 1) {}
+    while transfer.acknowledged(transfer.index + 1).is_some() {}
     for _ in 0..10 * SENDINGS_MAX {
         transfer.sendings += 1;
-        assert!(!transfer.acknowledged(transfer.index + 1));
+        assert!(transfer.acknowledged(transfer.index + 1).is_none());
         assert!(transfer.sendings < SENDINGS_MAX);
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use base::{CohortId, Entry, Lsn, Monotonic, NodeId};
+use base::{Entry, Monotonic, NodeId};
 use node::contract::{ReadId, RequestId};
 use store::log::SegmentJob;
 use tablets::request::Request;
@@ -35,8 +35,8 @@ pub(crate) enum Happening {
     Echo { node: NodeId, generation: Generation, batches: u64 },
     /// The next step of writing a manifest.
     Manifest { node: NodeId, generation: Generation, step: ManifestStep },
-    /// A checkpoint is on disk.
-    Checkpoint { node: NodeId, generation: Generation, cohort: CohortId, lsn: Lsn, bytes: u64 },
+    /// The next step of a work on tables.
+    Work { node: NodeId, generation: Generation, number: u64 },
     /// A read of the log has ended.
     LogRead { node: NodeId, generation: Generation, id: ReadId, entries: Option<Vec<Entry>> },
     /// A segment's file is prepared.
@@ -67,7 +67,7 @@ impl Happening {
             | Self::LogForced { node, generation }
             | Self::Echo { node, generation, .. }
             | Self::Manifest { node, generation, .. }
-            | Self::Checkpoint { node, generation, .. }
+            | Self::Work { node, generation, .. }
             | Self::LogRead { node, generation, .. }
             | Self::Segment { node, generation, .. }
             | Self::Request { node, generation, .. }
@@ -86,7 +86,7 @@ impl Happening {
             Self::LogForced { node, .. } => of(4, *node),
             Self::Echo { node, .. } => of(5, *node),
             Self::Manifest { node, .. } => of(6, *node),
-            Self::Checkpoint { node, .. } => of(7, *node),
+            Self::Work { node, .. } => of(7, *node),
             Self::LogRead { node, .. } => of(8, *node),
             Self::Segment { node, .. } => of(9, *node),
             Self::Resume { node, .. } => of(10, *node),

@@ -5,7 +5,7 @@ use node::NodeConfig;
 use store::identity::Identity;
 use store::log::LogPosition;
 use store::memory::MemoryDisk;
-use store::{Config, Recovered};
+use store::{Config, Recovered, sstable, tree};
 
 use super::clocks::Clocks;
 use super::events::{Generation, Happening};
@@ -75,7 +75,19 @@ pub(crate) struct Machine {
 }
 
 pub(super) fn store_config(options: &Options) -> Config {
-    Config { segment_bytes: options.segment_bytes, keep_bytes: options.keep_bytes, segments_ahead: 1 }
+    let tree = tree::Config {
+        memtable_bytes: options.memtable_bytes,
+        frozen_max: 2,
+        table_bytes: options.memtable_bytes / 2,
+        level0_tables: 2,
+        level0_tables_max: 8,
+        level1_bytes: 2 * options.memtable_bytes,
+        level_ratio: 2,
+        step_bytes: 256,
+        table: sstable::Config { block_bytes: 128, filter_bits_per_key: 10 },
+    };
+    let (segment_bytes, keep_bytes) = (options.segment_bytes, options.keep_bytes);
+    Config { segment_bytes, keep_bytes, segments_ahead: 1, tree, cache_bytes: options.cache_bytes }
 }
 
 fn members(nodes: u32) -> Vec<Member> {
@@ -93,6 +105,8 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
         seed,
         checkpoint_log_bytes: options.checkpoint_log_bytes,
         session_lifetime: options.session_lifetime,
+        memtable_bytes_max: 8 * options.memtable_bytes,
+        memtables_bytes: 8 * options.memtable_bytes,
         housekeeping: base::Duration::from_millis(500),
         retention: base::Duration::from_millis(2_000),
         ..NodeConfig::default()

@@ -27,6 +27,10 @@ pub struct Options {
     pub keep_bytes: u64,
     /// Bytes of log between checkpoints.
     pub checkpoint_log_bytes: u64,
+    /// Bytes of a memtable, small so that tables come and go.
+    pub memtable_bytes: u64,
+    /// Bytes of the cache of blocks: few have every read wait for the disk.
+    pub cache_bytes: u64,
     /// Bytes of committed entries kept in memory.
     pub memory_log_bytes: usize,
     /// Bytes of entries in one proposal; few make every entry travel alone.
@@ -51,6 +55,8 @@ pub struct Options {
     pub stall: u64,
     /// A machine loses its power while it writes a manifest with a new promise.
     pub crash_at_manifest: u64,
+    /// A step of the work on tables takes hundreds of times as long.
+    pub slow_work: u64,
     /// How far monotonic clocks may run from true, in parts per million.
     pub clock_rate: u64,
     /// Whether wall clocks jump about.
@@ -151,6 +157,8 @@ impl Options {
             segment_bytes: pick(&[16, 32, 64]) << 10,
             keep_bytes: pick(&[0, 32, 128]) << 10,
             checkpoint_log_bytes: pick(&[4, 16, 64]) << 10,
+            memtable_bytes: pick(&[2, 8, 64]) << 10,
+            cache_bytes: pick(&[0, 4, 1_024]) << 10,
             memory_log_bytes: pick(&[256, 2_048, 65_536]) as usize,
             propose_bytes: pick(&[64, 64, 512, 4_096]) as usize,
             election_jitter: Duration::from_millis(pick(&[1, 20, 100, 100])),
@@ -163,6 +171,7 @@ impl Options {
             faults,
             stall: pick(&[0, 50, 500]),
             crash_at_manifest: pick(&[0, 0, 50_000, 300_000]),
+            slow_work: pick(&[0, 0, 20_000, 300_000]),
             clock_rate: pick(&[0, 5_000, 10_000]),
             wall_jumps: pick(&[0, 1]) == 1,
             force_time: pick(&[200, 1_000, 3_000, 12_000]) * (millisecond / 1_000),

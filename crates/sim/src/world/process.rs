@@ -14,6 +14,7 @@ use store::memory::{MemoryDisk, MemoryFile};
 
 use super::events::{Generation, Happening};
 use super::machine::{KnownLog, node_config, store_config};
+use super::work::{Work, Works};
 use super::{MILLISECOND, SECOND, TrueTime, World};
 
 /// A process.
@@ -26,6 +27,7 @@ pub(crate) struct Process {
     pub(super) batch: Option<(Batch, MemoryFile)>,
     pub(super) batches: u64,
     pub(super) manifests: VecDeque<(ManifestId, ManifestWrite<MemoryFile>)>,
+    pub(super) works: Works,
     timer: u64,
     /// Actions that a stall has held up.
     stalled: Vec<Action>,
@@ -66,7 +68,7 @@ impl World {
         machine.generation += 1;
         let seed = u64::from(id.0) ^ machine.generation << 8 ^ self.random.draw();
         let opened = store::open(machine.disk.clone(), store_config(&self.options));
-        let (store, recovered) = match opened {
+        let (store, mut recovered) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.start_failed(id, &error.to_string()),
         };
@@ -80,7 +82,7 @@ impl World {
         let doubtful = recovered.cohorts.values().any(|cohort| cohort.doubtful);
         let now = machine.clocks.now(self.now);
         let mut actions = Vec::new();
-        let node = Node::new(node_config(&self.options, seed), &recovered, now, &mut actions);
+        let node = Node::new(node_config(&self.options, seed), &mut recovered, now, &mut actions);
         let node = match node {
             Ok(node) => node,
             Err(error) => return self.violate(&format!("node {id} can't start: {error}")),
@@ -95,6 +97,7 @@ impl World {
             batch: None,
             batches: 0,
             manifests: VecDeque::new(),
+            works: Works::default(),
             timer: 0,
             stalled: Vec::new(),
         });
@@ -158,9 +161,7 @@ impl World {
             Happening::LogForced { node, .. } => self.log_forced(node),
             Happening::Echo { node, batches, .. } => self.echo(node, batches),
             Happening::Manifest { node, step, .. } => self.manifest_step(node, step),
-            Happening::Checkpoint { node, cohort, lsn, bytes, .. } => {
-                self.step(node, Event::CheckpointWritten { cohort, lsn, bytes });
-            }
+            Happening::Work { node, number, .. } => self.work(node, number),
             Happening::LogRead { node, id, entries, .. } => self.step(node, Event::LogRead { id, entries }),
             Happening::Segment { node, job, .. } => {
                 if let Some(process) = self.process(node) {
@@ -318,9 +319,26 @@ impl World {
                 }
             }
             Action::SetTimer { at } => self.set_timer(id, at),
-            Action::WriteCheckpoint { cohort, lsn, timestamp, state } => {
-                self.write_checkpoint(id, CheckpointMeta { cohort, lsn, timestamp }, &state);
+            Action::WriteCheckpoint { cohort, lsn, timestamp, state, flush } => {
+                let meta = CheckpointMeta { cohort, lsn, timestamp };
+                self.begin_work(id, Work::Checkpoint { meta, state, flush, flushed: None });
             }
+            Action::Compact { cohort, lineage, job } => {
+                self.begin_work(id, Work::Compaction { cohort, lineage, job });
+            }
+            Action::Evaluate { id: evaluation_id, evaluation } => {
+                self.begin_work(id, Work::Evaluation { id: evaluation_id, evaluation });
+            }
+            Action::ReadTable { id: read, table, offset, bytes } => {
+                self.begin_work(id, Work::ReadTable { id: read, table, offset, bytes });
+            }
+            Action::WriteTable { table, offset, bytes } => {
+                self.begin_work(id, Work::WriteTable { table, offset, bytes });
+            }
+            Action::AdoptTables { cohort, lsn, site, tables } => {
+                self.begin_work(id, Work::AdoptTables { cohort, lsn, site, tables });
+            }
+            Action::RemoveTables { tables } => self.begin_work(id, Work::RemoveTables { tables }),
             Action::ReadLog { id: read, cohort, from, bytes } => {
                 let Some(process) = self.process(id) else { return };
                 let plan = process.store.plan_read(cohort, from, bytes);

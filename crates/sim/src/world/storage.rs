@@ -1,12 +1,10 @@
-//! A process and its disk: batches, manifests, checkpoints and segments on their way, each of which takes its time and may
-//! fail.
+//! A process and its disk: batches, manifests and segments on their way, each of which takes its time and may fail.
 
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Lsn, NodeId};
+use base::{CohortId, NodeId};
 use node::contract::{Event, ManifestId, WriteId};
-use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::log::Batch;
 use store::manifest::CohortManifest;
 
@@ -163,20 +161,6 @@ impl World {
         process.parked = parked;
         for (_, to, message, valid_until) in free {
             self.send_valid(id, to, &message, valid_until);
-        }
-    }
-
-    pub(super) fn write_checkpoint(&mut self, id: NodeId, meta: CheckpointMeta, state: &tablets::Snapshot) {
-        let generation = self.generation(id);
-        let at = self.now + MILLISECOND + self.random.below(50 * MILLISECOND);
-        let Some(process) = self.process(id) else { return };
-        let owner = process.store.owner();
-        let (cohort, lsn): (CohortId, Lsn) = (meta.cohort, meta.lsn);
-        match write_checkpoint(process.store.files(), &owner, &meta, state.chunks()) {
-            Ok(bytes) => {
-                self.queue.put(at, Happening::Checkpoint { node: id, generation, cohort, lsn, bytes });
-            }
-            Err(_) => self.disk_failed(id),
         }
     }
 }

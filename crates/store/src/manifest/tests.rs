@@ -16,6 +16,7 @@ fn manifest(version: u64, cohorts: u32) -> Manifest {
             timestamp: Timestamp(-1),
             bytes: 9,
         }),
+        tables: (0..u64::from(id % 4)).map(|number| TableRef { number, level: 1, bytes: 7, checksum: id }).collect(),
         doubtful: id.is_multiple_of(3),
     };
     Manifest {

@@ -84,7 +84,7 @@ impl Table {
         size_of::<Self>() + self.filter.bytes() + self.top.bytes() + keys + self.source.path.len()
     }
 
-    /// The file's bytes from `offset` on, to be sent to another replica ([`super::TableImport`]). They are not looked at:
+    /// The file's bytes from `offset` on, to be sent to another replica ([`crate::shipping`]). They are not looked at:
     /// who receives them does that.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use crate::memory::MemoryDisk;
 use crate::testing::{crash_everywhere, identity};
 
 mod damage;
+mod sending;
 
 type Model = BTreeMap<(Vec<u8>, Reverse<Timestamp>), (Lsn, Option<Bytes>)>;
 
@@ -339,63 +340,6 @@ fn a_read_from_the_cache_alone_touches_no_file() {
     read(&model[9], through(&cache)).unwrap();
     disk.kill();
     assert_eq!(read(&model[9], alone), Ok(Some(model[9].clone())));
-}
-
-#[test]
-fn a_table_is_the_same_under_another_name_and_only_the_one_that_is_named() {
-    let (disk, model) = (disk(), random_model(&mut SplitMix64::new(1), 100));
-    let meta = write(&disk, ID, SMALL, &model).unwrap();
-    let whole = read_whole(&disk, &ID.path(), u64::MAX).unwrap().unwrap();
-    let there = TableId { number: 99, ..ID };
-    disk.create(&there.path(), OpenOptions::BUFFERED).unwrap().write_at(0, &whole).unwrap();
-    let named = TableRef::new(99, 1, &meta);
-    let table = Table::open(&disk, ID.cohort, &named, row).unwrap();
-    assert_eq!((table.id(), table.meta().origin.id), (there, ID));
-    table.verify().unwrap();
-    compare_all(&table, &BlockCache::new(0), &versions(&model));
-    let others = [
-        (ID.cohort, TableRef { checksum: named.checksum ^ 1, ..named }),
-        (ID.cohort, TableRef { bytes: named.bytes + 1, ..named }),
-        (CohortId(4), TableRef { number: 7, ..named }),
-    ];
-    disk.create("tables/4-7", OpenOptions::BUFFERED).unwrap().write_at(0, &whole).unwrap();
-    for (cohort, other) in others {
-        assert!(matches!(Table::open(&disk, cohort, &other, row), Err(TableError::Damaged { .. })));
-    }
-    let mut out = Writer::new();
-    named.encode(&mut out);
-    assert_eq!(out.len(), TableRef::BYTES);
-    assert_eq!(TableRef::decode(&mut Reader::new(out.finish())), Ok(named));
-}
-
-#[test]
-fn a_table_that_is_sent_is_taken_whole_or_not_at_all() {
-    let (ours, model) = (disk(), random_model(&mut SplitMix64::new(1), 200));
-    let meta = write(&ours, ID, SMALL, &model).unwrap();
-    let table = open(&ours, &meta).unwrap();
-    let send = |theirs: &MemoryDisk, change: &dyn Fn(u64, Bytes) -> Bytes| {
-        let mut import = TableImport::create(theirs, ID.cohort, TableRef::new(99, 2, &meta))?;
-        while import.bytes() < meta.bytes {
-            let offset = import.bytes();
-            let bytes = change(offset, table.read_raw(offset, 1_000)?);
-            import.push(&bytes)?;
-        }
-        import.finish(theirs, row)
-    };
-    let theirs = disk();
-    let taken = send(&theirs, &|_, bytes| bytes).unwrap();
-    compare_all(&taken, &BlockCache::new(0), &versions(&model));
-    let whole = |disk: &MemoryDisk, path: &str| read_whole(disk, path, u64::MAX).unwrap();
-    assert_eq!(whole(&theirs, "tables/3-99"), whole(&ours, &ID.path()));
-    for damaged in 0..meta.bytes.div_ceil(1_000) {
-        let theirs = disk();
-        let change = |offset, bytes: Bytes| match offset == damaged * 1_000 {
-            true => bytes.iter().map(|byte| byte ^ 4).collect(),
-            false => bytes,
-        };
-        assert!(matches!(send(&theirs, &change), Err(TableError::Damaged { .. })));
-        assert_eq!(theirs.list(DIRECTORY).unwrap(), [""; 0], "what can't be believed is not kept");
-    }
 }
 
 #[test]

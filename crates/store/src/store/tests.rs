@@ -308,7 +308,8 @@ fn the_only_node_of_a_universe_keeps_a_damaged_checkpoint_and_does_not_start() {
     write.execute(&disk).unwrap();
     store.finish_manifest(&write);
     assert!(disk.flip_bit(&meta.path(), 4096 + 10, 1));
-    assert_eq!(open(disk.clone(), CONFIG).unwrap_err(), StoreError::NothingToMendFrom { what: meta.path() });
+    let refused = open(disk.clone(), CONFIG).unwrap_err();
+    assert!(matches!(refused, StoreError::NothingToMendFrom { what } if what.starts_with(&meta.path())));
     assert!(disk.flip_bit(&meta.path(), 4096 + 10, 1), "it is still there");
     assert_eq!(open(disk, CONFIG).unwrap().1.checkpoints.len(), 1);
 }

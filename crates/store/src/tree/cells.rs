@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::merge::{Direction, Merge};
 use super::view::View;
 use crate::cell::{self, Range};
-use crate::sstable::{Io, TableError};
+use crate::sstable::{Io, TableError, VersionRef};
 
 /// Versions of one key that are stepped over before the rest of them is jumped over.
 const STEPS_MAX: usize = 8;
@@ -41,6 +41,29 @@ pub struct Cells<'a> {
     key: Vec<u8>,
     steps: usize,
     row: Row,
+    limits: Limits,
+    /// What the keys of the first row that was met begin with.
+    first_row: Vec<u8>,
+    cut: Option<Cut>,
+}
+
+/// Where a reader ended early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The row in which it did.
+    pub row: Bytes,
+    /// Whether that row alone is more than may be stepped over.
+    pub row_is_too_long: bool,
+}
+
+/// How much a reader steps over, at most, and how much it has.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    steps_max: usize,
+    row_steps_max: usize,
+    steps: usize,
+    /// Those in the row that is being read.
+    row_steps: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,6 +81,8 @@ struct Row {
     key: Bytes,
     /// Its newest tombstone, as far as it is known.
     deleted: Option<Timestamp>,
+    /// Whether a cell of it was given.
+    is_given: bool,
 }
 
 impl<'a> Cells<'a> {
@@ -74,7 +99,44 @@ impl<'a> Cells<'a> {
             key: Vec::new(),
             steps: 0,
             row: Row::default(),
+            limits: Limits { steps_max: usize::MAX, row_steps_max: usize::MAX, steps: 0, row_steps: 0 },
+            first_row: Vec::new(),
+            cut: None,
         }
+    }
+
+    /// Ends it early once so many versions were stepped over, though not within the first row, nor within one of which a
+    /// cell was given: who goes on with the row in which it ended gets further. And once so many of one row were. What is
+    /// deleted or old is stepped over in silence: a long stretch of it must not hold up others.
+    #[must_use]
+    pub fn with_limits(mut self, steps_max: usize, row_steps_max: usize) -> Self {
+        self.limits = Limits { steps_max, row_steps_max, ..self.limits };
+        self
+    }
+
+    /// Where it ended early, if it did.
+    #[must_use]
+    pub fn cut(&self) -> Option<&Cut> {
+        self.cut.as_ref()
+    }
+
+    /// Counts one more version that is looked at, unless a limit is met.
+    fn is_cut(&mut self) -> Result<bool, TableError> {
+        let Some(version) = self.merge.current() else { return Ok(false) };
+        if self.first_row.is_empty() {
+            self.first_row.extend_from_slice(&version.key[..cell::row_prefix_bytes(version.key)]);
+        }
+        let is_in_row = !self.row.prefix.is_empty() && version.key.starts_with(&self.row.prefix);
+        self.limits.row_steps = if is_in_row { self.limits.row_steps + 1 } else { 1 };
+        let row_is_too_long = self.limits.row_steps > self.limits.row_steps_max;
+        let must_go_on = is_in_row && self.row.is_given || version.key.starts_with(&self.first_row);
+        if row_is_too_long || self.limits.steps >= self.limits.steps_max && !must_go_on {
+            let (row, _) = cell::decode(version.key)?;
+            self.cut = Some(Cut { row: Bytes::copy_from_slice(&row), row_is_too_long });
+            return Ok(true);
+        }
+        self.limits.steps += 1;
+        Ok(false)
     }
 
     fn next_cell(&mut self) -> Result<Option<Cell>, TableError> {
@@ -100,6 +162,10 @@ impl<'a> Cells<'a> {
     fn next_forwards(&mut self) -> Result<Option<Cell>, TableError> {
         while let Some(version) = self.merge.current().filter(|version| self.range.ends_after(version.key)) {
             let (timestamp, is_value) = (version.timestamp, version.value.is_some());
+            if self.is_cut()? {
+                return Ok(None);
+            }
+            let Some(version) = self.merge.current() else { return Ok(None) };
             if *self.key == *version.key {
                 self.pass_over()?;
                 continue;
@@ -145,7 +211,7 @@ impl<'a> Cells<'a> {
         }
         self.steps = 0;
         self.merge.seek(&self.key, Timestamp(i64::MIN))?;
-        let is_same = |version: crate::sstable::VersionRef<'_>| *version.key == *self.key;
+        let is_same = |version: VersionRef<'_>| *version.key == *self.key;
         while self.merge.current().is_some_and(is_same) {
             self.merge.step()?;
         }
@@ -155,6 +221,10 @@ impl<'a> Cells<'a> {
     /// The versions of a key come the oldest first; the last that is not newer than `at` is the one that counts.
     fn next_backwards(&mut self) -> Result<Option<Cell>, TableError> {
         loop {
+            let is_left = |version: VersionRef<'_>| *version.key >= *self.range.start;
+            if self.merge.current().is_some_and(is_left) && self.is_cut()? {
+                return Ok(None);
+            }
             let mut found = None;
             let mut is_any = false;
             while let Some(version) = self.merge.current().filter(|version| *version.key >= *self.range.start) {
@@ -165,6 +235,7 @@ impl<'a> Cells<'a> {
                 } else if *self.key != *version.key {
                     break;
                 }
+                self.limits.steps += 1;
                 if version.timestamp <= self.at {
                     found = Some((version.timestamp, self.merge.value()));
                 }
@@ -195,12 +266,14 @@ impl<'a> Cells<'a> {
             false => None,
         };
         self.row.key = Bytes::copy_from_slice(&row);
+        self.row.is_given = false;
         self.row.prefix.clear();
         self.row.prefix.extend_from_slice(prefix);
         Ok(())
     }
 
-    fn cell(&self, timestamp: Timestamp, value: Bytes) -> Cell {
+    fn cell(&mut self, timestamp: Timestamp, value: Bytes) -> Cell {
+        self.row.is_given = true;
         let column = Bytes::copy_from_slice(&self.key[self.row.prefix.len()..]);
         Cell { row: self.row.key.clone(), column, timestamp, value }
     }

@@ -113,7 +113,7 @@ impl CompactionJob {
         let lsns = inputs().map(|table| table.meta().lsns);
         let lsns = lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default();
         let sink = Sink::new(site.clone(), choice.into as u8, site.config.table_bytes, lsns);
-        let retention = Retention::new(watermark);
+        let retention = Retention::of_job(watermark);
         Self { choice, others, site, place: None, retention, sink, dropped_through: Lsn::ZERO }
     }
 

@@ -30,7 +30,7 @@ impl FlushJob {
         let step_bytes = site.config.step_bytes;
         // One table, however large: the number of tables of the first level says how far compactions lag behind.
         let sink = Sink::new(site, 0, u64::MAX, memtable.lsns());
-        let retention = Retention::new(watermark);
+        let retention = Retention::of_job(watermark);
         Self { memtable, levels, step_bytes, place: None, retention, sink, dropped_through: Lsn::ZERO }
     }
 

@@ -36,6 +36,14 @@ pub struct Outputs {
     pub dropped_through: Lsn,
 }
 
+impl Outputs {
+    /// The tables that the job wrote, if it wrote any: not those that it only moved.
+    pub fn made(&self) -> impl Iterator<Item = TableId> {
+        let is_input = |table: &Table| self.inputs.iter().any(|input| input.id() == table.id());
+        self.tables.iter().filter(move |table| !is_input(table)).map(|table| table.id())
+    }
+}
+
 /// Why a job ended. It is to be dropped then, and the tree told.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum JobError {

@@ -31,10 +31,20 @@ pub(super) struct Memtable {
     lsns: [(AtomicU64, AtomicU64); 2],
 }
 
-/// Where a version stands in the order.
+/// Where a version stands in the order. Most comparisons end with the head, which lies in the map's own memory: the key
+/// costs another access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
+    head: u64,
     key: Bytes,
+    timestamp: Timestamp,
+}
+
+/// What is looked for, by whoever's key.
+#[derive(Clone, Copy)]
+struct Sought<'a> {
+    head: u64,
+    key: &'a [u8],
     timestamp: Timestamp,
 }
 
@@ -44,26 +54,46 @@ struct Stored {
     value: Option<Bytes>,
 }
 
-/// A place, by whoever's key: one that is only looked for need not be copied.
+/// A place in the map, or one that is looked for: that need not be copied.
 trait Placed {
-    fn place(&self) -> (&[u8], Timestamp);
+    fn place(&self) -> Sought<'_>;
 }
 
 impl Placed for Place {
-    fn place(&self) -> (&[u8], Timestamp) {
-        (&self.key, self.timestamp)
+    fn place(&self) -> Sought<'_> {
+        Sought { head: self.head, key: &self.key, timestamp: self.timestamp }
     }
 }
 
-impl Placed for (&[u8], Timestamp) {
-    fn place(&self) -> (&[u8], Timestamp) {
+impl Placed for Sought<'_> {
+    fn place(&self) -> Sought<'_> {
         *self
     }
 }
 
+impl<'a> Sought<'a> {
+    fn new(key: &'a [u8], timestamp: Timestamp) -> Self {
+        Self { head: head(key), key, timestamp }
+    }
+
+    #[inline]
+    fn compare(self, other: Sought<'_>) -> Ordering {
+        let by_key = || compare((self.key, self.timestamp), (other.key, other.timestamp));
+        self.head.cmp(&other.head).then_with(by_key)
+    }
+}
+
+/// The first bytes of a key, as a number that sorts as they do. A shorter key has zeros behind it, and sorts by the rest.
+fn head(key: &[u8]) -> u64 {
+    let mut head = [0; 8];
+    let length = key.len().min(head.len());
+    head[..length].copy_from_slice(&key[..length]);
+    u64::from_be_bytes(head)
+}
+
 impl PartialEq for dyn Placed + '_ {
     fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
+        self.cmp(other) == Ordering::Equal
     }
 }
 
@@ -71,7 +101,7 @@ impl Eq for dyn Placed + '_ {}
 
 impl Ord for dyn Placed + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
-        compare(self.place(), other.place())
+        self.place().compare(other.place())
     }
 }
 
@@ -83,7 +113,7 @@ impl PartialOrd for dyn Placed + '_ {
 
 impl Ord for Place {
     fn cmp(&self, other: &Self) -> Ordering {
-        compare(self.place(), other.place())
+        self.place().compare(other.place())
     }
 }
 
@@ -132,18 +162,18 @@ impl Memtable {
             let value = stored.value.clone();
             move |known: &Stored| known.value != value
         };
-        self.versions.compare_insert(Place { key, timestamp }, stored, is_other);
+        self.versions.compare_insert(Place { head: head(&key), key, timestamp }, stored, is_other);
     }
 
     /// The newest version of exactly this key that is not newer than `at`: its timestamp, and its value if it has one.
     pub(super) fn newest(&self, key: &[u8], at: Timestamp) -> Option<(Timestamp, Option<Bytes>)> {
         let found = self.at_or_after(key, at)?;
-        let Place { key: found_key, timestamp } = found.key();
+        let Place { key: found_key, timestamp, .. } = found.key();
         (*found_key == key).then(|| (*timestamp, found.value().value.clone()))
     }
 
     fn at_or_after(&self, key: &[u8], at: Timestamp) -> Option<Entry<'_, Place, Stored>> {
-        let place: &dyn Placed = &(key, at);
+        let place: &dyn Placed = &Sought::new(key, at);
         self.versions.lower_bound(Bound::Included(place))
     }
 
@@ -201,7 +231,7 @@ impl MemtableCursor<'_> {
     #[inline]
     pub(super) fn current(&self) -> Option<VersionRef<'_>> {
         let entry = self.entry.as_ref()?;
-        let (Place { key, timestamp }, Stored { lsn, value }) = (entry.key(), entry.value());
+        let (Place { key, timestamp, .. }, Stored { lsn, value }) = (entry.key(), entry.value());
         Some(VersionRef { key, timestamp: *timestamp, lsn: *lsn, value: value.as_deref() })
     }
 
@@ -214,7 +244,7 @@ impl MemtableCursor<'_> {
     }
 
     pub(super) fn seek_before(&mut self, key: &[u8], at: Timestamp) {
-        let place: &dyn Placed = &(key, at);
+        let place: &dyn Placed = &Sought::new(key, at);
         self.entry = self.memtable.versions.upper_bound(Bound::Excluded(place));
     }
 

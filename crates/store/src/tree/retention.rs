@@ -35,8 +35,12 @@ pub(super) struct Retention {
 }
 
 impl Retention {
+    /// For a flush or a compaction.
+    pub(super) fn of_job(watermark: Timestamp) -> Self {
+        Self::new(if planted(Bug::WatermarkIgnored) { Timestamp(i64::MAX) } else { watermark })
+    }
+
     pub(super) fn new(watermark: Timestamp) -> Self {
-        let watermark = if planted(Bug::WatermarkIgnored) { Timestamp(i64::MAX) } else { watermark };
         Self { watermark, last: None, key: Vec::new(), row_bytes: 0, is_settled: false, row_deleted: None }
     }
 

@@ -5,6 +5,7 @@ use base::SplitMix64;
 use super::*;
 use crate::cell::Range;
 use crate::handles::HandleCache;
+use crate::shipping;
 use crate::sstable::Io;
 use crate::testing::crash_everywhere;
 
@@ -221,9 +222,9 @@ fn a_tree_takes_the_tables_of_another_replica_in_the_place_of_its_own() {
     for (level, table) in theirs.tree.tree.view().tables() {
         let number = ours.site().numbers.draw();
         let named = TableRef::new(number, level, table.meta());
-        let mut import = sstable::TableImport::create(&ours.disk, world::COHORT, named).unwrap();
-        import.push(&table.read_raw(0, usize::MAX).unwrap()).unwrap();
-        taken.push((level, Arc::new(import.finish(&ours.disk, cell::row_prefix_bytes).unwrap())));
+        let id = shipping::id(world::COHORT, &named);
+        shipping::write_part(&ours.disk, id, 0, &table.read_raw(0, usize::MAX).unwrap()).unwrap();
+        taken.push((level, Arc::new(Table::open(&ours.disk, world::COHORT, &named, cell::row_prefix_bytes).unwrap())));
     }
     ours.take(taken, &theirs);
     ours.check_whole();

@@ -1,15 +1,14 @@
 //! A snapshot's chunks, one at a time: what was given last is remembered by name, so that nothing is made before it is
 //! asked for, and a transfer that takes minutes holds one chunk.
 
+use base::NodeId;
 use base::canary::{Bug, planted};
-use base::{NodeId, Timestamp};
 use bytes::Bytes;
-use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use super::pack::{Record, pack};
 use super::{Content, Snapshot, format};
 use crate::request::SessionId;
-use crate::tablet::rows::{CellKey, living};
 
 /// The chunks of a snapshot, from the header to the end that seals them.
 #[derive(Clone, Debug)]
@@ -28,7 +27,6 @@ pub(super) enum Place {
     Nodes(Option<NodeId>),
     Tables(Option<String>),
     Sessions(Option<SessionId>),
-    Cells(Option<(CellKey, Timestamp)>),
     End,
     Nothing,
 }
@@ -58,19 +56,7 @@ impl Chunks {
                 let with_outcomes = !planted(Bug::DedupeNotInCheckpoint);
                 let rest = sessions.range((last.map_or(Unbounded, Excluded), Unbounded));
                 let rest = rest.map(move |(id, session)| (*id, &**session, with_outcomes));
-                packed(format::SESSIONS, rest, |(id, ..)| Place::Sessions(Some(id)), Place::Cells(None))
-            }
-            (Content::Tablet { watermark, cells, .. }, Place::Cells(last)) => {
-                let from = last.as_ref().map_or(Unbounded, |(cell, _)| Included(cell.clone()));
-                let was_given = |cell: &CellKey, timestamp| {
-                    last.as_ref().is_some_and(|(last, oldest)| last == cell && timestamp >= *oldest)
-                };
-                let rest = living(cells.range((from, Unbounded)), *watermark);
-                let rest = rest.skip_while(|(cell, version)| was_given(cell, version.timestamp));
-                let place = |(cell, version): (&CellKey, &crate::tablet::versions::Version)| {
-                    Place::Cells(Some((cell.clone(), version.timestamp)))
-                };
-                packed(format::CELLS, rest, place, Place::End)
+                packed(format::SESSIONS, rest, |(id, ..)| Place::Sessions(Some(id)), Place::End)
             }
             (_, Place::End) => (Some(format::end(self.count, self.checksum)), Place::Nothing),
             _ => (None, Place::Nothing),

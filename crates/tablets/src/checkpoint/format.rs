@@ -5,24 +5,18 @@ use bytes::Bytes;
 
 /// The first eight bytes after a header's tag.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"loggos-s");
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What a chunk holds. Chunks come in the order of their tags.
 pub(crate) const HEADER: u8 = 1;
 pub(crate) const NODES: u8 = 2;
 pub(crate) const TABLES: u8 = 3;
 pub(crate) const SESSIONS: u8 = 4;
-pub(crate) const CELLS: u8 = 5;
-pub(crate) const END: u8 = 6;
+pub(crate) const END: u8 = 5;
 
 /// Whose state it is.
 pub(crate) const CATALOGUE: u8 = 1;
 pub(crate) const TABLET: u8 = 2;
-
-/// How much of a version's place is written: all that differs from the version before in the same chunk.
-pub(crate) const ANOTHER_ROW: u8 = 1;
-pub(crate) const ANOTHER_COLUMN: u8 = 2;
-pub(crate) const ANOTHER_VERSION: u8 = 3;
 
 /// The outcome of a session's write.
 pub(crate) const WRITTEN: u8 = 1;

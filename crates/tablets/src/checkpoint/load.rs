@@ -1,4 +1,4 @@
-//! Chunks into a state. Nothing in them is believed: every field and every order is checked, and the seal before there is
+//! Chunks into a snapshot. Nothing in them is believed: every field and every order is checked, and the seal before there is
 //! a state, so that one that was loaded keeps all invariants of one that was applied.
 
 use std::collections::VecDeque;
@@ -8,17 +8,12 @@ use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
 use base::{CohortId, Lsn, Timestamp};
 use bytes::Bytes;
 
-use super::format;
+use super::{Content, Snapshot, format};
 use crate::catalogue::{Catalogue, TableRecord};
 use crate::command::{decode_member, decode_node, decode_string};
-use crate::pinning::owned;
 use crate::progress::Progress;
 use crate::request::{Mismatch, SessionId};
-use crate::state::State;
-use crate::tablet::Tablet;
-use crate::tablet::rows::CellKey;
-use crate::tablet::sessions::{Remembered, Session};
-use crate::tablet::versions::{Version, Versions};
+use crate::tablet::sessions::{Remembered, Session, Sessions};
 
 /// Why chunks are not a state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,7 +57,7 @@ enum Stage {
     Catalogue(Catalogue),
     Tablet(Box<TabletLoader>),
     /// The end has sealed it.
-    Whole(State),
+    Whole(Snapshot),
     /// A chunk was refused.
     Refused,
 }
@@ -99,13 +94,13 @@ impl Loader {
             Stage::Header => self.begin(chunk),
             Stage::Catalogue(catalogue) if tag == format::END => {
                 catalogue.check().map_err(LoadError::Impossible)?;
-                Ok(Stage::Whole(State::Catalogue(catalogue)))
+                Ok(Stage::Whole(Snapshot::of_catalogue(&catalogue)))
             }
             Stage::Catalogue(mut catalogue) => {
                 load_catalogue(&mut catalogue, chunk)?;
                 Ok(Stage::Catalogue(catalogue))
             }
-            Stage::Tablet(tablet) if tag == format::END => Ok(Stage::Whole(State::Tablet(tablet.finish()?))),
+            Stage::Tablet(tablet) if tag == format::END => Ok(Stage::Whole(tablet.finish()?)),
             Stage::Tablet(mut tablet) => {
                 tablet.load_chunk(chunk)?;
                 Ok(Stage::Tablet(tablet))
@@ -125,13 +120,24 @@ impl Loader {
         }
     }
 
-    /// The state, if the chunks have come to their end.
+    /// The snapshot that all of these chunks hold, which came from disk or from a peer.
+    ///
+    /// # Errors
+    /// When they are not all the chunks of one snapshot of this cohort, whole and in order. Whatever the bytes are, this
+    /// doesn't panic.
+    pub fn load(cohort: CohortId, chunks: &[Bytes]) -> Result<Snapshot, LoadError> {
+        let mut loader = Self::new(cohort);
+        chunks.iter().try_for_each(|chunk| loader.push(chunk))?;
+        loader.finish()
+    }
+
+    /// The frozen state, if the chunks have come to their end.
     ///
     /// # Errors
     /// When they haven't.
-    pub fn finish(self) -> Result<State, LoadError> {
+    pub fn finish(self) -> Result<Snapshot, LoadError> {
         match self.stage {
-            Stage::Whole(state) => Ok(state),
+            Stage::Whole(snapshot) => Ok(snapshot),
             _ => Err(LoadError::NotWhole("the end is missing")),
         }
     }
@@ -198,7 +204,7 @@ fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> 
     Ok((name, TableRecord { cohort, members, created }))
 }
 
-fn load_sessions(input: &mut Reader, tablet: &mut Tablet) -> Result<(), LoadError> {
+fn load_sessions(input: &mut Reader, progress: Progress, sessions: &mut Sessions) -> Result<(), LoadError> {
     while input.left() > 0 {
         let id = SessionId(input.u64()?);
         let last_used = Timestamp(input.i64()?);
@@ -209,10 +215,11 @@ fn load_sessions(input: &mut Reader, tablet: &mut Tablet) -> Result<(), LoadErro
         }
         let outcomes = (0..count).map(|_| decode_outcome(input)).collect::<Result<VecDeque<_>, DecodeError>>()?;
         let session = Session { last_used, floor, outcomes };
-        if id.0 > tablet.last_applied().sequence.0 || last_used > tablet.last_timestamp() || !session.is_bounded() {
+        let is_of_the_future = id.0 > progress.last_applied.sequence.0 || last_used > progress.last_timestamp;
+        if is_of_the_future || !session.is_bounded() {
             return Err(LoadError::Impossible("a session of the future, or one with outcomes out of its window"));
         }
-        if tablet.sessions.len() >= SESSIONS_MAX || !tablet.sessions.load(id, session) {
+        if sessions.len() >= SESSIONS_MAX || !sessions.load(id, session) {
             return Err(LoadError::Impossible("a session twice, or too many"));
         }
     }
@@ -233,84 +240,40 @@ fn decode_outcome(input: &mut Reader) -> Result<(u64, Remembered), DecodeError> 
     Ok((number, outcome))
 }
 
-/// A tablet in the making: cells are put together from versions that may be spread over chunks.
+/// A tablet's snapshot in the making.
 #[derive(Clone, Debug)]
 struct TabletLoader {
-    tablet: Tablet,
+    progress: Progress,
+    watermark: Timestamp,
+    sessions: Sessions,
     /// How many sessions the header speaks of.
-    sessions: u64,
-    cell: Option<CellKey>,
-    /// The versions of `cell` read so far, the newest first.
-    versions: Vec<Version>,
+    count: u64,
 }
 
 impl TabletLoader {
     fn begin(progress: Progress, mut header: Reader) -> Result<Self, LoadError> {
-        let mut tablet = Tablet::new(progress.cohort);
-        tablet.progress = progress;
         let watermark = Timestamp(header.i64()?);
         if watermark < Timestamp(0) || watermark > progress.last_timestamp {
             return Err(LoadError::Impossible("a watermark that is no moment of the log"));
         }
-        tablet.rows.raise_watermark(watermark);
-        let sessions = header.u64()?;
+        let count = header.u64()?;
         header.end()?;
-        Ok(Self { tablet, sessions, cell: None, versions: Vec::new() })
+        Ok(Self { progress, watermark, sessions: Sessions::default(), count })
     }
 
     fn load_chunk(&mut self, chunk: &Bytes) -> Result<(), LoadError> {
         let mut input = Reader::new(chunk.clone());
         match input.u8()? {
-            format::SESSIONS => load_sessions(&mut input, &mut self.tablet),
-            format::CELLS => self.load_cells(&mut input, chunk.len()),
+            format::SESSIONS => load_sessions(&mut input, self.progress, &mut self.sessions),
             tag => Err(unexpected(tag)),
         }
     }
 
-    fn finish(mut self) -> Result<Tablet, LoadError> {
-        self.finish_cell()?;
-        self.tablet.rows.loaded();
-        if self.tablet.sessions.len() as u64 != self.sessions {
+    fn finish(self) -> Result<Snapshot, LoadError> {
+        if self.sessions.len() as u64 != self.count {
             return Err(LoadError::Impossible("another number of sessions than the header says"));
         }
-        Ok(self.tablet)
-    }
-
-    fn load_cells(&mut self, input: &mut Reader, chunk_bytes: usize) -> Result<(), LoadError> {
-        while input.left() > 0 {
-            let cell = self.decode_cell(input, chunk_bytes)?;
-            let timestamp = Timestamp(input.i64()?);
-            let value = if input.bool()? { Some(owned(&input.bytes()?, chunk_bytes)) } else { None };
-            if self.cell.as_ref() != Some(&cell) {
-                self.finish_cell()?;
-                self.cell = Some(cell);
-            }
-            self.versions.push(Version { timestamp, value });
-        }
-        Ok(())
-    }
-
-    fn decode_cell(&self, input: &mut Reader, chunk_bytes: usize) -> Result<CellKey, LoadError> {
-        let before = || self.cell.clone().ok_or(LoadError::Impossible("a version without its row"));
-        Ok(match input.u8()? {
-            format::ANOTHER_ROW => {
-                CellKey { key: owned(&input.bytes()?, chunk_bytes), column: owned(&input.bytes()?, chunk_bytes) }
-            }
-            format::ANOTHER_COLUMN => CellKey { key: before()?.key, column: owned(&input.bytes()?, chunk_bytes) },
-            format::ANOTHER_VERSION => before()?,
-            tag => return Err(DecodeError::UnknownTag { what: "version", tag: u64::from(tag) }.into()),
-        })
-    }
-
-    fn finish_cell(&mut self) -> Result<(), LoadError> {
-        let Some(cell) = self.cell.take() else { return Ok(()) };
-        let versions = Versions::from_newest_first(std::mem::take(&mut self.versions))
-            .filter(|versions| versions.fit(self.tablet.last_timestamp()))
-            .ok_or(LoadError::Impossible("versions out of their order, or of the future"))?;
-        if self.tablet.rows.load(cell, versions) {
-            Ok(())
-        } else {
-            Err(LoadError::Impossible("cells out of their order"))
-        }
+        let content = Content::Tablet { watermark: self.watermark, sessions: self.sessions.open_sessions().clone() };
+        Ok(Snapshot { progress: self.progress, content })
     }
 }

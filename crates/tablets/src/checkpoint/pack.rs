@@ -7,17 +7,15 @@ use super::{CHUNK_BYTES, format};
 use crate::catalogue::{NodeRecord, TableRecord};
 use crate::command::{encode_member, encode_node};
 use crate::request::SessionId;
-use crate::tablet::rows::CellKey;
 use crate::tablet::sessions::{Remembered, Session};
-use crate::tablet::versions::Version;
 
 /// What a chunk is made of.
 pub(crate) trait Record: Copy {
     /// Bytes it takes, at most.
     fn size(&self) -> usize;
 
-    /// Writes it; `before` is the record before it in the same chunk.
-    fn encode(&self, before: Option<Self>, out: &mut Writer);
+    /// Writes it.
+    fn encode(&self, out: &mut Writer);
 }
 
 /// Packs records of one kind into a chunk: a tag, and records until it is full. Gives the last of them too; none if there
@@ -27,40 +25,12 @@ pub(super) fn pack<R: Record>(tag: u8, records: impl Iterator<Item = R>) -> Opti
     let mut last = records.next()?;
     let mut out = Writer::with_capacity(1 + last.size());
     out.u8(tag);
-    last.encode(None, &mut out);
+    last.encode(&mut out);
     while let Some(record) = records.next_if(|record| out.len() + record.size() <= CHUNK_BYTES) {
-        record.encode(Some(last), &mut out);
+        record.encode(&mut out);
         last = record;
     }
     Some((out.finish(), last))
-}
-
-impl Record for (&CellKey, &Version) {
-    fn size(&self) -> usize {
-        let (cell, version) = self;
-        22 + cell.key.len() + cell.column.len() + version.value.as_ref().map_or(0, Bytes::len)
-    }
-
-    fn encode(&self, before: Option<Self>, out: &mut Writer) {
-        let (cell, version) = self;
-        match before {
-            Some((before, _)) if before == *cell => out.u8(format::ANOTHER_VERSION),
-            Some((before, _)) if before.key == cell.key => {
-                out.u8(format::ANOTHER_COLUMN);
-                out.bytes(&cell.column);
-            }
-            _ => {
-                out.u8(format::ANOTHER_ROW);
-                out.bytes(&cell.key);
-                out.bytes(&cell.column);
-            }
-        }
-        out.i64(version.timestamp.0);
-        out.bool(version.value.is_some());
-        if let Some(value) = &version.value {
-            out.bytes(value);
-        }
-    }
 }
 
 impl Record for (SessionId, &Session, bool) {
@@ -72,7 +42,7 @@ impl Record for (SessionId, &Session, bool) {
         28 + self.1.outcomes.iter().map(|(_, remembered)| outcome(remembered)).sum::<usize>()
     }
 
-    fn encode(&self, _: Option<Self>, out: &mut Writer) {
+    fn encode(&self, out: &mut Writer) {
         let (id, session, with_outcomes) = *self;
         out.u64(id.0);
         out.i64(session.last_used.0);
@@ -106,7 +76,7 @@ impl Record for &NodeRecord {
         20 + self.peer.len() + self.grpc.len()
     }
 
-    fn encode(&self, _: Option<Self>, out: &mut Writer) {
+    fn encode(&self, out: &mut Writer) {
         encode_node(self, out);
     }
 }
@@ -116,7 +86,7 @@ impl Record for (&String, &TableRecord) {
         20 + self.0.len() + 12 * self.1.members.len()
     }
 
-    fn encode(&self, _: Option<Self>, out: &mut Writer) {
+    fn encode(&self, out: &mut Writer) {
         let (name, table) = self;
         out.bytes(name.as_bytes());
         out.u32(table.cohort.0);

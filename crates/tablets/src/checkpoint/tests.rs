@@ -1,21 +1,21 @@
-use base::limits::VALUE_BYTES_MAX;
 use base::{Incarnation, Member, SplitMix64};
 
 use super::*;
 use crate::command::{CatalogueCommand, Command};
-use crate::testing::{Log, delete, if_version, noise, put, stamped, write};
+use crate::request::SessionId;
+use crate::testing::{Log, delete, fresh, if_version, load, noise, put, stamped, write};
 
 const COHORT: CohortId = CohortId(2);
 
-/// A tablet with everything in it: versions, tombstones, sessions with outcomes of both kinds, a watermark.
+/// A tablet with everything in it: rows, sessions with outcomes of both kinds, a watermark.
 fn small_tablet() -> State {
-    let (mut state, mut log) = (State::new(COHORT), Log::new());
+    let (mut state, mut log) = (fresh(COHORT), Log::new());
     for _ in 0..3 {
         log.apply(&mut state, &Command::OpenSession);
     }
     for number in 1..=5 {
         let mutations = [put("a", "1"), if_version(put("b", "2"), 0)];
-        let _ = log.write(&mut state, &stamped(write("k", mutations), crate::request::SessionId(2), number, 1));
+        let _ = log.write(&mut state, &stamped(write("k", mutations), SessionId(2), number, 1));
         log.write(&mut state, &write(&format!("row {number}"), [put("a", "x"), put("b", "y")])).unwrap();
         log.write(&mut state, &write("row 2", [delete("a")])).unwrap();
     }
@@ -24,7 +24,7 @@ fn small_tablet() -> State {
 }
 
 fn catalogue() -> State {
-    let (mut state, mut log) = (State::new(CohortId::CATALOGUE), Log::new());
+    let (mut state, mut log) = (fresh(CohortId::CATALOGUE), Log::new());
     let node = |number| NodeRecord {
         member: Member { node: NodeId(number), incarnation: Incarnation(7) },
         peer: format!("127.0.0.1:{number}"),
@@ -48,18 +48,18 @@ fn is_send<T: Send + Clone + fmt::Debug>(_: &T) {}
 /// A state that went through chunks is the same, to the byte of its next checkpoint; it says where it is.
 #[test]
 fn states_come_back_from_their_chunks() {
-    for state in [State::new(COHORT), State::new(CohortId::CATALOGUE), small_tablet(), catalogue()] {
+    for state in [fresh(COHORT), fresh(CohortId::CATALOGUE), small_tablet(), catalogue()] {
         let snapshot = state.snapshot();
         is_send(&snapshot);
         let pieces = chunks(&state);
-        let loaded = State::load(state.cohort(), &pieces).expect("they are whole");
+        let loaded = load(&state, state.cohort(), &pieces).expect("they are whole");
         loaded.invariants();
         assert_eq!(loaded.logical_hash(), state.logical_hash());
         assert_eq!(loaded.last_applied(), state.last_applied());
         assert_eq!(loaded.last_timestamp(), state.last_timestamp());
         assert_eq!((snapshot.last_applied(), snapshot.cohort()), (state.last_applied(), state.cohort()));
         assert_eq!(chunks(&loaded), pieces);
-        assert!(loaded.approximate_bytes() <= state.approximate_bytes());
+        assert_eq!(loaded.snapshot_bytes(), state.snapshot_bytes());
     }
 }
 
@@ -68,9 +68,9 @@ fn states_come_back_from_their_chunks() {
 fn damage_is_noticed() {
     for state in [small_tablet(), catalogue()] {
         let whole = chunks(&state);
-        let refused = |pieces: &[Bytes]| assert!(State::load(state.cohort(), pieces).is_err());
+        let refused = |pieces: &[Bytes]| assert!(load(&state, state.cohort(), pieces).is_err());
         refused(&[]);
-        assert!(matches!(State::load(CohortId(3), &whole), Err(LoadError::OtherCohort { .. })));
+        assert!(matches!(load(&state, CohortId(3), &whole), Err(LoadError::OtherCohort { .. })));
         for index in 0..whole.len() {
             let mut pieces = whole.clone();
             pieces.remove(index);
@@ -103,7 +103,7 @@ fn forged_chunks_do_no_harm() {
             forge(&mut pieces, &mut random);
             let checksum = pieces.iter().fold(0, |checksum, chunk| base::checksum_append(checksum, chunk));
             pieces.push(format::end(pieces.len() as u64, checksum));
-            if let Ok(mut state) = State::load(state.cohort(), &pieces) {
+            if let Ok(mut state) = load(&state, state.cohort(), &pieces) {
                 loaded += 1;
                 go_on(&mut state);
             }
@@ -136,7 +136,7 @@ fn go_on(state: &mut State) {
         let create = CatalogueCommand::CreateTable { name: "one more".into() };
         state.apply(&log.entry(create.encode())).expect("the log's next entry");
     } else {
-        let numbered = stamped(write("k", [put("a", "1")]), crate::request::SessionId(2), 6, 2);
+        let numbered = stamped(write("k", [put("a", "1")]), SessionId(2), 6, 2);
         let _ = log.write(state, &numbered);
         log.apply(state, &Command::OpenSession);
         let now = log.timestamp;
@@ -146,38 +146,41 @@ fn go_on(state: &mut State) {
     state.invariants();
 }
 
-/// Chunks are as large as they say, one large value aside, and a column's versions may be spread over many.
+/// A tablet with many sessions, each with outcomes.
+fn busy_tablet() -> State {
+    let (mut state, mut log) = (fresh(COHORT), Log::new());
+    for _ in 0..100 {
+        let Some(Ok(crate::request::Response::SessionOpened(session))) = log.apply(&mut state, &Command::OpenSession)
+        else {
+            panic!("there is room for a session");
+        };
+        for number in 1..=1_000 {
+            let _ = log.write(&mut state, &stamped(write("k", [put("c", "v")]), session, number, 1));
+        }
+    }
+    state
+}
+
+/// Chunks are as large as they say.
 #[test]
 fn chunks_are_bounded() {
-    let (mut state, mut log) = (State::new(COHORT), Log::new());
-    let value = "x".repeat(300_000);
-    for number in 0..20 {
-        log.write(&mut state, &write("hot", [put("c", &value)])).unwrap();
-        log.write(&mut state, &write(&format!("row {number}"), [put("c", &value), put("d", "1")])).unwrap();
-    }
-    log.write(&mut state, &write("large", [put("c", &"x".repeat(VALUE_BYTES_MAX))])).unwrap();
+    let state = busy_tablet();
     let pieces = chunks(&state);
-    assert!(pieces.len() > 12);
-    assert_eq!(pieces.iter().filter(|chunk| chunk.len() > CHUNK_BYTES).count(), 1);
-    assert!(pieces.iter().all(|chunk| chunk.len() < VALUE_BYTES_MAX + 1_000));
-    let loaded = State::load(COHORT, &pieces).expect("they are whole");
+    assert!(pieces.len() > 3);
+    assert!(pieces.iter().all(|chunk| chunk.len() <= CHUNK_BYTES));
+    let loaded = load(&state, COHORT, &pieces).expect("they are whole");
     assert_eq!(loaded.logical_hash(), state.logical_hash());
 }
 
-/// Chunks are made when they are asked for, and a copy of what is left goes on as the first would have: also where a
-/// column's versions are cut apart. A loader that refused a chunk takes no other.
+/// Chunks are made when they are asked for, and a copy of what is left goes on as the first would have. A loader that
+/// refused a chunk takes no other.
 #[test]
 fn chunks_can_be_left_and_gone_on_with() {
-    let (mut state, mut log) = (State::new(COHORT), Log::new());
-    log.apply(&mut state, &Command::OpenSession);
-    let value = "x".repeat(400_000);
-    for number in 0..12 {
-        log.write(&mut state, &write("hot", [put("c", &value)])).unwrap();
-        log.write(&mut state, &write(&format!("row {number}"), [put("c", &value)])).unwrap();
-    }
+    let mut state = busy_tablet();
     let whole = chunks(&state);
     let mut left = state.snapshot().chunks();
-    log.write(&mut state, &write("hot", [put("c", "later")])).unwrap();
+    let mut log = Log::after(&state);
+    let _ = log.write(&mut state, &stamped(write("k", [put("c", "v")]), SessionId(1), 2, 2));
     let mut loader = Loader::new(COHORT);
     for (index, chunk) in whole.iter().enumerate() {
         assert_eq!(left.clone().collect::<Vec<_>>(), whole[index..]);
@@ -192,18 +195,4 @@ fn chunks_can_be_left_and_gone_on_with() {
     assert!(loader.push(&whole[1]).is_err());
     assert!(loader.push(&whole[0]).is_err(), "a chunk was refused before");
     assert!(loader.finish().is_err());
-}
-
-/// Dead versions stay behind, and are no part of what a state says.
-#[test]
-fn dead_versions_are_not_shipped() {
-    let (mut state, mut log) = (State::new(COHORT), Log::new());
-    for _ in 0..100 {
-        log.write(&mut state, &write("k", [put("c", &"x".repeat(1_000))])).unwrap();
-    }
-    let full: usize = chunks(&state).iter().map(Bytes::len).sum();
-    let now = log.timestamp;
-    log.apply(&mut state, &Command::Watermark(now));
-    let pruned: usize = chunks(&state).iter().map(Bytes::len).sum();
-    assert!(full > 100_000 && pruned < 1_300, "{full}, {pruned}");
 }

@@ -1,4 +1,4 @@
-//! Reads of the applied state, now or as of a moment.
+//! Reads of a tablet's rows as they are after one entry, or as of an earlier moment.
 //!
 //! Whether a replica *may* answer (a lease, a view check, a safe time) is decided elsewhere; here is only what the answer
 //! says. Answers are bounded in bytes and in the work they take: a scan ends its page early and says where it goes on.
@@ -7,113 +7,137 @@ use base::Timestamp;
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use base::shown;
 use bytes::{BufMut, Bytes, BytesMut};
+use store::cell::Range;
+use store::sstable::{Io, TableError};
+use store::tree::{self, Cells, Direction, View};
 
-use super::rows::{CellKey, Rows};
-use super::versions::Versions;
-use super::{Tablet, invalid};
-use crate::request::{Cell, Failure, Outcome, Response, Row, Scan};
+use super::invalid;
+use crate::command::Command;
+use crate::request::{Cell, Failure, Mismatch, Mutation, Outcome, Response, Row, Scan, Write};
 use crate::validate::check_ends;
 
 /// Bytes of names and values in one answer, at most: it must fit into one message between nodes. A row beyond can be
 /// read in parts only, by naming columns (a single one always fits).
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Cells that one page of a scan looks at, at most: a long run of deleted rows must not hold up the node. The page is
-/// then short, or even empty, and says where the scan goes on.
-const SCAN_CELLS_MAX: usize = 65_536;
+/// Versions that one page of a scan steps over, at most: a long run of deleted rows must not hold up the others. The page
+/// is then short, or even empty, and says where the scan goes on.
+const SCAN_STEPS_MAX: usize = 65_536;
 
-/// Cells of one row that an answer looks at, at most: as many as an answer has room for if their names and values were
-/// empty. More can be there only if most of them are deleted and wait to be swept.
-const ROW_CELLS_MAX: usize = ANSWER_BYTES_MAX / CELL_FRAME_BYTES;
+/// Versions of one row that an answer steps over, at most: as many as an answer has room for if their names and values
+/// were empty. More can be there only if most of them are deleted and wait for a compaction.
+const ROW_STEPS_MAX: usize = ANSWER_BYTES_MAX / CELL_FRAME_BYTES;
 
 /// Bytes that a row or a cell takes in an answer beside its names and values.
 const ROW_FRAME_BYTES: usize = 16;
 const CELL_FRAME_BYTES: usize = 24;
 
-/// Later than every version.
-const LATEST: Timestamp = Timestamp(i64::MAX);
+/// A tablet's rows after one entry, for any thread to read.
+#[derive(Clone, Debug)]
+pub struct TabletView {
+    pub(super) rows: View,
+    /// The timestamp of the last entry that counts.
+    pub(super) applied: Timestamp,
+    pub(super) watermark: Timestamp,
+}
 
-impl Tablet {
-    /// Reads columns of a row, those named (in the order named) or all: a [`Response::Row`] with those that are there.
+impl TabletView {
+    /// Reads columns of a row, those named (in the order named) or all: a [`Response::Row`] with those that are there, or
+    /// [`Failure::Invalid`] when the answer would be too large.
     ///
     /// # Errors
-    /// [`Failure::Invalid`] when the answer would be too large.
-    pub fn get(&self, key: &Bytes, columns: Option<&[Bytes]>) -> Outcome {
-        self.get_at(key, columns, LATEST)
+    /// When a table can't be read, or not without waiting and `io` doesn't allow that.
+    pub fn get(&self, key: &Bytes, columns: Option<&[Bytes]>, io: Io) -> Result<Outcome, TableError> {
+        self.get_at(key, columns, self.applied, io)
     }
 
-    /// As [`Tablet::get`], as of a moment. What a moment after [`Tablet::last_timestamp`] shows may still change.
+    /// As [`TabletView::get`], as of a moment; [`Failure::Invalid`] also if that is before the watermark. What a moment
+    /// after the last entry shows may still change.
     ///
     /// # Errors
-    /// Also when the moment is before the watermark.
-    pub fn get_at(&self, key: &Bytes, columns: Option<&[Bytes]>, at: Timestamp) -> Outcome {
-        self.check_moment(at)?;
+    /// As there.
+    pub fn get_at(&self, key: &Bytes, columns: Option<&[Bytes]>, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
+        let at = match self.moment(at) {
+            Ok(at) => at,
+            Err(failure) => return Ok(Err(failure)),
+        };
         let mut row = RowBuilder::default();
         match columns {
             None => {
-                let mut cells = self.rows.row(key);
-                while let Some((cell, versions)) = cells.next().filter(|_| !row.is_too_large()) {
-                    row.add(&cell.column, versions, at);
+                let mut cells = self.cells(Range::row(key), Direction::Forwards, at, io);
+                while let Some(cell) = cells.next().filter(|_| !row.is_too_large()) {
+                    let tree::Cell { column, timestamp, value, .. } = cell?;
+                    row.add(column, timestamp, value);
                 }
+                row.is_cut = cells.cut().is_some();
             }
             Some(columns) => {
                 for column in columns {
-                    let cell = CellKey { key: key.clone(), column: column.clone() };
-                    if let Some(versions) = self.rows.cells().get(&cell) {
-                        row.add(column, versions, at);
+                    if let Some((timestamp, value)) = self.rows.newest(key, column, at, io)? {
+                        row.add(column.clone(), timestamp, value);
                     }
                 }
             }
         }
-        row.check_size(key)?;
-        Ok(Response::Row(row.cells))
+        Ok(row.check_size(key).map(|()| Response::Row(row.cells)))
     }
 
     /// Reads a page of rows: a [`Response::Rows`]. A page ends after [`Scan::limit`] rows, [`SCAN_ROWS_MAX`] rows or
     /// [`SCAN_PAGE_BYTES`], and after a bounded stretch of deleted rows; it may hold no row and still have a
-    /// continuation.
+    /// continuation. [`Failure::Invalid`] when the ends are reversed, or a row is too large for one answer.
     ///
     /// # Errors
-    /// [`Failure::Invalid`] when the ends are reversed, or a row is too large for one answer.
-    pub fn scan(&self, scan: &Scan) -> Outcome {
-        self.scan_at(scan, LATEST)
+    /// As [`TabletView::get`] has them.
+    pub fn scan(&self, scan: &Scan, io: Io) -> Result<Outcome, TableError> {
+        self.scan_at(scan, self.applied, io)
     }
 
-    /// As [`Tablet::scan`], as of a moment. What a moment after [`Tablet::last_timestamp`] shows may still change.
+    /// As [`TabletView::scan`], as of a moment; [`Failure::Invalid`] also if that is before the watermark.
     ///
     /// # Errors
-    /// Also when the moment is before the watermark.
-    pub fn scan_at(&self, scan: &Scan, at: Timestamp) -> Outcome {
-        self.check_moment(at)?;
-        check_ends(scan)?;
-        let Some((from, to)) = bounds(scan) else {
-            return Ok(Response::Rows { rows: Vec::new(), continuation: None });
+    /// As [`TabletView::get`] has them.
+    pub fn scan_at(&self, scan: &Scan, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
+        let at = match check_ends(scan).and_then(|()| self.moment(at)) {
+            Ok(at) => at,
+            Err(failure) => return Ok(Err(failure)),
         };
-        let cells = self.rows.between(from, to);
-        let page = Page::new(scan.limit, at);
-        if scan.reverse { page.fill(cells.rev(), true) } else { page.fill(cells, false) }
+        let Some((from, to)) = bounds(scan) else {
+            return Ok(Ok(Response::Rows { rows: Vec::new(), continuation: None }));
+        };
+        let direction = if scan.reverse { Direction::Backwards } else { Direction::Forwards };
+        Page::new(scan).fill(self.cells(Range::rows(&from, to.as_deref()), direction, at, io))
     }
 
-    fn check_moment(&self, at: Timestamp) -> Result<(), Failure> {
-        let watermark = self.watermark();
+    /// What the log is to carry of a write, as the rows are here: the write without its conditions, or its refusal. It
+    /// holds for the entry that comes next to touch the row, so whoever proposes it sees to it that the log holds no entry
+    /// of that row which is not applied yet.
+    ///
+    /// # Errors
+    /// As [`TabletView::get`] has them.
+    pub fn decide(&self, write: &Write, io: Io) -> Result<Command, TableError> {
+        for Mutation { column, condition, .. } in &write.mutations {
+            let Some(expected) = *condition else { continue };
+            let found = self.rows.newest(&write.key, column, self.applied, io)?;
+            let actual = found.map_or(Timestamp(0), |(timestamp, _)| timestamp);
+            if actual != expected {
+                let mismatch = Mismatch { column: column.clone(), expected, actual };
+                return Ok(Command::Refuse { stamp: write.stamp, mismatch });
+            }
+        }
+        Ok(Command::unconditional(write.clone()))
+    }
+
+    fn cells(&self, range: Range, direction: Direction, at: Timestamp, io: Io) -> Cells<'_> {
+        self.rows.cells(range, direction, at, io).with_limits(SCAN_STEPS_MAX, ROW_STEPS_MAX)
+    }
+
+    /// The moment, or the last that counts.
+    fn moment(&self, at: Timestamp) -> Result<Timestamp, Failure> {
+        let watermark = self.watermark;
         if at < watermark {
             return Err(invalid(format!("the moment {at} is before {watermark}, the oldest that can still be read")));
         }
-        Ok(())
-    }
-}
-
-impl Rows {
-    pub(super) fn row<'a>(&'a self, key: &'a Bytes) -> impl Iterator<Item = (&'a CellKey, &'a Versions)> {
-        let start = CellKey { key: key.clone(), column: Bytes::new() };
-        self.cells().range(start..).take_while(move |(cell, _)| cell.key == *key)
-    }
-
-    /// The cells of rows with keys in `from..to`; `from` lies before `to`.
-    fn between(&self, from: Bytes, to: Option<Bytes>) -> impl DoubleEndedIterator<Item = (&CellKey, &Versions)> {
-        use std::ops::Bound::{Excluded, Included, Unbounded};
-        let start_of = |key| CellKey { key, column: Bytes::new() };
-        self.cells().range((Included(start_of(from)), to.map_or(Unbounded, |to| Excluded(start_of(to)))))
+        Ok(at.min(self.applied))
     }
 }
 
@@ -122,8 +146,8 @@ fn bounds(scan: &Scan) -> Option<(Bytes, Option<Bytes>)> {
     let mut from = scan.from.clone().max(scan.prefix.clone());
     let mut to = least(scan.to.clone(), after_prefix(&scan.prefix));
     match &scan.continuation {
-        Some(last) if scan.reverse => to = least(to, Some(last.clone())),
-        Some(last) => from = from.max(successor(last)),
+        Some(end) if scan.reverse => to = least(to, Some(end.clone())),
+        Some(next) => from = from.max(next.clone()),
         None => {}
     }
     to.as_ref().is_none_or(|to| from < *to).then_some((from, to))
@@ -158,33 +182,31 @@ fn after_prefix(prefix: &Bytes) -> Option<Bytes> {
 struct RowBuilder {
     cells: Vec<Cell>,
     bytes: usize,
-    looked_at: usize,
+    /// Whether there is more of it than was looked at.
+    is_cut: bool,
 }
 
 impl RowBuilder {
-    /// Adds a column if it is there at that moment, and there is room.
-    fn add(&mut self, column: &Bytes, versions: &Versions, at: Timestamp) {
-        self.looked_at += 1;
-        let Some(version) = versions.at(at) else { return };
-        let Some(value) = &version.value else { return };
+    /// Adds a column, if there is room.
+    fn add(&mut self, column: Bytes, version: Timestamp, value: Bytes) {
         self.bytes += CELL_FRAME_BYTES + column.len() + value.len();
         if !self.is_too_large() {
-            self.cells.push(Cell { column: column.clone(), value: value.clone(), version: version.timestamp });
+            self.cells.push(Cell { column, value, version });
         }
     }
 
     /// Whether no answer can hold it. Nothing is gained by looking at more of it.
     fn is_too_large(&self) -> bool {
-        self.bytes > ANSWER_BYTES_MAX || self.looked_at > ROW_CELLS_MAX
+        self.bytes > ANSWER_BYTES_MAX || self.is_cut
     }
 
-    fn check_size(&self, key: &Bytes) -> Result<(), Failure> {
+    fn check_size(&self, key: &[u8]) -> Result<(), Failure> {
         if !self.is_too_large() {
             return Ok(());
         }
         Err(invalid(format!(
             "the columns asked for of row \"{}\" have more than {ANSWER_BYTES_MAX} bytes, or are more than \
-             {ROW_CELLS_MAX} with deleted ones, the limits for one answer: name fewer",
+             {ROW_STEPS_MAX} with deleted ones, the limits for one answer: name fewer",
             shown(key)
         )))
     }
@@ -192,44 +214,53 @@ impl RowBuilder {
 
 /// A page of a scan in the making.
 struct Page {
-    at: Timestamp,
     limit: usize,
+    is_reverse: bool,
     rows: Vec<Row>,
     bytes: usize,
-    cells_left: usize,
 }
 
 impl Page {
-    fn new(limit: usize, at: Timestamp) -> Self {
-        let limit = if limit == 0 { SCAN_ROWS_MAX } else { limit.min(SCAN_ROWS_MAX) };
-        Self { at, limit, rows: Vec::new(), bytes: 0, cells_left: SCAN_CELLS_MAX }
+    fn new(scan: &Scan) -> Self {
+        let limit = if scan.limit == 0 { SCAN_ROWS_MAX } else { scan.limit.min(SCAN_ROWS_MAX) };
+        Self { limit, is_reverse: scan.reverse, rows: Vec::new(), bytes: 0 }
     }
 
     /// Takes rows in until the page is full or `cells` is at its end. It looks on for one row more than it takes, so that
     /// a continuation is given only if there is something to go on with (or nobody has looked yet).
-    fn fill<'a>(mut self, cells: impl Iterator<Item = (&'a CellKey, &'a Versions)>, reverse: bool) -> Outcome {
-        let mut cells = cells.peekable();
-        let mut last_key: Option<&Bytes> = None;
-        while let Some((first, _)) = cells.peek() {
-            if self.cells_left == 0 {
-                return Ok(self.end(last_key));
-            }
-            let key = &first.key;
-            let mut row = RowBuilder::default();
-            while let Some((cell, versions)) = cells.next_if(|(cell, _)| cell.key == *key && !row.is_too_large()) {
-                row.add(&cell.column, versions, self.at);
-                self.cells_left = self.cells_left.saturating_sub(1);
-            }
-            if row.bytes > 0 || row.is_too_large() {
+    fn fill(mut self, mut cells: Cells<'_>) -> Result<Outcome, TableError> {
+        let mut row = RowBuilder::default();
+        let mut key: Option<Bytes> = None;
+        loop {
+            let cell = if row.is_too_large() { None } else { cells.next().transpose()? };
+            let goes_on = cell.as_ref().is_some_and(|cell| Some(&cell.row) == key.as_ref());
+            if !goes_on && let Some(key) = key.take() {
+                row.is_cut |= cells.cut().is_some_and(|cut| cut.row == key);
                 if self.is_full(&row) {
-                    return Ok(self.end(last_key));
+                    let continuation = self.beginning_with(key);
+                    return Ok(Ok(self.end(Some(continuation))));
                 }
-                row.check_size(key)?;
-                self.take(key, row, reverse);
+                if let Err(failure) = row.check_size(&key) {
+                    return Ok(Err(failure));
+                }
+                self.take(key, std::mem::take(&mut row));
             }
-            last_key = Some(key);
+            let Some(tree::Cell { row: of, column, timestamp, value }) = cell else { break };
+            key = Some(of);
+            row.add(column, timestamp, value);
         }
-        Ok(self.end(None))
+        let Some(cut) = cells.cut().cloned() else { return Ok(Ok(self.end(None))) };
+        if cut.row_is_too_long && self.rows.is_empty() {
+            let row = RowBuilder { is_cut: true, ..RowBuilder::default() };
+            return Ok(row.check_size(&cut.row).map(|()| self.end(None)));
+        }
+        let continuation = self.beginning_with(cut.row);
+        Ok(Ok(self.end(Some(continuation))))
+    }
+
+    /// The continuation of a page that goes on with this row.
+    fn beginning_with(&self, key: Bytes) -> Bytes {
+        if self.is_reverse { successor(&key) } else { key }
     }
 
     fn is_full(&self, next: &RowBuilder) -> bool {
@@ -238,15 +269,15 @@ impl Page {
         self.rows.len() >= self.limit || self.bytes >= SCAN_PAGE_BYTES || overflows
     }
 
-    fn take(&mut self, key: &Bytes, mut row: RowBuilder, reverse: bool) {
-        if reverse {
+    fn take(&mut self, key: Bytes, mut row: RowBuilder) {
+        if self.is_reverse {
             row.cells.reverse();
         }
         self.bytes += ROW_FRAME_BYTES + key.len() + row.bytes;
-        self.rows.push(Row { key: key.clone(), cells: row.cells });
+        self.rows.push(Row { key, cells: row.cells });
     }
 
-    fn end(self, continuation: Option<&Bytes>) -> Response {
-        Response::Rows { rows: self.rows, continuation: continuation.cloned() }
+    fn end(self, continuation: Option<Bytes>) -> Response {
+        Response::Rows { rows: self.rows, continuation }
     }
 }

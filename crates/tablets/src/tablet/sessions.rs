@@ -63,6 +63,12 @@ pub(crate) enum Admission {
 }
 
 impl Sessions {
+    /// Those of a snapshot.
+    pub(crate) fn of(open: Open) -> Self {
+        let bytes = open.values().map(|session| session.bytes()).sum();
+        Self { open, bytes }
+    }
+
     pub(crate) fn open_sessions(&self) -> &Open {
         &self.open
     }

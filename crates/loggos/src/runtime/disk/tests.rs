@@ -1,13 +1,16 @@
 use std::time::{Duration as StdDuration, Instant};
 
-use base::{Boot, Entry, Incarnation, LogRecord, Member, NodeId, UniverseId};
+use base::{Boot, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp, UniverseId};
 use mio::{Events, Poll, Token, Waker};
 use store::Recovered;
+use store::checkpoint::CheckpointMeta;
 use store::identity::Identity;
+use store::tree::{Tablespace, Tree};
 
 use super::*;
 use crate::runtime::clock;
 use crate::runtime::scratch::Scratch;
+use crate::runtime::tables::CheckpointJob;
 
 /// A store with its threads, and what they say.
 struct Bench {
@@ -22,7 +25,7 @@ fn identity() -> Identity {
 }
 
 fn small() -> store::Config {
-    store::Config { segment_bytes: 64 << 10, keep_bytes: 0, segments_ahead: 1 }
+    store::Config { segment_bytes: 64 << 10, keep_bytes: 0, segments_ahead: 1, ..store::Config::default() }
 }
 
 fn open(files: &OsFiles) -> (Bench, Recovered) {
@@ -44,6 +47,12 @@ fn record(sequence: u64) -> Record {
 }
 
 impl Bench {
+    /// A cohort's state before its first entry.
+    fn state(&self, cohort: CohortId) -> tablets::State {
+        let tablespace = Tablespace::new(identity().owner(), small().tree, small().cache_bytes);
+        tablets::State::new(cohort, Tree::new(tablespace.site(cohort)))
+    }
+
     /// Turns like the machine's until `is_done` has seen what it waits for.
     fn until(&mut self, mut is_done: impl FnMut(&Input, &Disk) -> bool) {
         let began = Instant::now();
@@ -91,7 +100,7 @@ fn what_was_forced_is_found_by_the_next_process() {
     let id = ReadId(9);
     assert!(bench.disk.read_log(id, CohortId(2), Sequence(3), 1));
     bench.until(|input, _| match input {
-        Input::LogRead(read, Some(entries)) => {
+        Input::Done(Event::LogRead { id: read, entries: Some(entries) }) => {
             assert_eq!((*read, entries[0].lsn), (id, Lsn::new(1, 3)));
             true
         }
@@ -117,11 +126,13 @@ fn a_checkpoint_in_a_forced_manifest_lets_segments_go() {
     bench.until(|_, disk| disk.store.log().forced_through() == 100);
 
     let (cohort, lsn, timestamp) = (CohortId(2), Lsn::new(1, 100), Timestamp(1));
-    let state = tablets::State::new(cohort).snapshot();
-    bench.disk.write_checkpoint(cohort, lsn, timestamp, state);
+    let state = bench.state(cohort).snapshot();
+    let chunks: Vec<_> = state.chunks().collect();
+    let meta = CheckpointMeta { cohort, lsn, timestamp };
+    bench.disk.tables().checkpoint(CheckpointJob { meta, state, flush: None });
     let mut written = 0;
     bench.until(|input, _| {
-        if let Input::CheckpointWritten { bytes, .. } = input {
+        if let Input::Done(Event::CheckpointWritten { bytes, .. }) = input {
             written = *bytes;
         }
         written > 0
@@ -134,7 +145,6 @@ fn a_checkpoint_in_a_forced_manifest_lets_segments_go() {
     drop(bench);
 
     let (_, recovered) = open(&files);
-    let chunks: Vec<_> = tablets::State::new(cohort).snapshot().chunks().collect();
     assert_eq!(recovered.checkpoints[&cohort], chunks);
     assert!(recovered.records.len() < 100, "the oldest segments are gone");
 }

@@ -98,7 +98,7 @@ fn a_message_that_is_too_long_takes_no_other_with_it() {
         timestamp: base::Timestamp(0),
         index: 0,
         last: true,
-        bytes: vec![7; length].into(),
+        part: node::message::StatePart::Chunk(vec![7; length].into()),
     };
     one.peers.send(NodeId(2), &message(1));
     one.peers.send(NodeId(2), &chunk(base::limits::PEER_MESSAGE_BYTES_MAX));

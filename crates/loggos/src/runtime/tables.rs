@@ -1,0 +1,197 @@
+//! The threads that work on tables and checkpoints: flushes, compactions, reads that wait for the disk, tables that come and
+//! go. Each kind has a lane of its own: a compaction of minutes must hold up neither a flush nor a read.
+
+use std::io;
+use std::sync::Arc;
+
+use base::{CohortId, Lsn};
+use bytes::Bytes;
+use node::contract::{EvaluationId, Event, Lineage, ReadId};
+use store::checkpoint::{CheckpointMeta, write_checkpoint};
+use store::files::{FileError, FileErrorKind};
+use store::identity::Owner;
+use store::shipping;
+use store::sstable::{Io, Table, TableError, TableId, TableRef};
+use store::tree::{CompactionJob, FlushJob, JobError, Outputs, Progress, Site};
+use tablets::{Evaluation, Snapshot};
+
+use super::disk::once_there_is_room;
+use super::files::OsFiles;
+use super::inbox::{Inbox, Input};
+use super::lanes::Lane;
+
+/// A state on its way to the disk.
+#[derive(Debug)]
+pub(crate) struct CheckpointJob {
+    pub(crate) meta: CheckpointMeta,
+    pub(crate) state: Snapshot,
+    pub(crate) flush: Option<FlushJob>,
+}
+
+/// What is to be done with the files of tables that come from elsewhere, or that go. In the order asked for.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Write { table: TableId, offset: u64, bytes: Bytes },
+    Adopt { cohort: CohortId, lsn: Lsn, site: Site, tables: Vec<TableRef> },
+    Remove { tables: Vec<TableId> },
+}
+
+/// A part of a table that is to be read as it lies there.
+#[derive(Debug)]
+struct PartRead {
+    id: ReadId,
+    table: Arc<Table>,
+    offset: u64,
+    bytes: usize,
+}
+
+/// The lanes.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    checkpoints: Lane<CheckpointJob>,
+    compactions: Lane<(CohortId, Lineage, CompactionJob)>,
+    evaluations: Lane<(EvaluationId, Evaluation)>,
+    parts: Lane<PartRead>,
+    changes: Lane<Change>,
+}
+
+impl Tables {
+    pub(crate) fn start(files: &OsFiles, owner: Owner, inbox: &Arc<Inbox>) -> io::Result<Self> {
+        Ok(Self {
+            checkpoints: checkpoint_lane(files.clone(), owner, Arc::clone(inbox))?,
+            compactions: compaction_lane(files.clone(), Arc::clone(inbox))?,
+            evaluations: evaluation_lane(Arc::clone(inbox))?,
+            parts: part_lane(Arc::clone(inbox))?,
+            changes: change_lane(files.clone(), Arc::clone(inbox))?,
+        })
+    }
+
+    pub(crate) fn checkpoint(&self, job: CheckpointJob) {
+        self.checkpoints.put(job);
+    }
+
+    pub(crate) fn compact(&self, cohort: CohortId, lineage: Lineage, job: CompactionJob) {
+        self.compactions.put((cohort, lineage, job));
+    }
+
+    pub(crate) fn evaluate(&self, id: EvaluationId, evaluation: Evaluation) {
+        self.evaluations.put((id, evaluation));
+    }
+
+    pub(crate) fn read(&self, id: ReadId, table: Arc<Table>, offset: u64, bytes: usize) {
+        self.parts.put(PartRead { id, table, offset, bytes });
+    }
+
+    pub(crate) fn change(&self, change: Change) {
+        self.changes.put(change);
+    }
+}
+
+fn checkpoint_lane(files: OsFiles, owner: Owner, inbox: Arc<Inbox>) -> io::Result<Lane<CheckpointJob>> {
+    Lane::start("checkpoints", move |CheckpointJob { meta, state, flush }: CheckpointJob| {
+        let (cohort, lsn) = (meta.cohort, meta.lsn);
+        let flushed = match flush.map(|job| flush_whole(job, &files)).transpose() {
+            Ok(flushed) => flushed,
+            Err(JobError::NoSpace(error)) => {
+                tracing::error!(%cohort, %error, "the disk is full: a memtable is flushed when there is room");
+                return inbox.post(Input::Done(Event::CheckpointFailed { cohort, lsn }));
+            }
+            Err(error) => super::die(&format!("a memtable can't be flushed: {error}")),
+        };
+        let bytes = once_there_is_room("a checkpoint", || write_checkpoint(&files, &owner, &meta, state.chunks()));
+        tracing::debug!(%cohort, %lsn, bytes, "checkpoint written");
+        inbox.post(Input::Done(Event::CheckpointWritten { cohort, lsn, bytes, flushed }));
+    })
+}
+
+fn flush_whole(mut job: FlushJob, files: &OsFiles) -> Result<Outputs, JobError> {
+    loop {
+        if let Progress::Done(outputs) = job.step(files)? {
+            return Ok(outputs);
+        }
+    }
+}
+
+fn compaction_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(CohortId, Lineage, CompactionJob)>> {
+    Lane::start("compactions", move |(cohort, lineage, job): (CohortId, Lineage, CompactionJob)| {
+        let outputs = match compact_whole(job, &files) {
+            Ok(outputs) => Some(outputs),
+            Err(JobError::File(error)) => super::die(&format!("tables can't be compacted: {error}")),
+            Err(JobError::NoSpace(error)) => {
+                tracing::error!(%cohort, %error, "the disk is full: tables are compacted when there is room");
+                None
+            }
+            Err(JobError::Table(error)) => {
+                tracing::error!(%cohort, %error, "a table can't be read: this replica leads no more");
+                inbox.post(Input::Done(Event::TableDamaged { cohort }));
+                None
+            }
+        };
+        inbox.post(Input::Done(Event::Compacted { cohort, lineage, outputs }));
+    })
+}
+
+fn compact_whole(mut job: CompactionJob, files: &OsFiles) -> Result<Outputs, JobError> {
+    loop {
+        if let Progress::Done(outputs) = job.step(files)? {
+            return Ok(outputs);
+        }
+    }
+}
+
+fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<Lane<(EvaluationId, Evaluation)>> {
+    Lane::start("rows", move |(id, evaluation): (EvaluationId, Evaluation)| {
+        let answer = evaluation.answer(Io::Allowed);
+        if let Err(error) = &answer {
+            tracing::error!(%error, "a table can't be read: this replica leads no more");
+        }
+        inbox.post(Input::Done(Event::Evaluated { id, answer }));
+    })
+}
+
+fn part_lane(inbox: Arc<Inbox>) -> io::Result<Lane<PartRead>> {
+    Lane::start("shipping", move |PartRead { id, table, offset, bytes }: PartRead| {
+        let bytes = table.read_raw(offset, bytes);
+        if let Err(error) = &bytes {
+            tracing::error!(%error, "a table can't be sent");
+        }
+        inbox.post(Input::Done(Event::TableRead { id, bytes: bytes.ok() }));
+    })
+}
+
+fn change_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>> {
+    Lane::start("tables", move |change: Change| match change {
+        Change::Write { table, offset, bytes } => {
+            let written = shipping::write_part(&files, table, offset, &bytes);
+            let bytes = match written {
+                Ok(()) => Some(bytes.len() as u64),
+                Err(error) if is_harmless(&error) => None,
+                Err(error) => super::die(&format!("a table that arrives can't be written: {error}")),
+            };
+            inbox.post(Input::Done(Event::TableWritten { table, bytes }));
+        }
+        Change::Adopt { cohort, lsn, site, tables } => {
+            let tree = match shipping::adopt(&files, site, &tables) {
+                Ok(tree) => Some(Box::new(tree)),
+                Err(TableError::File(error)) if !is_harmless(&error) => {
+                    super::die(&format!("tables that arrived can't be forced: {error}"))
+                }
+                Err(error) => {
+                    tracing::error!(%cohort, %error, "tables that arrived are not what they should be");
+                    None
+                }
+            };
+            inbox.post(Input::Done(Event::TablesAdopted { cohort, lsn, tree }));
+        }
+        Change::Remove { tables } => {
+            if let Err(error) = shipping::remove(&files, &tables) {
+                super::die(&format!("a table that is needed no more can't be removed: {error}"));
+            }
+        }
+    })
+}
+
+/// Whether an error says only that there was no room, or that the file was removed meanwhile.
+fn is_harmless(error: &FileError) -> bool {
+    matches!(error.kind, FileErrorKind::NoSpace | FileErrorKind::NotFound)
+}

@@ -1,0 +1,259 @@
+//! The follower's side: parts come in order, tables are written as they come.
+
+use std::sync::Arc;
+
+use base::{CohortId, Lsn, NodeId, Timestamp};
+use bytes::Bytes;
+use store::shipping;
+use store::sstable::{TableId, TableRef};
+use store::tree::Tree;
+use tablets::{Loader, Snapshot};
+
+use super::Part;
+use crate::contract::Action;
+use crate::message::{Message, StatePart};
+use crate::node::{AT_ONCE, Node};
+use crate::replica::Replica;
+
+/// A whole state of which some parts are here.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    from: NodeId,
+    lsn: Lsn,
+    timestamp: Timestamp,
+    /// Parts received, in order.
+    parts: u32,
+    /// What the chunks have come to.
+    loader: Loader,
+    /// The tables, as they are named on this disk.
+    tables: Vec<TableRef>,
+    /// Which of them the next piece belongs to, and where.
+    table: usize,
+    offset: u64,
+    /// A piece is being written: it counts once it is.
+    is_writing: bool,
+    /// All is here, and is looked through.
+    is_adopting: bool,
+}
+
+/// A whole state that is here.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) from: NodeId,
+    pub(crate) lsn: Lsn,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) parts: u32,
+    pub(crate) state: Snapshot,
+    pub(crate) tree: Tree,
+    pub(crate) is_being_written: bool,
+}
+
+impl Arrived {
+    pub(crate) fn tables(&self) -> Arc<[TableRef]> {
+        self.tree.refs().into()
+    }
+}
+
+/// What a part that was taken leads to.
+enum Taken {
+    /// So many parts are here.
+    Parts(u32),
+    /// A piece is to be written.
+    Write(TableId, u64, Bytes),
+    /// The tables are all here.
+    Adopt,
+    /// It can't be what the leader meant to send: it is to start over.
+    Refused,
+}
+
+impl Incoming {
+    fn new(cohort: CohortId, from: NodeId, part: &Part) -> Self {
+        Self {
+            from,
+            lsn: part.lsn,
+            timestamp: part.timestamp,
+            parts: 0,
+            loader: Loader::new(cohort),
+            tables: Vec::new(),
+            table: 0,
+            offset: 0,
+            is_writing: false,
+            is_adopting: false,
+        }
+    }
+
+    /// Takes a part, if it is the next.
+    fn take(&mut self, part: Part, tree: Option<&Tree>, cohort: CohortId) -> Taken {
+        if part.index != self.parts || self.is_writing || self.is_adopting {
+            return Taken::Parts(self.parts);
+        }
+        match part.content {
+            StatePart::Chunk(chunk) => {
+                if self.loader.push(&chunk).is_err() {
+                    return Taken::Refused;
+                }
+                self.parts += 1;
+                Taken::Parts(self.parts)
+            }
+            StatePart::Tables(tables) => {
+                // A catalogue has none.
+                self.tables = tree.map(|tree| shipping::renamed(tree.site(), &tables)).unwrap_or_default();
+                self.parts += 1;
+                self.skip_empty();
+                if part.last { self.adopt() } else { Taken::Parts(self.parts) }
+            }
+            StatePart::Piece(bytes) => {
+                let Some(table) = self.tables.get(self.table) else { return Taken::Refused };
+                if bytes.is_empty() || self.offset + bytes.len() as u64 > table.bytes {
+                    return Taken::Refused;
+                }
+                self.is_writing = true;
+                Taken::Write(shipping::id(cohort, table), self.offset, bytes)
+            }
+        }
+    }
+
+    fn skip_empty(&mut self) {
+        while self.tables.get(self.table).is_some_and(|table| self.offset >= table.bytes) {
+            (self.table, self.offset) = (self.table + 1, 0);
+        }
+    }
+
+    /// The piece is written.
+    fn written(&mut self, bytes: u64) -> Taken {
+        self.is_writing = false;
+        self.parts += 1;
+        self.offset += bytes;
+        self.skip_empty();
+        if self.table >= self.tables.len() { self.adopt() } else { Taken::Parts(self.parts) }
+    }
+
+    fn adopt(&mut self) -> Taken {
+        self.is_adopting = true;
+        Taken::Adopt
+    }
+}
+
+impl Replica {
+    fn take_part(&mut self, from: NodeId, part: Part) -> (Taken, Vec<TableRef>) {
+        let cohort = self.state.cohort();
+        let mut unused = Vec::new();
+        if let Some(other) = self.incoming.take_if(|incoming| incoming.lsn != part.lsn || incoming.from != from) {
+            unused = other.tables;
+        }
+        let incoming = self.incoming.get_or_insert_with(|| Incoming::new(cohort, from, &part));
+        let taken = incoming.take(part, self.state.as_tablet().map(|tablet| tablet.tree()), cohort);
+        if matches!(taken, Taken::Refused) {
+            unused.extend(self.incoming.take().into_iter().flat_map(|incoming| incoming.tables));
+        }
+        (taken, unused)
+    }
+}
+
+impl Node {
+    pub(crate) fn part_received(&mut self, from: NodeId, id: CohortId, part: Part) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let follows = replica.cohort.leader() == Some(from) && replica.cohort.promised().epoch == part.epoch;
+        let lsn = part.lsn;
+        if replica.cohort.applied() >= lsn.sequence {
+            return self.reply_installed(id, from, lsn);
+        }
+        match &replica.arrived {
+            // It is being installed, or another is and this one's turn comes after: the leader is to be patient.
+            Some(arrived) => {
+                let received = if arrived.lsn == lsn { arrived.parts } else { 0 };
+                self.reply_received(id, from, lsn, received);
+            }
+            None if follows => {
+                let (taken, unused) = replica.take_part(from, part);
+                self.abandon(id, &unused);
+                self.taken(id, from, lsn, taken);
+            }
+            None => {}
+        }
+    }
+
+    fn taken(&mut self, id: CohortId, from: NodeId, lsn: Lsn, taken: Taken) {
+        match taken {
+            Taken::Parts(received) => self.reply_received(id, from, lsn, received),
+            Taken::Refused => self.reply_received(id, from, lsn, 0),
+            Taken::Write(table, offset, bytes) => self.actions.push(Action::WriteTable { table, offset, bytes }),
+            Taken::Adopt => {
+                let Some(replica) = self.replicas.get(&id) else { return };
+                let Some(incoming) = &replica.incoming else { return };
+                let site = replica.state.as_tablet().map(|tablet| tablet.tree().site().clone());
+                let site = site.unwrap_or_else(|| self.tablespace.site(id));
+                let tables = incoming.tables.clone();
+                self.actions.push(Action::AdoptTables { cohort: id, lsn, site, tables });
+            }
+        }
+    }
+
+    /// A piece of a table is on the disk, though not forced; or there was no room for it, and the leader will send it again.
+    pub(crate) fn table_written(&mut self, table: TableId, bytes: Option<u64>) {
+        let Some(replica) = self.replicas.get_mut(&table.cohort) else { return };
+        let Some(incoming) = &mut replica.incoming else { return };
+        let is_awaited = incoming.tables.get(incoming.table).is_some_and(|at| at.number == table.number);
+        if !is_awaited || !incoming.is_writing {
+            return;
+        }
+        let (from, lsn) = (incoming.from, incoming.lsn);
+        match bytes {
+            Some(bytes) => {
+                let taken = incoming.written(bytes);
+                self.taken(table.cohort, from, lsn, taken);
+            }
+            None => incoming.is_writing = false,
+        }
+    }
+
+    /// The tables are looked through: the state is here.
+    pub(crate) fn tables_adopted(&mut self, id: CohortId, lsn: Lsn, tree: Option<Box<Tree>>) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let is_awaited = |incoming: &mut Incoming| incoming.lsn == lsn && incoming.is_adopting;
+        let Some(incoming) = replica.incoming.take_if(is_awaited) else { return };
+        let Incoming { from, timestamp, parts, loader, tables, .. } = incoming;
+        match (loader.finish(), tree) {
+            (Ok(state), Some(tree)) if state.last_applied() == lsn => {
+                let arrived = Arrived { from, lsn, timestamp, parts, state, tree: *tree, is_being_written: false };
+                replica.arrived = Some(Box::new(arrived));
+                self.reply_received(id, from, lsn, parts);
+                self.write_arrived(id);
+            }
+            // What came is another state than the leader said, or not whole: it will start over.
+            _ => {
+                self.abandon(id, &tables);
+                self.reply_received(id, from, lsn, 0);
+            }
+        }
+    }
+
+    /// Has the state that is here in whole written as a checkpoint.
+    fn write_arrived(&mut self, id: CohortId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let Some(arrived) = replica.arrived.as_mut().filter(|arrived| !arrived.is_being_written) else { return };
+        arrived.is_being_written = true;
+        let (lsn, timestamp, state) = (arrived.lsn, arrived.timestamp, arrived.state.clone());
+        self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state, flush: None });
+    }
+
+    /// Removes tables that have arrived and are of no use.
+    pub(crate) fn abandon(&mut self, id: CohortId, tables: &[TableRef]) {
+        if !tables.is_empty() {
+            let tables = tables.iter().map(|table| shipping::id(id, table)).collect();
+            self.actions.push(Action::RemoveTables { tables });
+        }
+    }
+
+    fn reply_received(&mut self, id: CohortId, to: NodeId, lsn: Lsn, received: u32) {
+        self.send(to, Message::StateReply { cohort: id, lsn, received, installed: false }, AT_ONCE, None);
+    }
+
+    pub(crate) fn reply_installed(&mut self, id: CohortId, to: NodeId, lsn: Lsn) {
+        let Some(replica) = self.replicas.get(&id) else { return };
+        // Not before the manifest that names it is forced, which it is: the log's cut comes after it.
+        let received = u32::MAX;
+        let installed = replica.cohort.applied() >= lsn.sequence;
+        self.send(to, Message::StateReply { cohort: id, lsn, received, installed }, AT_ONCE, None);
+    }
+}

@@ -1,0 +1,52 @@
+//! What the trees of one disk share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base::CohortId;
+
+use super::{CompactionJob, Config, FlushJob, Outputs, Site, TableNumbers, Tree, View};
+use crate::identity::Owner;
+use crate::sstable::{BlockCache, Table};
+
+/// Where the trees of one disk are: whose it is, their sizes, and the cache of their blocks.
+#[derive(Clone, Debug)]
+pub struct Tablespace {
+    owner: Owner,
+    config: Config,
+    cache: Arc<BlockCache>,
+}
+
+impl Tablespace {
+    /// A tablespace with a cache of so many bytes.
+    #[must_use]
+    pub fn new(owner: Owner, config: Config, cache_bytes: u64) -> Self {
+        Self { owner, config, cache: Arc::new(BlockCache::new(cache_bytes)) }
+    }
+
+    /// A place for the tree of a cohort that has none on this disk.
+    #[must_use]
+    pub fn site(&self, cohort: CohortId) -> Site {
+        let (owner, config, cache) = (self.owner, self.config, Arc::clone(&self.cache));
+        Site { owner, cohort, config, cache, numbers: TableNumbers::default() }
+    }
+
+    /// The cache of blocks.
+    #[must_use]
+    pub fn cache(&self) -> &BlockCache {
+        &self.cache
+    }
+}
+
+macro_rules! opaque {
+    ($($name:ident),*) => {
+        $(impl fmt::Debug for $name {
+            /// Says what it is, not what is in it: that may be gigabytes.
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        })*
+    };
+}
+
+opaque!(Tree, View, FlushJob, CompactionJob, Outputs, Table);
