@@ -1,14 +1,21 @@
 //! `loggos bench`: what it costs and how long it takes, on this machine, now.
 //!
-//! A benchmark is a program and never a test. The same closed loop drives Loggos and the peer that it is measured
-//! against, each through its leader, over as many connections, with the same keys and values: each client sends its
-//! next operation when the last is answered (as in the papers' own measurements).
+//! A benchmark is a program and never a test. The same loops drive Loggos and the peer that it is measured against, each
+//! through its leader, over as many connections, with the same keys and values.
 
 mod columns;
-mod cpu;
+mod measure;
+mod pairs;
+mod parse;
+mod plot;
+mod progress;
 mod recorder;
 mod report;
+mod schedule;
+mod servers;
+mod statistics;
 mod target;
+mod workload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,11 +25,14 @@ use clap::Subcommand;
 use super::output::Output;
 use crate::runtime::bench_floor;
 
+/// The seed of values, keys and schedules: every run has the same ones.
+const SEED: u64 = 1;
+
 /// What may be measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Reads or writes of one column, in a closed loop, of Loggos or of etcd.
-    Columns(columns::Arguments),
+    /// Reads and writes of one column, in a closed or an open loop, of Loggos or of etcd, alone or in pairs.
+    Columns(Box<columns::Arguments>),
     /// One force of the log, three at once, and one round trip: what this machine charges for what no design avoids.
     Floor {
         /// The directory on whose disk the log is measured; what is written there is removed again.
@@ -37,7 +47,7 @@ pub(crate) enum Command {
 /// Measures.
 pub(crate) fn run(command: Command) -> ExitCode {
     match command {
-        Command::Columns(arguments) => super::finish(Output::new(false), columns::run(arguments)),
+        Command::Columns(arguments) => super::finish(Output::new(false), columns::run(*arguments)),
         Command::Floor { data, json } => bench_floor::run(&data, json),
     }
 }

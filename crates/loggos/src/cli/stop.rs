@@ -27,6 +27,14 @@ pub(crate) enum Stop {
     /// A universe refused, or didn't answer.
     #[error(transparent)]
     Universe(#[from] sdk::Error),
+    /// A benchmark in which not one operation succeeded: its figures mean nothing.
+    #[error("{run}: no operation succeeded{}", error.as_ref().map_or_else(String::new, |error| format!("; {error}")))]
+    NothingDone {
+        /// What was measured.
+        run: String,
+        /// How the last operation failed, if any ended.
+        error: Option<sdk::Error>,
+    },
     /// A local file or device failed.
     #[error("can't {what}: {error}")]
     Io {
@@ -67,7 +75,11 @@ impl Stop {
             Self::Invalid { .. } | Self::Universe(sdk::Error::Invalid(_)) => 2,
             // A file that can't be opened is a wrong argument more often than not.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
-            Self::LoadCutShort { .. } | Self::Universe(_) | Self::Io { .. } | Self::Print(_) => 3,
+            Self::LoadCutShort { .. }
+            | Self::NothingDone { .. }
+            | Self::Universe(_)
+            | Self::Io { .. }
+            | Self::Print(_) => 3,
         }
     }
 
@@ -76,13 +88,16 @@ impl Stop {
         match self {
             Self::NotFound(_) => "not found",
             Self::Invalid { .. } => "invalid",
-            Self::LoadCutShort { error, .. } | Self::Universe(error) => match error {
-                sdk::Error::Refused { .. } => "refused",
-                sdk::Error::NotFound(_) => "not found",
-                sdk::Error::Invalid(_) => "invalid",
-                sdk::Error::Unavailable(_) => "unavailable",
-                sdk::Error::OutcomeUnknown(_) => "unknown",
-            },
+            Self::NothingDone { error: None, .. } => "unavailable",
+            Self::LoadCutShort { error, .. } | Self::NothingDone { error: Some(error), .. } | Self::Universe(error) => {
+                match error {
+                    sdk::Error::Refused { .. } => "refused",
+                    sdk::Error::NotFound(_) => "not found",
+                    sdk::Error::Invalid(_) => "invalid",
+                    sdk::Error::Unavailable(_) => "unavailable",
+                    sdk::Error::OutcomeUnknown(_) => "unknown",
+                }
+            }
             Self::Io { .. } | Self::Print(_) => "io",
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! One test binary, so that one place bounds how many universes run at a time ([`harness`]).
 
+mod benchmarks;
 mod commands;
 mod crashes;
 mod harness;

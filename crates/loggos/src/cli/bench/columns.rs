@@ -1,219 +1,219 @@
-//! `loggos bench columns`: the closed loop.
+//! `loggos bench columns`: latency and throughput of one-column operations, in a closed or an open loop, of one target or
+//! of two in turn.
 
 use std::path::PathBuf;
-use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use base::SplitMix64;
-use bytes::Bytes;
-use clap::{Args, ValueEnum};
-use tokio::task::{JoinSet, LocalSet};
-use tokio::time::sleep;
+use clap::Args;
 
-use super::cpu::Servers;
-use super::recorder::Recorder;
+use super::measure::{Offer, Point, Side, Times, measure};
+use super::pairs::Pairs;
+use super::parse;
+use super::plot;
+use super::progress::Progress;
 use super::report::{Figures, Report};
-use super::target::{Connection, Target};
+use super::schedule::Pacing;
+use super::servers::Servers;
+use super::target::Target;
+use super::workload::{Operation, Workload};
 use crate::cli::stop::Stop;
 
-/// Clients that share one connection: few, so that HTTP/2 is never what is measured.
-const CLIENTS_PER_CONNECTION: usize = 8;
-/// Writes under way while the keys are put that are to be read.
-const PREPARING_CLIENTS: usize = 32;
-/// A client whose operation failed waits so long before the next: a refused one fails at once, and would fail a million
-/// times.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(5);
-/// The seed of values and keys: every run has the same ones.
-const SEED: u64 = 1;
+/// Clients at one time of a closed loop, if nothing is said.
+const CLOSED_CLIENTS: [usize; 4] = [1, 4, 16, 64];
+/// Operations under way at most in an open loop, if nothing is said: more than a closed loop that is busy has.
+const OPEN_CLIENTS: usize = 256;
 
-/// Closed loop of one-column operations.
+/// Operations of one column: latency and throughput.
+///
+/// In a closed loop (the default) each client sends its next operation when the last is answered. With --rate the loop is
+/// open: operations come by a schedule, whether or not those before are answered, and a latency counts from the moment
+/// at which the operation was to begin.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// What each client does.
-    #[arg(long, value_enum, default_value = "write")]
-    operation: Operation,
-    /// Clients at one time; several numbers are measured one after the other.
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 4, 16, 64], value_parser = positive)]
+    #[command(flatten)]
+    workload: Workload,
+    /// Clients at one time; several numbers are measured one after the other [default: 1,4,16,64]. In an open loop one
+    /// number: the operations that may be under way at one time [default: 256].
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse::positive)]
     clients: Vec<usize>,
-    /// Bytes of a value.
-    #[arg(long, value_name = "BYTES", default_value_t = 4_096)]
-    value_bytes: usize,
-    /// Measured seconds of each number of clients.
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    /// An open loop of so many operations a second; several rates are measured one after the other.
+    #[arg(long, value_name = "R,...", value_delimiter = ',', value_parser = parse::rate)]
+    rate: Vec<f64>,
+    /// How the operations of an open loop are spread in time.
+    #[arg(long, value_enum, default_value = "poisson", requires = "rate")]
+    pacing: Pacing,
+    /// Measured seconds of each number of clients or rate.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse::seconds)]
     seconds: f64,
     /// Seconds before, which don't count.
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
     warmup: f64,
     /// Who is measured: `loggos://HOST:PORT,...` or `etcd://HOST:PORT,...`.
     #[arg(long, default_value = "loggos://127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
     target: Target,
-    /// Keys that are written or read, at random.
-    #[arg(long, default_value_t = 5_000, value_parser = positive)]
-    keys: usize,
-    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
     /// The servers' processes, whose CPU time is measured.
     #[arg(long, value_name = "PID,...", value_delimiter = ',', conflicts_with = "server_data")]
     server_pids: Vec<u32>,
     /// The data directory of `loggos dev`, where the servers' processes are named.
     #[arg(long, value_name = "DIR")]
     server_data: Option<PathBuf>,
+    /// Measures so many pairs at each point, A B A B ...: A is --target and --operation, B is --against and
+    /// --against-operation. Ends each with medians, ranges and the ratio of A to B.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pairs: Option<u16>,
+    /// The other target [default: the same].
+    #[arg(long, value_name = "TARGET", requires = "pairs")]
+    against: Option<Target>,
+    /// The other side's operation [default: the same].
+    #[arg(long, value_enum, requires = "pairs")]
+    against_operation: Option<Operation>,
+    /// The processes of the other target's servers.
+    #[arg(long, value_name = "PID,...", value_delimiter = ',', requires = "against", conflicts_with = "against_data")]
+    against_pids: Vec<u32>,
+    /// The data directory of the other target, if that is a `loggos dev`.
+    #[arg(long, value_name = "DIR", requires = "against")]
+    against_data: Option<PathBuf>,
+    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws latency against load as SVG: this run's points, and those that are in the --json file already.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
 }
 
-/// What a client does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Operation {
-    /// Puts, each acknowledged when it is durable on a majority.
-    Write,
-    /// Linearizable reads.
-    Read,
-}
-
-impl Operation {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
+impl Arguments {
+    fn points(&self) -> Result<Vec<Point>, Stop> {
+        if self.rate.is_empty() {
+            let clients = if self.clients.is_empty() { &CLOSED_CLIENTS } else { &self.clients[..] };
+            return Ok(clients.iter().map(|clients| Point { clients: *clients, offer: None }).collect());
         }
-    }
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number from 1 on is wanted".to_owned())
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let wanted = || "a number of seconds is wanted, 86400 at most".to_owned();
-    text.parse().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds)).ok_or_else(wanted)
-}
-
-/// What all clients of a run share.
-struct Work {
-    operation: Operation,
-    keys: usize,
-    value: Bytes,
-    recorder: Recorder,
-}
-
-/// Measures each number of clients in turn.
-pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
-    let servers = Servers::of(&arguments.server_pids, arguments.server_data.as_deref())?;
-    let mut report = Report::open(arguments.json.as_deref())?;
-    arguments.target.prepare().await?;
-    if arguments.operation == Operation::Read {
-        put_all_keys(&arguments).await?;
-    }
-    for clients in &arguments.clients {
-        // The clients share what they count, on one thread.
-        let figures = LocalSet::new().run_until(measure(&arguments, *clients, &servers)).await?;
-        report.add(&figures)?;
-    }
-    Ok(())
-}
-
-async fn measure(arguments: &Arguments, clients: usize, servers: &Servers) -> Result<Figures, Stop> {
-    let work = Rc::new(Work {
-        operation: arguments.operation,
-        keys: arguments.keys,
-        value: value(arguments.value_bytes),
-        recorder: Recorder::default(),
-    });
-    let mut loops = JoinSet::new();
-    let mut connection = arguments.target.connect().await?;
-    for client in 0..clients {
-        if client > 0 && client.is_multiple_of(CLIENTS_PER_CONNECTION) {
-            connection = arguments.target.connect().await?;
-        }
-        loops.spawn_local(closed_loop(Rc::clone(&work), connection.clone(), SEED + client as u64));
-    }
-    sleep(Duration::from_secs_f64(arguments.warmup)).await;
-    let cpu_before = servers.cpu_time()?;
-    work.recorder.start();
-    sleep(Duration::from_secs_f64(arguments.seconds)).await;
-    let counted = work.recorder.stop();
-    let cpu_after = servers.cpu_time()?;
-    loops.abort_all();
-    let server_cpu = cpu_before.zip(cpu_after).map(|(before, after)| after.saturating_sub(before));
-    Ok(Figures {
-        target: arguments.target.name(),
-        operation: arguments.operation,
-        clients,
-        value_bytes: arguments.value_bytes,
-        counted,
-        server_cpu,
-    })
-}
-
-/// One client: the next operation begins when the last is answered.
-async fn closed_loop(work: Rc<Work>, mut connection: Connection, seed: u64) {
-    let mut draw = SplitMix64::new(seed);
-    loop {
-        let key = key(draw.below(work.keys as u64) as usize);
-        let began = Instant::now();
-        let done = match work.operation {
-            Operation::Write => connection.write(key, work.value.clone()).await,
-            Operation::Read => connection.read(key).await,
+        let clients = match self.clients[..] {
+            [] => OPEN_CLIENTS,
+            [clients] => clients,
+            _ => return Err(Stop::invalid("an open loop has one number of --clients: what may be under way")),
         };
-        match done {
-            Ok(()) => work.recorder.success(began),
-            Err(error) => {
-                work.recorder.error(error);
-                sleep(PAUSE_AFTER_ERROR).await;
+        let offers = self.rate.iter().map(|rate| Offer { rate: *rate, pacing: self.pacing });
+        Ok(offers.map(|offer| Point { clients, offer: Some(offer) }).collect())
+    }
+
+    /// What is measured, and if two are paired what it is paired with.
+    fn workloads(&self) -> Result<(Workload, Option<Workload>), Stop> {
+        let is_paired = self.against.is_some() || self.against_operation.is_some();
+        if self.pairs.is_some() != is_paired {
+            return Err(Stop::invalid("--pairs goes with --against or --against-operation: a pair has two sides"));
+        }
+        let own = self.workload.of(self.workload.operation);
+        let other = is_paired.then(|| self.workload.of(self.against_operation.unwrap_or(self.workload.operation)));
+        let is_mixed = [Some(&own), other.as_ref()].into_iter().flatten().any(Workload::is_mixed);
+        if self.workload.says_write_percent() && !is_mixed {
+            return Err(Stop::invalid("--write-percent is for mixed operations"));
+        }
+        Ok((own, other))
+    }
+
+    fn servers(&self) -> Result<Servers, Stop> {
+        Servers::of(&self.server_pids, self.server_data.as_deref())
+    }
+
+    /// Of two operations on one target, both have that target's.
+    fn servers_against(&self) -> Result<Servers, Stop> {
+        match self.against {
+            None => self.servers(),
+            Some(_) => Servers::of(&self.against_pids, self.against_data.as_deref()),
+        }
+    }
+}
+
+/// Measures each point in turn.
+pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
+    let points = arguments.points()?;
+    let (workload, workload_against) = arguments.workloads()?;
+    for workload in [Some(&workload), workload_against.as_ref()].into_iter().flatten() {
+        points.iter().try_for_each(|point| workload.check(point.clients))?;
+    }
+    let times = Times {
+        warmup: Duration::from_secs_f64(arguments.warmup),
+        measured: Duration::from_secs_f64(arguments.seconds),
+    };
+    let (servers, servers_against) = (arguments.servers()?, arguments.servers_against()?);
+    let mut run = Run::new(&arguments, &points, times)?;
+    let name = workload_against.is_some().then_some("A");
+    let side = Side::prepare(name, arguments.target.clone(), workload, servers).await?;
+    match workload_against {
+        None => {
+            for point in points {
+                run.turn(&side, point).await?;
+            }
+        }
+        Some(workload) => {
+            let target = arguments.against.as_ref().unwrap_or(&arguments.target).clone();
+            let against = Side::prepare(Some("B"), target, workload, servers_against).await?;
+            for point in points {
+                run.pairs(&side, &against, point, arguments.pairs.unwrap_or(1)).await?;
             }
         }
     }
+    run.finish(&arguments)
 }
 
-/// Puts every key once, so that there is something to read.
-async fn put_all_keys(arguments: &Arguments) -> Result<(), Stop> {
-    let connection = arguments.target.connect().await?;
-    let value = value(arguments.value_bytes);
-    let mut writes = JoinSet::new();
-    for number in 0..arguments.keys {
-        if writes.len() == PREPARING_CLIENTS {
-            writes.join_next().await.expect("some are under way").expect("no write panics")?;
+/// A run under way.
+struct Run {
+    times: Times,
+    report: Report,
+    progress: Progress,
+    measured: Vec<plot::Measured>,
+    /// The first turn in which nothing was done.
+    nothing_done: Option<Stop>,
+}
+
+impl Run {
+    fn new(arguments: &Arguments, points: &[Point], times: Times) -> Result<Self, Stop> {
+        let turns = points.len() as u64 * arguments.pairs.map_or(1, |pairs| 2 * u64::from(pairs));
+        Ok(Self {
+            times,
+            report: Report::open(arguments.json.as_deref())?,
+            progress: Progress::of(turns, "turns"),
+            measured: Vec::new(),
+            nothing_done: None,
+        })
+    }
+
+    async fn turn(&mut self, side: &Side, point: Point) -> Result<Figures, Stop> {
+        self.progress.now(format!("{}, {point}", side.title()));
+        let figures = measure(side, point, self.times).await?;
+        self.progress.done(1);
+        self.report.add(&figures, &self.progress)?;
+        self.measured.push(plot::Measured::of(&figures));
+        if figures.operations == 0 {
+            let stop =
+                Stop::NothingDone { run: format!("{}, {point}", side.title()), error: figures.last_error.clone() };
+            self.nothing_done.get_or_insert(stop);
         }
-        let (mut connection, value) = (connection.clone(), value.clone());
-        writes.spawn(async move { connection.write(key(number), value).await });
+        Ok(figures)
     }
-    while let Some(write) = writes.join_next().await {
-        write.expect("no write panics")?;
-    }
-    Ok(())
-}
 
-fn key(number: usize) -> Bytes {
-    format!("key-{number:08}").into()
-}
-
-/// Bytes that no compression makes smaller.
-fn value(bytes: usize) -> Bytes {
-    let mut draw = SplitMix64::new(SEED);
-    let mut value = Vec::with_capacity(bytes + 8);
-    while value.len() < bytes {
-        value.extend_from_slice(&draw.draw().to_le_bytes());
-    }
-    value.truncate(bytes);
-    value.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_have_the_size_asked_for() {
-        for bytes in [0, 1, 8, 4_096, 4_099] {
-            assert_eq!(value(bytes).len(), bytes);
+    async fn pairs(&mut self, side: &Side, against: &Side, point: Point, count: u16) -> Result<(), Stop> {
+        let mut pairs = Pairs::new([side, against].map(Side::title), point);
+        for _ in 0..count {
+            let (a, b) = (self.turn(side, point).await?, self.turn(against, point).await?);
+            pairs.add(&a, &b);
         }
+        let summary = pairs.summary();
+        self.report.add_json(&summary)?;
+        self.report.add_text(&summary.to_string(), &self.progress)
     }
 
-    #[test]
-    fn numbers_of_clients_and_seconds_are_checked() {
-        assert_eq!(positive("64"), Ok(64));
-        assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
-        assert_eq!(seconds("0.5"), Ok(0.5));
-        assert!(seconds("-1").is_err() && seconds("inf").is_err() && seconds("NaN").is_err());
+    /// Draws what was measured. A run in which nothing was done is none that went well.
+    fn finish(self, arguments: &Arguments) -> Result<(), Stop> {
+        drop(self.progress);
+        if let Some(file) = &arguments.plot {
+            // What this run measured is in the file, too, unless that is standard output.
+            let measured = match &arguments.json {
+                Some(json) if json.as_os_str() != "-" => plot::read(json)?,
+                _ => self.measured,
+            };
+            plot::write(file, &plot::latency(&measured))?;
+        }
+        self.nothing_done.map_or(Ok(()), Err)
     }
 }

@@ -18,19 +18,50 @@ struct Counting {
     began: Instant,
     latencies_us: Histogram<u64>,
     last_success: Instant,
-    longest_gap: Duration,
+    longest_gap: Gap,
+    conflicts: u64,
+    held_back: u64,
     errors: u64,
     last_error: Option<sdk::Error>,
+}
+
+/// A time without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub(crate) began: Instant,
+    pub(crate) ended: Instant,
+    /// No success ended it: the run did.
+    pub(crate) is_open: bool,
+}
+
+impl Gap {
+    pub(crate) fn length(&self) -> Duration {
+        self.ended - self.began
+    }
 }
 
 /// What was counted.
 pub(crate) struct Counted {
     pub(crate) elapsed: Duration,
+    /// Of the operations that succeeded, and of those that were unfinished what they had waited until the end.
     pub(crate) latencies_us: Histogram<u64>,
+    /// Operations of an open loop that were to begin before the end and had no answer by then.
+    pub(crate) unfinished: u64,
     /// The longest time between two successes of any clients, or between one and an end of the run.
-    pub(crate) longest_gap: Duration,
+    pub(crate) longest_gap: Gap,
+    /// Conditional puts that were refused: answered, but nothing was written.
+    pub(crate) conflicts: u64,
+    /// Operations of an open loop that waited for a client.
+    pub(crate) held_back: u64,
     pub(crate) errors: u64,
     pub(crate) last_error: Option<sdk::Error>,
+}
+
+impl Counted {
+    /// Operations that succeeded.
+    pub(crate) fn operations(&self) -> u64 {
+        self.latencies_us.len() - self.unfinished
+    }
 }
 
 impl Recorder {
@@ -39,44 +70,81 @@ impl Recorder {
         let now = Instant::now();
         let latencies_us =
             Histogram::new_with_bounds(1, LATENCY_MAX_US, LATENCY_DIGITS).expect("the bounds are constants");
-        let (longest_gap, errors, last_error) = (Duration::ZERO, 0, None);
-        self.0.replace(Some(Counting { began: now, latencies_us, last_success: now, longest_gap, errors, last_error }));
+        self.0.replace(Some(Counting {
+            began: now,
+            latencies_us,
+            last_success: now,
+            longest_gap: Gap { began: now, ended: now, is_open: false },
+            conflicts: 0,
+            held_back: 0,
+            errors: 0,
+            last_error: None,
+        }));
     }
 
-    /// An operation that began then has just succeeded. One that began before the run is not the run's, but its success
-    /// ends a gap.
-    pub(crate) fn success(&self, began: Instant) {
+    /// An operation that began then, or was to begin then, has just come to this. One that began before the run is not
+    /// the run's, but its success ends a gap.
+    pub(crate) fn ended(&self, began: Instant, done: Result<(), sdk::Error>) {
         let now = Instant::now();
-        if let Some(counting) = &mut *self.0.borrow_mut() {
-            counting.gap_ends(now);
-            counting.last_success = now;
-            counting.latencies_us.saturating_record((now - began).as_micros() as u64);
+        let Some(counting) = &mut *self.0.borrow_mut() else { return };
+        match done {
+            Ok(()) => {
+                counting.gap_ends(now, false);
+                counting.last_success = now;
+                counting.add_latency(now - began);
+            }
+            Err(sdk::Error::Refused { .. }) => counting.conflicts += 1,
+            Err(error) => {
+                counting.errors += 1;
+                counting.last_error = Some(error);
+            }
         }
     }
 
-    pub(crate) fn error(&self, error: sdk::Error) {
+    /// An operation had to wait for a client.
+    pub(crate) fn was_held_back(&self) {
         if let Some(counting) = &mut *self.0.borrow_mut() {
-            counting.errors += 1;
-            counting.last_error = Some(error);
+            counting.held_back += 1;
         }
     }
 
-    /// Ends the run.
+    /// Ends the run. The operations of an open loop that have no answer yet count with the time that they have waited:
+    /// without them a server that stands still at the end would have no latency at all.
     ///
     /// # Panics
     /// When it was never started.
-    pub(crate) fn stop(&self) -> Counted {
+    pub(crate) fn stop(&self, unfinished: &[Instant]) -> Counted {
         let mut counting = self.0.take().expect("a run ends after it began");
         let now = Instant::now();
-        counting.gap_ends(now);
-        let Counting { began, latencies_us, longest_gap, errors, last_error, .. } = counting;
-        Counted { elapsed: now - began, latencies_us, longest_gap, errors, last_error }
+        counting.gap_ends(now, true);
+        for intended in unfinished {
+            counting.add_latency(now.saturating_duration_since(*intended));
+        }
+        let Counting { began, latencies_us, longest_gap, conflicts, held_back, errors, last_error, .. } = counting;
+        let unfinished = unfinished.len() as u64;
+        Counted {
+            elapsed: now - began,
+            latencies_us,
+            unfinished,
+            longest_gap,
+            conflicts,
+            held_back,
+            errors,
+            last_error,
+        }
     }
 }
 
 impl Counting {
-    fn gap_ends(&mut self, now: Instant) {
-        self.longest_gap = self.longest_gap.max(now - self.last_success);
+    fn gap_ends(&mut self, now: Instant, is_open: bool) {
+        let gap = Gap { began: self.last_success, ended: now, is_open };
+        if gap.length() > self.longest_gap.length() {
+            self.longest_gap = gap;
+        }
+    }
+
+    fn add_latency(&mut self, latency: Duration) {
+        self.latencies_us.saturating_record(latency.as_micros() as u64);
     }
 }
 
@@ -87,20 +155,31 @@ mod tests {
     #[test]
     fn only_what_ends_in_the_run_counts() {
         let recorder = Recorder::default();
-        recorder.success(Instant::now());
+        recorder.ended(Instant::now(), Ok(()));
         recorder.start();
-        recorder.success(Instant::now());
-        recorder.error(sdk::Error::Unavailable("x".into()));
-        let counted = recorder.stop();
-        assert_eq!((counted.latencies_us.len(), counted.errors), (1, 1));
-        recorder.success(Instant::now());
+        recorder.ended(Instant::now(), Ok(()));
+        recorder.ended(Instant::now(), Err(sdk::Error::Unavailable("x".into())));
+        recorder.ended(Instant::now(), Err(sdk::Error::Refused { column: "c".into(), expected: 1, actual: 2 }));
+        let counted = recorder.stop(&[]);
+        assert_eq!((counted.operations(), counted.errors, counted.conflicts), (1, 1, 1));
+        recorder.ended(Instant::now(), Ok(()));
     }
 
     #[test]
-    fn a_run_without_success_is_one_gap() {
+    fn a_run_without_success_is_one_gap_that_nothing_ends() {
         let recorder = Recorder::default();
         recorder.start();
-        let counted = recorder.stop();
-        assert_eq!(counted.longest_gap, counted.elapsed);
+        let counted = recorder.stop(&[]);
+        assert_eq!((counted.longest_gap.length(), counted.longest_gap.is_open), (counted.elapsed, true));
+    }
+
+    #[test]
+    fn what_is_unfinished_has_waited_but_was_not_done() {
+        let recorder = Recorder::default();
+        recorder.start();
+        recorder.ended(Instant::now(), Ok(()));
+        let counted = recorder.stop(&[Instant::now() - Duration::from_secs(3)]);
+        assert_eq!((counted.operations(), counted.unfinished), (1, 1));
+        assert!(counted.latencies_us.max() >= 3_000_000);
     }
 }

@@ -7,66 +7,138 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::columns::Operation;
-use super::cpu::load_average;
+use super::measure::{Offer, Point, Side};
+use super::progress::Progress;
 use super::recorder::Counted;
+use super::servers::load_average;
+use crate::cli::output::counted;
 use crate::cli::stop::Stop;
 
-/// What a run came to.
+/// An open loop that achieves less than this part of what is offered is past what it can do: its latencies say how long
+/// the run was, and little else.
+const SATURATED_BELOW: f64 = 0.95;
+
+/// What a run came to, as JSON has it. The fields are a promise to scripts.
+#[derive(Debug, Serialize)]
 pub(crate) struct Figures {
+    pub(crate) bench: &'static str,
     pub(crate) target: &'static str,
-    pub(crate) operation: Operation,
+    pub(crate) operation: &'static str,
     pub(crate) clients: usize,
     pub(crate) value_bytes: usize,
-    pub(crate) counted: Counted,
-    /// What the servers used, if it was measured.
-    pub(crate) server_cpu: Option<Duration>,
+    pub(crate) seconds: f64,
+    pub(crate) operations: u64,
+    pub(crate) operations_per_second: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p50_us: u64,
+    pub(crate) p99_us: u64,
+    pub(crate) max_us: u64,
+    pub(crate) errors: u64,
+    pub(crate) longest_gap_us: u64,
+    pub(crate) server_cpu_us_per_operation: Option<f64>,
+    pub(crate) load_average: Option<f64>,
+    /// Which side of a comparison it is.
+    pub(crate) side: Option<&'static str>,
+    pub(crate) mode: &'static str,
+    pub(crate) write_percent: u8,
+    pub(crate) keys: usize,
+    pub(crate) key_order: &'static str,
+    pub(crate) conflicts: u64,
+    pub(crate) p90_us: u64,
+    pub(crate) p95_us: u64,
+    pub(crate) p999_us: u64,
+    /// What an open loop was told to offer; what arrived in the measured time is `offered_per_second`.
+    pub(crate) rate: Option<f64>,
+    pub(crate) pacing: Option<&'static str>,
+    pub(crate) offered_per_second: Option<f64>,
+    pub(crate) saturated: bool,
+    pub(crate) held_back: u64,
+    pub(crate) unfinished: u64,
+    #[serde(skip)]
+    pub(crate) last_error: Option<sdk::Error>,
 }
 
-/// A run as JSON. The fields are a promise to scripts.
-#[derive(Debug, PartialEq, Serialize)]
-struct Line {
-    bench: &'static str,
-    target: &'static str,
-    operation: &'static str,
-    clients: usize,
-    value_bytes: usize,
-    seconds: f64,
-    operations: u64,
-    operations_per_second: f64,
-    mean_us: f64,
-    p50_us: u64,
-    p99_us: u64,
-    max_us: u64,
-    errors: u64,
-    longest_gap_us: u64,
-    server_cpu_us_per_operation: Option<f64>,
-    load_average: Option<f64>,
-}
+impl Figures {
+    pub(crate) fn of(
+        side: &Side,
+        point: Point,
+        counted: Counted,
+        offered: Option<u64>,
+        server_cpu: Option<Duration>,
+    ) -> Self {
+        let work = &side.workload;
+        let load = |offer: Offer| (offer.rate, offer.pacing.name());
+        let (rate, pacing) = point.offer.map(load).unzip();
+        Self {
+            target: side.target.name(),
+            operation: work.operation.name(),
+            clients: point.clients,
+            value_bytes: work.value_bytes,
+            load_average: load_average(),
+            side: side.name,
+            mode: if point.offer.is_some() { "open" } else { "closed" },
+            write_percent: work.write_percent(),
+            keys: work.keys,
+            key_order: if work.consecutive { "consecutive" } else { "random" },
+            rate,
+            pacing,
+            ..Self::counted(counted, offered, server_cpu)
+        }
+    }
 
-impl Line {
-    fn of(figures: &Figures, load_average: Option<f64>) -> Self {
-        let Counted { elapsed, latencies_us, longest_gap, errors, .. } = &figures.counted;
-        let (operations, seconds) = (latencies_us.len(), elapsed.as_secs_f64());
+    /// What was counted, without what was asked for.
+    fn counted(counted: Counted, offered: Option<u64>, server_cpu: Option<Duration>) -> Self {
+        let (operations, seconds) = (counted.operations(), counted.elapsed.as_secs_f64());
+        let Counted { latencies_us: latencies, unfinished, longest_gap, conflicts, held_back, errors, .. } = counted;
         let per_operation = |cpu: Duration| tenths(cpu.as_secs_f64() * 1e6 / operations as f64);
         Self {
             bench: "columns",
-            target: figures.target,
-            operation: figures.operation.name(),
-            clients: figures.clients,
-            value_bytes: figures.value_bytes,
+            target: "",
+            operation: "",
+            clients: 0,
+            value_bytes: 0,
             seconds: tenths(seconds),
             operations,
             operations_per_second: tenths(operations as f64 / seconds),
-            mean_us: tenths(latencies_us.mean()),
-            p50_us: latencies_us.value_at_quantile(0.50),
-            p99_us: latencies_us.value_at_quantile(0.99),
-            max_us: latencies_us.max(),
-            errors: *errors,
-            longest_gap_us: longest_gap.as_micros() as u64,
-            server_cpu_us_per_operation: figures.server_cpu.filter(|_| operations > 0).map(per_operation),
-            load_average,
+            mean_us: tenths(latencies.mean()),
+            p50_us: latencies.value_at_quantile(0.50),
+            p99_us: latencies.value_at_quantile(0.99),
+            max_us: latencies.max(),
+            errors,
+            longest_gap_us: longest_gap.length().as_micros() as u64,
+            server_cpu_us_per_operation: server_cpu.filter(|_| operations > 0).map(per_operation),
+            load_average: None,
+            side: None,
+            mode: "",
+            write_percent: 0,
+            keys: 0,
+            key_order: "",
+            conflicts,
+            p90_us: latencies.value_at_quantile(0.90),
+            p95_us: latencies.value_at_quantile(0.95),
+            p999_us: latencies.value_at_quantile(0.999),
+            rate: None,
+            pacing: None,
+            offered_per_second: offered.map(|offered| tenths(offered as f64 / seconds)),
+            saturated: offered.is_some_and(|offered| (operations as f64) < SATURATED_BELOW * offered as f64),
+            held_back,
+            unfinished,
+            last_error: counted.last_error,
         }
+    }
+
+    /// What people should know beside the figures.
+    fn remarks(&self) -> String {
+        let mut remarks = Vec::new();
+        if self.saturated {
+            remarks.push("saturated".to_owned());
+        }
+        if self.conflicts > 0 {
+            remarks.push(counted(self.conflicts, "conflict"));
+        }
+        let counts = [(self.held_back, "held back"), (self.unfinished, "unfinished")];
+        remarks.extend(counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+        remarks.join(", ")
     }
 }
 
@@ -95,89 +167,136 @@ impl Report {
         Ok(Self { json, table, headed: false })
     }
 
-    pub(crate) fn add(&mut self, figures: &Figures) -> Result<(), Stop> {
-        let line = Line::of(figures, load_average());
+    /// One object of JSON, if that is wanted.
+    pub(crate) fn add_json(&mut self, object: &impl Serialize) -> Result<(), Stop> {
         if let Some(json) = &mut self.json {
-            writeln!(json, "{}", serde_json::to_string(&line).expect("numbers and names"))?;
+            writeln!(json, "{}", serde_json::to_string(object).expect("numbers and names"))?;
             json.flush()?;
-        }
-        if self.table {
-            self.add_to_table(&line)?;
-        }
-        if let Some(error) = &figures.counted.last_error {
-            writeln!(io::stderr(), "loggos: {} operations failed, the last with: {error}", line.errors)?;
         }
         Ok(())
     }
 
-    fn add_to_table(&mut self, line: &Line) -> Result<(), Stop> {
-        let mut out = io::stdout().lock();
+    /// One text for people, if they read along. The progress bar makes room for it.
+    pub(crate) fn add_text(&self, text: &str, progress: &Progress) -> Result<(), Stop> {
+        if self.table {
+            progress.aside(|| writeln!(io::stdout().lock(), "{text}"))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add(&mut self, figures: &Figures, progress: &Progress) -> Result<(), Stop> {
+        self.add_json(figures)?;
         if !self.headed {
             self.headed = true;
-            writeln!(
-                out,
-                "TARGET  OPERATION  CLIENTS  VALUE B       OP/S    MEAN US     P50 US     P99 US  ERRORS  GAP MS  \
-                 CPU US/OP  LOAD"
-            )?;
+            self.add_text(HEADING, progress)?;
         }
-        writeln!(
-            out,
-            "{:6}  {:9}  {:>7}  {:>7}  {:>9.1}  {:>9.1}  {:>9}  {:>9}  {:>6}  {:>6}  {:>9}  {:>4}",
-            line.target,
-            line.operation,
-            line.clients,
-            line.value_bytes,
-            line.operations_per_second,
-            line.mean_us,
-            line.p50_us,
-            line.p99_us,
-            line.errors,
-            line.longest_gap_us / 1_000,
-            or_dash(line.server_cpu_us_per_operation),
-            or_dash(line.load_average),
-        )?;
+        self.add_text(&table_line(figures), progress)?;
+        progress.aside(|| complain(figures))?;
         Ok(())
     }
 }
 
-fn or_dash(number: Option<f64>) -> String {
+const HEADING: &str = "TARGET    OPERATION        CLIENTS  OFFERED/S  VALUE B       OP/S    MEAN US     P50 US     P90 US     \
+                       P95 US     P99 US   P99.9 US     MAX US  ERRORS  GAP MS  CPU US/OP  LOAD";
+
+fn table_line(figures: &Figures) -> String {
+    let target = figures.side.map_or_else(|| figures.target.to_owned(), |side| format!("{side} {}", figures.target));
+    let line = format!(
+        "{target:8}  {:15}  {:>7}  {:>9}  {:>7}  {:>9.1}  {:>9.1}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>6}  {:>6}  \
+         {:>9}  {:>4}  {}",
+        figures.operation,
+        figures.clients,
+        or_dash(figures.offered_per_second),
+        figures.value_bytes,
+        figures.operations_per_second,
+        figures.mean_us,
+        figures.p50_us,
+        figures.p90_us,
+        figures.p95_us,
+        figures.p99_us,
+        figures.p999_us,
+        figures.max_us,
+        figures.errors,
+        figures.longest_gap_us / 1_000,
+        or_dash(figures.server_cpu_us_per_operation),
+        or_dash(figures.load_average),
+        figures.remarks(),
+    );
+    line.trim_end().to_owned()
+}
+
+/// Says on standard error what makes figures doubtful.
+fn complain(figures: &Figures) -> io::Result<()> {
+    let mut err = io::stderr().lock();
+    if let Some(error) = &figures.last_error {
+        writeln!(err, "loggos: {} operations failed, the last with: {error}", figures.errors)?;
+    }
+    if figures.held_back > 0 {
+        let Figures { held_back, clients, .. } = figures;
+        writeln!(err, "loggos: {held_back} operations waited because {clients} were under way; --clients allows more")?;
+    }
+    Ok(())
+}
+
+pub(crate) fn or_dash(number: Option<impl ToString>) -> String {
     number.map_or_else(|| "-".into(), |number| number.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::recorder::Gap;
     use super::*;
     use hdrhistogram::Histogram;
+    use std::time::Instant;
+
+    fn counted(operations: u64) -> Counted {
+        let mut latencies_us = Histogram::new_with_bounds(1, 60_000_000, 3).expect("constants");
+        latencies_us.record_n(500, operations).expect("in range");
+        let now = Instant::now();
+        Counted {
+            elapsed: Duration::from_secs(2),
+            latencies_us,
+            unfinished: 0,
+            longest_gap: Gap { began: now, ended: now + Duration::from_millis(3), is_open: false },
+            conflicts: 2,
+            held_back: 0,
+            errors: 1,
+            last_error: None,
+        }
+    }
 
     #[test]
     fn a_run_is_one_object_of_the_promised_shape() {
-        let mut latencies_us = Histogram::new_with_bounds(1, 60_000_000, 3).expect("constants");
-        for _ in 0..1_000 {
-            latencies_us.record(500).expect("in range");
-        }
-        let counted = Counted {
-            elapsed: Duration::from_secs(2),
-            latencies_us,
-            longest_gap: Duration::from_millis(3),
-            errors: 1,
-            last_error: None,
-        };
-        let server_cpu = Some(Duration::from_millis(100));
         let figures = Figures {
             target: "loggos",
-            operation: Operation::Write,
+            operation: "write",
             clients: 64,
             value_bytes: 4_096,
-            counted,
-            server_cpu,
+            load_average: Some(1.5),
+            mode: "closed",
+            write_percent: 100,
+            keys: 5_000,
+            key_order: "random",
+            ..Figures::counted(counted(1_000), None, Some(Duration::from_millis(100)))
         };
-        let line = serde_json::to_string(&Line::of(&figures, Some(1.5))).expect("numbers and names");
         assert_eq!(
-            line,
+            serde_json::to_string(&figures).expect("numbers and names"),
             "{\"bench\":\"columns\",\"target\":\"loggos\",\"operation\":\"write\",\"clients\":64,\"value_bytes\":4096,\
              \"seconds\":2.0,\"operations\":1000,\"operations_per_second\":500.0,\"mean_us\":500.0,\"p50_us\":500,\
              \"p99_us\":500,\"max_us\":500,\"errors\":1,\"longest_gap_us\":3000,\"server_cpu_us_per_operation\":100.0,\
-             \"load_average\":1.5}"
+             \"load_average\":1.5,\"side\":null,\"mode\":\"closed\",\"write_percent\":100,\"keys\":5000,\
+             \"key_order\":\"random\",\"conflicts\":2,\"p90_us\":500,\"p95_us\":500,\"p999_us\":500,\"rate\":null,\
+             \"pacing\":null,\"offered_per_second\":null,\"saturated\":false,\"held_back\":0,\"unfinished\":0}"
         );
+    }
+
+    #[test]
+    fn a_point_is_saturated_when_less_than_it_should_is_achieved() {
+        let saturated = |operations, offered| Figures::counted(counted(operations), offered, None).saturated;
+        assert!(!saturated(1_000, None));
+        assert!(!saturated(950, Some(1_000)));
+        assert!(saturated(949, Some(1_000)));
+        assert!(saturated(0, Some(1)));
+        assert!(!saturated(0, Some(0)));
     }
 }

@@ -2,25 +2,22 @@
 //!
 //! Either is asked at its leader, so that no forwarding is measured in one and not in the other.
 
+mod etcd;
+
 use std::str::FromStr;
 use std::time::Duration;
 
-use api::etcd::kv_client::KvClient;
-use api::etcd::maintenance_client::MaintenanceClient;
-use api::etcd::{PutRequest, RangeRequest, StatusRequest};
 use bytes::Bytes;
-use tonic::transport::{Channel, Endpoint};
 
+use self::etcd::Etcd;
 use crate::cli::stop::Stop;
 
 /// The table that is written and read.
-const TABLE: &str = "bench";
+pub(crate) const TABLE: &str = "bench";
 /// The column of each row.
 const COLUMN: Bytes = Bytes::from_static(b"value");
 /// How long an operation may take, its retries included, before it counts as an error.
 const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a connection to etcd may take to be made.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// A universe or a cluster, by its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +56,7 @@ impl Target {
                 sdk::Client::connect(endpoints)?.create_table(TABLE).await?;
             }
             Self::Etcd(endpoints) => {
-                leader_first(endpoints).await?;
+                Etcd::connect(endpoints).await?;
             }
         }
         Ok(())
@@ -73,10 +70,7 @@ impl Target {
                 client.prefer_leader(TABLE).await;
                 Ok(Connection::Loggos(client))
             }
-            Self::Etcd(endpoints) => {
-                let channels = leader_first(endpoints).await?;
-                Ok(Connection::Etcd(Etcd { channels, current: 0 }))
-            }
+            Self::Etcd(endpoints) => Ok(Connection::Etcd(Etcd::connect(endpoints).await?)),
         }
     }
 }
@@ -89,10 +83,23 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<(), sdk::Error> {
+    /// Puts a key; gives its new version.
+    pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<i64, sdk::Error> {
         match self {
-            Self::Loggos(client) => client.put(TABLE, key, COLUMN, value).await.map(|_| ()),
+            Self::Loggos(client) => client.put(TABLE, key, COLUMN, value).await,
             Self::Etcd(etcd) => etcd.write(key, value).await,
+        }
+    }
+
+    /// Puts a key if it has this version (0: if it is absent); gives its new one. What etcd calls `mod_revision` is its
+    /// version.
+    ///
+    /// # Errors
+    /// [`sdk::Error::Refused`] when it has another.
+    pub(crate) async fn conditional_put(&mut self, key: Bytes, value: Bytes, version: i64) -> Result<i64, sdk::Error> {
+        match self {
+            Self::Loggos(client) => client.conditional_put(TABLE, key, COLUMN, value, version).await,
+            Self::Etcd(etcd) => etcd.conditional_put(key, value, version).await,
         }
     }
 
@@ -104,64 +111,6 @@ impl Connection {
         };
         if found { Ok(()) } else { Err(sdk::Error::NotFound("the key that was put is not there".into())) }
     }
-}
-
-/// etcd's members, the leader first, and the one that is asked.
-#[derive(Clone)]
-pub(crate) struct Etcd {
-    channels: Vec<Channel>,
-    current: usize,
-}
-
-impl Etcd {
-    async fn write(&mut self, key: Bytes, value: Bytes) -> Result<(), sdk::Error> {
-        let mut request = tonic::Request::new(PutRequest { key, value, ..PutRequest::default() });
-        request.set_timeout(OPERATION_TIME_MAX);
-        let answer = self.member().put(request).await;
-        answer.map(|_| ()).map_err(|status| self.pass_over(&status))
-    }
-
-    async fn read(&mut self, key: Bytes) -> Result<bool, sdk::Error> {
-        let mut request = tonic::Request::new(RangeRequest { key, ..RangeRequest::default() });
-        request.set_timeout(OPERATION_TIME_MAX);
-        match self.member().range(request).await {
-            Ok(answer) => Ok(!answer.into_inner().kvs.is_empty()),
-            Err(status) => Err(self.pass_over(&status)),
-        }
-    }
-
-    fn member(&self) -> KvClient<Channel> {
-        KvClient::new(self.channels[self.current].clone()).max_decoding_message_size(usize::MAX)
-    }
-
-    /// Goes on with the next member.
-    fn pass_over(&mut self, status: &tonic::Status) -> sdk::Error {
-        self.current = (self.current + 1) % self.channels.len();
-        sdk::Error::Unavailable(status.to_string())
-    }
-}
-
-/// New connections to all members, that to the leader first.
-async fn leader_first(endpoints: &[String]) -> Result<Vec<Channel>, Stop> {
-    let mut channels = Vec::with_capacity(endpoints.len());
-    let mut leader = None;
-    for (position, address) in endpoints.iter().enumerate() {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| Stop::invalid(format!("{address}: {error}")))?;
-        let channel = endpoint.connect_timeout(CONNECT_TIME_MAX).tcp_nodelay(true).connect_lazy();
-        if let Ok(status) = MaintenanceClient::new(channel.clone()).status(StatusRequest {}).await {
-            let status = status.into_inner();
-            if status.header.is_some_and(|header| header.member_id == status.leader) {
-                leader = Some(position);
-            }
-        }
-        channels.push(channel);
-    }
-    let Some(leader) = leader else {
-        return Err(sdk::Error::Unavailable("none of the members named leads the etcd cluster".into()).into());
-    };
-    channels.rotate_left(leader);
-    Ok(channels)
 }
 
 #[cfg(test)]

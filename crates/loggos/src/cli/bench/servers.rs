@@ -1,4 +1,4 @@
-//! CPU time that the servers' processes use, all their threads together, and the machine's load.
+//! What the servers' processes use: CPU time of all their threads together; and the machine's load.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,20 @@ use crate::cli::stop::Stop;
 
 /// The processes that serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Servers(Vec<u32>);
+pub(crate) struct Servers(Vec<Server>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Server {
+    /// The node's directory, or the process's number where only that is known.
+    name: String,
+    pid: u32,
+}
 
 impl Servers {
     /// The processes named, or those whose `pid` files lie in a data directory of `loggos dev`.
     pub(crate) fn of(pids: &[u32], data: Option<&Path>) -> Result<Self, Stop> {
         match data {
-            None => Ok(Self(pids.to_vec())),
+            None => Ok(Self(pids.iter().map(|pid| Server { name: pid.to_string(), pid: *pid }).collect())),
             Some(data) => in_directory(data).map(Self),
         }
     }
@@ -25,33 +32,42 @@ impl Servers {
             return Ok(None);
         }
         let mut ticks = 0;
-        for pid in &self.0 {
-            let path = format!("/proc/{pid}/stat");
-            let stat = fs::read_to_string(&path).map_err(Stop::io(format!("read {path}")))?;
-            ticks += ticks_of(&stat).ok_or_else(|| Stop::invalid(format!("{path} is not what Linux writes")))?;
+        for Server { pid, .. } in &self.0 {
+            ticks += read(*pid, "stat", ticks_of)?;
         }
         Ok(Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)))
     }
 }
 
-fn in_directory(data: &Path) -> Result<Vec<u32>, Stop> {
-    let mut pids = Vec::new();
+/// Reads a file of a process, and in it a number.
+fn read(pid: u32, file: &str, number_of: impl FnOnce(&str) -> Option<u64>) -> Result<u64, Stop> {
+    let path = format!("/proc/{pid}/{file}");
+    let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {path}")))?;
+    number_of(&text).ok_or_else(|| Stop::invalid(format!("{path} is not what Linux writes")))
+}
+
+fn in_directory(data: &Path) -> Result<Vec<Server>, Stop> {
+    let mut servers = Vec::new();
     let reading = format!("read {}", data.display());
     for entry in fs::read_dir(data).map_err(Stop::io(reading.clone()))? {
         let node = entry.map_err(Stop::io(reading.clone()))?;
-        if !node.file_name().as_encoded_bytes().starts_with(b"node-") {
+        let name = node.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("node-") {
             continue;
         }
         let path = node.path().join("pid");
-        // A node that is down has none.
-        let Ok(text) = fs::read_to_string(&path) else { continue };
+        // A node that is down has none, or an empty one.
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        if text.trim().is_empty() {
+            continue;
+        }
         let wrong = || Stop::invalid(format!("{} holds no process number", path.display()));
-        pids.push(text.trim().parse().map_err(|_| wrong())?);
+        servers.push(Server { name, pid: text.trim().parse().map_err(|_| wrong())? });
     }
-    if pids.is_empty() {
+    if servers.is_empty() {
         return Err(Stop::invalid(format!("no node runs in {}", data.display())));
     }
-    Ok(pids)
+    Ok(servers)
 }
 
 /// User and system time from `/proc/PID/stat`: its 14th and 15th fields. The second is the command in brackets, and may

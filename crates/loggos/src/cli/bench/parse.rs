@@ -1,0 +1,33 @@
+//! Numbers of the command line that have a range.
+
+/// A number of things of which there is at least one.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number from 1 on is wanted".to_owned())
+}
+
+/// Seconds, with a fraction if need be.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let wanted = || "a number of seconds is wanted, 86400 at most".to_owned();
+    text.parse().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds)).ok_or_else(wanted)
+}
+
+/// Operations a second.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    let wanted = || "operations a second are wanted, 0.1 to 1000000".to_owned();
+    text.parse().ok().filter(|rate| (0.1..=1_000_000.0).contains(rate)).ok_or_else(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_their_ranges() {
+        assert_eq!(positive("64"), Ok(64));
+        assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        assert!(seconds("-1").is_err() && seconds("inf").is_err() && seconds("NaN").is_err());
+        assert_eq!(rate("2500.5"), Ok(2_500.5));
+        assert!(rate("0").is_err() && rate("-1").is_err() && rate("inf").is_err() && rate("NaN").is_err());
+    }
+}

@@ -1,0 +1,277 @@
+//! When the operations of an open loop are to begin, whatever became of those before.
+//!
+//! A closed loop hides what it should show: while a server stands still its clients stand still too, and the requests
+//! that would have come in that time are never sent and never counted (*coordinated omission*). Here arrivals come from
+//! outside, and an operation's latency counts from the moment at which it was to begin, even if all clients were busy
+//! then.
+//!
+//! Arrivals are gathered into ticks of one millisecond: all of one tick are to begin at its end. A thread of its own
+//! sleeps from tick to tick; nothing spins, since the servers may be on the same few processors. What the pacing itself
+//! adds is in every latency; `--operation nothing` shows how much that is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base::SplitMix64;
+use clap::ValueEnum;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Ticks in a second.
+const TICKS_PER_SECOND: f64 = 1_000.0;
+const TICK: Duration = Duration::from_millis(1);
+
+/// How arrivals are spread in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pacing {
+    /// Independent of each other, as those of many users: exponential gaps, with clusters and pauses.
+    Poisson,
+    /// The same gap between any two.
+    Fixed,
+}
+
+impl Pacing {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Poisson => "poisson",
+            Self::Fixed => "fixed",
+        }
+    }
+}
+
+/// Operations that are to begin at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tick {
+    /// Since the schedule's beginning.
+    at: Duration,
+    operations: u32,
+}
+
+/// The arrivals, without an end: the same for the same seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    rate: f64,
+    pacing: Pacing,
+    draw: SplitMix64,
+    /// The arrival that no tick has yet, in ticks since the beginning, and its number.
+    next: f64,
+    number: u64,
+}
+
+impl Schedule {
+    /// So many operations a second.
+    pub(crate) fn new(rate: f64, pacing: Pacing, seed: u64) -> Self {
+        let mut schedule = Self { rate, pacing, draw: SplitMix64::new(seed), next: 0.0, number: 0 };
+        schedule.advance();
+        schedule
+    }
+
+    fn advance(&mut self) {
+        self.number += 1;
+        match self.pacing {
+            // From the beginning each time, so that no error adds up.
+            Pacing::Fixed => self.next = self.number as f64 * TICKS_PER_SECOND / self.rate,
+            Pacing::Poisson => self.next -= (1.0 - unit(&mut self.draw)).ln() * TICKS_PER_SECOND / self.rate,
+        }
+    }
+
+    fn tick_of_next(&self) -> u64 {
+        self.next.ceil() as u64
+    }
+}
+
+/// A number from 0, included, to 1, excluded, with all digits that it can have.
+fn unit(draw: &mut SplitMix64) -> f64 {
+    (draw.draw() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+impl Iterator for Schedule {
+    type Item = Tick;
+
+    fn next(&mut self) -> Option<Tick> {
+        let tick = self.tick_of_next();
+        let mut operations = 0;
+        while self.tick_of_next() == tick {
+            operations += 1;
+            self.advance();
+        }
+        Some(Tick { at: Duration::from_nanos(tick * TICK.as_nanos() as u64), operations })
+    }
+}
+
+/// Operations whose moment has come and that no client has taken.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    intended: Instant,
+    operations: u32,
+}
+
+/// The arrivals of a schedule that runs, for the clients to take in turn.
+pub(crate) struct Arrivals {
+    queue: Mutex<Queue>,
+    offered: Arc<AtomicU64>,
+}
+
+struct Queue {
+    /// An entry a tick at most: bounded by the run's length.
+    ticks: UnboundedReceiver<Due>,
+    /// What is left of the tick that was received last.
+    due: Option<Due>,
+}
+
+/// An operation that is to be done now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    /// When it was to begin.
+    pub(crate) intended: Instant,
+    /// No client was idle then: the bound of operations under way was reached.
+    pub(crate) was_held_back: bool,
+}
+
+impl Arrivals {
+    /// Begins a schedule now. Its thread ends after this is dropped.
+    pub(crate) fn begin(schedule: Schedule) -> Self {
+        let (tell, ticks) = unbounded_channel();
+        let offered = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&offered);
+        thread::spawn(move || pace(schedule, &tell, &count));
+        Self { queue: Mutex::new(Queue { ticks, due: None }), offered }
+    }
+
+    /// How many operations were to begin so far.
+    pub(crate) fn offered(&self) -> u64 {
+        self.offered.load(Ordering::Relaxed)
+    }
+
+    /// The next operation, once there is one. Idle clients wait in a fair queue, so that all of them, and all of their
+    /// connections, get their share at any rate. None: the schedule's thread is gone.
+    pub(crate) async fn next(&self) -> Option<Arrival> {
+        // Nobody waits here, and there is something to do: it came while everybody was busy.
+        if let Ok(mut queue) = self.queue.try_lock()
+            && let Some(intended) = queue.take_due()
+        {
+            return Some(Arrival { intended, was_held_back: true });
+        }
+        let intended = Queue::next(self.queue.lock().await).await?;
+        Some(Arrival { intended, was_held_back: false })
+    }
+
+    /// When those that nobody has taken were to begin.
+    pub(crate) fn left(&self) -> Vec<Instant> {
+        // An idle client holds the queue: then nothing is left.
+        let Ok(mut queue) = self.queue.try_lock() else { return Vec::new() };
+        std::iter::from_fn(|| queue.take_due()).collect()
+    }
+}
+
+impl Queue {
+    fn take_due(&mut self) -> Option<Instant> {
+        if self.due.is_none() {
+            self.due = self.ticks.try_recv().ok();
+        }
+        self.take_one()
+    }
+
+    async fn next(mut queue: MutexGuard<'_, Self>) -> Option<Instant> {
+        if queue.due.is_none() {
+            queue.due = queue.ticks.recv().await;
+        }
+        queue.take_one()
+    }
+
+    fn take_one(&mut self) -> Option<Instant> {
+        let Due { intended, operations } = self.due?;
+        self.due = (operations > 1).then_some(Due { intended, operations: operations - 1 });
+        Some(intended)
+    }
+}
+
+/// Says of each tick that its moment has come, until nobody listens.
+fn pace(schedule: Schedule, tell: &UnboundedSender<Due>, offered: &AtomicU64) {
+    let began = Instant::now();
+    for Tick { at, operations } in schedule {
+        let intended = began + at;
+        thread::sleep(intended.saturating_duration_since(Instant::now()));
+        if tell.send(Due { intended, operations }).is_err() {
+            return;
+        }
+        offered.fetch_add(u64::from(operations), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many operations each of the first milliseconds has.
+    fn by_millisecond(schedule: Schedule, milliseconds: usize) -> Vec<u32> {
+        let mut counts = vec![0; milliseconds + 1];
+        let in_time = |tick: &Tick| tick.at.as_millis() as usize <= milliseconds;
+        for tick in schedule.take_while(in_time) {
+            counts[tick.at.as_millis() as usize] += tick.operations;
+        }
+        counts
+    }
+
+    #[test]
+    fn a_fixed_pace_has_the_same_gap_everywhere() {
+        let ticks: Vec<Tick> = Schedule::new(250.0, Pacing::Fixed, 1).take(1_000).collect();
+        for (number, tick) in (1..).zip(&ticks) {
+            assert_eq!((tick.at, tick.operations), (Duration::from_millis(4 * number), 1));
+        }
+        let counts = by_millisecond(Schedule::new(5_000.0, Pacing::Fixed, 1), 60_000);
+        assert!(counts[1..].iter().all(|count| *count == 5));
+    }
+
+    #[test]
+    fn no_operation_is_to_begin_before_it_arrives_nor_a_tick_later() {
+        let counts = by_millisecond(Schedule::new(333.0, Pacing::Fixed, 1), 10_000);
+        for (tick, _) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let arrival = (tick as f64 * 0.333).floor() / 0.333;
+            assert!(arrival <= tick as f64 && arrival > tick as f64 - 1.0, "{tick} {arrival}");
+        }
+        assert_eq!(counts.iter().sum::<u32>(), 3_330);
+    }
+
+    #[test]
+    fn poisson_arrivals_have_their_rate_and_vary_as_they_should() {
+        let counts = by_millisecond(Schedule::new(2_000.0, Pacing::Poisson, 7), 100_000);
+        let samples: Vec<f64> = counts[1..].chunks(100).map(|chunk| f64::from(chunk.iter().sum::<u32>())).collect();
+        let mean = samples.iter().sum::<f64>() / samples.len() as f64;
+        let variance = samples.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / samples.len() as f64;
+        // 200 a tenth of a second, and as much variance: within five standard errors of either.
+        assert!((mean - 200.0).abs() < 5.0 * (200.0_f64 / 1_000.0).sqrt(), "{mean}");
+        assert!((variance / 200.0 - 1.0).abs() < 5.0 * (2.0_f64 / 1_000.0).sqrt(), "{variance}");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_arrivals() {
+        let arrivals = |seed| Schedule::new(700.0, Pacing::Poisson, seed).take(500).collect::<Vec<_>>();
+        assert_eq!(arrivals(1), arrivals(1));
+        assert_ne!(arrivals(1), arrivals(2));
+    }
+
+    #[tokio::test]
+    async fn what_comes_while_all_clients_are_busy_is_held_back_and_keeps_its_moment() {
+        let began = Instant::now();
+        let arrivals = Arrivals::begin(Schedule::new(1_000.0, Pacing::Fixed, 1));
+        // The only client is busy until so many have come.
+        let is_busy_until = |offered| {
+            while arrivals.offered() < offered {
+                thread::sleep(TICK);
+            }
+        };
+        let first = arrivals.next().await.expect("the schedule runs");
+        assert!(first.intended >= began + TICK);
+        is_busy_until(10);
+        let second = arrivals.next().await.expect("the schedule runs");
+        assert_eq!((second.intended - first.intended, second.was_held_back), (TICK, true));
+        is_busy_until(20);
+        let left = arrivals.left();
+        assert!(left.len() >= 18 && left[0] == second.intended + TICK, "{left:?}");
+        let next = arrivals.next().await.expect("the schedule runs");
+        assert!(next.intended > left[left.len() - 1]);
+    }
+}

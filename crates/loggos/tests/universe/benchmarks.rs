@@ -1,0 +1,54 @@
+//! The benchmarks run to their end and say what they promise in JSON. What they measure is no test's business.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::{COMMAND_PATIENCE, Done, Universe, loggos};
+
+/// Runs `loggos bench ...`.
+fn bench(arguments: &[&str]) -> Done {
+    Done::of(loggos().arg("bench").args(arguments), COMMAND_PATIENCE)
+}
+
+#[track_caller]
+fn objects(path: &str) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("the figures were written");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn columns_are_measured_in_an_open_loop_and_in_pairs() {
+    let universe = Universe::of(3);
+    let target = format!("loggos://{}", universe.endpoints(1).join(","));
+    let [json, plot] = ["figures.jsonl", "figure.svg"].map(|name| universe.scratch().path().join(name));
+    let [json, plot] = [&json, &plot].map(|path| path.to_str().expect("UTF-8"));
+    let data = universe.data().display().to_string();
+    let columns = |arguments: &[&str]| {
+        let common = ["columns", "--target", &target, "--keys", "50", "--value-bytes", "100", "--json", json];
+        bench(&[&common, arguments].concat())
+    };
+
+    let open = ["--rate", "200", "--seconds", "1", "--warmup", "0.2", "--server-data", &data, "--plot", plot];
+    assert!(columns(&open).ok().contains("write"));
+    let figures = &objects(json)[0];
+    assert_eq!((&figures["bench"], &figures["mode"]), (&"columns".into(), &"open".into()), "{figures}");
+    assert!(figures["operations"].as_u64() > Some(0) && figures["offered_per_second"].is_f64(), "{figures}");
+    assert!(figures["server_cpu_us_per_operation"].is_f64(), "{figures}");
+    assert!(fs::read_to_string(plot).expect("a figure was drawn").contains("loggos write, 100 B, open loop"));
+
+    let short = ["--clients", "2", "--seconds", "0.2", "--warmup", "0"];
+    let pairs = ["--operation", "conditional-put", "--pairs", "1", "--against-operation", "write"];
+    assert!(columns(&[&short[..], &pairs].concat()).ok().contains("A / B"));
+    let lines = objects(json);
+    let kinds: Vec<_> = lines[1..].iter().map(|line| (&line["bench"], &line["side"])).collect();
+    let (columns_line, pairs_line) = (Value::from("columns"), Value::from("pairs"));
+    let (a, b) = (Value::from("A"), Value::from("B"));
+    assert_eq!(kinds, [(&columns_line, &a), (&columns_line, &b), (&pairs_line, &Value::Null)]);
+    assert_eq!(lines[1]["conflicts"], 0, "each client knows the versions of its keys");
+
+    // Every operation fails: that is no run that went well.
+    let too_large = (base::limits::VALUE_BYTES_MAX + 1).to_string();
+    let failed = bench(&[&["columns", "--target", &target, "--value-bytes", &too_large][..], &short].concat());
+    failed.failed(3, &["no operation succeeded"]);
+}
