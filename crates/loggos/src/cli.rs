@@ -3,8 +3,8 @@
 //! Each command asks through [`sdk`] and prints what it got: as aligned tables for people, or as one JSON object a line
 //! (`--json`), the shapes of which are a promise ([`output`]). How it went is in the exit status ([`stop`]).
 //!
-//! **Architecture invariant:** these commands know nodes only as clients do, through the door. (`bench floor` knows none:
-//! it measures what nodes run on.)
+//! **Architecture invariant:** these commands know nodes only as clients do, through the door. (The benchmarks look at
+//! the nodes' processes besides, and `bench failover` kills them; `bench floor` knows none: it measures what nodes run on.)
 
 mod bench;
 mod columns;

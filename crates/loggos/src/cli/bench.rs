@@ -4,6 +4,7 @@
 //! through its leader, over as many connections, with the same keys and values.
 
 mod columns;
+mod failover;
 mod measure;
 mod pairs;
 mod parse;
@@ -33,6 +34,8 @@ const SEED: u64 = 1;
 pub(crate) enum Command {
     /// Reads and writes of one column, in a closed or an open loop, of Loggos or of etcd, alone or in pairs.
     Columns(Box<columns::Arguments>),
+    /// The longest time without a write when the leader is killed or stopped, and what it consists of.
+    Failover(failover::Arguments),
     /// One force of the log, three at once, and one round trip: what this machine charges for what no design avoids.
     Floor {
         /// The directory on whose disk the log is measured; what is written there is removed again.
@@ -48,6 +51,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command) -> ExitCode {
     match command {
         Command::Columns(arguments) => super::finish(Output::new(false), columns::run(*arguments)),
+        Command::Failover(arguments) => super::finish(Output::new(false), failover::run(arguments)),
         Command::Floor { data, json } => bench_floor::run(&data, json),
     }
 }

@@ -35,6 +35,9 @@ pub(crate) enum Stop {
         /// How the last operation failed, if any ended.
         error: Option<sdk::Error>,
     },
+    /// A signal asked for the end before there was one.
+    #[error("interrupted")]
+    Interrupted,
     /// A local file or device failed.
     #[error("can't {what}: {error}")]
     Io {
@@ -77,6 +80,7 @@ impl Stop {
             Self::Io { error, .. } if is_of_the_name(error) => 2,
             Self::LoadCutShort { .. }
             | Self::NothingDone { .. }
+            | Self::Interrupted
             | Self::Universe(_)
             | Self::Io { .. }
             | Self::Print(_) => 3,
@@ -89,6 +93,7 @@ impl Stop {
             Self::NotFound(_) => "not found",
             Self::Invalid { .. } => "invalid",
             Self::NothingDone { error: None, .. } => "unavailable",
+            Self::Interrupted => "interrupted",
             Self::LoadCutShort { error, .. } | Self::NothingDone { error: Some(error), .. } | Self::Universe(error) => {
                 match error {
                     sdk::Error::Refused { .. } => "refused",

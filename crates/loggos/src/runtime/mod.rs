@@ -39,7 +39,7 @@ mod log_thread;
 mod machine;
 mod parked;
 mod peers;
-mod scratch;
+pub(crate) mod scratch;
 pub(crate) mod start;
 mod tables;
 mod throttle;

@@ -1,10 +1,11 @@
-//! The benchmarks run to their end and say what they promise in JSON. What they measure is no test's business.
+//! The benchmarks run to their end, say what they promise in JSON, and leave nothing behind. What they measure is no test's
+//! business.
 
 use std::fs;
 
 use serde_json::Value;
 
-use crate::harness::{COMMAND_PATIENCE, Done, Universe, loggos};
+use crate::harness::{COMMAND_PATIENCE, Done, Place, Scratch, Universe, loggos};
 
 /// Runs `loggos bench ...`.
 fn bench(arguments: &[&str]) -> Done {
@@ -51,4 +52,20 @@ fn columns_are_measured_in_an_open_loop_and_in_pairs() {
     let too_large = (base::limits::VALUE_BYTES_MAX + 1).to_string();
     let failed = bench(&[&["columns", "--target", &target, "--value-bytes", &too_large][..], &short].concat());
     failed.failed(3, &["no operation succeeded"]);
+}
+
+#[test]
+fn a_leader_of_a_universe_of_its_own_is_killed_and_nothing_is_left() {
+    let _place = Place::take();
+    let scratch = Scratch::new();
+    let mut command = loggos();
+    command.env("TMPDIR", scratch.path()).args(["bench", "failover", "--runs", "1", "--signal", "kill"]);
+    command.args(["--warmup", "0.2", "--seconds", "2", "--value-bytes", "100", "--json", "-"]);
+    let lines = Done::of(&mut command, COMMAND_PATIENCE).ok();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let [run, summary] = &lines[..] else { panic!("a run and a summary: {lines:?}") };
+    assert_eq!((&run["bench"], &run["signal"], &run["run"]), (&"failover".into(), &"kill".into(), &1.into()));
+    assert!(run["longest_gap_us"].as_u64() > Some(0) && run["leader_before"].is_u64(), "{run}");
+    assert_eq!((&summary["bench"], &summary["runs"]), (&"failover summary".into(), &1.into()));
+    assert_eq!(fs::read_dir(scratch.path()).expect("the directory is there").count(), 0, "its directory is left");
 }

@@ -129,13 +129,13 @@ impl Done {
 
 /// A place among the universes that may run.
 #[derive(Debug)]
-struct Place;
+pub(crate) struct Place;
 
 static RUNNING: Mutex<u32> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
 impl Place {
-    fn take() -> Self {
+    pub(crate) fn take() -> Self {
         let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut running =
             FREED.wait_while(running, |running| *running >= UNIVERSES_MAX).unwrap_or_else(PoisonError::into_inner);

@@ -3,6 +3,7 @@
 //! The same measurements give the same bytes, so that a figure in a repository changes only when its measurements do.
 
 mod latency;
+mod strip;
 
 use std::fs;
 use std::path::Path;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use crate::cli::stop::Stop;
 
 pub(crate) use latency::{Measured, latency};
+pub(crate) use strip::{Strip, strip};
 
 /// Pixels of a figure.
 const SIZE: (u32, u32) = (960, 600);

@@ -68,6 +68,11 @@ impl Operation {
 }
 
 impl Workload {
+    /// Puts, as `bench failover` wants them.
+    pub(crate) fn writes(keys: usize, value_bytes: usize) -> Self {
+        Self { operation: Operation::Write, write_percent: None, keys, consecutive: false, value_bytes }
+    }
+
     /// The same with this operation.
     pub(crate) fn of(&self, operation: Operation) -> Self {
         let write_percent = self.write_percent.filter(|_| operation == Operation::Mixed);
@@ -271,7 +276,7 @@ mod tests {
     use super::*;
 
     fn workload(operation: Operation, consecutive: bool) -> Workload {
-        Workload { operation, consecutive, write_percent: None, keys: 10, value_bytes: 8 }
+        Workload { consecutive, ..Workload::writes(10, 8).of(operation) }
     }
 
     fn taken(workload: &Workload, client: usize, clients: usize, count: usize) -> Vec<usize> {

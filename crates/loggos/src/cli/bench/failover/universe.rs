@@ -1,0 +1,362 @@
+//! The universe whose leaders are struck: one that runs, or one of its own.
+//!
+//! It is known as `loggos dev` leaves it: a directory a node, in each the node's configuration and the number of its
+//! process.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base::SplitMix64;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use sdk::admin::{Cohort, StatusResponse};
+use tokio::time::sleep;
+
+use super::Strike;
+use crate::cli::stop::Stop;
+use crate::runtime::scratch::Scratch;
+
+/// A leader can be missed only if two others are left.
+const NODES_MIN: usize = 3;
+/// A universe that was started is ready within this.
+const READY_PATIENCE: Duration = Duration::from_secs(60);
+/// A node that was brought back has caught up within this.
+const CAUGHT_UP_PATIENCE: Duration = Duration::from_secs(60);
+/// `dev restart` is over within this.
+const RESTART_PATIENCE: Duration = Duration::from_secs(70);
+/// A universe of its own that was asked to stop has done so within this.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long a node may take to say how it is.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+/// Ports of a universe of its own: so many places for it, so far from each other. Below 32,768, where the ports of
+/// outgoing connections begin.
+const PORT_PLACES: u64 = 120;
+const PORT_OFFSET_FIRST: u16 = 1_000;
+const PORT_OFFSET_STEP: u16 = 200;
+const PORT_TRIES: usize = 50;
+
+/// Who leads a table, in which epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Reign {
+    pub(crate) epoch: u64,
+    pub(crate) leader: u32,
+}
+
+/// A universe whose processes can be signalled.
+pub(crate) struct Universe {
+    data: PathBuf,
+    nodes: Vec<Node>,
+    client: sdk::Client,
+    /// Stopped and removed at the end.
+    _own: Option<Own>,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    number: u32,
+    endpoint: String,
+}
+
+impl Universe {
+    /// The one that runs in this directory.
+    pub(crate) fn running(data: &Path) -> Result<Self, Stop> {
+        Self::open(data, None)
+    }
+
+    /// Forms one in the temporary directory, and waits until it is ready.
+    pub(crate) async fn start() -> Result<Self, Stop> {
+        let own = Own::start().await?;
+        Self::open(&own.data(), Some(own))
+    }
+
+    fn open(data: &Path, own: Option<Own>) -> Result<Self, Stop> {
+        // As nodes have it on their command line.
+        let data = fs::canonicalize(data).map_err(Stop::io(format!("read {}", data.display())))?;
+        let mut nodes = Vec::new();
+        let reading = format!("read {}", data.display());
+        for entry in fs::read_dir(&data).map_err(Stop::io(reading.clone()))? {
+            let name = entry.map_err(Stop::io(reading.clone()))?.file_name();
+            let number =
+                name.to_str().and_then(|name| name.strip_prefix("node-")).and_then(|number| number.parse().ok());
+            if let Some(number) = number {
+                nodes.push(Node { number, endpoint: endpoint(&data, number)? });
+            }
+        }
+        nodes.sort_by_key(|node| node.number);
+        if nodes.len() < NODES_MIN {
+            let message = format!("{} has {} nodes; {NODES_MIN} are wanted at least", data.display(), nodes.len());
+            return Err(Stop::invalid(message));
+        }
+        let client = sdk::Client::connect(nodes.iter().map(|node| &node.endpoint))?.with_deadline(STATUS_PATIENCE);
+        Ok(Self { data, nodes, client, _own: own })
+    }
+
+    /// Where its nodes serve.
+    pub(crate) fn endpoints(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.endpoint.clone()).collect()
+    }
+
+    /// Where all others do.
+    pub(crate) fn others(&self, but: u32) -> Vec<String> {
+        self.nodes.iter().filter(|node| node.number != but).map(|node| node.endpoint.clone()).collect()
+    }
+
+    /// Who leads a table now.
+    pub(crate) async fn reign(&self, table: &str) -> Result<Reign, Stop> {
+        let statuses = self.client.status_of_each().await;
+        let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
+        let of_table = cohorts.filter(|cohort| cohort.table == table);
+        let reigns = of_table.filter_map(|cohort| Some(Reign { epoch: cohort.epoch, leader: cohort.leader? }));
+        let none = || sdk::Error::Unavailable(format!("no node knows who leads the table {table}"));
+        Ok(reigns.max().ok_or_else(none)?)
+    }
+
+    /// Waits until every node serves, and every replica of the table has all of its log.
+    pub(crate) async fn caught_up(&self, table: &str) -> Result<(), Stop> {
+        let until = Instant::now() + CAUGHT_UP_PATIENCE;
+        loop {
+            let statuses: Result<Vec<StatusResponse>, _> = self.client.status_of_each().await.into_iter().collect();
+            match statuses {
+                Ok(statuses) if has_caught_up(&statuses, table) => return Ok(()),
+                Err(error) if Instant::now() > until => return Err(error.into()),
+                Ok(_) if Instant::now() > until => {
+                    let late = format!("the replicas of {table} have not caught up within {CAUGHT_UP_PATIENCE:?}");
+                    return Err(sdk::Error::Unavailable(late).into());
+                }
+                _ => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// Kills or stops a node's process.
+    pub(crate) fn strike(&self, node: u32, strike: Strike) -> Result<Struck, Stop> {
+        let process = self.process(node).map_err(Stop::io(format!("find the process of node {node}")))?;
+        let signal = match strike {
+            Strike::Kill => Signal::KILL,
+            Strike::Stop => Signal::STOP,
+        };
+        let sent = pidfd_send_signal(&process, signal).map_err(io::Error::from);
+        sent.map_err(Stop::io(format!("signal node {node}")))?;
+        Ok(Struck { node, strike, process })
+    }
+
+    /// A handle of a node's very process: the number in its directory may be another's by now.
+    fn process(&self, node: u32) -> io::Result<OwnedFd> {
+        let directory = self.data.join(format!("node-{node}"));
+        let text = fs::read_to_string(directory.join("pid"))?;
+        let none = || io::Error::new(io::ErrorKind::NotFound, format!("{} names none that runs", directory.display()));
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw).ok_or_else(none)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        let command = fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid()))?;
+        let config = directory.join("node.toml").display().to_string();
+        if String::from_utf8_lossy(&command).contains(&config) { Ok(process) } else { Err(none()) }
+    }
+
+    /// Starts a killed node again, or lets a stopped one go on.
+    pub(crate) async fn bring_back(&self, struck: Struck) -> Result<(), Stop> {
+        let node = struck.node;
+        let strike = struck.strike;
+        // This is what lets it go on.
+        drop(struck);
+        if strike == Strike::Stop {
+            return Ok(());
+        }
+        let mut restart = loggos()?;
+        restart.args(["dev", "restart", &node.to_string(), "--data"]).arg(&self.data);
+        restart.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let restarting = format!("restart node {node}");
+        let output = output_of(restart, RESTART_PATIENCE).await.map_err(Stop::io(restarting))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(sdk::Error::Unavailable(said.trim().trim_start_matches("loggos: ").to_owned()).into())
+    }
+}
+
+/// A node that was struck. A stopped one goes on when this is dropped, however the benchmark ends.
+pub(crate) struct Struck {
+    node: u32,
+    strike: Strike,
+    process: OwnedFd,
+}
+
+impl Drop for Struck {
+    fn drop(&mut self) {
+        if self.strike == Strike::Stop {
+            let _ = pidfd_send_signal(&self.process, Signal::CONT);
+        }
+    }
+}
+
+/// Every replica that the leader has says of itself that its log is as long as the leader's, and that it trusts it.
+fn has_caught_up(statuses: &[StatusResponse], table: &str) -> bool {
+    let own = |status: &StatusResponse| {
+        let cohort = status.cohorts.iter().find(|cohort| cohort.table == table)?;
+        Some((status.node, cohort.clone()))
+    };
+    let cohorts: Vec<(u32, Cohort)> = statuses.iter().filter_map(own).collect();
+    let leads = |(node, cohort): &&(u32, Cohort)| cohort.leader == Some(*node);
+    let Some((leader, cohort)) = cohorts.iter().filter(leads).max_by_key(|(_, cohort)| cohort.epoch) else {
+        return false;
+    };
+    let last = |(node, cohort): &(u32, Cohort)| {
+        let replica = cohort.replicas.iter().find(|replica| replica.node == *node)?;
+        replica.last_lsn.filter(|_| !replica.doubtful)
+    };
+    let wanted = cohorts.iter().find(|(node, _)| node == leader).and_then(last);
+    let has_all = |node: u32| cohorts.iter().find(|(other, _)| *other == node).is_some_and(|own| last(own) == wanted);
+    wanted.is_some() && cohort.replicas.iter().all(|replica| has_all(replica.node))
+}
+
+/// Where a node serves, as its configuration says.
+fn endpoint(data: &Path, node: u32) -> Result<String, Stop> {
+    let path = data.join(format!("node-{node}")).join("node.toml");
+    let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {}", path.display())))?;
+    let config: Option<toml::Table> = text.parse().ok();
+    let endpoint = config.as_ref().and_then(|config| config.get("listen")?.get("grpc")?.as_str());
+    endpoint.map(str::to_owned).ok_or_else(|| Stop::invalid(format!("{} names no address for gRPC", path.display())))
+}
+
+/// This program.
+fn loggos() -> Result<Command, Stop> {
+    Ok(Command::new(std::env::current_exe().map_err(Stop::io("find this program"))?))
+}
+
+/// Runs a command to its end, without standing in the way of whatever else happens.
+async fn output_of(mut command: Command, patience: Duration) -> io::Result<Output> {
+    let mut child = command.spawn()?;
+    let until = Instant::now() + patience;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > until {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not over within {patience:?}")));
+        }
+        sleep(PAUSE).await;
+    }
+    child.wait_with_output()
+}
+
+/// A universe of its own: `loggos dev` as a child, in a directory that goes with it.
+struct Own {
+    dev: Child,
+    /// Removed after the child has ended: fields go after `drop`.
+    scratch: Scratch,
+}
+
+impl Own {
+    async fn start() -> Result<Self, Stop> {
+        let scratch = Scratch::under(&std::env::temp_dir(), "bench-failover").map_err(Stop::io("make a directory"))?;
+        let mut command = loggos()?;
+        command.args(["dev", "--port-offset", &free_offset()?.to_string(), "--data"]).arg(scratch.path().join("data"));
+        let dev = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(Stop::io("start a universe"))?;
+        let mut own = Self { dev, scratch };
+        own.ready().await?;
+        Ok(own)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.scratch.path().join("data")
+    }
+
+    /// Waits until `dev` says `ready`.
+    async fn ready(&mut self) -> Result<(), Stop> {
+        let lines = self.lines();
+        let until = Instant::now() + READY_PATIENCE;
+        loop {
+            match lines.try_recv() {
+                Ok(line) if line == "ready" => return Ok(()),
+                Ok(_) => {}
+                Err(TryRecvError::Empty) if Instant::now() < until => sleep(PAUSE).await,
+                Err(TryRecvError::Empty) => {
+                    let late = format!("the universe is not ready within {READY_PATIENCE:?}");
+                    return Err(sdk::Error::Unavailable(late).into());
+                }
+                Err(TryRecvError::Disconnected) => {
+                    return Err(sdk::Error::Unavailable("the universe ended before it was ready".into()).into());
+                }
+            }
+        }
+    }
+
+    /// What `dev` says, a line each. It is read until its end, so that `dev` never waits for a reader.
+    fn lines(&mut self) -> Receiver<String> {
+        let (tell, lines) = mpsc::channel();
+        let out = self.dev.stdout.take().expect("it was asked for, and is taken once");
+        thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                // Nobody listens any more once it is ready.
+                let _ = tell.send(line);
+            }
+        });
+        lines
+    }
+}
+
+impl Drop for Own {
+    /// As Ctrl-C does; `dev` then stops its nodes.
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.dev), Signal::INT);
+        let until = Instant::now() + STOP_PATIENCE;
+        while matches!(self.dev.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                let _ = self.dev.kill();
+                let _ = self.dev.wait();
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// An offset whose ports nobody listens on now.
+fn free_offset() -> Result<u16, Stop> {
+    let mut draw = SplitMix64::new(u64::from(std::process::id()));
+    let is_free = |offset: &u16| {
+        let mut ports = (1..=3).flat_map(|node| [7_100 + node, 7_200 + node]);
+        ports.all(|port: u16| TcpListener::bind(("127.0.0.1", port + offset)).is_ok())
+    };
+    let mut offsets = (0..PORT_TRIES).map(|_| PORT_OFFSET_FIRST + PORT_OFFSET_STEP * draw.below(PORT_PLACES) as u16);
+    let none = || sdk::Error::Unavailable("no free ports were found for a universe".into());
+    Ok(offsets.find(is_free).ok_or_else(none)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sdk::admin::{Lsn, Replica};
+
+    fn status(node: u32, leader: u32, sequence: u64, doubtful: bool) -> StatusResponse {
+        let replica = |node, sequence, doubtful| Replica {
+            node,
+            last_lsn: Some(Lsn { epoch: 5, sequence }),
+            committed_lsn: None,
+            doubtful,
+        };
+        // What a leader says of the others may be old.
+        let mut replicas = vec![replica(node, sequence, doubtful)];
+        if node == leader {
+            replicas.extend((1..=3).filter(|other| *other != node).map(|other| replica(other, 1, false)));
+        }
+        let cohort = Cohort { cohort: 2, table: "t".into(), leader: Some(leader), epoch: 5, replicas };
+        StatusResponse { node, incarnation: 1, boot: 1, nodes: Vec::new(), cohorts: vec![cohort] }
+    }
+
+    #[test]
+    fn a_universe_has_caught_up_when_each_replica_says_so_itself() {
+        let all = [status(1, 2, 9, false), status(2, 2, 9, false), status(3, 2, 9, false)];
+        assert!(has_caught_up(&all, "t"));
+        assert!(!has_caught_up(&all, "another"));
+        assert!(!has_caught_up(&all[..2], "t"), "a node is missing");
+        assert!(!has_caught_up(&[status(1, 2, 8, false), all[1].clone(), all[2].clone()], "t"));
+        assert!(!has_caught_up(&[status(1, 2, 9, true), all[1].clone(), all[2].clone()], "t"));
+        assert!(!has_caught_up(&[all[0].clone(), all[2].clone(), status(2, 3, 9, false)], "t"), "nobody leads");
+    }
+}
