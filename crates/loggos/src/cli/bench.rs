@@ -5,6 +5,7 @@
 
 mod columns;
 mod failover;
+mod load;
 mod measure;
 mod pairs;
 mod parse;
@@ -36,6 +37,8 @@ pub(crate) enum Command {
     Columns(Box<columns::Arguments>),
     /// The longest time without a write when the leader is killed or stopped, and what it consists of.
     Failover(failover::Arguments),
+    /// Many rows, as fast as they can be written: rows a second, and the memory that they take.
+    Load(load::Arguments),
     /// One force of the log, three at once, and one round trip: what this machine charges for what no design avoids.
     Floor {
         /// The directory on whose disk the log is measured; what is written there is removed again.
@@ -52,6 +55,7 @@ pub(crate) fn run(command: Command) -> ExitCode {
     match command {
         Command::Columns(arguments) => super::finish(Output::new(false), columns::run(*arguments)),
         Command::Failover(arguments) => super::finish(Output::new(false), failover::run(arguments)),
+        Command::Load(arguments) => super::finish(Output::new(false), load::run(arguments)),
         Command::Floor { data, json } => bench_floor::run(&data, json),
     }
 }

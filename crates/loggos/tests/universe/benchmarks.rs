@@ -55,6 +55,18 @@ fn columns_are_measured_in_an_open_loop_and_in_pairs() {
 }
 
 #[test]
+fn rows_are_loaded_and_their_memory_is_told() {
+    let universe = Universe::of(1);
+    let (at, data) = (&universe.endpoints(1)[0], universe.data().display().to_string());
+    let done = bench(&["load", "--rows", "500", "--at", at, "--server-data", &data, "--json", "-"]);
+    let figures: Value = serde_json::from_str(&done.ok()).expect("JSON");
+    assert_eq!((&figures["bench"], &figures["rows"]), (&"load".into(), &500.into()), "{figures}");
+    assert!(figures["resident_kib"]["node-1"].as_u64() > Some(0), "{figures}");
+    let rows = universe.columns(&["scan", "bench-load", "--json"]).ok();
+    assert_eq!(rows.lines().count(), 500);
+}
+
+#[test]
 fn a_leader_of_a_universe_of_its_own_is_killed_and_nothing_is_left() {
     let _place = Place::take();
     let scratch = Scratch::new();

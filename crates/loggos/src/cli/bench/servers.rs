@@ -1,5 +1,6 @@
-//! What the servers' processes use: CPU time of all their threads together; and the machine's load.
+//! What the servers' processes use: CPU time of all their threads together, memory; and the machine's load.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -36,6 +37,12 @@ impl Servers {
             ticks += read(*pid, "stat", ticks_of)?;
         }
         Ok(Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)))
+    }
+
+    /// Memory of each that is resident, in KiB, by its name.
+    pub(crate) fn resident_kib(&self) -> Result<BTreeMap<String, u64>, Stop> {
+        let resident = |server: &Server| Ok((server.name.clone(), read(server.pid, "status", resident_kib_of)?));
+        self.0.iter().map(resident).collect()
     }
 }
 
@@ -80,6 +87,12 @@ fn ticks_of(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
+/// `VmRSS` from `/proc/PID/status`.
+fn resident_kib_of(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 /// The machine's load average over the last minute.
 pub(crate) fn load_average() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
@@ -97,9 +110,16 @@ mod tests {
     }
 
     #[test]
+    fn resident_memory_is_what_is_in_memory_now() {
+        assert_eq!(resident_kib_of("VmHWM:\t    9000 kB\nVmRSS:\t    8712 kB\n"), Some(8_712));
+        assert_eq!(resident_kib_of("Name:\tx\n"), None);
+    }
+
+    #[test]
     fn this_process_has_used_some() {
         let servers = Servers::of(&[std::process::id()], None).expect("a process");
         assert!(servers.cpu_time().expect("Linux").is_some());
+        assert!(servers.resident_kib().expect("Linux").values().all(|kib| *kib > 1_000));
         assert_eq!(Servers(Vec::new()).cpu_time().expect("nothing to read"), None);
     }
 }
