@@ -8,16 +8,18 @@ use base::Lsn;
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
 use tonic::Status;
 
-use crate::Gateway;
+use crate::activity::Rates;
 use crate::columns::{ask, unexpected};
+use crate::{Gateway, Observer};
 
 pub(crate) struct Door<G> {
     gateway: Arc<G>,
+    observer: Arc<Observer>,
 }
 
 impl<G> Door<G> {
-    pub(crate) fn new(gateway: Arc<G>) -> Self {
-        Self { gateway }
+    pub(crate) fn new(gateway: Arc<G>, observer: Arc<Observer>) -> Self {
+        Self { gateway, observer }
     }
 }
 
@@ -25,24 +27,34 @@ impl<G> Door<G> {
 impl<G: Gateway> Admin for Door<G> {
     async fn status(&self, call: tonic::Request<StatusRequest>) -> Result<tonic::Response<StatusResponse>, Status> {
         match ask(&*self.gateway, &call, Request::Status).await? {
-            Response::Status(report) => Ok(tonic::Response::new(node(report))),
+            Response::Status(report) => Ok(tonic::Response::new(node(report, &self.observer))),
             other => Err(unexpected(&other)),
         }
     }
 }
 
-fn node(report: NodeReport) -> StatusResponse {
-    let NodeReport { node, incarnation, boot, nodes, cohorts } = report;
+fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
+    let NodeReport { node, incarnation, boot, nodes, cohorts, counters: _ } = report;
     let nodes = nodes
         .into_iter()
         .map(|NodeStatus { node, incarnation, alive, grpc }| message::Node { node, incarnation, alive, grpc })
         .collect();
-    StatusResponse { node, incarnation, boot, nodes, cohorts: cohorts.into_iter().map(cohort).collect() }
+    StatusResponse {
+        node,
+        incarnation,
+        boot,
+        nodes,
+        cohorts: cohorts.into_iter().map(|status| cohort(status, observer)).collect(),
+        http: observer.console.clone(),
+        activity: Some(observer.activity.message()),
+    }
 }
 
-fn cohort(status: CohortStatus) -> message::Cohort {
-    let CohortStatus { cohort, table, leader, epoch, replicas } = status;
-    message::Cohort { cohort, table, leader, epoch, replicas: replicas.iter().map(replica).collect() }
+fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
+    let CohortStatus { cohort, table, leader, epoch, replicas, applied: _, writes: _, reads: _ } = status;
+    let Rates { writes_per_second, reads_per_second } = observer.activity.of_cohort(cohort);
+    let replicas = replicas.iter().map(replica).collect();
+    message::Cohort { cohort, table, leader, epoch, replicas, writes_per_second, reads_per_second }
 }
 
 fn replica(status: &ReplicaStatus) -> message::Replica {

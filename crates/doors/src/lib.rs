@@ -1,5 +1,6 @@
-//! The doors: the servers through which the world reaches a node. So far one, gRPC, with the columns service
-//! (Spinnaker, section 3), the admin service, reflection and health.
+//! The doors: the servers through which the world reaches a node. So far two: gRPC, with the columns service
+//! (Spinnaker, section 3), the admin service, reflection and health; and the [`console`], HTTP for browsers and
+//! Prometheus.
 //!
 //! A door is a translator. It turns bytes into a [`Request`], refuses what breaks a limit, hands the rest to the node
 //! through the [`Gateway`], and turns the [`Outcome`] back into bytes. It decides nothing about data.
@@ -10,15 +11,24 @@
 //! * *That strangers do no harm*: connections, their time to say something sensible, the calls on each and the bytes
 //!   under way in all of them are bounded (`limits`, `admission`, `meter`).
 //!
-//! **Architecture invariant:** the door never waits without a bound, and nothing that arrives on one connection ends
+//! What goes on is counted (`calls`) and sampled (`activity`) by an [`Observer`] that all doors of a node share, and told as
+//! metrics (`metrics`).
+//!
+//! **Architecture invariant:** a door never waits without a bound, and nothing that arrives on one connection ends
 //! another.
 
+mod activity;
 mod admin;
 mod admission;
+mod calls;
 mod columns;
+pub mod console;
 mod deadline;
 mod limits;
 mod meter;
+mod metrics;
+mod observer;
+mod process;
 mod refusal;
 mod server;
 
@@ -27,7 +37,8 @@ use std::time::Duration;
 
 use tablets::request::{Outcome, Request};
 
-pub use limits::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+pub use limits::{CONSOLE_CONNECTIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+pub use observer::Observer;
 pub use server::{ServeError, serve};
 
 /// The way from the doors to the node behind them.

@@ -48,3 +48,20 @@ pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 pub(crate) const MESSAGE_CHARACTERS_MAX: usize = 512;
 /// Bytes of a column's name in an error's details, for the same reason.
 pub(crate) const DETAIL_COLUMN_BYTES_MAX: usize = 256;
+
+/// How long the node's machine may take to say how it is: it answers between two turns, which take milliseconds.
+pub(crate) const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
+/// So much later the door speaks for it.
+pub(crate) const STATUS_GUARD: Duration = Duration::from_millis(100);
+
+/// The console's connections at one time: a browser has up to six, a scraper one. With their buffers they stay below
+/// 16 MiB. More are closed at once.
+pub const CONSOLE_CONNECTIONS_MAX: usize = 128;
+/// How long a request to the console may take to arrive whole, from the connection's beginning or the last answer.
+pub(crate) const CONSOLE_REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
+/// A connection to the console is closed after so long, whoever reads too slowly with it: the others need its place.
+pub(crate) const CONSOLE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);
+/// Bytes of a request to the console, which is all headers: browsers and proxies send a kilobyte or two.
+pub(crate) const CONSOLE_HEADER_BYTES_MAX: usize = 16 << 10;
+/// Headers of a request to the console.
+pub(crate) const CONSOLE_HEADERS_MAX: usize = 64;

@@ -12,8 +12,9 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use crate::admission::Connections;
+use crate::calls::Counting;
 use crate::meter::Meter;
-use crate::{Gateway, admin, columns, limits};
+use crate::{Gateway, Observer, admin, columns, limits};
 
 /// Why the door could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +27,7 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves the gRPC door on `listener`, at most `connections_max` connections at one time (and never more than a limit of its
+/// Serves the gRPC door on `listener`, and samples for `observer` what the node does: at most `connections_max` connections at one time (and never more than a limit of its
 /// own), until `shutdown`; then calls under way get a short grace.
 ///
 /// # Errors
@@ -34,12 +35,14 @@ pub enum ServeError {
 pub async fn serve<G: Gateway>(
     listener: TcpListener,
     connections_max: usize,
-    gateway: G,
+    gateway: Arc<G>,
+    observer: Arc<Observer>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    let routes = routes(Arc::new(gateway)).await?;
+    let routes = routes(&gateway, &observer).await?;
     let (close, closed) = oneshot::channel::<()>();
-    let mut serving = pin!(builder().layer(Meter::default()).add_routes(routes).serve_with_incoming_shutdown(
+    let mut layers = builder().layer(Meter::default()).layer(Counting(Arc::clone(&observer.calls)));
+    let mut serving = pin!(layers.add_routes(routes).serve_with_incoming_shutdown(
         Connections::new(listener, connections_max),
         async {
             let _ = closed.await;
@@ -47,6 +50,7 @@ pub async fn serve<G: Gateway>(
     ));
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
+        () = observer.watch(&*gateway) => {}
         () = shutdown => {}
     }
     let _ = close.send(());
@@ -68,11 +72,11 @@ fn builder() -> Server {
         .http2_keepalive_timeout(Some(limits::KEEPALIVE_TIMEOUT))
 }
 
-async fn routes<G: Gateway>(gateway: Arc<G>) -> Result<Routes, ServeError> {
-    let columns = ColumnsServer::new(columns::Door::new(Arc::clone(&gateway)))
+async fn routes<G: Gateway>(gateway: &Arc<G>, observer: &Arc<Observer>) -> Result<Routes, ServeError> {
+    let columns = ColumnsServer::new(columns::Door::new(Arc::clone(gateway)))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
-    let admin = AdminServer::new(admin::Door::new(gateway));
+    let admin = AdminServer::new(admin::Door::new(Arc::clone(gateway), Arc::clone(observer)));
 
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<ColumnsServer<columns::Door<G>>>().await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::columns::columns_client::ColumnsClient;
@@ -87,7 +87,8 @@ impl Served {
         let shutdown = async {
             let _ = closed.await;
         };
-        tokio::spawn(doors::serve(listener, usize::MAX, Memory::default(), shutdown));
+        let observer = doors::Observer::new(prometheus::Registry::new(), None).expect("names of their own");
+        tokio::spawn(doors::serve(listener, usize::MAX, Arc::new(Memory::default()), Arc::new(observer), shutdown));
         Self { address, _close: close }
     }
 

@@ -3,6 +3,7 @@
 mod cli;
 mod runtime;
 mod simulation;
+mod view;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

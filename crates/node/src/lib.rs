@@ -27,5 +27,6 @@ mod transfer;
 mod writes;
 
 pub use config::NodeConfig;
-pub use node::{Counters, Node};
+pub use node::Node;
 pub use recovery::StartError;
+pub use tablets::request::Counters;

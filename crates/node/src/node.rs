@@ -8,7 +8,7 @@ use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
 use store::manifest::CohortManifest;
 use store::tree::Tablespace;
 use tablets::Change;
-use tablets::request::Failure;
+use tablets::request::{Counters, Failure};
 
 use crate::config::NodeConfig;
 use crate::contract::{Action, Event, ReadId};
@@ -76,37 +76,6 @@ pub(crate) struct LogReading {
     pub(crate) cohort: CohortId,
     pub(crate) peer: NodeId,
     pub(crate) from: base::Sequence,
-}
-
-/// What has happened on this node since its start. The simulator demands that each of them happens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Counters {
-    /// Reigns begun here.
-    pub takeovers: u64,
-    /// Entries of ours that gave way to a new leader's.
-    pub truncations: u64,
-    /// Answers of followers that had fallen behind, and were served from memory.
-    pub memory_catch_ups: u64,
-    /// Reads of the log for followers that lag.
-    pub log_catch_ups: u64,
-    /// Whole states sent.
-    pub state_catch_ups: u64,
-    /// Checkpoints of our own state.
-    pub checkpoints: u64,
-    /// Memtables that were written as tables.
-    pub flushes: u64,
-    /// Compactions begun.
-    pub compactions: u64,
-    /// Tables that were found damaged.
-    pub tables_damaged: u64,
-    /// Reads, and decisions about writes, that waited for the disk.
-    pub disk_reads: u64,
-    /// Reads that found the lease lapsed.
-    pub lease_expiries: u64,
-    /// Replicas that doubted their logs and have caught up.
-    pub doubts_ended: u64,
-    /// Sessions that were proposed to be forgotten.
-    pub sessions_expired: u64,
 }
 
 impl Node {
@@ -302,6 +271,7 @@ impl Node {
             replica.last_change = entry.timestamp;
         }
         if let Some(Proposal { pending, row, .. }) = proposal {
+            replica.writes += u64::from(applied.outcome.is_some());
             self.leave_row(id, row.as_ref());
             if let Some(outcome) = applied.outcome {
                 self.complete(pending, outcome, None);

@@ -43,6 +43,10 @@ pub(crate) struct Replica {
     pub(crate) last_change: Timestamp,
     /// While we lead: when `last_change` was what.
     pub(crate) moments: Moments,
+    /// Requests to change something that the log decided while we led, ...
+    pub(crate) writes: u64,
+    /// ... and reads answered, since the start.
+    pub(crate) reads: u64,
 }
 
 /// What the disk has of a replica's state, and what is on its way there.
@@ -150,6 +154,8 @@ impl Replica {
             housekeeping_at: Monotonic(0),
             last_change,
             moments: Moments::default(),
+            writes: 0,
+            reads: 0,
         }
     }
 

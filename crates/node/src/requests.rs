@@ -172,7 +172,8 @@ impl Node {
 
     /// What was read may be said while the lease lasts, of which the reign is that in which it was read.
     pub(crate) fn read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
-        let Some(replica) = self.replicas.get(&cohort) else { return };
+        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        replica.reads += 1;
         match replica.cohort.lease_end(now.monotonic) {
             None if planted(Bug::LeaseCheckedBefore) => self.complete(id, outcome, None),
             None => self.wait_for_lease(id),

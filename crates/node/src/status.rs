@@ -30,6 +30,7 @@ impl Node {
             boot: self.boot.0,
             nodes: nodes.collect(),
             cohorts: self.replicas.iter().map(|(id, replica)| cohort_status(id.0, replica)).collect(),
+            counters: self.counters,
         }
     }
 }
@@ -41,6 +42,9 @@ fn cohort_status(cohort: u32, replica: &Replica) -> CohortStatus {
         leader: replica.cohort.leader().map(|node| node.0),
         epoch: replica.cohort.promised().epoch.0,
         replicas: replica.cohort.view().into_iter().map(replica_status).collect(),
+        applied: replica.state.last_applied(),
+        writes: replica.writes,
+        reads: replica.reads,
     }
 }
 

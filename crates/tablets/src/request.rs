@@ -245,6 +245,39 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// Every cohort this node has a replica of.
     pub cohorts: Vec<CohortStatus>,
+    /// What has happened on it.
+    pub counters: Counters,
+}
+
+/// What has happened on a node since its start. The simulator demands that each of them happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Counters {
+    /// Reigns begun here.
+    pub takeovers: u64,
+    /// Entries of ours that gave way to a new leader's.
+    pub truncations: u64,
+    /// Answers of followers that had fallen behind, and were served from memory.
+    pub memory_catch_ups: u64,
+    /// Reads of the log for followers that lag.
+    pub log_catch_ups: u64,
+    /// Whole states sent.
+    pub state_catch_ups: u64,
+    /// Checkpoints of our own state.
+    pub checkpoints: u64,
+    /// Memtables that were written as tables.
+    pub flushes: u64,
+    /// Compactions begun.
+    pub compactions: u64,
+    /// Tables that were found damaged.
+    pub tables_damaged: u64,
+    /// Reads, and decisions about writes, that waited for the disk.
+    pub disk_reads: u64,
+    /// Reads that found the lease lapsed.
+    pub lease_expiries: u64,
+    /// Replicas that doubted their logs and have caught up.
+    pub doubts_ended: u64,
+    /// Sessions that were proposed to be forgotten.
+    pub sessions_expired: u64,
 }
 
 /// A node as another sees it.
@@ -273,6 +306,12 @@ pub struct CohortStatus {
     pub epoch: u64,
     /// Its replicas, as far as known here.
     pub replicas: Vec<ReplicaStatus>,
+    /// The last entry that this node has applied.
+    pub applied: Lsn,
+    /// Requests to change something that the log decided while this node led, since its start ...
+    pub writes: u64,
+    /// ... and reads that it answered.
+    pub reads: u64,
 }
 
 /// A replica as seen by its leader or itself.

@@ -9,6 +9,7 @@
 //! [listen]
 //! peers = "127.0.0.1:7101"              # for the other nodes
 //! grpc = "127.0.0.1:7201"               # for clients
+//! http = "127.0.0.1:8081"               # optional: the console, for browsers and Prometheus
 //!
 //! [[peers]]                             # every other node; this one may be among them
 //! node = 2
@@ -56,6 +57,9 @@ pub(crate) struct Listen {
     pub(crate) peers: SocketAddr,
     /// For clients: columns, administration, health, reflection.
     pub(crate) grpc: SocketAddr,
+    /// For browsers and Prometheus: the console. None, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) http: Option<SocketAddr>,
 }
 
 /// Another node.
@@ -113,6 +117,9 @@ impl Config {
         range("node", u64::from(self.node), 1, 65_535)?;
         self.check_listen("listen.peers", self.listen.peers)?;
         self.check_listen("listen.grpc", self.listen.grpc)?;
+        if let Some(http) = self.listen.http {
+            self.check_listen("listen.http", http)?;
+        }
         if let Some(universe) = &self.universe
             && (universe.len() != 32 || !universe.bytes().all(|digit| digit.is_ascii_hexdigit()))
         {
@@ -206,6 +213,8 @@ mod tests {
         let refused = refusal("127.0.0.1:7101", "0.0.0.0:7101");
         assert!(refused.contains("insecure_plaintext = true") && refused.contains("0.0.0.0:7101"), "{refused}");
         assert!(refusal("[::1]:7201", "10.0.0.1:7201").contains("listen.grpc"));
+        assert!(read(&format!("{GOOD}http = \"0.0.0.0:8081\"\n")).unwrap_err().contains("listen.http"));
+        assert!(read(&format!("{GOOD}http = \"127.0.0.1:8081\"\n")).is_ok());
         let said = GOOD.replace("node = 1", "node = 1\ninsecure_plaintext = true").replace("127.0.0.1", "0.0.0.0");
         assert!(read(&said).is_ok());
     }

@@ -14,8 +14,17 @@ pub(crate) fn raise() -> u64 {
     current.unwrap_or(u64::MAX)
 }
 
-/// How many connections the doors may have open at one time: half of what there is if there is little.
-pub(crate) fn for_doors() -> usize {
+/// How many connections each door may have open at one time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) grpc: usize,
+    pub(crate) http: usize,
+}
+
+/// What the doors share: half of what there is if there is little, and of that a small part for the console.
+pub(crate) fn for_doors() -> Places {
     let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(all.saturating_sub(RESERVED).max(all / 2)).unwrap_or(usize::MAX)
+    let all = usize::try_from(all.saturating_sub(RESERVED).max(all / 2)).unwrap_or(usize::MAX);
+    let http = (all / 8).min(doors::CONSOLE_CONNECTIONS_MAX);
+    Places { grpc: all - http, http }
 }

@@ -14,11 +14,13 @@ use std::time::Duration as StdDuration;
 
 use base::{CohortId, Duration, Monotonic, Record, Sequence};
 use node::contract::{Event, ManifestId, ReadId, WriteId};
+use prometheus::IntCounter;
 use store::Store;
 use store::files::{FileError, FileErrorKind};
 use store::log::{ReadPlan, SegmentJob};
 use store::manifest::{CohortManifest, ManifestWrite};
 
+use super::disk_metrics::DiskMetrics;
 use super::files::{OsFile, OsFiles};
 use super::inbox::{Inbox, Input};
 use super::lanes::Lane;
@@ -55,15 +57,16 @@ pub(crate) struct Disk {
     tables: Tables,
     /// When the log's last batch is to be named, unless another comes first.
     echo_at: Monotonic,
+    metrics: DiskMetrics,
 }
 
 impl Disk {
     /// Takes over an open store, and starts its threads.
-    pub(crate) fn start(store: Store<OsFiles>, inbox: &Arc<Inbox>) -> io::Result<Self> {
+    pub(crate) fn start(store: Store<OsFiles>, inbox: &Arc<Inbox>, metrics: DiskMetrics) -> io::Result<Self> {
         let files = store.files().clone();
         let mut disk = Self {
-            log: LogThread::start(Arc::clone(inbox))?,
-            manifests: manifest_lane(files.clone(), Arc::clone(inbox))?,
+            log: LogThread::start(Arc::clone(inbox), metrics.clone())?,
+            manifests: manifest_lane(files.clone(), Arc::clone(inbox), metrics.manifests.clone())?,
             writes_manifest: false,
             next_manifest: None,
             segments: segment_lane(files.clone(), Arc::clone(inbox))?,
@@ -71,6 +74,7 @@ impl Disk {
             tables: Tables::start(&files, store.owner(), inbox)?,
             // What recovery found last may not be named yet.
             echo_at: Monotonic(0),
+            metrics,
             store,
         };
         // A start on a full disk leaves segments to be prepared.
@@ -80,6 +84,8 @@ impl Disk {
 
     /// Appends a record.
     pub(crate) fn append(&mut self, write: WriteId, record: Record, force: bool) {
+        self.metrics.appended_records.inc();
+        self.metrics.appended_bytes.inc_by(record.size() as u64);
         if let Err(error) = self.store.append(write.0, record, force) {
             super::die(&format!("the limits let a record through that the log can't hold: {error}"));
         }
@@ -174,11 +180,12 @@ impl Disk {
     }
 }
 
-fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<ManifestJob>> {
+fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::Result<Lane<ManifestJob>> {
     Lane::start("manifests", move |(id, write): ManifestJob| {
         if let Err(error) = write.write_place(0).and_then(|()| write.write_place(1)) {
             super::die(&format!("the manifest can't be forced: {error}"));
         }
+        written.inc();
         // Promises wait for the force, and not for old files to be removed.
         inbox.post(Input::ManifestForced(id, write.clone()));
         if let Err(error) = write.remove_superseded(&files) {

@@ -8,29 +8,45 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use doors::Gateway;
+use doors::{Gateway, Observer, console};
 use tablets::request::{Failure, Outcome, Request};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use super::clock;
 use super::gateway::{Answers, MachineGateway};
+use super::onlooker::Onlooker;
 
 /// The running doors.
 #[derive(Debug)]
 pub(crate) struct Doors {
-    close: oneshot::Sender<()>,
+    close: watch::Sender<()>,
     closed: Receiver<()>,
 }
 
+/// Where the doors listen.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    pub(crate) grpc: TcpListener,
+    /// The console's, if there is one.
+    pub(crate) http: Option<TcpListener>,
+}
+
 impl Doors {
-    /// Serves gRPC on `listener`.
-    pub(crate) fn start(listener: TcpListener, gateway: MachineGateway, answers: Arc<Answers>) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let (close, closing) = oneshot::channel::<()>();
+    /// Serves the doors on their listeners.
+    pub(crate) fn start(
+        listeners: Listeners,
+        gateway: MachineGateway,
+        answers: Arc<Answers>,
+        observer: Observer,
+        onlooker: Onlooker,
+    ) -> io::Result<Self> {
+        listeners.grpc.set_nonblocking(true)?;
+        listeners.http.as_ref().map_or(Ok(()), |http| http.set_nonblocking(true))?;
+        let (close, closing) = watch::channel(());
         let (done, closed) = mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         super::spawn("doors", move || {
-            if let Err(error) = runtime.block_on(serve(listener, gateway, answers, closing)) {
+            if let Err(error) = runtime.block_on(serve(listeners, gateway, answers, observer, onlooker, closing)) {
                 super::die(&format!("the doors can't be served: {error}"));
             }
             let _ = done.send(());
@@ -46,17 +62,33 @@ impl Doors {
 }
 
 async fn serve(
-    listener: TcpListener,
+    listeners: Listeners,
     gateway: MachineGateway,
     answers: Arc<Answers>,
-    closing: oneshot::Receiver<()>,
+    observer: Observer,
+    onlooker: Onlooker,
+    closing: watch::Receiver<()>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
     tokio::spawn(answers.deliver());
-    let shutdown = async {
-        let _ = closing.await;
+    let (gateway, observer) = (Arc::new(gateway), Arc::new(observer));
+    let places = super::descriptors::for_doors();
+    let shutdown = |mut closing: watch::Receiver<()>| async move {
+        let _ = closing.changed().await;
     };
-    Ok(doors::serve(listener, super::descriptors::for_doors(), gateway, shutdown).await?)
+    let http = async {
+        if let Some(listener) = listeners.http {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let (gateway, observer) = (Arc::clone(&gateway), Arc::clone(&observer));
+            console::serve(listener, places.http, gateway, observer, onlooker, shutdown(closing.clone())).await;
+        }
+        Ok(())
+    };
+    let grpc = async {
+        let listener = tokio::net::TcpListener::from_std(listeners.grpc)?;
+        let (gateway, observer) = (Arc::clone(&gateway), Arc::clone(&observer));
+        Ok(doors::serve(listener, places.grpc, gateway, observer, shutdown(closing.clone())).await?)
+    };
+    tokio::try_join!(http, grpc).map(|_| ())
 }
 
 impl Gateway for MachineGateway {

@@ -23,11 +23,13 @@ use super::clock;
 use super::config::{Config, ConfigError};
 use super::descriptors;
 use super::disk::Disk;
-use super::doors_thread::Doors;
+use super::disk_metrics::DiskMetrics;
+use super::doors_thread::{self, Doors};
 use super::files::OsFiles;
 use super::gateway::{Answers, MachineGateway};
 use super::inbox::{Inbox, Input};
 use super::machine::{End, INBOX, Machine};
+use super::onlooker::Onlooker;
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
 
@@ -130,6 +132,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let _claim = Claim::take(&config.data)?;
     let peers_listener = listen("peers", config.listen.peers)?;
     let grpc_listener = listen("gRPC", config.listen.grpc)?;
+    let http_listener = config.listen.http.map(|address| listen("HTTP", address)).transpose()?;
 
     let (store, mut recovered) = open_store(&config, files)?;
     for note in &recovered.notes {
@@ -139,7 +142,8 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     tracing::info!(
         node = %own.node, incarnation = format_args!("{:x}", own.incarnation.0), boot = %recovered.boot,
         universe = %identity.universe, records = recovered.records.len(), peers = %config.listen.peers,
-        grpc = %config.listen.grpc, pid = std::process::id(), "starting"
+        grpc = %config.listen.grpc, http = config.listen.http.map(tracing::field::display), pid = std::process::id(),
+        "starting"
     );
 
     let poll = Poll::new()?;
@@ -152,7 +156,8 @@ fn run_node(path: &Path) -> Result<End, StartError> {
         members: identity.members.clone(),
     };
     let peers = Peers::new(poll.registry().try_clone()?, peers_listener, hello, &addresses)?;
-    let disk = Disk::start(store, &inbox)?;
+    let registry = prometheus::Registry::new();
+    let disk = Disk::start(store, &inbox, DiskMetrics::register(&registry).map_err(io::Error::other)?)?;
     let machine_config = machine_config(&config, &recovered);
     let mut first = Vec::new();
     let node = Node::new(machine_config, &mut recovered, clock::now(), &mut first)
@@ -160,7 +165,11 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     // The whole log as it was read: what the machine keeps of it is its own.
     drop(recovered);
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), Arc::clone(&answers));
-    let doors = Doors::start(grpc_listener, MachineGateway::new(Arc::clone(&inbox)), answers)?;
+    let observer = doors::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
+    let onlooker = Onlooker::new(&config).map_err(io::Error::other)?;
+    let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener };
+    let gateway = MachineGateway::new(Arc::clone(&inbox));
+    let doors = Doors::start(listeners, gateway, answers, observer, onlooker)?;
     stop_on_signals(inbox)?;
 
     let end = machine.run();

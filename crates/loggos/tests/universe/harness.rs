@@ -255,6 +255,10 @@ impl Universe {
         7_200 + self.offset + node as u16
     }
 
+    pub(crate) fn http_port(&self, node: u32) -> u16 {
+        8_080 + self.offset + node as u16
+    }
+
     /// The newest epoch of a table that has a leader, and that leader.
     pub(crate) fn leader(&self, table: &str) -> Option<(u64, u32)> {
         let statuses = runtime().block_on(self.client(1).status_of_each());
@@ -355,12 +359,12 @@ fn free_offset() -> u16 {
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = SplitMix64::new(u64::from(std::process::id()) << 16 | taken.len() as u64);
     let is_free = |offset: u16| {
-        let ports = (1..=5).flat_map(|node| [7_100 + node, 7_200 + node]);
+        let ports = (1..=5).flat_map(|node| [7_100 + node, 7_200 + node, 8_080 + node]);
         ports.into_iter().all(|port: u16| TcpListener::bind(("127.0.0.1", port + offset)).is_ok())
     };
     wait_for("free ports", Duration::from_secs(10), || {
         // Below 32,768, where the ports of outgoing connections begin.
-        let offset = 1_000 + 200 * random.below(120) as u16;
+        let offset = 1_000 + 200 * random.below(118) as u16;
         (is_free(offset) && taken.insert(offset)).then_some(offset)
     })
 }

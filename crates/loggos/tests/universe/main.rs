@@ -4,6 +4,7 @@
 
 mod benchmarks;
 mod commands;
+mod console;
 mod crashes;
 mod harness;
 mod house;

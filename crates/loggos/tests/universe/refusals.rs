@@ -177,7 +177,7 @@ fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
     let mut universe = Universe::of(1);
     universe.stop();
     let text = fs::read_to_string(universe.config(1)).expect("there is a configuration");
-    for door in ["peers", "grpc"] {
+    for door in ["peers", "grpc", "http"] {
         let open = text.replacen(&format!("{door} = \"127.0.0.1"), &format!("{door} = \"0.0.0.0"), 1);
         assert_ne!(open, text);
         let config = universe.scratch().file("open.toml", open);
@@ -186,6 +186,19 @@ fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
     }
     let unknown = universe.scratch().file("unknown.toml", format!("insecure_plaintxt = true\n{text}"));
     Done::of(&mut start(Path::new(&unknown)), COMMAND_PATIENCE).failed(2, &["insecure_plaintxt"]);
+}
+
+#[test]
+fn a_taken_port_is_named_with_its_door() {
+    let mut universe = Universe::of(1);
+    universe.stop();
+    let doors = [("peers", universe.peers_port(1)), ("gRPC", universe.grpc_port(1)), ("HTTP", universe.http_port(1))];
+    for (door, port) in doors {
+        let _taken = TcpListener::bind(("127.0.0.1", port)).expect("the node is stopped");
+        let says = format!("can't listen on 127.0.0.1:{port} for {door}");
+        Done::of(&mut start(&universe.config(1)), COMMAND_PATIENCE).failed(3, &[&says]);
+        Done::of(&mut universe.dev_command(), COMMAND_PATIENCE).failed(3, &[&port.to_string(), "--port-offset"]);
+    }
 }
 
 #[test]

@@ -78,6 +78,14 @@ fn send_garbage(universe: &Universe, node: u32) {
     );
     is_closed(grpc, "random bytes after the preface", &[PREFACE, &random_bytes(7, 4_096)].concat());
     is_closed(grpc, "data of no stream", &[PREFACE, SETTINGS, &[0, 0, 1, 0, 0, 0, 0, 0, 1, 0]].concat());
+
+    let http = universe.http_port(node);
+    for seed in 0..20 {
+        is_closed(http, "random bytes", &random_bytes(seed, 4_096));
+    }
+    is_closed(http, "HTTP/2", PREFACE);
+    is_closed(http, "half a request", b"GET / HTTP/1.1\r\nHost: x\r\n");
+    is_closed(http, "endless headers", &[b"GET / HTTP/1.1\r\n".as_slice(), &[b'x'; 64 << 10]].concat());
 }
 
 /// Many connections at one time that begin something and never end it: as many as are let in, up to a limit.

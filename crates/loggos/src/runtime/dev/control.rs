@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
+use super::nodes::Doors;
 use super::{Heard, probe};
 
 const SOCKET: &str = "dev.sock";
@@ -42,7 +42,7 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// It was started just now.
-    Started { pid: u32, grpc: SocketAddr },
+    Started { pid: u32, doors: Doors },
     /// It runs.
     Running { pid: u32 },
     /// It doesn't run.
@@ -98,9 +98,9 @@ fn converse(mut stream: UnixStream, tell: &Sender<Heard>) -> io::Result<()> {
 }
 
 fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
-    let (pid, grpc) = start(node, tell)?;
+    let (pid, doors) = start(node, tell)?;
     let until = Instant::now() + SERVE_PATIENCE;
-    while !probe::serves(grpc) {
+    while !probe::serves(doors) {
         match ask(node, false, tell)? {
             Answer::Running { pid: running } if running == pid => {}
             _ => return Err(format!("node {node} ended again: its log says why")),
@@ -112,7 +112,7 @@ fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
     }
     let until = Instant::now() + LEADER_PATIENCE;
     let but = loop {
-        if probe::knows_a_leader(grpc) {
+        if probe::knows_a_leader(doors.grpc) {
             break "";
         }
         if Instant::now() > until {
@@ -123,11 +123,11 @@ fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
     Ok(format!("node {node} serves again (pid {pid}){but}"))
 }
 
-fn start(node: u32, tell: &Sender<Heard>) -> Result<(u32, SocketAddr), String> {
+fn start(node: u32, tell: &Sender<Heard>) -> Result<(u32, Doors), String> {
     let until = Instant::now() + DOWN_PATIENCE;
     loop {
         match ask(node, true, tell)? {
-            Answer::Started { pid, grpc } => return Ok((pid, grpc)),
+            Answer::Started { pid, doors } => return Ok((pid, doors)),
             Answer::Refused(reason) => return Err(reason),
             Answer::Running { pid } if Instant::now() > until => {
                 return Err(format!("node {node} is running (pid {pid})"));

@@ -21,6 +21,7 @@ use crate::runtime::config::{Config, Listen, Peer, Tuning};
 
 const PEERS_PORT: u16 = 7_100;
 const GRPC_PORT: u16 = 7_200;
+const HTTP_PORT: u16 = 8_080;
 /// Added to any door's port it leaves that below 65,536.
 pub(crate) const PORT_OFFSET_MAX: u16 = 50_000;
 /// How long a node of a `dev` that was killed may take to end before its directory is free.
@@ -33,6 +34,13 @@ pub(crate) struct Exit {
     pub(crate) node: u32,
     pub(crate) pid: u32,
     pub(crate) status: ExitStatus,
+}
+
+/// Where a node's doors are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doors {
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
 }
 
 /// A process under way.
@@ -81,7 +89,7 @@ impl Nodes {
         }
         let directory = node_directory(&self.data, node);
         wait_until_free(&directory)?;
-        are_free(&[self.peers_address(node), self.grpc_address(node)])?;
+        are_free(&[self.peers_address(node), self.grpc_address(node), self.http_address(node)])?;
         let config = directory.join("node.toml");
         write_if_new(&config, &self.config(node)?)?;
         let log = OpenOptions::new().create(true).append(true).open(directory.join("log"))?;
@@ -116,7 +124,11 @@ impl Nodes {
             data: node_directory(&self.data, node),
             universe: Some(self.plan.universe().to_owned()),
             insecure_plaintext: false,
-            listen: Listen { peers: self.peers_address(node), grpc: self.grpc_address(node) },
+            listen: Listen {
+                peers: self.peers_address(node),
+                grpc: self.grpc_address(node),
+                http: Some(self.http_address(node)),
+            },
             peers: self.plan.nodes().map(|node| self.peer(node)).collect(),
             tuning: Tuning::default(),
         };
@@ -136,23 +148,31 @@ impl Nodes {
         self.address(GRPC_PORT, node)
     }
 
+    fn http_address(&self, node: u32) -> SocketAddr {
+        self.address(HTTP_PORT, node)
+    }
+
     fn address(&self, port: u16, node: u32) -> SocketAddr {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
         let port = port.saturating_add(node).saturating_add(self.port_offset);
         SocketAddr::from((Ipv4Addr::LOCALHOST, port))
     }
 
-    /// Where the running nodes have their gRPC doors.
-    pub(crate) fn grpc_addresses(&self) -> BTreeMap<u32, SocketAddr> {
-        self.running.keys().map(|node| (*node, self.grpc_address(*node))).collect()
+    /// Where the running nodes have their doors.
+    pub(crate) fn doors(&self) -> BTreeMap<u32, Doors> {
+        self.running.keys().map(|node| (*node, self.doors_of(*node))).collect()
+    }
+
+    fn doors_of(&self, node: u32) -> Doors {
+        Doors { grpc: self.grpc_address(node), http: self.http_address(node) }
     }
 
     pub(crate) fn print_table(&self) {
-        println!("{:<6} {:>8}  {:<18} peers", "node", "pid", "gRPC");
+        println!("{:<6} {:>8}  {:<18} {:<18} console", "node", "pid", "gRPC", "peers");
         for node in self.plan.nodes() {
             let pid = self.running.get(&node).map_or_else(|| "refused".to_owned(), |running| running.pid.to_string());
-            let (grpc, peers) = (self.grpc_address(node).to_string(), self.peers_address(node));
-            println!("{node:<6} {pid:>8}  {grpc:<18} {peers}");
+            let (grpc, peers) = (self.grpc_address(node).to_string(), self.peers_address(node).to_string());
+            println!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} http://{}/", self.http_address(node));
         }
     }
 
@@ -196,7 +216,7 @@ impl Nodes {
             None => match self.start(node) {
                 Ok(pid) => {
                     println!("node {node} is started again (pid {pid})");
-                    Answer::Started { pid, grpc: self.grpc_address(node) }
+                    Answer::Started { pid, doors: self.doors_of(node) }
                 }
                 Err(StartRefused::Refused(reason)) => Answer::Refused(reason),
                 Err(StartRefused::Failed(error)) => Answer::Refused(format!("can't start node {node}: {error}")),

@@ -1,4 +1,4 @@
-//! Whether the universe is ready, asked through the same door that clients use.
+//! Whether the universe is ready, asked through the same doors that clients use.
 //!
 //! Ready means that a strong write succeeded. `dev` needs none of its own for that, which would leave something behind
 //! for users to wonder about: a cohort's leader serves nobody before its barrier, an entry of its own epoch, is committed
@@ -6,7 +6,8 @@
 //! in its own epoch is the proof.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use api::admin::admin_client::AdminClient;
@@ -14,12 +15,29 @@ use api::admin::{Cohort, StatusRequest, StatusResponse};
 use base::CohortId;
 use tonic::transport::Endpoint;
 
+use super::nodes::Doors;
+
 /// A node that serves answers within this.
 const PATIENCE: Duration = Duration::from_millis(1_000);
+/// How a console's answer begins that all is well.
+const HEALTHY: &[u8; 12] = b"HTTP/1.1 200";
 
-/// Whether the node at this address answers.
-pub(crate) fn serves(address: SocketAddr) -> bool {
-    status_of(&[address]).pop().flatten().is_some()
+/// Whether a node answers at each of its doors.
+pub(crate) fn serves(doors: Doors) -> bool {
+    status_of(&[doors.grpc]).pop().flatten().is_some() && console_answers(doors.http)
+}
+
+/// Whether a console says that its node is well.
+fn console_answers(address: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        let mut beginning = [0; HEALTHY.len()];
+        stream.read_exact(&mut beginning)?;
+        io::Result::Ok(beginning == *HEALTHY)
+    };
+    ask().unwrap_or(false)
 }
 
 /// Whether the node at this address knows who leads the catalogue.
@@ -29,12 +47,15 @@ pub(crate) fn knows_a_leader(address: SocketAddr) -> bool {
 }
 
 /// What keeps the universe from being ready: a node that doesn't serve, or the lack of a leader.
-pub(crate) fn what_is_missing(addresses: &BTreeMap<u32, SocketAddr>) -> Option<String> {
-    let asked: Vec<SocketAddr> = addresses.values().copied().collect();
+pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Doors>) -> Option<String> {
+    let asked: Vec<SocketAddr> = nodes.values().map(|doors| doors.grpc).collect();
     let statuses = status_of(&asked);
-    for (node, status) in addresses.keys().zip(&statuses) {
+    for ((node, doors), status) in nodes.iter().zip(&statuses) {
         if status.is_none() {
             return Some(format!("node {node} doesn't serve"));
+        }
+        if !console_answers(doors.http) {
+            return Some(format!("node {node}'s console doesn't serve"));
         }
     }
     let has_written = statuses.iter().flatten().any(leads_and_has_written);

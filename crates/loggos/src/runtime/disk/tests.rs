@@ -2,6 +2,7 @@ use std::time::{Duration as StdDuration, Instant};
 
 use base::{Boot, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp, UniverseId};
 use mio::{Events, Poll, Token, Waker};
+use prometheus::Registry;
 use store::Recovered;
 use store::checkpoint::CheckpointMeta;
 use store::identity::Identity;
@@ -32,7 +33,7 @@ fn open(files: &OsFiles) -> (Bench, Recovered) {
     let (store, recovered) = store::open(files.clone(), small()).unwrap();
     let poll = Poll::new().unwrap();
     let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), Token(0)).unwrap()));
-    let disk = Disk::start(store, &inbox).unwrap();
+    let disk = Disk::start(store, &inbox, DiskMetrics::register(&Registry::new()).unwrap()).unwrap();
     (Bench { disk, inbox, poll }, recovered)
 }
 

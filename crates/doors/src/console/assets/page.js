@@ -1,0 +1,276 @@
+// The console's page: asks the node that serves it how the universe is, once a second, and shows the answer.
+//
+// Whatever comes from the answer goes into the page as text (textContent) or as a number, never as markup. Rows are kept
+// and changed in place, so that nothing jumps, a selection stays, and a reader of the screen isn't told the same again.
+
+const POLL_MS = 1000;
+// A node that does not answer within this does not answer.
+const ANSWER_MS = 3000;
+// Samples that a node keeps and the page draws of the whole universe: three minutes.
+const SAMPLES_MAX = 180;
+// Samples of a cohort that the page keeps: two minutes.
+const COHORT_SAMPLES_MAX = 120;
+
+const at = (id) => document.getElementById(id);
+const numbers = [0, 1].map((digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }));
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+/** When the last answer came, and what it was. */
+let seen = null;
+/** Rates of each cohort since the page was opened, by its number. */
+const histories = new Map();
+
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function mark(element, name, value) {
+  if (element.dataset[name] !== value) element.dataset[name] = value;
+}
+
+function rate(value) {
+  if (typeof value !== "number") return "–";
+  return numbers[value < 10 ? 1 : 0].format(value);
+}
+
+function bytes(value) {
+  return typeof value === "number" ? `${numbers[0].format(value / (1 << 20))} MiB` : "–";
+}
+
+function plural(count, one, many) {
+  return `${numbers[0].format(count)} ${count === 1 ? one : many}`;
+}
+
+/** Draws samples as a line over an area, the newest at the right, in a box of so many samples. */
+function draw(svg, samples, room) {
+  const most = Math.max(1, ...samples);
+  const first = room - samples.length;
+  const points = samples.map((sample, place) => `${first + place},${(40 - (38 * sample) / most).toFixed(1)}`);
+  if (!svg.firstChild) {
+    svg.setAttribute("preserveAspectRatio", "none");
+    for (const shape of ["polygon", "polyline"]) {
+      svg.append(document.createElementNS("http://www.w3.org/2000/svg", shape));
+    }
+  }
+  svg.setAttribute("viewBox", `0 0 ${room - 1} 40`);
+  const [area, line] = svg.children;
+  line.setAttribute("points", points.join(" "));
+  area.setAttribute("points", points.length ? `${first},40 ${points.join(" ")} ${room - 1},40` : "");
+}
+
+function showThroughput(name, samples, sampleMs) {
+  const list = Array.isArray(samples) ? samples : [];
+  say(at(name), list.length ? rate(list.at(-1)) : "–");
+  draw(at(`${name}-line`), list, SAMPLES_MAX);
+  const seconds = Math.round((SAMPLES_MAX * (sampleMs ?? 1000)) / 1000);
+  say(at(`${name}-span`), `last ${numbers[1].format(seconds / 60)} min`);
+  say(at(`${name}-most`), list.length ? `peak ${rate(Math.max(...list))}` : "\u00a0");
+}
+
+/** The rows of a table body for these keys, in order: kept where they are, made where they are not. */
+function rows(table, keys, make) {
+  const body = table.tBodies[0];
+  const known = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  const wanted = keys.map((key) => {
+    const row = known.get(String(key)) ?? make();
+    row.dataset.key = key;
+    known.delete(String(key));
+    return row;
+  });
+  for (const row of known.values()) row.remove();
+  wanted.forEach((row, place) => {
+    if (body.rows[place] !== row) body.insertBefore(row, body.rows[place] ?? null);
+  });
+  return wanted;
+}
+
+/** A row whose first cell is its heading, with a cell for each heading of the table. */
+function newRow(table, classes) {
+  const row = document.createElement("tr");
+  [...table.tHead.rows[0].cells].forEach((heading, place) => {
+    const cell = document.createElement(place === 0 ? "th" : "td");
+    if (place === 0) cell.scope = "row";
+    else cell.dataset.label = heading.textContent;
+    if (heading.className) cell.className = heading.className;
+    if (classes[place]) cell.classList.add(...classes[place].split(" "));
+    row.append(cell);
+  });
+  return row;
+}
+
+function child(parent, tag, className) {
+  if (!parent.firstElementChild) {
+    const made = document.createElement(tag);
+    if (className) made.className = className;
+    parent.append(made);
+  }
+  return parent.firstElementChild;
+}
+
+function showNodes(answer) {
+  const table = at("nodes");
+  const wanted = answer.nodes.map((node) => node.node);
+  const all = rows(table, wanted, () => newRow(table, []));
+  answer.nodes.forEach((node, place) => {
+    const [name, state, grpc, http, leads, requests, memory, boot] = all[place].cells;
+    say(name, node.node === answer.node ? `Node ${node.node} (this one)` : `Node ${node.node}`);
+    const lamp = child(state, "span", "state");
+    mark(lamp, "state", node.answers ? "up" : node.alive ? "silent" : "down");
+    say(lamp, node.answers ? "up" : node.alive ? "does not answer" : "down");
+    say(grpc, node.grpc || "–");
+    showConsole(http, node.http);
+    const led = answer.cohorts.filter((cohort) => cohort.leader === node.node).length;
+    say(leads, node.answers ? numbers[0].format(led) : "–");
+    say(requests, rate(node.requests_per_second));
+    say(memory, bytes(node.resident_bytes));
+    say(boot, node.boot === undefined ? "–" : String(node.boot));
+  });
+}
+
+/** A link to a node's own console, if its address is one of an IP and a port. */
+function showConsole(cell, address) {
+  if (!/^(\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:]+\]):\d{1,5}$/i.test(address ?? "")) {
+    if (!cell.firstElementChild) say(cell, "–");
+    return;
+  }
+  if (!cell.firstElementChild) cell.textContent = "";
+  const link = child(cell, "a");
+  if (link.textContent !== address) {
+    link.textContent = address;
+    link.href = `http://${address}/`;
+  }
+}
+
+function showCohorts(answer) {
+  const table = at("cohorts");
+  const list = answer.cohorts;
+  const all = rows(table, list.map((cohort) => cohort.cohort), () => newRow(table, ["name", , , , , "all", , , "rest"]));
+  const down = new Set(answer.nodes.filter((node) => !node.answers).map((node) => node.node));
+  for (const known of histories.keys()) {
+    if (!list.some((cohort) => cohort.cohort === known)) histories.delete(known);
+  }
+  list.forEach((cohort, place) => {
+    const [name, number, range, leader, epoch, replicas, writes, reads, line] = all[place].cells;
+    say(name, cohort.table || "catalogue");
+    name.classList.toggle("own", !cohort.table);
+    name.title = cohort.table || "The list of tables and nodes";
+    say(number, String(cohort.cohort));
+    say(range, rangeOf(cohort.range));
+    say(leader, cohort.leader === null ? "none" : `node ${cohort.leader}`);
+    say(epoch, numbers[0].format(cohort.epoch));
+    showReplicas(replicas, cohort, down);
+    say(writes, rate(cohort.writes_per_second));
+    say(reads, rate(cohort.reads_per_second));
+    const svg = line.firstElementChild ?? newLine(line);
+    draw(svg, remember(cohort), COHORT_SAMPLES_MAX);
+  });
+}
+
+function newLine(cell) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("class", "line writes");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", "Writes and reads per second since this page was opened");
+  cell.append(svg);
+  return svg;
+}
+
+function remember(cohort) {
+  const history = histories.get(cohort.cohort) ?? [];
+  history.push((cohort.writes_per_second ?? 0) + (cohort.reads_per_second ?? 0));
+  if (history.length > COHORT_SAMPLES_MAX) history.shift();
+  histories.set(cohort.cohort, history);
+  return history;
+}
+
+function rangeOf([from, to]) {
+  if (from === "" && to === null) return "all keys";
+  return `${from === "" ? "the first key" : from} to ${to === null ? "the last key" : to}`;
+}
+
+function showReplicas(cell, cohort, down) {
+  const list = child(cell, "ul", "replicas");
+  while (list.children.length > cohort.replicas.length) list.lastElementChild.remove();
+  while (list.children.length < cohort.replicas.length) list.append(document.createElement("li"));
+  cohort.replicas.forEach((replica, place) => {
+    const item = list.children[place];
+    const [state, text] = replicaState(replica, cohort, down);
+    mark(item, "state", state);
+    say(item, `${replica.node} · ${text}`);
+    item.title = `Node ${replica.node}: last entry ${replica.last_lsn}, committed ${replica.committed_lsn}`;
+  });
+}
+
+function replicaState(replica, cohort, down) {
+  if (down.has(replica.node)) return ["down", "down"];
+  if (replica.doubtful) return ["doubtful", "in doubt"];
+  if (replica.lag > 10000) return ["behind", `−${numbers[0].format(replica.lag)}`];
+  if (replica.node === cohort.leader) return ["leader", "leads"];
+  return ["following", replica.lag === 0 ? "in sync" : `−${numbers[0].format(replica.lag)}`];
+}
+
+function showHealth(answer) {
+  const words = { healthy: "Healthy", degraded: "Degraded", unavailable: "Unavailable" };
+  const meanings = {
+    healthy: "All nodes answer, and every table has its leader and its replicas.",
+    degraded: "Everything is served.",
+    unavailable: "Not everything is served.",
+  };
+  const health = Object.hasOwn(words, answer.health) ? answer.health : "unavailable";
+  mark(at("health"), "health", health);
+  say(at("word"), words[health]);
+  const [first, second, ...more] = answer.problems;
+  const said = [first, second].filter(Boolean).join("; ");
+  const rest = more.length ? `; and ${plural(more.length, "more problem", "more problems")}` : "";
+  say(at("sentence"), said ? `${meanings[health]} ${sentence(said)}${rest}.` : meanings[health]);
+  document.title = `${words[health]} – Loggos`;
+}
+
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+function show(answer) {
+  seen = { when: new Date(), answer };
+  showHealth(answer);
+  say(at("served"), `from node ${answer.node} at ${clock.format(seen.when)}`);
+  showThroughput("writes", answer.writes_per_second, answer.sample_ms);
+  showThroughput("reads", answer.reads_per_second, answer.sample_ms);
+  const answering = answer.nodes.filter((node) => node.answers).length;
+  say(at("alive"), `${answering} of ${answer.nodes.length}`);
+  say(at("count"), numbers[0].format(new Set(answer.cohorts.map((cohort) => cohort.table).filter(Boolean)).size));
+  showNodes(answer);
+  showCohorts(answer);
+}
+
+/** The node that serves this page is gone, or does not answer: what is shown is old, and says so. */
+function showStale() {
+  mark(at("health"), "health", "stale");
+  const since = seen ? `This page is stale since ${clock.format(seen.when)}` : "This page has nothing to show yet";
+  const node = seen ? `Node ${seen.answer.node}, which serves it,` : "The node that serves it";
+  const others = seen?.answer.nodes.some((other) => other.http && other.node !== seen.answer.node);
+  const elsewhere = others ? " Other nodes have consoles too: their addresses are below." : "";
+  say(at("word"), since);
+  say(at("sentence"), `${node} does not answer. It is asked again every second.${elsewhere}`);
+  document.title = "Stale – Loggos";
+}
+
+/** The node's answer, or null if there is none. */
+async function ask() {
+  try {
+    const response = await fetch("/api/status", { signal: AbortSignal.timeout(ANSWER_MS), cache: "no-store" });
+    return response.ok ? await response.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+async function poll() {
+  const began = performance.now();
+  const answer = await ask();
+  setTimeout(poll, Math.max(0, POLL_MS - (performance.now() - began)));
+  if (answer) show(answer);
+  else showStale();
+}
+
+poll();

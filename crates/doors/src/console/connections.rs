@@ -1,0 +1,82 @@
+//! The console's connections: so many at one time, each for so long, and only those that ask something soon.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::limits::{
+    ACCEPT_PAUSE, CONSOLE_CONNECTION_TIME_MAX, CONSOLE_CONNECTIONS_MAX, CONSOLE_HEADER_BYTES_MAX, CONSOLE_HEADERS_MAX,
+    CONSOLE_REQUEST_TIME_MAX, SHUTDOWN_GRACE,
+};
+
+/// Serves `routes` until `shutdown`.
+pub(super) async fn serve(
+    listener: TcpListener,
+    connections_max: usize,
+    routes: &Router,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let places = Arc::new(Semaphore::new(connections_max.min(CONSOLE_CONNECTIONS_MAX)));
+    let (close, closing) = watch::channel(());
+    let mut connections = JoinSet::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = &mut shutdown => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                // Without a place it is closed.
+                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                    let serving = converse(stream, routes.clone(), closing.clone());
+                    connections.spawn(async move {
+                        serving.await;
+                        drop(place);
+                    });
+                } else {
+                    tracing::debug!(connections_max, "connection to the console closed: too many are open");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "connection to the console not accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    drop(close);
+    // Those that are left after the grace go with the set.
+    let _ = timeout(SHUTDOWN_GRACE, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+/// Serves one connection. Its end by us is never in the middle of an answer that the client takes.
+async fn converse(stream: TcpStream, routes: Router, mut closing: watch::Receiver<()>) {
+    let _ = stream.set_nodelay(true);
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(CONSOLE_REQUEST_TIME_MAX)
+        .max_headers(CONSOLE_HEADERS_MAX)
+        .max_header_size(CONSOLE_HEADER_BYTES_MAX)
+        .max_buf_size(CONSOLE_HEADER_BYTES_MAX);
+    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)));
+    tokio::select! {
+        // Whatever it ended with, it is the client's affair.
+        _ = &mut serving => return,
+        _ = closing.changed() => {}
+        () = sleep(CONSOLE_CONNECTION_TIME_MAX) => {}
+    }
+    serving.as_mut().graceful_shutdown();
+    let _ = timeout(SHUTDOWN_GRACE, serving).await;
+}

@@ -1,0 +1,139 @@
+//! The console: HTTP for people with a browser, for Prometheus, and for whatever watches over processes.
+//!
+//! | path | is |
+//! |---|---|
+//! | `/` | the universe at a glance, for people; it asks `/api/status` every second |
+//! | `/api/status` | the same as one JSON document |
+//! | `/metrics` | what this node counts, in Prometheus's text format |
+//! | `/healthz` | 200 while this node's machine answers, 503 with the reason otherwise |
+//!
+//! It shows and changes nothing. The page is built in and loads nothing from elsewhere, and its policy
+//! (`Content-Security-Policy`) has the browser refuse whatever else might find its way into it.
+//!
+//! What it owes its clients is what every door owes: an answer in time, and that strangers do no harm. Connections, their
+//! lives, their headers and the time for them are bounded (`limits`), and requests with a body are refused.
+
+mod connections;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, TRANSFER_ENCODING,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn, map_response};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus::TEXT_FORMAT;
+use tokio::net::TcpListener;
+
+use crate::Gateway;
+use crate::observer::{self, Observer};
+
+const PAGE: &str = include_str!("assets/index.html");
+const STYLE: &str = include_str!("assets/style.css");
+const SCRIPT: &str = include_str!("assets/page.js");
+const ICON: &str = include_str!("assets/icon.svg");
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Nothing from elsewhere, nothing inline, in nobody's frame.
+const POLICY: HeaderValue =
+    HeaderValue::from_static("default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+
+/// The whole universe, as whoever runs the node sees it.
+pub trait Universe: Send + Sync + 'static {
+    /// How it is, as a JSON document. It bounds its own time, and costs no more when many ask.
+    fn status(&self) -> impl Future<Output = Arc<str>> + Send;
+}
+
+/// What is behind the console.
+struct Behind<G, U> {
+    gateway: Arc<G>,
+    observer: Arc<Observer>,
+    universe: U,
+}
+
+/// Serves the console on `listener`, at most `connections_max` connections at one time (and never more than a limit of
+/// its own), until `shutdown`; then answers under way get a short grace.
+pub async fn serve<G: Gateway, U: Universe>(
+    listener: TcpListener,
+    connections_max: usize,
+    gateway: Arc<G>,
+    observer: Arc<Observer>,
+    universe: U,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let routes = routes(Behind { gateway, observer, universe });
+    connections::serve(listener, connections_max, &routes, shutdown).await;
+}
+
+fn routes<G: Gateway, U: Universe>(behind: Behind<G, U>) -> Router {
+    let asset = |kind: &'static str, content: &'static str| get(move || async move { answer(kind, content) });
+    Router::new()
+        .route("/", asset(HTML, PAGE))
+        .route("/style.css", asset(CSS, STYLE))
+        .route("/page.js", asset(JAVASCRIPT, SCRIPT))
+        .route("/icon.svg", asset(SVG, ICON))
+        .route("/api/status", get(status::<G, U>))
+        .route("/metrics", get(metrics::<G, U>))
+        .route("/healthz", get(health::<G, U>))
+        .fallback(async || (StatusCode::NOT_FOUND, answer(TEXT, "there is nothing here\n")))
+        .layer(from_fn(without_body))
+        .layer(map_response(sealed))
+        .with_state(Arc::new(behind))
+}
+
+async fn status<G: Gateway, U: Universe>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
+    answer(JSON, behind.universe.status().await.to_string())
+}
+
+async fn metrics<G: Gateway, U: Universe>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
+    match behind.observer.metrics(&*behind.gateway).await {
+        Ok(text) => answer(TEXT_FORMAT, text),
+        Err(error) => {
+            tracing::error!(%error, "the metrics can't be told");
+            (StatusCode::INTERNAL_SERVER_ERROR, answer(TEXT, format!("{error}\n"))).into_response()
+        }
+    }
+}
+
+async fn health<G: Gateway, U: Universe>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
+    match observer::status(&*behind.gateway).await {
+        Ok(_) => answer(TEXT, "ok"),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, answer(TEXT, format!("{reason}\n"))).into_response(),
+    }
+}
+
+fn answer(kind: &'static str, content: impl IntoResponse) -> Response {
+    ([(CONTENT_TYPE, kind)], content).into_response()
+}
+
+/// Nothing here takes a body: what comes with one is refused before it is read, and its connection closed after it.
+async fn without_body(request: Request, next: Next) -> Response {
+    let length = request.headers().get(CONTENT_LENGTH);
+    if length.is_some_and(|length| length != "0") || request.headers().contains_key(TRANSFER_ENCODING) {
+        return (StatusCode::PAYLOAD_TOO_LARGE, answer(TEXT, "the console takes no bodies\n")).into_response();
+    }
+    next.run(request).await
+}
+
+/// The headers that every answer has, refusals too.
+async fn sealed(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, POLICY);
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // All of it is of this moment, and the page is of this binary.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,184 @@
+//! `/metrics`: what a node counts, in Prometheus's text format 0.0.4.
+//!
+//! What is counted as it happens lies in a [`Registry`] as atomics: the calls (`calls`), and whatever the driver of the
+//! node registers. What the machine knows (its cohorts, its [`Counters`]) comes with its status, and becomes metrics only
+//! when somebody asks: the machine's thread keeps plain numbers, and the way of a write meets no lock for them.
+
+use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use tablets::request::{CohortStatus, Counters, ReplicaStatus, Status};
+
+use crate::process::Process;
+
+/// Labels of a cohort's series.
+const COHORT: [&str; 2] = ["cohort", "table"];
+
+/// Everything in `registry`, and what the process and the machine say now; without a status the machine said nothing.
+pub(crate) fn text(registry: &Registry, status: Option<&Status>) -> Result<String, prometheus::Error> {
+    let now = Snapshot(Registry::new());
+    now.process(&Process::look())?;
+    now.gauge("loggos_machine_up", "Whether the node's machine answered in time.", i64::from(status.is_some()))?;
+    if let Some(status) = status {
+        now.node(status)?;
+        now.counters(&status.counters)?;
+        now.cohorts(status)?;
+    }
+    let mut families = registry.gather();
+    families.extend(now.0.gather());
+    families.sort_by(|one, other| one.name().cmp(other.name()));
+    TextEncoder::new().encode_to_string(&families)
+}
+
+/// Metrics of one moment.
+struct Snapshot(Registry);
+
+impl Snapshot {
+    fn gauge(&self, name: &str, help: &str, value: i64) -> Result<(), prometheus::Error> {
+        let gauge = IntGauge::new(name, help)?;
+        gauge.set(value);
+        self.0.register(Box::new(gauge))
+    }
+
+    fn seconds(&self, name: &str, help: &str, value: f64) -> Result<(), prometheus::Error> {
+        let gauge = Gauge::new(name, help)?;
+        gauge.set(value);
+        self.0.register(Box::new(gauge))
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+        let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(gauges.clone()))?;
+        Ok(gauges)
+    }
+
+    fn counter(&self, name: &str, help: &str, count: u64) -> Result<(), prometheus::Error> {
+        let counter = IntCounter::new(name, help)?;
+        counter.inc_by(count);
+        self.0.register(Box::new(counter))
+    }
+
+    fn counters_by(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+        self.0.register(Box::new(counters.clone()))?;
+        Ok(counters)
+    }
+
+    fn process(&self, process: &Process) -> Result<(), prometheus::Error> {
+        let cpu = prometheus::Counter::new("process_cpu_seconds_total", "User and system CPU time spent, in seconds.")?;
+        cpu.inc_by(process.cpu_seconds);
+        self.0.register(Box::new(cpu))?;
+        let gauge = |name: &str, help: &str, value: u64| self.gauge(name, help, signed(value));
+        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes)?;
+        gauge("process_open_fds", "Open file descriptors.", process.open_fds)?;
+        gauge("process_max_fds", "File descriptors that may be open.", process.max_fds)?;
+        gauge("process_threads", "Threads of the process.", process.threads)?;
+        let started = "When the process was started, in seconds since 1970.";
+        self.seconds("process_start_time_seconds", started, process.start_time_seconds)
+    }
+
+    fn node(&self, status: &Status) -> Result<(), prometheus::Error> {
+        let build = self.gauges("loggos_build_info", "1; the version is in the label.", &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let boot = "The number of this start on the node's disk.";
+        self.gauge("loggos_boot", boot, signed(status.boot))?;
+        let alive =
+            self.gauges("loggos_peer_alive", "Whether the node was heard of within the last second.", &["peer"])?;
+        for node in status.nodes.iter().filter(|node| node.node != status.node) {
+            alive.with_label_values(&[&node.node.to_string()]).set(i64::from(node.alive));
+        }
+        Ok(())
+    }
+
+    fn counters(&self, counters: &Counters) -> Result<(), prometheus::Error> {
+        let Counters {
+            takeovers,
+            truncations,
+            memory_catch_ups,
+            log_catch_ups,
+            state_catch_ups,
+            checkpoints,
+            flushes,
+            compactions,
+            tables_damaged,
+            disk_reads,
+            lease_expiries,
+            doubts_ended,
+            sessions_expired,
+        } = *counters;
+        self.counter("loggos_takeovers_total", "Elections won: reigns begun on this node.", takeovers)?;
+        let truncated = "Times that entries of this node gave way to a new leader's.";
+        self.counter("loggos_truncations_total", truncated, truncations)?;
+        let helped = "Followers that had fallen behind and were served, by where from: memory, the log, a whole state.";
+        let catch_ups = self.counters_by("loggos_catch_ups_total", helped, &["kind"])?;
+        for (kind, count) in [("memory", memory_catch_ups), ("log", log_catch_ups), ("state", state_catch_ups)] {
+            catch_ups.with_label_values(&[kind]).inc_by(count);
+        }
+        self.counter("loggos_checkpoints_total", "Checkpoints of this node's own state.", checkpoints)?;
+        self.counter("loggos_flushes_total", "Memtables that were written as tables.", flushes)?;
+        self.counter("loggos_compactions_total", "Compactions of tables begun.", compactions)?;
+        self.counter("loggos_tables_damaged_total", "Times that a table was found damaged.", tables_damaged)?;
+        self.counter("loggos_disk_reads_total", "Reads and decisions that waited for the disk.", disk_reads)?;
+        self.counter("loggos_lease_expiries_total", "Reads that found the lease lapsed.", lease_expiries)?;
+        self.counter("loggos_doubts_ended_total", "Replicas that doubted their logs and caught up.", doubts_ended)?;
+        let forgotten = "Sessions that were proposed to be forgotten.";
+        self.counter("loggos_sessions_expired_total", forgotten, sessions_expired)
+    }
+
+    fn cohorts(&self, status: &Status) -> Result<(), prometheus::Error> {
+        let gauge = |name: &str, help: &str, of: &dyn Fn(&CohortStatus) -> i64| {
+            let gauges = self.gauges(name, help, &COHORT)?;
+            for cohort in &status.cohorts {
+                gauges.with_label_values(&labels(cohort)).set(of(cohort));
+            }
+            Ok::<(), prometheus::Error>(())
+        };
+        let last = |cohort: &CohortStatus| own(status, cohort).map_or(0, |replica| signed(replica.last_lsn.sequence.0));
+        let committed =
+            |cohort: &CohortStatus| own(status, cohort).map_or(0, |replica| signed(replica.committed_lsn.sequence.0));
+        let leads = |cohort: &CohortStatus| i64::from(cohort.leader == Some(status.node));
+        gauge("loggos_cohort_leader", "Whether this node leads the cohort.", &leads)?;
+        gauge("loggos_cohort_epoch", "The newest epoch that this node knows.", &|cohort| signed(cohort.epoch))?;
+        gauge("loggos_cohort_last_sequence", "The last entry that is durable in this node's log.", &last)?;
+        gauge("loggos_cohort_committed_sequence", "The last entry that this node knows to be committed.", &committed)?;
+        let applied = |cohort: &CohortStatus| signed(cohort.applied.sequence.0);
+        gauge("loggos_cohort_applied_sequence", "The last entry that this node applied.", &applied)?;
+        let doubtful = |cohort: &CohortStatus| i64::from(own(status, cohort).is_some_and(|replica| replica.doubtful));
+        gauge("loggos_cohort_doubtful", "Whether this node doubts its log, and has no vote.", &doubtful)?;
+
+        let writes = "Requests to change something that were decided while this node led.";
+        let writes = self.counters_by("loggos_cohort_writes_total", writes, &COHORT)?;
+        let reads =
+            self.counters_by("loggos_cohort_reads_total", "Reads that this node answered as leader.", &COHORT)?;
+        let lag = "Entries that a replica's log is behind the longest; only the cohort's leader tells.";
+        let lag = self.gauges("loggos_cohort_lag_entries", lag, &["cohort", "table", "replica"])?;
+        for cohort in &status.cohorts {
+            writes.with_label_values(&labels(cohort)).inc_by(cohort.writes);
+            reads.with_label_values(&labels(cohort)).inc_by(cohort.reads);
+            if cohort.leader != Some(status.node) {
+                continue;
+            }
+            let [number, table] = labels(cohort);
+            let longest = cohort.replicas.iter().map(|replica| replica.last_lsn.sequence.0).max().unwrap_or(0);
+            for replica in &cohort.replicas {
+                let series = lag.with_label_values(&[&number, &table, &replica.node.to_string()]);
+                series.set(signed(longest - replica.last_lsn.sequence.0));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What this node says of its own replica.
+fn own<'a>(status: &Status, cohort: &'a CohortStatus) -> Option<&'a ReplicaStatus> {
+    cohort.replicas.iter().find(|replica| replica.node == status.node)
+}
+
+fn labels(cohort: &CohortStatus) -> [String; 2] {
+    // No table can be named so; an empty label would be none.
+    let table = if cohort.table.is_empty() { "(catalogue)" } else { &cohort.table };
+    [cohort.cohort.to_string(), table.to_owned()]
+}
+
+/// Gauges are signed; none of ours comes near the end of that.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,361 @@
+//! The console over real sockets, beside a gRPC door, before a node that says what it is told to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use api::columns::GetRequest;
+use api::columns::columns_client::ColumnsClient;
+use base::Lsn;
+use prometheus::Registry;
+use tablets::request::{
+    CohortStatus, Counters, Failure, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+/// A connection that is to be closed is closed within this.
+const CLOSED_PATIENCE: Duration = Duration::from_secs(9);
+
+/// A node that leads one table and knows of another node.
+#[derive(Default)]
+struct Told {
+    is_silent: AtomicBool,
+}
+
+impl doors::Gateway for Told {
+    async fn submit(&self, request: Request, deadline: Duration) -> Outcome {
+        if self.is_silent.load(Ordering::Relaxed) {
+            tokio::time::sleep(deadline * 10).await;
+        }
+        match request {
+            Request::Status => Ok(Response::Status(status())),
+            Request::Table { table, .. } => Err(Failure::UnknownTable(table)),
+            _ => Err(Failure::Unavailable("not in this test".into())),
+        }
+    }
+}
+
+fn status() -> Status {
+    let replica = |node: u32, sequence: u64| ReplicaStatus {
+        node,
+        last_lsn: Lsn::new(5, sequence),
+        committed_lsn: Lsn::new(5, 118),
+        doubtful: false,
+    };
+    let cohort = CohortStatus {
+        cohort: 2,
+        table: "odd\"\\\n".into(),
+        leader: Some(1),
+        epoch: 5,
+        replicas: vec![replica(1, 120), replica(2, 110)],
+        applied: Lsn::new(5, 117),
+        writes: 40,
+        reads: 50,
+    };
+    let node = |node: u32| NodeStatus { node, incarnation: 7, alive: true, grpc: String::new() };
+    let counters = Counters { takeovers: 3, state_catch_ups: 2, ..Counters::default() };
+    Status { node: 1, incarnation: 7, boot: 9, nodes: vec![node(1), node(2)], cohorts: vec![cohort], counters }
+}
+
+struct Document(AtomicU32);
+
+impl doors::console::Universe for Document {
+    async fn status(&self) -> Arc<str> {
+        format!("{{\"asked\":{}}}", self.0.fetch_add(1, Ordering::Relaxed)).into()
+    }
+}
+
+/// Both doors of one node; they close when this goes.
+struct Served {
+    http: SocketAddr,
+    grpc: SocketAddr,
+    node: Arc<Told>,
+    _close: watch::Sender<()>,
+}
+
+impl Served {
+    async fn start(connections_max: usize) -> Self {
+        let http_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let grpc_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = |listener: &TcpListener| listener.local_addr().expect("a bound socket");
+        let (http, grpc) = (address(&http_listener), address(&grpc_listener));
+        let node = Arc::new(Told::default());
+        let observer = Arc::new(doors::Observer::new(Registry::new(), Some(http)).expect("names of their own"));
+        let (close, closing) = watch::channel(());
+        let shutdown = |mut closing: watch::Receiver<()>| async move {
+            let _ = closing.changed().await;
+        };
+        let universe = Document(AtomicU32::new(0));
+        let (gateway, watching) = (Arc::clone(&node), Arc::clone(&observer));
+        let closed = shutdown(closing.clone());
+        tokio::spawn(doors::console::serve(http_listener, connections_max, gateway, watching, universe, closed));
+        tokio::spawn(doors::serve(grpc_listener, usize::MAX, Arc::clone(&node), observer, shutdown(closing)));
+        Self { http, grpc, node, _close: close }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.http).await.expect("the port is open")
+    }
+
+    /// What comes back for these bytes, until the other side closes.
+    async fn exchange(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect().await;
+        // It may be refused before all is sent.
+        let _ = stream.write_all(bytes).await;
+        let mut answer = Vec::new();
+        let read = timeout(CLOSED_PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed in the end");
+        assert!(read.is_ok() || !answer.is_empty(), "{read:?}");
+        String::from_utf8(answer).expect("text")
+    }
+
+    async fn ask(&self, method: &str, path: &str) -> Answer {
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: console\r\nConnection: close\r\n\r\n");
+        Answer::of(&self.exchange(request.as_bytes()).await)
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path).await
+    }
+
+    /// Through gRPC the node answers as ever.
+    async fn check_grpc(&self) {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.grpc)).expect("an address");
+        let mut columns = ColumnsClient::new(endpoint.connect().await.expect("the door is open"));
+        let get = GetRequest { table: "t".into(), key: "k".into(), columns: vec![] };
+        let status = columns.get(get).await.expect_err("there is no such table");
+        assert_eq!(status.code(), Code::NotFound, "{status}");
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    headers: BTreeMap<String, String>,
+    body: String,
+}
+
+impl Answer {
+    fn of(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+        let mut lines = head.lines();
+        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a status");
+        let headers = lines.filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.into(), value.into()));
+        Self { status, headers: headers.collect(), body: body.to_owned() }
+    }
+
+    #[track_caller]
+    fn check(&self, status: u16, kind: &str) {
+        assert_eq!((self.status, &*self.headers["content-type"]), (status, kind), "{self:?}");
+        assert!(self.headers["content-security-policy"].starts_with("default-src 'self';"), "{self:?}");
+        assert_eq!(self.headers["x-content-type-options"], "nosniff");
+        assert_eq!(self.headers["cache-control"], "no-store");
+    }
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+#[tokio::test]
+async fn the_page_loads_nothing_but_itself() {
+    let served = Served::start(usize::MAX).await;
+    let page = served.get("/").await;
+    page.check(200, "text/html; charset=utf-8");
+    assert!(!page.body.contains("http://") && !page.body.contains("https://"), "something from elsewhere");
+    assert!(!page.body.contains("style=") && !page.body.contains("onclick"), "its own policy forbids that");
+    for (path, kind) in [
+        ("/style.css", "text/css; charset=utf-8"),
+        ("/page.js", "text/javascript; charset=utf-8"),
+        ("/icon.svg", "image/svg+xml"),
+    ] {
+        assert!(page.body.contains(path), "{path}");
+        let asset = served.get(path).await;
+        asset.check(200, kind);
+        assert!(!asset.body.contains("innerHTML") && !asset.body.contains("https://"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_and_what_may_not_be_done_are_told_apart() {
+    let served = Served::start(usize::MAX).await;
+    served.get("/nothing").await.check(404, TEXT);
+    served.get("/../../etc/passwd").await.check(404, TEXT);
+    for path in ["/", "/metrics", "/healthz", "/api/status"] {
+        let answer = served.ask("DELETE", path).await;
+        assert_eq!((answer.status, &*answer.headers["allow"]), (405, "GET,HEAD"), "{answer:?}");
+    }
+    let head = served.ask("HEAD", "/").await;
+    assert_eq!((head.status, &*head.body), (200, ""));
+    let status = served.get("/api/status").await;
+    status.check(200, "application/json");
+    assert_eq!(status.body, "{\"asked\":0}");
+}
+
+#[tokio::test]
+async fn health_is_whether_the_machine_answers() {
+    let served = Served::start(usize::MAX).await;
+    let well = served.get("/healthz").await;
+    well.check(200, TEXT);
+    assert_eq!(well.body, "ok");
+    served.node.is_silent.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    let ill = served.get("/healthz").await;
+    ill.check(503, TEXT);
+    assert!(ill.body.contains("did not answer"), "{ill:?}");
+    assert!(began.elapsed() < Duration::from_secs(3));
+    let metrics = served.get("/metrics").await;
+    assert!(metrics.body.contains("\nloggos_machine_up 0\n"), "what needs no machine is told all the same");
+}
+
+/// A sample of the text format: the series' name with its labels, and the value.
+fn samples(text: &str) -> BTreeMap<&str, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let sample = |line| str::rsplit_once(line, ' ').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+    lines.map(|line| sample(line).unwrap_or_else(|| panic!("not a sample: {line:?}"))).collect()
+}
+
+/// The families that a comment of this kind names.
+fn commented<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
+    let comments = text.lines().filter_map(|line| line.strip_prefix("# ")?.strip_prefix(kind)?.strip_prefix(' '));
+    comments.map(|comment| comment.split(' ').next().unwrap_or_default()).collect()
+}
+
+#[tokio::test]
+async fn metrics_are_prometheus_text_with_customary_names() {
+    let served = Served::start(usize::MAX).await;
+    served.check_grpc().await;
+    let answer = served.get("/metrics").await;
+    answer.check(200, "text/plain; version=0.0.4");
+    let (types, helps) = (commented(&answer.body, "TYPE"), commented(&answer.body, "HELP"));
+    assert_eq!(types, helps, "each family has both");
+    assert_eq!(types.len(), BTreeSet::from_iter(&types).len(), "each family once");
+    let samples = samples(&answer.body);
+    for name in samples.keys() {
+        let family = name.split('{').next().unwrap_or_default();
+        let of = |suffix: &str| family.strip_suffix(suffix).is_some_and(|family| types.contains(&family));
+        assert!(types.contains(&family) || ["_bucket", "_sum", "_count"].into_iter().any(of), "{name} has no type");
+    }
+    for name in
+        ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_start_time_seconds"]
+    {
+        assert!(samples[name] > 0.0, "{name}");
+    }
+
+    let expected = [
+        (r#"grpc_server_started_total{grpc_method="Get",grpc_service="loggos.columns.v1.Columns"}"#, 1.0),
+        (
+            r#"grpc_server_handled_total{grpc_code="NotFound",grpc_method="Get",grpc_service="loggos.columns.v1.Columns"}"#,
+            1.0,
+        ),
+        (r#"grpc_server_handling_seconds_count{grpc_method="Get",grpc_service="loggos.columns.v1.Columns"}"#, 1.0),
+        ("loggos_machine_up", 1.0),
+        ("loggos_boot", 9.0),
+        (r#"loggos_peer_alive{peer="2"}"#, 1.0),
+        ("loggos_takeovers_total", 3.0),
+        ("loggos_truncations_total", 0.0),
+        (r#"loggos_catch_ups_total{kind="state"}"#, 2.0),
+        ("loggos_checkpoints_total", 0.0),
+        ("loggos_sessions_expired_total", 0.0),
+        (r#"loggos_cohort_leader{cohort="2",table="odd\"\\\n"}"#, 1.0),
+        (r#"loggos_cohort_epoch{cohort="2",table="odd\"\\\n"}"#, 5.0),
+        (r#"loggos_cohort_last_sequence{cohort="2",table="odd\"\\\n"}"#, 120.0),
+        (r#"loggos_cohort_committed_sequence{cohort="2",table="odd\"\\\n"}"#, 118.0),
+        (r#"loggos_cohort_applied_sequence{cohort="2",table="odd\"\\\n"}"#, 117.0),
+        (r#"loggos_cohort_doubtful{cohort="2",table="odd\"\\\n"}"#, 0.0),
+        (r#"loggos_cohort_writes_total{cohort="2",table="odd\"\\\n"}"#, 40.0),
+        (r#"loggos_cohort_reads_total{cohort="2",table="odd\"\\\n"}"#, 50.0),
+        (r#"loggos_cohort_lag_entries{cohort="2",replica="2",table="odd\"\\\n"}"#, 10.0),
+    ];
+    for (name, value) in expected {
+        assert_eq!(samples.get(name), Some(&value), "{name} in\n{}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused() {
+    let served = Served::start(usize::MAX).await;
+    let head = "GET /healthz HTTP/1.1\r\nHost: console\r\n";
+    let large = format!("{head}X: {}\r\n\r\n", "x".repeat(40 << 10));
+    assert_eq!(Answer::of(&served.exchange(large.as_bytes()).await).status, 431);
+    let many = format!("{head}{}\r\n", "X: y\r\n".repeat(100));
+    assert_eq!(Answer::of(&served.exchange(many.as_bytes()).await).status, 431);
+    let path = format!("GET /{} HTTP/1.1\r\nHost: console\r\n\r\n", "x".repeat(70 << 10));
+    assert!([414, 431].contains(&Answer::of(&served.exchange(path.as_bytes()).await).status));
+    let body = format!("{head}Connection: close\r\nContent-Length: 1000000000\r\n\r\nbegun");
+    Answer::of(&served.exchange(body.as_bytes()).await).check(413, TEXT);
+    let chunks = format!("{head}Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n");
+    Answer::of(&served.exchange(chunks.as_bytes()).await).check(413, TEXT);
+    assert_eq!(served.get("/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn garbage_ends_its_own_connection_only() {
+    let served = Served::start(usize::MAX).await;
+    for garbage in [&[0xff; 4_096][..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"] {
+        let mut stream = served.connect().await;
+        stream.write_all(garbage).await.expect("the port takes bytes");
+        let mut answer = Vec::new();
+        let closed = timeout(CLOSED_PATIENCE, stream.read_to_end(&mut answer)).await;
+        assert!(closed.is_ok(), "still open after {garbage:?}");
+        assert!(!answer.starts_with(b"HTTP/1.1 2"), "{garbage:?} was answered");
+    }
+    assert_eq!(served.get("/healthz").await.status, 200);
+    served.check_grpc().await;
+}
+
+#[tokio::test]
+async fn half_requests_and_silence_end_soon_and_disturb_nobody() {
+    let served = Served::start(64).await;
+    let mut strangers = Vec::new();
+    for number in 0..60 {
+        let mut stranger = served.connect().await;
+        if number % 2 == 0 {
+            stranger.write_all(b"GET /metrics HTTP/1.1\r\nHo").await.expect("the port takes bytes");
+        }
+        strangers.push(stranger);
+    }
+    let began = Instant::now();
+    assert_eq!(served.get("/healthz").await.status, 200);
+    served.check_grpc().await;
+    assert!(began.elapsed() < Duration::from_secs(2), "they were held up");
+    // One that goes on for ever, a byte now and then, gets no longer than those that say nothing.
+    let mut slow = strangers.pop().expect("one of them");
+    let dripping = async {
+        while slow.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    timeout(CLOSED_PATIENCE, dripping).await.expect("it is closed, however busy it looks");
+    for mut stranger in strangers {
+        let mut answer = Vec::new();
+        let closed = timeout(CLOSED_PATIENCE, stranger.read_to_end(&mut answer)).await;
+        assert!(closed.is_ok(), "a stranger is still there");
+    }
+}
+
+#[tokio::test]
+async fn connections_are_bounded_and_places_come_back() {
+    let served = Served::start(4).await;
+    let mut kept = Vec::new();
+    for _ in 0..4 {
+        let mut stream = served.connect().await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: console\r\n\r\n").await.expect("the port takes bytes");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        kept.push(stream);
+    }
+    let mut refused = served.connect().await;
+    let mut answer = Vec::new();
+    let closed = timeout(Duration::from_secs(2), refused.read_to_end(&mut answer)).await.expect("closed at once");
+    assert!(closed.is_err() || answer.is_empty(), "{answer:?}");
+    served.check_grpc().await;
+    drop(kept);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(served.get("/healthz").await.status, 200);
+}

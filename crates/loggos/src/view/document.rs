@@ -1,0 +1,101 @@
+//! The universe as one JSON document, for the console: the objects of `loggos status --json`, and with them where things
+//! are and what they do.
+
+use serde_json::{Value, json};
+
+use super::health::{Health, problems};
+use super::{View, cohort_object, node_object};
+
+/// What node `own` tells of the universe at this moment (milliseconds since 1970).
+pub(crate) fn document(view: &View, own: u32, time_ms: u64) -> Value {
+    let problems = problems(view);
+    let health = problems.first().map_or(Health::Healthy, |(health, _)| *health);
+    let sentences: Vec<&str> = problems.iter().map(|(_, sentence)| &**sentence).collect();
+    let nodes: Vec<Value> = view.nodes.keys().map(|number| node(view, *number)).collect();
+    let cohorts: Vec<Value> = view.cohorts.values().map(cohort).collect();
+    let activities = || view.nodes.values().filter_map(|node| node.activity.as_ref());
+    json!({
+        "node": own,
+        "time_ms": time_ms,
+        "health": health.word(),
+        "problems": sentences,
+        "sample_ms": activities().map(|activity| activity.sample_ms).max(),
+        "writes_per_second": sum(activities().map(|activity| &*activity.writes_per_second)),
+        "reads_per_second": sum(activities().map(|activity| &*activity.reads_per_second)),
+        "nodes": nodes,
+        "cohorts": cohorts,
+    })
+}
+
+fn node(view: &View, number: u32) -> Value {
+    let node = &view.nodes[&number];
+    let mut object = node_object(number, node);
+    object["grpc"] = (*node.grpc).into();
+    object["answers"] = node.boot.is_some().into();
+    if let Some(activity) = &node.activity {
+        object["http"] = (*node.http).into();
+        object["resident_bytes"] = activity.resident_bytes.into();
+        object["requests_per_second"] = activity.requests_per_second.into();
+    }
+    object
+}
+
+fn cohort(cohort: &sdk::admin::Cohort) -> Value {
+    let mut object = cohort_object(cohort);
+    object["writes_per_second"] = cohort.writes_per_second.into();
+    object["reads_per_second"] = cohort.reads_per_second.into();
+    object
+}
+
+/// Sums of samples that were taken at about the same times; the last ones are of now, and not all reach back as far.
+fn sum<'a>(nodes: impl Iterator<Item = &'a [f32]>) -> Vec<f32> {
+    let mut sums = Vec::new();
+    for samples in nodes {
+        if sums.len() < samples.len() {
+            sums.resize(samples.len(), 0.0);
+        }
+        for (sum, sample) in sums.iter_mut().zip(samples.iter().rev()) {
+            *sum += sample;
+        }
+    }
+    sums.reverse();
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{answer, replica};
+    use super::*;
+
+    #[test]
+    fn samples_are_summed_from_their_ends() {
+        let nodes: [&[f32]; 3] = [&[1.0, 2.0, 3.0], &[], &[10.0]];
+        assert_eq!(sum(nodes.into_iter()), [1.0, 2.0, 13.0]);
+        assert_eq!(sum([].into_iter()), [0.0; 0]);
+    }
+
+    #[test]
+    fn the_document_has_what_status_prints_and_more() {
+        let mut told = answer(1, 5, 1, vec![replica(1, 120)]);
+        told.activity = Some(sdk::admin::Activity {
+            sample_ms: 1_000,
+            resident_bytes: 7,
+            requests_per_second: 2.0,
+            writes_per_second: vec![1.0],
+            reads_per_second: vec![4.0],
+        });
+        let view = View::of(&[told]);
+        let said = document(&view, 1, 99);
+        assert_eq!((&said["node"], &said["health"]), (&json!(1), &json!("degraded")));
+        assert_eq!(said["problems"], json!(["node 2 is down", "node 3 is down"]));
+        assert_eq!(said["reads_per_second"], json!([4.0]));
+        let objects = said["nodes"].as_array().into_iter().chain(said["cohorts"].as_array()).flatten();
+        for (object, printed) in objects.zip(view.objects()) {
+            for (key, value) in printed.as_object().expect("an object") {
+                assert_eq!(&object[key], value, "{key}");
+            }
+        }
+        assert_eq!((&said["nodes"][0]["http"], &said["nodes"][1]["answers"]), (&json!("h:801"), &json!(false)));
+        assert_eq!(said["cohorts"][0]["writes_per_second"], 1.5);
+    }
+}

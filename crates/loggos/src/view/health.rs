@@ -1,0 +1,106 @@
+//! Whether a universe is well, in one word and the sentences behind it.
+
+use sdk::admin::Cohort;
+
+use super::{View, lag};
+
+/// A replica may be so many entries behind before that is worth a word: a busy follower always lacks those under way.
+const LAG_MAX: u64 = 10_000;
+
+/// How a universe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Health {
+    /// All is there.
+    Healthy,
+    /// Everything is served, but less can fail than should.
+    Degraded,
+    /// Something is not served.
+    Unavailable,
+}
+
+impl Health {
+    /// As the console says it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Degraded => "degraded",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// What is wrong, the worst first; nothing if all is well.
+pub(crate) fn problems(view: &View) -> Vec<(Health, String)> {
+    let mut problems: Vec<(Health, String)> =
+        view.cohorts.values().flat_map(|cohort| of_cohort(view, cohort)).collect();
+    if view.cohorts.is_empty() {
+        problems.push((Health::Unavailable, "no node tells of any cohort".to_owned()));
+    }
+    for (number, node) in &view.nodes {
+        if !node.alive {
+            problems.push((Health::Degraded, format!("node {number} is down")));
+        } else if node.boot.is_none() {
+            problems.push((Health::Degraded, format!("node {number} does not answer, though others hear of it")));
+        }
+    }
+    problems.sort_by_key(|(health, _)| std::cmp::Reverse(*health));
+    problems
+}
+
+fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, String)> {
+    let what = name(cohort);
+    let mut problems = Vec::new();
+    let answers = |node: u32| view.nodes.get(&node).is_some_and(|node| node.boot.is_some());
+    if !cohort.leader.is_some_and(answers) {
+        problems.push((Health::Unavailable, format!("{what} has no leader that answers")));
+    }
+    for replica in cohort.replicas.iter().filter(|replica| answers(replica.node)) {
+        let node = replica.node;
+        let lag = lag(cohort, replica);
+        if replica.doubtful {
+            problems.push((Health::Degraded, format!("node {node} doubts its log of {what}, and has no vote there")));
+        } else if lag > LAG_MAX {
+            problems.push((Health::Degraded, format!("node {node} is {lag} entries behind in {what}")));
+        }
+    }
+    problems
+}
+
+fn name(cohort: &Cohort) -> String {
+    if cohort.table.is_empty() { "the catalogue".to_owned() } else { format!("table {}", cohort.table) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{answer, replica};
+    use super::*;
+
+    #[track_caller]
+    fn check(view: &View, health: Health, says: &[&str]) {
+        let problems = problems(view);
+        let worst = problems.first().map_or(Health::Healthy, |(health, _)| *health);
+        assert_eq!(worst, health, "{problems:?}");
+        let sentences: Vec<&str> = problems.iter().map(|(_, sentence)| &**sentence).collect();
+        assert_eq!(sentences, says);
+    }
+
+    #[test]
+    fn the_word_follows_from_what_the_nodes_say() {
+        let replicas = || vec![replica(1, 10), replica(2, 10), replica(3, 10)];
+        let all = [answer(1, 5, 1, replicas()), answer(2, 5, 1, replicas()), answer(3, 5, 1, replicas())];
+        check(&View::of(&all), Health::Healthy, &[]);
+        check(&View::of(&all[..2]), Health::Degraded, &["node 3 is down"]);
+        let none = "table t has no leader that answers";
+        check(&View::of(&all[1..]), Health::Unavailable, &[none, "node 1 is down"]);
+        check(&View::default(), Health::Unavailable, &["no node tells of any cohort"]);
+
+        let mut doubtful = all.clone();
+        doubtful[0].cohorts[0].replicas[1].doubtful = true;
+        let doubts = "node 2 doubts its log of table t, and has no vote there";
+        check(&View::of(&doubtful), Health::Degraded, &[doubts]);
+        let mut behind = all.clone();
+        behind[0].cohorts[0].replicas[2] = replica(3, 10_011);
+        let sentences = ["node 1 is 10001 entries behind in table t", "node 2 is 10001 entries behind in table t"];
+        check(&View::of(&behind), Health::Degraded, &sentences);
+    }
+}

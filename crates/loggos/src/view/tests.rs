@@ -1,0 +1,52 @@
+use super::*;
+
+pub(super) fn replica(node: u32, sequence: u64) -> Replica {
+    let lsn = Some(Lsn { epoch: 5, sequence });
+    Replica { node, last_lsn: lsn, committed_lsn: lsn, doubtful: false }
+}
+
+pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>) -> StatusResponse {
+    let nodes = (1..=3)
+        .map(|other| sdk::admin::Node { node: other, incarnation: 7, alive: other == node, grpc: format!("h:{other}") })
+        .collect();
+    let (table, leader) = ("t".into(), Some(leader));
+    let (writes_per_second, reads_per_second) = (1.5, 0.0);
+    let cohort = Cohort { cohort: 2, table, leader, epoch, replicas, writes_per_second, reads_per_second };
+    let (http, activity) = (format!("h:80{node}"), None);
+    StatusResponse { node, incarnation: 7, boot: 1, nodes, cohorts: vec![cohort], http, activity }
+}
+
+#[test]
+fn the_leader_of_the_newest_epoch_is_believed() {
+    let stale = answer(1, 4, 1, vec![replica(1, 100), replica(2, 90), replica(3, 90)]);
+    let newest = answer(2, 5, 2, vec![replica(1, 118), replica(2, 120)]);
+    let view = View::of(&[stale, newest]);
+    let cohort = &view.cohorts[&2];
+    assert_eq!((cohort.epoch, cohort.leader), (5, Some(2)));
+    assert_eq!(cohort.replicas, [replica(1, 118), replica(2, 120), replica(3, 90)]);
+    assert_eq!(lag(cohort, &cohort.replicas[0]), 2);
+    assert_eq!(cohort.writes_per_second, 3.0, "each tells what it decided itself");
+    let alive: Vec<_> = view.nodes.values().map(|node| node.alive).collect();
+    assert_eq!(alive, [true, true, false]);
+}
+
+#[test]
+fn whoever_is_known_is_asked_too() {
+    let mut answers = vec![answer(1, 5, 1, Vec::new())];
+    assert_eq!(not_asked(&answers), ["h:2", "h:3"]);
+    answers.push(answer(2, 5, 1, Vec::new()));
+    assert_eq!(not_asked(&answers), ["h:3"]);
+}
+
+#[test]
+fn objects_have_the_promised_shape() {
+    let view = View::of(&[answer(1, 5, 1, vec![replica(1, 120)])]);
+    let objects = view.objects();
+    assert_eq!(objects[0], json!({ "node": 1, "alive": true, "incarnation": 7, "boot": 1 }));
+    assert_eq!(objects[1], json!({ "node": 2, "alive": false, "incarnation": 7 }));
+    let replicas = json!([{ "node": 1, "last_lsn": "5.120", "committed_lsn": "5.120", "lag": 0, "doubtful": false }]);
+    let cohort = json!({
+        "cohort": 2, "table": "t", "range": ["", null], "leader": 1, "epoch": 5, "replicas": replicas,
+    });
+    assert_eq!(objects[3], cohort);
+}

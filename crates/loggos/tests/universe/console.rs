@@ -1,0 +1,112 @@
+//! The console of real nodes: what it counts, and that it shows the whole universe from any node that lives. How it looks
+//! in a browser is tested under `compat/console`.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Universe, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is there under a path: status and body.
+fn get(universe: &Universe, node: u32, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", universe.http_port(node))).expect("the port is open");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("the port takes bytes");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, body.to_owned())
+}
+
+fn status(universe: &Universe, node: u32) -> Value {
+    let (status, body) = get(universe, node, "/api/status");
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).expect("JSON")
+}
+
+/// Waits until a node's console says so of the universe.
+fn wait_for_health(universe: &Universe, node: u32, health: &str) -> Value {
+    let what = format!("node {node} says {health}");
+    wait_for(&what, PATIENCE, || Some(status(universe, node)).filter(|said| said["health"] == health))
+}
+
+/// A metric's value: that of the first series whose name and labels begin so.
+fn metric(text: &str, beginning: &str) -> f64 {
+    let line = text.lines().find(|line| line.starts_with(beginning));
+    let line = line.unwrap_or_else(|| panic!("no {beginning} in\n{text}"));
+    line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_node_counts_what_it_does() {
+    let universe = Universe::of(1);
+    universe.columns(&["create", "t"]).ok();
+    for key in ["a", "b", "c"] {
+        universe.columns(&["put", "t", key, "x", "y"]).ok();
+    }
+    universe.columns(&["get", "t", "a"]).ok();
+    assert_eq!(get(&universe, 1, "/healthz"), (200, "ok".to_owned()));
+
+    let (_, text) = get(&universe, 1, "/metrics");
+    let of_table = |name: &str| metric(&text, &format!("loggos_cohort_{name}{{cohort=\"2\",table=\"t\"}}"));
+    // Each put opened a session of its own.
+    assert_eq!((of_table("writes_total"), of_table("reads_total")), (6.0, 1.0));
+    assert_eq!((of_table("leader"), of_table("epoch")), (1.0, 1.0));
+    let (last, committed, applied) =
+        (of_table("last_sequence"), of_table("committed_sequence"), of_table("applied_sequence"));
+    assert!(last >= 7.0 && committed == last && applied == last, "{last}, {committed}, {applied}");
+    let put =
+        r#"grpc_server_handled_total{grpc_code="OK",grpc_method="Write",grpc_service="loggos.columns.v1.Columns"}"#;
+    assert_eq!(metric(&text, put), 3.0);
+    let batches = metric(&text, "loggos_log_batches_total");
+    assert!(batches >= 7.0, "{batches}");
+    // One may have been forced while the metrics were gathered.
+    assert!((metric(&text, "loggos_log_force_duration_seconds_count") - batches).abs() <= 1.0);
+    assert!(metric(&text, "loggos_log_force_duration_seconds_sum") > 0.0);
+    assert!(metric(&text, "loggos_log_written_bytes_total") >= 4_096.0 * batches);
+    assert!(metric(&text, "loggos_log_appended_bytes_total") > metric(&text, "loggos_log_appended_records_total"));
+    assert!(metric(&text, "loggos_manifest_writes_total") >= 1.0);
+    assert!(metric(&text, "loggos_takeovers_total") >= 2.0);
+    assert!(metric(&text, "process_resident_memory_bytes") > 1e6);
+}
+
+#[test]
+fn any_node_that_lives_shows_the_whole_universe() {
+    let universe = Universe::of(3);
+    universe.columns(&["create", "t"]).ok();
+    for node in universe.nodes() {
+        let said = wait_for_health(&universe, node, "healthy");
+        assert_eq!(said["node"], node);
+        assert_eq!(said["nodes"].as_array().map(Vec::len), Some(3));
+        let tables: Vec<&str> =
+            said["cohorts"].as_array().into_iter().flatten().filter_map(|c| c["table"].as_str()).collect();
+        assert_eq!(tables, ["", "t"]);
+    }
+
+    universe.signal(3, Signal::KILL);
+    let said = wait_for_health(&universe, 1, "degraded");
+    assert_eq!(said["nodes"][2]["answers"], false);
+    wait_for("the kill is seen as such", PATIENCE, || {
+        (status(&universe, 1)["problems"] == serde_json::json!(["node 3 is down"])).then_some(())
+    });
+    universe.restart(3).ok();
+    wait_for_health(&universe, 1, "healthy");
+
+    // One that is stopped is worse than one that is gone: connections to it are made, and nothing comes back.
+    universe.signal(2, Signal::STOP);
+    let began = Instant::now();
+    let said = wait_for_health(&universe, 1, "degraded");
+    assert_eq!(said["nodes"][1]["answers"], false);
+    let began_again = Instant::now();
+    status(&universe, 3);
+    assert!(began_again.elapsed() < Duration::from_secs(2), "a silent node holds the others' consoles up");
+    assert!(began.elapsed() < PATIENCE);
+    universe.signal(2, Signal::CONT);
+    wait_for_health(&universe, 1, "healthy");
+}
