@@ -1,0 +1,215 @@
+// The console as people meet it: a real browser on the page of a real universe of three nodes. It must say that all is
+// well, show a table when one is made, say what is lost when a node is killed and that it is back when it is, and say
+// that it is old when the node that serves it is gone. Nothing may be said on the browser's console meanwhile, a breach of
+// the page's policy least of all.
+//
+//   node test.js BINARY BROWSER DIRECTORY-FOR-SCREENSHOTS
+
+import assert from "node:assert/strict";
+import { execFileSync, spawn } from "node:child_process";
+import { mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+
+const [binary, browserPath, out] = process.argv.slice(2);
+const NODES = [1, 2, 3];
+// A universe is ready, and a change is seen, within these; on a machine that is busy with other tests.
+const READY_MS = 40_000;
+const SEEN_MS = 20_000;
+
+const scratch = mkdtempSync(join(tmpdir(), "loggos-console-"));
+const data = join(scratch, "data");
+const offset = await freeOffset();
+const url = (node) => `http://127.0.0.1:${8080 + offset + node}/`;
+const began = Date.now();
+
+function step(what) {
+  console.log(`${((Date.now() - began) / 1000).toFixed(1).padStart(5)} s  ${what}`);
+}
+
+function loggos(...args) {
+  return execFileSync(binary, args, { encoding: "utf8", timeout: 60_000 });
+}
+
+function columns(...args) {
+  return loggos("columns", "--port-offset", String(offset), ...args);
+}
+
+function isFree(port) {
+  return new Promise((resolve) => {
+    const server = createServer();
+    server.once("error", () => resolve(false));
+    server.listen(port, "127.0.0.1", () => server.close(() => resolve(true)));
+  });
+}
+
+/** An offset whose ports nobody listens on: below 32,768, where the ports of outgoing connections begin. */
+async function freeOffset() {
+  for (let tries = 0; tries < 100; tries += 1) {
+    const candidate = 1_050 + 200 * Math.floor(118 * Math.random());
+    const ports = NODES.flatMap((node) => [7_100 + node, 7_200 + node, 8_080 + node]);
+    const free = await Promise.all(ports.map((port) => isFree(port + candidate)));
+    if (free.every(Boolean)) return candidate;
+  }
+  throw new Error("no free ports");
+}
+
+async function until(what, patience, look) {
+  const end = Date.now() + patience;
+  for (;;) {
+    const found = await look();
+    if (found) return found;
+    if (Date.now() > end) throw new Error(`${what}: not within ${patience} ms`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}
+
+function pid(node) {
+  return Number(readFileSync(join(data, `node-${node}`, "pid"), "utf8"));
+}
+
+/** Waits until the page says so; what it says instead is in the error. */
+async function waitUntil(page, what, look, argument) {
+  try {
+    await page.waitForFunction(look, argument, { timeout: SEEN_MS, polling: 100 });
+  } catch (error) {
+    throw new Error(`not seen: ${what}. The page says:\n${await page.innerText("body")}`, { cause: error });
+  }
+  step(what);
+}
+
+// What the page shows, asked inside of it.
+const says = (word) => document.getElementById("word").textContent === word;
+const states = (expected) =>
+  [...document.querySelectorAll("#nodes tbody tr")].map((row) => row.cells[1].textContent).join() === expected.join();
+const tables = (expected) => {
+  const names = [...document.querySelectorAll("#cohorts tbody tr")].map((row) => row.cells[0].textContent);
+  return expected.every((name) => names.includes(name));
+};
+
+async function screenshot(page, name) {
+  await page.screenshot({ path: join(out, `${name}.png`), fullPage: true });
+}
+
+/** No cell may be wider than the window: nobody scrolls sideways. */
+async function checkWidth(page, what) {
+  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  assert.equal(overflow, 0, `${what}: ${overflow} pixels too wide`);
+}
+
+/** The page's parts stay where they are while only figures change. */
+async function checkStill(page) {
+  const places = () => page.evaluate(() =>
+    [...document.querySelectorAll("section, .tile, tbody tr")].map((part) => {
+      const { x, y, width, height } = part.getBoundingClientRect();
+      return [x, y, width, height].map(Math.round).join();
+    }),
+  );
+  const before = await places();
+  columns("put", "airports", "JFK", "city", "New York");
+  columns("get", "airports", "JFK");
+  await page.waitForTimeout(2_500);
+  assert.deepEqual(await places(), before, "something jumped");
+  step("nothing jumps while figures change");
+}
+
+/** Every link and nothing else takes the keyboard's focus, in order. */
+async function checkKeyboard(page) {
+  const links = await page.locator("a").count();
+  const reached = [];
+  for (let press = 0; press < links; press += 1) {
+    await page.keyboard.press("Tab");
+    reached.push(await page.evaluate(() => document.activeElement.tagName));
+  }
+  assert.deepEqual(reached, Array(links).fill("A"));
+  step(`${links} links are reached with the keyboard`);
+}
+
+async function check(browser) {
+  const complaints = [];
+  const open = async (options) => {
+    const page = await browser.newPage({ viewport: { width: 1280, height: 900 }, ...options });
+    page.on("console", (message) => complaints.push(`${message.type()}: ${message.text()}`));
+    page.on("pageerror", (error) => complaints.push(`error: ${error.message}`));
+    page.on("requestfailed", (request) => complaints.push(`failed: ${request.url()}`));
+    await page.addInitScript(() => {
+      document.addEventListener("securitypolicyviolation", (event) => console.error(`policy: ${event.violatedDirective}`));
+    });
+    return page;
+  };
+
+  const page = await open();
+  await page.goto(url(1));
+  await waitUntil(page, "three nodes are up", states, ["up", "up", "up"]);
+  await waitUntil(page, "the catalogue is shown", tables, ["catalogue"]);
+  await waitUntil(page, "all is well", says, "Healthy");
+
+  columns("create", "airports");
+  await waitUntil(page, "a new table appears", tables, ["catalogue", "airports"]);
+  await waitUntil(page, "and all is well with it", says, "Healthy");
+  await checkWidth(page, "wide");
+  await checkStill(page);
+  await checkKeyboard(page);
+  await screenshot(page, "healthy");
+
+  process.kill(pid(2), "SIGKILL");
+  await waitUntil(page, "the killed node is shown as down", states, ["up", "down", "up"]);
+  await waitUntil(page, "and the universe as degraded", says, "Degraded");
+  await screenshot(page, "degraded");
+
+  loggos("dev", "restart", "2", "--data", data);
+  await waitUntil(page, "the node is back", states, ["up", "up", "up"]);
+  await waitUntil(page, "and all is well again", says, "Healthy");
+
+  for (const [name, options] of [
+    ["dark", { colorScheme: "dark" }],
+    ["phone", { viewport: { width: 360, height: 800 } }],
+  ]) {
+    const other = await open(options);
+    await other.goto(url(2));
+    await waitUntil(other, `the same from node 2, ${name}`, says, "Healthy");
+    await checkWidth(other, name);
+    await screenshot(other, name);
+    await other.close();
+  }
+  assert.deepEqual(complaints, [], "the browser complained");
+  step("the browser had nothing to complain of");
+
+  // From here on the browser itself complains, rightly: the page's requests fail.
+  process.kill(pid(1), "SIGKILL");
+  await waitUntil(page, "the page says that it is stale", () =>
+    document.getElementById("word").textContent.startsWith("This page is stale since "));
+  await screenshot(page, "stale");
+  loggos("dev", "restart", "1", "--data", data);
+  await waitUntil(page, "and goes on when its node is back", says, "Healthy");
+  await page.close();
+}
+
+const said = join(scratch, "dev.out");
+const log = openSync(said, "w");
+const dev = spawn(binary, ["dev", "--data", data, "--port-offset", String(offset)], { stdio: ["ignore", log, log] });
+const ended = new Promise((resolve) => dev.once("exit", resolve));
+let browser;
+try {
+  const ready = () => readFileSync(said, "utf8").split("\n").includes("ready");
+  await until("dev says ready", READY_MS, () => {
+    assert.equal(dev.exitCode, null, "dev ended");
+    return ready();
+  });
+  step("a universe of three nodes is ready");
+  // Continuous integration runs as root, where the browser's own sandbox can't be had; it sees our page alone.
+  browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox"] });
+  step("a browser is open");
+  await check(browser);
+} catch (error) {
+  console.error(error);
+  console.error(`--- dev said:\n${readFileSync(said, "utf8")}`);
+  process.exitCode = 1;
+} finally {
+  await browser?.close();
+  dev.kill("SIGINT");
+  await ended;
+  rmSync(scratch, { recursive: true, force: true });
+}
