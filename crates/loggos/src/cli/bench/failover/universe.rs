@@ -345,8 +345,9 @@ mod tests {
         if node == leader {
             replicas.extend((1..=3).filter(|other| *other != node).map(|other| replica(other, 1, false)));
         }
-        let cohort = Cohort { cohort: 2, table: "t".into(), leader: Some(leader), epoch: 5, replicas };
-        StatusResponse { node, incarnation: 1, boot: 1, nodes: Vec::new(), cohorts: vec![cohort] }
+        let cohort =
+            Cohort { cohort: 2, table: "t".into(), leader: Some(leader), epoch: 5, replicas, ..Cohort::default() };
+        StatusResponse { node, incarnation: 1, boot: 1, cohorts: vec![cohort], ..StatusResponse::default() }
     }
 
     #[test]

@@ -101,10 +101,16 @@ mod tests {
     fn status(node: u32, epoch: u64, leader: Option<u32>, committed: u64) -> StatusResponse {
         let committed_lsn = Some(Lsn { epoch: committed, sequence: 9 });
         let replicas = vec![Replica { node, last_lsn: committed_lsn, committed_lsn, doubtful: false }];
-        let cohort =
-            |table: &str, epoch| Cohort { cohort: 2, table: table.into(), leader, epoch, replicas: replicas.clone() };
+        let cohort = |table: &str, epoch| Cohort {
+            cohort: 2,
+            table: table.into(),
+            leader,
+            epoch,
+            replicas: replicas.clone(),
+            ..Cohort::default()
+        };
         let cohorts = vec![cohort("another", 77), cohort(TABLE, epoch)];
-        StatusResponse { node, incarnation: 1, boot: 1, nodes: Vec::new(), cohorts }
+        StatusResponse { node, incarnation: 1, boot: 1, cohorts, ..StatusResponse::default() }
     }
 
     #[test]
