@@ -35,7 +35,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         let tree = tree::Config::default();
-        Self { segment_bytes: 64 << 20, keep_bytes: 1 << 30, segments_ahead: 2, tree, cache_bytes: 128 << 20 }
+        Self { segment_bytes: 64 << 20, keep_bytes: 128 << 20, segments_ahead: 2, tree, cache_bytes: 128 << 20 }
     }
 }
 
