@@ -89,6 +89,7 @@ bugs! {
     TimestampIgnoresLog(17, "a new leader's timestamps start from its clock, not from its log"),
     TimestampIgnoresCheckpoint(17, "a replica that starts from a checkpoint forgets its last timestamp"),
     WallClockOutOfRange(17, "a clock reading outside the stated range is believed"),
+    DropInMapOnly(19, "a table counts as dropped once the map says so, whatever its cohorts' logs hold"),
     ForceRetried(25, "a failed force is tried again and believed"),
     CompletionAfterError(25, "the log publishes a completion after a failed force"),
 }

@@ -8,6 +8,7 @@ pub mod codec;
 mod ids;
 pub mod limits;
 mod lsn;
+mod range;
 mod record;
 mod splitmix;
 mod text;
@@ -15,6 +16,7 @@ mod time;
 
 pub use ids::{Boot, CohortId, Incarnation, Member, NodeId, Promise, UniverseId};
 pub use lsn::{Epoch, Lsn, Sequence};
+pub use range::KeyRange;
 pub use record::{Entry, LogRecord, Record};
 pub use splitmix::SplitMix64;
 pub use text::shown;

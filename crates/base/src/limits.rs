@@ -15,15 +15,23 @@ pub const WRITE_BYTES_MAX: usize = 12 << 20;
 pub const WRITE_COLUMNS_MAX: usize = 1_024;
 /// Bytes of a table's name, at most; letters, digits, `_`, `-` and `.` only.
 pub const TABLE_NAME_BYTES_MAX: usize = 128;
-/// Tables in a universe, at most: each is a cohort in this version.
+/// Tables in a universe, at most: every node holds the list.
 pub const TABLES_MAX: usize = 1_000;
+/// Ranges of one table, at most: its record is one part of a checkpoint and of a message.
+pub const RANGES_MAX: usize = 1_000;
+/// Ranges in a universe, at most: each is a cohort, with timers and heartbeats of its own.
+pub const RANGES_IN_UNIVERSE_MAX: usize = 10_000;
+/// Bytes of the keys that one table is split at, together, at most: they travel as one request and one log entry.
+pub const SPLIT_BYTES_MAX: usize = 1 << 20;
+/// Replicas of each range, at most: a majority of five survives two.
+pub const REPLICAS_MAX: u32 = 5;
 /// Rows in one page of a scan, at most.
 pub const SCAN_ROWS_MAX: usize = 1_000;
 /// Bytes after which a page of a scan ends, even if fewer rows were asked for.
 pub const SCAN_PAGE_BYTES: usize = 2 << 20;
 /// Writes of one session whose outcome the client hasn't yet acknowledged.
 pub const SESSION_WINDOW: u64 = 1_024;
-/// Open sessions in one table.
+/// Open sessions in one range of a table.
 pub const SESSIONS_MAX: usize = 100_000;
 /// Bytes of a log entry with all its parts, at most.
 pub const ENTRY_BYTES_MAX: usize = WRITE_BYTES_MAX + (64 << 10);

@@ -114,13 +114,14 @@ fn keep(samples: &mut VecDeque<f32>, sample: f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::Lsn;
+    use base::{KeyRange, Lsn};
     use tablets::request::{CohortStatus, Counters};
 
     fn status(writes: u64, reads: u64) -> Status {
         let cohort = CohortStatus {
             cohort: 2,
             table: "t".into(),
+            range: KeyRange::all(),
             leader: Some(1),
             epoch: 1,
             replicas: vec![],

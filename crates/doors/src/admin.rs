@@ -51,10 +51,11 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
 }
 
 fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
-    let CohortStatus { cohort, table, leader, epoch, replicas, applied: _, writes: _, reads: _ } = status;
+    let CohortStatus { cohort, table, range, leader, epoch, replicas, applied: _, writes: _, reads: _ } = status;
     let Rates { writes_per_second, reads_per_second } = observer.activity.of_cohort(cohort);
     let replicas = replicas.iter().map(replica).collect();
-    message::Cohort { cohort, table, leader, epoch, replicas, writes_per_second, reads_per_second }
+    let (start, end) = (range.start, range.end);
+    message::Cohort { cohort, table, leader, epoch, replicas, writes_per_second, reads_per_second, start, end }
 }
 
 fn replica(status: &ReplicaStatus) -> message::Replica {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
-use base::Timestamp;
+use base::{KeyRange, Timestamp};
 use bytes::Bytes;
 use tablets::request::{
-    Cell, Failure, Mutation, Request, Response, Row, Scan, SessionId, SessionStamp, TableRequest, Write,
+    Cell, Failure, Mutation, RangeDescription, Request, Response, Row, Scan, SessionId, SessionStamp, TableDescription,
+    TableRequest, Write,
 };
 use tonic::Status;
 
@@ -75,8 +76,8 @@ impl<G: Gateway> Columns for Door<G> {
         &self,
         mut call: tonic::Request<message::CreateTableRequest>,
     ) -> Answer<message::CreateTableResponse> {
-        let name = std::mem::take(&mut call.get_mut().table);
-        match ask(&*self.gateway, &call, Request::CreateTable { name }).await? {
+        let message::CreateTableRequest { table: name, split_at, replicas } = std::mem::take(call.get_mut());
+        match ask(&*self.gateway, &call, Request::CreateTable { name, split_at, replicas }).await? {
             Response::TableCreated { existed } => answer(message::CreateTableResponse { existed }),
             other => Err(unexpected(&other)),
         }
@@ -92,13 +93,40 @@ impl<G: Gateway> Columns for Door<G> {
         }
     }
 
+    async fn describe_table(
+        &self,
+        mut call: tonic::Request<message::DescribeTableRequest>,
+    ) -> Answer<message::DescribeTableResponse> {
+        let name = std::mem::take(&mut call.get_mut().table);
+        match ask(&*self.gateway, &call, Request::DescribeTable { name }).await? {
+            Response::Table(TableDescription { ranges, created, replicas }) => {
+                let ranges = ranges.into_iter().map(range).collect();
+                answer(message::DescribeTableResponse { ranges, created: created.0, replicas })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn drop_table(
+        &self,
+        mut call: tonic::Request<message::DropTableRequest>,
+    ) -> Answer<message::DropTableResponse> {
+        let name = std::mem::take(&mut call.get_mut().table);
+        match ask(&*self.gateway, &call, Request::DropTable { name }).await? {
+            Response::TableDropped => answer(message::DropTableResponse {}),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn open_session(
         &self,
         mut call: tonic::Request<message::OpenSessionRequest>,
     ) -> Answer<message::OpenSessionResponse> {
-        let table = std::mem::take(&mut call.get_mut().table);
-        match self.ask_table(&call, table, TableRequest::OpenSession).await? {
-            Response::SessionOpened(session) => answer(message::OpenSessionResponse { session: session.0 }),
+        let message::OpenSessionRequest { table, key } = std::mem::take(call.get_mut());
+        match self.ask_table(&call, table, TableRequest::OpenSession { key }).await? {
+            Response::SessionOpened { session, range: KeyRange { start, end } } => {
+                answer(message::OpenSessionResponse { session: session.0, start, end })
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -185,6 +213,10 @@ fn mutation(message: message::Mutation) -> Mutation {
 fn session_stamp(message: message::SessionStamp) -> SessionStamp {
     let message::SessionStamp { session, sequence, first_incomplete } = message;
     SessionStamp { session: SessionId(session), sequence, first_incomplete }
+}
+
+fn range(RangeDescription { range, cohort, members }: RangeDescription) -> message::Range {
+    message::Range { start: range.start, end: range.end, cohort, members }
 }
 
 fn row(row: Row) -> message::Row {

@@ -21,6 +21,7 @@ fn code(failure: &Failure) -> Code {
         Failure::Overloaded(_) => Code::ResourceExhausted,
         Failure::Unavailable(_) => Code::Unavailable,
         Failure::Unknown(_) => Code::Unknown,
+        Failure::Exists(_) => Code::AlreadyExists,
     }
 }
 
@@ -36,6 +37,7 @@ fn error(failure: &Failure) -> Error {
         Failure::Overloaded(_) => of(Kind::Overloaded),
         Failure::Unavailable(_) => of(Kind::Unavailable),
         Failure::Unknown(_) => of(Kind::OutcomeUnknown),
+        Failure::Exists(_) => of(Kind::Exists),
     }
 }
 
@@ -83,6 +85,7 @@ mod tests {
         check(&Failure::Overloaded("x".into()), Code::ResourceExhausted, Kind::Overloaded);
         check(&Failure::Unavailable("x".into()), Code::Unavailable, Kind::Unavailable);
         check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown);
+        check(&Failure::Exists("x".into()), Code::AlreadyExists, Kind::Exists);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use api::columns::GetRequest;
 use api::columns::columns_client::ColumnsClient;
-use base::Lsn;
+use base::{KeyRange, Lsn};
 use prometheus::Registry;
 use tablets::request::{
     CohortStatus, Counters, Failure, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
@@ -52,6 +52,7 @@ fn status() -> Status {
     let cohort = CohortStatus {
         cohort: 2,
         table: "odd\"\\\n".into(),
+        range: KeyRange::all(),
         leader: Some(1),
         epoch: 5,
         replicas: vec![replica(1, 120), replica(2, 110)],

@@ -8,16 +8,20 @@
 
 mod bench;
 mod columns;
+mod export;
 mod load;
 mod output;
 mod status;
 mod stop;
+mod tables;
 
 use std::future::Future;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+
+pub(crate) use output::range_field;
 
 use output::Output;
 use stop::Stop;

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use sdk::admin::{Activity, Cohort, Lsn, Replica, StatusResponse};
 use serde_json::{Value, json};
 
+use crate::cli::range_field;
+
 pub(crate) use document::document;
 
 /// Where the nodes are that those who answered know of, and that did not answer themselves. Whether they live, only they
@@ -122,11 +124,11 @@ fn cohort_object(cohort: &Cohort) -> Value {
             })
         })
         .collect();
-    // So far a cohort has the whole range of its table.
+    let (range, keys) = range_field(&cohort.start, cohort.end.as_deref());
     json!({
         "cohort": cohort.cohort,
         "table": cohort.table,
-        "range": ["", null],
+        range: keys,
         "leader": cohort.leader,
         "epoch": cohort.epoch,
         "replicas": replicas,

@@ -1,6 +1,5 @@
 //! When states are written as checkpoints and memtables as tables, so that the log may go; when tables are compacted and
-//! when they are removed; and what a leader does now and then (guarantees 3,
-//! 10 and 16).
+//! when they are removed; and what a leader does now and then (guarantees 3, 10 and 16).
 
 use base::{CohortId, Duration, Lsn, Member, Now, Timestamp};
 use bytes::Bytes;
@@ -72,12 +71,14 @@ impl Node {
         flushed: Option<Outputs>,
         now: Now,
     ) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let Some(replica) = self.replicas.get_mut(&id) else { return self.discard(flushed) };
         let arrived = replica.arrived.as_ref().filter(|arrived| arrived.lsn == lsn).map(|arrived| arrived.timestamp);
         if let Some(timestamp) = arrived {
             return self.install(id, CheckpointRef { lsn, timestamp, bytes }, now);
         }
-        let Some((_, state)) = replica.on_disk.writing.take_if(|(writing, _)| *writing == lsn) else { return };
+        let Some((_, state)) = replica.on_disk.writing.take_if(|(writing, _)| *writing == lsn) else {
+            return self.discard(flushed);
+        };
         let checkpoint = CheckpointRef { lsn, timestamp: state.last_timestamp(), bytes };
         replica.on_disk.written = Some(Written { checkpoint, state, flushed });
     }
@@ -108,15 +109,19 @@ impl Node {
             let Some(Written { checkpoint, state, flushed }) = on_disk.written.take_if(is_forced) else { continue };
             if newer(checkpoint.lsn, on_disk.lsn()) {
                 on_disk.checkpoint = Some((checkpoint, state));
-                if let (Some(tablet), Some(flushed)) = (replica.state.as_tablet_mut(), flushed) {
-                    tablet.tree_mut().flushed(&flushed);
+                if let Some(tablet) = replica.state.as_tablet_mut() {
+                    if let Some(flushed) = flushed {
+                        tablet.tree_mut().flushed(&flushed);
+                        on_disk.may_compact = true;
+                    }
+                    // Of a tablet that was dropped none are left, though there was nothing to flush.
                     on_disk.tables = tablet.tree().refs().into();
-                    on_disk.may_compact = true;
                 }
                 self.manifest_for = Some(*id);
                 self.outgoing.outbox.change_manifest();
             }
         }
+        self.forget_gone();
     }
 
     /// Begins compactions where tables have changed and want one.
@@ -137,14 +142,9 @@ impl Node {
     }
 
     pub(crate) fn compacted(&mut self, id: CohortId, lineage: Lineage, outputs: Option<Outputs>, now: Now) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let lineage_now = replica.lineage;
+        let is_of_its_tree = |replica: &&mut Replica| replica.lineage == lineage;
+        let Some(replica) = self.replicas.get_mut(&id).filter(is_of_its_tree) else { return self.discard(outputs) };
         let Some(tablet) = replica.state.as_tablet_mut() else { return };
-        if lineage != lineage_now {
-            // Another state took the tree's place meanwhile, and what was made of the old tables is of no use.
-            let unused = outputs.iter().flat_map(Outputs::made).collect();
-            return self.actions.push(Action::RemoveTables { tables: unused });
-        }
         let on_disk = &mut replica.on_disk;
         on_disk.may_compact = true;
         match outputs {
@@ -160,8 +160,26 @@ impl Node {
         }
     }
 
+    /// Another tree took the place of the one that these tables were made of, or it is gone: they are of no use.
+    pub(crate) fn discard(&mut self, outputs: Option<Outputs>) {
+        let tables: Vec<TableId> = outputs.map(|outputs| outputs.made().collect()).unwrap_or_default();
+        if !tables.is_empty() {
+            self.actions.push(Action::RemoveTables { tables });
+        }
+    }
+
+    /// A tablet's table is dropped, and nothing is left in its tree. The manifest goes on to name the tables that were in
+    /// it, beside the checkpoint of which they are the rows, until it names a checkpoint of what is left.
+    pub(crate) fn rows_dropped(&mut self, id: CohortId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        replica.on_disk.is_wanted = true;
+        let unused = replica.begin_lineage();
+        self.discard(unused);
+    }
+
     /// A manifest is forced: tables that it names no more may go, once nobody reads them.
     pub(crate) fn tables_forced(&mut self, through: ManifestId) {
+        self.drops.tables_forced(through);
         for replica in self.replicas.values_mut() {
             if let (Some(tables), Some(tablet)) = (replica.on_disk.forced(through), replica.state.as_tablet_mut()) {
                 tablet.tree_mut().forced(&tables);
@@ -172,7 +190,8 @@ impl Node {
     /// Removes the tables that nobody names or reads.
     pub(crate) fn remove_tables(&mut self) {
         let tablets = self.replicas.values_mut().filter_map(|replica| replica.state.as_tablet_mut());
-        let tables: Vec<TableId> = tablets.flat_map(|tablet| tablet.tree_mut().removable()).collect();
+        let mut tables: Vec<TableId> = tablets.flat_map(|tablet| tablet.tree_mut().removable()).collect();
+        tables.extend(self.drops.removable_tables());
         if !tables.is_empty() {
             self.actions.push(Action::RemoveTables { tables });
         }
@@ -185,10 +204,8 @@ impl Node {
         if replica.cohort.install(at.lsn, at.timestamp, now, &mut self.outgoing.outbox) {
             replica.on_disk.checkpoint = Some((at, state));
             replica.on_disk.tables = tables;
-            // A flush or a compaction of the tree that goes comes to nothing.
-            replica.lineage.0 += 1;
-            replica.on_disk.writing = None;
-            replica.on_disk.written = None;
+            let unused = replica.begin_lineage();
+            self.discard(unused);
         } else if let Some(arrived) = replica.arrived.take() {
             self.abandon(id, &arrived.tables());
         }
@@ -215,6 +232,7 @@ impl Node {
         replica.on_disk.may_compact = true;
         self.reply_installed(id, from, lsn);
         self.retry_now = true;
+        self.let_go();
         if let Err(error) = self.start_tables(now) {
             self.halt(error.to_string());
         }
@@ -246,7 +264,10 @@ impl Node {
                 let nodes = self.config.addresses.iter().map(node_record).collect();
                 vec![CatalogueCommand::RegisterNodes { nodes }.encode()]
             }
-            State::Catalogue(_) => Vec::new(),
+            State::Catalogue(_) => {
+                self.drops_changed = true;
+                Vec::new()
+            }
             State::Tablet(tablet) => {
                 let (retention, lifetime) = (self.config.retention, self.config.session_lifetime);
                 replica.moments.note(replica.last_change, now.monotonic, retention.max(lifetime));

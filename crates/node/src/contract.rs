@@ -12,7 +12,7 @@
 
 use base::{Boot, CohortId, Entry, Lsn, Monotonic, NodeId, Record, Sequence, Timestamp};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::manifest::CohortManifest;
 use store::sstable::{Table, TableError, TableId, TableRef};
@@ -196,6 +196,8 @@ pub enum Action {
         cohorts: BTreeMap<CohortId, CohortManifest>,
         /// Whether a cohort that is not named is to be doubted: damage may have taken all that the log held of it.
         doubt_unknown: bool,
+        /// Cohorts that are gone for good: none of their records or checkpoints is needed.
+        gone: BTreeSet<CohortId>,
     },
     /// Send a message.
     Send {

@@ -78,6 +78,10 @@ impl Node {
         match answer {
             Ok(Evaluated::Outcome(outcome)) => self.read_done(id, cohort, outcome, now),
             Ok(Evaluated::Command(command)) => self.propose_decided(id, cohort, &command, row, now),
+            Ok(Evaluated::Elsewhere) => {
+                self.leave_row(cohort, row);
+                self.elsewhere(id, now);
+            }
             Err(error) => {
                 self.leave_row(cohort, row);
                 let failure = Failure::Unavailable(format!("the leader can't read its disk: {error}"));

@@ -11,6 +11,7 @@
 mod checkpoints;
 mod config;
 pub mod contract;
+mod drops;
 mod evaluations;
 mod latches;
 pub mod message;

@@ -50,6 +50,12 @@ pub enum Message {
         /// Who leads, as far as the sender knows.
         leader: Option<NodeId>,
     },
+    /// The forwarded request was not taken: the sender leads that cohort, and its tablet does not own the place where the
+    /// request begins. Where that lies is to be looked up anew (guarantee 19).
+    ElsewhereNow {
+        /// The number it was forwarded under.
+        request: u64,
+    },
     /// A part of a whole state, for a replica too far behind for the log.
     StateChunk {
         /// The cohort.
@@ -176,6 +182,10 @@ impl Message {
                 out.u32(*received);
                 out.bool(*installed);
             }
+            Self::ElsewhereNow { request } => {
+                out.u8(7);
+                out.u64(*request);
+            }
         }
     }
 
@@ -215,6 +225,7 @@ impl Message {
                 received: input.u32()?,
                 installed: input.bool()?,
             },
+            7 => Self::ElsewhereNow { request: input.u64()? },
             tag => return Err(DecodeError::UnknownTag { what: "message", tag: u64::from(tag) }),
         };
         input.end()?;

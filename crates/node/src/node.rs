@@ -7,11 +7,12 @@ use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
 use store::manifest::CohortManifest;
 use store::tree::Tablespace;
-use tablets::Change;
 use tablets::request::{Counters, Failure};
+use tablets::{Change, Command, Ownership};
 
 use crate::config::NodeConfig;
 use crate::contract::{Action, Event, ReadId};
+use crate::drops::Drops;
 use crate::evaluations::Evaluations;
 use crate::message::Message;
 use crate::pending::{PendingId, Pendings, Place};
@@ -48,6 +49,9 @@ pub struct Node {
     pub(crate) evaluations: Evaluations,
     /// Where the tablets' trees are.
     pub(crate) tablespace: Tablespace,
+    pub(crate) drops: Drops,
+    /// A cohort has taken a drop into its log: the drop may have come to its end.
+    pub(crate) drops_changed: bool,
     pub(crate) counters: Counters,
     /// Writes that waited for their row and may try again.
     pub(crate) unlatched: VecDeque<PendingId>,
@@ -106,6 +110,8 @@ impl Node {
             transfers: Transfers::default(),
             evaluations: Evaluations::default(),
             tablespace,
+            drops: Drops::default(),
+            drops_changed: false,
             counters: Counters::default(),
             unlatched: VecDeque::new(),
             retry_now: false,
@@ -155,6 +161,9 @@ impl Node {
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         if !self.halted {
             self.routes_changed();
+            if std::mem::take(&mut self.drops_changed) {
+                self.push_drops(now);
+            }
             self.retry_unlatched(now);
             if self.retry_now || (self.pendings.any_waits() && self.retry_at <= now.monotonic) {
                 self.retry_now = false;
@@ -177,7 +186,9 @@ impl Node {
         if let Some(manifest) = self.outgoing.outbox.take_manifest() {
             let doubt_unknown = self.doubt_unknown;
             self.replicas.values_mut().for_each(|replica| replica.on_disk.name_tables(manifest));
-            actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown });
+            self.drops.name_tables(manifest);
+            let gone = self.drops.forgotten.clone();
+            actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown, gone });
             self.manifest_for = None;
         }
         actions.append(&mut self.actions);
@@ -216,6 +227,7 @@ impl Node {
         // the manifest now, and what is created from here on is new.
         if doubt_ended && id == CohortId::CATALOGUE {
             self.doubt_unknown = false;
+            self.changed_tables(now);
         }
     }
 
@@ -264,7 +276,8 @@ impl Node {
             Err(error) => return self.halt(format!("entry {} of cohort {id} can't be applied: {error}", entry.lsn)),
         };
         let proposal = replica.proposed.remove(&entry.lsn.sequence).filter(|proposal| proposal.lsn == entry.lsn);
-        if entry.payload.is_empty() {
+        let is_barrier = entry.payload.is_empty();
+        if is_barrier {
             self.retry_now = true;
         }
         if applied.outcome.is_some() {
@@ -273,19 +286,49 @@ impl Node {
         if let Some(Proposal { pending, row, .. }) = proposal {
             replica.writes += u64::from(applied.outcome.is_some());
             self.leave_row(id, row.as_ref());
-            if let Some(outcome) = applied.outcome {
-                self.complete(pending, outcome, None);
+            match (applied.outcome, &applied.change) {
+                (Some(outcome), _) => self.complete(pending, outcome, None),
+                (None, Some(Change::DropBegun { table })) => self.wait_for_drop(*table, pending),
+                (None, _) => {}
             }
         }
-        if let Some(Change::TableCreated { .. }) = applied.change {
-            self.retry_now = true;
-            if let Err(error) = self.start_tables(now) {
-                self.halt(error.to_string());
-            }
+        if is_barrier {
+            self.found(id, now);
+        }
+        if let Some(change) = applied.change {
+            self.changed(id, &change, now);
         }
     }
 
-    fn lead_lost(&mut self, id: CohortId) {
+    fn changed(&mut self, id: CohortId, change: &Change, now: Now) {
+        self.retry_now = true;
+        match change {
+            Change::TableCreated { .. } => self.changed_tables(now),
+            Change::DropBegun { .. } => self.drops_changed = true,
+            Change::TableDropped { table } => self.drop_ended(*table),
+            Change::RangeFounded => {}
+            Change::RangeDropped => self.rows_dropped(id),
+        }
+    }
+
+    fn changed_tables(&mut self, now: Now) {
+        if let Err(error) = self.start_tables(now) {
+            self.halt(error.to_string());
+        }
+    }
+
+    /// A tablet that owns nothing yet is told its range by whoever leads it, once the reign's barrier is applied: by then
+    /// the state holds every earlier leader's word, too (guarantee 19).
+    fn found(&mut self, id: CohortId, now: Now) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let is_unfounded = replica.state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Unfounded);
+        if is_unfounded && replica.cohort.is_open() {
+            let found = Command::Found { range: replica.range.clone() };
+            replica.cohort.propose(found.encode(), now, &mut self.outgoing.outbox);
+        }
+    }
+
+    pub(crate) fn lead_lost(&mut self, id: CohortId) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         self.retry_now = true;
         replica.moments.clear();
@@ -299,6 +342,9 @@ impl Node {
         }
         self.leave_all_rows(id);
         self.forget_evaluations(id);
+        if id == CohortId::CATALOGUE {
+            self.forget_drops();
+        }
         self.transfers.forget_cohort(id);
         // What is read now was planned from a log that may be cut before the next reign.
         self.reads.retain(|_, reading| reading.cohort != id);
@@ -319,6 +365,7 @@ impl Node {
             }
             Message::Answer { request, outcome } => self.answered(from, request, outcome),
             Message::NotLeader { request, cohort, leader } => self.not_leader(from, request, cohort, leader),
+            Message::ElsewhereNow { request } => self.told_elsewhere(from, request, now),
             Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, part: content } => {
                 let part = crate::transfer::Part { epoch, lsn, timestamp, index, last, content };
                 self.part_received(from, cohort, part);

@@ -21,13 +21,16 @@ pub(crate) enum Origin {
     },
     /// A request of this node whose table isn't in the local catalogue.
     Lookup(PendingId),
+    /// This node itself, which leads the catalogue: the cohort is to take a drop into its log.
+    Drop(CohortId),
 }
 
 /// Whom it is put to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Cohort(CohortId),
-    /// A table whose cohort is to be looked up.
+    /// The range of a table that holds the place where the query begins: to be found in the map each time, for the map may
+    /// have changed.
     Table(String),
 }
 
@@ -55,6 +58,8 @@ pub(crate) struct Pending {
     pub(crate) target: Target,
     pub(crate) query: Query,
     pub(crate) place: Place,
+    /// The cohort that it was last put to.
+    pub(crate) cohort: Option<CohortId>,
     /// How many nodes were asked so far.
     asked: u32,
     /// How many of them may have taken it and never answered.
@@ -66,7 +71,7 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn new(origin: Origin, deadline: Monotonic, target: Target, query: Query) -> Self {
         let place = Place::Waiting;
-        Self { origin, deadline, target, query, place, asked: 0, unanswered: 0, overdue_at: None }
+        Self { origin, deadline, target, query, place, cohort: None, asked: 0, unanswered: 0, overdue_at: None }
     }
 
     /// How many nodes were asked so far.
@@ -80,9 +85,9 @@ impl Pending {
     }
 
     /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
-    /// write with a session's stamp is executed once at most (guarantee 10).
+    /// write with a session's stamp is executed once at most (guarantee 10); what is dropped may be dropped again.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.query.reads() || self.query.stamp().is_some()
+        self.query.reads() || self.query.stamp().is_some() || matches!(self.origin, Origin::Drop(_))
     }
 
     /// Whether a node that never answered may have written it, or may yet.
@@ -200,9 +205,10 @@ impl Pendings {
         (self.by_id.get(&id)?.place == Place::Forwarded(node, number)).then_some(id)
     }
 
-    pub(crate) fn target(&mut self, id: PendingId, cohort: CohortId) {
+    /// It is put to that cohort.
+    pub(crate) fn put_to(&mut self, id: PendingId, cohort: CohortId) {
         if let Some(pending) = self.by_id.get_mut(&id) {
-            pending.target = Target::Cohort(cohort);
+            pending.cohort = Some(cohort);
         }
     }
 
@@ -216,8 +222,8 @@ impl Pendings {
 
     /// Those that were forwarded to a node for a cohort.
     pub(crate) fn forwarded_to(&self, chosen: impl Fn(CohortId, NodeId) -> bool) -> Vec<PendingId> {
-        let is_chosen = |pending: &Pending| match (&pending.target, pending.place) {
-            (Target::Cohort(cohort), Place::Forwarded(node, _)) => chosen(*cohort, node),
+        let is_chosen = |pending: &Pending| match (pending.cohort, pending.place) {
+            (Some(cohort), Place::Forwarded(node, _)) => chosen(cohort, node),
             _ => false,
         };
         self.by_id.iter().filter(|(_, pending)| is_chosen(pending)).map(|(id, _)| *id).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Lsn, Member, Now, Record, Timestamp};
+use base::{CohortId, KeyRange, Lsn, Member, Now, Record, Timestamp};
 use replication::{Cohort, Replay, Start};
 use store::Recovered;
 use store::tree::Tree;
@@ -52,30 +52,44 @@ impl Node {
         let mut node = Self::empty(config, me, recovered.boot, members.clone(), tablespace, recovered.doubt_unknown);
         node.dormant = dormant;
         node.outgoing.appended_bytes = recovered.records.iter().map(|record| record.size() as u64).sum();
-        node.start_replica(CohortId::CATALOGUE, String::new(), members, now)?;
+        let catalogue = Part { table: String::new(), range: KeyRange::all(), members };
+        node.start_replica(CohortId::CATALOGUE, catalogue, now)?;
+        node.let_go();
         node.start_tables(now)?;
         node.settle(now, actions);
         Ok(node)
     }
 
-    /// Starts a replica of every table that the catalogue names, unless it runs already.
+    /// Starts a replica of every range that the catalogue gives this node a part in, unless it runs already.
+    ///
+    /// While the catalogue's own replica is in doubt, it may come to speak once more of tables that were dropped and
+    /// forgotten: of what the disk holds nothing of, nothing is started until that has ended. (Where the disk may have lost
+    /// all that it held of a cohort, it is started at once, and in doubt.)
     pub(crate) fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
         let Some(State::Catalogue(catalogue)) = self.replicas.get(&CohortId::CATALOGUE).map(|replica| &replica.state)
         else {
             return Ok(());
         };
-        let tables: Vec<(String, CohortId, Vec<Member>)> = catalogue
-            .tables()
-            .filter(|(_, table)| !self.replicas.contains_key(&table.cohort) && table.members.contains(&self.me))
-            .map(|(name, table)| (name.to_owned(), table.cohort, table.members.clone()))
-            .collect();
-        for (name, cohort, members) in tables {
-            self.start_replica(cohort, name, members, now)?;
+        let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.doubt_unknown;
+        let may_start = |cohort| !is_in_doubt || self.dormant.contains_key(cohort);
+        let mut parts = Vec::new();
+        for (name, table) in catalogue.tables() {
+            for (range, record) in table.ranges() {
+                let is_ours = record.members.contains(&self.me) && !self.replicas.contains_key(&record.cohort);
+                if is_ours && may_start(&record.cohort) {
+                    parts
+                        .push((record.cohort, Part { table: name.to_owned(), range, members: record.members.clone() }));
+                }
+            }
+        }
+        for (cohort, part) in parts {
+            self.start_replica(cohort, part, now)?;
         }
         Ok(())
     }
 
-    fn start_replica(&mut self, id: CohortId, table: String, members: Vec<Member>, now: Now) -> Result<(), StartError> {
+    fn start_replica(&mut self, id: CohortId, part: Part, now: Now) -> Result<(), StartError> {
+        let Part { table, range, members } = part;
         let Dormant { manifest, start, chunks, tree, checkpoint_mark } =
             self.dormant.remove(&id).unwrap_or_else(|| Dormant {
                 start: Start { doubtful: self.doubt_unknown, ..Start::default() },
@@ -91,10 +105,18 @@ impl Node {
         };
         let config = cohort_config(&self.config, id, self.me, members);
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
-        self.replicas.insert(id, Replica::new(cohort, state, table, on_disk));
+        self.replicas.insert(id, Replica::new(cohort, state, table, range, on_disk));
         self.drain(id, now);
         Ok(())
     }
+}
+
+/// What a cohort is there for, and who has a part in it.
+struct Part {
+    /// The table; empty for the catalogue.
+    table: String,
+    range: KeyRange,
+    members: Vec<Member>,
 }
 
 fn load(id: CohortId, chunks: &[bytes::Bytes]) -> Result<Snapshot, StartError> {

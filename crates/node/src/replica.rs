@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use base::{CohortId, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
+use base::{CohortId, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
 use replication::{Cohort, Config, ManifestId, Outbox, Start};
 use store::manifest::{CheckpointRef, CohortManifest};
-use store::sstable::TableRef;
+use store::sstable::{Table, TableRef};
 use store::tree::{Outputs, Tree};
-use tablets::{Snapshot, State};
+use tablets::{Ownership, Snapshot, State};
 
 use crate::config::NodeConfig;
 use crate::contract::Lineage;
@@ -27,6 +27,8 @@ pub(crate) struct Replica {
     pub(crate) lineage: Lineage,
     /// The table's name; empty for the catalogue.
     pub(crate) table: String,
+    /// The range that the catalogue's map gives it: what its first leader tells it.
+    pub(crate) range: KeyRange,
     /// Our own proposals that aren't committed yet, and who waits for them.
     pub(crate) proposed: BTreeMap<Sequence, Proposal>,
     /// The rows that they write.
@@ -48,6 +50,9 @@ pub(crate) struct Replica {
     /// ... and reads answered, since the start.
     pub(crate) reads: u64,
 }
+
+/// Tables, each with its name.
+pub(crate) type Tables = Vec<(TableRef, Arc<Table>)>;
 
 /// What the disk has of a replica's state, and what is on its way there.
 #[derive(Debug, Default)]
@@ -138,13 +143,14 @@ impl OnDisk {
 }
 
 impl Replica {
-    pub(crate) fn new(cohort: Cohort, state: State, table: String, on_disk: OnDisk) -> Self {
+    pub(crate) fn new(cohort: Cohort, state: State, table: String, range: KeyRange, on_disk: OnDisk) -> Self {
         let last_change = state.last_timestamp();
         Self {
             cohort,
             state,
             lineage: Lineage(0),
             table,
+            range,
             proposed: BTreeMap::new(),
             latches: Latches::default(),
             on_disk,
@@ -163,6 +169,23 @@ impl Replica {
     pub(crate) fn is_stalled(&self, config: &NodeConfig) -> bool {
         let Some(tablet) = self.state.as_tablet() else { return false };
         tablet.tree().is_stalled() || tablet.tree().memtable_bytes() >= config.memtable_bytes_max
+    }
+
+    /// Another tree takes the place of the one it has: a flush or a compaction that is under way comes to nothing. Gives the
+    /// tables of one that had come to its end.
+    pub(crate) fn begin_lineage(&mut self) -> Option<Outputs> {
+        self.lineage.0 += 1;
+        self.on_disk.writing = None;
+        self.on_disk.written.take().and_then(|written| written.flushed)
+    }
+
+    /// The state that the manifest names, with the tables that hold its rows. None also while those are on their way out,
+    /// since a drop was applied that the checkpoint doesn't know of.
+    pub(crate) fn whole_state(&self) -> Option<(Snapshot, Tables)> {
+        let (_, state) = self.on_disk.checkpoint.as_ref()?;
+        let Some(tablet) = self.state.as_tablet() else { return Some((state.clone(), Vec::new())) };
+        let has_rows = state.is_dropped() || *tablet.ownership() != Ownership::Dropped;
+        has_rows.then(|| (state.clone(), tablet.tree().tables()))
     }
 
     /// What the manifest must hold of it.

@@ -7,7 +7,7 @@ use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
 use tablets::request::{Failure, Outcome, Request, Response};
-use tablets::{Catalogue, CatalogueCommand, Evaluation, Question, State};
+use tablets::{Catalogue, CatalogueCommand, Evaluation, Ownership, Question, State, TableRecord};
 
 use crate::contract::{Action, Answer, RequestId};
 use crate::message::{Message, Query};
@@ -34,8 +34,12 @@ impl Node {
                 self.actions.push(Action::Reply { to: id, outcome: status, valid_until: None });
                 return;
             }
-            Request::CreateTable { name } => (catalogue, Query::Catalogue(CatalogueCommand::CreateTable { name })),
+            Request::CreateTable { name, split_at, replicas } => {
+                (catalogue, Query::Catalogue(CatalogueCommand::CreateTable { name, split_at, replicas }))
+            }
+            Request::DropTable { name } => (catalogue, Query::Catalogue(CatalogueCommand::BeginDrop { name })),
             Request::ListTables => (catalogue, Query::ListTables),
+            Request::DescribeTable { name } => (catalogue, Query::DescribeTable(name)),
             Request::Table { table, request } => (Target::Table(table), Query::of_table(request)),
         };
         self.begin(Origin::Door(id), deadline, target, query, now);
@@ -52,7 +56,14 @@ impl Node {
         full.then(|| Failure::Overloaded(format!("{REQUESTS_IN_FLIGHT_MAX} requests are under way")))
     }
 
-    fn begin(&mut self, origin: Origin, deadline: Monotonic, target: Target, query: Query, now: Now) -> PendingId {
+    pub(crate) fn begin(
+        &mut self,
+        origin: Origin,
+        deadline: Monotonic,
+        target: Target,
+        query: Query,
+        now: Now,
+    ) -> PendingId {
         let deadline = deadline.min(now.monotonic + DEADLINE_MAX);
         let id = self.pendings.insert(Pending::new(origin, deadline, target, query));
         self.route(id, now);
@@ -64,18 +75,18 @@ impl Node {
         let Some(pending) = self.pendings.get(id) else { return };
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
-            Target::Table(table) => match self.catalogue().and_then(|catalogue| catalogue.table(table)) {
-                Some(found) => found.cohort,
+            Target::Table(table) => match self.cohort_in_map(table, &pending.query) {
+                Some(cohort) => cohort,
                 None => return self.look_up(id, now),
             },
         };
-        self.pendings.target(id, cohort);
+        self.pendings.put_to(id, cohort);
         if self.replicas.get(&cohort).is_some_and(|replica| replica.cohort.leads()) {
             return self.execute(id, cohort, now);
         }
         let from_peer = self.pendings.get(id).and_then(|pending| match pending.origin {
             Origin::Peer { node, request } => Some((node, request)),
-            Origin::Door(_) | Origin::Lookup(_) => None,
+            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) => None,
         });
         let leader = self.leader_of(cohort, id).filter(|leader| *leader != self.me.node);
         match (from_peer, leader) {
@@ -92,6 +103,12 @@ impl Node {
         self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.state.as_catalogue())
     }
 
+    /// The cohort whose range holds the place where the query begins, as far as our copy of the map says.
+    fn cohort_in_map(&self, table: &str, query: &Query) -> Option<CohortId> {
+        let table: &TableRecord = self.catalogue()?.table(table)?;
+        Some(table.at(&query.position()?).cohort)
+    }
+
     /// Whom to ask: the leader that our replica follows, or was told of; without a replica here, one that has one.
     fn leader_of(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
         if let Some(replica) = self.replicas.get(&cohort) {
@@ -100,8 +117,8 @@ impl Node {
         if let Some(told) = self.routes.get(&cohort) {
             return Some(*told);
         }
-        let (_, table) = self.catalogue()?.tables().find(|(_, table)| table.cohort == cohort)?;
-        let members: Vec<NodeId> = table.members.iter().map(|member| member.node).collect();
+        let range = self.catalogue()?.range_of(cohort)?;
+        let members: Vec<NodeId> = range.members.iter().map(|member| member.node).collect();
         self.member_to_ask(&members, id)
     }
 
@@ -124,7 +141,8 @@ impl Node {
         self.send(leader, Message::Forward { cohort, request, patience, query }, AT_ONCE, None);
     }
 
-    /// The table isn't in our copy of the catalogue, which may be behind: its leader knows.
+    /// The table isn't in our copy of the catalogue, which may be behind, or a tablet says that the copy is: the
+    /// catalogue's leader knows whether there is such a table. If there is, our copy will come to show where.
     fn look_up(&mut self, id: PendingId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let Target::Table(table) = &pending.target else { return };
@@ -140,14 +158,40 @@ impl Node {
         }
     }
 
-    /// We lead the cohort: the log decides, or the applied state answers.
+    /// We lead the cohort: the log decides, or the applied state answers, if the place where the query begins is the
+    /// tablet's own by its own log (guarantee 19).
     fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
+        let Some(replica) = self.replicas.get(&cohort) else { return };
+        match standing(&replica.state, &pending.query) {
+            Standing::Owned => {}
+            Standing::NotYet => return self.pendings.place(id, Place::Waiting),
+            Standing::Elsewhere => return self.elsewhere(id, now),
+        }
         if !pending.query.reads() {
             return self.write(id, cohort, now);
         }
         let query = pending.query.clone();
         self.read(id, cohort, query, now);
+    }
+
+    /// The tablet that we lead does not own the place: whoever holds the map is to look again.
+    pub(crate) fn elsewhere(&mut self, id: PendingId, now: Now) {
+        let Some(pending) = self.pendings.get(id) else { return };
+        match pending.origin {
+            Origin::Peer { node, request } => {
+                self.pendings.remove(id);
+                self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None);
+            }
+            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) => self.look_up(id, now),
+        }
+    }
+
+    /// The leader that was asked says that its tablet does not own the place.
+    pub(crate) fn told_elsewhere(&mut self, from: NodeId, request: u64, now: Now) {
+        if let Some(id) = self.pendings.asked(from, request) {
+            self.look_up(id, now);
+        }
     }
 
     /// A read of the applied state. Its answer may leave only while the lease lasts, by a clock read after this.
@@ -199,6 +243,7 @@ impl Node {
                 self.send(node, Message::Answer { request, outcome }, AT_ONCE, valid_until);
             }
             Origin::Lookup(parent) => self.looked_up(parent, outcome, valid_until),
+            Origin::Drop(cohort) => self.drop_answered(cohort, &outcome),
         }
     }
 
@@ -274,10 +319,10 @@ impl Node {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.silent = true;
         }
-        if let Target::Cohort(cohort) = &pending.target
-            && self.routes.get(cohort) == Some(&node)
+        if let Some(cohort) = pending.cohort
+            && self.routes.get(&cohort) == Some(&node)
         {
-            self.routes.remove(cohort);
+            self.routes.remove(&cohort);
         }
         if pending.is_repeatable() {
             self.pendings.ask_again(id);
@@ -330,9 +375,27 @@ fn in_doubt(outcome: Outcome) -> Outcome {
     }
 }
 
+/// Whether a tablet answers a query.
+enum Standing {
+    Owned,
+    /// It has no range yet.
+    NotYet,
+    Elsewhere,
+}
+
+fn standing(state: &State, query: &Query) -> Standing {
+    let (State::Tablet(tablet), Some(position)) = (state, query.position()) else { return Standing::Owned };
+    match tablet.ownership() {
+        Ownership::Unfounded => Standing::NotYet,
+        Ownership::Owns(range) if position.is_in(range) => Standing::Owned,
+        Ownership::Owns(_) | Ownership::Dropped => Standing::Elsewhere,
+    }
+}
+
 fn look_into(catalogue: &Catalogue, query: &Query) -> Outcome {
     match query {
         Query::ListTables => Ok(catalogue.list()),
+        Query::DescribeTable(name) => catalogue.describe(name),
         Query::FindTable(name) => match catalogue.table(name) {
             Some(_) => Ok(Response::TableCreated { existed: true }),
             None => Err(Failure::UnknownTable(name.clone())),

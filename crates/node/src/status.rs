@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{NodeId, Now};
+use base::{KeyRange, NodeId, Now};
 use replication::ReplicaView;
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
 use tablets::{Catalogue, NodeRecord};
@@ -39,6 +39,7 @@ fn cohort_status(cohort: u32, replica: &Replica) -> CohortStatus {
     CohortStatus {
         cohort,
         table: replica.table.clone(),
+        range: owned(replica),
         leader: replica.cohort.leader().map(|node| node.0),
         epoch: replica.cohort.promised().epoch.0,
         replicas: replica.cohort.view().into_iter().map(replica_status).collect(),
@@ -46,6 +47,12 @@ fn cohort_status(cohort: u32, replica: &Replica) -> CohortStatus {
         writes: replica.writes,
         reads: replica.reads,
     }
+}
+
+/// What the tablet owns by its own log; until it is told, what it is going to be told.
+fn owned(replica: &Replica) -> KeyRange {
+    let owned = replica.state.as_tablet().and_then(|tablet| tablet.ownership().range());
+    owned.unwrap_or(&replica.range).clone()
 }
 
 fn replica_status(view: ReplicaView) -> ReplicaStatus {

@@ -1,6 +1,6 @@
 //! What the tests of this crate share: a node whose disk obeys at once, and a clock to turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{
     Boot, CohortId, Duration, Entry, Incarnation, Lsn, Member, Monotonic, NodeId, Now, Record, Timestamp, UniverseId,
@@ -8,7 +8,9 @@ use base::{
 use bytes::Bytes;
 use store::Recovered;
 use store::identity::{Identity, Owner};
-use store::tree::{Config, Tablespace};
+use store::manifest::CohortManifest;
+use store::memory::MemoryDisk;
+use store::tree::{Config, FlushJob, Outputs, Progress, Tablespace};
 use tablets::request::{Outcome, Request};
 use tablets::{CatalogueCommand, NodeRecord};
 
@@ -26,6 +28,12 @@ pub(crate) struct Bench {
     pub(crate) sent: Vec<(NodeId, Message)>,
     pub(crate) answers: BTreeMap<RequestId, Outcome>,
     pub(crate) appended: Vec<Record>,
+    /// What each manifest says of the cohorts, and which of them it lets go.
+    pub(crate) manifests: Vec<(BTreeMap<CohortId, CohortManifest>, BTreeSet<CohortId>)>,
+    /// Whether checkpoints come to be written.
+    pub(crate) writes_checkpoints: bool,
+    /// Where its tables are.
+    pub(crate) disk: MemoryDisk,
     timer: Monotonic,
 }
 
@@ -60,7 +68,10 @@ impl Bench {
         let mut actions = Vec::new();
         let node = Node::new(config, &mut recovered, now, &mut actions).expect("it can start");
         let (sent, appended, answers) = (Vec::new(), Vec::new(), BTreeMap::new());
-        let mut bench = Self { node, now, sent, answers, appended, timer: Monotonic::NEVER };
+        let (manifests, writes_checkpoints) = (Vec::new(), false);
+        let (disk, timer) = (MemoryDisk::new(), Monotonic::NEVER);
+        store::files::Files::create_dir(&disk, store::sstable::DIRECTORY).expect("an empty disk");
+        let mut bench = Self { node, now, sent, answers, appended, manifests, writes_checkpoints, disk, timer };
         bench.carry_out(actions);
         bench
     }
@@ -79,7 +90,17 @@ impl Bench {
                     self.appended.push(record);
                     self.step(Event::LogForced { through: write });
                 }
-                Action::WriteManifest { manifest, .. } => self.step(Event::ManifestForced { through: manifest }),
+                Action::WriteManifest { manifest, cohorts, gone, .. } => {
+                    self.manifests.push((cohorts, gone));
+                    self.step(Event::ManifestForced { through: manifest });
+                }
+                Action::WriteCheckpoint { cohort, lsn, flush, .. } if self.writes_checkpoints => {
+                    let flushed = flush.map(|job| flushed(job, &self.disk));
+                    self.step(Event::CheckpointWritten { cohort, lsn, bytes: 1, flushed });
+                }
+                Action::RemoveTables { tables } => {
+                    store::shipping::remove(&self.disk, &tables).expect("a disk that works");
+                }
                 Action::Send { to, message, .. } => self.sent.push((to, message)),
                 Action::Reply { to, outcome, .. } => drop(self.answers.insert(to, outcome)),
                 Action::SetTimer { at } => self.timer = at,
@@ -112,13 +133,14 @@ impl Bench {
         self.step(Event::Request { id: RequestId(number), deadline, request });
     }
 
-    /// Has the node's copy of the catalogue know these nodes and a table of the first three.
-    pub(crate) fn with_table(mut self, nodes: u32, name: &str) -> Self {
+    /// Has the node's copy of the catalogue know these nodes and a table that is split at these keys, its first range on the
+    /// first three nodes.
+    pub(crate) fn with_table(mut self, nodes: u32, name: &str, keys: &[&str]) -> Self {
         let record = |member| NodeRecord { member, peer: String::new(), grpc: String::new() };
         let nodes = members(nodes).into_iter().map(record).collect();
         let payloads = [
             CatalogueCommand::RegisterNodes { nodes }.encode(),
-            CatalogueCommand::CreateTable { name: name.to_owned() }.encode(),
+            CatalogueCommand::CreateTable { name: name.to_owned(), split_at: split_at(keys), replicas: 0 }.encode(),
         ];
         let catalogue = self.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
         let mut previous = Lsn::ZERO;
@@ -129,6 +151,18 @@ impl Bench {
         }
         self
     }
+}
+
+fn flushed(mut job: FlushJob, disk: &MemoryDisk) -> Outputs {
+    loop {
+        if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
+            return outputs;
+        }
+    }
+}
+
+pub(crate) fn split_at(keys: &[&str]) -> Vec<Bytes> {
+    keys.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect()
 }
 
 /// The entry after `previous`.

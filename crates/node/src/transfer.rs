@@ -15,12 +15,13 @@ use std::sync::Arc;
 use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Now, Timestamp};
 use bytes::Bytes;
 use store::shipping::PART_BYTES;
-use store::sstable::{Table, TableRef};
+use store::sstable::Table;
 use tablets::{Chunks, Snapshot};
 
 use crate::contract::{Action, ReadId};
 use crate::message::{Message, StatePart};
 use crate::node::{AT_ONCE, Node};
+use crate::replica::Tables;
 
 mod arrival;
 
@@ -54,7 +55,7 @@ pub(crate) struct Transfers {
 #[derive(Debug)]
 struct Transfer {
     state: Snapshot,
-    tables: Vec<(TableRef, Arc<Table>)>,
+    tables: Tables,
     next: Next,
     /// The part under way; none while it is read from the disk. The last one stays until the state is installed.
     part: Option<StatePart>,
@@ -81,7 +82,7 @@ enum Step {
 }
 
 impl Transfer {
-    fn new(state: Snapshot, tables: Vec<(TableRef, Arc<Table>)>) -> Self {
+    fn new(state: Snapshot, tables: Tables) -> Self {
         let next = Next::Chunks(state.chunks());
         Self { state, tables, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
     }
@@ -165,11 +166,9 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
         // The newer the better: the next transfer, if one is needed, sends a newer checkpoint.
         replica.on_disk.is_wanted = true;
-        let Some((_, state)) = &replica.on_disk.checkpoint else {
+        let Some((state, tables)) = replica.whole_state() else {
             return self.end_transfer(cohort, peer, None, now);
         };
-        let state = state.clone();
-        let tables = replica.state.as_tablet().map(|tablet| tablet.tree().tables()).unwrap_or_default();
         self.counters.state_catch_ups += 1;
         let mut transfer = Transfer::new(state, tables);
         let step = transfer.step();

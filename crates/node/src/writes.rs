@@ -13,7 +13,7 @@ use crate::pending::{PendingId, Place};
 use crate::replica::{Proposal, Replica};
 
 impl Node {
-    /// We lead the cohort, and its log is to decide.
+    /// We lead the cohort, the row is the tablet's own, and its log is to decide.
     pub(crate) fn write(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
@@ -31,10 +31,11 @@ impl Node {
             // What this leader re-proposed is not applied yet: the state does not decide anything.
             return self.pendings.place(id, Place::Waiting);
         }
-        if replica.is_stalled(&self.config) {
+        let row = pending.query.row().cloned();
+        if row.is_some() && replica.is_stalled(&self.config) {
+            // What writes no row, such as a drop, needs no room in a memtable.
             return self.pendings.place(id, Place::Waiting);
         }
-        let row = pending.query.row().cloned();
         if let Some(row) = &row
             && !replica.latches.enter(row, id, is_conditional && !planted(Bug::ConditionIgnoresUnderWay))
         {
@@ -47,6 +48,9 @@ impl Node {
             }
             (State::Tablet(_), Query::Write(write)) => {
                 self.propose_for(id, cohort, Command::unconditional(write).encode(), row, now);
+            }
+            (State::Tablet(_), Query::OpenSession { .. }) => {
+                self.propose_for(id, cohort, Command::OpenSession.encode(), None, now);
             }
             (State::Tablet(_), Query::Command(command)) => self.propose_for(id, cohort, command.encode(), row, now),
             (State::Catalogue(_), Query::Catalogue(command)) => {

@@ -9,6 +9,7 @@ use api::admin::admin_client::AdminClient;
 use api::admin::{StatusRequest, StatusResponse};
 use api::columns::columns_client::ColumnsClient;
 use api::columns::{self as message, Cell, Mutation, Row, SessionStamp, WriteResponse};
+use base::KeyRange;
 use base::limits::DEADLINE_DEFAULT;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
@@ -17,8 +18,8 @@ use tonic::{Request, Response, Status};
 
 use crate::decide::{Attempts, Fault, Next};
 use crate::endpoints::{Connection, Endpoints};
-use crate::sessions::{Session, Sessions};
-use crate::{Error, fault};
+use crate::sessions::{Session, Sessions, Table};
+use crate::{Error, TableDescription, fault};
 
 /// Bytes of an answer that the client takes, at most: twice what a door gives.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -36,7 +37,7 @@ pub struct Scan {
     pub reverse: bool,
     /// Rows of a page at most; 0: as many as a page holds.
     pub limit: u32,
-    /// Where the page before ended.
+    /// What the page before gave, as it is.
     pub continuation: Option<Bytes>,
 }
 
@@ -45,7 +46,7 @@ pub struct Scan {
 pub struct Page {
     /// The rows in the scan's order.
     pub rows: Vec<Row>,
-    /// Where the next page begins; none: this is the last.
+    /// Where the next page begins; none: this is the last. A page may hold no row and not be the last: at a range's end.
     pub continuation: Option<Bytes>,
 }
 
@@ -105,11 +106,36 @@ impl Client {
     /// # Errors
     /// Each call's errors are [`Error`]'s.
     pub async fn create_table(&self, table: &str) -> Result<bool, Error> {
-        let request = message::CreateTableRequest { table: table.to_owned() };
+        self.create_table_of(table, Vec::new(), 0).await
+    }
+
+    /// Creates a table of several ranges, which begin at these keys (and one before them), with so many replicas of each
+    /// (0: as many as is usual), unless it is there; tells whether it was.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when it is there with other ranges or replicas.
+    pub async fn create_table_of(&self, table: &str, split_at: Vec<Bytes>, replicas: u32) -> Result<bool, Error> {
+        let request = message::CreateTableRequest { table: table.to_owned(), split_at, replicas };
         let attempts = Attempts::changing(self.endpoint_count(), self.seed());
         let create = |mut door: ColumnsClient<Channel>, request| async move { door.create_table(request).await };
         let answer = self.call(attempts, request, create).await?;
         Ok(answer.existed)
+    }
+
+    /// Drops a table with all its rows. When that is done, nobody reads anything of it any more, and its name is free.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there is none of that name.
+    pub async fn drop_table(&self, table: &str) -> Result<(), Error> {
+        let until = Instant::now() + self.deadline;
+        let request = message::DropTableRequest { table: table.to_owned() };
+        let mut attempts = Attempts::changing(self.endpoint_count(), self.seed());
+        let send = |channel, request| async move { columns(channel).drop_table(request).await };
+        match self.attempt(&mut attempts, until, &request, send).await.map_err(only_error) {
+            // It was there when it was first asked for: that attempt, or another's, has done it.
+            Err(Error::NotFound(_)) if attempts.is_in_doubt() => Ok(()),
+            answer => answer.map(|_| ()),
+        }
     }
 
     /// The tables' names in order.
@@ -120,6 +146,15 @@ impl Client {
         let request = message::ListTablesRequest {};
         let answer = self.ask(request, |mut door, request| async move { door.list_tables(request).await }).await?;
         Ok(answer.tables)
+    }
+
+    /// What is known of a table: its ranges, and where they lie.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn describe_table(&self, table: &str) -> Result<TableDescription, Error> {
+        let request = message::DescribeTableRequest { table: table.to_owned() };
+        self.ask(request, |mut door, request| async move { door.describe_table(request).await }).await
     }
 
     /// A column as it is now, or none.
@@ -217,12 +252,13 @@ impl Client {
     /// # Errors
     /// As [`Error`] has them.
     pub async fn write(&self, table: &str, key: impl Into<Bytes>, mutations: Vec<Mutation>) -> Result<i64, Error> {
-        let mut request = message::WriteRequest { table: table.to_owned(), key: key.into(), mutations, stamp: None };
+        let key = key.into();
+        let mut request = message::WriteRequest { table: table.to_owned(), key: key.clone(), mutations, stamp: None };
         let number = |stamp| {
             request.stamp = Some(stamp);
             request.clone()
         };
-        self.once(table, number, |mut door, request| async move { door.write(request).await }).await
+        self.once(table, &key, number, |mut door, request| async move { door.write(request).await }).await
     }
 
     /// Deletes a row with all its columns, whether it is there or not.
@@ -230,25 +266,28 @@ impl Client {
     /// # Errors
     /// As [`Error`] has them.
     pub async fn delete_row(&self, table: &str, key: impl Into<Bytes>) -> Result<i64, Error> {
-        let mut request = message::DeleteRowRequest { table: table.to_owned(), key: key.into(), stamp: None };
+        let key = key.into();
+        let mut request = message::DeleteRowRequest { table: table.to_owned(), key: key.clone(), stamp: None };
         let number = |stamp| {
             request.stamp = Some(stamp);
             request.clone()
         };
-        self.once(table, number, |mut door, request| async move { door.delete_row(request).await }).await
+        self.once(table, &key, number, |mut door, request| async move { door.delete_row(request).await }).await
     }
 
     /// A write that applies once, however often it is tried: `number` puts the stamp of its session on it.
     async fn once<Q: Clone, F: Sending<WriteResponse>>(
         &self,
         table: &str,
+        key: &Bytes,
         mut number: impl FnMut(SessionStamp) -> Q,
         send: impl Fn(ColumnsClient<Channel>, Request<Q>) -> F,
     ) -> Result<i64, Error> {
         let until = Instant::now() + self.deadline;
         let mut attempts = Attempts::changing(self.endpoint_count(), self.seed());
+        let sessions = self.shared.sessions.table(table);
         loop {
-            let session = self.session(table, until).await?;
+            let session = self.session(&sessions, table, key, until).await?;
             let Ok(ticket) = timeout(left(until), session.begin()).await else {
                 return Err(attempts.out_of_time("the session's window stayed full".into()));
             };
@@ -257,7 +296,7 @@ impl Client {
             match self.attempt(&mut attempts, until, &request, send).await {
                 Ok(answer) => return Ok(answer.version),
                 Err(Stop::GiveUp(error)) => return Err(error),
-                Err(Stop::NewSession) => self.shared.sessions.forget(table, &session).await,
+                Err(Stop::NewSession) => sessions.forget(&session),
             }
         }
     }
@@ -300,19 +339,22 @@ impl Client {
         self.send(&connection, time, StatusRequest {}, send).await
     }
 
-    /// The table's session, opened if there is none.
-    async fn session(&self, table: &str, until: Instant) -> Result<Arc<Session>, Error> {
+    /// The session of the range that holds a key, opened if there is none.
+    async fn session(&self, sessions: &Table, table: &str, key: &Bytes, until: Instant) -> Result<Arc<Session>, Error> {
+        if let Some(session) = sessions.session(key) {
+            return Ok(session);
+        }
         let opening = async {
-            let slot = self.shared.sessions.slot(table);
-            let mut slot = slot.lock().await;
-            if let Some(session) = &*slot {
-                return Ok(Arc::clone(session));
+            let _opening = sessions.opening().await;
+            if let Some(session) = sessions.session(key) {
+                return Ok(session);
             }
             let mut attempts = Attempts::reading(self.endpoint_count(), self.seed());
-            let request = message::OpenSessionRequest { table: table.to_owned() };
+            let request = message::OpenSessionRequest { table: table.to_owned(), key: key.clone() };
             let send = |channel, request| async move { columns(channel).open_session(request).await };
             let answer = self.attempt(&mut attempts, until, &request, send).await.map_err(only_error)?;
-            Ok(Arc::clone(slot.insert(Arc::new(Session::new(answer.session)))))
+            let message::OpenSessionResponse { session, start, end } = answer;
+            Ok(sessions.opened(KeyRange { start, end }, session))
         };
         let in_time = timeout(left(until), opening).await;
         in_time.unwrap_or_else(|_| Err(Error::Unavailable("no session could be opened in time".into())))

@@ -118,6 +118,12 @@ impl Attempts {
         if pause < left { Next::Retry { pause, elsewhere } } else { Next::GiveUp(self.out_of_time(reason)) }
     }
 
+    /// Whether an attempt may have been carried out that nobody told of.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
     /// The error of a call that has run out of time: is it in doubt?
     #[must_use]
     pub fn out_of_time(&self, reason: String) -> Error {

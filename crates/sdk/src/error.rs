@@ -18,6 +18,9 @@ pub enum Error {
     /// There is no such table; nothing was done.
     #[error("{0}")]
     NotFound(String),
+    /// What was to be created is there, and is not what was asked for; nothing was done.
+    #[error("{0}")]
+    Exists(String),
     /// The request breaks a limit or a rule of form; nothing was done, and never will be.
     #[error("{0}")]
     Invalid(String),

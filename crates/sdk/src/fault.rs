@@ -23,6 +23,7 @@ fn of_door(status: &Status, error: api::columns::Error) -> Fault {
             Fault::Definite(Error::Refused { column: error.column, expected: error.expected, actual: error.actual })
         }
         Kind::UnknownTable => Fault::Definite(Error::NotFound(message)),
+        Kind::Exists => Fault::Definite(Error::Exists(message)),
         Kind::Invalid => Fault::Definite(Error::Invalid(message)),
         Kind::UnknownSession => Fault::UnknownSession,
         Kind::Overloaded => Fault::Overloaded(message),
@@ -83,6 +84,7 @@ mod tests {
         assert_eq!(of_kind(Kind::VersionMismatch), Fault::Definite(refused));
         assert_eq!(of_kind(Kind::UnknownTable), Fault::Definite(Error::NotFound("why".into())));
         assert_eq!(of_kind(Kind::Invalid), Fault::Definite(Error::Invalid("why".into())));
+        assert_eq!(of_kind(Kind::Exists), Fault::Definite(Error::Exists("why".into())));
         assert_eq!(of_kind(Kind::UnknownSession), Fault::UnknownSession);
         assert_eq!(of_kind(Kind::Overloaded), Fault::Overloaded("why".into()));
         assert_eq!(of_kind(Kind::Unavailable), Fault::Unavailable("why".into()));

@@ -16,8 +16,8 @@
 //!   so that the table answers it with what the first try came to (guarantee 10). When even that can't be learned by
 //!   the deadline the error says so: [`Error::OutcomeUnknown`].
 //!
-//! What to do after which answer is decided in [`decide`] and [`session`], which know no time, socket or runtime; the
-//! rest is a thin async skin.
+//! What to do after which answer is decided in [`decide`], [`session`] and [`ranges`], which know no time, socket or
+//! runtime; the rest is a thin async skin.
 //!
 //! **Architecture invariant:** an error other than [`Error::OutcomeUnknown`] means that nothing was written.
 
@@ -26,10 +26,11 @@ pub mod decide;
 mod endpoints;
 mod error;
 mod fault;
+pub mod ranges;
 pub mod session;
 mod sessions;
 
 pub use api::admin;
-pub use api::columns::{Cell, Mutation, Row};
+pub use api::columns::{Cell, DescribeTableResponse as TableDescription, Mutation, Range, Row};
 pub use client::{Client, Page, Scan};
 pub use error::Error;

@@ -1,11 +1,14 @@
-//! The sessions of a client, one a table, opened when a table is first written: the async skin of [`Ledger`].
+//! The sessions of a client, one a range, opened when a range is first written: the async skin of [`Ledger`] and
+//! [`Ranges`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::columns::SessionStamp;
-use tokio::sync::{Mutex as AsyncMutex, Notify};
+use base::KeyRange;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard, Notify};
 
+use crate::ranges::Ranges;
 use crate::session::Ledger;
 
 /// A session that is open, as far as known.
@@ -60,30 +63,54 @@ impl Drop for Ticket {
     }
 }
 
-/// The place of one table's session. Who opens it holds the lock, and all others wait for that one session.
-pub(crate) type Slot = Arc<AsyncMutex<Option<Arc<Session>>>>;
+/// The sessions of one table, as far as they are open.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    open: Mutex<Ranges<Arc<Session>>>,
+    /// Who opens a session holds it, and all others without one wait: they may want the very same.
+    opening: AsyncMutex<()>,
+}
 
-/// All sessions of a client: at most one a table that it wrote.
+impl Table {
+    /// The session of the range that holds a key.
+    pub(crate) fn session(&self, key: &[u8]) -> Option<Arc<Session>> {
+        self.with(|open| open.find(key).cloned())
+    }
+
+    /// The right to open a session.
+    pub(crate) async fn opening(&self) -> AsyncMutexGuard<'_, ()> {
+        self.opening.lock().await
+    }
+
+    /// A session was opened in a range.
+    pub(crate) fn opened(&self, range: KeyRange, session: u64) -> Arc<Session> {
+        let session = Arc::new(Session::new(session));
+        self.with(|open| open.keep(range, Arc::clone(&session)));
+        session
+    }
+
+    /// Forgets a session that has expired, and no other: a newer one may be in its place.
+    pub(crate) fn forget(&self, expired: &Arc<Session>) {
+        self.with(|open| open.forget(|session| Arc::ptr_eq(session, expired)));
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Ranges<Arc<Session>>) -> T) -> T {
+        look(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// All sessions of a client: at most one a range that it wrote.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    tables: Mutex<HashMap<String, Slot>>,
+    tables: Mutex<HashMap<String, Arc<Table>>>,
 }
 
 impl Sessions {
-    pub(crate) fn slot(&self, table: &str) -> Slot {
+    pub(crate) fn table(&self, table: &str) -> Arc<Table> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         match tables.get(table) {
-            Some(slot) => Arc::clone(slot),
+            Some(found) => Arc::clone(found),
             None => Arc::clone(tables.entry(table.to_owned()).or_default()),
-        }
-    }
-
-    /// Forgets a session that has expired, unless a newer one is in its place.
-    pub(crate) async fn forget(&self, table: &str, expired: &Arc<Session>) {
-        let slot = self.slot(table);
-        let mut session = slot.lock().await;
-        if session.as_ref().is_some_and(|current| Arc::ptr_eq(current, expired)) {
-            *session = None;
         }
     }
 }

@@ -15,6 +15,7 @@ mod machine;
 mod network;
 mod options;
 mod process;
+mod spare;
 mod storage;
 #[cfg(test)]
 mod tests;

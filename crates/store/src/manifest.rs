@@ -8,7 +8,7 @@
 //! * Versions only grow. The whole copy with the higher version is the manifest, even if its twin was never written: what
 //!   it promises was never said to anyone, and keeping a promise that was never given is safe.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::canary::{Bug, planted};
@@ -187,7 +187,13 @@ impl<H: File> Places<H> {
 
     /// The steps that write `manifest` in both places.
     pub(crate) fn write(&self, manifest: Manifest) -> ManifestWrite<H> {
-        ManifestWrite { handles: self.handles.clone(), owner: self.owner, manifest, release: Vec::new() }
+        ManifestWrite {
+            handles: self.handles.clone(),
+            owner: self.owner,
+            manifest,
+            release: Vec::new(),
+            gone: BTreeSet::new(),
+        }
     }
 }
 
@@ -226,6 +232,8 @@ pub struct ManifestWrite<H> {
     owner: Owner,
     manifest: Manifest,
     pub(crate) release: Vec<u64>,
+    /// Cohorts whose checkpoints go.
+    pub(crate) gone: BTreeSet<CohortId>,
 }
 
 impl<H: File> ManifestWrite<H> {
@@ -247,13 +255,15 @@ impl<H: File> ManifestWrite<H> {
         self.handles[place].sync()
     }
 
-    /// Removes the checkpoints that this manifest's take the place of. Both places are forced before.
+    /// Removes the checkpoints that this manifest's take the place of, and those of cohorts that are gone. Both places are
+    /// forced before.
     ///
     /// # Errors
     /// When a file operation fails.
     pub fn remove_superseded<F: Files<File = H>>(&self, files: &F) -> Result<(), FileError> {
         let keep = self.manifest.cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn)));
-        crate::checkpoint::remove_older(files, &keep.collect())
+        let none = Lsn::new(u64::MAX, u64::MAX);
+        crate::checkpoint::remove_older(files, &keep.chain(self.gone.iter().map(|id| (*id, none))).collect())
     }
 
     /// All steps, one after the other.

@@ -4,7 +4,7 @@
 //! themselves out elsewhere and come back when they are done: [`Batch`], [`ManifestWrite`], [`SegmentJob`],
 //! [`ReadPlan`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Record, Sequence};
@@ -56,6 +56,8 @@ pub struct Store<F: Files> {
     manifest: Manifest,
     places: Places<F::File>,
     log: LogWriter,
+    /// Cohorts of which nothing is needed any more.
+    gone: BTreeSet<CohortId>,
     /// Handles of the segments that batches go to.
     segments: BTreeMap<u64, F::File>,
 }
@@ -69,7 +71,7 @@ impl<F: Files> Store<F> {
         places: Places<F::File>,
         log: LogWriter,
     ) -> Self {
-        Self { files, config, identity, manifest, places, log, segments: BTreeMap::new() }
+        Self { files, config, identity, manifest, places, log, gone: BTreeSet::new(), segments: BTreeMap::new() }
     }
 
     /// The files it lies in.
@@ -164,6 +166,12 @@ impl<F: Files> Store<F> {
         self.log.segments_mut().job_postponed(job);
     }
 
+    /// Of these cohorts nothing is needed any more, whatever the log still holds of them: the next manifest, which doesn't
+    /// name them, lets their segments and checkpoints go. It is to be said anew after each start.
+    pub fn let_go(&mut self, cohorts: BTreeSet<CohortId>) {
+        self.gone = cohorts;
+    }
+
     /// Begins to write a manifest with this said of the cohorts. The log's oldest segment in it is the oldest that the
     /// checkpoints in it leave needed.
     pub fn begin_manifest(
@@ -172,7 +180,8 @@ impl<F: Files> Store<F> {
         doubt_unknown: bool,
     ) -> ManifestWrite<F::File> {
         let floors = cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn.sequence)));
-        let gone = self.log.dispensable(&floors.collect(), self.config.keep_bytes);
+        let gone_floors = self.gone.iter().map(|id| (*id, Sequence(u64::MAX)));
+        let gone = self.log.dispensable(&floors.chain(gone_floors).collect(), self.config.keep_bytes);
         while gone.contains(&self.manifest.oldest_segment) {
             self.manifest.oldest_segment += 1;
         }
@@ -185,6 +194,7 @@ impl<F: Files> Store<F> {
         }
         let mut write = self.places.write(self.manifest.clone());
         write.release = gone;
+        write.gone.clone_from(&self.gone);
         write
     }
 

@@ -348,6 +348,12 @@ impl Tree {
         unused.iter().map(|table| table.id()).collect()
     }
 
+    /// Whether files of tables whose place others took are still there.
+    #[must_use]
+    pub fn has_leftovers(&self) -> bool {
+        !self.replaced.is_empty() || !self.unnamed.is_empty()
+    }
+
     /// Bytes it takes in memory, about: memtables, filters and top indexes, not the blocks in the cache.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {

@@ -1,42 +1,40 @@
 //! The catalogue: which tables and nodes there are, as the state machine of the first, fixed cohort.
 //!
-//! A table is created by an entry: its cohort's number and its members are computed when the entry is applied, from the
-//! catalogue alone, so that every replica of the catalogue names the same. A node's disk is known by its incarnation, and
+//! A table is created by an entry, with the keys that it is split at: each range's cohort and members are computed when
+//! the entry is applied, from the catalogue alone, so that every replica of the catalogue names the same. What stands here
+//! is the *map*, a hint for whoever looks for a row: which range a cohort owns is decided in its own log (guarantee 19).
+//!
+//! A node's disk is known by its incarnation, and
 //! the catalogue never forgets it: an empty disk under a known name is refused here, for it would be a replica that has
 //! promised things it doesn't remember (guarantee 6).
 
-use base::limits::TABLES_MAX;
+use base::limits::{RANGES_IN_UNIVERSE_MAX, TABLES_MAX};
 use base::{CohortId, Entry, Lsn, Member, NodeId, Timestamp};
+use bytes::Bytes;
 use imbl::OrdMap;
 
 use crate::command::CatalogueCommand;
 use crate::hash::LogicalHash;
 use crate::progress::{ApplyError, Progress};
-use crate::request::{Failure, Outcome, Response};
+use crate::request::{Failure, Outcome, Response, SessionId};
 use crate::tablet::invalid;
+
+mod drops;
+mod table;
+
+pub use table::{RangeRecord, TableRecord};
+
+use table::RECORD_BYTES;
 
 /// Nodes of a universe, at most: every node holds the list, and every peer connection is one of them.
 pub const NODES_MAX: usize = 1_000;
 
-/// Replicas of a table's cohort (fewer while fewer nodes are known): Spinnaker's three.
-pub const REPLICAS: usize = 3;
+/// Replicas of a range, unless the table's creator wants another number (fewer while fewer nodes are known): Spinnaker's
+/// three.
+pub const REPLICAS: u32 = 3;
 
-/// The first cohort that a table can have.
+/// The first cohort that a range can have.
 const FIRST_TABLE_COHORT: CohortId = CohortId(CohortId::CATALOGUE.0 + 1);
-
-/// Bytes of a table's or a node's record beside its strings, roughly.
-const RECORD_BYTES: usize = 192;
-
-/// What is known of a table.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TableRecord {
-    /// The cohort that keeps its rows.
-    pub cohort: CohortId,
-    /// The cohort's members at its creation, in the order of nodes.
-    pub members: Vec<Member>,
-    /// When it was created.
-    pub created: Timestamp,
-}
 
 /// What is known of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,13 +50,25 @@ pub struct NodeRecord {
 /// What an entry changed, for the node to act on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// A table was created: its members start a replica.
+    /// A table was created: the members of its ranges start their replicas.
     TableCreated {
         /// Its name.
         name: String,
-        /// What is known of it.
-        table: TableRecord,
     },
+    /// A table is being dropped: whoever leads the catalogue sees to it that its cohorts take the drop into their logs.
+    DropBegun {
+        /// The table's identity: its first range's cohort.
+        table: CohortId,
+    },
+    /// A table is gone: its cohorts' replicas are to go, and whoever waits for it is answered.
+    TableDropped {
+        /// The table's identity.
+        table: CohortId,
+    },
+    /// A tablet was told its range: it may answer.
+    RangeFounded,
+    /// A tablet's table is dropped: its rows are gone from its tree, and may go from the disk.
+    RangeDropped,
 }
 
 /// The tables and nodes of a universe.
@@ -91,7 +101,7 @@ impl Catalogue {
         tables: OrdMap<String, TableRecord>,
         next_cohort: CohortId,
     ) -> Self {
-        let bytes = tables.iter().map(|(name, table)| table_bytes(name, table)).sum::<usize>()
+        let bytes = tables.iter().map(|(name, table)| table.bytes(name)).sum::<usize>()
             + nodes.values().map(node_bytes).sum::<usize>();
         Self { progress, tables, nodes, next_cohort, bytes }
     }
@@ -111,7 +121,13 @@ impl Catalogue {
             CatalogueCommand::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
         self.progress.advance(entry);
         Ok(match command {
-            CatalogueCommand::CreateTable { name } => self.create_table(name, entry.timestamp),
+            CatalogueCommand::CreateTable { name, split_at, replicas } => {
+                let created = self.create_table(&name, split_at, replicas, entry.timestamp);
+                let change = matches!(created, Ok(Response::TableCreated { existed: false }));
+                (Some(created), change.then_some(Change::TableCreated { name }))
+            }
+            CatalogueCommand::BeginDrop { name } => self.begin_drop(&name),
+            CatalogueCommand::EndDrop { name, table } => (None, self.end_drop(&name, table)),
             CatalogueCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
                 Ok(()) => (None, None),
                 Err(failure) => (Some(Err(failure)), None),
@@ -119,35 +135,63 @@ impl Catalogue {
         })
     }
 
-    fn create_table(&mut self, name: String, created: Timestamp) -> (Option<Outcome>, Option<Change>) {
-        if self.tables.contains_key(&name) {
-            return (Some(Ok(Response::TableCreated { existed: true })), None);
+    fn create_table(&mut self, name: &str, mut split_at: Vec<Bytes>, replicas: u32, created: Timestamp) -> Outcome {
+        // Doors refuse keys that come twice; here it only matters that a record is whole, whatever the entry holds.
+        split_at.sort_unstable();
+        split_at.dedup();
+        split_at.retain(|key| !key.is_empty());
+        if let Some(table) = self.tables.get(name) {
+            if table.is_dropping {
+                return Err(Failure::Unavailable(format!("the last table {name} is still being dropped")));
+            }
+            return table.created_again(name, &split_at, replicas);
         }
-        if self.tables.len() >= TABLES_MAX {
-            let full = Failure::Overloaded(format!("there are {TABLES_MAX} tables, and no more may be"));
-            return (Some(Err(full)), None);
-        }
-        if self.nodes.is_empty() {
-            return (Some(Err(Failure::Unavailable("no node is registered that could keep a table".into()))), None);
-        }
-        let cohort = self.next_cohort;
-        let Some(next) = cohort.0.checked_add(1) else {
-            return (Some(Err(Failure::Overloaded("the numbers of cohorts are used up".into()))), None);
-        };
-        self.next_cohort = CohortId(next);
-        let table = TableRecord { cohort, members: self.members_of(cohort), created };
-        self.insert_table(name.clone(), table.clone());
-        (Some(Ok(Response::TableCreated { existed: false })), Some(Change::TableCreated { name, table }))
+        self.check_room(split_at.len() + 1, replicas)?;
+        let wanted = if replicas == 0 { REPLICAS } else { replicas };
+        let starts = std::iter::once(Bytes::new()).chain(split_at);
+        let ranges = starts.map(|start| self.place(&start, wanted)).collect();
+        self.insert_table(name.to_owned(), TableRecord { ranges, created, replicas: wanted, is_dropping: false });
+        Ok(Response::TableCreated { existed: false })
     }
 
-    /// Chained declustering (Spinnaker, section 4): neighbours in the ring of nodes, each cohort one node further on.
-    fn members_of(&self, cohort: CohortId) -> Vec<Member> {
+    /// Whether there may be a table of so many ranges more, each with so many replicas (0: as is usual).
+    fn check_room(&self, ranges: usize, replicas: u32) -> Result<(), Failure> {
+        let nodes = self.nodes.len();
+        if self.tables.len() >= TABLES_MAX {
+            return Err(Failure::Overloaded(format!("there are {TABLES_MAX} tables, and no more may be")));
+        }
+        let there = self.tables.values().map(|table| table.ranges.len()).sum::<usize>();
+        if there + ranges > RANGES_IN_UNIVERSE_MAX {
+            return Err(Failure::Overloaded(format!(
+                "the tables have {there} ranges, and with {ranges} more they would be over the limit of \
+                 {RANGES_IN_UNIVERSE_MAX}"
+            )));
+        }
+        if nodes == 0 {
+            return Err(Failure::Unavailable("no node is registered that could keep a table".into()));
+        }
+        if replicas as usize > nodes {
+            return Err(invalid(format!("{replicas} replicas are asked for, and there are {nodes} nodes")));
+        }
+        let cohorts_left = SessionId::COHORTS_MAX.saturating_sub(u64::from(self.next_cohort.0));
+        if cohorts_left < ranges as u64 {
+            return Err(Failure::Overloaded("the numbers of cohorts are used up".into()));
+        }
+        Ok(())
+    }
+
+    /// Gives a range the next cohort and its members, by chained declustering (Spinnaker, section 4): neighbours in the
+    /// ring of nodes, each cohort one node further on than the one before, whichever table that was for.
+    fn place(&mut self, start: &Bytes, replicas: u32) -> RangeRecord {
+        let cohort = self.next_cohort;
+        self.next_cohort = CohortId(cohort.0 + 1);
         let nodes: Vec<Member> = self.nodes.values().map(|node| node.member).collect();
         let first = (cohort.0 - FIRST_TABLE_COHORT.0) as usize % nodes.len();
-        let mut members: Vec<Member> =
-            nodes.iter().cycle().skip(first).take(REPLICAS.min(nodes.len())).copied().collect();
+        let count = nodes.len().min(replicas as usize);
+        let mut members: Vec<Member> = nodes.iter().cycle().skip(first).take(count).copied().collect();
         members.sort_unstable();
-        members
+        // The key is a slice of the entry that asked for it, which goes.
+        RangeRecord { start: Bytes::copy_from_slice(start), cohort, members }
     }
 
     /// Registers all of the nodes, or none if one is refused.
@@ -177,7 +221,7 @@ impl Catalogue {
 
     /// Puts a table in; false if it was there before.
     pub(crate) fn insert_table(&mut self, name: String, table: TableRecord) -> bool {
-        self.bytes += table_bytes(&name, &table);
+        self.bytes += table.bytes(&name);
         self.tables.insert(name, table).is_none()
     }
 
@@ -187,21 +231,36 @@ impl Catalogue {
         self.nodes.insert(node.member.node, node).is_none()
     }
 
-    /// A table.
+    /// A table, unless it is being dropped.
     #[must_use]
     pub fn table(&self, name: &str) -> Option<&TableRecord> {
-        self.tables.get(name)
+        self.tables.get(name).filter(|table| !table.is_dropping)
     }
 
-    /// All tables, in the order of their names.
+    /// All tables, those that are being dropped among them, in the order of their names.
     pub fn tables(&self) -> impl Iterator<Item = (&str, &TableRecord)> {
         self.tables.iter().map(|(name, table)| (name.as_str(), table))
     }
 
-    /// The names of all tables: a [`Response::Tables`].
+    /// What is known of a table: a [`Response::Table`].
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn describe(&self, name: &str) -> Outcome {
+        self.table(name).map(TableRecord::describe).ok_or_else(|| Failure::UnknownTable(name.to_owned()))
+    }
+
+    /// A cohort's range, if it has one.
+    #[must_use]
+    pub fn range_of(&self, cohort: CohortId) -> Option<&RangeRecord> {
+        self.tables.values().flat_map(|table| &table.ranges).find(|range| range.cohort == cohort)
+    }
+
+    /// The names of all tables but those that are being dropped: a [`Response::Tables`].
     #[must_use]
     pub fn list(&self) -> Response {
-        Response::Tables(self.tables.keys().cloned().collect())
+        let is_there = |(_, table): &(&str, &TableRecord)| !table.is_dropping;
+        Response::Tables(self.tables().filter(is_there).map(|(name, _)| name.to_owned()).collect())
     }
 
     /// All nodes, in the order of their numbers.
@@ -239,25 +298,27 @@ impl Catalogue {
 
     /// What must always hold, and what a checkpoint must show.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let mut cohorts: Vec<CohortId> = self.tables.values().map(|table| table.cohort).collect();
+        let ranges = || self.tables.values().flat_map(|table| &table.ranges);
+        let mut cohorts: Vec<CohortId> = ranges().map(|range| range.cohort).collect();
         cohorts.sort_unstable();
-        let in_range = |cohort: &CohortId| (FIRST_TABLE_COHORT..self.next_cohort).contains(cohort);
-        let members_fit = |table: &TableRecord| {
-            let members = &table.members;
-            members.len() <= REPLICAS
-                && !members.is_empty()
+        let was_given_out = |cohort: &CohortId| (FIRST_TABLE_COHORT..self.next_cohort).contains(cohort);
+        let members_fit = |range: &RangeRecord| {
+            let members = &range.members;
+            !members.is_empty()
                 && members.is_sorted_by(|a, b| a.node < b.node)
                 && members.iter().all(|member| self.nodes.contains_key(&member.node))
         };
-        let bytes = self.tables.iter().map(|(name, table)| table_bytes(name, table)).sum::<usize>()
+        let bytes = self.tables.iter().map(|(name, table)| table.bytes(name)).sum::<usize>()
             + self.nodes.values().map(node_bytes).sum::<usize>();
         match () {
             () if self.tables.len() > TABLES_MAX => Err("too many tables"),
+            () if cohorts.len() > RANGES_IN_UNIVERSE_MAX => Err("too many ranges"),
             () if self.nodes.len() > NODES_MAX => Err("too many nodes"),
-            () if self.next_cohort < FIRST_TABLE_COHORT => Err("a next cohort that no table can have"),
-            () if !cohorts.is_sorted_by(|a, b| a < b) => Err("two tables in one cohort"),
-            () if !cohorts.iter().all(in_range) => Err("a table's cohort that was never given out"),
-            () if !self.tables.values().all(members_fit) => Err("a table's members are not three known nodes"),
+            () if self.next_cohort < FIRST_TABLE_COHORT => Err("a next cohort that no range can have"),
+            () if !self.tables.values().all(TableRecord::is_whole) => Err("a table's ranges don't hold every key once"),
+            () if !cohorts.is_sorted_by(|a, b| a < b) => Err("two ranges in one cohort"),
+            () if !cohorts.iter().all(was_given_out) => Err("a range's cohort that was never given out"),
+            () if !ranges().all(members_fit) => Err("a range's members are not known nodes"),
             () if bytes != self.bytes => Err("the account of bytes is not what the records take"),
             () => Ok(()),
         }
@@ -274,10 +335,7 @@ impl Catalogue {
         }
         for (name, table) in &self.tables {
             hash.bytes(name.as_bytes());
-            hash.word(u64::from(table.cohort.0));
-            hash.signed(table.created.0);
-            hash.word(table.members.len() as u64);
-            table.members.iter().for_each(|member| hash_member(*member, hash));
+            table.hash(hash);
         }
     }
 }
@@ -291,10 +349,6 @@ impl Default for Catalogue {
 fn hash_member(member: Member, hash: &mut LogicalHash) {
     hash.word(u64::from(member.node.0));
     hash.word(member.incarnation.0);
-}
-
-fn table_bytes(name: &str, table: &TableRecord) -> usize {
-    RECORD_BYTES + name.len() + size_of_val(table.members.as_slice())
 }
 
 fn node_bytes(node: &NodeRecord) -> usize {

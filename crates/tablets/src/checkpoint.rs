@@ -6,8 +6,8 @@
 //! into chunks of [`CHUNK_BYTES`] at most, or of one record if that alone is more (a value may have 8 MiB): so a chunk
 //! always fits into one message between nodes.
 //!
-//! Everything that decides a later outcome travels along: last LSN and timestamp, the sessions with their outcomes, the
-//! watermark (guarantees 9, 10, 16 and 17).
+//! Everything that decides a later outcome travels along: last LSN and timestamp, the range, the sessions with their
+//! outcomes, the watermark (guarantees 9, 10, 16, 17 and 19).
 
 use std::fmt;
 
@@ -20,8 +20,8 @@ use store::tree::Tree;
 use crate::catalogue::{Catalogue, NodeRecord, TableRecord};
 use crate::progress::Progress;
 use crate::state::State;
-use crate::tablet::Tablet;
 use crate::tablet::sessions::{Open, Sessions};
+use crate::tablet::{Ownership, Tablet};
 
 mod chunks;
 mod format;
@@ -46,7 +46,7 @@ pub struct Snapshot {
 #[derive(Clone)]
 enum Content {
     Catalogue { nodes: OrdMap<NodeId, NodeRecord>, tables: OrdMap<String, TableRecord>, next_cohort: CohortId },
-    Tablet { watermark: Timestamp, sessions: Open },
+    Tablet { ownership: Ownership, watermark: Timestamp, sessions: Open },
 }
 
 impl Snapshot {
@@ -56,6 +56,7 @@ impl Snapshot {
             State::Tablet(tablet) => Self {
                 progress: tablet.progress,
                 content: Content::Tablet {
+                    ownership: tablet.ownership.clone(),
                     watermark: tablet.watermark(),
                     sessions: tablet.sessions.open_sessions().clone(),
                 },
@@ -79,8 +80,8 @@ impl Snapshot {
             Content::Catalogue { nodes, tables, next_cohort } => {
                 State::Catalogue(Catalogue::of(self.progress, nodes, tables, next_cohort))
             }
-            Content::Tablet { watermark, sessions } => {
-                let tablet = Tablet::of(self.progress, watermark, Sessions::of(sessions), tree);
+            Content::Tablet { ownership, watermark, sessions } => {
+                let tablet = Tablet::of(self.progress, ownership, watermark, Sessions::of(sessions), tree);
                 State::Tablet(Box::new(tablet))
             }
         }
@@ -113,6 +114,12 @@ impl Snapshot {
         }
     }
 
+    /// Whether it is of a tablet whose table was dropped: no rows go along.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        matches!(self.content, Content::Tablet { ownership: Ownership::Dropped, .. })
+    }
+
     /// The snapshot in pieces, made one at a time: a [`Loader`] makes a snapshot of them. Two snapshots of one state give
     /// the same bytes.
     #[must_use]
@@ -135,7 +142,8 @@ impl Snapshot {
         out.i64(self.progress.last_timestamp.0);
         match &self.content {
             Content::Catalogue { next_cohort, .. } => out.u32(next_cohort.0),
-            Content::Tablet { watermark, sessions, .. } => {
+            Content::Tablet { ownership, watermark, sessions, .. } => {
+                ownership.encode(&mut out);
                 out.i64(watermark.0);
                 out.u64(sessions.len() as u64);
             }

@@ -8,7 +8,7 @@
 //! differ between versions of Loggos, and an entry that is in the log must mean the same to all of them.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Incarnation, Member, NodeId, Timestamp};
+use base::{CohortId, Incarnation, KeyRange, Member, NodeId, Timestamp};
 use bytes::Bytes;
 
 use crate::catalogue::NodeRecord;
@@ -17,6 +17,14 @@ use crate::request::{Mismatch, SessionId, SessionStamp, Write};
 /// What a tablet is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
+    /// From here on the tablet owns that range, and answers for it (guarantee 19). Whoever leads it first takes the range
+    /// from the catalogue; a second such entry changes nothing.
+    Found {
+        /// The range.
+        range: KeyRange,
+    },
+    /// From here on the tablet owns nothing, and its rows may go: its table is dropped (guarantee 19).
+    Drop,
     /// Open a session, named for this entry's sequence.
     OpenSession,
     /// Write columns of a row. Whoever proposed it has found its conditions met ([`crate::TabletView::decide`]).
@@ -59,6 +67,22 @@ pub enum CatalogueCommand {
     CreateTable {
         /// Its name.
         name: String,
+        /// The keys at which a range ends and the next begins.
+        split_at: Vec<Bytes>,
+        /// Replicas of each range; 0: as many as is usual.
+        replicas: u32,
+    },
+    /// Nobody who asks for the table shall find it any more; its cohorts are about to be told.
+    BeginDrop {
+        /// Its name.
+        name: String,
+    },
+    /// All cohorts of a table have the drop in their logs: it is gone.
+    EndDrop {
+        /// Its name.
+        name: String,
+        /// Its first range's cohort: the name may be another table's by now.
+        table: CohortId,
     },
     /// Make nodes known, or their addresses.
     RegisterNodes {
@@ -73,8 +97,12 @@ const EXPIRE_SESSIONS: u8 = 3;
 const WATERMARK: u8 = 4;
 const DELETE_ROW: u8 = 5;
 const REFUSE: u8 = 6;
+const FOUND: u8 = 7;
+const DROP: u8 = 8;
 const CREATE_TABLE: u8 = 65;
 const REGISTER_NODES: u8 = 66;
+const BEGIN_DROP: u8 = 67;
+const END_DROP: u8 = 68;
 
 impl Command {
     /// A write that has no conditions, or whose conditions are met.
@@ -89,6 +117,13 @@ impl Command {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         match self {
+            Self::Found { range } => {
+                let mut out = Writer::new();
+                out.u8(FOUND);
+                range.encode(&mut out);
+                out.finish()
+            }
+            Self::Drop => Bytes::from_static(&[DROP]),
             Self::OpenSession => Bytes::from_static(&[OPEN_SESSION]),
             Self::Write { stamp, key, columns } => encode_write(stamp.as_ref(), key, columns),
             Self::DeleteRow { stamp, key } => {
@@ -133,6 +168,8 @@ impl Command {
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(payload);
         let command = match input.u8()? {
+            FOUND => Self::Found { range: KeyRange::decode(&mut input)? },
+            DROP => Self::Drop,
             OPEN_SESSION => Self::OpenSession,
             WRITE => decode_write(&mut input)?,
             DELETE_ROW => Self::DeleteRow { stamp: decode_stamp(&mut input)?, key: input.bytes()? },
@@ -164,9 +201,21 @@ impl CatalogueCommand {
     pub fn encode(&self) -> Bytes {
         let mut out = Writer::new();
         match self {
-            Self::CreateTable { name } => {
+            Self::CreateTable { name, split_at, replicas } => {
                 out.u8(CREATE_TABLE);
                 out.bytes(name.as_bytes());
+                out.u32(*replicas);
+                out.u32(count(split_at.len()));
+                split_at.iter().for_each(|key| out.bytes(key));
+            }
+            Self::BeginDrop { name } => {
+                out.u8(BEGIN_DROP);
+                out.bytes(name.as_bytes());
+            }
+            Self::EndDrop { name, table } => {
+                out.u8(END_DROP);
+                out.bytes(name.as_bytes());
+                out.u32(table.0);
             }
             Self::RegisterNodes { nodes } => {
                 out.u8(REGISTER_NODES);
@@ -186,7 +235,17 @@ impl CatalogueCommand {
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(payload);
         let command = match input.u8()? {
-            CREATE_TABLE => Self::CreateTable { name: decode_string(&mut input, "table name")? },
+            CREATE_TABLE => {
+                let name = decode_string(&mut input, "table name")?;
+                let replicas = input.u32()?;
+                let split_at = (0..input.count(4)?).map(|_| input.bytes()).collect::<Result<_, _>>()?;
+                Self::CreateTable { name, split_at, replicas }
+            }
+            BEGIN_DROP => Self::BeginDrop { name: decode_string(&mut input, "table name")? },
+            END_DROP => {
+                let name = decode_string(&mut input, "table name")?;
+                Self::EndDrop { name, table: CohortId(input.u32()?) }
+            }
             REGISTER_NODES => {
                 let nodes = (0..input.count(NODE_BYTES_MIN)?)
                     .map(|_| decode_node(&mut input))

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use store::sstable::{Io, TableError};
 
 use crate::command::Command;
+use crate::position::Position;
 use crate::request::{Outcome, Scan, Write};
 use crate::tablet::TabletView;
 
@@ -40,6 +41,18 @@ pub enum Evaluated {
     Outcome(Outcome),
     /// What the log is to carry of a write.
     Command(Command),
+    /// The place where the question begins is not the tablet's own: whoever asked is to look it up again (guarantee 19).
+    Elsewhere,
+}
+
+impl Question {
+    /// Where in the table's keys it begins.
+    fn position(&self) -> Position {
+        match self {
+            Self::Get { key, .. } | Self::Decide(Write { key, .. }) => Position::At(key.clone()),
+            Self::Scan(scan) => scan.position(),
+        }
+    }
 }
 
 impl Evaluation {
@@ -49,6 +62,9 @@ impl Evaluation {
     /// When a table can't be read; [`TableError::NotCached`] when the disk would have to be waited for, and `io` doesn't
     /// allow that.
     pub fn answer(&self, io: Io) -> Result<Evaluated, TableError> {
+        if !self.view.holds(&self.question.position()) {
+            return Ok(Evaluated::Elsewhere);
+        }
         Ok(match &self.question {
             Question::Get { key, columns } => Evaluated::Outcome(self.view.get(key, columns.as_deref(), io)?),
             Question::Scan(scan) => Evaluated::Outcome(self.view.scan(scan, io)?),

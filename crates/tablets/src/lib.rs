@@ -8,7 +8,7 @@
 //!
 //! * [`request`]: what clients ask and are told. [`mod@validate`]: the limits and the form of what they ask.
 //! * [`command`]: what the log carries.
-//! * [`tablet`]: rows, versions and sessions. [`catalogue`]: tables and nodes.
+//! * [`tablet`]: the rows and sessions of a range. [`catalogue`]: tables, their ranges, and nodes.
 //! * [`state`]: either of them, as a cohort holds it. [`checkpoint`]: a frozen state, and its way to disk and peers.
 //!
 //! **Architecture invariant:** this crate does no IO, reads no clock, draws no randomness, and iterates over no hash map.
@@ -19,6 +19,7 @@ pub mod command;
 pub mod evaluation;
 mod hash;
 mod pinning;
+mod position;
 mod progress;
 pub mod request;
 pub mod state;
@@ -27,11 +28,12 @@ pub mod tablet;
 mod testing;
 pub mod validate;
 
-pub use catalogue::{Catalogue, Change, NodeRecord, TableRecord};
+pub use catalogue::{Catalogue, Change, NodeRecord, RangeRecord, TableRecord};
 pub use checkpoint::{Chunks, LoadError, Loader, Snapshot};
 pub use command::{CatalogueCommand, Command};
 pub use evaluation::{Evaluated, Evaluation, Question};
+pub use position::Position;
 pub use progress::ApplyError;
 pub use state::{Applied, State};
-pub use tablet::{Tablet, TabletView};
+pub use tablet::{Ownership, Tablet, TabletView};
 pub use validate::validate;

@@ -2,12 +2,35 @@
 //! retries (guarantee 10). These types stand between the doors, the node and the simulator; the gRPC messages are
 //! `api`'s.
 
-use base::{Lsn, Timestamp};
+use base::{CohortId, KeyRange, Lsn, Sequence, Timestamp};
 use bytes::Bytes;
 
-/// A session: the LSN sequence of the entry that opened it, unique in its table for ever.
+/// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever. So
+/// one range's session is unknown in every other range, and never taken for a stranger's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
+
+impl SessionId {
+    /// Bits of the entry's sequence: at ten thousand entries a second they last for three years. What is left names
+    /// sixteen million cohorts.
+    const SEQUENCE_BITS: u32 = 40;
+
+    /// Cohorts that sessions can be named for: no range gets a number from here on.
+    pub const COHORTS_MAX: u64 = 1 << (u64::BITS - Self::SEQUENCE_BITS);
+
+    /// The session that this entry of this cohort opens; none if its numbers are too large for a name.
+    #[must_use]
+    pub fn new(cohort: CohortId, sequence: Sequence) -> Option<Self> {
+        let fits = u64::from(cohort.0) < Self::COHORTS_MAX && sequence.0 >> Self::SEQUENCE_BITS == 0;
+        fits.then(|| Self(u64::from(cohort.0) << Self::SEQUENCE_BITS | sequence.0))
+    }
+
+    /// Whether an entry of this cohort up to `last` may have opened it.
+    pub(crate) fn is_of(self, cohort: CohortId, last: Sequence) -> bool {
+        let sequence = Sequence(self.0 & ((1 << Self::SEQUENCE_BITS) - 1));
+        Self::new(cohort, sequence) == Some(self) && sequence <= last
+    }
+}
 
 /// Which write of which session this is: at most one write of a stamp is ever applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,15 +97,19 @@ pub struct Scan {
     pub reverse: bool,
     /// Rows at most; 0: as many as a page holds.
     pub limit: usize,
-    /// What the page before gave: the first key that may still come; in reverse, the key before which it goes on.
+    /// What the page before gave: the first key that may still come, included; in reverse the key before which the scan
+    /// goes on, excluded.
     pub continuation: Option<Bytes>,
 }
 
 /// A request to one table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TableRequest {
-    /// Opens a session.
-    OpenSession,
+    /// Opens a session in the range that holds a key.
+    OpenSession {
+        /// The key; empty: the first range.
+        key: Bytes,
+    },
     /// Writes a row.
     Write(Write),
     /// Deletes a row, with all its columns.
@@ -110,9 +137,23 @@ pub enum Request {
     CreateTable {
         /// Its name.
         name: String,
+        /// The keys at which a range ends and the next begins, in any order.
+        split_at: Vec<Bytes>,
+        /// Replicas of each range: 1, 3 or 5; 0: as many as is usual.
+        replicas: u32,
     },
     /// Lists the tables.
     ListTables,
+    /// Describes a table: its ranges, and where they lie.
+    DescribeTable {
+        /// Its name.
+        name: String,
+    },
+    /// Drops a table with all its rows.
+    DropTable {
+        /// Its name.
+        name: String,
+    },
     /// Asks a table.
     Table {
         /// Its name.
@@ -129,12 +170,12 @@ impl Request {
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
-            Self::CreateTable { .. } => true,
+            Self::CreateTable { .. } | Self::DropTable { .. } => true,
             Self::Table { request, .. } => match request {
-                TableRequest::OpenSession | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
+                TableRequest::OpenSession { .. } | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
                 TableRequest::Get { .. } | TableRequest::Scan(_) => false,
             },
-            Self::ListTables | Self::Status => false,
+            Self::ListTables | Self::DescribeTable { .. } | Self::Status => false,
         }
     }
 }
@@ -167,10 +208,19 @@ pub enum Response {
         /// Whether it was there before.
         existed: bool,
     },
+    /// The table is gone, in every cohort that kept a part of it.
+    TableDropped,
     /// The tables' names in order.
     Tables(Vec<String>),
+    /// What is known of the table.
+    Table(TableDescription),
     /// The session is open.
-    SessionOpened(SessionId),
+    SessionOpened {
+        /// The session.
+        session: SessionId,
+        /// The keys that can be written in it: the range of the tablet that opened it.
+        range: KeyRange,
+    },
     /// The write was applied.
     Written {
         /// The version that every column it put has now.
@@ -205,6 +255,9 @@ pub enum Failure {
     /// There is no such table.
     #[error("no table named {0:?}")]
     UnknownTable(String),
+    /// What was to be created is there, and is not what was asked for; nothing was done.
+    #[error("{0}")]
+    Exists(String),
     /// The session is unknown or has expired; the write was not executed *by this request*. For a retry the outcome of
     /// the first try is unknown.
     #[error("session {id} is unknown or has expired", id = .0.0)]
@@ -227,6 +280,28 @@ impl From<Mismatch> for Failure {
     fn from(Mismatch { column, expected, actual }: Mismatch) -> Self {
         Self::VersionMismatch { column, expected, actual }
     }
+}
+
+/// A table, for people and clients.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TableDescription {
+    /// Its ranges, in the order of their keys.
+    pub ranges: Vec<RangeDescription>,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Replicas that each range is to have.
+    pub replicas: u32,
+}
+
+/// A range of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RangeDescription {
+    /// Its keys.
+    pub range: KeyRange,
+    /// The cohort that keeps its rows.
+    pub cohort: u32,
+    /// The nodes that the cohort's replicas are on.
+    pub members: Vec<u32>,
 }
 
 /// What a request came to.
@@ -300,6 +375,8 @@ pub struct CohortStatus {
     pub cohort: u32,
     /// Its table; empty for the catalogue.
     pub table: String,
+    /// The keys that it owns.
+    pub range: KeyRange,
     /// Its leader, if known.
     pub leader: Option<u32>,
     /// The newest epoch.

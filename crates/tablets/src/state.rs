@@ -16,7 +16,7 @@ use crate::tablet::Tablet;
 pub enum State {
     /// The list of tables and nodes.
     Catalogue(Catalogue),
-    /// The rows of a table.
+    /// The rows of a range of a table.
     Tablet(Box<Tablet>),
 }
 
@@ -51,7 +51,10 @@ impl State {
                 let (outcome, change) = catalogue.apply(entry)?;
                 Ok(Applied { outcome, change })
             }
-            Self::Tablet(tablet) => Ok(Applied { outcome: tablet.apply(entry)?, change: None }),
+            Self::Tablet(tablet) => {
+                let (outcome, change) = tablet.apply(entry)?;
+                Ok(Applied { outcome, change })
+            }
         }
     }
 
@@ -137,6 +140,15 @@ impl State {
         match self {
             Self::Catalogue(_) => None,
             Self::Tablet(tablet) => Some(tablet),
+        }
+    }
+
+    /// Where a tablet's rows were kept; none for the catalogue.
+    #[must_use]
+    pub fn into_tree(self) -> Option<Tree> {
+        match self {
+            Self::Catalogue(_) => None,
+            Self::Tablet(tablet) => Some(tablet.into_tree()),
         }
     }
 

@@ -1,9 +1,9 @@
-//! A tablet: the rows of one table, and the sessions of its clients, as one deterministic state machine.
+//! A tablet: the rows of one range of a table, and the sessions of its clients, as one deterministic state machine.
 //!
 //! It is Spinnaker's data model (section 3): a row is a key with any number of columns, a column has a value and a
 //! version. A version *is* the timestamp of the entry that wrote it, and old ones are kept down to the watermark, so that
-//! one can read as of a moment. `rows` keeps them, `sessions` keeps what makes a retry apply once (guarantee 10), and
-//! `reads` answers from the applied state.
+//! one can read as of a moment. `rows` keeps them, `sessions` keeps what makes a retry apply once (guarantee 10),
+//! `ownership` keeps which keys are its own (guarantee 19), and `reads` answers from the applied state.
 //!
 //! Invariants:
 //! * Whether the conditions of a write are met is decided once, by the leader that proposes it ([`TabletView::decide`]), from
@@ -14,27 +14,33 @@
 //!   alike. Which dead versions still take memory may differ (guarantee 16).
 
 use base::{CohortId, Entry, Lsn, Timestamp};
+use bytes::Bytes;
 use store::sstable::TableError;
 use store::tree::Tree;
 
+use crate::catalogue::Change;
 use crate::command::Command;
 use crate::hash::LogicalHash;
+use crate::position::Position;
 use crate::progress::{ApplyError, Progress};
 use crate::request::{Failure, Outcome, Response, SessionId, SessionStamp};
 
-mod reads;
+mod ownership;
+pub(crate) mod reads;
 mod rows;
 pub(crate) mod sessions;
 
+pub use ownership::Ownership;
 pub use reads::TabletView;
 
 use rows::Rows;
 use sessions::{Admission, Sessions};
 
-/// The rows and sessions of one table.
+/// The rows and sessions of one range of a table.
 #[derive(Debug)]
 pub struct Tablet {
     pub(crate) progress: Progress,
+    pub(crate) ownership: Ownership,
     rows: Rows,
     pub(crate) sessions: Sessions,
 }
@@ -43,47 +49,53 @@ impl Tablet {
     /// A tablet before its first entry, with an empty tree.
     #[must_use]
     pub fn new(cohort: CohortId, tree: Tree) -> Self {
-        let rows = Rows::new(tree, Timestamp(0));
-        Self { progress: Progress::new(cohort), rows, sessions: Sessions::default() }
+        Self::of(Progress::new(cohort), Ownership::default(), Timestamp(0), Sessions::default(), tree)
     }
 
-    pub(crate) fn of(progress: Progress, watermark: Timestamp, sessions: Sessions, tree: Tree) -> Self {
-        Self { progress, rows: Rows::new(tree, watermark), sessions }
+    pub(crate) fn of(
+        progress: Progress,
+        ownership: Ownership,
+        watermark: Timestamp,
+        sessions: Sessions,
+        tree: Tree,
+    ) -> Self {
+        Self { progress, ownership, rows: Rows::new(tree, watermark), sessions }
     }
 
-    /// Applies an entry: the outcome of a write or of the opening of a session, none of anything else.
+    /// Applies an entry: the outcome of a write or of the opening of a session, and what the node must act on.
     ///
     /// # Errors
     /// When the entry doesn't follow the last one or is no tablet's command. The tablet is unchanged, and the node must
     /// halt.
-    pub fn apply(&mut self, entry: &Entry) -> Result<Option<Outcome>, ApplyError> {
+    pub fn apply(&mut self, entry: &Entry) -> Result<(Option<Outcome>, Option<Change>), ApplyError> {
         self.progress.check(entry)?;
         if entry.payload.is_empty() {
             self.progress.advance(entry);
-            return Ok(None);
+            return Ok((None, None));
         }
         let command = Command::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
         self.progress.advance(entry);
         Ok(self.execute(command, entry))
     }
 
-    fn execute(&mut self, command: Command, entry: &Entry) -> Option<Outcome> {
-        match command {
-            Command::OpenSession => {
-                let session = SessionId(entry.lsn.sequence.0);
-                let opened = self.sessions.open(session, entry.timestamp);
-                Some(opened.map(|()| Response::SessionOpened(session)))
+    fn execute(&mut self, command: Command, entry: &Entry) -> (Option<Outcome>, Option<Change>) {
+        let outcome = match command {
+            Command::Found { range } => return (None, self.found(&range).then_some(Change::RangeFounded)),
+            Command::Drop => {
+                let is_news = self.drop_all();
+                return (Some(Ok(Response::TableDropped)), is_news.then_some(Change::RangeDropped));
             }
-            Command::Write { stamp, key, columns } => Some(self.once(stamp.as_ref(), entry, |rows| {
+            Command::OpenSession => Some(self.open_session(entry)),
+            Command::Write { stamp, key, columns } => Some(self.once(stamp.as_ref(), Some(&key), entry, |rows| {
                 rows.put(&key, columns, entry);
                 Ok(Response::Written { version: entry.timestamp })
             })),
-            Command::DeleteRow { stamp, key } => Some(self.once(stamp.as_ref(), entry, |rows| {
+            Command::DeleteRow { stamp, key } => Some(self.once(stamp.as_ref(), Some(&key), entry, |rows| {
                 rows.delete_row(&key, entry);
                 Ok(Response::Written { version: entry.timestamp })
             })),
             Command::Refuse { stamp, mismatch } => {
-                Some(self.once(stamp.as_ref(), entry, |_| Err(Failure::from(mismatch))))
+                Some(self.once(stamp.as_ref(), None, entry, |_| Err(Failure::from(mismatch))))
             }
             Command::ExpireSessions { sessions } => {
                 self.sessions.expire(&sessions);
@@ -94,16 +106,32 @@ impl Tablet {
                 self.rows.raise_watermark(watermark.min(entry.timestamp));
                 None
             }
-        }
+        };
+        (outcome, None)
     }
 
-    /// Does what a session's write comes to, unless it was done before (guarantee 10).
+    fn open_session(&mut self, entry: &Entry) -> Outcome {
+        let Some(range) = self.ownership.range().cloned() else {
+            return Err(Failure::Unavailable("the range belongs to nobody yet".to_owned()));
+        };
+        let session = SessionId::new(self.progress.cohort, entry.lsn.sequence)
+            .ok_or_else(|| Failure::Overloaded("the numbers of sessions are used up".to_owned()))?;
+        self.sessions.open(session, entry.timestamp)?;
+        Ok(Response::SessionOpened { session, range })
+    }
+
+    /// Does what a session's write comes to, unless it was done before (guarantee 10). A key that is not the tablet's own
+    /// is not written, and its session doesn't hear of it: the write was not executed here, nor will it be.
     fn once(
         &mut self,
         stamp: Option<&SessionStamp>,
+        key: Option<&Bytes>,
         entry: &Entry,
         execute: impl FnOnce(&mut Rows) -> Outcome,
     ) -> Outcome {
+        if let Some(key) = key {
+            self.ownership.check(&Position::At(key.clone()))?;
+        }
         let Some(stamp) = stamp else { return execute(&mut self.rows) };
         match self.sessions.admit(stamp, entry.timestamp) {
             Admission::Execute => {
@@ -118,7 +146,12 @@ impl Tablet {
     /// The rows as they are now, for any thread to read.
     #[must_use]
     pub fn view(&self) -> TabletView {
-        self.rows.view(self.last_timestamp())
+        TabletView {
+            ownership: self.ownership.clone(),
+            rows: self.rows.tree.view(),
+            applied: self.last_timestamp(),
+            watermark: self.watermark(),
+        }
     }
 
     /// Where the rows are kept.
@@ -182,11 +215,12 @@ impl Tablet {
     pub fn invariants(&self) {
         assert!(self.rows.watermark() <= self.last_timestamp(), "the watermark is a moment of the log");
         self.rows.tree.invariants();
-        self.sessions.invariants(self.last_timestamp(), self.last_applied().sequence);
+        self.sessions.invariants(self.progress.cohort, self.last_timestamp(), self.last_applied().sequence);
     }
 
     pub(crate) fn hash(&self, hash: &mut LogicalHash) -> Result<(), TableError> {
         self.progress.hash(hash);
+        self.ownership.hash(hash);
         self.sessions.hash(hash);
         self.rows.hash(hash)
     }

@@ -1,6 +1,6 @@
 //! What the tests of this crate share: a log that mints entries, and short names for writes.
 
-use base::{CohortId, Entry, Incarnation, Lsn, NodeId, SplitMix64, Timestamp, UniverseId};
+use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, NodeId, SplitMix64, Timestamp, UniverseId};
 use bytes::Bytes;
 use store::cell::Range;
 use store::identity::Owner;
@@ -12,6 +12,7 @@ use crate::checkpoint::{LoadError, Loader};
 use crate::command::Command;
 use crate::request::{Mutation, Outcome, SessionId, SessionStamp, Write};
 use crate::state::State;
+use crate::tablet::{Ownership, Tablet};
 
 /// Mints entries, each the successor of the last.
 #[derive(Clone, Debug)]
@@ -60,6 +61,13 @@ pub(crate) fn tree(cohort: CohortId) -> Tree {
 /// A state before its first entry.
 pub(crate) fn fresh(cohort: CohortId) -> State {
     State::new(cohort, tree(cohort))
+}
+
+/// A tablet that owns every key, before its first entry.
+pub(crate) fn tablet_of_all(cohort: CohortId) -> State {
+    let mut tablet = Tablet::new(cohort, tree(cohort));
+    tablet.ownership = Ownership::Owns(KeyRange::all());
+    State::Tablet(Box::new(tablet))
 }
 
 /// The state of these chunks, with the rows of another.

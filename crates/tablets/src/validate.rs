@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use base::limits::{
-    COLUMN_BYTES_MAX, KEY_BYTES_MAX, SESSION_WINDOW, TABLE_NAME_BYTES_MAX, VALUE_BYTES_MAX, WRITE_BYTES_MAX,
-    WRITE_COLUMNS_MAX,
+    COLUMN_BYTES_MAX, KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, SESSION_WINDOW, SPLIT_BYTES_MAX, TABLE_NAME_BYTES_MAX,
+    VALUE_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX,
 };
 use base::shown;
 use bytes::Bytes;
@@ -25,12 +25,17 @@ const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
 /// [`Failure::Invalid`], saying what is wrong.
 pub fn validate(request: &Request) -> Result<(), Failure> {
     match request {
-        Request::CreateTable { name } => check_table_name(name),
+        Request::CreateTable { name, split_at, replicas } => {
+            check_table_name(name)?;
+            check_split(split_at)?;
+            check_replicas(*replicas)
+        }
+        Request::DescribeTable { name } | Request::DropTable { name } => check_table_name(name),
         Request::ListTables | Request::Status => Ok(()),
         Request::Table { table, request } => {
             check_table_name(table)?;
             match request {
-                TableRequest::OpenSession => Ok(()),
+                TableRequest::OpenSession { key } => check_size("the session's key", key.len(), KEY_BYTES_MAX),
                 TableRequest::Write(write) => check_write(write),
                 TableRequest::DeleteRow { stamp, key } => {
                     stamp.as_ref().map_or(Ok(()), check_stamp)?;
@@ -52,6 +57,30 @@ fn check_table_name(name: &str) -> Result<(), Failure> {
         Some(c) => refuse(format!("the table's name {name:?} holds {c:?}: letters, digits, '_', '-' and '.' only")),
         None => Ok(()),
     }
+}
+
+/// The keys that a table is split at, in any order, each once.
+fn check_split(split_at: &[Bytes]) -> Result<(), Failure> {
+    check_count("the table's ranges", split_at.len() + 1, RANGES_MAX)?;
+    let mut keys = BTreeSet::new();
+    for key in split_at {
+        if key.is_empty() {
+            return refuse("a key to split at is empty: the first range begins there");
+        }
+        check_size("a key to split at", key.len(), KEY_BYTES_MAX)?;
+        if !keys.insert(key) {
+            return refuse(format!("the table is to be split at \"{}\" twice", shown(key)));
+        }
+    }
+    check_size("the keys to split at, together", split_at.iter().map(Bytes::len).sum(), SPLIT_BYTES_MAX)
+}
+
+/// An even number survives no more failures than the odd one below, and needs one more to agree.
+fn check_replicas(replicas: u32) -> Result<(), Failure> {
+    if replicas == 0 || (replicas <= REPLICAS_MAX && replicas % 2 == 1) {
+        return Ok(());
+    }
+    refuse(format!("{replicas} replicas are asked for: a range has 1, 3 or 5"))
 }
 
 fn check_write(write: &Write) -> Result<(), Failure> {
@@ -110,12 +139,12 @@ fn check_get(key: &Bytes, columns: Option<&[Bytes]>) -> Result<(), Failure> {
     columns.iter().try_for_each(check_column)
 }
 
-/// An end or a continuation of a scan may be any byte string as long as a key, the empty one too.
+/// An end of a scan may be any byte string as long as a key, the empty one too. A continuation may be one byte longer: so
+/// long is what comes right after the longest key.
 fn check_scan(scan: &Scan) -> Result<(), Failure> {
     check_size("the scan's first key", scan.from.len(), KEY_BYTES_MAX)?;
     check_size("the scan's prefix", scan.prefix.len(), KEY_BYTES_MAX)?;
     check_size("the scan's last key", scan.to.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX)?;
-    // In reverse a continuation is the key right after a row's.
     check_size("the scan's continuation", scan.continuation.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX + 1)?;
     check_ends(scan)
 }

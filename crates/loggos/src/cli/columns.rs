@@ -8,11 +8,10 @@ use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use sdk::{Cell, Client, Row, Scan};
-use serde_json::json;
 
 use super::output::{CellObject, Output};
 use super::stop::Stop;
-use super::{Universe, load};
+use super::{Universe, export, load, tables};
 
 /// What may be done with columns. Keys, columns and values are bytes: whatever the shell passes is taken as it is.
 #[derive(Debug, Subcommand)]
@@ -20,9 +19,23 @@ pub(crate) enum Command {
     /// Create a table, unless it is there.
     Create {
         table: String,
+        /// Where one range of its keys ends and the next begins; once for each such key, in any order.
+        #[arg(long, value_name = "KEY")]
+        split_at: Vec<OsString>,
+        /// Replicas of each range: 1, 3 or 5 [default: 3, or fewer while there are fewer nodes].
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        replicas: Option<u32>,
     },
     /// List the tables.
     List,
+    /// Show a table's ranges, and where each of them lies.
+    Describe {
+        table: String,
+    },
+    /// Drop a table with all its rows, at once and for good.
+    Drop {
+        table: String,
+    },
     /// Put one column of a row; prints its version.
     Put {
         table: String,
@@ -66,6 +79,7 @@ pub(crate) enum Command {
     /// Print rows in the order of their keys.
     Scan(ScanArguments),
     Load(load::Arguments),
+    Export(export::Arguments),
 }
 
 #[derive(Debug, Args)]
@@ -92,8 +106,13 @@ pub(crate) struct ScanArguments {
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     let client = universe.client()?;
     match command {
-        Command::Create { table } => create(&client, output, &table).await,
-        Command::List => list(&client, output).await,
+        Command::Create { table, split_at, replicas } => {
+            let split_at = split_at.into_iter().map(bytes).collect();
+            tables::create(&client, output, &table, split_at, replicas.unwrap_or(0)).await
+        }
+        Command::List => tables::list(&client, output).await,
+        Command::Describe { table } => tables::describe(&client, output, &table).await,
+        Command::Drop { table } => tables::drop(&client, output, &table).await,
         Command::Put { table, key, column, value } => {
             let (key, cell) = (bytes(key), put_of(column, value));
             let version = client.put(&table, key.clone(), cell.column.clone(), cell.value.clone()).await?;
@@ -123,6 +142,7 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
         }
         Command::Scan(arguments) => scan(&client, output, arguments).await,
         Command::Load(arguments) => load::run(&client, output, arguments).await,
+        Command::Export(arguments) => export::run(&client, output, arguments).await,
     }
 }
 
@@ -132,19 +152,6 @@ fn bytes(text: OsString) -> Bytes {
 
 fn put_of(column: OsString, value: OsString) -> Cell {
     Cell { column: bytes(column), value: bytes(value), version: 0 }
-}
-
-async fn create(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
-    let existed = client.create_table(table).await?;
-    let people = || if existed { format!("table {table} was there") } else { format!("table {table} created") };
-    output.print(&json!({ "table": table, "existed": existed }), people)
-}
-
-async fn list(client: &Client, output: Output) -> Result<(), Stop> {
-    for table in client.list_tables().await? {
-        output.print(&json!({ "table": table }), || table.clone())?;
-    }
-    Ok(())
 }
 
 fn print_put(output: Output, table: &str, key: &[u8], cell: &Cell) -> Result<(), Stop> {

@@ -6,6 +6,7 @@
 //! A bad row stops the load with its line; what came before it is kept. With `--skip-bad` such rows are set aside, as
 //! they are.
 
+mod cell_rows;
 mod csv_rows;
 mod flight;
 mod json_rows;
@@ -35,7 +36,7 @@ const ROWS_IN_FLIGHT: usize = 64;
 ///
 /// A CSV file has a header, which names the columns; an empty cell is an absent column. A file of JSON lines has an
 /// object a line: strings are taken as they are, numbers and booleans as their JSON text, arrays and objects as compact
-/// JSON, and null is an absent column.
+/// JSON, and null is an absent column. With `--format cells` it takes what `export` gave.
 ///
 /// Each row's columns are put, in one write. Columns that are absent in the row are left as they are in the table, not
 /// deleted. Where a key comes twice, the later line wins. A load that was interrupted can be run again and ends with
@@ -45,9 +46,9 @@ pub(crate) struct Arguments {
     table: String,
     /// The file; `-` is standard input.
     file: PathBuf,
-    /// The column whose value is the row's key. It is kept as a column, too.
+    /// The column whose value is the row's key. It is kept as a column, too. Only cells need none.
     #[arg(long, value_name = "COLUMN")]
-    key: String,
+    key: Option<String>,
     /// Collect bad rows here, each after a comment with its line and what is wrong, and go on.
     #[arg(long, value_name = "FILE")]
     skip_bad: Option<PathBuf>,
@@ -63,13 +64,15 @@ pub(crate) enum Format {
     Csv,
     /// A JSON object a line.
     Jsonl,
+    /// A JSON object a line for each column of each row, as `export` and `scan --json` print them.
+    Cells,
 }
 
 /// Loads.
 pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let source = Source::open(&arguments.file, arguments.format)?;
     let progress = Progress::of(&source);
-    let rows = source.rows(&arguments.key)?;
+    let rows = source.rows(arguments.key.as_deref())?;
     if arguments.skip_bad.as_ref().is_some_and(|bad| is_same_file(bad, &arguments.file)) {
         return Err(Stop::invalid("--skip-bad names the file that is loaded: it would be lost"));
     }

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sdk::{Cell, Row};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::stop::Stop;
 
@@ -134,6 +134,17 @@ impl<'a> CellObject<'a> {
     }
 }
 
+/// A range's keys as a field of an object: the first, and the last with null for none; in base64 if one of them isn't
+/// UTF-8.
+pub(crate) fn range_field(start: &[u8], end: Option<&[u8]>) -> (&'static str, Value) {
+    let as_text = |key| std::str::from_utf8(key).ok();
+    match (as_text(start), end.map(as_text)) {
+        (Some(start), None) => ("range", json!([start, null])),
+        (Some(start), Some(Some(end))) => ("range", json!([start, end])),
+        _ => ("range_base64", json!([BASE64_STANDARD.encode(start), end.map(|end| BASE64_STANDARD.encode(end))])),
+    }
+}
+
 fn text_or_base64(bytes: &[u8]) -> (Option<&str>, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (Some(text), None),
@@ -181,7 +192,7 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-fn to_json(object: &impl Serialize) -> String {
+pub(crate) fn to_json(object: &impl Serialize) -> String {
     serde_json::to_string(object).expect("our objects have only strings for keys")
 }
 
@@ -206,6 +217,14 @@ mod tests {
             to_json(&CellObject::of("t", &[0xfd], &cell)),
             r#"{"table":"t","key_base64":"/Q==","column_base64":"/g==","value_base64":"/wA=","version":1}"#
         );
+    }
+
+    #[test]
+    fn a_range_is_its_two_ends() {
+        assert_eq!(range_field(b"", None), ("range", json!(["", null])));
+        assert_eq!(range_field(b"a", Some(b"b")), ("range", json!(["a", "b"])));
+        assert_eq!(range_field(b"\xff", None), ("range_base64", json!(["/w==", null])));
+        assert_eq!(range_field(b"a", Some(b"\xff")), ("range_base64", json!(["YQ==", "/w=="])));
     }
 
     #[test]

@@ -74,7 +74,8 @@ impl Stop {
     /// 1 refused, 2 wrong use, 3 unavailable or outcome unknown.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::NotFound(_) | Self::Universe(sdk::Error::Refused { .. } | sdk::Error::NotFound(_)) => 1,
+            Self::NotFound(_)
+            | Self::Universe(sdk::Error::Refused { .. } | sdk::Error::NotFound(_) | sdk::Error::Exists(_)) => 1,
             Self::Invalid { .. } | Self::Universe(sdk::Error::Invalid(_)) => 2,
             // A file that can't be opened is a wrong argument more often than not.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
@@ -98,6 +99,7 @@ impl Stop {
                 match error {
                     sdk::Error::Refused { .. } => "refused",
                     sdk::Error::NotFound(_) => "not found",
+                    sdk::Error::Exists(_) => "exists",
                     sdk::Error::Invalid(_) => "invalid",
                     sdk::Error::Unavailable(_) => "unavailable",
                     sdk::Error::OutcomeUnknown(_) => "unknown",

@@ -7,7 +7,7 @@
 //! writes only into segments prepared before, so that it meets a full disk as the lack of a segment: appends wait, reads
 //! go on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
@@ -36,10 +36,11 @@ type ManifestJob = (ManifestId, Box<ManifestWrite<OsFile>>);
 
 /// What the next manifest says.
 #[derive(Debug)]
-struct NextManifest {
-    manifest: ManifestId,
-    cohorts: BTreeMap<CohortId, CohortManifest>,
-    doubt_unknown: bool,
+pub(crate) struct NextManifest {
+    pub(crate) manifest: ManifestId,
+    pub(crate) cohorts: BTreeMap<CohortId, CohortManifest>,
+    pub(crate) doubt_unknown: bool,
+    pub(crate) gone: BTreeSet<CohortId>,
 }
 
 /// The store, and the threads that do its IO.
@@ -92,13 +93,8 @@ impl Disk {
     }
 
     /// Writes a manifest in both places, as soon as the one before is written.
-    pub(crate) fn write_manifest(
-        &mut self,
-        manifest: ManifestId,
-        cohorts: BTreeMap<CohortId, CohortManifest>,
-        doubt_unknown: bool,
-    ) {
-        self.next_manifest = Some(NextManifest { manifest, cohorts, doubt_unknown });
+    pub(crate) fn write_manifest(&mut self, next: NextManifest) {
+        self.next_manifest = Some(next);
         self.begin_manifest();
     }
 
@@ -106,8 +102,9 @@ impl Disk {
         if self.writes_manifest {
             return;
         }
-        if let Some(NextManifest { manifest, cohorts, doubt_unknown }) = self.next_manifest.take() {
+        if let Some(NextManifest { manifest, cohorts, doubt_unknown, gone }) = self.next_manifest.take() {
             self.writes_manifest = true;
+            self.store.let_go(gone);
             let write = Box::new(self.store.begin_manifest(cohorts, doubt_unknown));
             self.manifests.put((manifest, write));
         }

@@ -122,7 +122,10 @@ impl MachineGateway {
 fn size(request: &Request) -> usize {
     const FIXED: usize = 256;
     let variable = match request {
-        Request::CreateTable { name } => name.len(),
+        Request::CreateTable { name, split_at, .. } => {
+            name.len() + split_at.iter().map(|key| 32 + key.len()).sum::<usize>()
+        }
+        Request::DescribeTable { name } | Request::DropTable { name } => name.len(),
         Request::ListTables | Request::Status => 0,
         Request::Table { table, request } => table.len() + table_request_size(request),
     };
@@ -131,7 +134,7 @@ fn size(request: &Request) -> usize {
 
 fn table_request_size(request: &TableRequest) -> usize {
     match request {
-        TableRequest::OpenSession => 0,
+        TableRequest::OpenSession { key } => key.len(),
         TableRequest::Write(write) => {
             let mutations = write.mutations.iter();
             let columns = mutations.map(|m| 64 + m.column.len() + m.value.as_ref().map_or(0, bytes::Bytes::len));

@@ -22,7 +22,7 @@ use store::checkpoint::CheckpointMeta;
 use tablets::request::Outcome;
 
 use super::clock;
-use super::disk::Disk;
+use super::disk::{Disk, NextManifest};
 use super::gateway::{Answers, Incoming, Ticket};
 use super::inbox::{Inbox, Input};
 use super::parked::{Parcel, Parked};
@@ -219,8 +219,8 @@ impl Machine {
     fn carry_out_one(&mut self, action: Action) -> Option<End> {
         match action {
             Action::Append { write, record, force } => self.disk.append(write, record, force),
-            Action::WriteManifest { manifest, cohorts, doubt_unknown } => {
-                self.disk.write_manifest(manifest, cohorts, doubt_unknown);
+            Action::WriteManifest { manifest, cohorts, doubt_unknown, gone } => {
+                self.disk.write_manifest(NextManifest { manifest, cohorts, doubt_unknown, gone });
             }
             Action::Send { to, message, after, valid_until } => {
                 self.send(Parcel { to, message, valid_until }, after);

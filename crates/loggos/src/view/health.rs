@@ -1,5 +1,6 @@
 //! Whether a universe is well, in one word and the sentences behind it.
 
+use base::KeyRange;
 use sdk::admin::Cohort;
 
 use super::{View, lag};
@@ -67,7 +68,12 @@ fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, String)> {
 }
 
 fn name(cohort: &Cohort) -> String {
-    if cohort.table.is_empty() { "the catalogue".to_owned() } else { format!("table {}", cohort.table) }
+    let range = KeyRange { start: cohort.start.clone(), end: cohort.end.clone() };
+    match &*cohort.table {
+        "" => "the catalogue".to_owned(),
+        table if range == KeyRange::all() => format!("table {table}"),
+        table => format!("range {range} of table {table}"),
+    }
 }
 
 #[cfg(test)]
@@ -90,15 +96,17 @@ mod tests {
         let all = [answer(1, 5, 1, replicas()), answer(2, 5, 1, replicas()), answer(3, 5, 1, replicas())];
         check(&View::of(&all), Health::Healthy, &[]);
         check(&View::of(&all[..2]), Health::Degraded, &["node 3 is down"]);
-        let none = "table t has no leader that answers";
+        let none = "range [\"a\", \"b\") of table t has no leader that answers";
         check(&View::of(&all[1..]), Health::Unavailable, &[none, "node 1 is down"]);
         check(&View::default(), Health::Unavailable, &["no node tells of any cohort"]);
 
         let mut doubtful = all.clone();
+        doubtful.iter_mut().for_each(|answer| (answer.cohorts[0].start, answer.cohorts[0].end) = Default::default());
         doubtful[0].cohorts[0].replicas[1].doubtful = true;
         let doubts = "node 2 doubts its log of table t, and has no vote there";
         check(&View::of(&doubtful), Health::Degraded, &[doubts]);
-        let mut behind = all.clone();
+        let mut behind = doubtful;
+        behind[0].cohorts[0].replicas[1].doubtful = false;
         behind[0].cohorts[0].replicas[2] = replica(3, 10_011);
         let sentences = ["node 1 is 10001 entries behind in table t", "node 2 is 10001 entries behind in table t"];
         check(&View::of(&behind), Health::Degraded, &sentences);

@@ -9,5 +9,6 @@ mod crashes;
 mod harness;
 mod house;
 mod loads;
+mod ranges;
 mod refusals;
 mod strangers;

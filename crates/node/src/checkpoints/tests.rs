@@ -11,7 +11,7 @@ const TABLE: CohortId = CohortId(2);
 fn alone() -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
-    bench.ask(1, Request::CreateTable { name: "t".into() });
+    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0 });
     bench.pass(Duration::from_millis(1_000));
     assert_eq!(bench.answers[&RequestId(1)], Ok(Response::TableCreated { existed: false }));
     bench
@@ -65,7 +65,7 @@ fn a_leap_of_the_wall_clock_stops_nothing() {
     bench.now.wall.0 += 365 * 86_400 * 1_000_000_000;
     ask(&mut bench, 2, put());
     bench.now.wall.0 -= 365 * 86_400 * 1_000_000_000;
-    ask(&mut bench, 3, TableRequest::OpenSession);
+    ask(&mut bench, 3, TableRequest::OpenSession { key: "k".into() });
     ask(&mut bench, 4, put());
     let written = tablet(&bench).last_timestamp();
     bench.pass(Duration::from_millis(10_000));

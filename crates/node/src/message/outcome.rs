@@ -1,13 +1,16 @@
 //! The codec of answers between nodes.
 
-use base::Timestamp;
 use base::codec::{DecodeError, Reader, Writer};
-use tablets::request::{Cell, Failure, Outcome, Response, Row, SessionId};
+use base::{KeyRange, Timestamp};
+use tablets::request::{Cell, Failure, Outcome, RangeDescription, Response, Row, SessionId, TableDescription};
 
 use super::query::{decode_optional, optional, text};
 
 /// The least an encoded cell takes: two lengths and a version.
 const CELL_BYTES_MIN: usize = 16;
+
+/// The least an encoded range takes: a key's length, whether it has an end, its cohort, the number of members.
+const RANGE_BYTES_MIN: usize = 13;
 
 pub(super) fn encode(outcome: &Outcome, out: &mut Writer) {
     match outcome {
@@ -27,9 +30,10 @@ fn encode_response(response: &Response, out: &mut Writer) {
             out.u32(length(names.len()));
             names.iter().for_each(|name| out.bytes(name.as_bytes()));
         }
-        Response::SessionOpened(session) => {
+        Response::SessionOpened { session, range } => {
             out.u8(3);
             out.u64(session.0);
+            range.encode(out);
         }
         Response::Written { version } => {
             out.u8(4);
@@ -48,8 +52,25 @@ fn encode_response(response: &Response, out: &mut Writer) {
             }
             optional(continuation.as_ref(), out);
         }
+        Response::Table(table) => {
+            out.u8(7);
+            encode_table(table, out);
+        }
+        Response::TableDropped => out.u8(8),
         // A node answers for itself only: its status is never forwarded.
         Response::Status(_) => encode_failure(&Failure::Invalid("a status is not forwarded".to_owned()), out),
+    }
+}
+
+fn encode_table(TableDescription { ranges, created, replicas }: &TableDescription, out: &mut Writer) {
+    out.i64(created.0);
+    out.u32(*replicas);
+    out.u32(length(ranges.len()));
+    for RangeDescription { range, cohort, members } in ranges {
+        range.encode(out);
+        out.u32(*cohort);
+        out.u32(length(members.len()));
+        members.iter().for_each(|node| out.u32(*node));
     }
 }
 
@@ -81,6 +102,7 @@ fn encode_failure(failure: &Failure, out: &mut Writer) {
         Failure::Overloaded(message) => (36, message),
         Failure::Unavailable(message) => (37, message),
         Failure::Unknown(message) => (38, message),
+        Failure::Exists(message) => (39, message),
     };
     out.u8(tag);
     out.bytes(message.as_bytes());
@@ -93,7 +115,10 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
             let count = input.count(4)?;
             Ok(Response::Tables((0..count).map(|_| text(input)).collect::<Result<_, _>>()?))
         }
-        3 => Ok(Response::SessionOpened(SessionId(input.u64()?))),
+        3 => {
+            let session = SessionId(input.u64()?);
+            Ok(Response::SessionOpened { session, range: KeyRange::decode(input)? })
+        }
         4 => Ok(Response::Written { version: Timestamp(input.i64()?) }),
         5 => Ok(Response::Row(decode_cells(input)?)),
         6 => {
@@ -101,6 +126,8 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
             let rows = (0..count).map(|_| decode_row(input)).collect::<Result<_, _>>()?;
             Ok(Response::Rows { rows, continuation: decode_optional(input)? })
         }
+        7 => Ok(Response::Table(decode_table(input)?)),
+        8 => Ok(Response::TableDropped),
         32 => Err(Failure::VersionMismatch {
             column: input.bytes()?,
             expected: Timestamp(input.i64()?),
@@ -112,8 +139,20 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
         36 => Err(Failure::Overloaded(text(input)?)),
         37 => Err(Failure::Unavailable(text(input)?)),
         38 => Err(Failure::Unknown(text(input)?)),
+        39 => Err(Failure::Exists(text(input)?)),
         tag => return Err(DecodeError::UnknownTag { what: "answer", tag: u64::from(tag) }),
     })
+}
+
+fn decode_table(input: &mut Reader) -> Result<TableDescription, DecodeError> {
+    let (created, replicas) = (Timestamp(input.i64()?), input.u32()?);
+    let range = |input: &mut Reader| {
+        let (range, cohort) = (KeyRange::decode(input)?, input.u32()?);
+        let members = (0..input.count(4)?).map(|_| input.u32()).collect::<Result<_, _>>()?;
+        Ok(RangeDescription { range, cohort, members })
+    };
+    let ranges = (0..input.count(RANGE_BYTES_MIN)?).map(|_| range(input)).collect::<Result<_, DecodeError>>()?;
+    Ok(TableDescription { ranges, created, replicas })
 }
 
 fn decode_row(input: &mut Reader) -> Result<Row, DecodeError> {

@@ -5,13 +5,18 @@ use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 use tablets::command::{decode_stamp, encode_stamp};
 use tablets::request::{Mutation, Scan, SessionStamp, TableRequest, Write};
-use tablets::{CatalogueCommand, Command};
+use tablets::{CatalogueCommand, Command, Position};
 
 /// What a cohort is asked: something to be decided by its log, or something to be read from its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// Writes a row, if its conditions are met.
     Write(Write),
+    /// Opens a session in the range that holds a key.
+    OpenSession {
+        /// The key.
+        key: Bytes,
+    },
     /// Puts a command into the tablet's log.
     Command(Command),
     /// Puts a command into the catalogue's log.
@@ -29,6 +34,8 @@ pub enum Query {
     ListTables,
     /// Asks whether there is such a table.
     FindTable(String),
+    /// Reads what is known of a table.
+    DescribeTable(String),
 }
 
 impl Query {
@@ -36,7 +43,7 @@ impl Query {
     #[must_use]
     pub fn of_table(request: TableRequest) -> Self {
         match request {
-            TableRequest::OpenSession => Self::Command(Command::OpenSession),
+            TableRequest::OpenSession { key } => Self::OpenSession { key },
             TableRequest::Write(write) => Self::Write(write),
             TableRequest::DeleteRow { stamp, key } => Self::Command(Command::DeleteRow { stamp, key }),
             TableRequest::Get { key, columns } => Self::Get { key, columns },
@@ -48,8 +55,8 @@ impl Query {
     #[must_use]
     pub fn reads(&self) -> bool {
         match self {
-            Self::Write(_) | Self::Command(_) | Self::Catalogue(_) => false,
-            Self::Get { .. } | Self::Scan(_) | Self::ListTables | Self::FindTable(_) => true,
+            Self::Write(_) | Self::OpenSession { .. } | Self::Command(_) | Self::Catalogue(_) => false,
+            Self::Get { .. } | Self::Scan(_) | Self::ListTables | Self::FindTable(_) | Self::DescribeTable(_) => true,
         }
     }
 
@@ -66,6 +73,16 @@ impl Query {
             Self::Write(write) => write.stamp.as_ref(),
             Self::Command(Command::DeleteRow { stamp, .. }) => stamp.as_ref(),
             _ => None,
+        }
+    }
+
+    /// Where in a table's keys it begins, if it is put to the range that holds that place.
+    #[must_use]
+    pub fn position(&self) -> Option<Position> {
+        match self {
+            Self::OpenSession { key } | Self::Get { key, .. } => Some(Position::At(key.clone())),
+            Self::Scan(scan) => Some(scan.position()),
+            _ => self.row().cloned().map(Position::At),
         }
     }
 
@@ -111,6 +128,14 @@ impl Query {
                 out.u8(7);
                 encode_write(write, out);
             }
+            Self::OpenSession { key } => {
+                out.u8(8);
+                out.bytes(key);
+            }
+            Self::DescribeTable(name) => {
+                out.u8(9);
+                out.bytes(name.as_bytes());
+            }
         }
     }
 
@@ -132,6 +157,8 @@ impl Query {
             5 => Self::ListTables,
             6 => Self::FindTable(text(input)?),
             7 => Self::Write(decode_write(input)?),
+            8 => Self::OpenSession { key: input.bytes()? },
+            9 => Self::DescribeTable(text(input)?),
             tag => return Err(DecodeError::UnknownTag { what: "query", tag: u64::from(tag) }),
         })
     }

@@ -1,9 +1,11 @@
 //! Messages come back as they were sent, and no bytes make the decoder panic.
 
 use base::codec::Writer;
-use base::{CohortId, Duration, Entry, Epoch, Lsn, Monotonic, Sequence, SplitMix64, Timestamp};
+use base::{CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
-use tablets::request::{Cell, Failure, Mutation, Response, Row, Scan, Write};
+use tablets::request::{
+    Cell, Failure, Mutation, RangeDescription, Response, Row, Scan, SessionId, TableDescription, Write,
+};
 use tablets::{CatalogueCommand, Command};
 
 use super::{Message, Query, StatePart};
@@ -31,17 +33,26 @@ fn samples() -> Vec<Message> {
     let queries = [
         Query::Write(write),
         Query::Command(Command::DeleteRow { stamp: None, key: "k".into() }),
-        Query::Catalogue(CatalogueCommand::CreateTable { name: "t".into() }),
+        Query::Command(Command::Drop),
+        Query::Catalogue(CatalogueCommand::CreateTable { name: "t".into(), split_at: vec!["k".into()], replicas: 3 }),
         Query::Get { key: "k".into(), columns: Some(vec!["c".into()]) },
         Query::Scan(scan),
         Query::ListTables,
         Query::FindTable("t".into()),
+        Query::DescribeTable("t".into()),
+        Query::OpenSession { key: "k".into() },
     ];
     let cell = Cell { column: "c".into(), value: "v".into(), version: Timestamp(8) };
     let row = Row { key: "k".into(), cells: vec![cell] };
+    let range = KeyRange { start: "a".into(), end: Some("b".into()) };
+    let ranges = vec![RangeDescription { range: range.clone(), cohort: 2, members: vec![1, 2, 3] }];
     let outcomes = [
         Ok(Response::Rows { rows: vec![row], continuation: Some("k".into()) }),
         Ok(Response::Tables(vec!["t".into()])),
+        Ok(Response::TableDropped),
+        Ok(Response::SessionOpened { session: SessionId(7), range: range.clone() }),
+        Ok(Response::Table(TableDescription { ranges, created: Timestamp(6), replicas: 3 })),
+        Err(Failure::Exists("it is there".into())),
         Err(Failure::VersionMismatch { column: "c".into(), expected: Timestamp(1), actual: Timestamp(2) }),
         Err(Failure::Unknown("lost the lead".into())),
     ];
@@ -55,6 +66,7 @@ fn samples() -> Vec<Message> {
     let parts = [StatePart::Chunk(bytes.clone()), StatePart::Tables(vec![table, table]), StatePart::Piece(bytes)];
     let chunk = |part| Message::StateChunk { cohort, epoch, lsn, timestamp, index: 2, last: true, part };
     samples.extend(parts.map(chunk));
+    samples.push(Message::ElsewhereNow { request: 3 });
     samples.push(Message::StateReply { cohort, lsn, received: 3, installed: true });
     samples
 }

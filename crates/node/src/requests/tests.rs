@@ -1,7 +1,7 @@
 //! Where requests go, and what is said of them when nobody answers.
 
 use base::{Boot, NodeId, Timestamp};
-use tablets::request::{Mutation, SessionId, SessionStamp, TableRequest, Write};
+use tablets::request::{Mutation, Scan, SessionId, SessionStamp, TableRequest, Write};
 
 use super::*;
 use crate::contract::Event;
@@ -12,7 +12,7 @@ const HALF_A_SECOND: Duration = Duration::from_millis(500);
 
 /// A node that has no replica of the table, on nodes 1, 2 and 3.
 fn outsider() -> Bench {
-    Bench::start(empty(5, 5)).with_table(5, "t")
+    Bench::start(empty(5, 5)).with_table(5, "t", &[])
 }
 
 fn of_table(request: TableRequest) -> Request {
@@ -118,4 +118,72 @@ fn a_write_in_doubt_is_unknown_also_when_the_next_node_did_not_take_it() {
     say(&mut bench, second, Message::NotLeader { request, cohort: TABLE, leader: None });
     bench.step(Event::Stop);
     assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Unknown(_))));
+}
+
+/// Each request goes to the range that holds its key, or the place where its scan begins.
+#[test]
+fn requests_go_to_the_range_of_their_keys() {
+    let mut bench = Bench::start(empty(5, 5)).with_table(5, "t", &["m"]);
+    let (first, second) = (TABLE, CohortId(3));
+    bench.node.routes.insert(first, NodeId(1));
+    bench.node.routes.insert(second, NodeId(2));
+    let mut goes = |request: TableRequest| {
+        bench.ask(1, of_table(request));
+        let sent = std::mem::take(&mut bench.sent);
+        let cohort = |message| if let Message::Forward { cohort, .. } = message { Some(cohort) } else { None };
+        sent.into_iter().find_map(|(_, message)| cohort(message)).expect("it is forwarded")
+    };
+    let get = |key: &'static str| TableRequest::Get { key: key.into(), columns: None };
+    assert_eq!((goes(get("a")), goes(get("lz")), goes(get("m")), goes(get("z"))), (first, first, second, second));
+    let delete = TableRequest::DeleteRow { stamp: None, key: "n".into() };
+    assert_eq!((goes(delete), goes(TableRequest::OpenSession { key: "".into() })), (second, first));
+    let scan = |reverse, continuation: Option<&'static str>| {
+        let continuation = continuation.map(bytes::Bytes::from);
+        TableRequest::Scan(Scan { reverse, continuation, ..Scan::default() })
+    };
+    let forwards = (goes(scan(false, None)), goes(scan(false, Some("l"))), goes(scan(false, Some("m"))));
+    assert_eq!(forwards, (first, first, second));
+    assert_eq!(
+        (goes(scan(true, None)), goes(scan(true, Some("n"))), goes(scan(true, Some("m")))),
+        (second, second, first)
+    );
+}
+
+/// A tablet that does not own the key says so, and the request goes on: it is never "not found", nor refused.
+#[test]
+fn a_request_that_was_put_to_the_wrong_range_is_put_anew() {
+    let mut bench = outsider();
+    bench.ask(1, get());
+    let (node, request) = asked(&mut bench)[0];
+    say(&mut bench, node, Message::ElsewhereNow { request });
+    assert!(bench.answers.is_empty());
+    // Nobody leads the catalogue in this test, so that nobody can say where the range lies by now.
+    bench.pass(Duration::from_millis(11_000));
+    assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Unavailable(_))));
+}
+
+/// The only node of a universe leads every range, each of which was told what it owns.
+#[test]
+fn each_range_keeps_its_own_rows() {
+    let mut bench = Bench::start(empty(1, 1));
+    bench.pass(Duration::from_millis(5_000));
+    let split_at = crate::testing::split_at(&["m", "d"]);
+    bench.ask(1, Request::CreateTable { name: "t".into(), split_at, replicas: 0 });
+    for (number, key) in (2..).zip(["a", "d", "z"]) {
+        let mutations = vec![Mutation { column: "c".into(), value: Some("v".into()), condition: None }];
+        bench.ask(number, of_table(TableRequest::Write(Write { stamp: None, key: key.into(), mutations })));
+    }
+    bench.pass(Duration::from_millis(2_000));
+    assert!((2..5).all(|number| matches!(bench.answers[&RequestId(number)], Ok(Response::Written { .. }))));
+    bench.ask(5, of_table(TableRequest::Scan(Scan::default())));
+    let Ok(Response::Rows { rows, continuation }) = &bench.answers[&RequestId(5)] else { panic!("a scan gives rows") };
+    assert_eq!((rows.len(), continuation.clone()), (1, Some("d".into())));
+    bench.ask(6, Request::Status);
+    let Ok(Response::Status(status)) = &bench.answers[&RequestId(6)] else { panic!("it is asked for") };
+    let ranges: Vec<String> = status.cohorts.iter().map(|cohort| cohort.range.to_string()).collect();
+    assert_eq!(ranges[1..], ["[\"\", \"d\")", "[\"d\", \"m\")", "[\"m\", end)"]);
+    bench.ask(7, Request::DescribeTable { name: "t".into() });
+    let Ok(Response::Table(table)) = &bench.answers[&RequestId(7)] else { panic!("it is there") };
+    let cohorts: Vec<(u32, &[u32])> = table.ranges.iter().map(|range| (range.cohort, &range.members[..])).collect();
+    assert_eq!(cohorts, [(2, &[1][..]), (3, &[1]), (4, &[1])]);
 }

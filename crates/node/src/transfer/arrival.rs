@@ -148,6 +148,11 @@ impl Replica {
         }
         (taken, unused)
     }
+
+    /// What has arrived of a whole state is not gone on with. Gives the tables that are here of it.
+    pub(crate) fn end_arrival(&mut self) -> Vec<TableRef> {
+        self.incoming.take().map(|incoming| incoming.tables).unwrap_or_default()
+    }
 }
 
 impl Node {

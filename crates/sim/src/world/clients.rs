@@ -1,9 +1,9 @@
 //! Clients: they read and write the same few rows at the same time, retry as a good client does, and remember what they
-//! were told.
+//! were told. Their table may be split, so that they have a session for each range that they write.
 
 use std::collections::BTreeMap;
 
-use base::{NodeId, SplitMix64, Timestamp};
+use base::{KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
 use node::contract::RequestId;
 use tablets::request::{
@@ -11,6 +11,7 @@ use tablets::request::{
 };
 
 use super::events::Happening;
+use super::spare::{Spare, Step};
 use super::{MILLISECOND, Options, TrueTime, World};
 use crate::history::{Operation, What, WriteOutcome};
 
@@ -34,22 +35,32 @@ pub(crate) struct Clients {
     pub(crate) history: Vec<Operation>,
     random: SplitMix64,
     keys: u64,
+    split_at: Vec<Bytes>,
     think: TrueTime,
     tables: u64,
     tables_wanted: u64,
+    /// The first client's own table, if it has one.
+    pub(super) spare: Option<Spare>,
     is_ending: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Client {
     doing: Option<Doing>,
-    session: Option<SessionId>,
-    next_sequence: u64,
+    sessions: Vec<Session>,
     /// Versions seen, for conditions.
     versions: BTreeMap<(Bytes, Bytes), Timestamp>,
     writes: u64,
     final_reads: u64,
     is_done: bool,
+}
+
+/// A session in one range.
+#[derive(Clone, Debug)]
+struct Session {
+    id: SessionId,
+    range: KeyRange,
+    next_sequence: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -65,18 +76,18 @@ struct Doing {
 #[derive(Clone, Debug)]
 enum Task {
     CreateTable(u64),
-    OpenSession,
+    OpenSession(Bytes),
     Write(Write),
     Get(Bytes),
-    Scan,
+    Scan(Scan),
+    Spare(Step),
 }
 
 impl Clients {
     pub(crate) fn new(options: &Options, random: &mut SplitMix64) -> Self {
         let client = Client {
             doing: None,
-            session: None,
-            next_sequence: 1,
+            sessions: Vec::new(),
             versions: BTreeMap::new(),
             writes: 0,
             final_reads: 0,
@@ -90,9 +101,11 @@ impl Clients {
             history: Vec::new(),
             random: SplitMix64::new(random.draw()),
             keys: options.keys,
+            split_at: options.split_at.iter().map(|number| key(*number)).collect(),
             think: options.think,
             tables: 0,
             tables_wanted: options.tables,
+            spare: options.drops.then(Spare::new),
             is_ending: false,
         }
     }
@@ -115,10 +128,6 @@ impl Clients {
         self.moment
     }
 
-    fn key(&self, number: u64) -> Bytes {
-        Bytes::from(format!("row-{number}"))
-    }
-
     /// What a client does next.
     fn choose(&mut self, id: u32) -> Task {
         if self.tables < self.tables_wanted {
@@ -126,14 +135,20 @@ impl Clients {
         }
         if self.is_ending {
             let number = self.clients[id as usize].final_reads;
-            return Task::Get(self.key(number));
+            return Task::Get(key(number));
+        }
+        if let Some(spare) = self.spare.as_ref().filter(|_| id == 0)
+            && (spare.is_urgent() || self.random.below(4) == 0)
+        {
+            return Task::Spare(spare.step);
         }
         let number = self.random.below(self.keys);
-        let key = self.key(number);
+        let key = key(number);
+        let has_session = self.clients[id as usize].sessions.iter().any(|session| session.range.contains(&key));
         match self.random.below(100) {
             0..30 => Task::Get(key),
-            30..35 => Task::Scan,
-            _ if self.clients[id as usize].session.is_none() && self.random.below(4) > 0 => Task::OpenSession,
+            30..35 => Task::Scan(Scan { reverse: self.random.below(2) == 0, ..Scan::default() }),
+            _ if !has_session && self.random.below(4) > 0 => Task::OpenSession(key),
             _ => Task::Write(self.write(id, key)),
         }
     }
@@ -154,10 +169,11 @@ impl Clients {
             mutations.push(Mutation { column, value, condition });
         }
         let client = &mut self.clients[id as usize];
-        let stamp = client.session.filter(|_| self.random.below(4) > 0).map(|session| {
-            let sequence = client.next_sequence;
-            client.next_sequence += 1;
-            SessionStamp { session, sequence, first_incomplete: sequence }
+        let session = client.sessions.iter_mut().find(|session| session.range.contains(&key));
+        let stamp = session.filter(|_| self.random.below(4) > 0).map(|session| {
+            let sequence = session.next_sequence;
+            session.next_sequence += 1;
+            SessionStamp { session: session.id, sequence, first_incomplete: sequence }
         });
         Write { stamp, key, mutations }
     }
@@ -203,7 +219,7 @@ impl World {
         let node = nodes[self.clients.random.below(nodes.len() as u64) as usize];
         let Some(doing) = self.clients.clients[id as usize].doing.as_mut() else { return };
         doing.attempts += 1;
-        let request = request(&doing.task);
+        let request = request(&doing.task, &self.clients.split_at, self.clients.spare.as_ref());
         let machine = &self.machines[&node];
         if machine.process.is_none() {
             return self.not_now(id);
@@ -273,10 +289,19 @@ impl World {
                     }
                 }
             }
-            (Task::OpenSession, Ok(Response::SessionOpened(session))) => {
+            (Task::OpenSession(key), Ok(Response::SessionOpened { session, range })) => {
+                if !range.contains(key) {
+                    return self.violate(&format!("a session for {key:?} was opened in {range}"));
+                }
                 let client = &mut self.clients.clients[id as usize];
-                client.session = Some(session);
-                client.next_sequence = 1;
+                client.sessions.retain(|session| !session.range.overlaps(&range));
+                client.sessions.push(Session { id: session, range, next_sequence: 1 });
+            }
+            (Task::Spare(step), outcome) => {
+                self.spare_answered(*step, &outcome, doing.maybe_done);
+                if self.clients.spare.as_ref().is_some_and(Spare::is_urgent) {
+                    return self.queue.put(self.now, Happening::Client { client: id });
+                }
             }
             (Task::Write(write), outcome) => self.write_ended(id, doing, write, outcome),
             (Task::Get(key), Ok(Response::Row(cells))) => {
@@ -285,9 +310,14 @@ impl World {
                     self.clients.clients[id as usize].final_reads += 1;
                 }
             }
-            (Task::Scan, Ok(Response::Rows { rows, continuation: None })) => self.scanned(id, doing.called, rows),
-            (Task::Scan, Ok(Response::Rows { .. })) => {}
-            (Task::Get(_) | Task::Scan | Task::OpenSession, Err(Failure::UnknownTable(_))) => {
+            (Task::Scan(scan), Ok(Response::Rows { rows, continuation })) => {
+                self.scanned(id, doing.called, scan, rows, continuation.as_ref());
+                if let Some(continuation) = continuation {
+                    self.count("scans gone on with");
+                    return self.scan_on(id, Scan { continuation: Some(continuation), ..scan.clone() });
+                }
+            }
+            (Task::Get(_) | Task::Scan(_) | Task::OpenSession(_), Err(Failure::UnknownTable(_))) => {
                 self.violate("a table that was created is unknown");
             }
             (task, outcome) => self.violate(&format!("{task:?} was answered with {outcome:?}")),
@@ -302,9 +332,9 @@ impl World {
                 self.clients.clients[id as usize].versions.insert((write.key.clone(), column.clone()), actual);
                 WriteOutcome::Mismatch { column, expected, actual }
             }
-            Err(Failure::UnknownSession(_)) => {
+            Err(Failure::UnknownSession(session)) => {
                 self.count("unknown sessions met");
-                self.clients.clients[id as usize].session = None;
+                self.clients.clients[id as usize].sessions.retain(|open| open.id != session);
                 if doing.maybe_done { WriteOutcome::Unknown } else { WriteOutcome::NotDone }
             }
             other => return self.violate(&format!("{write:?} was answered with {other:?}")),
@@ -339,14 +369,30 @@ impl World {
         self.clients.history.push(Operation { client, called, returned, key: row.key, what });
     }
 
-    /// A scan reads every row there is, and those that it doesn't show are empty.
-    fn scanned(&mut self, client: u32, called: u64, rows: Vec<Row>) {
+    /// A page reads every row there is from where it began to where it says that the scan goes on, all at one moment; those
+    /// that it doesn't show are empty. The whole scan is not of one moment: each page is remembered by itself.
+    fn scanned(&mut self, client: u32, called: u64, scan: &Scan, rows: Vec<Row>, continuation: Option<&Bytes>) {
         let mut by_key: BTreeMap<Bytes, Row> = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
-        for number in 0..self.clients.keys {
-            let key = self.clients.key(number);
+        let begins = scan.continuation.as_ref();
+        let page = match (scan.reverse, begins, continuation) {
+            (false, begins, next) => KeyRange { start: begins.cloned().unwrap_or_default(), end: next.cloned() },
+            (true, begins, next) => KeyRange { start: next.cloned().unwrap_or_default(), end: begins.cloned() },
+        };
+        for key in (0..self.clients.keys).map(key).filter(|key| page.contains(key)) {
             let row = by_key.remove(&key).unwrap_or(Row { key, cells: Vec::new() });
             self.remember_row(client, called, row);
         }
+        if let Some(key) = by_key.keys().next() {
+            self.violate(&format!("a page of {page} shows {key:?}"));
+        }
+    }
+
+    /// The next page is asked for at once.
+    fn scan_on(&mut self, id: u32, scan: Scan) {
+        let called = self.clients.tick();
+        let doing = Doing { task: Task::Scan(scan), called, attempts: 0, maybe_done: false, asked: None };
+        self.clients.clients[id as usize].doing = Some(doing);
+        self.ask(id);
     }
 
     pub(crate) fn client_gives_up(&mut self, _client: u32, request: RequestId) {
@@ -371,17 +417,23 @@ fn deletes_row(write: &Write) -> bool {
     write.mutations.len() == COLUMNS as usize && write.mutations.iter().all(deletes)
 }
 
-fn request(task: &Task) -> Request {
+fn key(number: u64) -> Bytes {
+    Bytes::from(format!("row-{number}"))
+}
+
+fn request(task: &Task, split_at: &[Bytes], spare: Option<&Spare>) -> Request {
     let of_table = |request| Request::Table { table: TABLE.to_owned(), request };
+    let create = |name, split_at: &[Bytes]| Request::CreateTable { name, split_at: split_at.to_vec(), replicas: 0 };
     match task {
-        Task::CreateTable(0) => Request::CreateTable { name: TABLE.to_owned() },
-        Task::CreateTable(number) => Request::CreateTable { name: format!("{TABLE}{number}") },
-        Task::OpenSession => of_table(TableRequest::OpenSession),
+        Task::CreateTable(0) => create(TABLE.to_owned(), split_at),
+        Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[]),
+        Task::OpenSession(key) => of_table(TableRequest::OpenSession { key: key.clone() }),
         Task::Write(write) if deletes_row(write) => {
             of_table(TableRequest::DeleteRow { stamp: write.stamp, key: write.key.clone() })
         }
         Task::Write(write) => of_table(TableRequest::Write(write.clone())),
         Task::Get(key) => of_table(TableRequest::Get { key: key.clone(), columns: None }),
-        Task::Scan => of_table(TableRequest::Scan(Scan::default())),
+        Task::Scan(scan) => of_table(TableRequest::Scan(scan.clone())),
+        Task::Spare(step) => spare.map_or(Request::ListTables, |spare| spare.request(*step)),
     }
 }

@@ -15,6 +15,10 @@ pub struct Options {
     pub think: TrueTime,
     /// Rows that they contend for.
     pub keys: u64,
+    /// The rows at which their table is split: each begins a range.
+    pub split_at: Vec<u64>,
+    /// Whether a client creates, drops and creates again a table of its own.
+    pub drops: bool,
     /// Tables: the first is used, the others make manifests long enough to tear.
     pub tables: u64,
     /// How long faults go on.
@@ -146,11 +150,13 @@ impl Options {
             blank: if nodes > 1 { pick(&[0, 0, 0, 1]) } else { 0 },
             stop: pick(&[0, 1, 1]),
         };
-        Self {
+        let options = Self {
             nodes: u32::try_from(nodes).unwrap_or(3),
             clients: u32::try_from(pick(&[2, 4, 8])).unwrap_or(4),
             think: pick(&[20, 60, 150]) * millisecond,
             keys: pick(&[1, 3, 8]),
+            split_at: Vec::new(),
+            drops: false,
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
             patience: 60 * SECOND,
@@ -175,6 +181,14 @@ impl Options {
             clock_rate: pick(&[0, 5_000, 10_000]),
             wall_jumps: pick(&[0, 1]) == 1,
             force_time: pick(&[200, 1_000, 3_000, 12_000]) * (millisecond / 1_000),
-        }
+        };
+        // Two ranges or three in half of the runs. One of them may have no rows, and a row begins each of the others.
+        let keys = options.keys;
+        let split_at = match pick(&[0, 0, 1, 2]) {
+            0 => Vec::new(),
+            1 => vec![pick(&[1, keys / 2, keys])],
+            _ => vec![keys / 3, keys - keys / 3 + 1],
+        };
+        Self { split_at, drops: pick(&[0, 1]) == 1, ..options }
     }
 }

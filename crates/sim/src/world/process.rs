@@ -300,7 +300,10 @@ impl World {
                     self.violate(&format!("node {id} can't append: {error}"));
                 }
             }
-            Action::WriteManifest { manifest, cohorts, doubt_unknown } => {
+            Action::WriteManifest { manifest, cohorts, doubt_unknown, gone } => {
+                if let Some(process) = self.process(id) {
+                    process.store.let_go(gone);
+                }
                 self.begin_manifest(id, manifest, cohorts, doubt_unknown);
             }
             Action::Send { to, message, after, valid_until } => {

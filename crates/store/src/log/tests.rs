@@ -214,3 +214,12 @@ fn a_record_that_fits_in_no_segment_is_refused() {
     let fits = vec![1; error.limit - entry(1, 1, b"").size()];
     write(&mut store, 1, entry(1, 1, &fits)).unwrap();
 }
+
+/// A cohort that is gone needs none of its records, though no checkpoint holds them.
+#[test]
+fn records_of_a_cohort_that_is_gone_keep_no_segment() {
+    let (_, mut store, _) = filled(40);
+    assert_eq!(store.begin_manifest(std::collections::BTreeMap::new(), false).manifest().oldest_segment, 1);
+    store.let_go([CohortId(1)].into());
+    assert_eq!(store.begin_manifest(std::collections::BTreeMap::new(), false).manifest().oldest_segment, 9);
+}

@@ -471,3 +471,20 @@ fn a_full_disk_keeps_nobody_from_starting() {
     store.segment_done(job);
     store.invariants();
 }
+
+/// Of a cohort that is gone neither records nor checkpoints are kept.
+#[test]
+fn what_is_gone_keeps_no_segment_and_no_checkpoint() {
+    let disk = formatted();
+    let mut store = open(disk.clone(), CONFIG).unwrap().0;
+    let meta = CheckpointMeta { cohort: CohortId(2), lsn: Lsn::new(1, 1), timestamp: Timestamp(1) };
+    write_checkpoint(&disk, &store.owner(), &meta, std::iter::empty()).unwrap();
+    let other = CheckpointMeta { cohort: CohortId(3), ..meta };
+    write_checkpoint(&disk, &store.owner(), &other, std::iter::empty()).unwrap();
+    store.let_go([CohortId(2)].into());
+    let write = store.begin_manifest(Cohorts::new(), false);
+    write.execute(&disk).unwrap();
+    store.finish_manifest(&write);
+    let checkpoints = disk.list(crate::checkpoint::DIRECTORY).unwrap();
+    assert_eq!(checkpoints, ["3-1.1"], "one that no manifest names yet may be on its way into one");
+}

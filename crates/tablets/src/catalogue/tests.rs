@@ -1,7 +1,8 @@
-use base::Incarnation;
+use base::{Incarnation, KeyRange};
 use bytes::Bytes;
 
 use super::*;
+use crate::position::Position;
 use crate::testing::Log;
 
 fn node(number: u32, disk: u64) -> NodeRecord {
@@ -24,7 +25,12 @@ fn with_nodes(count: u32) -> (Catalogue, Log) {
 }
 
 fn create(name: &str) -> CatalogueCommand {
-    CatalogueCommand::CreateTable { name: name.into() }
+    split(name, &[], 0)
+}
+
+fn split(name: &str, split_at: &[&str], replicas: u32) -> CatalogueCommand {
+    let split_at = split_at.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
+    CatalogueCommand::CreateTable { name: name.into(), split_at, replicas }
 }
 
 /// A table is created once, and says so to those who come later.
@@ -34,29 +40,103 @@ fn creation_is_idempotent() {
     let (outcome, change) = apply(&mut catalogue, &mut log, &create("t"));
     let table = catalogue.table("t").expect("it was created").clone();
     assert_eq!(outcome, Some(Ok(Response::TableCreated { existed: false })));
-    assert_eq!(change, Some(Change::TableCreated { name: "t".into(), table: table.clone() }));
-    assert_eq!((table.cohort, table.created, table.members.len()), (CohortId(2), log.timestamp, 3));
+    assert_eq!(change, Some(Change::TableCreated { name: "t".into() }));
+    assert_eq!((table.ranges.len(), table.created, table.replicas), (1, log.timestamp, 3));
+    assert_eq!((table.ranges[0].cohort, table.ranges[0].members.len()), (CohortId(2), 3));
     let again = apply(&mut catalogue, &mut log, &create("t"));
     assert_eq!(again, (Some(Ok(Response::TableCreated { existed: true })), None));
     assert_eq!(catalogue.table("t"), Some(&table));
     apply(&mut catalogue, &mut log, &create("s"));
-    assert_eq!(catalogue.table("s").map(|table| table.cohort), Some(CohortId(3)));
+    assert_eq!(catalogue.table("s").map(|table| table.ranges[0].cohort), Some(CohortId(3)));
     assert_eq!(catalogue.list(), Response::Tables(vec!["s".into(), "t".into()]));
 }
 
-/// Over five nodes, each cohort lies one node further on; without nodes there can be no table.
+fn nodes_of(catalogue: &Catalogue, name: &str) -> Vec<Vec<u32>> {
+    let nodes = |range: &RangeRecord| range.members.iter().map(|member| member.node.0).collect();
+    catalogue.table(name).expect("it was created").ranges.iter().map(nodes).collect()
+}
+
+/// Spinnaker's Figure 2: over five nodes, each range lies on three neighbours, one node further on than the range before,
+/// and the next table goes on where the last one ended. Without nodes there can be no table.
 #[test]
-fn members_go_round_the_ring() {
+fn cohorts_overlap_round_the_ring() {
     let (mut catalogue, mut log) = with_nodes(5);
-    let expected = [[1, 2, 3], [2, 3, 4], [3, 4, 5], [1, 4, 5], [1, 2, 5], [1, 2, 3]];
-    for (number, expected) in expected.iter().enumerate() {
-        let name = format!("t{number}");
-        apply(&mut catalogue, &mut log, &create(&name));
-        let members = &catalogue.table(&name).expect("it was created").members;
-        assert_eq!(members.iter().map(|member| member.node.0).collect::<Vec<_>>(), expected);
-    }
+    apply(&mut catalogue, &mut log, &split("t", &["200", "400", "600", "800"], 0));
+    assert_eq!(nodes_of(&catalogue, "t"), [[1, 2, 3], [2, 3, 4], [3, 4, 5], [1, 4, 5], [1, 2, 5]]);
+    apply(&mut catalogue, &mut log, &split("u", &["m"], 1));
+    assert_eq!(nodes_of(&catalogue, "u"), [[1], [2]]);
+    apply(&mut catalogue, &mut log, &split("v", &["m"], 5));
+    assert_eq!(nodes_of(&catalogue, "v"), [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]);
+    apply(&mut catalogue, &mut log, &create("w"));
+    assert_eq!(nodes_of(&catalogue, "w"), [[1, 2, 5]]);
+    let cohorts: Vec<u32> =
+        catalogue.tables().flat_map(|(_, table)| &table.ranges).map(|range| range.cohort.0).collect();
+    assert_eq!(cohorts, (2..=11).collect::<Vec<_>>());
     let refused = apply(&mut Catalogue::new(), &mut Log::new(), &create("t"));
     assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)));
+}
+
+/// Fewer nodes than replicas: as many as there are, unless so many were asked for by number.
+#[test]
+fn replicas_are_at_most_the_nodes() {
+    let (mut catalogue, mut log) = with_nodes(1);
+    apply(&mut catalogue, &mut log, &create("t"));
+    assert_eq!(nodes_of(&catalogue, "t"), [[1]]);
+    let refused = apply(&mut catalogue, &mut log, &split("u", &[], 3));
+    let (Some(Err(Failure::Invalid(why))), None) = refused else { panic!("it should be refused: {refused:?}") };
+    assert!(why.contains("3 replicas") && why.contains("1 nodes"), "{why}");
+}
+
+/// Ranges are in the order of their keys, however they were asked for, and each key has one.
+#[test]
+fn a_key_has_one_range() {
+    let (mut catalogue, mut log) = with_nodes(3);
+    apply(&mut catalogue, &mut log, &split("t", &["m", "c", "m", ""], 0));
+    let table = catalogue.table("t").expect("it was created");
+    let ranges: Vec<KeyRange> = table.ranges().map(|(range, _)| range).collect();
+    let range =
+        |start: &'static str, end: Option<&'static str>| KeyRange { start: start.into(), end: end.map(Bytes::from) };
+    assert_eq!(ranges, [range("", Some("c")), range("c", Some("m")), range("m", None)]);
+    let positions = ["", "a", "c", "c\0", "m", "z"].map(|key| Position::At(Bytes::copy_from_slice(key.as_bytes())));
+    let ends = ["a", "c", "c\0", "m", "z"].map(|key| Position::Below(Some(Bytes::copy_from_slice(key.as_bytes()))));
+    for position in positions.into_iter().chain(ends).chain([Position::Below(None)]) {
+        let found = table.at(&position);
+        let holders: Vec<_> =
+            table.ranges().filter(|(range, _)| position.is_in(range)).map(|(_, range)| range).collect();
+        assert_eq!(holders, [found], "{position:?}");
+    }
+}
+
+/// Who creates a table once more is told that it is there, unless it is split or copied otherwise than was asked for.
+#[test]
+fn a_table_that_is_there_is_not_made_another() {
+    let (mut catalogue, mut log) = with_nodes(5);
+    apply(&mut catalogue, &mut log, &split("t", &["b", "a"], 0));
+    let mut again = |split_at: &[&str], replicas| {
+        let (outcome, change) = apply(&mut catalogue, &mut log, &split("t", split_at, replicas));
+        assert_eq!(change, None);
+        outcome
+    };
+    for (split_at, replicas) in [(&["a", "b"][..], 0), (&["b", "a"], 3), (&[], 0), (&[], 3)] {
+        assert_eq!(again(split_at, replicas), Some(Ok(Response::TableCreated { existed: true })));
+    }
+    for (split_at, replicas) in [(&["a"][..], 0), (&["a", "b", "c"], 0), (&["a", "c"], 0), (&[], 5)] {
+        assert!(matches!(again(split_at, replicas), Some(Err(Failure::Exists(_)))), "{split_at:?} {replicas}");
+    }
+}
+
+/// There are only so many ranges, in all tables together.
+#[test]
+fn ranges_are_bounded() {
+    let (mut catalogue, mut log) = with_nodes(3);
+    let keys: Vec<String> = (0..999).map(|number| format!("{number:03}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    for number in 0..RANGES_IN_UNIVERSE_MAX / 1_000 {
+        let (outcome, _) = apply(&mut catalogue, &mut log, &split(&format!("t{number}"), &keys, 1));
+        assert_eq!(outcome, Some(Ok(Response::TableCreated { existed: false })));
+    }
+    let full = apply(&mut catalogue, &mut log, &create("one more"));
+    assert!(matches!(full, (Some(Err(Failure::Overloaded(_))), None)), "{full:?}");
 }
 
 /// Addresses may change; another disk under a known name is refused, and all that came with it.
@@ -103,4 +183,34 @@ fn only_the_next_readable_entry_is_applied() {
     assert_eq!(catalogue.last_applied(), skipped.previous);
     assert_eq!(catalogue.apply(&skipped), Ok((None, None)));
     assert!(catalogue.apply(&next).is_ok());
+}
+
+/// A table that is being dropped is known to nobody, and its name is taken until the end; then it may be another's.
+#[test]
+fn a_drop_has_a_beginning_and_an_end() {
+    let (mut catalogue, mut log) = with_nodes(3);
+    apply(&mut catalogue, &mut log, &split("t", &["m"], 0));
+    apply(&mut catalogue, &mut log, &create("u"));
+    let begin = CatalogueCommand::BeginDrop { name: "t".into() };
+    for _ in 0..2 {
+        let begun = apply(&mut catalogue, &mut log, &begin);
+        assert_eq!(begun, (None, Some(Change::DropBegun { table: CohortId(2) })), "it is answered at its end");
+    }
+    assert_eq!((catalogue.table("t"), catalogue.dropping().count()), (None, 1));
+    assert_eq!(catalogue.list(), Response::Tables(vec!["u".into()]));
+    assert_eq!(catalogue.describe("t"), Err(Failure::UnknownTable("t".into())));
+    assert!(matches!(apply(&mut catalogue, &mut log, &create("t")), (Some(Err(Failure::Unavailable(_))), None)));
+    let all = || (1..9).map(CohortId).collect::<Vec<_>>();
+    assert_eq!(catalogue.gone(all()), []);
+
+    let end = |table| CatalogueCommand::EndDrop { name: "t".into(), table: CohortId(table) };
+    assert_eq!(apply(&mut catalogue, &mut log, &end(3)), (None, None), "that is no table's identity");
+    let ended = apply(&mut catalogue, &mut log, &end(2));
+    assert_eq!(ended, (None, Some(Change::TableDropped { table: CohortId(2) })));
+    assert_eq!(catalogue.gone(all()), [CohortId(2), CohortId(3)]);
+    let unknown = apply(&mut catalogue, &mut log, &begin);
+    assert_eq!(unknown, (Some(Err(Failure::UnknownTable("t".into()))), None));
+    apply(&mut catalogue, &mut log, &create("t"));
+    assert_eq!(catalogue.table("t").map(TableRecord::id), Some(CohortId(5)), "numbers never come again");
+    assert_eq!(apply(&mut catalogue, &mut log, &end(2)), (None, None), "a late end is not this table's");
 }

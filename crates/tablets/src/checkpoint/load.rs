@@ -9,10 +9,11 @@ use base::{CohortId, Lsn, Timestamp};
 use bytes::Bytes;
 
 use super::{Content, Snapshot, format};
-use crate::catalogue::{Catalogue, TableRecord};
+use crate::catalogue::{Catalogue, RangeRecord, TableRecord};
 use crate::command::{decode_member, decode_node, decode_string};
 use crate::progress::Progress;
 use crate::request::{Mismatch, SessionId};
+use crate::tablet::Ownership;
 use crate::tablet::sessions::{Remembered, Session, Sessions};
 
 /// Why chunks are not a state.
@@ -198,10 +199,17 @@ fn load_catalogue(catalogue: &mut Catalogue, chunk: &Bytes) -> Result<(), LoadEr
 
 fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> {
     let name = decode_string(input, "table name")?;
-    let cohort = CohortId(input.u32()?);
     let created = Timestamp(input.i64()?);
+    let (replicas, is_dropping) = (input.u32()?, input.bool()?);
+    let ranges = (0..input.count(12)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
+    Ok((name, TableRecord { ranges, created, replicas, is_dropping }))
+}
+
+fn decode_range(input: &mut Reader) -> Result<RangeRecord, DecodeError> {
+    let start = Bytes::copy_from_slice(&input.bytes()?);
+    let cohort = CohortId(input.u32()?);
     let members = (0..input.count(12)?).map(|_| decode_member(input)).collect::<Result<_, DecodeError>>()?;
-    Ok((name, TableRecord { cohort, members, created }))
+    Ok(RangeRecord { start, cohort, members })
 }
 
 fn load_sessions(input: &mut Reader, progress: Progress, sessions: &mut Sessions) -> Result<(), LoadError> {
@@ -215,9 +223,11 @@ fn load_sessions(input: &mut Reader, progress: Progress, sessions: &mut Sessions
         }
         let outcomes = (0..count).map(|_| decode_outcome(input)).collect::<Result<VecDeque<_>, DecodeError>>()?;
         let session = Session { last_used, floor, outcomes };
-        let is_of_the_future = id.0 > progress.last_applied.sequence.0 || last_used > progress.last_timestamp;
-        if is_of_the_future || !session.is_bounded() {
-            return Err(LoadError::Impossible("a session of the future, or one with outcomes out of its window"));
+        let is_own = id.is_of(progress.cohort, progress.last_applied.sequence);
+        if !is_own || last_used > progress.last_timestamp || !session.is_bounded() {
+            return Err(LoadError::Impossible(
+                "a session of another cohort or of the future, or one with outcomes out of its window",
+            ));
         }
         if sessions.len() >= SESSIONS_MAX || !sessions.load(id, session) {
             return Err(LoadError::Impossible("a session twice, or too many"));
@@ -244,6 +254,7 @@ fn decode_outcome(input: &mut Reader) -> Result<(u64, Remembered), DecodeError> 
 #[derive(Clone, Debug)]
 struct TabletLoader {
     progress: Progress,
+    ownership: Ownership,
     watermark: Timestamp,
     sessions: Sessions,
     /// How many sessions the header speaks of.
@@ -252,13 +263,14 @@ struct TabletLoader {
 
 impl TabletLoader {
     fn begin(progress: Progress, mut header: Reader) -> Result<Self, LoadError> {
+        let ownership = Ownership::decode(&mut header)?;
         let watermark = Timestamp(header.i64()?);
         if watermark < Timestamp(0) || watermark > progress.last_timestamp {
             return Err(LoadError::Impossible("a watermark that is no moment of the log"));
         }
         let count = header.u64()?;
         header.end()?;
-        Ok(Self { progress, watermark, sessions: Sessions::default(), count })
+        Ok(Self { progress, ownership, watermark, sessions: Sessions::default(), count })
     }
 
     fn load_chunk(&mut self, chunk: &Bytes) -> Result<(), LoadError> {
@@ -273,7 +285,11 @@ impl TabletLoader {
         if self.sessions.len() as u64 != self.count {
             return Err(LoadError::Impossible("another number of sessions than the header says"));
         }
-        let content = Content::Tablet { watermark: self.watermark, sessions: self.sessions.open_sessions().clone() };
+        let content = Content::Tablet {
+            ownership: self.ownership,
+            watermark: self.watermark,
+            sessions: self.sessions.open_sessions().clone(),
+        };
         Ok(Snapshot { progress: self.progress, content })
     }
 }

@@ -4,7 +4,7 @@ use base::codec::Writer;
 use bytes::Bytes;
 
 use super::{CHUNK_BYTES, format};
-use crate::catalogue::{NodeRecord, TableRecord};
+use crate::catalogue::{NodeRecord, RangeRecord, TableRecord};
 use crate::command::{encode_member, encode_node};
 use crate::request::SessionId;
 use crate::tablet::sessions::{Remembered, Session};
@@ -83,15 +83,26 @@ impl Record for &NodeRecord {
 
 impl Record for (&String, &TableRecord) {
     fn size(&self) -> usize {
-        20 + self.0.len() + 12 * self.1.members.len()
+        let range = |range: &RangeRecord| 12 + range.start.len() + 12 * range.members.len();
+        21 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
     }
 
     fn encode(&self, out: &mut Writer) {
         let (name, table) = self;
         out.bytes(name.as_bytes());
-        out.u32(table.cohort.0);
         out.i64(table.created.0);
-        out.u32(u32::try_from(table.members.len()).expect("a cohort's members are below 2^32"));
-        table.members.iter().for_each(|member| encode_member(*member, out));
+        out.u32(table.replicas);
+        out.bool(table.is_dropping);
+        out.u32(count(table.ranges.len()));
+        for range in &table.ranges {
+            out.bytes(&range.start);
+            out.u32(range.cohort.0);
+            out.u32(count(range.members.len()));
+            range.members.iter().for_each(|member| encode_member(*member, out));
+        }
     }
+}
+
+fn count(items: usize) -> u32 {
+    u32::try_from(items).expect("ranges and members are below 2^32")
 }

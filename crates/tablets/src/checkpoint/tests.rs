@@ -1,21 +1,25 @@
-use base::{Incarnation, Member, SplitMix64};
+use base::{Incarnation, Member, Sequence, SplitMix64};
 
 use super::*;
 use crate::command::{CatalogueCommand, Command};
-use crate::request::SessionId;
-use crate::testing::{Log, delete, fresh, if_version, load, noise, put, stamped, write};
+use crate::request::{Response, SessionId};
+use crate::testing::{Log, delete, fresh, if_version, load, noise, put, stamped, tablet_of_all, write};
 
 const COHORT: CohortId = CohortId(2);
 
+fn session(sequence: u64) -> SessionId {
+    SessionId::new(COHORT, Sequence(sequence)).expect("small numbers")
+}
+
 /// A tablet with everything in it: rows, sessions with outcomes of both kinds, a watermark.
 fn small_tablet() -> State {
-    let (mut state, mut log) = (fresh(COHORT), Log::new());
+    let (mut state, mut log) = (tablet_of_all(COHORT), Log::new());
     for _ in 0..3 {
         log.apply(&mut state, &Command::OpenSession);
     }
     for number in 1..=5 {
         let mutations = [put("a", "1"), if_version(put("b", "2"), 0)];
-        let _ = log.write(&mut state, &stamped(write("k", mutations), SessionId(2), number, 1));
+        let _ = log.write(&mut state, &stamped(write("k", mutations), session(2), number, 1));
         log.write(&mut state, &write(&format!("row {number}"), [put("a", "x"), put("b", "y")])).unwrap();
         log.write(&mut state, &write("row 2", [delete("a")])).unwrap();
     }
@@ -34,8 +38,14 @@ fn catalogue() -> State {
     let mut apply = |command: &CatalogueCommand| state.apply(&log.entry(command.encode())).expect("the next entry");
     apply(&CatalogueCommand::RegisterNodes { nodes });
     for number in 0..20 {
-        apply(&CatalogueCommand::CreateTable { name: format!("table-{number}") });
+        let split_at = (0..number).map(|key| format!("{key:02}").into()).collect();
+        apply(&CatalogueCommand::CreateTable {
+            name: format!("table-{number}"),
+            split_at,
+            replicas: 2 * (number % 3) + 1,
+        });
     }
+    apply(&CatalogueCommand::BeginDrop { name: "table-7".into() });
     state
 }
 
@@ -48,7 +58,7 @@ fn is_send<T: Send + Clone + fmt::Debug>(_: &T) {}
 /// A state that went through chunks is the same, to the byte of its next checkpoint; it says where it is.
 #[test]
 fn states_come_back_from_their_chunks() {
-    for state in [fresh(COHORT), fresh(CohortId::CATALOGUE), small_tablet(), catalogue()] {
+    for state in [fresh(COHORT), tablet_of_all(COHORT), fresh(CohortId::CATALOGUE), small_tablet(), catalogue()] {
         let snapshot = state.snapshot();
         is_send(&snapshot);
         let pieces = chunks(&state);
@@ -133,25 +143,25 @@ fn go_on(state: &mut State) {
     }
     let mut log = Log::after(state);
     if state.as_catalogue().is_some() {
-        let create = CatalogueCommand::CreateTable { name: "one more".into() };
+        let create = CatalogueCommand::CreateTable { name: "one more".into(), split_at: vec![], replicas: 0 };
         state.apply(&log.entry(create.encode())).expect("the log's next entry");
     } else {
-        let numbered = stamped(write("k", [put("a", "1")]), SessionId(2), 6, 2);
+        let numbered = stamped(write("k", [put("a", "1")]), session(2), 6, 2);
         let _ = log.write(state, &numbered);
         log.apply(state, &Command::OpenSession);
         let now = log.timestamp;
         log.apply(state, &Command::Watermark(now));
-        log.write(state, &write("row 2", [put("a", "1"), delete("b")])).unwrap();
+        // The range may be another by now, or none.
+        let _ = log.write(state, &write("row 2", [put("a", "1"), delete("b")]));
     }
     state.invariants();
 }
 
 /// A tablet with many sessions, each with outcomes.
 fn busy_tablet() -> State {
-    let (mut state, mut log) = (fresh(COHORT), Log::new());
+    let (mut state, mut log) = (tablet_of_all(COHORT), Log::new());
     for _ in 0..100 {
-        let Some(Ok(crate::request::Response::SessionOpened(session))) = log.apply(&mut state, &Command::OpenSession)
-        else {
+        let Some(Ok(Response::SessionOpened { session, .. })) = log.apply(&mut state, &Command::OpenSession) else {
             panic!("there is room for a session");
         };
         for number in 1..=1_000 {
@@ -180,7 +190,7 @@ fn chunks_can_be_left_and_gone_on_with() {
     let whole = chunks(&state);
     let mut left = state.snapshot().chunks();
     let mut log = Log::after(&state);
-    let _ = log.write(&mut state, &stamped(write("k", [put("c", "v")]), SessionId(1), 2, 2));
+    let _ = log.write(&mut state, &stamped(write("k", [put("c", "v")]), session(1), 2, 2));
     let mut loader = Loader::new(COHORT);
     for (index, chunk) in whole.iter().enumerate() {
         assert_eq!(left.clone().collect::<Vec<_>>(), whole[index..]);

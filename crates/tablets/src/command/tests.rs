@@ -1,5 +1,5 @@
 use base::limits::{COLUMN_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
-use base::{Incarnation, SplitMix64};
+use base::{Incarnation, KeyRange, SplitMix64};
 
 use super::*;
 use crate::request::{Mutation, SessionStamp, Write};
@@ -11,6 +11,9 @@ fn commands() -> Vec<Command> {
     let stamp = Some(SessionStamp { session: SessionId(3), sequence: 9, first_incomplete: 8 });
     let mismatch = Mismatch { column: bytes("c"), expected: Timestamp(7), actual: Timestamp(0) };
     vec![
+        Command::Found { range: KeyRange::all() },
+        Command::Found { range: KeyRange { start: bytes("a"), end: Some(bytes("b")) } },
+        Command::Drop,
         Command::OpenSession,
         Command::Write { stamp: None, key: bytes("k"), columns: columns.clone() },
         Command::Write { stamp, key: bytes("k"), columns },
@@ -28,7 +31,10 @@ fn catalogue_commands() -> Vec<CatalogueCommand> {
     let member = Member { node: NodeId(1), incarnation: Incarnation(u64::MAX) };
     let node = NodeRecord { member, peer: "127.0.0.1:7101".into(), grpc: String::new() };
     vec![
-        CatalogueCommand::CreateTable { name: "t".into() },
+        CatalogueCommand::CreateTable { name: "t".into(), split_at: vec![], replicas: 0 },
+        CatalogueCommand::CreateTable { name: "t".into(), split_at: vec![bytes("a"), bytes("b")], replicas: 5 },
+        CatalogueCommand::BeginDrop { name: "t".into() },
+        CatalogueCommand::EndDrop { name: "t".into(), table: CohortId(2) },
         CatalogueCommand::RegisterNodes { nodes: vec![] },
         CatalogueCommand::RegisterNodes { nodes: vec![node.clone(), node] },
     ]

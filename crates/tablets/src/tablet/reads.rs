@@ -3,16 +3,16 @@
 //! Whether a replica *may* answer (a lease, a view check, a safe time) is decided elsewhere; here is only what the answer
 //! says. Answers are bounded in bytes and in the work they take: a scan ends its page early and says where it goes on.
 
-use base::Timestamp;
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
-use base::shown;
+use base::{KeyRange, Timestamp, shown};
 use bytes::{BufMut, Bytes, BytesMut};
 use store::cell::Range;
 use store::sstable::{Io, TableError};
 use store::tree::{self, Cells, Direction, View};
 
-use super::invalid;
+use super::{Ownership, invalid};
 use crate::command::Command;
+use crate::position::Position;
 use crate::request::{Cell, Failure, Mismatch, Mutation, Outcome, Response, Row, Scan, Write};
 use crate::validate::check_ends;
 
@@ -35,6 +35,8 @@ const CELL_FRAME_BYTES: usize = 24;
 /// A tablet's rows after one entry, for any thread to read.
 #[derive(Clone, Debug)]
 pub struct TabletView {
+    /// What the tablet owned then: it answers for nothing else (guarantee 19).
+    pub(super) ownership: Ownership,
     pub(super) rows: View,
     /// The timestamp of the last entry that counts.
     pub(super) applied: Timestamp,
@@ -57,7 +59,7 @@ impl TabletView {
     /// # Errors
     /// As there.
     pub fn get_at(&self, key: &Bytes, columns: Option<&[Bytes]>, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
-        let at = match self.moment(at) {
+        let at = match self.ownership.check(&Position::At(key.clone())).and_then(|_| self.moment(at)) {
             Ok(at) => at,
             Err(failure) => return Ok(Err(failure)),
         };
@@ -83,8 +85,9 @@ impl TabletView {
     }
 
     /// Reads a page of rows: a [`Response::Rows`]. A page ends after [`Scan::limit`] rows, [`SCAN_ROWS_MAX`] rows or
-    /// [`SCAN_PAGE_BYTES`], and after a bounded stretch of deleted rows; it may hold no row and still have a
-    /// continuation. [`Failure::Invalid`] when the ends are reversed, or a row is too large for one answer.
+    /// [`SCAN_PAGE_BYTES`], after a bounded stretch of deleted rows, and at the end of the tablet's range; it may hold no
+    /// row and still have a continuation. [`Failure::Invalid`] when the ends are reversed, or a row is too large for one
+    /// answer.
     ///
     /// # Errors
     /// As [`TabletView::get`] has them.
@@ -97,20 +100,25 @@ impl TabletView {
     /// # Errors
     /// As [`TabletView::get`] has them.
     pub fn scan_at(&self, scan: &Scan, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
-        let at = match check_ends(scan).and_then(|()| self.moment(at)) {
-            Ok(at) => at,
+        let begin = || {
+            check_ends(scan)?;
+            Ok((self.ownership.check(&scan.position())?, self.moment(at)?))
+        };
+        let (range, at) = match begin() {
+            Ok(begun) => begun,
             Err(failure) => return Ok(Err(failure)),
         };
         let Some((from, to)) = bounds(scan) else {
             return Ok(Ok(Response::Rows { rows: Vec::new(), continuation: None }));
         };
+        let (from, to, beyond) = clip(from, to, range, scan.reverse);
         let direction = if scan.reverse { Direction::Backwards } else { Direction::Forwards };
-        Page::new(scan).fill(self.cells(Range::rows(&from, to.as_deref()), direction, at, io))
+        Page::new(scan, beyond).fill(self.cells(Range::rows(&from, to.as_deref()), direction, at, io))
     }
 
     /// What the log is to carry of a write, as the rows are here: the write without its conditions, or its refusal. It
     /// holds for the entry that comes next to touch the row, so whoever proposes it sees to it that the log holds no entry
-    /// of that row which is not applied yet.
+    /// of that row which is not applied yet. The row is one of the tablet's own.
     ///
     /// # Errors
     /// As [`TabletView::get`] has them.
@@ -125,6 +133,11 @@ impl TabletView {
             }
         }
         Ok(Command::unconditional(write.clone()))
+    }
+
+    /// Whether it is the tablet's to answer for that place.
+    pub(crate) fn holds(&self, position: &Position) -> bool {
+        self.ownership.holds(position)
     }
 
     fn cells(&self, range: Range, direction: Direction, at: Timestamp, io: Io) -> Cells<'_> {
@@ -153,8 +166,19 @@ fn bounds(scan: &Scan) -> Option<(Bytes, Option<Bytes>)> {
     to.as_ref().is_none_or(|to| from < *to).then_some((from, to))
 }
 
+/// The part of `from..to` that lies in the range, which holds the place where the scan begins; and where the scan goes on
+/// after it, if it goes on in another range.
+fn clip(from: Bytes, to: Option<Bytes>, range: &KeyRange, reverse: bool) -> (Bytes, Option<Bytes>, Option<Bytes>) {
+    if reverse {
+        let beyond = (from < range.start).then(|| range.start.clone());
+        return (from.max(range.start.clone()), to, beyond);
+    }
+    let beyond = range.end.clone().filter(|end| to.as_ref().is_none_or(|to| end < to));
+    (from, least(to, range.end.clone()), beyond)
+}
+
 /// The lesser of two ends; none is beyond every key.
-fn least(one: Option<Bytes>, other: Option<Bytes>) -> Option<Bytes> {
+pub(crate) fn least(one: Option<Bytes>, other: Option<Bytes>) -> Option<Bytes> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
@@ -170,7 +194,7 @@ fn successor(key: &Bytes) -> Bytes {
 }
 
 /// The first key after all that begin with `prefix`; none if they reach to the end.
-fn after_prefix(prefix: &Bytes) -> Option<Bytes> {
+pub(crate) fn after_prefix(prefix: &Bytes) -> Option<Bytes> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut next = BytesMut::from(&prefix[..=last]);
     next[last] += 1;
@@ -216,14 +240,16 @@ impl RowBuilder {
 struct Page {
     limit: usize,
     is_reverse: bool,
+    /// Where the scan goes on once the cells are at their end: in another range.
+    beyond: Option<Bytes>,
     rows: Vec<Row>,
     bytes: usize,
 }
 
 impl Page {
-    fn new(scan: &Scan) -> Self {
+    fn new(scan: &Scan, beyond: Option<Bytes>) -> Self {
         let limit = if scan.limit == 0 { SCAN_ROWS_MAX } else { scan.limit.min(SCAN_ROWS_MAX) };
-        Self { limit, is_reverse: scan.reverse, rows: Vec::new(), bytes: 0 }
+        Self { limit, is_reverse: scan.reverse, beyond, rows: Vec::new(), bytes: 0 }
     }
 
     /// Takes rows in until the page is full or `cells` is at its end. It looks on for one row more than it takes, so that
@@ -249,7 +275,10 @@ impl Page {
             key = Some(of);
             row.add(column, timestamp, value);
         }
-        let Some(cut) = cells.cut().cloned() else { return Ok(Ok(self.end(None))) };
+        let Some(cut) = cells.cut().cloned() else {
+            let beyond = self.beyond.take();
+            return Ok(Ok(self.end(beyond)));
+        };
         if cut.row_is_too_long && self.rows.is_empty() {
             let row = RowBuilder { is_cut: true, ..RowBuilder::default() };
             return Ok(row.check_size(&cut.row).map(|()| self.end(None)));

@@ -8,7 +8,6 @@ use store::cell::{self, Range};
 use store::sstable::{Io, TableError};
 use store::tree::Tree;
 
-use super::TabletView;
 use crate::hash::LogicalHash;
 use crate::pinning::owned;
 
@@ -45,9 +44,9 @@ impl Rows {
         self.tree.delete_row(key, entry.timestamp, entry.lsn);
     }
 
-    /// What the rows are after the entry with that timestamp, the last that was applied.
-    pub(crate) fn view(&self, applied: Timestamp) -> TabletView {
-        TabletView { rows: self.tree.view(), applied, watermark: self.watermark }
+    /// Lets all of them go; the watermark stays.
+    pub(crate) fn clear(&mut self) {
+        self.tree.replace([]).expect("nothing is a tree");
     }
 
     pub(crate) fn hash(&self, hash: &mut LogicalHash) -> Result<(), TableError> {

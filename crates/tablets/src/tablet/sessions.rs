@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
-use base::{Sequence, Timestamp};
+use base::{CohortId, Sequence, Timestamp};
 use imbl::OrdMap;
 
 use crate::hash::LogicalHash;
@@ -145,11 +145,11 @@ impl Sessions {
     }
 
     /// Checks what must always hold.
-    pub(crate) fn invariants(&self, last_timestamp: Timestamp, last: Sequence) {
+    pub(crate) fn invariants(&self, cohort: CohortId, last_timestamp: Timestamp, last: Sequence) {
         assert!(self.open.len() <= SESSIONS_MAX, "sessions are bounded");
         let mut bytes = 0;
         for (id, session) in &self.open {
-            assert!(id.0 <= last.0, "a session is named for an entry that was applied");
+            assert!(id.is_of(cohort, last), "a session is named for an entry that was applied");
             assert!(session.last_used <= last_timestamp, "a session was used by an entry that was applied");
             assert!(session.is_bounded(), "outcomes are in order and within the window");
             bytes += session.bytes();

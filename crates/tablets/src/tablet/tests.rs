@@ -9,10 +9,11 @@ use crate::state::State;
 use crate::testing::{self, Log, bytes, delete, if_version, put, stamped, write};
 
 mod model;
+mod ranges;
 mod scans;
 
 fn fresh() -> (State, Log) {
-    (testing::fresh(CohortId(2)), Log::new())
+    (testing::tablet_of_all(CohortId(2)), Log::new())
 }
 
 fn get(state: &State, key: &str, columns: Option<&[Bytes]>) -> Outcome {
@@ -25,7 +26,7 @@ fn tablet(state: &State) -> &Tablet {
 
 fn open(state: &mut State, log: &mut Log) -> SessionId {
     match log.apply(state, &Command::OpenSession) {
-        Some(Ok(Response::SessionOpened(session))) => session,
+        Some(Ok(Response::SessionOpened { session, .. })) => session,
         other => panic!("a session should be open, not {other:?}"),
     }
 }
@@ -262,7 +263,7 @@ fn planted_bugs_bite() {
     plant(Some(Bug::DedupeOnlyInFlight));
     assert_ne!(log.write(&mut testing::copy(&state), &once), first);
     plant(Some(Bug::DedupeNotInCheckpoint));
-    let mut log = Log::after(&state);
+    let log = Log::after(&state);
     let mut loaded = testing::copy(&state);
     assert_ne!(log.clone().write(&mut loaded, &once), first);
     plant(Some(Bug::UnknownSessionExecuted));

@@ -6,6 +6,11 @@ fn table(request: TableRequest) -> Request {
     Request::Table { table: "t".into(), request }
 }
 
+fn create(name: &str, split_at: &[&str]) -> Request {
+    let split_at = split_at.iter().map(|key| bytes(key)).collect();
+    Request::CreateTable { name: name.into(), split_at, replicas: 0 }
+}
+
 fn writing(write: Write) -> Request {
     table(TableRequest::Write(write))
 }
@@ -32,9 +37,11 @@ fn what_keeps_to_the_limits_is_let_through() {
     for request in [
         Request::ListTables,
         Request::Status,
-        Request::CreateTable { name: long(TABLE_NAME_BYTES_MAX) },
-        Request::CreateTable { name: "aZ09_-.".into() },
-        table(TableRequest::OpenSession),
+        create(&long(TABLE_NAME_BYTES_MAX), &[]),
+        create("aZ09_-.", &["b", "a"]),
+        Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 5 },
+        table(TableRequest::OpenSession { key: bytes("") }),
+        table(TableRequest::OpenSession { key: bytes(&long(KEY_BYTES_MAX)) }),
         writing(write(&long(KEY_BYTES_MAX), [largest])),
         writing(write("k", many)),
         writing(stamped(write("k", [delete("c")]), SessionId(1), SESSION_WINDOW, 1)),
@@ -50,12 +57,34 @@ fn what_keeps_to_the_limits_is_let_through() {
 
 #[test]
 fn table_names() {
-    let create = |name: &str| Request::CreateTable { name: name.into() };
+    let create = |name: &str| create(name, &[]);
     check_refused(&create(""), &["table's name is empty"]);
     check_refused(&create(&long(129)), &["table's name", "129", "128"]);
     check_refused(&create("a/b"), &["'/'"]);
     check_refused(&create("ä"), &["'ä'"]);
-    check_refused(&Request::Table { table: "a b".into(), request: TableRequest::OpenSession }, &["' '"]);
+    check_refused(
+        &Request::Table { table: "a b".into(), request: TableRequest::OpenSession { key: bytes("k") } },
+        &["' '"],
+    );
+}
+
+#[test]
+fn ranges() {
+    check_refused(&create("t", &["a", "b", "a"]), &["split", "\"a\"", "twice"]);
+    check_refused(&create("t", &["a", ""]), &["empty"]);
+    check_refused(&create("t", &[&long(8193)]), &["key to split at", "8193", "8192"]);
+    let many: Vec<String> = (0..1_000).map(|number| number.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    check_refused(&create("t", &many), &["ranges", "1001", "1000"]);
+    assert_eq!(validate(&create("t", &many[1..])), Ok(()));
+    let large: Vec<String> = (0..129).map(|number| format!("{number:08192}")).collect();
+    let large: Vec<&str> = large.iter().map(String::as_str).collect();
+    check_refused(&create("t", &large), &["together", "1048576"]);
+    for replicas in [2, 4, 6, 7] {
+        let request = Request::CreateTable { name: "t".into(), split_at: vec![], replicas };
+        check_refused(&request, &[&replicas.to_string(), "1, 3 or 5"]);
+    }
+    check_refused(&table(TableRequest::OpenSession { key: bytes(&long(8193)) }), &["session's key", "8193"]);
 }
 
 #[test]
@@ -96,6 +125,8 @@ fn reads() {
     check_refused(&scan(Scan { to: Some(bytes(&long(8193))), ..Scan::default() }), &["last key", "8193"]);
     check_refused(&scan(Scan { prefix: bytes(&long(8193)), ..Scan::default() }), &["prefix", "8193"]);
     check_refused(&scan(Scan { continuation: Some(bytes(&long(8194))), ..Scan::default() }), &["continuation", "8194"]);
+    let longest = Scan { continuation: Some(bytes(&long(8193))), ..Scan::default() };
+    assert_eq!(validate(&scan(longest)), Ok(()), "what comes right after the longest key");
 }
 
 /// A tablet refuses reversed ends by itself, too, however the scan came there.

@@ -10,6 +10,8 @@ const ANSWER_MS = 3000;
 const SAMPLES_MAX = 180;
 // Samples of a cohort that the page keeps: two minutes.
 const COHORT_SAMPLES_MAX = 120;
+// Characters of a key that are shown: it may have thousands.
+const KEY_SHOWN_MAX = 32;
 
 const at = (id) => document.getElementById(id);
 const numbers = [0, 1].map((digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }));
@@ -155,7 +157,7 @@ function showCohorts(answer) {
     name.classList.toggle("own", !cohort.table);
     name.title = cohort.table || "The list of tables and nodes";
     say(number, String(cohort.cohort));
-    say(range, rangeOf(cohort.range));
+    say(range, rangeOf(cohort));
     say(leader, cohort.leader === null ? "none" : `node ${cohort.leader}`);
     say(epoch, numbers[0].format(cohort.epoch));
     showReplicas(replicas, cohort, down);
@@ -183,9 +185,16 @@ function remember(cohort) {
   return history;
 }
 
-function rangeOf([from, to]) {
+/** A range's keys, from the first on and before the last; those that are not text come in base64. */
+function rangeOf(cohort) {
+  const [from, to] = cohort.range ?? cohort.range_base64;
+  const shown = (key) => {
+    const short = key.length > KEY_SHOWN_MAX ? `${key.slice(0, KEY_SHOWN_MAX)}…` : key;
+    return cohort.range ? short : `base64 ${short}`;
+  };
   if (from === "" && to === null) return "all keys";
-  return `${from === "" ? "the first key" : from} to ${to === null ? "the last key" : to}`;
+  if (from === "") return `before ${shown(to)}`;
+  return to === null ? `from ${shown(from)} on` : `from ${shown(from)}, before ${shown(to)}`;
 }
 
 function showReplicas(cell, cohort, down) {

@@ -12,22 +12,20 @@ use serde_json::value::RawValue;
 use super::row::{Item, Row, TEXT_BYTES_MAX};
 use crate::cli::stop::{LoadedUntil, Stop};
 
-/// The rows of the file.
-pub(crate) struct JsonRows<R> {
+/// The lines of a file that are not blank.
+pub(super) struct Lines<R> {
     input: R,
-    key_column: String,
     line: u64,
     bytes_read: u64,
-    ended: bool,
 }
 
-impl<R: BufRead> JsonRows<R> {
-    pub(crate) fn new(input: R, key_column: &str) -> Self {
-        Self { input, key_column: key_column.to_owned(), line: 0, bytes_read: 0, ended: false }
+impl<R: BufRead> Lines<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self { input, line: 0, bytes_read: 0 }
     }
 
     /// The next line with its end; empty at the file's.
-    fn line(&mut self) -> Result<Vec<u8>, Stop> {
+    fn next(&mut self) -> Result<Vec<u8>, Stop> {
         let mut text = Vec::new();
         let most = TEXT_BYTES_MAX as u64;
         let read = (&mut self.input).take(most + 1).read_until(b'\n', &mut text);
@@ -41,19 +39,41 @@ impl<R: BufRead> JsonRows<R> {
         Ok(text)
     }
 
-    /// The next line that isn't blank.
-    fn item(&mut self) -> Result<Option<Item>, Stop> {
+    /// The next line that isn't blank, with its number, and the bytes of the file up to its end.
+    pub(super) fn next_full(&mut self) -> Result<Option<(u64, Vec<u8>, u64)>, Stop> {
         loop {
-            let text = self.line()?;
+            let text = self.next()?;
             if text.is_empty() {
                 return Ok(None);
             }
-            let json = if self.line == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text) } else { &text };
-            if !json.trim_ascii().is_empty() {
-                let row = row(&self.key_column, json);
-                return Ok(Some(Item { line: self.line, row, text, bytes_read: self.bytes_read }));
+            if !without_mark(self.line, &text).trim_ascii().is_empty() {
+                return Ok(Some((self.line, text, self.bytes_read)));
             }
         }
+    }
+}
+
+/// A line without the mark that some files begin with.
+fn without_mark(line: u64, text: &[u8]) -> &[u8] {
+    if line == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text) } else { text }
+}
+
+/// The rows of the file.
+pub(crate) struct JsonRows<R> {
+    lines: Lines<R>,
+    key_column: String,
+    ended: bool,
+}
+
+impl<R: BufRead> JsonRows<R> {
+    pub(crate) fn new(input: R, key_column: &str) -> Self {
+        Self { lines: Lines::new(input), key_column: key_column.to_owned(), ended: false }
+    }
+
+    fn item(&mut self) -> Result<Option<Item>, Stop> {
+        let Some((line, text, bytes_read)) = self.lines.next_full()? else { return Ok(None) };
+        let row = row(&self.key_column, without_mark(line, &text));
+        Ok(Some(Item { line, row, text, bytes_read }))
     }
 }
 

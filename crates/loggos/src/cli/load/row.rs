@@ -45,6 +45,11 @@ impl Row {
     pub(crate) fn of(key_column: &str, columns: Vec<(Bytes, Bytes)>) -> Result<Self, String> {
         let key = columns.iter().find(|(column, _)| column == key_column.as_bytes()).map(|(_, value)| value.clone());
         let Some(key) = key else { return Err(format!("the row has no {key_column:?}, which is its key")) };
+        Self::with_key(key, columns)
+    }
+
+    /// The row of this key, if it keeps the limits.
+    pub(crate) fn with_key(key: Bytes, columns: Vec<(Bytes, Bytes)>) -> Result<Self, String> {
         let row = Self { key, columns };
         row.check().map(|()| row).map_err(|reason| reason.chars().take(REASON_CHARACTERS_MAX).collect())
     }

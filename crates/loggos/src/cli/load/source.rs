@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::Format;
+use super::cell_rows::CellRows;
 use super::csv_rows::CsvRows;
 use super::json_rows::JsonRows;
 use super::row::Item;
@@ -41,10 +42,12 @@ impl Source {
     }
 
     /// Its rows, in order.
-    pub(crate) fn rows(self, key_column: &str) -> Result<Box<dyn Iterator<Item = Result<Item, Stop>>>, Stop> {
+    pub(crate) fn rows(self, key_column: Option<&str>) -> Result<Box<dyn Iterator<Item = Result<Item, Stop>>>, Stop> {
+        let named = || key_column.ok_or_else(|| Stop::invalid("--key must say which column is the row's key"));
         Ok(match self.format {
-            Format::Csv => Box::new(CsvRows::new(self.input, key_column)?),
-            Format::Jsonl => Box::new(JsonRows::new(self.input, key_column)),
+            Format::Csv => Box::new(CsvRows::new(self.input, named()?)?),
+            Format::Jsonl => Box::new(JsonRows::new(self.input, named()?)),
+            Format::Cells => Box::new(CellRows::new(self.input)),
         })
     }
 }

@@ -140,7 +140,8 @@ fn a_checkpoint_in_a_forced_manifest_lets_segments_go() {
     });
     let checkpoint = Some(store::manifest::CheckpointRef { lsn, timestamp, bytes: written });
     let cohorts = BTreeMap::from([(cohort, CohortManifest { checkpoint, ..CohortManifest::default() })]);
-    bench.disk.write_manifest(ManifestId(1), cohorts, false);
+    let (manifest, gone) = (ManifestId(1), BTreeSet::new());
+    bench.disk.write_manifest(NextManifest { manifest, cohorts, doubt_unknown: false, gone });
     bench.until(|input, _| matches!(input, Input::ManifestForced(ManifestId(1), _)));
     assert!(bench.disk.store.manifest().oldest_segment > 1);
     drop(bench);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::SplitMix64;
+use base::{KeyRange, Sequence, SplitMix64};
 
 use super::*;
 use crate::request::{Mutation, Row, SessionStamp};
@@ -38,7 +38,9 @@ impl Model {
 
     fn command(&mut self, command: &Command, sequence: u64, now: i64) -> Option<Outcome> {
         match command {
-            Command::Write { .. } | Command::Refuse { .. } => unreachable!("these are decided"),
+            Command::Write { .. } | Command::Refuse { .. } | Command::Found { .. } | Command::Drop => {
+                unreachable!("these are not drawn")
+            }
             Command::DeleteRow { key, .. } => {
                 for (_, versions) in self.columns.iter_mut().filter(|((row, _), _)| row == key) {
                     versions.insert(now, None);
@@ -46,8 +48,9 @@ impl Model {
                 Some(Ok(Response::Written { version: Timestamp(now) }))
             }
             Command::OpenSession => {
-                self.sessions.insert(sequence, ModelSession { last_used: now, floor: 1, ..Default::default() });
-                Some(Ok(Response::SessionOpened(SessionId(sequence))))
+                let session = SessionId::new(CohortId(2), Sequence(sequence)).expect("small numbers");
+                self.sessions.insert(session.0, ModelSession { last_used: now, floor: 1, ..Default::default() });
+                Some(Ok(Response::SessionOpened { session, range: KeyRange::all() }))
             }
             Command::ExpireSessions { sessions } => {
                 for (id, last_used) in sessions {
@@ -204,7 +207,7 @@ impl Driver {
         let entry = self.log.entry(command.encode());
         let outcome = state.apply(&entry).expect("the log's next entry").outcome;
         let expected = self.model.apply(&asked, entry.lsn.sequence.0, entry.timestamp.0);
-        if let Some(Ok(Response::SessionOpened(session))) = &outcome {
+        if let Some(Ok(Response::SessionOpened { session, .. })) = &outcome {
             self.made.push((session.0, Vec::new()));
         }
         assert_eq!(replica.apply(&entry).expect("the log's next entry").outcome, outcome, "replicas decide alike");
@@ -240,7 +243,7 @@ impl Driver {
 fn tablets_are_as_the_model_says() {
     for seed in 0..30 {
         let (mut state, log) = fresh();
-        let mut replica = testing::fresh(CohortId(2));
+        let mut replica = testing::tablet_of_all(CohortId(2));
         let mut disk = testing::disk();
         let mut driver = Driver { random: SplitMix64::new(seed), model: Model::default(), log, made: Vec::new() };
         for step in 0..2_000 {

@@ -3,7 +3,7 @@ use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use super::*;
 use crate::request::{Mutation, Row};
 
-fn scanned(state: &State, scan: &Scan) -> Outcome {
+pub(super) fn scanned(state: &State, scan: &Scan) -> Outcome {
     tablet(state).view().scan(scan, Io::Allowed).expect("the disk can be read")
 }
 
@@ -52,6 +52,8 @@ fn pages_together_are_one_scan() {
     }
     assert_eq!(page(&state, &Scan { limit: 100, ..Scan::default() }).1, None, "nothing is left to go on with");
     assert_eq!(page(&state, &Scan { limit: 99, ..Scan::default() }).1, Some(bytes("k00099")), "the first that is left");
+    let backwards = Scan { limit: 99, reverse: true, ..Scan::default() };
+    assert_eq!(page(&state, &backwards).1, Some(bytes("k00000\0")), "right after the first that is left");
 }
 
 /// Ends, prefix and continuation narrow a scan, together too; an empty range is no failure.

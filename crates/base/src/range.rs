@@ -1,0 +1,131 @@
+//! Ranges of keys, in the order of their bytes.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::text::shown;
+
+/// The keys from `start` on and before `end`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyRange {
+    /// The first key, included; empty: from the first there is.
+    pub start: Bytes,
+    /// The last key, excluded; none: to the last there is.
+    pub end: Option<Bytes>,
+}
+
+impl KeyRange {
+    /// Every key.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Whether `key` lies in it.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.start[..] <= *key && self.end.as_ref().is_none_or(|end| *key < end[..])
+    }
+
+    /// Whether the keys right below `end` lie in it; none is above every key.
+    #[must_use]
+    pub fn contains_below(&self, end: Option<&[u8]>) -> bool {
+        match (end, &self.end) {
+            (None, last) => last.is_none(),
+            (Some(end), last) => self.start[..] < *end && last.as_ref().is_none_or(|last| *end <= last[..]),
+        }
+    }
+
+    /// Whether some key may lie in both.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let begins_before_end = |one: &Self, other: &Self| other.end.as_ref().is_none_or(|end| one.start < *end);
+        begins_before_end(self, other) && begins_before_end(other, self)
+    }
+
+    /// Appends it to `out`.
+    pub fn encode(&self, out: &mut Writer) {
+        out.bytes(&self.start);
+        out.bool(self.end.is_some());
+        if let Some(end) = &self.end {
+            out.bytes(end);
+        }
+    }
+
+    /// Reads what [`KeyRange::encode`] wrote.
+    ///
+    /// # Errors
+    /// When it is none, or one that no key can lie in.
+    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let start = input.bytes()?;
+        let end = if input.bool()? { Some(input.bytes()?) } else { None };
+        let range = Self { start, end };
+        if range.end.as_ref().is_some_and(|end| *end <= range.start) {
+            return Err(DecodeError::Invalid { what: "range of keys" });
+        }
+        Ok(range)
+    }
+}
+
+impl fmt::Display for KeyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.end {
+            Some(end) => write!(f, "[\"{}\", \"{}\")", shown(&self.start), shown(end)),
+            None => write!(f, "[\"{}\", end)", shown(&self.start)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: &'static str, end: Option<&'static str>) -> KeyRange {
+        KeyRange { start: start.into(), end: end.map(Bytes::from) }
+    }
+
+    #[test]
+    fn a_range_holds_its_start_and_not_its_end() {
+        let middle = range("b", Some("d"));
+        let held = ["", "a", "b", "b\0", "c", "cz", "d", "e"].map(|key| middle.contains(key.as_bytes()));
+        assert_eq!(held, [false, false, true, true, true, true, false, false]);
+        assert!(KeyRange::all().contains(b"") && KeyRange::all().contains(b"\xff\xff"));
+    }
+
+    /// Backwards, a range's end belongs to it and its start to the range before.
+    #[test]
+    fn the_keys_below_an_end_lie_in_one_range() {
+        let ranges = [range("", Some("b")), range("b", Some("d")), range("d", None)];
+        let holder = |end: Option<&str>| {
+            let holds: Vec<usize> =
+                (0..3).filter(|index| ranges[*index].contains_below(end.map(str::as_bytes))).collect();
+            assert_eq!(holds.len(), 1, "{end:?}");
+            holds[0]
+        };
+        let holders = [Some("a"), Some("b"), Some("b\0"), Some("d"), Some("e"), None].map(holder);
+        assert_eq!(holders, [0, 0, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn ranges_that_touch_do_not_overlap() {
+        let (first, second) = (range("", Some("b")), range("b", None));
+        assert!(!first.overlaps(&second) && !second.overlaps(&first));
+        assert!(range("a", Some("c")).overlaps(&second) && second.overlaps(&range("a", Some("c"))));
+        assert!(KeyRange::all().overlaps(&first));
+    }
+
+    #[test]
+    fn ranges_come_back_as_they_were_written_and_empty_ones_are_refused() {
+        let decoded = |range: &KeyRange| {
+            let mut out = Writer::new();
+            range.encode(&mut out);
+            KeyRange::decode(&mut Reader::new(out.finish()))
+        };
+        for range in [KeyRange::all(), range("a", None), range("", Some("b")), range("a", Some("b"))] {
+            assert_eq!(decoded(&range).as_ref(), Ok(&range));
+        }
+        assert!(decoded(&range("b", Some("b"))).is_err() && decoded(&range("", Some(""))).is_err());
+    }
+}

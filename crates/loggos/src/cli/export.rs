@@ -1,0 +1,178 @@
+//! `loggos columns export`: all rows of a table, in the order of their keys.
+//!
+//! Rows are read page by page, so that a table of any size needs the memory of one. A page is read at one moment, the
+//! whole is not: what is written meanwhile may be in it or not.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use sdk::{Client, Row, Scan};
+use serde_json::json;
+
+use super::output::{CellObject, Output, counted, to_json};
+use super::stop::Stop;
+
+/// Export a table's rows, to standard output or to a file.
+///
+/// As JSON lines, each column of each row is an object, as `scan --json` prints it; `load --format cells` takes them back
+/// in. As CSV, each is a record of key, column, version and value. A file appears under its name only when it is whole.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    table: String,
+    /// The file; without one, or with `-`, standard output.
+    file: Option<PathBuf>,
+    #[arg(long, value_enum, default_value_t = Format::Jsonl)]
+    format: Format,
+}
+
+/// How rows are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A JSON object a line.
+    Jsonl,
+    /// Comma-separated values with a header.
+    Csv,
+}
+
+/// Exports.
+pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
+    let Arguments { table, file, format } = arguments;
+    let Some(path) = file.filter(|path| path != Path::new("-")) else {
+        let out = io::BufWriter::new(io::stdout());
+        rows(client, &table, format, out, || Stop::Print).await?;
+        return Ok(());
+    };
+    let (rows, cells) = into_file(client, &table, format, &path).await?;
+    let object = json!({ "table": table, "rows": rows, "cells": cells, "file": path.to_string_lossy() });
+    output.print(&object, || format!("{} exported to {}", counted(rows, "row"), path.display()))
+}
+
+/// Writes a file beside the one that is asked for, and gives it its name once it is whole and forced: a full disk or an
+/// end half-way leaves what was there before.
+async fn into_file(client: &Client, table: &str, format: Format, path: &Path) -> Result<(u64, u64), Stop> {
+    let writing = || Stop::io(format!("write {}", path.display()));
+    let beside = beside(path).ok_or_else(|| Stop::invalid(format!("{} is no name for a file", path.display())))?;
+    let file = File::create(&beside).map_err(writing())?;
+    let remains = Remains(&beside);
+    let counts = rows(client, table, format, BufWriter::new(&file), writing).await?;
+    file.sync_all().map_err(writing())?;
+    fs::rename(&beside, path).map_err(writing())?;
+    std::mem::forget(remains);
+    Ok(counts)
+}
+
+/// A name in the same directory that nobody else takes.
+fn beside(path: &Path) -> Option<PathBuf> {
+    let mut name = OsString::from(".");
+    name.push(path.file_name()?);
+    name.push(format!(".{}.partial", std::process::id()));
+    Some(path.with_file_name(name))
+}
+
+/// A file that is removed unless it comes to its end.
+struct Remains<'a>(&'a Path);
+
+impl Drop for Remains<'_> {
+    fn drop(&mut self) {
+        // If even this fails, the name says what it is.
+        let _ = fs::remove_file(self.0);
+    }
+}
+
+/// Writes all rows, and says how many they were, and how many columns they had.
+async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
+    client: &Client,
+    table: &str,
+    format: Format,
+    out: W,
+    failed: impl Fn() -> F,
+) -> Result<(u64, u64), Stop> {
+    let mut sheet = Sheet::new(format, out);
+    let (mut rows, mut cells) = (0, 0);
+    sheet.begin().map_err(failed())?;
+    let mut scan = Scan::default();
+    loop {
+        let page = client.scan(table, scan.clone()).await?;
+        for row in &page.rows {
+            sheet.add(table, row).map_err(failed())?;
+            cells += row.cells.len() as u64;
+        }
+        rows += page.rows.len() as u64;
+        scan.continuation = page.continuation;
+        if scan.continuation.is_none() {
+            sheet.end().map_err(failed())?;
+            return Ok((rows, cells));
+        }
+    }
+}
+
+/// What rows are written on.
+enum Sheet<W: Write> {
+    Jsonl(W),
+    Csv(Box<csv::Writer<W>>),
+}
+
+impl<W: Write> Sheet<W> {
+    fn new(format: Format, out: W) -> Self {
+        match format {
+            Format::Jsonl => Self::Jsonl(out),
+            Format::Csv => Self::Csv(Box::new(csv::Writer::from_writer(out))),
+        }
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        match self {
+            Self::Jsonl(_) => Ok(()),
+            Self::Csv(out) => Ok(out.write_record(["key", "column", "version", "value"])?),
+        }
+    }
+
+    fn add(&mut self, table: &str, row: &Row) -> io::Result<()> {
+        for cell in &row.cells {
+            match self {
+                Self::Jsonl(out) => writeln!(out, "{}", to_json(&CellObject::of(table, &row.key, cell)))?,
+                Self::Csv(out) => {
+                    let version = cell.version.to_string();
+                    out.write_record([&row.key[..], &cell.column, version.as_bytes(), &cell.value])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        match self {
+            Self::Jsonl(out) => out.flush(),
+            Self::Csv(out) => out.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_a_line() {
+        let cells = vec![sdk::Cell { column: "c".into(), value: "a \"b\",\nc".into(), version: 7 }];
+        let row = Row { key: "k".into(), cells };
+        let mut out = Vec::new();
+        let mut sheet = Sheet::new(Format::Csv, &mut out);
+        sheet.begin().and_then(|()| sheet.add("t", &row)).and_then(|()| sheet.end()).expect("memory takes it");
+        drop(sheet);
+        assert_eq!(String::from_utf8_lossy(&out), "key,column,version,value\nk,c,7,\"a \"\"b\"\",\nc\"\n");
+        let mut out = Vec::new();
+        Sheet::new(Format::Jsonl, &mut out).add("t", &row).expect("memory takes it");
+        assert!(out.starts_with(br#"{"table":"t","key":"k","column":"c","value":"a \"b\",\nc","version":7}"#));
+    }
+
+    #[test]
+    fn an_unfinished_file_lies_beside_under_a_name_of_its_own() {
+        let beside = beside(Path::new("/x/t.jsonl")).expect("a name");
+        assert_eq!(beside.parent(), Some(Path::new("/x")));
+        assert!(beside.file_name().expect("a name").to_string_lossy().starts_with(".t.jsonl."));
+    }
+}

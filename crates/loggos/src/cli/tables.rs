@@ -1,0 +1,61 @@
+//! `loggos columns create`, `list`, `describe` and `drop`: tables, and the ranges that they are made of.
+
+use base::shown;
+use sdk::Client;
+use serde_json::{Map, Value, json};
+
+use super::output::{Output, Table, range_field};
+use super::stop::Stop;
+
+/// Creates a table, unless it is there as it is asked for.
+pub(super) async fn create(
+    client: &Client,
+    output: Output,
+    table: &str,
+    split_at: Vec<bytes::Bytes>,
+    replicas: u32,
+) -> Result<(), Stop> {
+    let existed = client.create_table_of(table, split_at, replicas).await?;
+    let people = || if existed { format!("table {table} was there") } else { format!("table {table} created") };
+    output.print(&json!({ "table": table, "existed": existed }), people)
+}
+
+/// Lists the tables.
+pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
+    for table in client.list_tables().await? {
+        output.print(&json!({ "table": table }), || table.clone())?;
+    }
+    Ok(())
+}
+
+/// Drops a table. Nobody is asked whether they mean it: scripts can't answer.
+pub(super) async fn drop(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
+    client.drop_table(table).await?;
+    output.print(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped, with all its rows"))
+}
+
+/// Shows a table's ranges, and where each of them lies.
+pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
+    let known = client.describe_table(table).await?;
+    let ranges: Vec<Value> = known.ranges.iter().map(range_object).collect();
+    let object = json!({ "table": table, "created": known.created, "replicas": known.replicas, "ranges": ranges });
+    output.print(&object, || {
+        let mut lines = Table::new(["COHORT", "FROM", "TO", "NODES"]);
+        for range in &known.ranges {
+            let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
+            let end = range.end.as_ref().map_or_else(|| "-".into(), |end| shown(end));
+            let start = if range.start.is_empty() { "-".into() } else { shown(&range.start) };
+            lines.add([range.cohort.to_string(), start, end, nodes.join(",")]);
+        }
+        lines.to_string().trim_end().to_owned()
+    })
+}
+
+fn range_object(range: &sdk::Range) -> Value {
+    let mut object = Map::new();
+    let (name, keys) = range_field(&range.start, range.end.as_deref());
+    object.insert(name.into(), keys);
+    object.insert("cohort".into(), range.cohort.into());
+    object.insert("members".into(), range.members.clone().into());
+    object.into()
+}

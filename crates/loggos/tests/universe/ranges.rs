@@ -1,0 +1,186 @@
+//! Tables of several ranges, each its own cohort: as people create, load, scan, look at and export them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Universe, wait_for};
+
+const ROWS: usize = 2_500;
+
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// A table with five ranges over five nodes, as in Spinnaker's Figure 2, and its rows.
+fn with_rows(universe: &Universe) -> Vec<String> {
+    let split_at = ["k2000", "k0500", "k1500", "k1000"].map(|key| format!("--split-at={key}"));
+    let create: Vec<&str> = ["create", "t"].into_iter().chain(split_at.iter().map(String::as_str)).collect();
+    universe.columns(&create).ok();
+    let keys: Vec<String> = (0..ROWS).map(|row| format!("k{row:04}")).collect();
+    let lines: String = keys.iter().map(|key| format!("{key},value of {key}\n")).collect();
+    let file = universe.scratch().file("rows.csv", format!("id,value\n{lines}"));
+    assert!(universe.columns(&["load", "t", &file, "--key", "id"]).ok().contains("2500 rows loaded"));
+    keys
+}
+
+/// The keys that a scan shows, in its order.
+fn scan(universe: &Universe, arguments: &[&str]) -> Vec<String> {
+    let cells = objects(&universe.columns(&[&["scan", "t", "--json"], arguments].concat()).ok());
+    let mut keys: Vec<String> = cells.iter().map(|cell| cell["key"].as_str().expect("text").to_owned()).collect();
+    keys.dedup();
+    keys
+}
+
+fn check_scans(universe: &Universe, keys: &[String]) {
+    let backwards: Vec<String> = keys.iter().rev().cloned().collect();
+    assert_eq!(scan(universe, &[]), keys);
+    assert_eq!(scan(universe, &["--reverse"]), backwards);
+    assert_eq!(scan(universe, &["--prefix", "k1"]), keys[1_000..2_000]);
+    assert_eq!(scan(universe, &["--prefix", "k1", "--reverse", "--limit", "600"]), backwards[500..1_100]);
+    assert_eq!(scan(universe, &["--from", "k0499", "--to", "k0502"]), keys[499..502]);
+    assert_eq!(scan(universe, &["--from", "k0499", "--limit", "3"]), keys[499..502]);
+    assert_eq!(scan(universe, &["--to", "k1500", "--reverse", "--limit", "2"]), backwards[1_000..1_002]);
+}
+
+#[test]
+fn five_ranges_over_five_nodes_are_one_table() {
+    let universe = Universe::of(5);
+    let keys = with_rows(&universe);
+    check_scans(&universe, &keys);
+
+    let described = objects(&universe.columns(&["describe", "t", "--json"]).ok()).remove(0);
+    let ranges = described["ranges"].as_array().expect("an array");
+    let part = |field: &str| ranges.iter().map(|range| range[field].clone()).collect::<Vec<_>>();
+    let ends = json!([["", "k0500"], ["k0500", "k1000"], ["k1000", "k1500"], ["k1500", "k2000"], ["k2000", null]]);
+    assert_eq!(json!(part("range")), ends);
+    assert_eq!(json!(part("members")), json!([[1, 2, 3], [2, 3, 4], [3, 4, 5], [1, 4, 5], [1, 2, 5]]));
+    assert_eq!(described["replicas"], 3);
+    let people = universe.columns(&["describe", "t"]).ok();
+    assert!(people.contains("k1500") && people.contains("1,4,5"), "{people}");
+    let shown = || {
+        let status = objects(&universe.status(&["--json"]).ok());
+        status.into_iter().filter(|line| line["table"] == "t").map(|line| line["range"].clone()).collect::<Vec<_>>()
+    };
+    wait_for("every cohort shows its range", Duration::from_secs(10), || (json!(shown()) == ends).then_some(()));
+
+    // Each node is in three of the five cohorts: with one of them gone, each still has a majority.
+    universe.signal(3, Signal::KILL);
+    check_scans(&universe, &keys);
+    for key in ["k0000", "k0700", "k1200", "k1700", "k2400"] {
+        universe.columns(&["put", "t", key, "note", "written without node 3"]).ok();
+        assert_eq!(universe.columns(&["get", "t", key, "note"]).ok().matches("without node 3").count(), 1);
+    }
+    universe.restart(3).ok();
+    check_scans(&universe, &keys);
+}
+
+#[test]
+fn a_table_that_is_there_is_not_split_anew() {
+    let universe = Universe::of(3);
+    let run = |arguments: &[&str]| universe.columns(arguments);
+    run(&["create", "t", "--split-at", "m", "--split-at", "d"]).ok();
+    let again = objects(&run(&["create", "t", "--split-at", "d", "--split-at", "m", "--json"]).ok());
+    assert_eq!(again, [json!({"table": "t", "existed": true})]);
+    assert!(run(&["create", "t"]).ok().contains("was there"));
+    let refusal = objects(&run(&["create", "t", "--split-at", "x", "--json"]).failed(1, &[])).remove(0);
+    assert_eq!(refusal["kind"], "exists");
+    run(&["create", "t", "--replicas", "1"]).failed(1, &["3 replicas"]);
+    run(&["create", "u", "--split-at", "x", "--split-at", "x"]).failed(2, &["\"x\" twice"]);
+    run(&["create", "u", "--replicas", "2"]).failed(2, &["1, 3 or 5"]);
+    run(&["create", "u", "--replicas", "5"]).failed(2, &["5 replicas", "3 nodes"]);
+    run(&["describe", "u"]).failed(1, &["no table named \"u\""]);
+    run(&["create", "u", "--replicas", "1", "--split-at", "-"]).ok();
+    run(&["put", "u", "key", "c", "v"]).ok();
+}
+
+/// What is exported comes back in by `load`, byte for byte; a file that can't be written whole is not there.
+#[test]
+fn an_export_can_be_loaded() {
+    let universe = Universe::of(1);
+    let run = |arguments: &[&str]| universe.columns(arguments);
+    run(&["create", "t", "--split-at", "m"]).ok();
+    for (key, column, value) in [("a", "c", "1"), ("a", "d", "a \"quoted\",\nvalue"), ("z", "c", "é")] {
+        run(&["put", "t", key, column, value]).ok();
+    }
+    let out = run(&["export", "t"]).ok();
+    assert_eq!(out, run(&["scan", "t", "--json"]).ok());
+    let file = universe.scratch().path().join("t.jsonl").display().to_string();
+    assert!(run(&["export", "t", &file]).ok().contains("2 rows exported"));
+    assert_eq!(fs::read_to_string(&file).expect("it was written"), out);
+    assert!(run(&["load", "copy", &file, "--format", "cells"]).ok().contains("2 rows loaded"));
+    let cells = |text: &str| {
+        let cells = objects(text).into_iter();
+        cells.map(|cell| [cell["key"].clone(), cell["column"].clone(), cell["value"].clone()]).collect::<Vec<_>>()
+    };
+    assert_eq!(cells(&run(&["export", "copy"]).ok()), cells(&out));
+    run(&["load", "copy", &file]).failed(2, &["--key"]);
+    let csv = run(&["export", "t", "--format", "csv"]).ok();
+    assert!(csv.starts_with("key,column,version,value\na,c,") && csv.contains("\"a \"\"quoted\"\",\nvalue\""), "{csv}");
+
+    run(&["export", "nothing", &file]).failed(1, &["no table named"]);
+    assert_eq!(fs::read_to_string(&file).expect("it was written before"), out, "what was there stays");
+    run(&["export", "t", "/nonexistent/file"]).failed(2, &["/nonexistent/file"]);
+    let names: BTreeSet<String> = fs::read_dir(universe.scratch().path())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(names.iter().all(|name| !name.contains("partial")), "{names:?}");
+}
+
+/// What is dropped is gone from every node, their disks included, also after a restart; a table of the same name shows
+/// nothing of it.
+#[test]
+fn a_dropped_table_leaves_nothing_behind() {
+    let mut universe = Universe::of(3);
+    universe.columns(&["create", "t", "--split-at", "m"]).ok();
+    for key in ["a", "z"] {
+        universe.columns(&["put", "t", key, "c", "old"]).ok();
+    }
+    universe.columns(&["create", "other"]).ok();
+    let dropped = objects(&universe.columns(&["drop", "t", "--json"]).ok());
+    assert_eq!(dropped, [json!({"table": "t", "dropped": true})]);
+    universe.columns(&["drop", "t"]).failed(1, &["no table named \"t\""]);
+    universe.columns(&["get", "t", "a"]).failed(1, &["no table named \"t\""]);
+    universe.columns(&["scan", "t"]).failed(1, &["no table named \"t\""]);
+    assert_eq!(universe.columns(&["list"]).ok(), "other\n");
+
+    universe.columns(&["create", "t"]).ok();
+    assert_eq!(universe.columns(&["export", "t"]).ok(), "");
+    universe.columns(&["put", "t", "a", "c", "new"]).ok();
+    let cohorts = || {
+        let status = objects(&universe.status(&["--json"]).ok());
+        status.iter().filter_map(|line| line["cohort"].as_u64()).collect::<Vec<_>>()
+    };
+    wait_for("the old cohorts are gone from every node", Duration::from_secs(10), || {
+        (cohorts() == [1, 4, 5]).then_some(())
+    });
+    // Nothing of them is started again, whatever the log still holds.
+    universe.stop();
+    universe.start();
+    let status = objects(&universe.status(&["--json"]).ok());
+    let cohorts: Vec<_> = status.iter().filter_map(|line| line["cohort"].as_u64()).collect();
+    assert_eq!(cohorts, [1, 4, 5]);
+    let cells = objects(&universe.columns(&["export", "t"]).ok());
+    assert_eq!(cells.iter().map(|cell| cell["value"].clone()).collect::<Vec<_>>(), ["new"]);
+}
+
+/// A node that is down while a table is dropped lets go of it when it comes back.
+#[test]
+fn a_drop_needs_a_majority_and_no_more() {
+    let universe = Universe::of(3);
+    universe.columns(&["create", "t", "--split-at", "m"]).ok();
+    universe.columns(&["put", "t", "z", "c", "v"]).ok();
+    universe.signal(2, Signal::KILL);
+    universe.columns(&["drop", "t"]).ok();
+    universe.restart(2).ok();
+    wait_for("the node that was away has let go", Duration::from_secs(20), || {
+        let endpoint = format!("127.0.0.1:{}", universe.grpc_port(2));
+        let status = crate::harness::loggos().args(["status", "--json", "--at", &endpoint]).output().expect("it runs");
+        let status = objects(&String::from_utf8_lossy(&status.stdout));
+        status.iter().filter_map(|line| line["cohort"].as_u64()).eq([1]).then_some(())
+    });
+}

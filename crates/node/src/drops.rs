@@ -1,0 +1,213 @@
+//! Dropping a table: whoever leads the catalogue has each of its cohorts take the drop into its own log, and every node
+//! lets go of its replicas once the table is gone (guarantee 19; `tablets/src/catalogue/drops.rs` has the two steps).
+//!
+//! Whoever asked for the drop is answered when it has ended. By then no replica can answer for the table any more, whatever
+//! copy of the map it is asked by: a leader that reads under its lease has applied the drop.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::canary::{Bug, planted};
+use base::{CohortId, Duration, Lsn, Now};
+use store::sstable::TableId;
+use store::tree::Tree;
+use tablets::request::{Failure, Outcome, Response};
+use tablets::{CatalogueCommand, Command};
+
+use crate::contract::ManifestId;
+use crate::message::Query;
+use crate::node::Node;
+use crate::pending::{Origin, PendingId, Target};
+use crate::replica::Dormant;
+
+/// How long a cohort has to take a drop into its log before it is asked again.
+const DROP_PATIENCE: Duration = Duration::from_millis(5_000);
+
+/// The drops that this node drives or waits for, and what it lets go of.
+#[derive(Debug, Default)]
+pub(crate) struct Drops {
+    /// Cohorts that are being asked to take the drop into their logs.
+    asked: BTreeSet<CohortId>,
+    /// Cohorts whose logs hold it.
+    dropped: BTreeSet<CohortId>,
+    /// Who waits for the end of which table, by the table's identity.
+    waiting: BTreeMap<CohortId, Vec<PendingId>>,
+    /// Cohorts that are gone and whose promises the manifest still holds: as of which entry of the catalogue they are.
+    kept: BTreeMap<CohortId, Lsn>,
+    /// Cohorts that are gone and whose promises it holds no more. It grows with the drops of one process.
+    pub(crate) forgotten: BTreeSet<CohortId>,
+    /// The trees of cohorts that are gone, until their files are.
+    leaving: Vec<Leaving>,
+}
+
+/// The tree of a cohort that is gone. Its files are needed while a manifest names them: a start that finds one missing
+/// doubts the cohort. And some of its tables may still be read, by a compaction or for a request of another node.
+#[derive(Debug)]
+struct Leaving {
+    cohort: CohortId,
+    tree: Tree,
+    /// The first manifest that doesn't name it, while that is on its way.
+    left_out_by: Option<ManifestId>,
+    is_left_out: bool,
+}
+
+impl Drops {
+    fn leave(&mut self, cohort: CohortId, tree: Tree) {
+        self.leaving.push(Leaving { cohort, tree, left_out_by: None, is_left_out: false });
+    }
+
+    /// The manifest in the making leaves out what is forgotten.
+    pub(crate) fn name_tables(&mut self, manifest: ManifestId) {
+        for leaving in self.leaving.iter_mut().filter(|leaving| self.forgotten.contains(&leaving.cohort)) {
+            if !leaving.is_left_out {
+                leaving.left_out_by.get_or_insert(manifest);
+            }
+        }
+    }
+
+    /// A manifest is forced.
+    pub(crate) fn tables_forced(&mut self, through: ManifestId) {
+        for leaving in &mut self.leaving {
+            if leaving.left_out_by.take_if(|manifest| *manifest <= through).is_some() {
+                leaving.is_left_out = true;
+                leaving.tree.replace([]).expect("nothing is a tree");
+                leaving.tree.forced(&[]);
+            }
+        }
+    }
+
+    /// The tables of what is gone that no manifest names and nobody reads.
+    pub(crate) fn removable_tables(&mut self) -> Vec<TableId> {
+        let tables = self.leaving.iter_mut().flat_map(|leaving| leaving.tree.removable()).collect();
+        self.leaving.retain(|leaving| !leaving.is_left_out || leaving.tree.has_leftovers());
+        tables
+    }
+}
+
+impl Node {
+    /// The drop is begun; who asked for it waits for its end.
+    pub(crate) fn wait_for_drop(&mut self, table: CohortId, id: PendingId) {
+        self.drops.waiting.entry(table).or_default().push(id);
+    }
+
+    /// Brings every drop that has begun one step on, if we lead the catalogue.
+    pub(crate) fn push_drops(&mut self, now: Now) {
+        let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
+        let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
+        let mut tables = Vec::new();
+        for (name, table) in catalogue.dropping() {
+            let cohorts: Vec<CohortId> = table.ranges.iter().map(|range| range.cohort).collect();
+            tables.push((name.to_owned(), table.id(), cohorts));
+        }
+        for (name, table, mut cohorts) in tables {
+            cohorts.retain(|cohort| !self.drops.dropped.contains(cohort));
+            if cohorts.is_empty() || planted(Bug::DropInMapOnly) {
+                self.end_drop(&CatalogueCommand::EndDrop { name, table }, now);
+            } else {
+                cohorts.into_iter().for_each(|cohort| self.ask_to_drop(cohort, now));
+            }
+        }
+    }
+
+    fn end_drop(&mut self, command: &CatalogueCommand, now: Now) {
+        let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
+        catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
+        self.drain(CohortId::CATALOGUE, now);
+    }
+
+    pub(super) fn ask_to_drop(&mut self, cohort: CohortId, now: Now) {
+        if self.drops.asked.insert(cohort) {
+            let deadline = now.monotonic + DROP_PATIENCE;
+            self.begin(Origin::Drop(cohort), deadline, Target::Cohort(cohort), Query::Command(Command::Drop), now);
+        }
+    }
+
+    /// What a cohort said that was asked to take the drop into its log. If it failed, housekeeping asks again.
+    pub(crate) fn drop_answered(&mut self, cohort: CohortId, outcome: &Outcome) {
+        self.drops.asked.remove(&cohort);
+        if outcome.is_ok() {
+            self.drops.dropped.insert(cohort);
+            self.drops_changed = true;
+        }
+    }
+
+    /// We lead the catalogue no more: whoever does drives the drops, and knows nothing of who waits here.
+    pub(crate) fn forget_drops(&mut self) {
+        self.drops.dropped.clear();
+        for id in std::mem::take(&mut self.drops.waiting).into_values().flatten() {
+            let unknown = Failure::Unknown("the leader changed before the drop was known to have ended".to_owned());
+            self.complete(id, Err(unknown), None);
+        }
+    }
+
+    /// A table is gone.
+    pub(crate) fn drop_ended(&mut self, table: CohortId) {
+        self.let_go();
+        for id in self.drops.waiting.remove(&table).unwrap_or_default() {
+            self.complete(id, Ok(Response::TableDropped), None);
+        }
+    }
+
+    /// Stops the replicas of cohorts that the catalogue gave out once and names no more.
+    ///
+    /// Their promises stay in the manifest for now. What this node has applied of the catalogue's log may be more than it
+    /// knows to be committed after a restart: then it finds the table named once more and starts the replica again. With its
+    /// promises and its log that does no harm. A blank one would promise anew what it had promised to others, and a
+    /// majority of such replicas would serve a table that is dropped as if it were new.
+    pub(crate) fn let_go(&mut self) {
+        let Some(catalogue) = self.catalogue() else { return };
+        let as_of = catalogue.last_applied();
+        let known = self.replicas.keys().chain(self.dormant.keys()).copied().collect();
+        let mut is_news = false;
+        for id in catalogue.gone(known) {
+            self.end_replica(id);
+            if let Some(tree) = self.dormant.get_mut(&id).and_then(|dormant| dormant.tree.take()) {
+                self.drops.leave(id, tree);
+            }
+            self.routes.remove(&id);
+            self.drops.dropped.remove(&id);
+            if let Entry::Vacant(entry) = self.drops.kept.entry(id) {
+                entry.insert(as_of);
+                is_news = true;
+            }
+        }
+        if let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE).filter(|_| is_news) {
+            catalogue.on_disk.is_wanted = true;
+        }
+        self.forget_gone();
+    }
+
+    /// Stops a replica, if it runs. What the manifest says of it stays, and so do the tables that it names.
+    fn end_replica(&mut self, id: CohortId) {
+        self.lead_lost(id);
+        let Some(mut replica) = self.replicas.remove(&id) else { return };
+        let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
+        self.discard(unused);
+        self.abandon(id, &arriving);
+        self.dormant.insert(id, Dormant { manifest: replica.manifest(), ..Dormant::default() });
+        // The manifest may name the tables of a whole state that was about to take the tree's place.
+        let arrived = replica.arrived.take().map(|arrived| arrived.tree);
+        let tree = replica.state.into_tree();
+        arrived.into_iter().chain(tree).for_each(|tree| self.drops.leave(id, tree));
+    }
+
+    /// Forgets what is gone as of the catalogue's own checkpoint: no start finds it named any more, whatever it knows to be
+    /// committed. The manifest that leaves the cohorts out names that checkpoint, or comes after one that did.
+    pub(crate) fn forget_gone(&mut self) {
+        let checkpoint = self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.on_disk.lsn());
+        let Some(checkpoint) = checkpoint.map(|lsn| lsn.sequence) else { return };
+        let drops = &mut self.drops;
+        let ripe = drops.kept.extract_if(.., |_, as_of| as_of.sequence <= checkpoint);
+        let before = drops.forgotten.len();
+        for (id, _) in ripe {
+            self.dormant.remove(&id);
+            drops.forgotten.insert(id);
+        }
+        if drops.forgotten.len() > before {
+            self.outgoing.outbox.change_manifest();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+use base::Duration;
+use store::manifest::CheckpointRef;
+use tablets::request::{Mutation, Request, TableRequest, Write};
+
+use super::*;
+use crate::contract::RequestId;
+use crate::testing::{Bench, empty, split_at};
+
+const FIRST: CohortId = CohortId(2);
+const SECOND: CohortId = CohortId(3);
+
+/// The only node of a universe, with a table of two ranges and a row.
+fn alone() -> Bench {
+    let mut bench = Bench::start(empty(1, 1));
+    bench.pass(Duration::from_millis(5_000));
+    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: split_at(&["m"]), replicas: 0 });
+    bench.ask(2, of_table(put()));
+    bench.pass(Duration::from_millis(2_000));
+    assert!(matches!(bench.answers[&RequestId(2)], Ok(Response::Written { .. })));
+    bench
+}
+
+fn of_table(request: TableRequest) -> Request {
+    Request::Table { table: "t".into(), request }
+}
+
+fn put() -> TableRequest {
+    let mutations = vec![Mutation { column: "c".into(), value: Some("v".into()), condition: None }];
+    TableRequest::Write(Write { stamp: None, key: "k".into(), mutations })
+}
+
+fn get() -> TableRequest {
+    TableRequest::Get { key: "k".into(), columns: None }
+}
+
+#[test]
+fn a_dropped_table_is_unknown_and_its_name_is_free() {
+    let mut bench = alone();
+    bench.ask(3, Request::DropTable { name: "t".into() });
+    bench.pass(Duration::from_millis(100));
+    assert_eq!(bench.answers[&RequestId(3)], Ok(Response::TableDropped));
+    for (number, request) in [(4, of_table(get())), (5, of_table(put())), (6, Request::DropTable { name: "t".into() })]
+    {
+        bench.ask(number, request);
+        assert_eq!(bench.answers[&RequestId(number)], Err(Failure::UnknownTable("t".into())));
+    }
+    bench.ask(7, Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0 });
+    bench.pass(Duration::from_millis(2_000));
+    bench.ask(8, of_table(get()));
+    assert_eq!(bench.answers[&RequestId(8)], Ok(Response::Row(Vec::new())), "nothing of the old one shows");
+    assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE, CohortId(4)]));
+}
+
+/// A manifest that left out the promises of a dropped cohort before the catalogue's own checkpoint lacks the table would
+/// let a restart begin that cohort anew.
+#[test]
+fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
+    let mut bench = alone();
+    bench.ask(3, Request::DropTable { name: "t".into() });
+    bench.pass(Duration::from_millis(1_000));
+    assert!(!bench.node.replicas.contains_key(&FIRST));
+    let (cohorts, gone) = bench.manifests.last().expect("promises were made").clone();
+    assert!(cohorts.contains_key(&FIRST) && cohorts.contains_key(&SECOND) && gone.is_empty());
+
+    bench.manifests.clear();
+    let dropped_at = bench.node.catalogue().expect("every node has one").last_applied();
+    // The checkpoint that was asked for when the table went comes to be written.
+    let (cohort, flushed) = (CohortId::CATALOGUE, None);
+    bench.step(crate::contract::Event::CheckpointWritten { cohort, lsn: dropped_at, bytes: 1, flushed });
+    let (cohorts, gone) = bench.manifests.last().expect("the checkpoint is named").clone();
+    let named = cohorts[&CohortId::CATALOGUE].checkpoint;
+    assert!(matches!(named, Some(CheckpointRef { lsn, .. }) if lsn == dropped_at), "{named:?}");
+    assert!(!cohorts.contains_key(&FIRST) && !cohorts.contains_key(&SECOND));
+    assert_eq!(gone, BTreeSet::from([FIRST, SECOND]));
+}
+
+/// What the log still holds of a cohort that was dropped and forgotten is let go after the next start, too.
+#[test]
+fn a_restart_begins_nothing_of_a_dropped_table() {
+    let mut bench = alone();
+    bench.writes_checkpoints = true;
+    bench.ask(3, Request::DropTable { name: "t".into() });
+    bench.pass(Duration::from_millis(1_000));
+    let (cohorts, _) = bench.manifests.last().expect("promises were made").clone();
+    let mut recovered = empty(1, 1);
+    recovered.boot = base::Boot(2);
+    let state = &bench.node.replicas[&CohortId::CATALOGUE].state;
+    recovered.checkpoints.insert(CohortId::CATALOGUE, state.snapshot().chunks().collect());
+    recovered.records = bench.appended.clone();
+    recovered.cohorts = cohorts;
+    assert!(recovered.records.iter().any(|record| record.cohort == FIRST) && !recovered.cohorts.contains_key(&FIRST));
+    let again = Bench::start(recovered);
+    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOGUE]) && again.node.dormant.is_empty());
+    assert_eq!(again.manifests.last().expect("it is said").1, BTreeSet::from([FIRST, SECOND]));
+}
+
+/// Has the rows of the first range flushed: a table on the disk, and a checkpoint beside it.
+fn flush(bench: &mut Bench) {
+    bench.writes_checkpoints = true;
+    bench.node.replicas.get_mut(&FIRST).expect("it runs").on_disk.is_wanted = true;
+    bench.pass(Duration::from_millis(100));
+    assert_eq!(tables(bench), 1);
+    assert_eq!(bench.manifests.last().expect("it is named").0[&FIRST].tables.len(), 1);
+}
+
+fn tables(bench: &Bench) -> usize {
+    store::files::Files::list(&bench.disk, store::sstable::DIRECTORY).expect("it is there").len()
+}
+
+/// A manifest goes on to name the tables that lie beside the checkpoint it names, and the next checkpoint lets them go.
+#[test]
+fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
+    let mut bench = alone();
+    flush(&mut bench);
+    bench.writes_checkpoints = false;
+    let before = bench.node.replicas[&FIRST].on_disk.lsn();
+    let now = bench.now;
+    bench.node.ask_to_drop(FIRST, now);
+    bench.pass(Duration::from_millis(100));
+    let replica = &bench.node.replicas[&FIRST];
+    assert_eq!(*replica.state.as_tablet().expect("a tablet").ownership(), tablets::Ownership::Dropped);
+    assert_eq!((replica.manifest().tables.len(), tables(&bench)), (1, 1), "they are the old checkpoint's");
+    assert!(replica.whole_state().is_none(), "that is nothing to send");
+    let (lsn, _) = replica.on_disk.writing.clone().expect("another is wanted at once");
+    assert!(crate::node::newer(lsn, before));
+    bench.step(crate::contract::Event::CheckpointWritten { cohort: FIRST, lsn, bytes: 1, flushed: None });
+    bench.pass(Duration::from_millis(100));
+    assert_eq!((bench.node.replicas[&FIRST].manifest().tables.len(), tables(&bench)), (0, 0));
+    assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|(_, tables)| tables.is_empty()));
+}
+
+/// The tables of a cohort that is gone stay as long as a manifest names them, or somebody reads them.
+#[test]
+fn the_tables_of_a_dropped_table_go_with_its_promises() {
+    let mut bench = alone();
+    flush(&mut bench);
+    let view = bench.node.replicas[&FIRST].state.as_tablet().expect("a tablet").view();
+    bench.writes_checkpoints = false;
+    bench.ask(3, Request::DropTable { name: "t".into() });
+    bench.pass(Duration::from_millis(1_000));
+    assert!(!bench.node.replicas.contains_key(&FIRST));
+    assert_eq!((bench.manifests.last().expect("one").0[&FIRST].tables.len(), tables(&bench)), (1, 1));
+
+    let dropped_at = bench.node.catalogue().expect("every node has one").last_applied();
+    let (cohort, flushed) = (CohortId::CATALOGUE, None);
+    bench.step(crate::contract::Event::CheckpointWritten { cohort, lsn: dropped_at, bytes: 1, flushed });
+    assert!(!bench.manifests.last().expect("one").0.contains_key(&FIRST));
+    assert_eq!(tables(&bench), 1, "it is still read");
+    drop(view);
+    bench.pass(Duration::from_millis(1_000));
+    assert_eq!(tables(&bench), 0);
+}

@@ -1,0 +1,84 @@
+//! What a client keeps for the ranges of one table, as a pure machine.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Included, Unbounded};
+
+use base::KeyRange;
+use bytes::Bytes;
+
+/// One thing for each range, and no two ranges that overlap: what is known of the newer range takes the place of what was
+/// known of the older ones, whose cohorts own other keys by now.
+#[derive(Clone, Debug)]
+pub struct Ranges<T> {
+    by_start: BTreeMap<Bytes, (KeyRange, T)>,
+}
+
+impl<T> Default for Ranges<T> {
+    fn default() -> Self {
+        Self { by_start: BTreeMap::new() }
+    }
+}
+
+impl<T> Ranges<T> {
+    /// What is kept for the range that holds `key`.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> Option<&T> {
+        let (_, (range, kept)) = self.by_start.range::<[u8], _>((Unbounded, Included(key))).next_back()?;
+        range.contains(key).then_some(kept)
+    }
+
+    /// Keeps this for the range, and nothing else for any key in it.
+    pub fn keep(&mut self, range: KeyRange, kept: T) {
+        self.by_start.retain(|_, (other, _)| !other.overlaps(&range));
+        self.by_start.insert(range.start.clone(), (range, kept));
+    }
+
+    /// Forgets what is chosen.
+    pub fn forget(&mut self, is_chosen: impl Fn(&T) -> bool) {
+        self.by_start.retain(|_, (_, kept)| !is_chosen(kept));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: &'static str, end: Option<&'static str>) -> KeyRange {
+        KeyRange { start: start.into(), end: end.map(Bytes::from) }
+    }
+
+    fn found(ranges: &Ranges<u32>) -> [Option<u32>; 4] {
+        ["a", "b", "c", "d"].map(|key| ranges.find(key.as_bytes()).copied())
+    }
+
+    #[test]
+    fn a_key_finds_the_range_that_holds_it() {
+        let mut ranges = Ranges::default();
+        assert_eq!(found(&ranges), [None; 4]);
+        ranges.keep(range("b", Some("c")), 1);
+        ranges.keep(range("d", None), 2);
+        assert_eq!(found(&ranges), [None, Some(1), None, Some(2)]);
+    }
+
+    #[test]
+    fn a_newer_range_takes_the_place_of_those_it_overlaps() {
+        let mut ranges = Ranges::default();
+        ranges.keep(KeyRange::all(), 1);
+        ranges.keep(range("b", Some("d")), 2);
+        assert_eq!(found(&ranges), [None, Some(2), Some(2), None]);
+        ranges.keep(range("", Some("b")), 3);
+        ranges.keep(range("c", None), 4);
+        assert_eq!(found(&ranges), [Some(3), None, Some(4), Some(4)]);
+        ranges.keep(range("c", None), 5);
+        assert_eq!(found(&ranges), [Some(3), None, Some(5), Some(5)]);
+    }
+
+    #[test]
+    fn what_is_forgotten_leaves_its_neighbours() {
+        let mut ranges = Ranges::default();
+        ranges.keep(range("", Some("c")), 1);
+        ranges.keep(range("c", None), 2);
+        ranges.forget(|kept| *kept == 1);
+        assert_eq!(found(&ranges), [None, None, Some(2), Some(2)]);
+    }
+}

@@ -1,0 +1,184 @@
+//! A tablet answers for its own range and for no other (guarantee 19).
+
+use base::{KeyRange, SplitMix64};
+
+use super::scans::scanned;
+use super::*;
+use crate::evaluation::{Evaluated, Evaluation, Question};
+use crate::request::Row;
+use crate::testing::load;
+
+fn range(start: &str, end: Option<&str>) -> KeyRange {
+    KeyRange { start: bytes(start), end: end.map(bytes) }
+}
+
+/// A tablet of its own, which was told its range as its first leader tells it.
+fn of(cohort: u32, range: KeyRange) -> (State, Log) {
+    let (mut state, mut log) = (testing::fresh(CohortId(cohort)), Log::new());
+    log.apply(&mut state, &Command::Found { range });
+    (state, log)
+}
+
+#[test]
+fn nothing_is_answered_before_there_is_a_range_and_the_first_one_stays() {
+    let (mut state, mut log) = (testing::fresh(CohortId(2)), Log::new());
+    let is_refused = |outcome: &Outcome| matches!(outcome, Err(Failure::Unavailable(_)));
+    assert!(is_refused(&log.write(&mut state, &write("k", [put("c", "v")]))));
+    assert!(is_refused(&log.apply(&mut state, &Command::OpenSession).expect("an outcome")));
+    assert!(is_refused(&get(&state, "k", None)));
+    let found = Command::Found { range: range("b", Some("d")) };
+    let applied = state.apply(&log.entry(found.encode())).expect("the next entry");
+    assert_eq!(applied.change, Some(Change::RangeFounded));
+    let again = Command::Found { range: KeyRange::all() };
+    assert_eq!(state.apply(&log.entry(again.encode())).expect("the next entry").change, None);
+    assert_eq!(tablet(&state).ownership(), &Ownership::Owns(range("b", Some("d"))));
+    state.invariants();
+}
+
+/// What another range keeps is neither read nor written here, and never "not found". A stamp spent on it is not spent.
+#[test]
+fn keys_of_other_ranges_are_left_alone() {
+    let (mut state, mut log) = of(2, range("b", Some("d")));
+    let session = open(&mut state, &mut log);
+    for key in ["a", "d", "e"] {
+        let stray = stamped(write(key, [put("c", "v")]), session, 1, 1);
+        assert!(matches!(log.write(&mut state, &stray), Err(Failure::Unavailable(_))), "{key}");
+        let delete = log.apply(&mut state, &Command::DeleteRow { stamp: None, key: bytes(key) });
+        assert!(matches!(delete, Some(Err(Failure::Unavailable(_)))));
+        assert!(matches!(get(&state, key, None), Err(Failure::Unavailable(_))));
+    }
+    assert_eq!(tablet(&state).tree().entries_in_memory(), 0);
+    assert!(log.write(&mut state, &stamped(write("b", [put("c", "v")]), session, 1, 1)).is_ok());
+    state.invariants();
+}
+
+/// Two ranges never name two sessions alike, so a stamp that strays into another range is unknown there.
+#[test]
+fn a_session_belongs_to_one_range() {
+    let (mut first, mut first_log) = of(2, range("", Some("m")));
+    let (mut second, mut second_log) = of(3, range("m", None));
+    let session = open(&mut first, &mut first_log);
+    let stranger = open(&mut second, &mut second_log);
+    assert_ne!(session, stranger);
+    let stray = stamped(write("z", [put("c", "v")]), session, 1, 1);
+    assert_eq!(second_log.write(&mut second, &stray), Err(Failure::UnknownSession(session)));
+    let opened = first_log.apply(&mut first, &Command::OpenSession);
+    assert!(matches!(opened, Some(Ok(Response::SessionOpened { range: owned, .. })) if owned == range("", Some("m"))));
+}
+
+#[test]
+fn names_of_sessions_are_bounded() {
+    let of = |cohort, sequence| SessionId::new(CohortId(cohort), base::Sequence(sequence));
+    assert_eq!(of(2, 5), Some(SessionId(2 << 40 | 5)));
+    assert_eq!(of(u32::MAX, 5), None);
+    assert_eq!(of(2, 1 << 40), None);
+    assert!(of((1 << 24) - 1, (1 << 40) - 1).is_some());
+}
+
+/// The range and what lies in it come back from a checkpoint.
+#[test]
+fn a_checkpoint_keeps_the_range() {
+    let (mut state, mut log) = of(2, range("b", Some("d")));
+    log.write(&mut state, &write("c", [put("c", "v")])).unwrap();
+    let chunks: Vec<Bytes> = state.snapshot().chunks().collect();
+    let loaded = load(&state, CohortId(2), &chunks).expect("they are whole");
+    assert_eq!(tablet(&loaded).ownership(), tablet(&state).ownership());
+    let (mut other, mut log) = of(2, range("b", None));
+    log.write(&mut other, &write("c", [put("c", "v")])).unwrap();
+    assert_ne!(other.logical_hash(), state.logical_hash());
+}
+
+/// Over tablets that share the keys, each scan gives what it gives over one tablet: both ways, whatever ends, prefix and
+/// limit, and however the keys are split. A page may be empty at a range's end.
+#[test]
+fn scans_go_on_in_the_next_range() {
+    let mut random = SplitMix64::new(3);
+    let names = ["a", "ab", "abc", "b", "ba", "bb", "c", "cab", "d"];
+    for _ in 0..400 {
+        let splits: Vec<&str> = names.iter().copied().filter(|_| random.below(3) == 0).collect();
+        let starts: Vec<&str> = std::iter::once("").chain(splits.iter().copied()).collect();
+        let ends = splits.iter().copied().map(Some).chain([None]);
+        let mut tablets: Vec<(State, Log)> =
+            starts.iter().zip(ends).zip(2..).map(|((start, end), cohort)| of(cohort, range(start, end))).collect();
+        let (mut whole, mut log) = fresh();
+        for key in names.iter().filter(|_| random.below(4) > 0) {
+            let row = write(key, [put("c", key)]);
+            log.write(&mut whole, &row).unwrap();
+            let (state, log) = tablets.iter_mut().find(|(state, _)| owns(state, key)).expect("each key has a range");
+            log.write(state, &row).unwrap();
+        }
+        let mut pick = || names[random.below(names.len() as u64) as usize];
+        let (one, other, prefix) = (pick(), pick(), pick());
+        let scan = Scan {
+            from: bytes(if random.below(2) == 0 { "" } else { one.min(other) }),
+            to: (random.below(2) == 0).then(|| bytes(one.max(other))),
+            prefix: bytes(if random.below(3) == 0 { prefix } else { "" }),
+            reverse: random.below(2) == 0,
+            limit: random.below(4) as usize,
+            continuation: None,
+        };
+        let states: Vec<&State> = tablets.iter().map(|(state, _)| state).collect();
+        assert_eq!(keys(&states, &scan), keys(&[&whole], &scan), "{splits:?} {scan:?}");
+    }
+}
+
+fn owns(state: &State, key: &str) -> bool {
+    tablet(state).ownership().range().is_some_and(|range| range.contains(key.as_bytes()))
+}
+
+/// The keys of all pages, each from the tablet that holds the place where it begins.
+fn keys(states: &[&State], scan: &Scan) -> Vec<Bytes> {
+    let (mut scan, mut all) = (scan.clone(), Vec::new());
+    loop {
+        let position = scan.position();
+        let holds = |state: &&&State| tablet(state).ownership().range().is_some_and(|range| position.is_in(range));
+        let state = states.iter().find(holds).expect("each place has a range");
+        let Ok(Response::Rows { rows, continuation }) = scanned(state, &scan) else { panic!("a scan gives rows") };
+        all.extend(rows.into_iter().map(|Row { key, .. }| key));
+        let Some(next) = continuation else { return all };
+        assert_ne!(scan.continuation, Some(next.clone()), "a scan goes on");
+        scan.continuation = Some(next);
+    }
+}
+
+/// A dropped tablet answers nothing, lets everything go, and is not founded anew.
+#[test]
+fn a_dropped_tablet_is_empty_for_ever() {
+    let (mut state, mut log) = of(2, KeyRange::all());
+    let session = open(&mut state, &mut log);
+    log.write(&mut state, &stamped(write("k", [put("c", "v")]), session, 1, 1)).unwrap();
+    let now = log.timestamp;
+    log.apply(&mut state, &Command::Watermark(now));
+    testing::settle(&mut state, &testing::disk());
+    log.write(&mut state, &write("l", [put("c", "v")])).unwrap();
+    for change in [Some(Change::RangeDropped), None] {
+        let applied = state.apply(&log.entry(Command::Drop.encode())).expect("the next entry");
+        assert_eq!((applied.outcome, applied.change), (Some(Ok(Response::TableDropped)), change));
+    }
+    log.apply(&mut state, &Command::Found { range: KeyRange::all() });
+    let late = stamped(write("k", [put("c", "v")]), session, 2, 1);
+    assert!(matches!(log.write(&mut state, &late), Err(Failure::Unavailable(_))));
+    assert!(matches!(get(&state, "k", None), Err(Failure::Unavailable(_))));
+    assert!(matches!(log.apply(&mut state, &Command::OpenSession), Some(Err(Failure::Unavailable(_)))));
+    assert_eq!((state.snapshot_bytes(), tablet(&state).watermark()), (0, now));
+    assert_eq!(tablet(&state).tree().entries_in_memory(), 0);
+    assert!(tablet(&state).tree().tables().is_empty(), "those on the disk go, too");
+    state.invariants();
+    let chunks: Vec<Bytes> = state.snapshot().chunks().collect();
+    assert_eq!(load(&state, CohortId(2), &chunks).map(|loaded| loaded.logical_hash()), Ok(state.logical_hash()));
+}
+
+/// A question that strays is not answered at all, so that whoever asked looks again, also when conditions are to be decided.
+#[test]
+fn questions_that_stray_are_sent_elsewhere() {
+    let (state, _) = of(2, range("b", Some("d")));
+    let answer = |question| Evaluation { view: tablet(&state).view(), question }.answer(Io::Allowed);
+    let conditional = |key| Question::Decide(write(key, [if_version(put("c", "v"), 7)]));
+    let get = |key: &str| Question::Get { key: bytes(key), columns: None };
+    let scan = |reverse| Question::Scan(Scan { reverse, ..Scan::default() });
+    for question in [conditional("a"), conditional("d"), get("a"), get("d"), scan(false), scan(true)] {
+        assert_eq!(answer(question), Ok(Evaluated::Elsewhere));
+    }
+    assert!(matches!(answer(conditional("b")), Ok(Evaluated::Command(Command::Refuse { .. }))));
+    assert_eq!(answer(get("c")), Ok(Evaluated::Outcome(Ok(Response::Row(vec![])))));
+}
