@@ -6,7 +6,8 @@ use std::{env, fs, path::PathBuf};
 use prost::Message;
 
 /// What the doors serve.
-const DOORS: [&str; 2] = ["loggos/columns/v1/columns.proto", "loggos/admin/v1/admin.proto"];
+const DOORS: [&str; 3] =
+    ["loggos/columns/v1/columns.proto", "loggos/admin/v1/admin.proto", "loggos/admin/v1/formation.proto"];
 /// What only clients and status details need.
 const OTHERS: [&str; 2] = ["google/rpc/status.proto", "etcdserverpb/kv.proto"];
 

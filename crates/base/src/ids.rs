@@ -71,7 +71,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// The universe that a node, a frame or a file belongs to: 128 random bits drawn at its formation.
+/// The universe that a node, a frame or a file belongs to: 128 bits, random or as good as that, fixed at its formation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UniverseId(pub u128);
 

@@ -23,6 +23,9 @@ pub const RANGES_MAX: usize = 1_000;
 pub const RANGES_IN_UNIVERSE_MAX: usize = 10_000;
 /// Bytes of the keys that one table is split at, together, at most: they travel as one request and one log entry.
 pub const SPLIT_BYTES_MAX: usize = 1 << 20;
+/// Nodes that a universe may be formed of: groups of which no two majorities are apart, each larger one surviving one
+/// failure more.
+pub const UNIVERSE_NODES: [usize; 4] = [1, 3, 5, 7];
 /// Replicas of each range, at most: a majority of five survives two.
 pub const REPLICAS_MAX: u32 = 5;
 /// Rows in one page of a scan, at most.

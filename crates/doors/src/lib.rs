@@ -24,6 +24,7 @@ mod calls;
 mod columns;
 pub mod console;
 mod deadline;
+mod formation;
 mod limits;
 mod meter;
 mod metrics;
@@ -37,6 +38,7 @@ use std::time::Duration;
 
 use tablets::request::{Outcome, Request};
 
+pub use formation::{Founded, Founding, Genesis};
 pub use limits::{CONSOLE_CONNECTIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 pub use observer::Observer;
 pub use server::{ServeError, serve};

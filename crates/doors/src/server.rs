@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use api::servers::admin_server::AdminServer;
 use api::servers::columns_server::ColumnsServer;
+use api::servers::formation_server::FormationServer;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::service::Routes;
@@ -13,6 +14,7 @@ use tonic::transport::Server;
 
 use crate::admission::Connections;
 use crate::calls::Counting;
+use crate::formation::{self, Founding};
 use crate::meter::Meter;
 use crate::{Gateway, Observer, admin, columns, limits};
 
@@ -36,10 +38,11 @@ pub async fn serve<G: Gateway>(
     listener: TcpListener,
     connections_max: usize,
     gateway: Arc<G>,
+    founding: Arc<dyn Founding>,
     observer: Arc<Observer>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    let routes = routes(&gateway, &observer).await?;
+    let routes = routes(&gateway, founding, &observer).await?;
     let (close, closed) = oneshot::channel::<()>();
     let mut layers = builder().layer(Meter::default()).layer(Counting(Arc::clone(&observer.calls)));
     let mut serving = pin!(layers.add_routes(routes).serve_with_incoming_shutdown(
@@ -72,18 +75,30 @@ fn builder() -> Server {
         .http2_keepalive_timeout(Some(limits::KEEPALIVE_TIMEOUT))
 }
 
-async fn routes<G: Gateway>(gateway: &Arc<G>, observer: &Arc<Observer>) -> Result<Routes, ServeError> {
+async fn routes<G: Gateway>(
+    gateway: &Arc<G>,
+    founding: Arc<dyn Founding>,
+    observer: &Arc<Observer>,
+) -> Result<Routes, ServeError> {
+    let is_formed = founding.genesis().is_some();
     let columns = ColumnsServer::new(columns::Door::new(Arc::clone(gateway)))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
     let admin = AdminServer::new(admin::Door::new(Arc::clone(gateway), Arc::clone(observer)));
 
     let (health, health_server) = tonic_health::server::health_reporter();
-    health.set_serving::<ColumnsServer<columns::Door<G>>>().await;
-    health.set_serving::<AdminServer<admin::Door<G>>>().await;
+    let formation = FormationServer::new(formation::Door(founding));
+    if is_formed {
+        health.set_serving::<ColumnsServer<columns::Door<G>>>().await;
+        health.set_serving::<AdminServer<admin::Door<G>>>().await;
+    } else {
+        health.set_not_serving::<ColumnsServer<columns::Door<G>>>().await;
+        health.set_not_serving::<AdminServer<admin::Door<G>>>().await;
+    }
 
     Ok(Routes::new(columns)
         .add_service(admin)
+        .add_service(formation)
         .add_service(health_server)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))

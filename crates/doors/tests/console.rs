@@ -42,6 +42,12 @@ impl doors::Gateway for Told {
     }
 }
 
+fn founded() -> doors::Founded {
+    let own = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
+    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![own] };
+    doors::Founded::new(own, 1, genesis)
+}
+
 fn status() -> Status {
     let replica = |node: u32, sequence: u64| ReplicaStatus {
         node,
@@ -97,7 +103,14 @@ impl Served {
         let (gateway, watching) = (Arc::clone(&node), Arc::clone(&observer));
         let closed = shutdown(closing.clone());
         tokio::spawn(doors::console::serve(http_listener, connections_max, gateway, watching, universe, closed));
-        tokio::spawn(doors::serve(grpc_listener, usize::MAX, Arc::clone(&node), observer, shutdown(closing)));
+        tokio::spawn(doors::serve(
+            grpc_listener,
+            usize::MAX,
+            Arc::clone(&node),
+            Arc::new(founded()),
+            observer,
+            shutdown(closing),
+        ));
         Self { http, grpc, node, _close: close }
     }
 

@@ -73,6 +73,12 @@ impl doors::Gateway for Memory {
     }
 }
 
+fn founded() -> doors::Founded {
+    let own = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
+    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![own] };
+    doors::Founded::new(own, 1, genesis)
+}
+
 /// A served door; it closes when this goes.
 struct Served {
     address: SocketAddr,
@@ -88,7 +94,14 @@ impl Served {
             let _ = closed.await;
         };
         let observer = doors::Observer::new(prometheus::Registry::new(), None).expect("names of their own");
-        tokio::spawn(doors::serve(listener, usize::MAX, Arc::new(Memory::default()), Arc::new(observer), shutdown));
+        tokio::spawn(doors::serve(
+            listener,
+            usize::MAX,
+            Arc::new(Memory::default()),
+            Arc::new(founded()),
+            Arc::new(observer),
+            shutdown,
+        ));
         Self { address, _close: close }
     }
 

@@ -6,6 +6,7 @@
 //! **Architecture invariant:** these commands know nodes only as clients do, through the door. (The benchmarks look at
 //! the nodes' processes besides, and `bench failover` kills them; `bench floor` knows none: it measures what nodes run on.)
 
+mod admin;
 mod bench;
 mod columns;
 mod export;
@@ -45,6 +46,13 @@ pub(crate) enum Command {
         universe: Universe,
         #[command(subcommand)]
         command: columns::Command,
+    },
+    /// The universe itself: its formation.
+    Admin {
+        #[command(flatten)]
+        universe: Universe,
+        #[command(subcommand)]
+        command: admin::Command,
     },
     /// Measure.
     #[command(subcommand)]
@@ -98,6 +106,10 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Columns { universe, command } => {
             let output = Output::new(universe.json);
             finish(output, columns::run(&universe, output, command))
+        }
+        Command::Admin { universe, command } => {
+            let output = Output::new(universe.json);
+            finish(output, admin::run(&universe, output, command))
         }
         Command::Bench(command) => bench::run(command),
     }

@@ -36,6 +36,9 @@ enum Command {
         /// The node's configuration.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+        /// How to write what the node tells on standard error; `LOGGOS_LOG` says how much, as in `warn` or `debug`.
+        #[arg(long, value_enum, value_name = "FORMAT", default_value_t = runtime::start::LogFormat::Text)]
+        log_format: runtime::start::LogFormat,
         /// End as soon as standard input does: whoever started this node is gone then.
         #[arg(long, hide = true)]
         parent_pipe: bool,
@@ -79,7 +82,7 @@ fn main() -> ExitCode {
         Command::Dev { universe: Local { nodes, data, port_offset }, command: None } => {
             runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset })
         }
-        Command::Start { config, parent_pipe } => runtime::start::run(&config, parent_pipe),
+        Command::Start { config, log_format, parent_pipe } => runtime::start::run(&config, log_format, parent_pipe),
         Command::Sim(what) => simulation::run(&what),
         Command::Client(command) => cli::run(command),
     }

@@ -39,6 +39,22 @@ pub enum Fault {
     Definite(Error),
 }
 
+impl Fault {
+    /// Why, in words.
+    #[must_use]
+    pub fn reason(self) -> String {
+        match self {
+            Self::NotSent(reason)
+            | Self::Lost(reason)
+            | Self::Overloaded(reason)
+            | Self::Unavailable(reason)
+            | Self::Unknown(reason) => reason,
+            Self::UnknownSession => "the session is unknown".to_owned(),
+            Self::Definite(error) => error.to_string(),
+        }
+    }
+}
+
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {

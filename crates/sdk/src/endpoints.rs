@@ -52,6 +52,10 @@ impl Endpoints {
         self.places.len()
     }
 
+    pub(crate) fn name(&self, endpoint: usize) -> &str {
+        &self.places[endpoint].name
+    }
+
     pub(crate) fn preferred(&self) -> usize {
         self.preferred.load(Ordering::Relaxed)
     }

@@ -26,6 +26,7 @@ pub mod decide;
 mod endpoints;
 mod error;
 mod fault;
+pub mod formation;
 pub mod ranges;
 pub mod session;
 mod sessions;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use doors::{Gateway, Observer, console};
+use doors::{Founded, Gateway, Observer, console};
 use tablets::request::{Failure, Outcome, Request};
 use tokio::sync::watch;
 
@@ -37,6 +37,7 @@ impl Doors {
         listeners: Listeners,
         gateway: MachineGateway,
         answers: Arc<Answers>,
+        founded: Founded,
         observer: Observer,
         onlooker: Onlooker,
     ) -> io::Result<Self> {
@@ -46,7 +47,9 @@ impl Doors {
         let (done, closed) = mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         super::spawn("doors", move || {
-            if let Err(error) = runtime.block_on(serve(listeners, gateway, answers, observer, onlooker, closing)) {
+            if let Err(error) =
+                runtime.block_on(serve(listeners, gateway, answers, founded, observer, onlooker, closing))
+            {
                 super::die(&format!("the doors can't be served: {error}"));
             }
             let _ = done.send(());
@@ -65,6 +68,7 @@ async fn serve(
     listeners: Listeners,
     gateway: MachineGateway,
     answers: Arc<Answers>,
+    founded: Founded,
     observer: Observer,
     onlooker: Onlooker,
     closing: watch::Receiver<()>,
@@ -86,7 +90,8 @@ async fn serve(
     let grpc = async {
         let listener = tokio::net::TcpListener::from_std(listeners.grpc)?;
         let (gateway, observer) = (Arc::clone(&gateway), Arc::clone(&observer));
-        Ok(doors::serve(listener, places.grpc, gateway, observer, shutdown(closing.clone())).await?)
+        let founded = Arc::new(founded);
+        Ok(doors::serve(listener, places.grpc, gateway, founded, observer, shutdown(closing.clone())).await?)
     };
     tokio::try_join!(http, grpc).map(|_| ())
 }

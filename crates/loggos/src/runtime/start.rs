@@ -26,6 +26,7 @@ use super::disk::Disk;
 use super::disk_metrics::DiskMetrics;
 use super::doors_thread::{self, Doors};
 use super::files::OsFiles;
+use super::founding::{self, Waited};
 use super::gateway::{Answers, MachineGateway};
 use super::inbox::{Inbox, Input};
 use super::machine::{End, INBOX, Machine};
@@ -50,7 +51,8 @@ pub(crate) enum StartError {
     Claim(#[from] ClaimError),
     #[error(
         "no node of a universe in {0}: it was never formatted, or its data is lost. It is not formatted now, since a \
-         blank disk under a known name would have forgotten what that node promised; `loggos dev` forms a new universe"
+         blank disk under a known name would have forgotten what that node promised; with a configuration that names no \
+         universe it would wait to be formed as another disk's"
     )]
     Blank(PathBuf),
     #[error("{directory} holds node {found}, the configuration is for node {wanted}")]
@@ -78,10 +80,19 @@ impl StartError {
     }
 }
 
+/// How a node writes what it tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
 /// Runs one node until it is told to stop. With `parent_pipe` it also ends as soon as its standard input does: the
 /// process that started it is gone then.
-pub(crate) fn run(config: &Path, parent_pipe: bool) -> ExitCode {
-    log_to_stderr();
+pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> ExitCode {
+    log_to_stderr(log_format);
     if parent_pipe {
         end_with_parent();
     }
@@ -101,7 +112,7 @@ pub(crate) fn run(config: &Path, parent_pipe: bool) -> ExitCode {
 }
 
 /// What `LOGGOS_LOG` asks for (in the form of `tracing`'s filters; `info` by default) goes to standard error.
-fn log_to_stderr() {
+fn log_to_stderr(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LOGGOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     // Where a line can't be written (the disk is full that it goes to), no panic says so: a node outlives its log of words.
@@ -111,7 +122,10 @@ fn log_to_stderr() {
         .with_ansi(false)
         .log_internal_errors(false);
     // A second call finds the first one's logger: nothing is lost.
-    let _ = subscriber.try_init();
+    let _ = match format {
+        LogFormat::Text => subscriber.try_init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
+    };
 }
 
 fn end_with_parent() {
@@ -127,6 +141,9 @@ fn end_with_parent() {
 fn run_node(path: &Path) -> Result<End, StartError> {
     let config = Config::read(path)?;
     let files = OsFiles::new(&config.data.join(STORE));
+    if is_blank(&config, &files)? && founding::wait(&config)? == Waited::Stopped {
+        return Ok(End::Stopped);
+    }
     let identity = check_identity(&config, &files)?;
     let addresses = addresses(&config, &identity)?;
     let _claim = Claim::take(&config.data)?;
@@ -169,7 +186,8 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let onlooker = Onlooker::new(&config).map_err(io::Error::other)?;
     let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener };
     let gateway = MachineGateway::new(Arc::clone(&inbox));
-    let doors = Doors::start(listeners, gateway, answers, observer, onlooker)?;
+    let founded = founding::founded(&identity);
+    let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
     stop_on_signals(inbox)?;
 
     let end = machine.run();
@@ -177,6 +195,13 @@ fn run_node(path: &Path) -> Result<End, StartError> {
         doors.close(DOORS_PATIENCE);
     }
     Ok(end)
+}
+
+/// Whether the disk is nobody's and may become a new universe's: who names a universe has one.
+fn is_blank(config: &Config, files: &OsFiles) -> Result<bool, StartError> {
+    let found = store::identity::read(files);
+    let found = found.map_err(|error| StartError::Store { directory: config.data.clone(), error })?;
+    Ok(found.is_none() && config.universe.is_none())
 }
 
 /// Whose data it is, before anything is changed.
@@ -199,7 +224,7 @@ fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartErr
 }
 
 /// The addresses of all other members.
-fn addresses(config: &Config, identity: &Identity) -> Result<Vec<PeerAddress>, StartError> {
+pub(crate) fn addresses(config: &Config, identity: &Identity) -> Result<Vec<PeerAddress>, StartError> {
     let others = identity.members.iter().map(|member| member.node).filter(|node| *node != identity.node);
     others
         .map(|node| {
@@ -209,7 +234,7 @@ fn addresses(config: &Config, identity: &Identity) -> Result<Vec<PeerAddress>, S
         .collect()
 }
 
-fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+pub(crate) fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).map_err(|error| StartError::Listen { what, address, error })
 }
 

@@ -354,7 +354,7 @@ impl Drop for Universe {
 }
 
 /// An offset whose ports nobody listens on. Offsets are so far apart that the ports of two never meet.
-fn free_offset() -> u16 {
+pub(crate) fn free_offset() -> u16 {
     static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = SplitMix64::new(u64::from(std::process::id()) << 16 | taken.len() as u64);

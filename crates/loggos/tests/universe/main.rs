@@ -6,6 +6,7 @@ mod benchmarks;
 mod commands;
 mod console;
 mod crashes;
+mod formation;
 mod harness;
 mod house;
 mod loads;

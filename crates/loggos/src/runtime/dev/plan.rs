@@ -5,7 +5,7 @@
 //! that is missing or blank is a lost disk (guarantee 6), whatever the reason.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use base::{Incarnation, Member, NodeId, UniverseId};
@@ -14,6 +14,7 @@ use store::StoreError;
 use store::identity::Identity;
 
 use crate::runtime::files::OsFiles;
+use crate::runtime::random;
 use crate::runtime::start::STORE;
 
 const FILE: &str = "universe.toml";
@@ -159,7 +160,7 @@ impl Plan {
             return Err(PlanError::NodesWithoutPlan(data.display().to_string()));
         }
         let urandom = Path::new("/dev/urandom");
-        let random = random_bytes(16 + 8 * count as usize).map_err(PlanError::io(urandom))?;
+        let random = random::bytes(16 + 8 * count as usize).map_err(PlanError::io(urandom))?;
         let (universe, incarnations) = random.split_at(16);
         let nodes = (1..).zip(incarnations.chunks(8));
         let plan = Self {
@@ -222,12 +223,6 @@ impl PlannedNode {
         let incarnation = u64::from_str_radix(&self.incarnation, 16).ok()?;
         Some(Member { node: NodeId(self.node), incarnation: Incarnation(incarnation) })
     }
-}
-
-fn random_bytes(count: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; count];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

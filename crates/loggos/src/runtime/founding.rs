@@ -1,0 +1,145 @@
+//! From a blank disk to a member of a universe. A node whose disk is blank serves its gRPC door for its formation alone,
+//! and goes on as every node does once it is formed. It never forms anything by itself: a blank disk may be a lost one
+//! (guarantee 6).
+
+use std::fs::{self, File};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::{Incarnation, Member, NodeId};
+use doors::{Founded, Founding, Gateway, Genesis, Observer};
+use store::blank;
+use store::identity::Identity;
+use tablets::request::{Failure, Outcome, Request};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::claim::Claim;
+use super::config::Config;
+use super::files::OsFiles;
+use super::start::{STORE, StartError, addresses, listen};
+use super::{descriptors, random};
+
+/// How the wait of a blank node ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// Its disk is a universe's.
+    Formed,
+    /// It was asked to stop.
+    Stopped,
+}
+
+/// Serves the gRPC door of a node with a blank disk until it is formed or asked to stop.
+pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
+    let store = config.data.join(STORE);
+    fs::create_dir_all(&store)?;
+    File::open(&config.data)?.sync_all()?;
+    let _claim = Claim::take(&config.data)?;
+    let listener = listen("gRPC", config.listen.grpc)?;
+    listener.set_nonblocking(true)?;
+    let (formed, told) = watch::channel(false);
+    let newcomer = Newcomer::new(config, formed)?;
+    let own = newcomer.own;
+    tracing::info!(
+        node = %own.node, disk = format_args!("{:x}", own.incarnation.0), grpc = %config.listen.grpc,
+        "the disk is blank: waits to be formed (`loggos admin form --at HOST:PORT,...` names the gRPC doors of all nodes of \
+         the new universe). If it held a node's data, that is lost: it can't be formed once more as the same disk"
+    );
+    let registry = prometheus::Registry::new();
+    let observer = Arc::new(Observer::new(registry, None).map_err(io::Error::other)?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let places = descriptors::for_doors().grpc;
+        let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut seen = told.clone();
+        let end = async move {
+            tokio::select! {
+                _ = seen.wait_for(|formed| *formed) => {}
+                _ = terminated.recv() => {}
+                _ = interrupted.recv() => {}
+            }
+        };
+        doors::serve(listener, places, Arc::new(NoUniverse), Arc::new(newcomer), observer, end)
+            .await
+            .map_err(io::Error::other)
+    })?;
+    // A formation that is under way ends with the process, whole or to be carried on.
+    runtime.shutdown_timeout(Duration::from_secs(60));
+    Ok(if *told.borrow() { Waited::Formed } else { Waited::Stopped })
+}
+
+/// A node with a blank disk.
+struct Newcomer {
+    own: Member,
+    config: Config,
+    /// Who forms it has this, one at a time.
+    genesis: Mutex<Option<Genesis>>,
+    formed: watch::Sender<bool>,
+}
+
+impl Newcomer {
+    fn new(config: &Config, formed: watch::Sender<bool>) -> Result<Self, StartError> {
+        let drawn = random::bytes(8)?.into_iter().fold(0, |number, byte| number << 8 | u64::from(byte));
+        let files = OsFiles::new(&config.data.join(STORE));
+        let own = blank::claim(&files, NodeId(config.node), Incarnation(drawn));
+        let own = own.map_err(|error| StartError::Store { directory: config.data.clone(), error })?;
+        Ok(Self { own, config: config.clone(), genesis: Mutex::default(), formed })
+    }
+
+    fn format(&self, identity: &Identity) -> Result<(), Failure> {
+        if let Err(error) = addresses(&self.config, identity) {
+            return Err(Failure::Invalid(format!("node {}: {error}", self.own.node)));
+        }
+        let files = OsFiles::new(&self.config.data.join(STORE));
+        let failed = |error: &dyn std::fmt::Display| Failure::Unavailable(format!("node {}: {error}", self.own.node));
+        store::format(&files, identity, &store::Config::default()).map_err(|error| failed(&error))?;
+        blank::forget(&files).map_err(|error| failed(&error))
+    }
+}
+
+impl Founding for Newcomer {
+    fn own(&self) -> Member {
+        self.own
+    }
+
+    fn format(&self) -> u32 {
+        store::FORMAT
+    }
+
+    fn genesis(&self) -> Option<Genesis> {
+        // Whoever forms it holds this for as long as the disk takes: until then it is blank.
+        self.genesis.try_lock().ok()?.clone()
+    }
+
+    fn form(&self, members: Vec<Member>) -> Result<Genesis, Failure> {
+        let mut formed = self.genesis.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(genesis) = &*formed {
+            return Founded::new(self.own, store::FORMAT, genesis.clone()).form(members);
+        }
+        let (universe, Member { node, incarnation }) = (blank::universe_of(&members), self.own);
+        self.format(&Identity { universe, node, incarnation, members: members.clone() })?;
+        tracing::info!(%universe, "formed");
+        let genesis = Genesis { universe, members };
+        *formed = Some(genesis.clone());
+        self.formed.send_replace(true);
+        Ok(genesis)
+    }
+}
+
+/// What a node that was formed says of it.
+pub(crate) fn founded(identity: &Identity) -> Founded {
+    let own = Member { node: identity.node, incarnation: identity.incarnation };
+    let genesis = Genesis { universe: identity.universe, members: identity.members.clone() };
+    Founded::new(own, store::FORMAT, genesis)
+}
+
+/// What is behind the other services of a node with a blank disk.
+struct NoUniverse;
+
+impl Gateway for NoUniverse {
+    async fn submit(&self, _: Request, _: Duration) -> Outcome {
+        Err(Failure::Unavailable("this node's disk is blank: it waits to be formed".to_owned()))
+    }
+}

@@ -1,0 +1,118 @@
+//! A disk that is no universe's yet: it has the number that it will be known by before anybody is told of it.
+//!
+//! A formation that was cut short has told some nodes of this disk and not yet this node. It is carried on only with the
+//! same disk: had the number not been written down first, a disk that took part and was lost would be formed a second
+//! time, having forgotten what it promised (guarantee 6).
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{Incarnation, Member, NodeId, UniverseId};
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::FORMAT;
+use crate::error::StoreError;
+use crate::files::{FileError, Files, read_whole, remove_if_exists, replace};
+use crate::sealed::{Broken, SEALED_BYTES_MAX, seal, unseal};
+
+const MAGIC: [u8; 8] = *b"loggosBL";
+const PLACE: &str = "blank";
+
+/// The number of a blank disk: the one that it has, or `drawn`, which is forced before this returns. A damaged number is
+/// drawn again: whoever was told of the old one finds another disk here.
+///
+/// # Errors
+/// When the disk was given another node's number, or one by another version, or a file operation fails.
+pub fn claim<F: Files>(files: &F, node: NodeId, drawn: Incarnation) -> Result<Member, StoreError> {
+    let found = match read_whole(files, PLACE, SEALED_BYTES_MAX)?.map(|sealed| unseal(MAGIC, &sealed)) {
+        Some(Ok(content)) => decode(content).ok(),
+        Some(Err(Broken::OtherFormat(found))) => {
+            return Err(StoreError::OtherFormat { what: "the number of a blank disk", found, known: FORMAT });
+        }
+        Some(Err(Broken::Damaged)) | None => None,
+    };
+    match found {
+        Some(found) if found.node == node => Ok(found),
+        Some(found) => Err(StoreError::OtherIdentity { node: found.node }),
+        None => {
+            let member = Member { node, incarnation: drawn };
+            replace(files, "", PLACE, &seal(MAGIC, &encode(member)))?;
+            Ok(member)
+        }
+    }
+}
+
+/// The disk is blank no more, and forgets the number that it had while it was.
+///
+/// # Errors
+/// When a file operation fails.
+pub fn forget<F: Files>(files: &F) -> Result<(), FileError> {
+    remove_if_exists(files, PLACE).map(|_| ())
+}
+
+/// The universe that is formed of these disks, in whatever order they are named. It follows from their numbers, which are
+/// random: so whoever forms a universe of the same disks, at the same time or once more, forms the same one.
+#[must_use]
+pub fn universe_of(members: &[Member]) -> UniverseId {
+    let mut members = members.to_vec();
+    members.sort_unstable();
+    let disks: Vec<u8> = members.iter().flat_map(|member| encode(*member)).collect();
+    UniverseId(xxh3_128(&disks))
+}
+
+fn encode(member: Member) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.u32(member.node.0);
+    out.u64(member.incarnation.0);
+    out.as_slice().to_vec()
+}
+
+fn decode(content: Bytes) -> Result<Member, DecodeError> {
+    let mut input = Reader::new(content);
+    let member = Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) };
+    input.end()?;
+    Ok(member)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryDisk;
+    use crate::testing::crash_everywhere;
+
+    const NODE: NodeId = NodeId(2);
+
+    fn member(incarnation: u64) -> Member {
+        Member { node: NODE, incarnation: Incarnation(incarnation) }
+    }
+
+    #[test]
+    fn a_number_is_drawn_once() {
+        let disk = MemoryDisk::new();
+        assert_eq!(claim(&disk, NODE, Incarnation(7)), Ok(member(7)));
+        assert_eq!(claim(&disk, NODE, Incarnation(8)), Ok(member(7)));
+        assert_eq!(claim(&disk, NodeId(3), Incarnation(8)), Err(StoreError::OtherIdentity { node: NODE }));
+        disk.flip_bit(PLACE, 24, 1);
+        assert_eq!(claim(&disk, NODE, Incarnation(9)), Ok(member(9)));
+        forget(&disk).unwrap();
+        forget(&disk).unwrap();
+        assert_eq!(claim(&disk, NODE, Incarnation(10)), Ok(member(10)));
+    }
+
+    /// Whatever was told of before a crash is what is found after it.
+    #[test]
+    fn a_number_that_was_told_is_kept() {
+        crash_everywhere(
+            MemoryDisk::new,
+            |disk| claim(disk, NODE, Incarnation(7)).map(|_| ()),
+            |disk| assert!(matches!(claim(disk, NODE, Incarnation(8)).unwrap().incarnation.0, 7 | 8)),
+        );
+    }
+
+    #[test]
+    fn a_universe_is_named_after_its_disks() {
+        let [one, two] = [Member { node: NodeId(1), incarnation: Incarnation(5) }, member(6)];
+        assert_eq!(universe_of(&[one, two]), universe_of(&[two, one]));
+        assert_ne!(universe_of(&[one, two]), universe_of(&[one, member(7)]));
+        assert_ne!(universe_of(&[one, two]), universe_of(&[one]));
+    }
+}
