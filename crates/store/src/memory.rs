@@ -144,6 +144,12 @@ impl MemoryDisk {
         lock(&self.disk).capacity = bytes;
     }
 
+    /// Whether there is such a limit.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        lock(&self.disk).capacity.is_some()
+    }
+
     /// Bytes that all files together have.
     #[must_use]
     pub fn bytes_used(&self) -> u64 {

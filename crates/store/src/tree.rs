@@ -22,6 +22,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::canary::{Bug, planted};
 use base::{CohortId, Lsn, Timestamp};
 use bytes::Bytes;
 
@@ -106,7 +107,8 @@ pub struct Tree {
     /// The newest first.
     frozen: Arc<[Arc<Memtable>]>,
     levels: Arc<Levels>,
-    is_flushing: bool,
+    /// How many of the frozen memtables, the oldest of them, are being flushed.
+    flushing: usize,
     is_compacting: bool,
     /// Through which key each level was compacted.
     cursors: [Bytes; LEVELS],
@@ -170,7 +172,7 @@ impl Tree {
             active: Arc::new(Memtable::new()),
             frozen: Arc::new([]),
             levels: Arc::new(Levels::default()),
-            is_flushing: false,
+            flushing: 0,
             is_compacting: false,
             cursors: Default::default(),
             replaced: Vec::new(),
@@ -268,27 +270,31 @@ impl Tree {
         true
     }
 
-    /// The flush of the oldest frozen memtable, if there is one and no flush is under way.
+    /// The flush of all that is frozen, if anything is and no flush is under way. After one that failed there is more than one
+    /// memtable; a checkpoint counts on every one of them.
     pub fn flush_job(&mut self, watermark: Timestamp) -> Option<FlushJob> {
-        let oldest = self.frozen.last().filter(|_| !self.is_flushing)?;
-        self.is_flushing = true;
-        Some(FlushJob::new(self.site.clone(), Arc::clone(oldest), Arc::clone(&self.levels), watermark))
+        if self.flushing > 0 || self.frozen.is_empty() {
+            return None;
+        }
+        self.flushing = if planted(Bug::FlushOldestOnly) { 1 } else { self.frozen.len() };
+        let memtables = &self.frozen[self.frozen.len() - self.flushing..];
+        Some(FlushJob::new(self.site.clone(), memtables, Arc::clone(&self.levels), watermark))
     }
 
-    /// Takes in what a flush has made, in the place of its memtable.
+    /// Takes in what a flush has made, in the place of its memtables.
     ///
     /// # Panics
     /// When no flush is under way.
     pub fn flushed(&mut self, outputs: &Outputs) {
-        assert!(std::mem::take(&mut self.is_flushing), "a flush is under way");
-        let left = self.frozen.len() - 1;
+        assert!(self.flushing > 0, "a flush is under way");
+        let left = self.frozen.len() - std::mem::take(&mut self.flushing);
         self.frozen = self.frozen[..left].into();
         self.levels = Arc::new(self.levels.replaced(&[], outputs.level, &outputs.tables));
     }
 
     /// The flush under way ended with an error, or was dropped: it is to be done again.
     pub fn flush_failed(&mut self) {
-        self.is_flushing = false;
+        self.flushing = 0;
     }
 
     /// A compaction, if some level has too much, or too much that is dead, and none is under way. It leaves out what no read at or above the
@@ -392,7 +398,7 @@ impl Tree {
     pub fn invariants(&self) {
         assert!(self.levels.are_disjoint(), "levels below the first are sorted");
         assert!(self.frozen.iter().all(|memtable| !memtable.is_empty()), "what waits for a flush has something");
-        assert!(!self.is_flushing || !self.frozen.is_empty(), "what is flushed is there until it is done");
+        assert!(self.flushing <= self.frozen.len(), "what is flushed is there until it is done");
     }
 }
 

@@ -51,9 +51,16 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
 }
 
 /// Writes a file beside the one that is asked for, and gives it its name once it is whole and forced: a full disk or an
-/// end half-way leaves what was there before.
+/// end half-way leaves what was there before. What is there and is no file (a pipe, a device) is written to as it is.
 async fn into_file(client: &Client, table: &str, format: Format, path: &Path) -> Result<(u64, u64), Stop> {
     let writing = || Stop::io(format!("write {}", path.display()));
+    // A link stays, and what it leads to is written.
+    let target = fs::canonicalize(path);
+    let path = target.as_deref().unwrap_or(path);
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let out = File::options().write(true).open(path).map_err(writing())?;
+        return rows(client, table, format, BufWriter::new(out), writing).await;
+    }
     let beside = beside(path).ok_or_else(|| Stop::invalid(format!("{} is no name for a file", path.display())))?;
     let file = File::create(&beside).map_err(writing())?;
     let remains = Remains(&beside);

@@ -179,8 +179,9 @@ impl Disk {
 
 fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::Result<Lane<ManifestJob>> {
     Lane::start("manifests", move |(id, write): ManifestJob| {
-        if let Err(error) = write.write_place(0).and_then(|()| write.write_place(1)) {
-            super::die(&format!("the manifest can't be forced: {error}"));
+        // A universe that has grown may need more room for it. Until there is some, the other copy is whole.
+        for place in 0..store::manifest::PLACES.len() {
+            once_there_is_room("the manifest", || write.write_place(place));
         }
         written.inc();
         // Promises wait for the force, and not for old files to be removed.

@@ -116,7 +116,7 @@ impl Files for OsFiles {
 
     fn sync_dir(&self, path: &str) -> Result<(), FileError> {
         let sync = || fs::File::open(self.path(path))?.sync_all();
-        sync().map_err(|error| failed("force directory", path, &error))
+        sync().map_err(|error| force_failed("force directory", path, &error))
     }
 }
 
@@ -143,13 +143,18 @@ impl File for OsFile {
     }
 
     fn sync(&self) -> Result<(), FileError> {
-        self.file.sync_data().map_err(|error| failed("force", &self.path, &error))
+        self.file.sync_data().map_err(|error| force_failed("force", &self.path, &error))
     }
 
     fn len(&self) -> Result<u64, FileError> {
         let metadata = self.file.metadata().map_err(|error| failed("measure", &self.path, &error))?;
         Ok(metadata.len())
     }
+}
+
+/// Whatever a force failed of, it is final: none is taken for a mere want of room, and tried again (guarantee 25).
+fn force_failed(op: &'static str, path: &str, error: &io::Error) -> FileError {
+    FileError { kind: FileErrorKind::Other, ..failed(op, path, error) }
 }
 
 fn failed(op: &'static str, path: &str, error: &io::Error) -> FileError {

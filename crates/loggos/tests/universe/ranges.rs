@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -124,6 +126,19 @@ fn an_export_can_be_loaded() {
     run(&["export", "nothing", &file]).failed(1, &["no table named"]);
     assert_eq!(fs::read_to_string(&file).expect("it was written before"), out, "what was there stays");
     run(&["export", "t", "/nonexistent/file"]).failed(2, &["/nonexistent/file"]);
+    // What a name leads to is written, be it a file or a device: the link itself is not replaced.
+    for (target, says) in [(file.as_str(), None), ("/dev/full", Some("No space left"))] {
+        let link = universe.scratch().path().join("link");
+        let _ = fs::remove_file(&link);
+        symlink(target, &link).expect("a link");
+        let done = run(&["export", "t", &link.display().to_string()]);
+        match says {
+            None => drop(done.ok()),
+            Some(says) => drop(done.failed(3, &[says])),
+        }
+        assert_eq!(fs::read_link(&link).expect("still a link"), Path::new(target));
+        fs::remove_file(&link).expect("a link");
+    }
     let names: BTreeSet<String> = fs::read_dir(universe.scratch().path())
         .expect("a directory")
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())

@@ -51,6 +51,10 @@ pub(crate) enum Happening {
     ClientPatience { client: u32, request: RequestId },
     /// A machine loses its power.
     PowerLoss { node: NodeId },
+    /// A disk that was full has room again.
+    Room { node: NodeId },
+    /// What found no room on the disk is tried again.
+    RoomWanted { node: NodeId, generation: Generation },
     /// A bit flips on the machine whose disk rots.
     Rot,
     /// A fault.
@@ -71,6 +75,7 @@ impl Happening {
             | Self::LogRead { node, generation, .. }
             | Self::Segment { node, generation, .. }
             | Self::Request { node, generation, .. }
+            | Self::RoomWanted { node, generation }
             | Self::Resume { node, generation } => Some((*node, *generation)),
             _ => None,
         }
@@ -94,6 +99,8 @@ impl Happening {
             Self::Request { node, .. } => of(15, *node),
             Self::PowerLoss { node } => of(14, *node),
             Self::Rot => 16 << 32,
+            Self::Room { node } => of(17, *node),
+            Self::RoomWanted { node, .. } => of(18, *node),
             Self::Fault => 12 << 32,
             Self::Rejoin { number } => 13 << 32 | number,
         }

@@ -8,6 +8,8 @@ use super::{MILLISECOND, SECOND, World};
 /// Bytes at the start of a manifest in which rot strikes: even a short one says something there, further on may lie zeros
 /// that nobody reads.
 const MANIFEST_BYTES: u64 = 160;
+/// What still fits on a disk that is said to be full, at most.
+const ROOM_BYTES: u64 = 8 << 10;
 
 impl World {
     pub(crate) fn begin_faults(&mut self) {
@@ -59,6 +61,7 @@ impl World {
             7 => self.fail_forces(id),
             8 => self.rot(),
             9 => self.blank(),
+            11 => self.fill(id),
             _ => self.step(id, node::contract::Event::Stop),
         }
     }
@@ -113,6 +116,23 @@ impl World {
             && machine.process.is_some()
         {
             machine.disk.fail_syncs(1, random);
+        }
+    }
+
+    /// Nothing more fits on a disk than a little, for a while; what is there may be written over. Nobody ends of that.
+    fn fill(&mut self, id: NodeId) {
+        let room = self.random.below(2) * self.random.below(ROOM_BYTES);
+        let until = self.now + 100 * MILLISECOND + self.random.below(6 * SECOND);
+        let Some(machine) = self.machines.get(&id) else { return };
+        machine.disk.set_capacity(Some(machine.disk.bytes_used() + room));
+        self.queue.put(until, Happening::Room { node: id });
+        self.count("disks full");
+    }
+
+    /// There is room on the disk again.
+    pub(crate) fn make_room(&mut self, id: NodeId) {
+        if let Some(machine) = self.machines.get(&id) {
+            machine.disk.set_capacity(None);
         }
     }
 
@@ -215,6 +235,7 @@ impl World {
         self.end_partitions();
         let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
         for id in nodes {
+            self.make_room(id);
             if self.machines[&id].disk.has_crashed() {
                 self.end(id, true);
             }

@@ -94,6 +94,8 @@ pub struct Faults {
     pub blank: u64,
     /// The node is stopped cleanly, and started again.
     pub stop: u64,
+    /// Nothing more fits on a disk for a while.
+    pub full: u64,
 }
 
 impl Faults {
@@ -105,7 +107,7 @@ impl Faults {
 
     /// The weights in a fixed order.
     #[must_use]
-    pub fn list(&self) -> [u64; 11] {
+    pub fn list(&self) -> [u64; 12] {
         [
             self.kill,
             self.power,
@@ -118,6 +120,7 @@ impl Faults {
             self.rot,
             self.blank,
             self.stop,
+            self.full,
         ]
     }
 }
@@ -149,8 +152,9 @@ impl Options {
             rot: if nodes > 1 { pick(&[0, 0, 2, 4]) } else { 0 },
             blank: if nodes > 1 { pick(&[0, 0, 0, 1]) } else { 0 },
             stop: pick(&[0, 1, 1]),
+            full: 0,
         };
-        let options = Self {
+        let mut options = Self {
             nodes: u32::try_from(nodes).unwrap_or(3),
             clients: u32::try_from(pick(&[2, 4, 8])).unwrap_or(4),
             think: pick(&[20, 60, 150]) * millisecond,
@@ -189,6 +193,8 @@ impl Options {
             1 => vec![pick(&[1, keys / 2, keys])],
             _ => vec![keys / 3, keys - keys / 3 + 1],
         };
-        Self { split_at, drops: pick(&[0, 1]) == 1, ..options }
+        let drops = pick(&[0, 1]) == 1;
+        options.faults.full = pick(&[0, 0, 1, 3]);
+        Self { split_at, drops, ..options }
     }
 }

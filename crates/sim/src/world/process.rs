@@ -8,7 +8,7 @@ use node::contract::{Action, Answer, Durable, Event, ManifestId};
 use node::message::Message;
 use store::Store;
 use store::checkpoint::CheckpointMeta;
-use store::log::Batch;
+use store::log::{Batch, SegmentJob};
 use store::manifest::ManifestWrite;
 use store::memory::{MemoryDisk, MemoryFile};
 
@@ -28,6 +28,10 @@ pub(crate) struct Process {
     pub(super) batches: u64,
     pub(super) manifests: VecDeque<(ManifestId, ManifestWrite<MemoryFile>)>,
     pub(super) works: Works,
+    /// A segment that found no room on the disk.
+    pub(super) unmade: Option<SegmentJob>,
+    /// It will be tried again.
+    pub(super) wants_room: bool,
     timer: u64,
     /// Actions that a stall has held up.
     stalled: Vec<Action>,
@@ -98,6 +102,8 @@ impl World {
             batches: 0,
             manifests: VecDeque::new(),
             works: Works::default(),
+            unmade: None,
+            wants_room: false,
             timer: 0,
             stalled: Vec::new(),
         });
@@ -118,7 +124,7 @@ impl World {
 
     fn start_failed(&mut self, id: NodeId, error: &str) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
-        if machine.disk.has_crashed() || self.options.faults.force_error > 0 {
+        if machine.disk.has_crashed() || machine.disk.is_bounded() || self.options.faults.force_error > 0 {
             machine.disk.crash(&mut self.random);
             self.count("crashes during recovery");
             let again = self.now + 50 * MILLISECOND + self.random.below(SECOND);
@@ -177,6 +183,13 @@ impl World {
             Happening::ClientPatience { client, request } => self.client_gives_up(client, request),
             Happening::PowerLoss { node } => self.power_loss(node),
             Happening::Rot => self.rot(),
+            Happening::Room { node } => self.make_room(node),
+            Happening::RoomWanted { node, .. } => {
+                if let Some(process) = self.process(node) {
+                    process.wants_room = false;
+                }
+                self.begin_io(node);
+            }
             Happening::Fault => self.fault(),
             Happening::Rejoin { number } => self.rejoin(number),
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base::canary::{Bug, planted};
 use base::{CohortId, NodeId};
 use node::contract::{Event, ManifestId, WriteId};
+use store::files::FileErrorKind;
 use store::log::Batch;
 use store::manifest::CohortManifest;
 
@@ -14,6 +15,8 @@ use super::{MILLISECOND, TrueTime, World};
 
 /// The log writes its last batch's identity again after being idle for so long (guarantee 7).
 const ECHO_AFTER: TrueTime = 10 * MILLISECOND;
+/// What found no room on the disk is tried again after so long.
+const ROOM_PAUSE: TrueTime = 100 * MILLISECOND;
 
 impl World {
     /// Hands the log's next batch to the disk if it is idle, and has the next segment prepared.
@@ -22,10 +25,17 @@ impl World {
         let now = self.now;
         let force = now + 50_000 + self.random.below(self.options.force_time);
         let Some(process) = self.process(id) else { return };
-        let job = process.store.segment_job();
-        let mut failed = false;
-        if let Some(job) = job {
-            failed |= job.execute(process.store.files()).is_err();
+        let mut job = process.unmade.take().or_else(|| process.store.segment_job());
+        let (mut failed, mut waits) = (false, false);
+        if let Some(wanted) = job {
+            match wanted.execute(process.store.files()) {
+                Ok(()) => {}
+                Err(error) if error.kind == FileErrorKind::NoSpace => {
+                    process.unmade = job.take();
+                    waits = !std::mem::replace(&mut process.wants_room, true);
+                }
+                Err(_) => failed = true,
+            }
         }
         let batch = if process.batch.is_none() { process.store.next_batch() } else { None };
         let writes = batch.is_some();
@@ -34,6 +44,9 @@ impl World {
         }
         if failed {
             return self.disk_failed(id);
+        }
+        if waits {
+            self.queue.put(now + ROOM_PAUSE, Happening::RoomWanted { node: id, generation });
         }
         if let Some(job) = job {
             if job.recycles() {
@@ -126,7 +139,11 @@ impl World {
         let Some(process) = self.process(id) else { return };
         let Some((manifest, write)) = process.manifests.front().cloned() else { return };
         let place = usize::from(step == ManifestStep::Second);
-        let mut failed = write.write_place(place).is_err();
+        let written = write.write_place(place);
+        if written.as_ref().is_err_and(|error| error.kind == FileErrorKind::NoSpace) {
+            return self.manifest_later(id, step);
+        }
+        let mut failed = written.is_err();
         if step == ManifestStep::Second {
             failed |= write.remove_superseded(process.store.files()).is_err();
         }

@@ -122,6 +122,9 @@ impl World {
                     Ok(bytes) => {
                         Step::Again(Box::new(Work::Written { cohort: meta.cohort, lsn: meta.lsn, bytes, flushed }))
                     }
+                    Err(error) if error.kind == FileErrorKind::NoSpace => {
+                        Step::Again(Box::new(Work::Checkpoint { meta, state, flush: None, flushed }))
+                    }
                     Err(_) => Step::Failed,
                 }
             }

@@ -37,7 +37,8 @@ pub(super) struct Driven {
     applied: usize,
     flushed: usize,
     frozen_at: VecDeque<usize>,
-    flush: Option<FlushJob>,
+    /// With how many memtables it takes.
+    flush: Option<(usize, FlushJob)>,
     compaction: Option<CompactionJob>,
 }
 
@@ -91,13 +92,13 @@ impl Driven {
     /// One step of a flush; whether there is more to do.
     pub(super) fn flush_step(&mut self, disk: &MemoryDisk, watermark: Timestamp) -> Result<bool, JobError> {
         if self.flush.is_none() {
-            self.flush = self.tree.flush_job(watermark);
+            self.flush = self.tree.flush_job(watermark).map(|job| (self.frozen_at.len(), job));
         }
-        let Some(job) = &mut self.flush else { return Ok(false) };
+        let Some((memtables, job)) = &mut self.flush else { return Ok(false) };
         if let Progress::Done(outputs) = job.step(disk)? {
+            self.flushed = self.frozen_at.drain(..*memtables).next_back().unwrap();
             self.flush = None;
             self.tree.flushed(&outputs);
-            self.flushed = self.frozen_at.pop_front().unwrap();
         }
         Ok(true)
     }
@@ -240,7 +241,7 @@ impl World {
         (self.log, self.model, self.watermark) = (other.log.clone(), other.model.clone(), other.watermark);
         self.tree.tree.replace(tables).unwrap();
         let disk = self.disk.clone();
-        self.tree.flush.take().into_iter().for_each(|job| job.abandon(&disk));
+        self.tree.flush.take().into_iter().for_each(|(_, job)| job.abandon(&disk));
         self.tree.compaction.take().into_iter().for_each(|job| job.abandon(&disk));
         (self.tree.applied, self.tree.flushed) = (self.log.len(), self.log.len());
         self.tree.frozen_at.clear();
