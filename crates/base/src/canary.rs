@@ -71,6 +71,7 @@ bugs! {
     DoubtfulPromises(7, "a replica that doubts its log promises as if it were whole"),
     FilterOnWholeKey(9, "a table's filter is made of whole keys, and asked for rows"),
     StaleBlockCached(9, "the cache answers for one table with another's block"),
+    TableRemovedEarly(9, "a table is removed that no forced manifest names, but one on its way"),
     FlushOldestOnly(9, "a flush that was tried again leaves out what was frozen meanwhile"),
     CompactionLosesVersion(9, "a compaction loses the version with which it begins its next table"),
     TombstoneDroppedEarly(9, "a compaction drops a tombstone while another table holds what it deletes"),

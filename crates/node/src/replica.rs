@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use base::canary::{Bug, planted};
 use base::{CohortId, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
 use replication::{Cohort, Config, ManifestId, Outbox, Start};
@@ -132,13 +133,19 @@ impl OnDisk {
         }
     }
 
-    /// A manifest is forced. Gives the tables that it names, if they are others than before.
-    pub(crate) fn forced(&mut self, through: ManifestId) -> Option<Arc<[TableRef]>> {
+    /// A manifest is forced. If the tables that it names are others than before, gives those that a start may find named
+    /// from now on: by it, by the manifests that are on their way, and by the next one.
+    pub(crate) fn forced(&mut self, through: ManifestId) -> Option<Vec<TableRef>> {
         let mut newest = None;
         while let Some((_, tables)) = self.named.pop_front_if(|(manifest, _)| *manifest <= through) {
             newest = Some(tables);
         }
-        newest
+        let mut named = newest?.to_vec();
+        if !planted(Bug::TableRemovedEarly) {
+            let coming = self.named.iter().map(|(_, tables)| tables).chain([&self.tables]);
+            named.extend(coming.flat_map(|tables| tables.iter().copied()));
+        }
+        Some(named)
     }
 }
 
