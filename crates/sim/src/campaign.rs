@@ -21,7 +21,6 @@ pub const MUST_HAPPEN: &[&str] = &[
     "crashes during recovery",
     "damaged logs",
     "disk failures",
-    "disks full",
     "doubtful starts",
     "doubts ended",
     "dropped tables asked",

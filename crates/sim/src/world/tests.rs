@@ -11,7 +11,6 @@ const TRACES: &[(u64, u64)] = &[(1, 0xa1f7_5003_f94f_f12d), (2, 0xaf8a_9cd2_849c
 const ONCE_BROKEN: &[(u64, &str)] = &[
     (36, "the manifest named a checkpoint with a timestamp that memory no longer held"),
     (136, "a follower acknowledged while the log was read for it, and was never sent anything again"),
-    (657, "a table was removed that a manifest on its way named"),
     (1535, "an answer to an earlier process's request was taken for one of this process's"),
     (24_375_421_288_646, "a message for a disk that was lost reached the blank one (the simulator's own fault)"),
 ];
