@@ -166,6 +166,7 @@ fn a_tree_of_many_tables_needs_few_open_files() {
     let mut random = SplitMix64::new(8);
     for _ in 0..800 {
         world.write(Write::random(&mut random, 100));
+        world.work(&mut random);
     }
     world.settle();
     let files = HandleCache::new(world.disk.clone(), 2);

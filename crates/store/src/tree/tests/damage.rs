@@ -14,6 +14,7 @@ fn several_tables(seed: u64) -> World {
     let mut random = SplitMix64::new(seed);
     for _ in 0..120 {
         world.write(Write::random(&mut random, 15));
+        (0..4).for_each(|_| world.work(&mut random));
     }
     world.settle();
     for _ in 0..3 {
