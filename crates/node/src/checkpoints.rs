@@ -1,7 +1,9 @@
 //! When states are written as checkpoints and memtables as tables, so that the log may go; when tables are compacted and
 //! when they are removed; and what a leader does now and then (guarantees 3, 10 and 16).
 
-use base::{CohortId, Duration, Lsn, Member, Now, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{CohortId, Duration, Lsn, Member, Monotonic, Now, Timestamp};
 use bytes::Bytes;
 use store::manifest::CheckpointRef;
 use store::sstable::TableId;
@@ -17,17 +19,64 @@ use crate::transfer::Arrived;
 /// How long nothing is written of a cohort after there was no room for it.
 const NO_SPACE_PAUSE: Duration = Duration::from_millis(5_000);
 
+/// Every cohort is looked at so many times while the log grows by as much as one may fall back.
+const LOOKS_AT_LAG: u64 = 16;
+
+/// What is looked for at no more cohorts than need be.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    /// How much the node must have appended before all cohorts are asked how far they have fallen back.
+    all_at: u64,
+    /// Bytes of memtables, of every cohort that has any, ...
+    memtables: BTreeMap<CohortId, u64>,
+    /// ... in the order of their sizes, ...
+    by_size: BTreeSet<(u64, CohortId)>,
+    /// ... and of all.
+    memtables_bytes: u64,
+    /// Cohorts with tables that no manifest names, and that somebody may still read.
+    leftovers: BTreeSet<CohortId>,
+}
+
+impl Looks {
+    fn note_memtables(&mut self, id: CohortId, bytes: u64) {
+        let before = self.memtables.insert(id, bytes).unwrap_or(0);
+        if before != bytes {
+            self.by_size.remove(&(before, id));
+            self.by_size.insert((bytes, id));
+            self.memtables_bytes = self.memtables_bytes - before + bytes;
+        }
+        if bytes == 0 {
+            self.memtables.remove(&id);
+            self.by_size.remove(&(0, id));
+        }
+    }
+
+    /// The cohort whose memtables are the largest.
+    fn largest(&self) -> Option<CohortId> {
+        self.by_size.last().map(|(_, id)| *id)
+    }
+}
+
 impl Node {
     /// Begins the checkpoints that are due: of cohorts whose newest is so far back that it keeps much of the log, and of
-    /// those whose memtables take much memory.
-    pub(crate) fn begin_checkpoints(&mut self, now: Now) {
-        let memtables =
-            |replica: &Replica| replica.state.as_tablet().map_or(0, |tablet| tablet.tree().memtable_bytes());
-        let in_all: u64 = self.replicas.values().map(memtables).sum();
-        let largest = self.replicas.iter().max_by_key(|(_, replica)| memtables(replica)).map(|(id, _)| *id);
-        let largest = largest.filter(|_| in_all > self.config.memtables_bytes);
-        let ids: Vec<CohortId> = self.replicas.keys().copied().collect();
-        for id in ids {
+    /// those whose memtables take much memory. Looks at those to which something has happened, and now and then at all:
+    /// the others only fall back as the whole log grows.
+    pub(crate) fn begin_checkpoints(&mut self, settled: &BTreeSet<CohortId>, now: Now) {
+        for id in settled {
+            let replica = self.replicas.get(id);
+            self.looks.note_memtables(*id, replica.map_or(0, Replica::memtable_bytes));
+            if replica.and_then(|replica| replica.state.as_tablet()).is_some_and(|tablet| tablet.tree().has_leftovers())
+            {
+                self.looks.leftovers.insert(*id);
+            }
+        }
+        let largest = self.looks.largest().filter(|_| self.looks.memtables_bytes > self.config.memtables_bytes);
+        let mut candidates: BTreeSet<CohortId> = settled.iter().copied().chain(largest).collect();
+        if self.looks.all_at <= self.outgoing.appended_bytes {
+            self.looks.all_at = self.outgoing.appended_bytes + self.config.checkpoint_log_bytes / LOOKS_AT_LAG;
+            candidates.extend(self.replicas.keys());
+        }
+        for id in candidates {
             if self.is_due(id, largest == Some(id), now) {
                 self.begin_checkpoint(id);
             }
@@ -48,7 +97,7 @@ impl Node {
     }
 
     fn begin_checkpoint(&mut self, id: CohortId) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let Some(replica) = self.replicas.quietly(id) else { return };
         let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
         let state = replica.state.snapshot();
         let flush = replica.state.as_tablet_mut().and_then(|tablet| {
@@ -101,8 +150,9 @@ impl Node {
 
     /// Has the manifest name the checkpoints that our own log is forced through, and no other: a majority may have
     /// committed, and we applied, what our own disk doesn't hold yet (guarantee 3).
-    pub(crate) fn name_checkpoints(&mut self) {
-        for (id, replica) in &mut self.replicas {
+    pub(crate) fn name_checkpoints(&mut self, settled: &BTreeSet<CohortId>) {
+        for id in settled {
+            let Some(replica) = self.replicas.quietly(*id) else { continue };
             let forced = replica.cohort.forced();
             let on_disk = &mut replica.on_disk;
             let is_forced = |written: &mut Written| written.checkpoint.lsn.sequence <= forced;
@@ -125,8 +175,9 @@ impl Node {
     }
 
     /// Begins compactions where tables have changed and want one.
-    pub(crate) fn begin_compactions(&mut self, now: Now) {
-        for (id, replica) in &mut self.replicas {
+    pub(crate) fn begin_compactions(&mut self, settled: &BTreeSet<CohortId>, now: Now) {
+        for id in settled {
+            let Some(replica) = self.replicas.quietly(*id) else { continue };
             let on_disk = &mut replica.on_disk;
             if !on_disk.may_compact || on_disk.not_before > now.monotonic || replica.arrived.is_some() {
                 continue;
@@ -180,7 +231,7 @@ impl Node {
     /// A manifest is forced: tables that it names no more may go, once nobody reads them.
     pub(crate) fn tables_forced(&mut self, through: ManifestId) {
         self.drops.tables_forced(through);
-        for replica in self.replicas.values_mut() {
+        for (_, replica) in self.replicas.all_quietly() {
             if let (Some(tables), Some(tablet)) = (replica.on_disk.forced(through), replica.state.as_tablet_mut()) {
                 tablet.tree_mut().forced(&tables);
             }
@@ -189,8 +240,13 @@ impl Node {
 
     /// Removes the tables that nobody names or reads.
     pub(crate) fn remove_tables(&mut self) {
-        let tablets = self.replicas.values_mut().filter_map(|replica| replica.state.as_tablet_mut());
-        let mut tables: Vec<TableId> = tablets.flat_map(|tablet| tablet.tree_mut().removable()).collect();
+        let mut tables = Vec::new();
+        self.looks.leftovers.retain(|id| {
+            let tablet = self.replicas.quietly(*id).and_then(|replica| replica.state.as_tablet_mut());
+            let Some(tree) = tablet.map(|tablet| tablet.tree_mut()) else { return false };
+            tables.extend(tree.removable());
+            tree.has_leftovers()
+        });
         tables.extend(self.drops.removable_tables());
         if !tables.is_empty() {
             self.actions.push(Action::RemoveTables { tables });
@@ -238,23 +294,21 @@ impl Node {
         }
     }
 
-    /// What a leader proposes now and then: the nodes, once; sessions and old versions that may go.
-    pub(crate) fn housekeeping(&mut self, now: Now) {
-        let due: Vec<CohortId> = self
-            .replicas
-            .iter()
-            .filter(|(_, replica)| replica.housekeeping_at <= now.monotonic && replica.cohort.leads())
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
-            let commands = self.chores(id, now);
-            let Some(replica) = self.replicas.get_mut(&id) else { continue };
-            replica.housekeeping_at = now.monotonic + self.config.housekeeping;
-            for payload in commands {
-                replica.cohort.propose(payload, now, &mut self.outgoing.outbox);
-            }
-            self.drain(id, now);
+    /// What a leader proposes now and then, if it is time: the nodes, once; sessions and old versions that may go. All
+    /// cohorts have it at the same moments, so that a thousand of them wake a node as often as one.
+    pub(crate) fn housekeeping(&mut self, id: CohortId, now: Now) {
+        let is_due = |replica: &Replica| replica.housekeeping_at <= now.monotonic && replica.cohort.leads();
+        if !self.replicas.get(&id).is_some_and(is_due) {
+            return;
         }
+        let commands = self.chores(id, now);
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let interval = self.config.housekeeping.0.max(1);
+        replica.housekeeping_at = Monotonic((now.monotonic.0 / interval + 1) * interval);
+        for payload in commands {
+            replica.cohort.propose(payload, now, &mut self.outgoing.outbox);
+        }
+        self.drain(id, now);
     }
 
     fn chores(&mut self, id: CohortId, now: Now) -> Vec<Bytes> {

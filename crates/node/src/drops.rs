@@ -180,7 +180,7 @@ impl Node {
     /// Stops a replica, if it runs. What the manifest says of it stays, and so do the tables that it names.
     fn end_replica(&mut self, id: CohortId) {
         self.lead_lost(id);
-        let Some(mut replica) = self.replicas.remove(&id) else { return };
+        let Some(mut replica) = self.replicas.remove(id) else { return };
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
         self.discard(unused);
         self.abandon(id, &arriving);

@@ -8,6 +8,7 @@
 //! **Architecture invariant:** no clock, no randomness, no file, no socket, no thread: the same events give the same
 //! actions, byte for byte.
 
+mod beats;
 mod checkpoints;
 mod config;
 pub mod contract;
@@ -20,6 +21,7 @@ mod node;
 mod pending;
 mod recovery;
 mod replica;
+mod replicas;
 mod requests;
 mod status;
 #[cfg(test)]

@@ -1,16 +1,18 @@
 //! What nodes say to each other, and its codec.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Duration, Epoch, Lsn, NodeId, Timestamp};
+use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Timestamp};
 use bytes::Bytes;
 use store::sstable::TableRef;
 use tablets::request::Outcome;
 
+mod beat;
 mod outcome;
 mod query;
 #[cfg(test)]
 mod tests;
 
+pub use beat::{Beaten, List, ListId};
 pub use query::Query;
 
 /// A message between two nodes.
@@ -22,6 +24,24 @@ pub enum Message {
         cohort: CohortId,
         /// The message.
         message: replication::Message,
+    },
+    /// The heartbeats of all cohorts that the sender leads and that are at rest with the receiver.
+    Beat {
+        /// The number of the list of these cohorts.
+        list: ListId,
+        /// The list, unless the receiver has said that it has it.
+        cohorts: Option<List>,
+        /// When this was sent, by the sender's clock: the leases count from here.
+        sent: Monotonic,
+    },
+    /// The answer to a beat.
+    BeatAnswer {
+        /// The list that it named.
+        list: ListId,
+        /// Its `sent`.
+        sent: Monotonic,
+        /// The votes.
+        beaten: Beaten,
     },
     /// A request for the leader of a cohort.
     Forward {
@@ -186,6 +206,18 @@ impl Message {
                 out.u8(7);
                 out.u64(*request);
             }
+            Self::Beat { list, cohorts, sent } => {
+                out.u8(20);
+                out.u64(list.0);
+                out.u64(sent.0);
+                beat::encode_list(cohorts.as_ref(), out);
+            }
+            Self::BeatAnswer { list, sent, beaten } => {
+                out.u8(21);
+                out.u64(list.0);
+                out.u64(sent.0);
+                beaten.encode(out);
+            }
         }
     }
 
@@ -226,6 +258,14 @@ impl Message {
                 installed: input.bool()?,
             },
             7 => Self::ElsewhereNow { request: input.u64()? },
+            20 => {
+                let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));
+                Self::Beat { list, cohorts: beat::decode_list(&mut input)?, sent }
+            }
+            21 => {
+                let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));
+                Self::BeatAnswer { list, sent, beaten: Beaten::decode(&mut input)? }
+            }
             tag => return Err(DecodeError::UnknownTag { what: "message", tag: u64::from(tag) }),
         };
         input.end()?;

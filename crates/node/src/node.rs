@@ -1,22 +1,25 @@
 //! The node: hands events to its replicas, and turns what they want into actions.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
-use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
+use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply, WriteId};
 use store::manifest::CohortManifest;
 use store::tree::Tablespace;
 use tablets::request::{Counters, Failure};
 use tablets::{Change, Command, Ownership};
 
+use crate::beats::Beats;
+use crate::checkpoints::Looks;
 use crate::config::NodeConfig;
 use crate::contract::{Action, Event, ReadId};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
 use crate::message::Message;
 use crate::pending::{PendingId, Pendings, Place};
-use crate::replica::{Dormant, Outgoing, Proposal, Replica};
+use crate::replica::{Dormant, Outgoing, Proposal};
+use crate::replicas::Replicas;
 use crate::transfer::Transfers;
 
 /// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
@@ -33,7 +36,13 @@ pub struct Node {
     pub(crate) me: Member,
     pub(crate) boot: Boot,
     pub(crate) members: Vec<Member>,
-    pub(crate) replicas: BTreeMap<CohortId, Replica>,
+    pub(crate) replicas: Replicas,
+    /// Cohorts with entries that are not known to be forced.
+    awaiting_log: BTreeSet<CohortId>,
+    /// Cohorts that wait for a manifest.
+    awaiting_manifest: BTreeSet<CohortId>,
+    pub(crate) beats: Beats,
+    pub(crate) looks: Looks,
     /// What the disk held of cohorts that the catalogue hasn't named yet. Their promises stay in the manifest.
     pub(crate) dormant: BTreeMap<CohortId, Dormant>,
     pub(crate) doubt_unknown: bool,
@@ -98,7 +107,11 @@ impl Node {
             boot,
             peers: peers.collect(),
             members,
-            replicas: BTreeMap::new(),
+            replicas: Replicas::default(),
+            awaiting_log: BTreeSet::new(),
+            awaiting_manifest: BTreeSet::new(),
+            beats: Beats::default(),
+            looks: Looks::default(),
             dormant: BTreeMap::new(),
             doubt_unknown,
             outgoing: Outgoing::default(),
@@ -135,11 +148,8 @@ impl Node {
             Event::PeerStarted { from, boot } => self.heard(from, boot, now),
             Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
             Event::AnswerExpired { answer } => self.answer_expired(answer),
-            Event::LogForced { through } => self.each_cohort(now, |cohort, out| cohort.log_forced(through, out)),
-            Event::ManifestForced { through } => {
-                self.tables_forced(through);
-                self.each_cohort(now, |cohort, out| cohort.manifest_forced(through, now, out));
-            }
+            Event::LogForced { through } => self.log_forced(through, now),
+            Event::ManifestForced { through } => self.manifest_forced(through, now),
             Event::CheckpointWritten { cohort, lsn, bytes, flushed } => {
                 self.checkpoint_written(cohort, lsn, bytes, flushed, now);
             }
@@ -170,10 +180,7 @@ impl Node {
                 self.retry_at = now.monotonic + RETRY;
                 self.retry(now);
             }
-            self.each_cohort(now, |cohort, out| cohort.settle(now, out));
-            self.name_checkpoints();
-            self.begin_checkpoints(now);
-            self.begin_compactions(now);
+            self.settle_replicas(now);
             self.remove_tables();
             self.finish_stop(now);
             self.set_timer();
@@ -181,11 +188,29 @@ impl Node {
         self.flush(actions);
     }
 
+    /// Ends the step for every replica to which something has happened.
+    fn settle_replicas(&mut self, now: Now) {
+        let mut settled = BTreeSet::new();
+        while let Some(id) = self.replicas.next_touched() {
+            self.with_cohort(id, now, |cohort, out| cohort.settle(now, out));
+            self.replicas.settled(id);
+            settled.insert(id);
+        }
+        self.name_checkpoints(&settled);
+        self.begin_checkpoints(&settled, now);
+        self.begin_compactions(&settled, now);
+        for id in settled {
+            self.note_rest(id, now);
+            let next = self.replicas.get(&id).map_or(Monotonic::NEVER, |replica| replica.next_moment(now.monotonic));
+            self.replicas.wake_at(id, next);
+        }
+    }
+
     /// Hands over what has gathered, the manifest first: whatever waits for it comes after.
     fn flush(&mut self, actions: &mut Vec<Action>) {
         if let Some(manifest) = self.outgoing.outbox.take_manifest() {
             let doubt_unknown = self.doubt_unknown;
-            self.replicas.values_mut().for_each(|replica| replica.on_disk.name_tables(manifest));
+            self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_tables(manifest));
             self.drops.name_tables(manifest);
             let gone = self.drops.forgotten.clone();
             actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown, gone });
@@ -231,12 +256,32 @@ impl Node {
         }
     }
 
+    fn log_forced(&mut self, through: WriteId, now: Now) {
+        for id in std::mem::take(&mut self.awaiting_log) {
+            self.with_cohort(id, now, |cohort, out| cohort.log_forced(through, out));
+        }
+    }
+
+    fn manifest_forced(&mut self, through: ManifestId, now: Now) {
+        self.tables_forced(through);
+        for id in std::mem::take(&mut self.awaiting_manifest) {
+            self.with_cohort(id, now, |cohort, out| cohort.manifest_forced(through, now, out));
+        }
+    }
+
     /// Turns what a cohort wants into actions, until it wants nothing more.
     pub(crate) fn drain(&mut self, id: CohortId, now: Now) {
         while !self.outgoing.outbox.is_empty() {
             for output in self.outgoing.outbox.take() {
                 self.output(id, output, now);
             }
+        }
+        let Some(cohort) = self.replicas.get(&id).map(|replica| &replica.cohort) else { return };
+        if cohort.awaits_log() {
+            self.awaiting_log.insert(id);
+        }
+        if cohort.awaits_manifest() {
+            self.awaiting_manifest.insert(id);
         }
     }
 
@@ -360,6 +405,8 @@ impl Node {
                     self.counters.memory_catch_ups += 1;
                 }
             }
+            Message::Beat { list, cohorts, sent } => self.beat_received(from, list, cohorts, sent, now),
+            Message::BeatAnswer { list, sent, beaten } => self.beat_answered(from, list, sent, beaten, now),
             Message::Forward { cohort, request, patience, query } => {
                 self.forwarded(from, cohort, request, patience, query, now);
             }
@@ -391,6 +438,7 @@ impl Node {
         }
         let restarted = peer.boot != Boot(0);
         peer.boot = boot;
+        self.beats.peer_restarted(from);
         self.each_cohort(now, |cohort, _| cohort.peer_restarted(from));
         if restarted {
             self.peer_forgot(from);
@@ -405,19 +453,27 @@ impl Node {
         while let Some(id) = self.pendings.take_unanswered(now.monotonic) {
             self.forward_unanswered(id);
         }
-        self.each_cohort(now, |cohort, out| cohort.timer(now, out));
+        while let Some(id) = self.replicas.take_due(now.monotonic) {
+            let Some(replica) = self.replicas.quietly(id) else { continue };
+            let (next, pause_ended) = (replica.next_moment(now.monotonic), replica.on_disk.end_pause(now.monotonic));
+            if next > now.monotonic && !pause_ended {
+                // It was put off since it was noted.
+                self.replicas.wake_at(id, next);
+                continue;
+            }
+            self.with_cohort(id, now, |cohort, out| cohort.timer(now, out));
+            self.housekeeping(id, now);
+        }
+        self.beat(now);
         self.resend_transfers(now);
-        self.housekeeping(now);
     }
 
     fn set_timer(&mut self) {
-        let cohorts = self.replicas.values().map(|replica| replica.cohort.next_timer());
-        let housekeeping =
-            self.replicas.values().filter(|replica| replica.cohort.leads()).map(|replica| replica.housekeeping_at);
         let retry = self.pendings.any_waits().then_some(self.retry_at);
         let pendings = [self.pendings.first_deadline(), self.pendings.first_overdue(), retry];
-        let others = pendings.into_iter().chain([self.transfers.next_timer(), self.stopping]);
-        let next = cohorts.chain(housekeeping).chain(others.flatten()).min().unwrap_or(Monotonic::NEVER);
+        let replicas = [self.replicas.next_due(), self.beats.next_timer()];
+        let others = [self.transfers.next_timer(), self.stopping];
+        let next = pendings.into_iter().chain(replicas).chain(others).flatten().min().unwrap_or(Monotonic::NEVER);
         if next != self.timer_at {
             self.timer_at = next;
             self.actions.push(Action::SetTimer { at: next });
@@ -493,12 +549,13 @@ impl Node {
     /// # Panics
     /// When an invariant is broken.
     pub fn invariants(&self) {
-        for (id, replica) in &self.replicas {
+        for (id, replica) in self.replicas.iter() {
             replica.cohort.invariants();
             assert!(self.halted || replica.state.last_applied().sequence == replica.cohort.applied(), "cohort {id}");
             assert!(replica.proposed.is_empty() || replica.cohort.leads(), "only a leader has proposals of its own");
             assert!(replica.latches.is_empty() || replica.cohort.leads(), "only a leader has rows to guard");
         }
+        self.replicas.invariants();
         assert!(self.outgoing.outbox.is_empty(), "a step takes all that its cohorts want");
     }
 }

@@ -75,7 +75,7 @@ pub(crate) struct OnDisk {
     pub(crate) mark: u64,
     /// The tables have changed since it was last asked whether they want a compaction.
     pub(crate) may_compact: bool,
-    /// Nothing is begun before: there was no room.
+    /// Nothing is begun before: there was no room. 0: there was.
     pub(crate) not_before: Monotonic,
 }
 
@@ -125,6 +125,15 @@ impl OnDisk {
         self.checkpoint.as_ref().map_or(Timestamp(0), |(_, state)| state.watermark())
     }
 
+    /// Says, once, that there may be room again.
+    pub(crate) fn end_pause(&mut self, now: Monotonic) -> bool {
+        let has_ended = self.not_before != Monotonic(0) && self.not_before <= now;
+        if has_ended {
+            self.not_before = Monotonic(0);
+        }
+        has_ended
+    }
+
     /// The manifest in the making names these tables.
     pub(crate) fn name_tables(&mut self, manifest: ManifestId) {
         if !Arc::ptr_eq(&self.named_last, &self.tables) {
@@ -170,6 +179,19 @@ impl Replica {
             writes: 0,
             reads: 0,
         }
+    }
+
+    /// When something is to be done about it next, unless something happens to it before.
+    pub(crate) fn next_moment(&self, now: Monotonic) -> Monotonic {
+        let housekeeping = if self.cohort.leads() { self.housekeeping_at } else { Monotonic::NEVER };
+        let pause = self.on_disk.not_before;
+        let pause = if pause == Monotonic(0) { Monotonic::NEVER } else { pause };
+        self.cohort.next_timer(now).min(housekeeping).min(pause)
+    }
+
+    /// Bytes of its memtables.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.state.as_tablet().map_or(0, |tablet| tablet.tree().memtable_bytes())
     }
 
     /// Whether the disk doesn't keep up with what is written: then writes wait.

@@ -333,11 +333,13 @@ impl Node {
     /// A new leader is followed: what was forwarded to the old one has an unknown outcome, or may be asked again.
     pub(crate) fn routes_changed(&mut self) {
         let mut changed = Vec::new();
-        for (id, replica) in &mut self.replicas {
+        let touched: Vec<CohortId> = self.replicas.touched().collect();
+        for id in touched {
+            let Some(replica) = self.replicas.quietly(id) else { continue };
             let leader = replica.cohort.leader();
             if leader.is_some() && leader != replica.leader_seen {
                 replica.leader_seen = leader;
-                changed.push((*id, leader));
+                changed.push((id, leader));
             }
         }
         for (id, leader) in changed {

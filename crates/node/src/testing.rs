@@ -121,6 +121,8 @@ impl Bench {
             self.step(Event::Timer);
         }
         self.turn(end.since(self.now.monotonic));
+        // What was changed from outside is seen with the next event, whatever it is.
+        self.step(Event::Timer);
     }
 
     fn turn(&mut self, span: Duration) {

@@ -207,14 +207,33 @@ impl Cohort {
         }
     }
 
-    /// When [`Cohort::timer`] is to be called next.
+    /// When [`Cohort::timer`] is to be called next. It may come to be earlier in any step.
+    ///
+    /// For whoever has voted that is the end of the vote, of which followers of the same leader have the same: none of
+    /// them wakes its node by itself only to find that another vote was given since.
     #[must_use]
-    pub fn next_timer(&self) -> Monotonic {
+    pub fn next_timer(&self, now: Monotonic) -> Monotonic {
         match &self.role {
-            Role::Follower { stand_at, .. } => *stand_at,
+            Role::Follower { stand_at, .. } => {
+                let vote_ends = self.vote.map(|vote| vote.until).filter(|until| *until > now);
+                vote_ends.map_or(*stand_at, |until| until.min(*stand_at))
+            }
             Role::PreCandidate { give_up_at, .. } | Role::Candidate { give_up_at, .. } => *give_up_at,
+            Role::Leader(_) if self.is_at_rest() => Monotonic::NEVER,
             Role::Leader(leader) => leader.heartbeat_at,
         }
+    }
+
+    /// Whether [`Cohort::log_forced`] would change anything.
+    #[must_use]
+    pub fn awaits_log(&self) -> bool {
+        !self.unforced.is_empty()
+    }
+
+    /// Whether [`Cohort::manifest_forced`] would change anything.
+    #[must_use]
+    pub fn awaits_manifest(&self) -> bool {
+        self.installing.is_some() || matches!(self.role, Role::Candidate { .. })
     }
 
     /// The peer's process is a new one: what the old one had acknowledged may be lost with its disk's last writes, and

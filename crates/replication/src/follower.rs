@@ -2,7 +2,7 @@
 //! guarantees 1, 5, 7 and 9).
 
 use base::canary::{Bug, planted};
-use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, Now, Promise, Sequence, Timestamp};
+use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, Timestamp};
 
 use crate::cohort::{Cohort, Role};
 use crate::lease::grace;
@@ -79,8 +79,19 @@ impl Cohort {
             self.matched = self.committed;
             self.forget_unresolved(out);
         }
-        self.follow(Some(from.node), now.monotonic + grace(self.config.timing.lease));
+        self.await_leader(from.node, now);
         true
+    }
+
+    /// Follows that leader, for one grace without a word from it.
+    fn await_leader(&mut self, leader: NodeId, now: Now) {
+        self.follow(Some(leader), now.monotonic + grace(self.config.timing.lease));
+    }
+
+    /// Takes a heartbeat of the leader that we follow, which has no news (see `rest`).
+    pub(crate) fn renew_vote(&mut self, leader: NodeId, epoch: Epoch, now: Now) {
+        self.await_leader(leader, now);
+        self.give_vote(leader, epoch, now.monotonic);
     }
 
     /// What Spinnaker 6.1.1 says to the letter: the follower's log is cut back to its commit point. An acknowledged

@@ -41,7 +41,9 @@ pub(crate) struct Peer {
     /// Whether it has voted for us in this reign, and when the newest answered message was sent.
     pub(crate) voted: bool,
     pub(crate) vote_sent: Monotonic,
-    catch_up: CatchUp,
+    pub(crate) catch_up: CatchUp,
+    /// It is sent heartbeats of this cohort's own, at rest or not.
+    pub(crate) is_roused: bool,
     /// When the last probe was sent.
     probed_at: Monotonic,
     /// Sent and not yet acknowledged: the last sequence and the bytes of each proposal.
@@ -85,6 +87,7 @@ impl Peer {
             voted: false,
             vote_sent: Monotonic(0),
             catch_up: CatchUp::Probe { waiting: false },
+            is_roused: false,
             probed_at: Monotonic(0),
             in_flight: VecDeque::new(),
         }
@@ -121,6 +124,12 @@ impl Peer {
             CatchUp::Probe { .. } if next < self.next => self.probe_from(next),
             CatchUp::Stream | CatchUp::Probe { .. } | CatchUp::ReadingLog | CatchUp::State => {}
         }
+    }
+
+    /// It has voted for us, asked by what was sent at that moment.
+    pub(crate) fn vote_given(&mut self, sent: Monotonic) {
+        self.voted = true;
+        self.vote_sent = self.vote_sent.max(sent);
     }
 
     /// A probe leaves.
@@ -164,6 +173,7 @@ impl Leader {
                 peer.matched = Sequence(0);
             }
             peer.probe_from(peer.matched.next());
+            peer.is_roused = false;
         }
     }
 
@@ -226,6 +236,7 @@ impl Cohort {
     }
 
     fn append_own(&mut self, epoch: Epoch, payload: Bytes, now: Now, out: &mut Outbox) -> Lsn {
+        self.end_rest(now);
         let previous = self.last();
         let lsn = Lsn { epoch, sequence: previous.sequence.next() };
         let timestamp = self.next_timestamp(now.wall);
@@ -251,6 +262,7 @@ impl Cohort {
         Timestamp(reading.max(last.saturating_add(1)))
     }
 
+    /// Sends every follower that is not at rest a message, whatever it is up to.
     pub(crate) fn heartbeat(&mut self, now: Now, out: &mut Outbox) {
         let lease = self.config.timing.lease;
         let votes_end = self.votes_end(now.monotonic);
@@ -262,7 +274,7 @@ impl Cohort {
             return;
         }
         leader.heartbeat_at = now.monotonic + self.config.timing.heartbeat;
-        let nodes: Vec<NodeId> = leader.peers.keys().copied().collect();
+        let nodes: Vec<NodeId> = self.config.peers().filter(|node| self.rest_with(*node).is_none()).collect();
         for node in nodes {
             self.send_heartbeat(node, now, out);
         }
@@ -353,8 +365,8 @@ impl Cohort {
         }
         let Some(peer) = leader.peers.get_mut(&from) else { return };
         if answer.voted {
-            peer.voted = true;
-            peer.vote_sent = peer.vote_sent.max(answer.sent);
+            peer.vote_given(answer.sent);
+            peer.is_roused = false;
         }
         peer.committed = peer.committed.max(answer.committed);
         peer.doubtful = answer.doubtful;

@@ -11,7 +11,8 @@
 //! * **Replication** (`leader`, `follower`): an entry keeps its LSN, bytes and timestamp for ever and names its
 //!   predecessor. Any majority commits, the leader among it or not (Gaios 3.1). A new leader re-proposes what it holds
 //!   as it is, and counts nothing as committed before a barrier of its own epoch is.
-//! * **Leases** (`lease`): votes ride on acknowledgements; a leader reads alone while a quorum of votes lives.
+//! * **Leases** (`lease`): votes ride on acknowledgements; a leader reads alone while a quorum of votes lives. Who has
+//!   nothing else to say has others ask for its votes (`rest`).
 //! * **Replay** (`replay`): what the records of the shared write-ahead log mean after a restart.
 //!
 //! The guarantees named in the code are those of `docs/guarantees.md`.
@@ -28,6 +29,7 @@ mod message;
 mod outbox;
 mod renamed;
 mod replay;
+mod rest;
 #[cfg(test)]
 mod tests;
 
@@ -39,3 +41,4 @@ pub use message::{Message, Reply};
 pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 pub use renamed::renamed_promise;
 pub use replay::{Replay, Replayed};
+pub use rest::Rest;

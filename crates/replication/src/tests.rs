@@ -125,7 +125,7 @@ fn a_candidate_that_cannot_win_any_more_stands_again_at_once() {
     }
     scene.deliver_all();
     for (replica, _) in &scene.replicas {
-        assert!(replica.next_timer() <= scene.now.monotonic, "not when its patience ends");
+        assert!(replica.next_timer(scene.now.monotonic) <= scene.now.monotonic, "not when its patience ends");
     }
 }
 

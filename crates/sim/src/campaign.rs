@@ -12,6 +12,7 @@ use crate::world::{self, Options, Outcome};
 
 /// What must have happened at least once in a long campaign: if it didn't, the campaign has not looked where it should.
 pub const MUST_HAPPEN: &[&str] = &[
+    "beats",
     "blank disks refused",
     "catch-ups by whole state",
     "catch-ups from memory",

@@ -91,6 +91,7 @@ pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::VoteAfterRestart,
     Bug::AnswerBeforeBarrier,
     Bug::LeaseOfMinority,
+    Bug::BeatVouchedBlindly,
     Bug::ReadAfterRelease,
     Bug::RestartedLeaderGoesOn,
     Bug::LastLsnFromLogOnly,

@@ -347,6 +347,8 @@ pub struct Counters {
     pub tables_damaged: u64,
     /// Reads, and decisions about writes, that waited for the disk.
     pub disk_reads: u64,
+    /// Heartbeats sent that stood for those of every cohort at rest with a node.
+    pub beats: u64,
     /// Reads that found the lease lapsed.
     pub lease_expiries: u64,
     /// Replicas that doubted their logs and have caught up.

@@ -96,9 +96,9 @@ fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
         (on_disk.checkpoint.as_ref().map(|(at, _)| *at), on_disk.written.as_ref().map(|written| written.checkpoint))
     };
     replica.on_disk.written = written(early);
-    bench.node.name_checkpoints();
+    bench.node.name_checkpoints(&BTreeSet::from([TABLE]));
     assert_eq!(named_now(&bench), (None, Some(early)));
     bench.node.replicas.get_mut(&TABLE).expect("it has one").on_disk.written = written(ready);
-    bench.node.name_checkpoints();
+    bench.node.name_checkpoints(&BTreeSet::from([TABLE]));
     assert_eq!(named_now(&bench), (Some(ready), None));
 }

@@ -8,7 +8,7 @@ use tablets::request::{
 };
 use tablets::{CatalogueCommand, Command};
 
-use super::{Message, Query, StatePart};
+use super::{Beaten, ListId, Message, Query, StatePart};
 use store::sstable::TableRef;
 
 fn samples() -> Vec<Message> {
@@ -57,6 +57,12 @@ fn samples() -> Vec<Message> {
         Err(Failure::Unknown("lost the lead".into())),
     ];
     let mut samples = vec![Message::Cohort { cohort, message: propose }];
+    let rest = replication::Rest { epoch: Epoch(3), last: Lsn::new(2, 9) };
+    let (list, sent) = (ListId(6), Monotonic(12));
+    samples.push(Message::Beat { list, cohorts: None, sent });
+    samples.push(Message::Beat { list, cohorts: Some([(cohort, rest), (CohortId(8), rest)].into()), sent });
+    samples.push(Message::BeatAnswer { list, sent, beaten: Beaten::UnknownList });
+    samples.push(Message::BeatAnswer { list, sent, beaten: Beaten::Vouched { refused: vec![cohort] } });
     let patience = Duration::from_millis(5);
     samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
     samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));

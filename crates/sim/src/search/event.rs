@@ -98,6 +98,7 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
             let votes = commit_point(&message).is_none() || replica.cohort.has_voted(now.monotonic);
             // A vote that was given a tick ago has lapsed.
             let now = if votes { now } else { Now { monotonic: now.monotonic - tick(), ..now } };
+            replica.compare_with_vouching(from, &message, now);
             replica.step(|cohort, out| cohort.message(from, message, now, out))
         }
         Event::ForceLog => replica.force_log(),

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use base::canary::{Bug, planted};
 use base::{CohortId, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Now, Promise, Timestamp};
 use replication::{
-    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId,
+    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Replay, Reply, Rest, Start, Timing, WriteId,
     renamed_promise,
 };
 use xxhash_rust::xxh3::Xxh3Default;
@@ -114,6 +114,25 @@ impl Replica {
     pub(super) fn step(&mut self, run: impl FnOnce(&mut Cohort, &mut Outbox)) -> Step {
         run(&mut self.cohort, &mut self.out);
         self.collect()
+    }
+
+    /// To vouch is the same as to take a heartbeat and to answer with a vote and no news (guarantee 2).
+    ///
+    /// # Panics
+    /// When it is not.
+    pub(super) fn compare_with_vouching(&self, from: NodeId, message: &Message, now: Now) {
+        let Message::Propose { epoch, sent, .. } = *message else { return };
+        let rest = Rest { epoch, last: self.cohort.last() };
+        let mut vouching = self.cohort.clone();
+        let Some(manifest) = vouching.vouch(from, rest, now) else { return };
+        let (mut cohort, mut out) = (self.cohort.clone(), Outbox::default());
+        let (previous, commit) = (rest.last, rest.last.sequence);
+        cohort.message(from, Message::Propose { epoch, previous, entries: Vec::new(), commit, sent }, now, &mut out);
+        let (reply, committed) = (Reply::Matched(commit), commit);
+        let message = Message::ProposeReply { epoch, sent, voted: true, reply, committed, doubtful: false };
+        let after = Durable { manifest, ..Durable::default() };
+        assert_eq!(out.take(), [Output::Send { to: from, message, after }], "a heartbeat has another answer");
+        assert!(vouching == cohort, "a heartbeat does something else: {vouching:?}, {cohort:?}");
     }
 
     fn collect(&mut self) -> Step {

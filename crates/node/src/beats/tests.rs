@@ -1,0 +1,153 @@
+use base::{Boot, Duration, Epoch};
+use replication::grace;
+use tablets::request::Request;
+
+use super::*;
+use crate::contract::Event;
+use crate::testing::{Bench, empty, split_at};
+
+/// Three nodes, and what is under way between them.
+struct Universe {
+    nodes: Vec<Bench>,
+    /// Messages from and to this node are lost.
+    cut_off: Option<NodeId>,
+    seen: Vec<(NodeId, NodeId, Message)>,
+}
+
+const STEP: Duration = Duration::from_millis(5);
+
+impl Universe {
+    /// With a table of six ranges, after a while in which nobody asked for anything.
+    fn at_rest() -> Self {
+        let nodes = (1..=3).map(|node| Bench::start(empty(node, 3))).collect();
+        let mut universe = Self { nodes, cut_off: None, seen: Vec::new() };
+        universe.pass(Duration::from_millis(2_000));
+        let create =
+            Request::CreateTable { name: "t".into(), split_at: split_at(&["b", "c", "d", "e", "f"]), replicas: 3 };
+        universe.nodes[0].ask(1, create);
+        universe.pass(Duration::from_millis(3_000));
+        universe.seen.clear();
+        universe
+    }
+
+    fn pass(&mut self, span: Duration) {
+        for _ in 0..span.0 / STEP.0 {
+            self.nodes.iter_mut().for_each(|bench| bench.pass(STEP));
+            while self.deliver() {}
+        }
+    }
+
+    fn deliver(&mut self) -> bool {
+        let mut sent = Vec::new();
+        for bench in &mut self.nodes {
+            let from = bench.node.me().node;
+            sent.extend(bench.sent.drain(..).map(|(to, message)| (from, to, message)));
+        }
+        let any = !sent.is_empty();
+        for (from, to, message) in sent {
+            if self.cut_off.is_none_or(|node| node != from && node != to) {
+                let bench = &mut self.nodes[to.0 as usize - 1];
+                bench.step(Event::Message { from, boot: Boot(1), message: message.clone() });
+            }
+            self.seen.push((from, to, message));
+        }
+        any
+    }
+
+    /// How many cohorts have a leader that may read.
+    fn readable(&self) -> usize {
+        let can_read = |bench: &Bench| {
+            let now = bench.now.monotonic;
+            bench.node.replicas().filter(|(_, cohort, _)| cohort.lease_end(now).is_some()).count()
+        };
+        self.nodes.iter().map(can_read).sum()
+    }
+
+    fn messages_of_cohorts(&self) -> usize {
+        self.seen.iter().filter(|(_, _, message)| matches!(message, Message::Cohort { .. })).count()
+    }
+}
+
+#[test]
+fn what_rests_is_kept_by_one_message_for_each_pair_of_nodes() {
+    let mut universe = Universe::at_rest();
+    universe.pass(Duration::from_millis(1_000));
+    assert_eq!((universe.readable(), universe.messages_of_cohorts()), (7, 0));
+    let beats = universe.seen.iter().filter(|(_, _, message)| matches!(message, Message::Beat { .. }));
+    let pairs: BTreeSet<(NodeId, NodeId)> = beats.clone().map(|(from, to, _)| (*from, *to)).collect();
+    assert!(beats.clone().count() <= 10 * pairs.len(), "one in a heartbeat interval");
+    assert!(beats.clone().all(|(_, _, message)| matches!(message, Message::Beat { cohorts: None, .. })));
+    assert_eq!(universe.seen.len(), 2 * beats.count(), "each has an answer, and there is nothing else");
+}
+
+#[test]
+fn a_node_that_falls_silent_is_asked_by_every_cohort_and_comes_to_rest_again() {
+    let mut universe = Universe::at_rest();
+    universe.cut_off = Some(NodeId(3));
+    universe.pass(Duration::from_millis(2_000));
+    assert_eq!(universe.readable(), 7, "two nodes are a majority");
+    assert!(universe.nodes[2].node.replicas().all(|(_, cohort, _)| !cohort.leads()), "a leader without votes leaves");
+    universe.cut_off = None;
+    universe.pass(Duration::from_millis(2_000));
+    universe.seen.clear();
+    universe.pass(Duration::from_millis(500));
+    assert_eq!((universe.readable(), universe.messages_of_cohorts()), (7, 0));
+}
+
+#[test]
+fn a_list_that_is_lost_is_told_again() {
+    let mut universe = Universe::at_rest();
+    for bench in &mut universe.nodes {
+        bench.node.beats.heard.clear();
+    }
+    universe.pass(Duration::from_millis(1_000));
+    assert_eq!((universe.readable(), universe.messages_of_cohorts()), (7, 0));
+}
+
+/// A follower's own word, to one who asks with what is not so.
+#[test]
+fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
+    let mut universe = Universe::at_rest();
+    let (leader, id, rest) = universe
+        .nodes
+        .iter()
+        .find_map(|bench| {
+            let told = bench.node.beats.told.get(&NodeId(3))?;
+            told.resting.first_key_value().map(|(id, rest)| (bench.node.me().node, *id, *rest))
+        })
+        .expect("somebody leads something");
+    let bench = &mut universe.nodes[2];
+    let earlier = Rest { epoch: Epoch(rest.epoch.0 - 1), ..rest };
+    let shorter = Rest { last: base::Lsn { sequence: rest.last.sequence.previous(), ..rest.last }, ..rest };
+    for (list, rest) in [(900, earlier), (901, shorter)] {
+        let cohorts: List = [(id, rest)].into();
+        let message = Message::Beat { list: ListId(list), cohorts: Some(cohorts), sent: Monotonic(1) };
+        bench.step(Event::Message { from: leader, boot: Boot(1), message });
+        let refused = Beaten::Vouched { refused: vec![id] };
+        let answer = Message::BeatAnswer { list: ListId(list), sent: Monotonic(1), beaten: refused };
+        assert_eq!(bench.sent.pop(), Some((leader, answer)));
+    }
+}
+
+/// The answer to a beat counts from when the beat was sent, and for no reign but that which was listed.
+#[test]
+fn a_lease_counts_from_the_beat() {
+    let mut universe = Universe::at_rest();
+    let leader =
+        universe.nodes.iter().position(|bench| bench.node.beats.told.values().any(|told| !told.resting.is_empty()));
+    let leader = leader.expect("somebody leads something");
+    let bench = &mut universe.nodes[leader];
+    let lease = bench.node.config.timing.lease;
+    let sent = bench.now.monotonic;
+    let (peer, list) = {
+        let (peer, told) = bench.node.beats.told.iter().find(|(_, told)| !told.resting.is_empty()).expect("one");
+        (*peer, told.lists.back().expect("it has beaten").0)
+    };
+    bench.now.monotonic = sent + Duration(grace(lease).0 / 2);
+    let beaten = Beaten::Vouched { refused: Vec::new() };
+    bench.step(Event::Message { from: peer, boot: Boot(1), message: Message::BeatAnswer { list, sent, beaten } });
+    let listed = bench.node.beats.told[&peer].list(list).expect("it is kept");
+    for (id, _) in listed.iter() {
+        assert_eq!(bench.node.replicas[id].cohort.lease_end(bench.now.monotonic), Some(sent + lease));
+    }
+}
