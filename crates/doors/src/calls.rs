@@ -56,6 +56,7 @@ pub(crate) struct Calls {
     methods: HashMap<String, Arc<Method>>,
     unknown: Arc<Method>,
     columns: Arc<AtomicU64>,
+    streamed: IntCounter,
 }
 
 /// The calls of one method; their series begin with the first.
@@ -109,6 +110,11 @@ impl Calls {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let families = Families::register(registry)?;
         let columns = Arc::new(AtomicU64::new(0));
+        let streamed = IntCounter::new(
+            "loggos_stream_answers_total",
+            "Requests in streams of the columns service that were answered.",
+        )?;
+        registry.register(Box::new(streamed.clone()))?;
         let method = |service: &str, name: &str| {
             Arc::new(Method {
                 service: service.to_owned(),
@@ -120,12 +126,17 @@ impl Calls {
         };
         let known = served_methods();
         let methods = known.iter().map(|(service, name)| (format!("/{service}/{name}"), method(service, name)));
-        Ok(Self { methods: methods.collect(), unknown: method(UNKNOWN, UNKNOWN), columns })
+        Ok(Self { methods: methods.collect(), unknown: method(UNKNOWN, UNKNOWN), columns, streamed })
     }
 
-    /// Calls of the columns service that have ended.
+    /// Calls of the columns service that have ended, and requests in its streams that were answered.
     pub(crate) fn columns(&self) -> u64 {
-        self.columns.load(Ordering::Relaxed)
+        self.columns.load(Ordering::Relaxed) + self.streamed.get()
+    }
+
+    /// So many requests in a stream were answered.
+    pub(crate) fn streamed(&self, answers: usize) {
+        self.streamed.inc_by(answers as u64);
     }
 
     fn begin(&self, path: &str) -> Running {

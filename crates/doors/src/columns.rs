@@ -1,52 +1,41 @@
 //! The columns service: each call becomes one [`Request`] to the node, and each [`Response`] one message.
 
+pub(crate) mod translate;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
-use base::{KeyRange, Timestamp};
-use bytes::Bytes;
-use tablets::request::{
-    Cell, Failure, Mutation, RangeDescription, Request, Response, Row, Scan, SessionId, SessionStamp, TableDescription,
-    TableRequest, Write,
-};
+use tablets::request::{RangeDescription, Request, Response, Scan, TableDescription, TableRequest};
 use tonic::Status;
 
+use self::translate::Asked;
 use crate::deadline::{Arrival, Deadline};
-use crate::limits::REPLY_BYTES_MAX;
+use crate::stream::{Conversation, Streams};
 use crate::{Gateway, refusal};
 
 pub(crate) struct Door<G> {
     gateway: Arc<G>,
+    streams: Streams,
 }
 
 /// What every call comes to.
 type Answer<T> = Result<tonic::Response<T>, Status>;
 
 impl<G: Gateway> Door<G> {
-    pub(crate) fn new(gateway: Arc<G>) -> Self {
-        Self { gateway }
+    pub(crate) fn new(gateway: Arc<G>, streams: Streams) -> Self {
+        Self { gateway, streams }
     }
 
-    async fn ask_table<T>(
-        &self,
-        call: &tonic::Request<T>,
-        table: String,
-        request: TableRequest,
-    ) -> Result<Response, Status> {
-        ask(&*self.gateway, call, Request::Table { table, request }).await
+    async fn ask_table<T: Default + Into<Asked>>(&self, mut call: tonic::Request<T>) -> Result<Response, Status> {
+        let asked: Asked = std::mem::take(call.get_mut()).into();
+        ask(&*self.gateway, &call, asked.into()).await
     }
 
-    async fn write<T>(&self, call: &tonic::Request<T>, table: String, write: Write) -> Answer<WriteResponse> {
-        self.change(call, table, TableRequest::Write(write)).await
-    }
-
-    async fn change<T>(&self, call: &tonic::Request<T>, table: String, request: TableRequest) -> Answer<WriteResponse> {
-        match self.ask_table(call, table, request).await? {
-            Response::Written { version } => answer(WriteResponse { version: version.0 }),
-            other => Err(unexpected(&other)),
-        }
+    async fn change<T: Default + Into<Asked>>(&self, call: tonic::Request<T>) -> Answer<WriteResponse> {
+        let response = self.ask_table(call).await?;
+        translate::written(response).map(tonic::Response::new).map_err(|other| unexpected(&other))
     }
 }
 
@@ -120,72 +109,66 @@ impl<G: Gateway> Columns for Door<G> {
 
     async fn open_session(
         &self,
-        mut call: tonic::Request<message::OpenSessionRequest>,
+        call: tonic::Request<message::OpenSessionRequest>,
     ) -> Answer<message::OpenSessionResponse> {
-        let message::OpenSessionRequest { table, key } = std::mem::take(call.get_mut());
-        match self.ask_table(&call, table, TableRequest::OpenSession { key }).await? {
-            Response::SessionOpened { session, range: KeyRange { start, end } } => {
-                answer(message::OpenSessionResponse { session: session.0, start, end })
+        let response = self.ask_table(call).await?;
+        translate::session_opened(response).map(tonic::Response::new).map_err(|other| unexpected(&other))
+    }
+
+    async fn get(&self, call: tonic::Request<message::GetRequest>) -> Answer<message::GetResponse> {
+        match self.ask_table(call).await? {
+            Response::Row(row) => {
+                let cells = translate::row_that_fits(row).map_err(|failure| refusal::status(&failure))?;
+                answer(message::GetResponse { cells })
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    async fn get(&self, mut call: tonic::Request<message::GetRequest>) -> Answer<message::GetResponse> {
-        let message::GetRequest { table, key, columns } = std::mem::take(call.get_mut());
-        let columns = (!columns.is_empty()).then_some(columns);
-        match self.ask_table(&call, table, TableRequest::Get { key, columns }).await? {
-            Response::Row(row) => answer(message::GetResponse { cells: row_that_fits(row)? }),
-            other => Err(unexpected(&other)),
-        }
+    async fn put(&self, call: tonic::Request<message::PutRequest>) -> Answer<WriteResponse> {
+        self.change(call).await
     }
 
-    async fn put(&self, mut call: tonic::Request<message::PutRequest>) -> Answer<WriteResponse> {
-        let message::PutRequest { table, key, column, value, stamp } = std::mem::take(call.get_mut());
-        self.write(&call, table, of_one(stamp, key, column, Some(value), None)).await
+    async fn delete(&self, call: tonic::Request<message::DeleteRequest>) -> Answer<WriteResponse> {
+        self.change(call).await
     }
 
-    async fn delete(&self, mut call: tonic::Request<message::DeleteRequest>) -> Answer<WriteResponse> {
-        let message::DeleteRequest { table, key, column, stamp } = std::mem::take(call.get_mut());
-        self.write(&call, table, of_one(stamp, key, column, None, None)).await
-    }
-
-    async fn conditional_put(&self, mut call: tonic::Request<message::ConditionalPutRequest>) -> Answer<WriteResponse> {
-        let message::ConditionalPutRequest { table, key, column, value, version, stamp } =
-            std::mem::take(call.get_mut());
-        self.write(&call, table, of_one(stamp, key, column, Some(value), Some(version))).await
+    async fn conditional_put(&self, call: tonic::Request<message::ConditionalPutRequest>) -> Answer<WriteResponse> {
+        self.change(call).await
     }
 
     async fn conditional_delete(
         &self,
-        mut call: tonic::Request<message::ConditionalDeleteRequest>,
+        call: tonic::Request<message::ConditionalDeleteRequest>,
     ) -> Answer<WriteResponse> {
-        let message::ConditionalDeleteRequest { table, key, column, version, stamp } = std::mem::take(call.get_mut());
-        self.write(&call, table, of_one(stamp, key, column, None, Some(version))).await
+        self.change(call).await
     }
 
-    async fn write(&self, mut call: tonic::Request<message::WriteRequest>) -> Answer<WriteResponse> {
-        let message::WriteRequest { table, key, mutations, stamp } = std::mem::take(call.get_mut());
-        let mutations = mutations.into_iter().map(mutation).collect();
-        self.write(&call, table, Write { stamp: stamp.map(session_stamp), key, mutations }).await
+    async fn write(&self, call: tonic::Request<message::WriteRequest>) -> Answer<WriteResponse> {
+        self.change(call).await
     }
 
-    async fn delete_row(&self, mut call: tonic::Request<message::DeleteRowRequest>) -> Answer<WriteResponse> {
-        let message::DeleteRowRequest { table, key, stamp } = std::mem::take(call.get_mut());
-        let request = TableRequest::DeleteRow { stamp: stamp.map(session_stamp), key };
-        self.change(&call, table, request).await
+    async fn delete_row(&self, call: tonic::Request<message::DeleteRowRequest>) -> Answer<WriteResponse> {
+        self.change(call).await
     }
 
     async fn scan(&self, mut call: tonic::Request<message::ScanRequest>) -> Answer<message::ScanResponse> {
         let message::ScanRequest { table, from, to, prefix, reverse, limit, continuation } =
             std::mem::take(call.get_mut());
         let scan = Scan { from, to, prefix, reverse, limit: limit as usize, continuation };
-        match self.ask_table(&call, table, TableRequest::Scan(scan)).await? {
+        match ask(&*self.gateway, &call, Request::Table { table, request: TableRequest::Scan(scan) }).await? {
             Response::Rows { rows, continuation } => {
-                answer(message::ScanResponse { rows: rows.into_iter().map(row).collect(), continuation })
+                let rows = rows.into_iter().map(translate::row).collect();
+                answer(message::ScanResponse { rows, continuation })
             }
             other => Err(unexpected(&other)),
         }
+    }
+
+    type StreamStream = Conversation<G>;
+
+    async fn stream(&self, call: tonic::Request<tonic::Streaming<message::StreamRequest>>) -> Answer<Conversation<G>> {
+        answer(self.streams.begin(Arc::clone(&self.gateway), call)?)
     }
 }
 
@@ -193,51 +176,6 @@ fn answer<T>(message: T) -> Answer<T> {
     Ok(tonic::Response::new(message))
 }
 
-/// The write of a single column.
-fn of_one(
-    stamp: Option<message::SessionStamp>,
-    key: Bytes,
-    column: Bytes,
-    value: Option<Bytes>,
-    condition: Option<i64>,
-) -> Write {
-    let mutations = vec![mutation(message::Mutation { column, value, condition })];
-    Write { stamp: stamp.map(session_stamp), key, mutations }
-}
-
-fn mutation(message: message::Mutation) -> Mutation {
-    let message::Mutation { column, value, condition } = message;
-    Mutation { column, value, condition: condition.map(Timestamp) }
-}
-
-fn session_stamp(message: message::SessionStamp) -> SessionStamp {
-    let message::SessionStamp { session, sequence, first_incomplete } = message;
-    SessionStamp { session: SessionId(session), sequence, first_incomplete }
-}
-
 fn range(RangeDescription { range, cohort, members }: RangeDescription) -> message::Range {
     message::Range { start: range.start, end: range.end, cohort, members }
-}
-
-fn row(row: Row) -> message::Row {
-    message::Row { key: row.key, cells: cells(row.cells) }
-}
-
-fn cells(cells: Vec<Cell>) -> Vec<message::Cell> {
-    cells
-        .into_iter()
-        .map(|Cell { column, value, version }| message::Cell { column, value, version: version.0 })
-        .collect()
-}
-
-/// The cells of a row, unless they are more than an answer can hold.
-fn row_that_fits(row: Vec<Cell>) -> Result<Vec<message::Cell>, Status> {
-    /// What the framing of one cell adds, at most.
-    const CELL_FRAMING_BYTES: usize = 32;
-    let bytes: usize = row.iter().map(|cell| cell.column.len() + cell.value.len() + CELL_FRAMING_BYTES).sum();
-    if bytes > REPLY_BYTES_MAX {
-        let wrong = format!("the row has {bytes} bytes, an answer at most {REPLY_BYTES_MAX}: name the columns wanted");
-        return Err(refusal::status(&Failure::Invalid(wrong)));
-    }
-    Ok(cells(row))
 }

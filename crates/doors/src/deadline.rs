@@ -30,13 +30,23 @@ pub(crate) struct Deadline {
     /// The node answers within this.
     pub(crate) node: Duration,
     /// The door answers after this.
-    guard: Duration,
+    pub(crate) guard: Duration,
 }
 
 impl Deadline {
     /// The deadline of a call with these headers that has used `elapsed` of it already.
     pub(crate) fn of(headers: &MetadataMap, elapsed: Duration) -> Self {
         let asked = headers.get("grpc-timeout").and_then(|text| parse(text.to_str().ok()?));
+        Self::within(asked, elapsed)
+    }
+
+    /// The deadline of a request in a stream that has just arrived; 0 milliseconds: it says none.
+    pub(crate) fn of_streamed(milliseconds: u32) -> Self {
+        let asked = Duration::from_millis(milliseconds.into());
+        Self::within(Some(asked).filter(|asked| !asked.is_zero()), Duration::ZERO)
+    }
+
+    fn within(asked: Option<Duration>, elapsed: Duration) -> Self {
         let whole = asked.unwrap_or(DEFAULT).min(MAX);
         let margin = (whole / MARGIN_SHARE).min(MARGIN_MAX);
         let left = whole.saturating_sub(elapsed);
@@ -45,12 +55,14 @@ impl Deadline {
 
     /// The outcome of `answer`, or what the door says in its place once the guard's time is up.
     pub(crate) async fn guard(self, changes: bool, answer: impl Future<Output = Outcome>) -> Outcome {
-        match tokio::time::timeout(self.guard, answer).await {
-            Ok(outcome) => outcome,
-            Err(_) if changes => Err(Failure::Unknown("the node did not answer in time".into())),
-            Err(_) => Err(Failure::Unavailable("the node did not answer in time".into())),
-        }
+        tokio::time::timeout(self.guard, answer).await.unwrap_or_else(|_| Err(no_answer(changes)))
     }
+}
+
+/// What the door says for a node that has not answered.
+pub(crate) fn no_answer(changes: bool) -> Failure {
+    let silent = "the node did not answer in time".to_owned();
+    if changes { Failure::Unknown(silent) } else { Failure::Unavailable(silent) }
 }
 
 /// gRPC's form of a timeout: at most eight digits and a unit.

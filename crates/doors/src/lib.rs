@@ -31,9 +31,12 @@ mod metrics;
 mod observer;
 mod process;
 mod refusal;
+mod replies;
 mod server;
+mod stream;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tablets::request::{Outcome, Request};
@@ -41,6 +44,7 @@ use tablets::request::{Outcome, Request};
 pub use formation::{Founded, Founding, Genesis};
 pub use limits::{CONSOLE_CONNECTIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 pub use observer::Observer;
+pub use replies::Replies;
 pub use server::{ServeError, serve};
 
 /// The way from the doors to the node behind them.
@@ -48,4 +52,19 @@ pub trait Gateway: Send + Sync + 'static {
     /// Hands in a request that keeps the limits. The node answers within `deadline`, if only to say that it doesn't
     /// know; to drop the future abandons the answer, not the request.
     fn submit(&self, request: Request, deadline: Duration) -> impl Future<Output = Outcome> + Send;
+
+    /// Hands in what a message of a stream brought, all at once. Each outcome is given to `replies` under its request's
+    /// ticket, in any order; of a request that is too much for the node, at once.
+    fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>);
+}
+
+/// A request of a stream.
+#[derive(Debug)]
+pub struct Ticketed {
+    /// Names it among the requests of its stream.
+    pub ticket: u64,
+    /// The request, which keeps the limits.
+    pub request: Request,
+    /// The node answers within this.
+    pub deadline: Duration,
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::frugal::STREAM_BATCH_MAX;
 use base::limits::{SCAN_PAGE_BYTES, SESSION_WINDOW, WRITE_BYTES_MAX};
 
 /// Bytes of a request message: the largest write, with room for the framing of its fields (a kilobyte of columns, a
@@ -17,6 +18,22 @@ pub(crate) const CONNECTIONS_MAX: usize = 4_096;
 
 /// Calls under way on one connection: a session's whole window of writes. HTTP/2 itself makes a client with more wait.
 pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = SESSION_WINDOW as u32;
+
+/// Streams that are open at one time, over all connections: an idle one costs some 8 KiB.
+pub(crate) const STREAMS_MAX: usize = 4_096;
+/// Requests of one stream that are not answered, or whose answers have not left: with so many it isn't read on. Two
+/// messages may be full.
+pub(crate) const STREAM_REQUESTS_MAX: usize = 2 * STREAM_BATCH_MAX;
+/// Bytes of answers that wait for one stream's client to take them: any single one fits. Those past it are refused as
+/// overloaded.
+pub(crate) const STREAM_ANSWER_BYTES_MAX: usize = 32 << 20;
+/// The same over all streams.
+pub(crate) const STREAMS_ANSWER_BYTES_MAX: usize = 128 << 20;
+/// A message of answers ends when it has so many bytes: clients take 4 MiB unless they are told otherwise. A larger answer
+/// goes alone.
+pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
+/// How often a stream looks for requests that the node has left without an answer.
+pub(crate) const STREAM_SWEEP: Duration = Duration::from_millis(100);
 
 /// How long a new connection may take to send HTTP/2's preface: a client sends it at once.
 pub(crate) const PREFACE_TIME_MAX: Duration = Duration::from_secs(5);

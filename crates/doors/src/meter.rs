@@ -2,12 +2,13 @@
 //!
 //! gRPC gathers a message until it is whole. A thousand connections that each begin a large one and stop would fill the
 //! memory, so every request's body goes through here: it is counted as it arrives, refused when all together hold too
-//! much, and given up when it takes too long. A whole message leaves this account for the node's own.
+//! much, and given up when it takes too long. A whole message leaves this account for the node's own: with its call, or
+//! when the door of a stream says that it has one. Between two messages a stream may be silent for as long as it lives.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -52,6 +53,47 @@ impl<S> Layer<S> for Meter {
     }
 }
 
+/// What a request's body holds of the account. The door of a stream finds it among the request's extensions.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    meter: Meter,
+    /// Bytes taken into account, and not given back.
+    held: AtomicUsize,
+    /// Whether messages come one after the other, as long as both sides like.
+    is_stream: AtomicBool,
+}
+
+impl Arriving {
+    /// This is a stream's: silence before a message is none of our business.
+    pub(crate) fn is_a_stream(&self) {
+        self.is_stream.store(true, Ordering::Relaxed);
+    }
+
+    /// A message of the stream has left the account. What had arrived of the next with it, less than an HTTP/2 frame,
+    /// goes uncounted.
+    pub(crate) fn message_taken(&self) {
+        self.meter.release(self.held.swap(0, Ordering::Relaxed));
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let fits = self.meter.take(bytes);
+        if fits {
+            self.held.fetch_add(bytes, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    fn may_be_silent(&self) -> bool {
+        self.is_stream.load(Ordering::Relaxed) && self.held.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.message_taken();
+    }
+}
+
 /// A service whose requests are metered, and stamped with their [`Arrival`].
 #[derive(Clone, Debug)]
 pub(crate) struct Metering<S> {
@@ -70,8 +112,11 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Metering<S> {
 
     fn call(&mut self, request: Request<Body>) -> S::Future {
         let meter = self.meter.clone();
-        let mut request = request.map(|inner| Body::new(Metered { inner, meter, held: 0, patience: None }));
+        let arriving = Arc::new(Arriving { meter, held: AtomicUsize::new(0), is_stream: AtomicBool::new(false) });
+        let mut request =
+            request.map(|inner| Body::new(Metered { inner, arriving: Arc::clone(&arriving), patience: None }));
         request.extensions_mut().insert(Arrival(Instant::now()));
+        request.extensions_mut().insert(arriving);
         self.inner.call(request)
     }
 }
@@ -79,9 +124,7 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Metering<S> {
 /// A request's body as it arrives.
 struct Metered {
     inner: Body,
-    meter: Meter,
-    /// Bytes taken into account so far.
-    held: usize,
+    arriving: Arc<Arriving>,
     /// Set when the body first lets us wait: most arrive with their headers.
     patience: Option<Pin<Box<Sleep>>>,
 }
@@ -92,16 +135,19 @@ impl http_body::Body for Metered {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
+            if self.arriving.may_be_silent() {
+                self.patience = None;
+                return Poll::Pending;
+            }
             ready!(self.patience.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIME_MAX))).as_mut().poll(context));
             return Poll::Ready(Some(Err(Status::cancelled("the message took too long to arrive"))));
         };
         if let Some(Ok(frame)) = &frame {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
-            if !self.meter.take(bytes) {
+            if !self.arriving.take(bytes) {
                 let failure = Failure::Overloaded("too many bytes are arriving at this node".into());
                 return Poll::Ready(Some(Err(refusal::status(&failure))));
             }
-            self.held += bytes;
         }
         Poll::Ready(frame)
     }
@@ -112,12 +158,6 @@ impl http_body::Body for Metered {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
-    }
-}
-
-impl Drop for Metered {
-    fn drop(&mut self) {
-        self.meter.release(self.held);
     }
 }
 

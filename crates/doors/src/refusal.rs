@@ -1,6 +1,6 @@
-//! A [`Failure`] as a gRPC status: a code for tools, a sentence for people, and an [`Error`] for programs.
+//! A [`Failure`] as a gRPC status, or as its like in a stream: a code for tools, a sentence for people, and an [`Error`] for programs.
 
-use api::columns::{Error, error::Kind};
+use api::columns::{Error, Refusal, error::Kind};
 use api::details;
 use bytes::Bytes;
 use tablets::request::Failure;
@@ -11,6 +11,11 @@ use crate::limits::{DETAIL_COLUMN_BYTES_MAX, MESSAGE_CHARACTERS_MAX};
 /// The status that tells a client of `failure`.
 pub(crate) fn status(failure: &Failure) -> Status {
     details::status(code(failure), sentence(failure), &error(failure))
+}
+
+/// The same in a stream.
+pub(crate) fn streamed(failure: &Failure) -> Refusal {
+    Refusal { code: code(failure) as i32, message: sentence(failure), error: Some(error(failure)) }
 }
 
 fn code(failure: &Failure) -> Code {

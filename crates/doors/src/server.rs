@@ -8,7 +8,7 @@ use api::servers::admin_server::AdminServer;
 use api::servers::columns_server::ColumnsServer;
 use api::servers::formation_server::FormationServer;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
@@ -16,6 +16,7 @@ use crate::admission::Connections;
 use crate::calls::Counting;
 use crate::formation::{self, Founding};
 use crate::meter::Meter;
+use crate::stream::{Streams, told};
 use crate::{Gateway, Observer, admin, columns, limits};
 
 /// Why the door could not be served.
@@ -42,21 +43,21 @@ pub async fn serve<G: Gateway>(
     observer: Arc<Observer>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    let routes = routes(&gateway, founding, &observer).await?;
-    let (close, closed) = oneshot::channel::<()>();
+    let (close, closing) = watch::channel(false);
+    let streams = Streams::new(Arc::clone(&observer), closing.clone());
+    let routes = routes(&gateway, founding, &observer, streams).await?;
     let mut layers = builder().layer(Meter::default()).layer(Counting(Arc::clone(&observer.calls)));
-    let mut serving = pin!(layers.add_routes(routes).serve_with_incoming_shutdown(
-        Connections::new(listener, connections_max),
-        async {
-            let _ = closed.await;
-        },
-    ));
+    let mut serving = pin!(
+        layers
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(Connections::new(listener, connections_max), told(closing),)
+    );
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
         () = observer.watch(&*gateway) => {}
         () = shutdown => {}
     }
-    let _ = close.send(());
+    let _ = close.send(true);
     match tokio::time::timeout(limits::SHUTDOWN_GRACE, serving).await {
         Ok(ended) => Ok(ended?),
         Err(_) => {
@@ -79,9 +80,10 @@ async fn routes<G: Gateway>(
     gateway: &Arc<G>,
     founding: Arc<dyn Founding>,
     observer: &Arc<Observer>,
+    streams: Streams,
 ) -> Result<Routes, ServeError> {
     let is_formed = founding.genesis().is_some();
-    let columns = ColumnsServer::new(columns::Door::new(Arc::clone(gateway)))
+    let columns = ColumnsServer::new(columns::Door::new(Arc::clone(gateway), streams))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
     let admin = AdminServer::new(admin::Door::new(Arc::clone(gateway), Arc::clone(observer)));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use api::columns::GetRequest;
 use api::columns::columns_client::ColumnsClient;
 use base::{KeyRange, Lsn};
+use doors::{Replies, Ticketed};
 use prometheus::Registry;
 use tablets::request::{
     CohortStatus, Counters, Failure, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
@@ -39,6 +40,10 @@ impl doors::Gateway for Told {
             Request::Table { table, .. } => Err(Failure::UnknownTable(table)),
             _ => Err(Failure::Unavailable("not in this test".into())),
         }
+    }
+
+    fn submit_all(&self, batch: Vec<Ticketed>, _replies: &Arc<Replies>) {
+        panic!("the console has no streams: {batch:?}");
     }
 }
 

@@ -1,133 +1,20 @@
 //! The door over a real socket, before a node that lives in memory.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+mod served;
+
 use std::time::Duration;
 
-use api::columns::columns_client::ColumnsClient;
 use api::columns::{self as message, error::Kind};
-use base::Timestamp;
-use bytes::Bytes;
-use tablets::request::{Cell, Failure, Outcome, Request, Response, TableRequest, Write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::net::TcpStream;
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServiceResponse};
 
-/// A node whose one table holds the last value of each column. It takes its time over the key "slow" and never answers
-/// for the key "silent".
-#[derive(Default)]
-struct Memory {
-    columns: Mutex<BTreeMap<(Bytes, Bytes), Cell>>,
-}
-
-impl Memory {
-    fn write(&self, write: Write) -> Outcome {
-        let mut columns = self.columns.lock().expect("no test panics in here");
-        let version = Timestamp(columns.len() as i64 + 1);
-        for mutation in write.mutations {
-            let name = (write.key.clone(), mutation.column.clone());
-            let actual = columns.get(&name).map_or(Timestamp(0), |cell| cell.version);
-            if let Some(expected) = mutation.condition.filter(|expected| *expected != actual) {
-                return Err(Failure::VersionMismatch { column: mutation.column, expected, actual });
-            }
-            match mutation.value {
-                Some(value) => columns.insert(name, Cell { column: mutation.column, value, version }),
-                None => columns.remove(&name),
-            };
-        }
-        Ok(Response::Written { version })
-    }
-
-    fn row(&self, key: &Bytes) -> Vec<Cell> {
-        let columns = self.columns.lock().expect("no test panics in here");
-        columns.iter().filter(|((row, _), _)| row == key).map(|(_, cell)| cell.clone()).collect()
-    }
-}
-
-impl doors::Gateway for Memory {
-    async fn submit(&self, request: Request, _deadline: Duration) -> Outcome {
-        let Request::Table { table, request } = request else { return Ok(Response::Tables(vec!["t".into()])) };
-        if table != "t" {
-            return Err(Failure::UnknownTable(table));
-        }
-        match request {
-            TableRequest::Write(write) => self.write(write),
-            TableRequest::Get { key, .. } => {
-                match &key[..] {
-                    b"slow" => tokio::time::sleep(Duration::from_millis(500)).await,
-                    b"silent" => std::future::pending().await,
-                    _ => {}
-                }
-                Ok(Response::Row(self.row(&key)))
-            }
-            _ => Err(Failure::Unavailable("not in this test".into())),
-        }
-    }
-}
-
-fn founded() -> doors::Founded {
-    let own = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
-    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![own] };
-    doors::Founded::new(own, 1, genesis)
-}
-
-/// A served door; it closes when this goes.
-struct Served {
-    address: SocketAddr,
-    _close: oneshot::Sender<()>,
-}
-
-impl Served {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("a bound socket");
-        let (close, closed) = oneshot::channel();
-        let shutdown = async {
-            let _ = closed.await;
-        };
-        let observer = doors::Observer::new(prometheus::Registry::new(), None).expect("names of their own");
-        tokio::spawn(doors::serve(
-            listener,
-            usize::MAX,
-            Arc::new(Memory::default()),
-            Arc::new(founded()),
-            Arc::new(observer),
-            shutdown,
-        ));
-        Self { address, _close: close }
-    }
-
-    async fn channel(&self) -> Channel {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).expect("an address");
-        endpoint.connect().await.expect("the door is open")
-    }
-
-    async fn columns(&self) -> ColumnsClient<Channel> {
-        ColumnsClient::new(self.channel().await).max_encoding_message_size(64 << 20).max_decoding_message_size(64 << 20)
-    }
-}
-
-fn put(key: &str, value: impl Into<Bytes>) -> message::PutRequest {
-    message::PutRequest {
-        table: "t".into(),
-        key: Bytes::copy_from_slice(key.as_bytes()),
-        column: "c".into(),
-        value: value.into(),
-        stamp: None,
-    }
-}
-
-fn get(key: &str) -> message::GetRequest {
-    message::GetRequest { table: "t".into(), key: Bytes::copy_from_slice(key.as_bytes()), columns: vec![] }
-}
+use served::{Served, get, put};
 
 #[tokio::test]
 async fn what_is_put_can_be_got_with_its_version() {

@@ -19,6 +19,11 @@ pub(crate) fn span(duration: base::Duration) -> std::time::Duration {
     std::time::Duration::from_nanos(duration.0)
 }
 
+/// A span in the machine's form.
+pub(crate) fn duration(span: std::time::Duration) -> base::Duration {
+    base::Duration(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+}
+
 fn nanoseconds(clock: ClockId) -> i64 {
     let time = clock_gettime(clock);
     // A wall clock set beyond the year 2262 saturates; the machine takes such a reading for no clock at all.

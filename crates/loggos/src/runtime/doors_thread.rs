@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use doors::{Founded, Gateway, Observer, console};
+use doors::{Founded, Gateway, Observer, Replies, Ticketed, console};
 use tablets::request::{Failure, Outcome, Request};
 use tokio::sync::watch;
 
@@ -98,8 +98,7 @@ async fn serve(
 
 impl Gateway for MachineGateway {
     fn submit(&self, request: Request, deadline: Duration) -> impl Future<Output = Outcome> + Send {
-        let nanoseconds = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = clock::monotonic() + base::Duration(nanoseconds);
+        let deadline = clock::monotonic() + clock::duration(deadline);
         let changes = request.changes();
         let answer = self.hand_in(request, deadline);
         async move {
@@ -109,5 +108,9 @@ impl Gateway for MachineGateway {
                 Err(if changes { Failure::Unknown(ending) } else { Failure::Unavailable(ending) })
             })
         }
+    }
+
+    fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>) {
+        self.hand_in_all(batch, replies, clock::monotonic());
     }
 }

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Monotonic;
 use base::limits::{REQUEST_BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};
+use doors::{Replies, Ticketed};
 use tablets::request::{Failure, Outcome, Request, Scan, TableRequest};
 use tokio::sync::{Notify, oneshot};
 
+use super::clock;
 use super::inbox::{Inbox, Input};
 
 /// A request on its way to the machine.
@@ -25,8 +27,27 @@ pub(crate) struct Incoming {
 /// Where an answer goes, and the request's share of what may be under way, given back with the answer.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    answer: oneshot::Sender<Outcome>,
+    way: Way,
     _share: Share,
+}
+
+/// The way of an answer back to whoever asked.
+#[derive(Debug)]
+enum Way {
+    /// To a call.
+    Call(oneshot::Sender<Outcome>),
+    /// To a stream, by the request's ticket there.
+    Stream(Arc<Replies>, u64),
+}
+
+impl Ticket {
+    fn answer(self, outcome: Outcome) {
+        match self.way {
+            // Whoever asked may be gone.
+            Way::Call(call) => drop(call.send(outcome)),
+            Way::Stream(replies, ticket) => replies.give(ticket, outcome),
+        }
+    }
 }
 
 /// What is under way.
@@ -89,8 +110,7 @@ impl Answers {
             self.gathered.notified().await;
             let batch = std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner));
             for (ticket, outcome) in batch {
-                // Whoever asked may be gone.
-                let _ = ticket.answer.send(outcome);
+                ticket.answer(outcome);
             }
         }
     }
@@ -112,9 +132,26 @@ impl MachineGateway {
     pub(crate) fn hand_in(&self, request: Request, deadline: Monotonic) -> Result<oneshot::Receiver<Outcome>, Failure> {
         let share = Share::take(&self.under_way, size(&request))?;
         let (answer, receiver) = oneshot::channel();
-        let ticket = Ticket { answer, _share: share };
+        let ticket = Ticket { way: Way::Call(answer), _share: share };
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
         Ok(receiver)
+    }
+
+    /// Hands in what a message of a stream brought, as one input; deadlines count from `now`.
+    pub(crate) fn hand_in_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
+        let mut incoming = Vec::with_capacity(batch.len());
+        for Ticketed { ticket, request, deadline } in batch {
+            match Share::take(&self.under_way, size(&request)) {
+                Err(failure) => replies.give(ticket, Err(failure)),
+                Ok(share) => {
+                    let ticket = Ticket { way: Way::Stream(Arc::clone(replies), ticket), _share: share };
+                    incoming.push(Incoming { request, deadline: now + clock::duration(deadline), ticket });
+                }
+            }
+        }
+        if !incoming.is_empty() {
+            self.inbox.post(Input::Requests(incoming));
+        }
     }
 }
 

@@ -16,6 +16,8 @@ use super::gateway::Incoming;
 pub(crate) enum Input {
     /// A door hands in a request.
     Request(Incoming),
+    /// A door hands in what a message of a stream brought.
+    Requests(Vec<Incoming>),
     /// The log thread has forced a batch, and gives it back: freeing memory is not its work.
     BatchForced(Batch),
     /// A manifest is forced in both places.

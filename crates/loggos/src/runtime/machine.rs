@@ -170,6 +170,7 @@ impl Machine {
     fn input(&mut self, input: Input, now: Monotonic) {
         match input {
             Input::Request(incoming) => self.request(incoming),
+            Input::Requests(all) => all.into_iter().for_each(|incoming| self.request(incoming)),
             Input::BatchForced(_batch) => {
                 let through = self.disk.batch_forced(now);
                 self.leaving.extend(self.parked.log_forced(through));

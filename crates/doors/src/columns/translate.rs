@@ -1,0 +1,143 @@
+//! Between the messages of the columns service and what the node is asked and answers: the same for a call of its own and
+//! for a request in a stream.
+
+use api::columns as message;
+use base::{KeyRange, Timestamp};
+use bytes::Bytes;
+use tablets::request::{Cell, Failure, Mutation, Request, Response, Row, SessionId, SessionStamp, TableRequest, Write};
+
+use crate::limits::REPLY_BYTES_MAX;
+
+/// What a message asks of which table.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    table: String,
+    request: TableRequest,
+}
+
+impl From<Asked> for Request {
+    fn from(Asked { table, request }: Asked) -> Self {
+        Self::Table { table, request }
+    }
+}
+
+impl From<message::GetRequest> for Asked {
+    fn from(message::GetRequest { table, key, columns }: message::GetRequest) -> Self {
+        let columns = (!columns.is_empty()).then_some(columns);
+        Self { table, request: TableRequest::Get { key, columns } }
+    }
+}
+
+impl From<message::PutRequest> for Asked {
+    fn from(message::PutRequest { table, key, column, value, stamp }: message::PutRequest) -> Self {
+        of_one(table, stamp, key, column, Some(value), None)
+    }
+}
+
+impl From<message::DeleteRequest> for Asked {
+    fn from(message::DeleteRequest { table, key, column, stamp }: message::DeleteRequest) -> Self {
+        of_one(table, stamp, key, column, None, None)
+    }
+}
+
+impl From<message::ConditionalPutRequest> for Asked {
+    fn from(asked: message::ConditionalPutRequest) -> Self {
+        let message::ConditionalPutRequest { table, key, column, value, version, stamp } = asked;
+        of_one(table, stamp, key, column, Some(value), Some(version))
+    }
+}
+
+impl From<message::ConditionalDeleteRequest> for Asked {
+    fn from(asked: message::ConditionalDeleteRequest) -> Self {
+        let message::ConditionalDeleteRequest { table, key, column, version, stamp } = asked;
+        of_one(table, stamp, key, column, None, Some(version))
+    }
+}
+
+impl From<message::WriteRequest> for Asked {
+    fn from(message::WriteRequest { table, key, mutations, stamp }: message::WriteRequest) -> Self {
+        let mutations = mutations.into_iter().map(mutation).collect();
+        Self { table, request: TableRequest::Write(Write { stamp: stamp.map(session_stamp), key, mutations }) }
+    }
+}
+
+impl From<message::DeleteRowRequest> for Asked {
+    fn from(message::DeleteRowRequest { table, key, stamp }: message::DeleteRowRequest) -> Self {
+        Self { table, request: TableRequest::DeleteRow { stamp: stamp.map(session_stamp), key } }
+    }
+}
+
+impl From<message::OpenSessionRequest> for Asked {
+    fn from(message::OpenSessionRequest { table, key }: message::OpenSessionRequest) -> Self {
+        Self { table, request: TableRequest::OpenSession { key } }
+    }
+}
+
+/// The write of a single column.
+fn of_one(
+    table: String,
+    stamp: Option<message::SessionStamp>,
+    key: Bytes,
+    column: Bytes,
+    value: Option<Bytes>,
+    condition: Option<i64>,
+) -> Asked {
+    let mutations = vec![mutation(message::Mutation { column, value, condition })];
+    Asked { table, request: TableRequest::Write(Write { stamp: stamp.map(session_stamp), key, mutations }) }
+}
+
+fn mutation(message: message::Mutation) -> Mutation {
+    let message::Mutation { column, value, condition } = message;
+    Mutation { column, value, condition: condition.map(Timestamp) }
+}
+
+fn session_stamp(message: message::SessionStamp) -> SessionStamp {
+    let message::SessionStamp { session, sequence, first_incomplete } = message;
+    SessionStamp { session: SessionId(session), sequence, first_incomplete }
+}
+
+/// What a response says in answer to a write.
+pub(crate) fn written(response: Response) -> Result<message::WriteResponse, Response> {
+    match response {
+        Response::Written { version } => Ok(message::WriteResponse { version: version.0 }),
+        other => Err(other),
+    }
+}
+
+/// What a response says of a session that was to be opened.
+pub(crate) fn session_opened(response: Response) -> Result<message::OpenSessionResponse, Response> {
+    match response {
+        Response::SessionOpened { session, range: KeyRange { start, end } } => {
+            Ok(message::OpenSessionResponse { session: session.0, start, end })
+        }
+        other => Err(other),
+    }
+}
+
+pub(crate) fn row(row: Row) -> message::Row {
+    message::Row { key: row.key, cells: cells(row.cells) }
+}
+
+fn cells(cells: Vec<Cell>) -> Vec<message::Cell> {
+    cells
+        .into_iter()
+        .map(|Cell { column, value, version }| message::Cell { column, value, version: version.0 })
+        .collect()
+}
+
+/// Bytes that a row takes in an answer, roughly.
+pub(crate) fn row_bytes(row: &[Cell]) -> usize {
+    /// What the framing of one cell adds, at most.
+    const CELL_FRAMING_BYTES: usize = 32;
+    row.iter().map(|cell| cell.column.len() + cell.value.len() + CELL_FRAMING_BYTES).sum()
+}
+
+/// The cells of a row, unless they are more than an answer can hold.
+pub(crate) fn row_that_fits(row: Vec<Cell>) -> Result<Vec<message::Cell>, Failure> {
+    let bytes = row_bytes(&row);
+    if bytes > REPLY_BYTES_MAX {
+        let wrong = format!("the row has {bytes} bytes, an answer at most {REPLY_BYTES_MAX}: name the columns wanted");
+        return Err(Failure::Invalid(wrong));
+    }
+    Ok(cells(row))
+}

@@ -1,0 +1,120 @@
+//! The outcomes of one stream's requests, on their way from the node to the stream.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
+
+use tablets::request::{Failure, Outcome, Response};
+
+use crate::columns::translate::row_bytes;
+use crate::limits::{STREAM_ANSWER_BYTES_MAX, STREAMS_ANSWER_BYTES_MAX};
+
+/// Gathers outcomes until the stream takes them. Whoever gives many wakes the stream once.
+///
+/// What clients don't take is bounded here, for each stream and for all: an answer past the bounds becomes the refusal of
+/// a read, which did nothing. What a write came to is a few bytes, and always fits.
+#[derive(Debug)]
+pub struct Replies {
+    gathered: Mutex<Gathered>,
+    /// Bytes of answers that have not left.
+    bytes: AtomicUsize,
+    bytes_of_all: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+struct Gathered {
+    outcomes: Vec<(u64, Outcome)>,
+    waker: Option<Waker>,
+}
+
+impl Replies {
+    pub(crate) fn new(bytes_of_all: Arc<AtomicUsize>) -> Self {
+        Self { gathered: Mutex::default(), bytes: AtomicUsize::new(0), bytes_of_all }
+    }
+
+    /// Gives the outcome of the request with this ticket.
+    pub fn give(&self, ticket: u64, outcome: Outcome) {
+        let outcome = self.bounded(outcome);
+        let waker = {
+            let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+            gathered.outcomes.push((ticket, outcome));
+            gathered.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// All outcomes there are; none: the stream is woken when there are some.
+    pub(crate) fn take(&self, context: &Context<'_>) -> Vec<(u64, Outcome)> {
+        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        if gathered.outcomes.is_empty() {
+            gathered.waker = Some(context.waker().clone());
+        }
+        std::mem::take(&mut gathered.outcomes)
+    }
+
+    /// An answer of so many bytes has left, or never will.
+    pub(crate) fn release(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes_of_all.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn bounded(&self, outcome: Outcome) -> Outcome {
+        let bytes = size(&outcome);
+        if bytes == 0 {
+            return outcome;
+        }
+        let of_this = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let of_all = self.bytes_of_all.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if of_this <= STREAM_ANSWER_BYTES_MAX && of_all <= STREAMS_ANSWER_BYTES_MAX {
+            return outcome;
+        }
+        self.release(bytes);
+        Err(Failure::Overloaded("too many bytes of answers wait for their clients to take them".to_owned()))
+    }
+}
+
+impl Drop for Replies {
+    fn drop(&mut self) {
+        self.release(self.bytes.load(Ordering::Relaxed));
+    }
+}
+
+/// Bytes of an outcome that its stream is charged for: those of a row.
+pub(crate) fn size(outcome: &Outcome) -> usize {
+    match outcome {
+        Ok(Response::Row(cells)) => row_bytes(cells),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Timestamp;
+    use tablets::request::Cell;
+
+    fn row(bytes: usize) -> Outcome {
+        Ok(Response::Row(vec![Cell { column: "c".into(), value: vec![0; bytes].into(), version: Timestamp(1) }]))
+    }
+
+    fn taken(replies: &Replies) -> Vec<(u64, Outcome)> {
+        replies.take(&Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn answers_that_nobody_takes_are_bounded() {
+        let all = Arc::new(AtomicUsize::new(0));
+        let replies = Replies::new(Arc::clone(&all));
+        replies.give(1, row(STREAM_ANSWER_BYTES_MAX - 1_024));
+        replies.give(2, row(1_024));
+        replies.give(3, Ok(Response::Written { version: Timestamp(1) }));
+        let given = taken(&replies);
+        assert!(matches!(given[1], (2, Err(Failure::Overloaded(_)))));
+        assert!(matches!(given[2], (3, Ok(_))));
+        replies.release(size(&given[0].1));
+        replies.give(4, row(1_024));
+        assert!(matches!(taken(&replies)[..], [(4, Ok(_))]));
+        drop(replies);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,284 @@
+//! The columns service's stream: one call with many requests, pipelined.
+//!
+//! A [`Conversation`] is what the server polls for messages to send, and it reads only while it is polled. So a client
+//! that takes no answers is not read from either, and HTTP/2's windows have it wait. A message is read when there is room
+//! for another, and all that is in it goes to the node at once: nothing decoded waits here. Whatever is answered by the
+//! time the server can send goes out in one message.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use api::columns::streamed_answer::Answer;
+use api::columns::streamed_request::Request as Streamed;
+use api::columns::{GetResponse, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
+use tablets::request::{Failure, Outcome, Request, Response};
+use tokio::sync::watch;
+use tokio::time::{Sleep, sleep};
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+use crate::columns::translate::{self, Asked};
+use crate::columns::unexpected;
+use crate::deadline::{Deadline, no_answer};
+use crate::limits::{STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
+use crate::meter::Arriving;
+use crate::replies::{Replies, size};
+use crate::{Gateway, Observer, Ticketed, refusal};
+
+/// All streams of a door.
+pub(crate) struct Streams {
+    open: Arc<AtomicUsize>,
+    /// Bytes of answers that wait for clients to take them.
+    answer_bytes: Arc<AtomicUsize>,
+    observer: Arc<Observer>,
+    closing: watch::Receiver<bool>,
+}
+
+impl Streams {
+    /// They end when `closing` says so.
+    pub(crate) fn new(observer: Arc<Observer>, closing: watch::Receiver<bool>) -> Self {
+        Self { open: Arc::default(), answer_bytes: Arc::default(), observer, closing }
+    }
+
+    /// Begins a stream, if there may be another.
+    pub(crate) fn begin<G: Gateway>(
+        &self,
+        gateway: Arc<G>,
+        mut call: tonic::Request<Streaming<StreamRequest>>,
+    ) -> Result<Conversation<G>, Status> {
+        let place = Place::take(&self.open)?;
+        let arriving = call.extensions_mut().remove::<Arc<Arriving>>();
+        arriving.iter().for_each(|arriving| arriving.is_a_stream());
+        Ok(Conversation {
+            gateway,
+            incoming: call.into_inner(),
+            arriving,
+            replies: Arc::new(Replies::new(Arc::clone(&self.answer_bytes))),
+            under_way: HashMap::new(),
+            tickets: 0,
+            answers: VecDeque::new(),
+            ending: None,
+            closing: Box::pin(told(self.closing.clone())),
+            sweep: None,
+            observer: Arc::clone(&self.observer),
+            _place: place,
+        })
+    }
+}
+
+/// Waits until the door is to close.
+pub(crate) async fn told(mut closing: watch::Receiver<bool>) {
+    // Whoever would tell is gone only when all is over.
+    let _ = closing.wait_for(|is_closing| *is_closing).await;
+}
+
+/// One of the places for streams.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(open: &Arc<AtomicUsize>) -> Result<Self, Status> {
+        let before = open.fetch_add(1, Ordering::Relaxed);
+        let place = Self(Arc::clone(open));
+        if before < STREAMS_MAX {
+            return Ok(place);
+        }
+        let failure = Failure::Overloaded(format!("{STREAMS_MAX} streams are open on this node"));
+        Err(refusal::status(&failure))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request that the node has not answered yet.
+struct UnderWay {
+    number: u64,
+    /// From then on the door answers for the node.
+    guard: Instant,
+    changes: bool,
+}
+
+/// An answer that has not left.
+struct Ready {
+    answer: StreamedAnswer,
+    /// Bytes that the stream is charged for.
+    bytes: usize,
+}
+
+/// One stream.
+pub(crate) struct Conversation<G> {
+    gateway: Arc<G>,
+    incoming: Streaming<StreamRequest>,
+    arriving: Option<Arc<Arriving>>,
+    replies: Arc<Replies>,
+    /// By ticket.
+    under_way: HashMap<u64, UnderWay>,
+    tickets: u64,
+    answers: VecDeque<Ready>,
+    /// Nothing more is read: once all is answered the stream ends, and how.
+    ending: Option<Result<(), Status>>,
+    closing: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// When to look for requests that were left without an answer; none while nothing is under way.
+    sweep: Option<Pin<Box<Sleep>>>,
+    observer: Arc<Observer>,
+    _place: Place,
+}
+
+impl<G: Gateway> Stream for Conversation<G> {
+    type Item = Result<StreamResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        this.read(context);
+        this.collect(context);
+        this.look_for_silence(context);
+        if !this.answers.is_empty() {
+            return Poll::Ready(Some(Ok(this.message())));
+        }
+        match &this.ending {
+            Some(end) if this.under_way.is_empty() => {
+                let end = end.clone();
+                this.ending = Some(Ok(()));
+                Poll::Ready(end.err().map(Err))
+            }
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl<G: Gateway> Conversation<G> {
+    /// Reads while there is room, and hands in what it reads.
+    fn read(&mut self, context: &mut Context<'_>) {
+        if self.ending.is_none() && self.closing.as_mut().poll(context).is_ready() {
+            self.ending = Some(Err(refusal::status(&Failure::Unavailable("the node is stopping".to_owned()))));
+        }
+        while self.ending.is_none() && self.under_way.len() + self.answers.len() < STREAM_REQUESTS_MAX {
+            match Pin::new(&mut self.incoming).poll_next(context) {
+                Poll::Pending => return,
+                Poll::Ready(Some(Ok(message))) => {
+                    self.arriving.iter().for_each(|arriving| arriving.message_taken());
+                    self.hand_in(message);
+                }
+                Poll::Ready(Some(Err(status))) => self.ending = Some(Err(status)),
+                Poll::Ready(None) => self.ending = Some(Ok(())),
+            }
+        }
+    }
+
+    fn hand_in(&mut self, message: StreamRequest) {
+        let mut batch = Vec::with_capacity(message.requests.len());
+        let now = Instant::now();
+        for StreamedRequest { number, deadline_ms, request } in message.requests {
+            match asked(request) {
+                Err(failure) => self.answers.push_back(refused(number, &failure)),
+                Ok(request) => {
+                    let deadline = Deadline::of_streamed(deadline_ms);
+                    self.tickets += 1;
+                    let under_way = UnderWay { number, guard: now + deadline.guard, changes: request.changes() };
+                    self.under_way.insert(self.tickets, under_way);
+                    batch.push(Ticketed { ticket: self.tickets, request, deadline: deadline.node });
+                }
+            }
+        }
+        if !batch.is_empty() {
+            self.gateway.submit_all(batch, &self.replies);
+        }
+    }
+
+    /// Makes answers of the outcomes that have come.
+    fn collect(&mut self, context: &Context<'_>) {
+        loop {
+            let outcomes = self.replies.take(context);
+            if outcomes.is_empty() {
+                return;
+            }
+            for (ticket, outcome) in outcomes {
+                let bytes = size(&outcome);
+                match self.under_way.remove(&ticket) {
+                    Some(UnderWay { number, .. }) => self.answers.push_back(ready(number, outcome, bytes)),
+                    // The door has answered for the node.
+                    None => self.replies.release(bytes),
+                }
+            }
+        }
+    }
+
+    /// The node always answers; this is for the day it doesn't.
+    fn look_for_silence(&mut self, context: &mut Context<'_>) {
+        if self.under_way.is_empty() {
+            self.sweep = None;
+            return;
+        }
+        while self.sweep.get_or_insert_with(|| Box::pin(sleep(STREAM_SWEEP))).as_mut().poll(context).is_ready() {
+            self.sweep = None;
+            let now = Instant::now();
+            let answers = &mut self.answers;
+            self.under_way.retain(|_, UnderWay { number, guard, changes }| {
+                let is_late = *guard <= now;
+                if is_late {
+                    answers.push_back(refused(*number, &no_answer(*changes)));
+                }
+                !is_late
+            });
+        }
+    }
+
+    /// The next message of answers.
+    fn message(&mut self) -> StreamResponse {
+        let mut answers = Vec::with_capacity(self.answers.len());
+        let mut bytes = 0;
+        while let Some(next) = self.answers.front() {
+            if bytes > 0 && bytes + next.bytes > STREAM_MESSAGE_BYTES {
+                break;
+            }
+            bytes += next.bytes;
+            answers.extend(self.answers.pop_front().map(|ready| ready.answer));
+        }
+        self.replies.release(bytes);
+        self.observer.calls.streamed(answers.len());
+        StreamResponse { answers }
+    }
+}
+
+/// What is asked, if it is something and keeps the limits.
+fn asked(request: Option<Streamed>) -> Result<Request, Failure> {
+    let asked: Asked = match request {
+        Some(Streamed::Get(request)) => request.into(),
+        Some(Streamed::Put(request)) => request.into(),
+        Some(Streamed::Delete(request)) => request.into(),
+        Some(Streamed::ConditionalPut(request)) => request.into(),
+        Some(Streamed::ConditionalDelete(request)) => request.into(),
+        Some(Streamed::Write(request)) => request.into(),
+        Some(Streamed::DeleteRow(request)) => request.into(),
+        Some(Streamed::OpenSession(request)) => request.into(),
+        None => return Err(Failure::Invalid("the request asks for nothing that this node knows".to_owned())),
+    };
+    let request = Request::from(asked);
+    tablets::validate(&request).map(|()| request)
+}
+
+fn ready(number: u64, outcome: Outcome, bytes: usize) -> Ready {
+    let answer = outcome.and_then(|response| match response {
+        Response::Row(row) => Ok(Answer::Get(GetResponse { cells: translate::row_that_fits(row)? })),
+        other => translate::written(other)
+            .map(Answer::Write)
+            .or_else(|other| translate::session_opened(other).map(Answer::OpenSession))
+            .map_err(|other| Failure::Unavailable(unexpected(&other).message().to_owned())),
+    });
+    let answer = answer.unwrap_or_else(|failure| Answer::Refusal(refusal::streamed(&failure)));
+    Ready { answer: StreamedAnswer { number, answer: Some(answer) }, bytes }
+}
+
+fn refused(number: u64, failure: &Failure) -> Ready {
+    let answer = Some(Answer::Refusal(refusal::streamed(failure)));
+    Ready { answer: StreamedAnswer { number, answer }, bytes: 0 }
+}

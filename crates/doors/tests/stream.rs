@@ -1,0 +1,204 @@
+//! The stream of the columns service over a real socket, before a node that lives in memory.
+
+mod served;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use api::columns::columns_client::ColumnsClient;
+use api::columns::streamed_answer::Answer;
+use api::columns::streamed_request::Request;
+use api::columns::{self as message, StreamRequest, StreamResponse, StreamedRequest, error::Kind};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+use served::{Served, get, put};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The client's side of a stream.
+struct Talk {
+    requests: Option<mpsc::UnboundedSender<StreamRequest>>,
+    answers: Streaming<StreamResponse>,
+}
+
+impl Talk {
+    async fn begin(columns: &mut ColumnsClient<Channel>) -> Self {
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let answers = columns.stream(UnboundedReceiverStream::new(receiver)).await.expect("a stream").into_inner();
+        Self { requests: Some(requests), answers }
+    }
+
+    fn say(&self, requests: Vec<StreamedRequest>) {
+        let requests = StreamRequest { requests };
+        self.requests.as_ref().expect("it is not over").send(requests).expect("the stream is open");
+    }
+
+    /// No more requests come.
+    fn end(&mut self) {
+        self.requests = None;
+    }
+
+    async fn next(&mut self) -> Result<Option<StreamResponse>, Status> {
+        timeout(PATIENCE, self.answers.message()).await.expect("an answer, or the end")
+    }
+
+    /// The next so many answers, by number.
+    async fn hear(&mut self, count: usize) -> BTreeMap<u64, Answer> {
+        let mut heard = BTreeMap::new();
+        while heard.len() < count {
+            let message = self.next().await.expect("no end").expect("more answers");
+            for answer in message.answers {
+                heard.insert(answer.number, answer.answer.expect("an answer"));
+            }
+        }
+        heard
+    }
+}
+
+fn numbered(number: u64, request: Request) -> StreamedRequest {
+    StreamedRequest { number, deadline_ms: 0, request: Some(request) }
+}
+
+fn kind(answer: &Answer) -> Kind {
+    let Answer::Refusal(refusal) = answer else { panic!("{answer:?}") };
+    refusal.error.as_ref().expect("details").kind()
+}
+
+#[tokio::test]
+async fn requests_are_answered_by_their_numbers_and_fail_alone() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mut talk = Talk::begin(&mut columns).await;
+    let refused = message::ConditionalPutRequest {
+        table: "t".into(),
+        key: "k".into(),
+        column: "c".into(),
+        value: "v".into(),
+        version: 7,
+        stamp: None,
+    };
+    talk.say(vec![
+        numbered(5, Request::Put(put("a", "1"))),
+        numbered(6, Request::Put(put("", "no key"))),
+        numbered(7, Request::ConditionalPut(refused)),
+        StreamedRequest { number: 8, deadline_ms: 0, request: None },
+        numbered(9, Request::Get(message::GetRequest { table: "u".into(), ..get("a") })),
+        numbered(10, Request::Put(put("b", "2"))),
+    ]);
+    let heard = talk.hear(6).await;
+    assert!(matches!(heard[&5], Answer::Write(_)));
+    assert_eq!(kind(&heard[&6]), Kind::Invalid);
+    assert_eq!(kind(&heard[&7]), Kind::VersionMismatch);
+    assert_eq!(kind(&heard[&8]), Kind::Invalid);
+    assert_eq!(kind(&heard[&9]), Kind::UnknownTable);
+    assert!(matches!(heard[&10], Answer::Write(_)));
+
+    talk.say(vec![numbered(11, Request::Get(get("a"))), numbered(12, Request::Get(get("b")))]);
+    let heard = talk.hear(2).await;
+    let value = |number| match &heard[&number] {
+        Answer::Get(row) => row.cells[0].value.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((value(11), value(12)), ("1".into(), "2".into()));
+}
+
+#[tokio::test]
+async fn a_slow_request_holds_up_no_other_and_is_answered_before_the_stream_ends() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mut talk = Talk::begin(&mut columns).await;
+    talk.say(vec![numbered(1, Request::Get(get("slow"))), numbered(2, Request::Get(get("k")))]);
+    assert!(talk.hear(1).await.contains_key(&2));
+    talk.end();
+    assert!(talk.hear(1).await.contains_key(&1));
+    assert_eq!(talk.next().await.expect("a clean end"), None);
+}
+
+#[tokio::test]
+async fn each_request_has_a_deadline_of_its_own() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mut talk = Talk::begin(&mut columns).await;
+    let silent = StreamedRequest { deadline_ms: 300, ..numbered(1, Request::Get(get("silent"))) };
+    talk.say(vec![silent, numbered(2, Request::Get(get("silent")))]);
+    let heard = talk.hear(1).await;
+    assert_eq!(kind(&heard[&1]), Kind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_much_ends_the_stream_after_what_came_before() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mutations = vec![message::Mutation::default(); 1 << 20];
+    let write = message::WriteRequest { table: "t".into(), key: "k".into(), mutations, stamp: None };
+    for too_much in [vec![StreamedRequest::default(); 1_025], vec![numbered(2, Request::Write(write))]] {
+        let mut talk = Talk::begin(&mut columns).await;
+        talk.say(vec![numbered(1, Request::Get(get("slow")))]);
+        talk.say(too_much);
+        assert!(talk.hear(1).await.contains_key(&1));
+        let status = talk.next().await.expect_err("the stream's end");
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert_eq!(api::details::error(&status).expect("details").kind(), Kind::Invalid);
+    }
+    columns.get(get("k")).await.expect("the connection lives on");
+}
+
+#[tokio::test]
+async fn a_stream_is_read_no_further_while_too_many_requests_wait() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mut talk = Talk::begin(&mut columns).await;
+    let batch = |from: u64, key: &str| {
+        (from..from + 1_024).map(|number| numbered(number, Request::Get(get(key)))).collect::<Vec<_>>()
+    };
+    talk.say(batch(0, "slow"));
+    talk.say(batch(1_024, "slow"));
+    talk.say(vec![numbered(9_999, Request::Get(get("k")))]);
+    // It would be answered at once, had it been read.
+    let first = talk.next().await.expect("no end").expect("answers");
+    assert!(first.answers.iter().all(|answer| answer.number != 9_999), "it was read");
+    let heard = talk.hear(2_049 - first.answers.len()).await;
+    assert!(heard.contains_key(&9_999));
+}
+
+#[tokio::test]
+async fn who_takes_no_answers_is_not_read_and_holds_up_nobody() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    columns.put(put("large", vec![7; 1 << 20])).await.expect("a write");
+    let mut talk = Talk::begin(&mut columns).await;
+    for from in (0..20).map(|batch| batch * 1_000) {
+        talk.say((from..from + 1_000).map(|number| numbered(number, Request::Get(get("large")))).collect());
+    }
+    // Another connection: windows are one's own.
+    let mut beside = served.columns().await;
+    for _ in 0..100 {
+        beside.get(get("k")).await.expect("nobody else notices");
+    }
+    // What was refused for want of room says so, and the rest is there.
+    let heard = talk.hear(20_000).await;
+    let (rows, refusals): (Vec<_>, Vec<_>) = heard.values().partition(|answer| matches!(answer, Answer::Get(_)));
+    assert!(!rows.is_empty());
+    assert!(refusals.iter().all(|refusal| kind(refusal) == Kind::Overloaded));
+}
+
+#[tokio::test]
+async fn a_closing_door_answers_what_is_under_way_and_ends_its_streams() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mut idle = Talk::begin(&mut columns).await;
+    let mut busy = Talk::begin(&mut columns).await;
+    busy.say(vec![numbered(1, Request::Get(get("slow"))), numbered(2, Request::Get(get("k")))]);
+    assert!(busy.hear(1).await.contains_key(&2));
+    served.close();
+    assert!(busy.hear(1).await.contains_key(&1));
+    for talk in [&mut idle, &mut busy] {
+        let status = talk.next().await.expect_err("the stream's end");
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+    }
+}
