@@ -35,7 +35,7 @@ impl<G: Gateway> Door<G> {
 
     async fn change<T: Default + Into<Asked>>(&self, call: tonic::Request<T>) -> Answer<WriteResponse> {
         let response = self.ask_table(call).await?;
-        translate::written(response).map(tonic::Response::new).map_err(|other| unexpected(&other))
+        translate::written(&response).map(tonic::Response::new).ok_or_else(|| unexpected(&response))
     }
 }
 
@@ -112,7 +112,7 @@ impl<G: Gateway> Columns for Door<G> {
         call: tonic::Request<message::OpenSessionRequest>,
     ) -> Answer<message::OpenSessionResponse> {
         let response = self.ask_table(call).await?;
-        translate::session_opened(response).map(tonic::Response::new).map_err(|other| unexpected(&other))
+        translate::session_opened(&response).map(tonic::Response::new).ok_or_else(|| unexpected(&response))
     }
 
     async fn get(&self, call: tonic::Request<message::GetRequest>) -> Answer<message::GetResponse> {

@@ -269,10 +269,10 @@ fn asked(request: Option<Streamed>) -> Result<Request, Failure> {
 fn ready(number: u64, outcome: Outcome, bytes: usize) -> Ready {
     let answer = outcome.and_then(|response| match response {
         Response::Row(row) => Ok(Answer::Get(GetResponse { cells: translate::row_that_fits(row)? })),
-        other => translate::written(other)
+        other => translate::written(&other)
             .map(Answer::Write)
-            .or_else(|other| translate::session_opened(other).map(Answer::OpenSession))
-            .map_err(|other| Failure::Unavailable(unexpected(&other).message().to_owned())),
+            .or_else(|| translate::session_opened(&other).map(Answer::OpenSession))
+            .ok_or_else(|| Failure::Unavailable(unexpected(&other).message().to_owned())),
     });
     let answer = answer.unwrap_or_else(|failure| Answer::Refusal(refusal::streamed(&failure)));
     Ready { answer: StreamedAnswer { number, answer: Some(answer) }, bytes }

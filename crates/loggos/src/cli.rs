@@ -79,12 +79,21 @@ pub(crate) struct Universe {
 
 impl Universe {
     fn client(&self) -> Result<sdk::Client, Stop> {
-        let endpoints = if self.at.is_empty() { self.default_endpoints()? } else { self.at.clone() };
-        self.client_at(endpoints)
+        self.client_at(self.endpoints()?)
+    }
+
+    /// A client for a command that has many requests under way.
+    fn streaming_client(&self) -> Result<sdk::Client, Stop> {
+        let client = sdk::Client::streaming(self.endpoints()?)?;
+        Ok(client.with_deadline(Duration::from_millis(self.timeout)))
     }
 
     fn client_at(&self, endpoints: Vec<String>) -> Result<sdk::Client, Stop> {
         Ok(sdk::Client::connect(endpoints)?.with_deadline(Duration::from_millis(self.timeout)))
+    }
+
+    fn endpoints(&self) -> Result<Vec<String>, Stop> {
+        if self.at.is_empty() { self.default_endpoints() } else { Ok(self.at.clone()) }
     }
 
     fn default_endpoints(&self) -> Result<Vec<String>, Stop> {

@@ -1,13 +1,10 @@
 //! One HTTP/2 connection per endpoint, made when it is first needed and again when it broke.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use client::Error;
 use tokio::sync::Mutex;
 use tonic::transport::{Channel, Endpoint};
-
-use crate::Error;
-use crate::decide::Fault;
 
 /// How long a connection may take to be made: a machine that is gone doesn't answer at all.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -32,11 +29,10 @@ struct Place {
     slot: Mutex<(Option<Channel>, u64)>,
 }
 
-/// The endpoints of a universe, one of which is preferred at any time.
+/// The endpoints of a universe.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     places: Vec<Place>,
-    preferred: AtomicUsize,
 }
 
 impl Endpoints {
@@ -45,7 +41,7 @@ impl Endpoints {
         if places.is_empty() {
             return Err(Error::Invalid("no endpoint is named".into()));
         }
-        Ok(Self { places, preferred: AtomicUsize::new(0) })
+        Ok(Self { places })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -56,29 +52,15 @@ impl Endpoints {
         &self.places[endpoint].name
     }
 
-    pub(crate) fn preferred(&self) -> usize {
-        self.preferred.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn prefer(&self, endpoint: usize) {
-        self.preferred.store(endpoint, Ordering::Relaxed);
-    }
-
-    /// Prefers the endpoint after `failed`, unless another call has done so already.
-    pub(crate) fn pass_over(&self, failed: usize) {
-        let next = (failed + 1) % self.count();
-        let _ = self.preferred.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
     /// The connection to an endpoint; those who ask while it is being made wait for the one that is.
-    pub(crate) async fn connection(&self, endpoint: usize) -> Result<Connection, Fault> {
+    pub(crate) async fn connection(&self, endpoint: usize) -> Result<Connection, String> {
         let place = &self.places[endpoint];
         let mut slot = place.slot.lock().await;
         let channel = match &slot.0 {
             Some(channel) => channel.clone(),
             None => {
                 let made = place.endpoint.connect().await;
-                let channel = made.map_err(|error| Fault::NotSent(format!("{}: {}", place.name, innermost(&error))))?;
+                let channel = made.map_err(|error| format!("{}: {}", place.name, innermost(&error)))?;
                 *slot = (Some(channel.clone()), slot.1 + 1);
                 channel
             }
@@ -130,13 +112,5 @@ mod tests {
             assert!(matches!(Endpoints::parse([wrong]), Err(Error::Invalid(_))), "{wrong:?}");
         }
         assert!(Endpoints::parse::<&str>([]).is_err());
-    }
-
-    #[test]
-    fn calls_that_fail_together_pass_an_endpoint_over_once() {
-        let endpoints = Endpoints::parse(["a:1", "b:1", "c:1"]).expect("three endpoints");
-        endpoints.pass_over(0);
-        endpoints.pass_over(0);
-        assert_eq!(endpoints.preferred(), 1);
     }
 }

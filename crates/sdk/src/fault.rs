@@ -3,21 +3,27 @@
 
 use std::error::Error as _;
 
+use api::columns::Refusal;
 use api::columns::error::Kind;
+use client::{Error, Fault};
 use tonic::{Code, Status};
-
-use crate::Error;
-use crate::decide::Fault;
 
 pub(crate) fn of(status: &Status) -> Fault {
     match api::details::error(status) {
-        Some(error) => of_door(status, error),
+        Some(error) => of_door(status.message().to_owned(), error),
         None => of_stranger(status),
     }
 }
 
-fn of_door(status: &Status, error: api::columns::Error) -> Fault {
-    let message = status.message().to_owned();
+/// The same of one request in a stream.
+pub(crate) fn of_refusal(Refusal { code, message, error }: Refusal) -> Fault {
+    match error {
+        Some(error) => of_door(message, error),
+        None => of_stranger(&Status::new(Code::from(code), message)),
+    }
+}
+
+fn of_door(message: String, error: api::columns::Error) -> Fault {
     match error.kind() {
         Kind::VersionMismatch => {
             Fault::Definite(Error::Refused { column: error.column, expected: error.expected, actual: error.actual })
@@ -49,7 +55,7 @@ fn of_stranger(status: &Status) -> Fault {
 }
 
 /// The status's message, and what it was caused by: "transport error" alone says little.
-fn with_causes(status: &Status) -> String {
+pub(crate) fn with_causes(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut cause = status.source();
     while let Some(error) = cause {

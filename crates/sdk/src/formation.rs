@@ -7,11 +7,11 @@ use std::time::Duration;
 use api::admin::formation_client::FormationClient;
 use api::admin::{Disk, FormRequest, FormResponse, Genesis, LookRequest, LookResponse};
 use base::limits::UNIVERSE_NODES;
+use client::Fault;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 
 use crate::Error;
-use crate::decide::Fault;
 use crate::endpoints::Endpoints;
 use crate::fault;
 

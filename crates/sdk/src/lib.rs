@@ -11,27 +11,27 @@
 //! ```
 //!
 //! What it does so that its users needn't:
-//! * It goes to another endpoint when one fails, and tries again until the call's deadline.
+//! * It goes to another endpoint when one fails or falls silent, and tries again until the call's deadline.
 //! * *Writes apply once.* Each carries a stamp of a session that the table knows, and a retry carries the same stamp,
 //!   so that the table answers it with what the first try came to (guarantee 10). When even that can't be learned by
 //!   the deadline the error says so: [`Error::OutcomeUnknown`].
+//! * [`Client::streaming`] puts calls that are under way together into few messages: for programs that have many.
 //!
-//! What to do after which answer is decided in [`decide`], [`session`] and [`ranges`], which know no time, socket or
-//! runtime; the rest is a thin async skin.
+//! What to do when is decided by [`client::Client`], a pure machine, which the simulator drives as well. What is here is
+//! its async skin: connections, calls, streams and the clock.
 //!
 //! **Architecture invariant:** an error other than [`Error::OutcomeUnknown`] means that nothing was written.
 
-mod client;
-pub mod decide;
+mod call;
+mod client_api;
 mod endpoints;
-mod error;
 mod fault;
 pub mod formation;
-pub mod ranges;
-pub mod session;
-mod sessions;
+mod request;
+mod skin;
+mod stream;
 
 pub use api::admin;
 pub use api::columns::{Cell, DescribeTableResponse as TableDescription, Mutation, Range, Row};
-pub use client::{Client, Page, Scan};
-pub use error::Error;
+pub use client::Error;
+pub use client_api::{Client, Page, Scan};

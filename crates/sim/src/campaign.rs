@@ -19,6 +19,8 @@ pub const MUST_HAPPEN: &[&str] = &[
     "catch-ups from the log",
     "checkpoints",
     "clean stops",
+    "connections broken",
+    "connections left",
     "crashes during recovery",
     "damaged logs",
     "disk failures",
@@ -36,6 +38,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "takeovers",
     "torn ends cut",
     "truncations",
+    "unknown sessions met",
 ];
 
 /// What a campaign came to.

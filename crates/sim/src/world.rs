@@ -11,6 +11,7 @@ mod clients;
 mod clocks;
 mod events;
 mod faults;
+mod libraries;
 mod machine;
 mod network;
 mod options;
@@ -31,6 +32,7 @@ pub use options::Options;
 use checks::Checks;
 use clients::Clients;
 use events::{Happening, Queue};
+use libraries::Libraries;
 use machine::Machine;
 use network::Network;
 
@@ -66,6 +68,7 @@ pub(crate) struct World {
     pub(crate) machines: BTreeMap<NodeId, Machine>,
     pub(crate) network: Network,
     pub(crate) clients: Clients,
+    pub(crate) libraries: Libraries,
     pub(crate) checks: Checks,
     pub(crate) counters: BTreeMap<&'static str, u64>,
     trace: Xxh3Default,
@@ -109,12 +112,14 @@ impl World {
         let nodes: Vec<NodeId> = (1..=options.nodes).map(NodeId).collect();
         let machines = nodes.iter().map(|node| (*node, Machine::format(*node, &options, &mut random))).collect();
         let clients = Clients::new(&options, &mut random);
+        let libraries = Libraries::new(&options, random.draw());
         Self {
             now: 0,
             queue: Queue::default(),
             machines,
             network: Network::default(),
             clients,
+            libraries,
             checks: Checks::default(),
             counters: BTreeMap::new(),
             trace: Xxh3Default::new(),

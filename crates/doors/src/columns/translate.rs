@@ -96,21 +96,21 @@ fn session_stamp(message: message::SessionStamp) -> SessionStamp {
     SessionStamp { session: SessionId(session), sequence, first_incomplete }
 }
 
-/// What a response says in answer to a write.
-pub(crate) fn written(response: Response) -> Result<message::WriteResponse, Response> {
+/// What a response says in answer to a write, if it is one.
+pub(crate) fn written(response: &Response) -> Option<message::WriteResponse> {
     match response {
-        Response::Written { version } => Ok(message::WriteResponse { version: version.0 }),
-        other => Err(other),
+        Response::Written { version } => Some(message::WriteResponse { version: version.0 }),
+        _ => None,
     }
 }
 
-/// What a response says of a session that was to be opened.
-pub(crate) fn session_opened(response: Response) -> Result<message::OpenSessionResponse, Response> {
+/// What a response says of a session that was to be opened, if it does.
+pub(crate) fn session_opened(response: &Response) -> Option<message::OpenSessionResponse> {
     match response {
         Response::SessionOpened { session, range: KeyRange { start, end } } => {
-            Ok(message::OpenSessionResponse { session: session.0, start, end })
+            Some(message::OpenSessionResponse { session: session.0, start: start.clone(), end: end.clone() })
         }
-        other => Err(other),
+        _ => None,
     }
 }
 

@@ -141,7 +141,7 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
             print_deleted(output, &table, &key, &column)
         }
         Command::Scan(arguments) => scan(&client, output, arguments).await,
-        Command::Load(arguments) => load::run(&client, output, arguments).await,
+        Command::Load(arguments) => load::run(&universe.streaming_client()?, output, arguments).await,
         Command::Export(arguments) => export::run(&client, output, arguments).await,
     }
 }

@@ -29,8 +29,8 @@ use progress::Progress;
 use row::{Bad, Item};
 use source::Source;
 
-/// Rows on their way to the universe at one time: enough to fill its group commits, few enough to be resent quickly.
-const ROWS_IN_FLIGHT: usize = 64;
+/// Rows on their way to the universe at one time: enough to fill its group commits, and half of a session's window.
+const ROWS_IN_FLIGHT: usize = 512;
 
 /// Load a file of rows, creating the table if it is missing.
 ///

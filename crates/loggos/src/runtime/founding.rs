@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Incarnation, Member, NodeId};
-use doors::{Founded, Founding, Gateway, Genesis, Observer};
-use store::blank;
+use doors::{Founded, Founding, Gateway, Genesis, Observer, Replies, Ticketed};
 use store::identity::Identity;
 use tablets::request::{Failure, Outcome, Request};
 use tokio::signal::unix::{SignalKind, signal};
@@ -83,7 +82,7 @@ impl Newcomer {
     fn new(config: &Config, formed: watch::Sender<bool>) -> Result<Self, StartError> {
         let drawn = random::bytes(8)?.into_iter().fold(0, |number, byte| number << 8 | u64::from(byte));
         let files = OsFiles::new(&config.data.join(STORE));
-        let own = blank::claim(&files, NodeId(config.node), Incarnation(drawn));
+        let own = store::blank::claim(&files, NodeId(config.node), Incarnation(drawn));
         let own = own.map_err(|error| StartError::Store { directory: config.data.clone(), error })?;
         Ok(Self { own, config: config.clone(), genesis: Mutex::default(), formed })
     }
@@ -95,7 +94,7 @@ impl Newcomer {
         let files = OsFiles::new(&self.config.data.join(STORE));
         let failed = |error: &dyn std::fmt::Display| Failure::Unavailable(format!("node {}: {error}", self.own.node));
         store::format(&files, identity, &store::Config::default()).map_err(|error| failed(&error))?;
-        blank::forget(&files).map_err(|error| failed(&error))
+        store::blank::forget(&files).map_err(|error| failed(&error))
     }
 }
 
@@ -118,7 +117,7 @@ impl Founding for Newcomer {
         if let Some(genesis) = &*formed {
             return Founded::new(self.own, store::FORMAT, genesis.clone()).form(members);
         }
-        let (universe, Member { node, incarnation }) = (blank::universe_of(&members), self.own);
+        let (universe, Member { node, incarnation }) = (store::blank::universe_of(&members), self.own);
         self.format(&Identity { universe, node, incarnation, members: members.clone() })?;
         tracing::info!(%universe, "formed");
         let genesis = Genesis { universe, members };
@@ -140,6 +139,14 @@ struct NoUniverse;
 
 impl Gateway for NoUniverse {
     async fn submit(&self, _: Request, _: Duration) -> Outcome {
-        Err(Failure::Unavailable("this node's disk is blank: it waits to be formed".to_owned()))
+        Err(blank())
     }
+
+    fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>) {
+        batch.into_iter().for_each(|Ticketed { ticket, .. }| replies.give(ticket, Err(blank())));
+    }
+}
+
+fn blank() -> Failure {
+    Failure::Unavailable("this node's disk is blank: it waits to be formed".to_owned())
 }

@@ -9,8 +9,9 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The crates in the order of their dependencies: each knows only crates above it.
-const ORDER: [&str; 10] = ["base", "api", "store", "replication", "tablets", "node", "doors", "sdk", "sim", "loggos"];
-const PURE: [&str; 5] = ["base", "store", "replication", "tablets", "node"];
+const ORDER: [&str; 11] =
+    ["base", "api", "store", "replication", "tablets", "node", "client", "doors", "sdk", "sim", "loggos"];
+const PURE: [&str; 6] = ["base", "store", "replication", "tablets", "node", "client"];
 const LINES_MAX: usize = 800;
 
 fn root() -> PathBuf {

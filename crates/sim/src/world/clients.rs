@@ -1,14 +1,13 @@
-//! Clients: they read and write the same few rows at the same time, retry as a good client does, and remember what they
-//! were told. Their table may be split, so that they have a session for each range that they write.
+//! Clients: they read and write the same few rows at the same time, and remember what they were told. Most of what they do
+//! goes through the product's own client library (`libraries`); some writes carry no stamp, and are tried once.
 
 use std::collections::BTreeMap;
 
 use base::{KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
+use client::Effect;
 use node::contract::RequestId;
-use tablets::request::{
-    Failure, Mutation, Outcome, Request, Response, Row, Scan, SessionId, SessionStamp, TableRequest, Write,
-};
+use tablets::request::{Failure, Mutation, Outcome, Request, Response, Row, Scan, TableRequest, Write};
 
 use super::events::Happening;
 use super::spare::{Spare, Step};
@@ -18,18 +17,16 @@ use crate::history::{Operation, What, WriteOutcome};
 const TABLE: &str = "t";
 /// Columns of a row.
 const COLUMNS: u64 = 2;
-/// How long a client gives a request, by the clock of the node that it asks.
+/// How long a client gives a request without a stamp, by the clock of the node that it asks.
 const DEADLINE: base::Duration = base::Duration::from_millis(1_500);
 /// How long it waits for an answer that should have come.
 const PATIENCE: TrueTime = 5_000 * MILLISECOND;
-/// How often it tries one operation while faults last.
-const ATTEMPTS_MAX: u32 = 8;
 
 /// All clients, and what they have seen.
 pub(crate) struct Clients {
     clients: Vec<Client>,
-    asked: BTreeMap<RequestId, (u32, NodeId)>,
-    next_request: u64,
+    /// Who waits for the answer to a request without a stamp, and whose.
+    bare: BTreeMap<RequestId, (u32, NodeId)>,
     /// Counts calls and returns: the order in which clients saw things happen.
     moment: u64,
     pub(crate) history: Vec<Operation>,
@@ -47,7 +44,6 @@ pub(crate) struct Clients {
 #[derive(Clone, Debug)]
 struct Client {
     doing: Option<Doing>,
-    sessions: Vec<Session>,
     /// Versions seen, for conditions.
     versions: BTreeMap<(Bytes, Bytes), Timestamp>,
     writes: u64,
@@ -55,29 +51,21 @@ struct Client {
     is_done: bool,
 }
 
-/// A session in one range.
-#[derive(Clone, Debug)]
-struct Session {
-    id: SessionId,
-    range: KeyRange,
-    next_sequence: u64,
-}
-
 #[derive(Clone, Debug)]
 struct Doing {
     task: Task,
     called: u64,
-    attempts: u32,
     /// An earlier try may have been carried out.
     maybe_done: bool,
-    asked: Option<RequestId>,
+    is_asked: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Task {
     CreateTable(u64),
-    OpenSession(Bytes),
     Write(Write),
+    /// Without a stamp.
+    BareWrite(Write),
     Get(Bytes),
     Scan(Scan),
     Spare(Step),
@@ -85,18 +73,10 @@ enum Task {
 
 impl Clients {
     pub(crate) fn new(options: &Options, random: &mut SplitMix64) -> Self {
-        let client = Client {
-            doing: None,
-            sessions: Vec::new(),
-            versions: BTreeMap::new(),
-            writes: 0,
-            final_reads: 0,
-            is_done: false,
-        };
+        let client = Client { doing: None, versions: BTreeMap::new(), writes: 0, final_reads: 0, is_done: false };
         Self {
             clients: vec![client; options.clients as usize],
-            asked: BTreeMap::new(),
-            next_request: 0,
+            bare: BTreeMap::new(),
             moment: 0,
             history: Vec::new(),
             random: SplitMix64::new(random.draw()),
@@ -144,11 +124,10 @@ impl Clients {
         }
         let number = self.random.below(self.keys);
         let key = key(number);
-        let has_session = self.clients[id as usize].sessions.iter().any(|session| session.range.contains(&key));
         match self.random.below(100) {
             0..30 => Task::Get(key),
             30..35 => Task::Scan(Scan { reverse: self.random.below(2) == 0, ..Scan::default() }),
-            _ if !has_session && self.random.below(4) > 0 => Task::OpenSession(key),
+            35..50 => Task::BareWrite(self.write(id, key)),
             _ => Task::Write(self.write(id, key)),
         }
     }
@@ -168,14 +147,7 @@ impl Clients {
             let condition = (!deletes_row && self.random.below(3) == 0).then_some(seen);
             mutations.push(Mutation { column, value, condition });
         }
-        let client = &mut self.clients[id as usize];
-        let session = client.sessions.iter_mut().find(|session| session.range.contains(&key));
-        let stamp = session.filter(|_| self.random.below(4) > 0).map(|session| {
-            let sequence = session.next_sequence;
-            session.next_sequence += 1;
-            SessionStamp { session: session.id, sequence, first_incomplete: sequence }
-        });
-        Write { stamp, key, mutations }
+        Write { stamp: None, key, mutations }
     }
 }
 
@@ -194,7 +166,7 @@ impl World {
 
     pub(crate) fn client_acts(&mut self, id: u32) {
         let client = &self.clients.clients[id as usize];
-        if client.is_done || client.doing.as_ref().is_some_and(|doing| doing.asked.is_some()) {
+        if client.is_done || client.doing.as_ref().is_some_and(|doing| doing.is_asked) {
             return;
         }
         if client.doing.is_none() {
@@ -207,65 +179,76 @@ impl World {
             }
             let task = self.clients.choose(id);
             let called = self.clients.tick();
-            let doing = Doing { task, called, attempts: 0, maybe_done: false, asked: None };
+            let doing = Doing { task, called, maybe_done: false, is_asked: false };
             self.clients.clients[id as usize].doing = Some(doing);
         }
         self.ask(id);
     }
 
-    /// Puts what a client is doing to some node.
+    /// Asks for what a client is doing.
     fn ask(&mut self, id: u32) {
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
-        let node = nodes[self.clients.random.below(nodes.len() as u64) as usize];
         let Some(doing) = self.clients.clients[id as usize].doing.as_mut() else { return };
-        doing.attempts += 1;
+        doing.is_asked = true;
         let request = request(&doing.task, &self.clients.split_at, self.clients.spare.as_ref());
-        let machine = &self.machines[&node];
-        if machine.process.is_none() {
-            return self.not_now(id);
+        match effect(&doing.task) {
+            Some(effect) => self.call(id, effect, request),
+            None => self.ask_bare(id, request),
         }
-        self.clients.next_request += 1;
-        let number = RequestId(self.clients.next_request);
-        doing.asked = Some(number);
-        self.clients.asked.insert(number, (id, node));
-        let deadline = machine.clocks.monotonic(self.now) + DEADLINE;
-        self.queue.put(self.now + PATIENCE, Happening::ClientPatience { client: id, request: number });
-        let generation = machine.generation;
-        let request = Box::new(request);
-        self.happen(Happening::Request { node, generation, id: number, deadline, request });
     }
 
-    pub(crate) fn client_answered(&mut self, request: RequestId, outcome: Outcome) {
-        let Some((id, _)) = self.clients.asked.remove(&request) else { return };
-        self.note(request.0, u64::from(outcome.is_ok()));
+    /// Puts a request to some node, once.
+    fn ask_bare(&mut self, id: u32, request: Request) {
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let node = nodes[self.clients.random.below(nodes.len() as u64) as usize];
+        let machine = &self.machines[&node];
+        if machine.process.is_none() {
+            return self.client_answered(id, Err(Failure::Unavailable("nobody listens".to_owned())), false);
+        }
+        let generation = machine.generation;
+        let number = self.libraries.number();
+        self.clients.bare.insert(number, (id, node));
+        self.queue.put(self.now + PATIENCE, Happening::ClientPatience { request: number });
+        self.put_request(node, generation, number, DEADLINE, request);
+    }
+
+    pub(super) fn bare_answered(&mut self, request: RequestId, outcome: Outcome) {
+        if let Some((id, _)) = self.clients.bare.remove(&request) {
+            self.client_answered(id, outcome, false);
+        }
+    }
+
+    pub(crate) fn bare_given_up(&mut self, request: RequestId) {
+        self.bare_answered(request, Err(Failure::Unknown("no answer".to_owned())));
+    }
+
+    pub(super) fn bare_lost(&mut self, node: NodeId) {
+        let bare = self.clients.bare.iter().filter(|(_, (_, at))| *at == node);
+        let lost: Vec<RequestId> = bare.map(|(request, _)| *request).collect();
+        for request in lost {
+            self.bare_answered(request, Err(Failure::Unknown("connection lost".to_owned())));
+        }
+    }
+
+    /// What a client is doing has come to something.
+    pub(super) fn client_answered(&mut self, id: u32, outcome: Outcome, in_doubt: bool) {
         let Some(mut doing) = self.clients.clients[id as usize].doing.take() else { return };
-        doing.asked = None;
+        doing.is_asked = false;
+        doing.maybe_done |= in_doubt || matches!(outcome, Err(Failure::Unknown(_)));
         match outcome {
-            Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => self.again(id, doing),
-            Err(Failure::Unknown(_)) => {
-                doing.maybe_done = true;
-                self.again(id, doing);
-            }
+            Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => self.again(id, doing, false),
+            Err(Failure::Unknown(_)) => self.again(id, doing, true),
             outcome => self.ended(id, &doing, outcome),
         }
     }
 
-    /// Tries once more, or ends with what is known.
-    fn again(&mut self, id: u32, doing: Doing) {
-        let is_stamped = matches!(&doing.task, Task::Write(write) if write.stamp.is_some());
-        let is_write = matches!(&doing.task, Task::Write(_));
-        // What was not done may be tried again, or left; without a stamp, what may have been done is left.
-        let leaves = is_write && !is_stamped && self.clients.random.below(2) == 0;
-        let may_repeat = !is_write || is_stamped || !(doing.maybe_done || leaves);
-        if may_repeat && (doing.attempts < ATTEMPTS_MAX || self.clients.is_ending || !is_write) {
+    /// Tries once more what may be tried by somebody who has no library; a write ends with what is known.
+    fn again(&mut self, id: u32, doing: Doing, is_unknown: bool) {
+        let (Task::Write(write) | Task::BareWrite(write)) = &doing.task else {
             self.clients.clients[id as usize].doing = Some(doing);
-            self.not_now(id);
-            return;
-        }
-        let outcome = if doing.maybe_done { WriteOutcome::Unknown } else { WriteOutcome::NotDone };
-        if let Task::Write(write) = &doing.task {
-            self.remember_write(id, doing.called, write, outcome);
-        }
+            return self.not_now(id);
+        };
+        let outcome = if is_unknown { WriteOutcome::Unknown } else { WriteOutcome::NotDone };
+        self.remember_write(id, doing.called, write, outcome);
         self.think(id);
     }
 
@@ -289,21 +272,13 @@ impl World {
                     }
                 }
             }
-            (Task::OpenSession(key), Ok(Response::SessionOpened { session, range })) => {
-                if !range.contains(key) {
-                    return self.violate(&format!("a session for {key:?} was opened in {range}"));
-                }
-                let client = &mut self.clients.clients[id as usize];
-                client.sessions.retain(|session| !session.range.overlaps(&range));
-                client.sessions.push(Session { id: session, range, next_sequence: 1 });
-            }
             (Task::Spare(step), outcome) => {
                 self.spare_answered(*step, &outcome, doing.maybe_done);
                 if self.clients.spare.as_ref().is_some_and(Spare::is_urgent) {
                     return self.queue.put(self.now, Happening::Client { client: id });
                 }
             }
-            (Task::Write(write), outcome) => self.write_ended(id, doing, write, outcome),
+            (Task::Write(write) | Task::BareWrite(write), outcome) => self.write_ended(id, doing, write, outcome),
             (Task::Get(key), Ok(Response::Row(cells))) => {
                 self.remember_row(id, doing.called, Row { key: key.clone(), cells });
                 if self.clients.is_ending {
@@ -317,7 +292,7 @@ impl World {
                     return self.scan_on(id, Scan { continuation: Some(continuation), ..scan.clone() });
                 }
             }
-            (Task::Get(_) | Task::Scan(_) | Task::OpenSession(_), Err(Failure::UnknownTable(_))) => {
+            (Task::Get(_) | Task::Scan(_), Err(Failure::UnknownTable(_))) => {
                 self.violate("a table that was created is unknown");
             }
             (task, outcome) => self.violate(&format!("{task:?} was answered with {outcome:?}")),
@@ -331,11 +306,6 @@ impl World {
             Err(Failure::VersionMismatch { column, expected, actual }) => {
                 self.clients.clients[id as usize].versions.insert((write.key.clone(), column.clone()), actual);
                 WriteOutcome::Mismatch { column, expected, actual }
-            }
-            Err(Failure::UnknownSession(session)) => {
-                self.count("unknown sessions met");
-                self.clients.clients[id as usize].sessions.retain(|open| open.id != session);
-                if doing.maybe_done { WriteOutcome::Unknown } else { WriteOutcome::NotDone }
             }
             other => return self.violate(&format!("{write:?} was answered with {other:?}")),
         };
@@ -390,24 +360,9 @@ impl World {
     /// The next page is asked for at once.
     fn scan_on(&mut self, id: u32, scan: Scan) {
         let called = self.clients.tick();
-        let doing = Doing { task: Task::Scan(scan), called, attempts: 0, maybe_done: false, asked: None };
+        let doing = Doing { task: Task::Scan(scan), called, maybe_done: false, is_asked: false };
         self.clients.clients[id as usize].doing = Some(doing);
         self.ask(id);
-    }
-
-    pub(crate) fn client_gives_up(&mut self, _client: u32, request: RequestId) {
-        if self.clients.asked.contains_key(&request) {
-            self.client_answered(request, Err(Failure::Unknown("no answer".to_owned())));
-        }
-    }
-
-    /// A node's process has ended, and with it the connections to it.
-    pub(crate) fn clients_lose(&mut self, node: NodeId) {
-        let lost: Vec<RequestId> =
-            self.clients.asked.iter().filter(|(_, (_, at))| *at == node).map(|(request, _)| *request).collect();
-        for request in lost {
-            self.client_answered(request, Err(Failure::Unknown("connection lost".to_owned())));
-        }
     }
 }
 
@@ -421,17 +376,27 @@ fn key(number: u64) -> Bytes {
     Bytes::from(format!("row-{number}"))
 }
 
+/// What a task may change, if the library does it.
+fn effect(task: &Task) -> Option<Effect> {
+    match task {
+        Task::Get(_) | Task::Scan(_) => Some(Effect::Reads),
+        Task::CreateTable(_) => Some(Effect::Repeatable),
+        Task::Write(_) => Some(Effect::Writes),
+        Task::BareWrite(_) => None,
+        Task::Spare(step) => Some(step.effect()),
+    }
+}
+
 fn request(task: &Task, split_at: &[Bytes], spare: Option<&Spare>) -> Request {
     let of_table = |request| Request::Table { table: TABLE.to_owned(), request };
     let create = |name, split_at: &[Bytes]| Request::CreateTable { name, split_at: split_at.to_vec(), replicas: 0 };
     match task {
         Task::CreateTable(0) => create(TABLE.to_owned(), split_at),
         Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[]),
-        Task::OpenSession(key) => of_table(TableRequest::OpenSession { key: key.clone() }),
-        Task::Write(write) if deletes_row(write) => {
+        Task::Write(write) | Task::BareWrite(write) if deletes_row(write) => {
             of_table(TableRequest::DeleteRow { stamp: write.stamp, key: write.key.clone() })
         }
-        Task::Write(write) => of_table(TableRequest::Write(write.clone())),
+        Task::Write(write) | Task::BareWrite(write) => of_table(TableRequest::Write(write.clone())),
         Task::Get(key) => of_table(TableRequest::Get { key: key.clone(), columns: None }),
         Task::Scan(scan) => of_table(TableRequest::Scan(scan.clone())),
         Task::Spare(step) => spare.map_or(Request::ListTables, |spare| spare.request(*step)),

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use base::{Entry, Monotonic, NodeId};
+use client::Link;
 use node::contract::{ReadId, RequestId};
 use store::log::SegmentJob;
 use tablets::request::Request;
@@ -47,8 +48,14 @@ pub(crate) enum Happening {
     Resume { node: NodeId, generation: Generation },
     /// A client does what it does next.
     Client { client: u32 },
-    /// A client has waited long enough.
-    ClientPatience { client: u32, request: RequestId },
+    /// A request without a stamp has waited long enough.
+    ClientPatience { request: RequestId },
+    /// A connection that a client's library makes comes about, or fails.
+    LinkMade { library: usize, link: Link },
+    /// A connection breaks by itself.
+    LinkBroken { library: usize, link: Link },
+    /// The timer of a client's library.
+    LibraryTimer { library: usize, number: u64 },
     /// A machine loses its power.
     PowerLoss { node: NodeId },
     /// A disk that was full has room again.
@@ -95,7 +102,11 @@ impl Happening {
             Self::LogRead { node, .. } => of(8, *node),
             Self::Segment { node, .. } => of(9, *node),
             Self::Resume { node, .. } => of(10, *node),
-            Self::Client { client } | Self::ClientPatience { client, .. } => 11 << 32 | u64::from(*client),
+            Self::Client { client } => 11 << 32 | u64::from(*client),
+            Self::ClientPatience { request } => 17 << 32 | request.0,
+            Self::LinkMade { library, link } => 18 << 32 | (*library as u64) << 16 | link.number,
+            Self::LinkBroken { library, link } => 19 << 32 | (*library as u64) << 16 | link.number,
+            Self::LibraryTimer { library, .. } => 20 << 32 | *library as u64,
             Self::Request { node, .. } => of(15, *node),
             Self::PowerLoss { node } => of(14, *node),
             Self::Rot => 16 << 32,

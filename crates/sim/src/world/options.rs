@@ -47,6 +47,8 @@ pub struct Options {
     pub loss: u64,
     /// A message arrives twice.
     pub duplication: u64,
+    /// A client's connection breaks soon after a request.
+    pub resets: u64,
     /// The greatest delay of most messages.
     pub delay: TrueTime,
     /// A message is delayed a hundredfold.
@@ -176,6 +178,7 @@ impl Options {
             session_lifetime: Duration::from_millis(pick(&[700, 3_000, 600_000])),
             loss: pick(&[0, 5_000, 50_000]),
             duplication: pick(&[0, 5_000, 50_000]),
+            resets: pick(&[0, 5_000, 50_000]),
             delay: pick(&[200, 1_000, 5_000, 20_000]) * (millisecond / 1_000),
             long_delay: pick(&[0, 1_000, 10_000]),
             fault_every: pick(&[400, 800, 2_000]) * millisecond,

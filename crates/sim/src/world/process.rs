@@ -180,7 +180,10 @@ impl World {
             }
             Happening::Resume { node, .. } => self.resume(node),
             Happening::Client { client } => self.client_acts(client),
-            Happening::ClientPatience { client, request } => self.client_gives_up(client, request),
+            Happening::ClientPatience { request } => self.bare_given_up(request),
+            Happening::LinkMade { library, link } => self.link_made(library, link),
+            Happening::LinkBroken { library, link } => self.link_broken(library, link),
+            Happening::LibraryTimer { library, number } => self.library_timer(library, number),
             Happening::PowerLoss { node } => self.power_loss(node),
             Happening::Rot => self.rot(),
             Happening::Room { node } => self.make_room(node),
@@ -329,7 +332,7 @@ impl World {
             }
             Action::Reply { to, outcome, valid_until } => {
                 if self.is_valid(id, valid_until) {
-                    self.client_answered(to, outcome);
+                    self.request_answered(to, outcome);
                 } else {
                     self.step(id, Event::AnswerExpired { answer: Answer::Door(to) });
                 }

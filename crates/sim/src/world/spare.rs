@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use client::Effect;
 use tablets::request::{Failure, Mutation, Outcome, Request, Response, TableRequest, Write};
 
 use super::World;
@@ -21,6 +22,17 @@ pub(crate) enum Step {
     Read,
     Drop,
     ReadDropped,
+}
+
+impl Step {
+    /// What it may change.
+    pub(super) fn effect(self) -> Effect {
+        match self {
+            Self::Create | Self::Drop => Effect::Repeatable,
+            Self::Write => Effect::Writes,
+            Self::ReadEmpty | Self::Read | Self::ReadDropped => Effect::Reads,
+        }
+    }
 }
 
 /// How far it has come.

@@ -48,9 +48,12 @@ pub(crate) struct Arguments {
     /// Seconds before, which don't count.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
     warmup: f64,
-    /// Who is measured: `loggos://HOST:PORT,...` or `etcd://HOST:PORT,...`.
+    /// Who is measured: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...` or `etcd://HOST:PORT,...`.
     #[arg(long, default_value = "loggos://127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
     target: Target,
+    /// Through streams: as `loggos-stream://` in the target's place.
+    #[arg(long)]
+    stream: bool,
     /// The servers' processes, whose CPU time is measured.
     #[arg(long, value_name = "PID,...", value_delimiter = ',', conflicts_with = "server_data")]
     server_pids: Vec<u32>,
@@ -111,6 +114,11 @@ impl Arguments {
         Ok((own, other))
     }
 
+    fn target(&self) -> Target {
+        let target = self.target.clone();
+        if self.stream { target.streaming() } else { target }
+    }
+
     fn servers(&self) -> Result<Servers, Stop> {
         Servers::of(&self.server_pids, self.server_data.as_deref())
     }
@@ -138,7 +146,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     let (servers, servers_against) = (arguments.servers()?, arguments.servers_against()?);
     let mut run = Run::new(&arguments, &points, times)?;
     let name = workload_against.is_some().then_some("A");
-    let side = Side::prepare(name, arguments.target.clone(), workload, servers).await?;
+    let side = Side::prepare(name, arguments.target(), workload, servers).await?;
     match workload_against {
         None => {
             for point in points {
@@ -146,7 +154,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
             }
         }
         Some(workload) => {
-            let target = arguments.against.as_ref().unwrap_or(&arguments.target).clone();
+            let target = arguments.against.clone().unwrap_or_else(|| arguments.target());
             let against = Side::prepare(Some("B"), target, workload, servers_against).await?;
             for point in points {
                 run.pairs(&side, &against, point, arguments.pairs.unwrap_or(1)).await?;

@@ -1,7 +1,7 @@
 //! `loggos bench load`: many rows through the client library, as fast as they can be written: rows a second, and the
 //! memory that they take on each node.
 //!
-//! Unlike `bench columns` it writes each key once, with many writes under way on few connections, as a program does that
+//! Unlike `bench columns` it writes each key once, with many writes under way in few streams, as a program does that
 //! fills a table. It shows what a universe holds, since rows live in memory, and how it does while it grows.
 
 use std::cell::{Cell, RefCell};
@@ -117,7 +117,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
 async fn connect(arguments: &Arguments) -> Result<Vec<sdk::Client>, Stop> {
     let mut clients = Vec::with_capacity(arguments.connections);
     for _ in 0..arguments.connections {
-        let client = sdk::Client::connect(&arguments.at)?;
+        let client = sdk::Client::streaming(&arguments.at)?;
         // Where nobody is, this says so earlier than a row would.
         client.create_table(&arguments.table).await?;
         client.prefer_leader(&arguments.table).await;

@@ -22,8 +22,6 @@ use super::target::Target;
 use super::workload::{Client, Versions, Workload, value};
 use crate::cli::stop::Stop;
 
-/// Clients that share one connection: few, so that HTTP/2 is never what is measured.
-const CLIENTS_PER_CONNECTION: usize = 8;
 /// Connections of an open loop: its clients are a bound that is seldom reached, and idle for the most part.
 const OPEN_CONNECTIONS_MAX: usize = 8;
 /// A client of a closed loop whose operation failed waits so long before the next: a refused one fails at once, and
@@ -140,10 +138,8 @@ struct OpenLoop {
 impl Running {
     /// Connects all clients, and sets them to work.
     pub(crate) async fn begin(side: &Side, point: Point) -> Result<Self, Stop> {
-        let connections = match point.offer {
-            None => point.clients.div_ceil(CLIENTS_PER_CONNECTION),
-            Some(_) => point.clients.div_ceil(CLIENTS_PER_CONNECTION).min(OPEN_CONNECTIONS_MAX),
-        };
+        let connections = point.clients.div_ceil(side.target.clients_per_connection());
+        let connections = connections.min(point.offer.map_or(usize::MAX, |_| OPEN_CONNECTIONS_MAX));
         let mut connected = Vec::with_capacity(connections);
         for _ in 0..connections {
             connected.push(side.target.connect().await?);

@@ -23,6 +23,8 @@ const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Loggos(Vec<String>),
+    /// The same, through streams.
+    LoggosStream(Vec<String>),
     Etcd(Vec<String>),
 }
 
@@ -31,12 +33,13 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, endpoints) =
-            text.split_once("://").ok_or("loggos://HOST:PORT,... or etcd://HOST:PORT,... is wanted")?;
+            text.split_once("://").ok_or("loggos://, loggos-stream:// or etcd://HOST:PORT,... is wanted")?;
         let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
         match kind {
             "loggos" => Ok(Self::Loggos(endpoints)),
+            "loggos-stream" => Ok(Self::LoggosStream(endpoints)),
             "etcd" => Ok(Self::Etcd(endpoints)),
-            _ => Err(format!("{kind:?} is neither loggos nor etcd")),
+            _ => Err(format!("{kind:?} is neither loggos, loggos-stream nor etcd")),
         }
     }
 }
@@ -45,14 +48,31 @@ impl Target {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Loggos(_) => "loggos",
+            Self::LoggosStream(_) => "loggos-stream",
             Self::Etcd(_) => "etcd",
+        }
+    }
+
+    /// The same target through streams, if it has any.
+    pub(crate) fn streaming(self) -> Self {
+        match self {
+            Self::Loggos(endpoints) => Self::LoggosStream(endpoints),
+            other => other,
+        }
+    }
+
+    /// Clients that share one connection: few, so that HTTP/2 is never what is measured. Streams are for many.
+    pub(crate) fn clients_per_connection(&self) -> usize {
+        match self {
+            Self::Loggos(_) | Self::Etcd(_) => 8,
+            Self::LoggosStream(_) => 64,
         }
     }
 
     /// Creates what is needed, and fails early if nobody is there.
     pub(crate) async fn prepare(&self) -> Result<(), Stop> {
         match self {
-            Self::Loggos(endpoints) => {
+            Self::Loggos(endpoints) | Self::LoggosStream(endpoints) => {
                 sdk::Client::connect(endpoints)?.create_table(TABLE).await?;
             }
             Self::Etcd(endpoints) => {
@@ -65,14 +85,17 @@ impl Target {
     /// One more connection, to the leader.
     pub(crate) async fn connect(&self) -> Result<Connection, Stop> {
         match self {
-            Self::Loggos(endpoints) => {
-                let client = sdk::Client::connect(endpoints)?.with_deadline(OPERATION_TIME_MAX);
-                client.prefer_leader(TABLE).await;
-                Ok(Connection::Loggos(client))
-            }
+            Self::Loggos(endpoints) => loggos(sdk::Client::connect(endpoints)?).await,
+            Self::LoggosStream(endpoints) => loggos(sdk::Client::streaming(endpoints)?).await,
             Self::Etcd(endpoints) => Ok(Connection::Etcd(Etcd::connect(endpoints).await?)),
         }
     }
+}
+
+async fn loggos(client: sdk::Client) -> Result<Connection, Stop> {
+    let client = client.with_deadline(OPERATION_TIME_MAX);
+    client.prefer_leader(TABLE).await;
+    Ok(Connection::Loggos(client))
 }
 
 /// A connection, shared by a few clients.
@@ -121,6 +144,8 @@ mod tests {
     fn targets_are_named_by_kind_and_endpoints() {
         assert_eq!("etcd://a:1,b:2".parse(), Ok(Target::Etcd(vec!["a:1".into(), "b:2".into()])));
         assert_eq!("loggos://a:1".parse(), Ok(Target::Loggos(vec!["a:1".into()])));
+        assert_eq!("loggos-stream://a:1".parse(), Ok(Target::LoggosStream(vec!["a:1".into()])));
+        assert_eq!(Target::Loggos(vec![]).streaming(), Target::LoggosStream(vec![]));
         assert!("a:1".parse::<Target>().is_err());
         assert!("redis://a:1".parse::<Target>().is_err());
     }

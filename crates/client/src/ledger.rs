@@ -1,4 +1,4 @@
-//! The client's side of a session (guarantee 10): which writes of it are under way, as a pure machine.
+//! The client's side of a session (guarantee 10): which writes of it are under way.
 //!
 //! A table remembers the outcome of each write of a session until the client says that it won't ask again: that is
 //! `first_incomplete`, carried by every later write. So a session never has more than [`SESSION_WINDOW`] numbers
@@ -6,8 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use api::columns::SessionStamp;
+use base::canary::{Bug, planted};
 use base::limits::SESSION_WINDOW;
+
+use crate::Stamp;
 
 /// The writes of one session that are under way.
 #[derive(Clone, Debug)]
@@ -31,21 +33,39 @@ impl Ledger {
     }
 
     /// The stamp of one more write, or none while the window is full.
-    pub fn begin(&mut self) -> Option<SessionStamp> {
-        let sequence = self.next;
-        let first_incomplete = self.under_way.first().copied().unwrap_or(sequence);
-        if sequence - first_incomplete >= SESSION_WINDOW {
+    pub fn begin(&mut self) -> Option<Stamp> {
+        let (sequence, first_incomplete) = (self.next, self.first_incomplete());
+        if self.room() == 0 {
             return None;
         }
         self.next += 1;
         self.under_way.insert(sequence);
-        Some(SessionStamp { session: self.session, sequence, first_incomplete })
+        Some(Stamp { session: self.session, sequence, first_incomplete })
+    }
+
+    /// How many more writes may begin now.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        SESSION_WINDOW.saturating_sub(self.next - self.first_incomplete())
+    }
+
+    fn first_incomplete(&self) -> u64 {
+        self.under_way.first().copied().unwrap_or(self.next)
     }
 
     /// The client won't ask again about this write: its outcome is known, or was given up.
     pub fn end(&mut self, sequence: u64) {
         let was_under_way = self.under_way.remove(&sequence);
         debug_assert!(was_under_way, "write {sequence} ended twice");
+        if planted(Bug::StampReused) && sequence + 1 == self.next {
+            self.next = sequence;
+        }
+    }
+
+    /// Whether no write is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a client keeps for the ranges of one table, as a pure machine.
+//! What a client keeps for the ranges of one table.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Included, Unbounded};
@@ -31,6 +31,11 @@ impl<T> Ranges<T> {
     pub fn keep(&mut self, range: KeyRange, kept: T) {
         self.by_start.retain(|_, (other, _)| !other.overlaps(&range));
         self.by_start.insert(range.start.clone(), (range, kept));
+    }
+
+    /// What is kept, in the order of the ranges.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.by_start.values().map(|(_, kept)| kept)
     }
 
     /// Forgets what is chosen.

@@ -1,0 +1,294 @@
+//! What to do after an attempt failed: the client's judgement of one call.
+//!
+//! The one question that matters is whether the request may have reached a table. As long as it surely hasn't, anything
+//! may be tried; once it may have, what changes anything is *in doubt*: a write's outcome only the same stamp, in the same
+//! session, can tell. If the session has expired by then, nobody can (guarantee 10).
+
+use base::canary::{Bug, planted};
+use base::{Duration, SplitMix64};
+
+use crate::{Effect, Error};
+
+/// The pause after every endpoint has failed once ...
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// ... doubles with each further round, up to this.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Sessions that one write may open: each was unknown as soon as it was used, so that something is badly wrong.
+const SESSIONS_MAX: u32 = 3;
+/// How often the time that an attempt has is doubled.
+const DOUBLINGS_MAX: u32 = 6;
+
+/// How an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No connection: the request never left.
+    NotSent(String),
+    /// The request left and no answer came.
+    Lost(String),
+    /// A node says that nothing was done, because too much is under way.
+    Overloaded(String),
+    /// A node says that nothing was done, because it found no leader.
+    Unavailable(String),
+    /// A node says that it doesn't know what the request came to.
+    Unknown(String),
+    /// The session is unknown, so that *this* attempt was not executed.
+    UnknownSession,
+    /// A definite answer that no further attempt changes.
+    Definite(Error),
+}
+
+impl Fault {
+    /// Why, in words.
+    #[must_use]
+    pub fn reason(self) -> String {
+        match self {
+            Self::NotSent(reason)
+            | Self::Lost(reason)
+            | Self::Overloaded(reason)
+            | Self::Unavailable(reason)
+            | Self::Unknown(reason) => reason,
+            Self::UnknownSession => "the session is unknown".to_owned(),
+            Self::Definite(error) => error.to_string(),
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Tell the caller.
+    GiveUp(Error),
+    /// Send the same again after a pause.
+    Retry {
+        /// How long to wait first.
+        pause: Duration,
+        /// To the next endpoint.
+        elsewhere: bool,
+    },
+    /// Nothing was done and the session is gone: begin again in a new one.
+    NewSession,
+}
+
+/// The attempts of one call.
+#[derive(Clone, Debug)]
+pub struct Attempts {
+    endpoints: u32,
+    failures: u32,
+    sessions: u32,
+    effect: Effect,
+    in_doubt: bool,
+}
+
+impl Attempts {
+    /// Those of a call with this effect, of a client with so many endpoints.
+    #[must_use]
+    pub fn new(effect: Effect, endpoints: u32) -> Self {
+        Self { endpoints: endpoints.max(1), failures: 0, sessions: 0, effect, in_doubt: false }
+    }
+
+    /// The time of the next attempt, if `first` is that of the first: twice as long after each failure.
+    #[must_use]
+    pub fn time(&self, first: Duration) -> Duration {
+        Duration(first.0 << self.failures.min(DOUBLINGS_MAX))
+    }
+
+    /// Notes that a request has left whose answer may never come.
+    pub fn doubt(&mut self) {
+        if !planted(Bug::DoubtForgotten) {
+            self.in_doubt |= self.effect != Effect::Reads;
+        }
+    }
+
+    /// What follows from a failed attempt when the call has `left`.
+    pub fn after(&mut self, fault: Fault, left: Duration, jitter: &mut SplitMix64) -> Next {
+        if matches!(fault, Fault::Lost(_) | Fault::Unknown(_)) {
+            self.doubt();
+        }
+        match fault {
+            Fault::Definite(error) => Next::GiveUp(self.definite(error)),
+            Fault::UnknownSession => self.after_unknown_session(left),
+            Fault::NotSent(reason) | Fault::Lost(reason) | Fault::Unavailable(reason) => {
+                self.retry(reason, true, left, jitter)
+            }
+            // The node that says so is alive, and knows the most about what happened.
+            Fault::Overloaded(reason) | Fault::Unknown(reason) => self.retry(reason, false, left, jitter),
+        }
+    }
+
+    /// A refusal is in the session's table, and so the outcome of every attempt with the stamp. Any other error is true of
+    /// one attempt alone, and an earlier one may have been carried out.
+    fn definite(&self, error: Error) -> Error {
+        match error {
+            Error::NotFound(reason) | Error::Exists(reason) | Error::Invalid(reason)
+                if self.in_doubt && self.effect == Effect::Writes =>
+            {
+                Error::OutcomeUnknown(reason)
+            }
+            error => error,
+        }
+    }
+
+    fn after_unknown_session(&mut self, left: Duration) -> Next {
+        let reason = "the session expired before the outcome was known";
+        if self.in_doubt && !planted(Bug::ExpiredRetryExecuted) {
+            return Next::GiveUp(Error::OutcomeUnknown(reason.into()));
+        }
+        self.sessions += 1;
+        if self.sessions >= SESSIONS_MAX || left == Duration::ZERO {
+            return Next::GiveUp(Error::Unavailable("sessions are unknown as soon as they are opened".into()));
+        }
+        Next::NewSession
+    }
+
+    fn retry(&mut self, reason: String, elsewhere: bool, left: Duration, jitter: &mut SplitMix64) -> Next {
+        let pause = self.pause(elsewhere, jitter);
+        self.failures += 1;
+        if pause < left { Next::Retry { pause, elsewhere } } else { Next::GiveUp(self.out_of_time(reason)) }
+    }
+
+    /// Whether an attempt may have been carried out that nobody told of.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    /// Whether an attempt has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// The error of a call that has run out of time: is it in doubt?
+    #[must_use]
+    pub fn out_of_time(&self, reason: String) -> Error {
+        if self.in_doubt { Error::OutcomeUnknown(reason) } else { Error::Unavailable(reason) }
+    }
+
+    /// None while there are endpoints that were not tried yet; then longer with each round, and never the same for two
+    /// clients that failed together.
+    fn pause(&self, elsewhere: bool, jitter: &mut SplitMix64) -> Duration {
+        let round = if elsewhere { (self.failures + 1) / self.endpoints } else { self.failures + 1 };
+        if round == 0 {
+            return Duration::ZERO;
+        }
+        let longest = (FIRST_PAUSE.0 << (round - 1).min(10)).min(PAUSE_MAX.0);
+        Duration(longest / 2 + jitter.below(longest / 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLENTY: Duration = Duration::from_millis(10_000);
+
+    fn after(attempts: &mut Attempts, fault: Fault, left: Duration) -> Next {
+        attempts.after(fault, left, &mut SplitMix64::new(1))
+    }
+
+    fn lost() -> Fault {
+        Fault::Lost("the connection broke".into())
+    }
+
+    fn not_sent() -> Fault {
+        Fault::NotSent("connection refused".into())
+    }
+
+    #[test]
+    fn every_endpoint_is_tried_before_the_first_pause() {
+        let mut attempts = Attempts::new(Effect::Reads, 3);
+        for _ in 0..2 {
+            let next = after(&mut attempts, not_sent(), PLENTY);
+            assert_eq!(next, Next::Retry { pause: Duration::ZERO, elsewhere: true });
+        }
+        let Next::Retry { pause, elsewhere: true } = after(&mut attempts, not_sent(), PLENTY) else {
+            panic!("no retry")
+        };
+        assert!(pause.0 >= FIRST_PAUSE.0 / 2 && pause <= FIRST_PAUSE, "{pause:?}");
+    }
+
+    #[test]
+    fn pauses_grow_up_to_their_bound() {
+        let mut attempts = Attempts::new(Effect::Reads, 1);
+        let mut last = Duration::ZERO;
+        for _ in 0..20 {
+            let Next::Retry { pause, .. } = after(&mut attempts, not_sent(), PLENTY) else { panic!("no retry") };
+            last = pause;
+        }
+        assert!(last.0 >= PAUSE_MAX.0 / 2 && last <= PAUSE_MAX, "{last:?}");
+    }
+
+    #[test]
+    fn a_write_that_never_left_is_unavailable_at_the_deadline() {
+        let mut attempts = Attempts::new(Effect::Writes, 1);
+        let next = after(&mut attempts, not_sent(), Duration::ZERO);
+        assert_eq!(next, Next::GiveUp(Error::Unavailable("connection refused".into())));
+    }
+
+    #[test]
+    fn a_write_that_may_have_arrived_is_unknown_at_the_deadline() {
+        for doubt in [lost(), Fault::Unknown("the leader changed".into())] {
+            let mut attempts = Attempts::new(Effect::Writes, 2);
+            assert!(matches!(after(&mut attempts, doubt, PLENTY), Next::Retry { .. }));
+            let next = after(&mut attempts, Fault::Unavailable("no leader".into()), Duration::ZERO);
+            assert_eq!(next, Next::GiveUp(Error::OutcomeUnknown("no leader".into())));
+        }
+    }
+
+    #[test]
+    fn a_table_that_may_have_been_made_is_unknown_at_the_deadline() {
+        let mut attempts = Attempts::new(Effect::Writes, 3);
+        assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
+        assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
+        assert!(matches!(after(&mut attempts, not_sent(), Duration::ZERO), Next::GiveUp(Error::OutcomeUnknown(_))));
+    }
+
+    #[test]
+    fn a_read_is_never_in_doubt() {
+        let mut attempts = Attempts::new(Effect::Reads, 1);
+        assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
+        assert!(matches!(after(&mut attempts, lost(), Duration::ZERO), Next::GiveUp(Error::Unavailable(_))));
+    }
+
+    #[test]
+    fn an_expired_session_is_replaced_while_nothing_is_in_doubt() {
+        let mut attempts = Attempts::new(Effect::Writes, 1);
+        assert_eq!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::NewSession);
+        assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
+        assert!(matches!(after(&mut attempts, Fault::Unavailable("no leader".into()), PLENTY), Next::Retry { .. }));
+        assert_eq!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::NewSession);
+        assert!(matches!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::GiveUp(Error::Unavailable(_))));
+    }
+
+    #[test]
+    fn a_session_that_expires_under_a_doubtful_write_leaves_it_unknown() {
+        let mut attempts = Attempts::new(Effect::Writes, 1);
+        assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
+        assert!(matches!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));
+    }
+
+    #[test]
+    fn a_definite_answer_ends_the_call() {
+        let refused = Error::Refused { column: "c".into(), expected: 7, actual: 9 };
+        let mut attempts = Attempts::new(Effect::Writes, 3);
+        assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
+        assert_eq!(after(&mut attempts, Fault::Definite(refused.clone()), PLENTY), Next::GiveUp(refused));
+    }
+
+    #[test]
+    fn attempts_get_longer() {
+        let first = Duration::from_millis(400);
+        let mut attempts = Attempts::new(Effect::Reads, 3);
+        assert_eq!(attempts.time(first), first);
+        after(&mut attempts, lost(), PLENTY);
+        assert_eq!(attempts.time(first), Duration::from_millis(800));
+    }
+
+    #[test]
+    fn what_one_attempt_is_told_says_nothing_of_another() {
+        let mut attempts = Attempts::new(Effect::Writes, 3);
+        assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
+        let dropped = Fault::Definite(Error::NotFound("no such table".into()));
+        assert!(matches!(after(&mut attempts, dropped, PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));
+    }
+}

@@ -1,0 +1,430 @@
+//! The machine: calls and their attempts, brought one step on by whatever happens.
+
+use base::canary::{Bug, planted};
+use base::{Duration, KeyRange, Monotonic, SplitMix64};
+
+use crate::attempts::{Attempts, Next};
+use crate::calls::{Call, Calls, Flying, Place, Task};
+use crate::contract::Told;
+use crate::endpoints::{Connection, Endpoints};
+use crate::sessions::{Begun, Sessions};
+use crate::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Sent};
+
+/// A connection over which nothing has come for so long, while an answer was waited for, is left.
+const LINK_SILENCE: Duration = Duration::from_millis(2_000);
+
+/// A client of one universe. What it is asked is a `Q`, and what it is answered an `A`.
+///
+/// Every entry point takes the time, which never goes back, and leaves [`Action`]s to be taken with
+/// [`Client::take_actions`].
+#[derive(Debug)]
+pub struct Client<Q, A> {
+    endpoints: Endpoints,
+    sessions: Sessions,
+    calls: Calls<Q>,
+    jitter: SplitMix64,
+    timer: Monotonic,
+    actions: Vec<Action<Q, A>>,
+}
+
+impl<Q: Clone, A> Client<Q, A> {
+    /// A client with so many endpoints. Its seed is its own: clients that fail together are not to try again together.
+    #[must_use]
+    pub fn new(endpoints: usize, seed: u64) -> Self {
+        Self {
+            endpoints: Endpoints::new(endpoints),
+            sessions: Sessions::default(),
+            calls: Calls::new(),
+            jitter: SplitMix64::new(seed),
+            timer: Monotonic::NEVER,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done, in order.
+    pub fn take_actions(&mut self) -> Vec<Action<Q, A>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Prefers an endpoint until it fails.
+    pub fn prefer(&mut self, endpoint: usize) {
+        self.endpoints.prefer(endpoint);
+    }
+
+    /// Somebody says that the node at an endpoint leads a range.
+    pub fn leads(&mut self, endpoint: usize, table: &str, range: KeyRange) {
+        self.endpoints.leads(endpoint, table, range);
+    }
+
+    /// Begins a call.
+    pub fn begin(&mut self, ask: Ask<Q>, deadline: Monotonic, now: Monotonic) -> CallId {
+        let attempts = Attempts::new(ask.effect, self.endpoints.count() as u32);
+        let id = self.calls.insert(Call::new(Task::Ask(ask), deadline, attempts));
+        self.advance(id, now);
+        self.set_timer();
+        id
+    }
+
+    /// The caller has lost interest: nobody will ask about the call again.
+    pub fn abandon(&mut self, id: CallId, now: Monotonic) {
+        self.end(id, now);
+        self.set_timer();
+    }
+
+    /// A connection is there.
+    pub fn connected(&mut self, link: Link, now: Monotonic) {
+        let endpoint = self.endpoints.get_mut(link.endpoint);
+        if endpoint.connection == Connection::Beginning(link) {
+            endpoint.connection = Connection::There(link);
+            for id in std::mem::take(&mut endpoint.waiting) {
+                if self.calls.get(id).is_some_and(|call| call.place == Place::Connection(link.endpoint)) {
+                    self.send(id, link, now);
+                }
+            }
+        }
+        self.set_timer();
+    }
+
+    /// A connection could not be made, or has ended: what was asked over it gets no answer.
+    pub fn broken(&mut self, link: Link, reason: &str, now: Monotonic) {
+        if self.endpoints.lose(link) {
+            self.endpoints.pass_over(link.endpoint);
+            for id in std::mem::take(&mut self.endpoints.get_mut(link.endpoint).waiting) {
+                if self.calls.get(id).is_some_and(|call| call.place == Place::Connection(link.endpoint)) {
+                    self.failed(id, link.endpoint, Fault::NotSent(reason.to_owned()), now);
+                }
+            }
+        }
+        for attempt in self.calls.over(link) {
+            self.landed(attempt, Err(Fault::Lost(reason.to_owned())), now);
+        }
+        self.set_timer();
+    }
+
+    /// An attempt was answered, or has failed by itself. An answer that nobody waits for is let go.
+    pub fn answered(&mut self, attempt: AttemptId, told: Result<Answer<A>, Fault>, now: Monotonic) {
+        if let Some(Flying { link, sent_at, call }) = self.calls.flying(attempt) {
+            match &told {
+                // Whatever lost the answer, the connection may be to blame.
+                Err(Fault::Lost(_)) => {
+                    self.endpoints.pass_over(link.endpoint);
+                    self.leave(link);
+                }
+                Err(Fault::NotSent(_)) => {}
+                Ok(_) => {
+                    self.endpoints.heard(link.endpoint, now);
+                    if self.calls.get(call).is_some_and(|call| pace(&call.task) == Pace::Prompt) {
+                        self.endpoints.took(now.since(sent_at));
+                    }
+                }
+                Err(_) => self.endpoints.heard(link.endpoint, now),
+            }
+            self.landed(attempt, told, now);
+        }
+        self.set_timer();
+    }
+
+    /// The time that [`Action::SetTimer`] named has come.
+    pub fn timer(&mut self, now: Monotonic) {
+        self.timer = Monotonic::NEVER;
+        while let Some(id) = self.calls.take_alarm(now) {
+            self.alarm(id, now);
+        }
+        self.set_timer();
+    }
+
+    /// Checks what must hold between any two steps.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    pub fn invariants(&self) {
+        self.calls.invariants();
+        assert!(
+            self.calls.first_alarm().is_none_or(|first| self.timer <= first),
+            "the timer is set for the first alarm"
+        );
+    }
+
+    /// The timer is left as it is if it comes too early: it then finds nothing to do.
+    fn set_timer(&mut self) {
+        if let Some(first) = self.calls.first_alarm()
+            && first < self.timer
+        {
+            self.timer = first;
+            self.actions.push(Action::SetTimer(first));
+        }
+    }
+
+    /// Brings a call that waits for nothing one step on.
+    fn advance(&mut self, id: CallId, now: Monotonic) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        if let Task::Ask(ask) = &call.task
+            && ask.effect == Effect::Writes
+            && call.stamp.is_none()
+        {
+            match self.sessions.begin(id, &ask.table, &ask.key) {
+                Begun::Stamped(stamp) => call.stamp = Some(stamp),
+                Begun::WindowFull => return self.wait(id, Place::Session, Monotonic::NEVER),
+                Begun::NoSession => return self.wait_for_session(id, now),
+            }
+        }
+        let endpoint = self.endpoints.choose(call.task.table(), call.task.key(), call.avoided);
+        match self.endpoints.get_mut(endpoint).connection {
+            Connection::There(link) => self.send(id, link, now),
+            Connection::Beginning(_) => self.wait_for_connection(id, endpoint, now),
+            Connection::None => {
+                let link = self.endpoints.new_link(endpoint);
+                self.endpoints.get_mut(endpoint).connection = Connection::Beginning(link);
+                self.actions.push(Action::Connect(link));
+                self.wait_for_connection(id, endpoint, now);
+            }
+        }
+    }
+
+    fn wait(&mut self, id: CallId, place: Place, until: Monotonic) {
+        if let Some(call) = self.calls.get_mut(id) {
+            call.place = place;
+        }
+        self.calls.set_alarm(id, until);
+    }
+
+    fn wait_for_connection(&mut self, id: CallId, endpoint: usize, now: Monotonic) {
+        self.endpoints.get_mut(endpoint).waiting.push(id);
+        let time = self.attempt_time(id);
+        self.wait(id, Place::Connection(endpoint), now + time);
+    }
+
+    fn wait_for_session(&mut self, id: CallId, now: Monotonic) {
+        self.wait(id, Place::Session, Monotonic::NEVER);
+        let Some(call) = self.calls.get(id) else { return };
+        let (name, key, deadline) = (call.task.table().to_owned(), call.task.key().clone(), call.deadline);
+        let table = self.sessions.table(&name);
+        table.waiting.push(id);
+        if table.opening.is_none() {
+            let attempts = Attempts::new(Effect::Reads, self.endpoints.count() as u32);
+            let opening =
+                self.calls.insert(Call::new(Task::OpenSession { table: name.clone(), key }, deadline, attempts));
+            self.sessions.table(&name).opening = Some(opening);
+            self.advance(opening, now);
+        }
+    }
+
+    /// How long the next attempt of a call has at an endpoint from which nothing comes.
+    fn attempt_time(&mut self, id: CallId) -> Duration {
+        let Some(call) = self.calls.get(id) else { return Duration::ZERO };
+        let first = self.endpoints.patience(pace(&call.task), bytes(&call.task));
+        let Duration(time) = call.attempts.time(first);
+        // Not all at once.
+        Duration(time + self.jitter.below(time / 8))
+    }
+
+    fn send(&mut self, id: CallId, link: Link, now: Monotonic) {
+        self.new_stamp_for_retry(id);
+        let time = self.attempt_time(id);
+        let attempt = self.calls.fly(id, link, now);
+        let Some(call) = self.calls.get(id) else { return };
+        let sent = match &call.task {
+            Task::Ask(ask) => Sent::Request { request: ask.request.clone(), stamp: call.stamp },
+            Task::OpenSession { table, key } => Sent::OpenSession { table: table.clone(), key: key.clone() },
+        };
+        let left = call.deadline.since(now);
+        self.actions.push(Action::Send { link, attempt, time: left, sent });
+        self.calls.set_alarm(id, now + time);
+    }
+
+    /// What a client must not do.
+    fn new_stamp_for_retry(&mut self, id: CallId) {
+        let Some(call) = self.calls.get_mut(id).filter(|_| planted(Bug::RetryTakesNewStamp)) else { return };
+        if let Some(old) = call.stamp.filter(|_| call.attempts.has_failed())
+            && let Begun::Stamped(new) = self.sessions.begin(id, call.task.table(), call.task.key())
+        {
+            call.stamp = Some(new);
+            self.sessions.end(old);
+        }
+    }
+
+    /// An attempt has come to its end. Only the latest one's failure is the call's; a definite answer is, whoever gives it.
+    fn landed(&mut self, attempt: AttemptId, told: Told<A>, now: Monotonic) {
+        let Some(Flying { call: id, link, .. }) = self.calls.land(attempt) else { return };
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let is_latest = matches!(call.place, Place::Answer { attempt: latest, .. } if latest == attempt);
+        match told {
+            Ok(answer) => self.done(id, answer, now),
+            Err(fault @ (Fault::Definite(_) | Fault::UnknownSession)) => {
+                // What is still on its way may be carried out.
+                if !call.flying.is_empty() {
+                    call.attempts.doubt();
+                }
+                self.failed(id, link.endpoint, fault, now);
+            }
+            Err(fault) if is_latest => self.failed(id, link.endpoint, fault, now),
+            Err(_) => {}
+        }
+    }
+
+    fn done(&mut self, id: CallId, answer: Answer<A>, now: Monotonic) {
+        match answer {
+            Answer::Of(answer) => self.finish(id, Ok(answer), now),
+            Answer::Session { session, range } => {
+                let Some(call) = self.end(id, now) else { return };
+                let Task::OpenSession { table, .. } = call.task else { return };
+                let mut woken = self.sessions.opened(&table, session, range);
+                woken.append(&mut self.opening_ended(&table));
+                self.wake(woken, now);
+            }
+        }
+    }
+
+    /// Decides what a failed attempt means for its call.
+    fn failed(&mut self, id: CallId, endpoint: usize, fault: Fault, now: Monotonic) {
+        let is_mute = matches!(fault, Fault::NotSent(_) | Fault::Unavailable(_));
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let next = call.attempts.after(fault, call.deadline.since(now), &mut self.jitter);
+        match next {
+            Next::GiveUp(error) => self.finish(id, Err(error), now),
+            Next::NewSession => {
+                if let Some(stamp) = call.stamp.take() {
+                    let table = call.task.table().to_owned();
+                    let mut woken = self.sessions.end(stamp);
+                    woken.append(&mut self.sessions.expired(&table, stamp.session));
+                    self.wake(woken, now);
+                }
+                self.advance(id, now);
+            }
+            Next::Retry { pause, elsewhere } => {
+                call.avoided = elsewhere.then_some(endpoint);
+                if elsewhere && is_mute {
+                    self.endpoints.pass_over(endpoint);
+                }
+                if pause == Duration::ZERO {
+                    return self.advance(id, now);
+                }
+                self.wait(id, Place::Pause, now + pause);
+            }
+        }
+    }
+
+    /// Looks after a call whose time has come.
+    fn alarm(&mut self, id: CallId, now: Monotonic) {
+        let Some(call) = self.calls.get_mut(id) else { return };
+        if call.deadline <= now {
+            if !call.flying.is_empty() {
+                call.attempts.doubt();
+            }
+            let error = call.attempts.out_of_time(waited_for(call.place).to_owned());
+            return self.finish(id, Err(error), now);
+        }
+        match call.place {
+            Place::Session => self.calls.set_alarm(id, Monotonic::NEVER),
+            Place::Pause => self.advance(id, now),
+            Place::Connection(endpoint) => {
+                self.failed(id, endpoint, Fault::NotSent("no connection in time".to_owned()), now);
+            }
+            Place::Answer { attempt, is_prolonged } => self.unanswered(id, attempt, is_prolonged, now),
+        }
+    }
+
+    /// An attempt has had no answer in its time. It may still get one; the call goes on meanwhile.
+    fn unanswered(&mut self, id: CallId, attempt: AttemptId, is_prolonged: bool, now: Monotonic) {
+        let Some(Flying { link, sent_at, .. }) = self.calls.flying(attempt) else { return };
+        let Some(call) = self.calls.get_mut(id) else { return };
+        let is_silent = self.endpoints.is_silent_since(link.endpoint, sent_at);
+        if !is_silent && !is_prolonged {
+            call.place = Place::Answer { attempt, is_prolonged: true };
+            let time = call.attempts.time(self.endpoints.long_patience(bytes(&call.task)));
+            return self.calls.set_alarm(id, (sent_at + time).max(now + Duration(1)));
+        }
+        if is_silent {
+            self.endpoints.pass_over(link.endpoint);
+            self.leave_if_silent(id, link, now);
+        }
+        let waited = now.since(sent_at).as_millis();
+        self.failed(id, link.endpoint, Fault::Lost(format!("no answer within {waited} ms")), now);
+    }
+
+    /// Leaves a connection over which nothing has come for long.
+    fn leave_if_silent(&mut self, id: CallId, link: Link, now: Monotonic) {
+        let Some(call) = self.calls.get(id) else { return };
+        let of_link = call.flying.iter().filter_map(|attempt| self.calls.flying(*attempt));
+        let first = of_link.filter(|flying| flying.link == link).map(|flying| flying.sent_at).min();
+        let is_long = |first: Monotonic| now.since(first) >= LINK_SILENCE;
+        if first.is_some_and(|first| is_long(first) && self.endpoints.is_silent_since(link.endpoint, first)) {
+            self.leave(link);
+        }
+    }
+
+    /// Nothing more is sent over a connection.
+    fn leave(&mut self, link: Link) {
+        if self.endpoints.lose(link) {
+            self.actions.push(Action::Disconnect(link));
+        }
+    }
+
+    /// Ends a call with what its caller is told. If it was to open a session, those who wait for it are told, too, if no
+    /// session can be had, and try again otherwise.
+    fn finish(&mut self, id: CallId, outcome: Result<A, Error>, now: Monotonic) {
+        let Some(call) = self.end(id, now) else { return };
+        let in_doubt = call.attempts.is_in_doubt();
+        let Task::OpenSession { table, .. } = call.task else {
+            return self.actions.push(Action::Done { call: id, outcome, in_doubt });
+        };
+        let waiting = self.opening_ended(&table);
+        match outcome {
+            Err(error @ (Error::NotFound(_) | Error::Invalid(_))) => {
+                for id in waiting {
+                    self.finish(id, Err(error.clone()), now);
+                }
+            }
+            _ => self.wake(waiting, now),
+        }
+    }
+
+    fn opening_ended(&mut self, table: &str) -> Vec<CallId> {
+        let table = self.sessions.table(table);
+        table.opening = None;
+        std::mem::take(&mut table.waiting)
+    }
+
+    /// Lets those who waited for a session try again; those whose time is over do not begin anything.
+    fn wake(&mut self, ids: Vec<CallId>, now: Monotonic) {
+        for id in ids {
+            let waits = |call: &Call<Q>| call.place == Place::Session && call.deadline > now;
+            if self.calls.get(id).is_some_and(waits) {
+                self.advance(id, now);
+            }
+        }
+    }
+
+    /// Ends a call; its number in its session is free.
+    fn end(&mut self, id: CallId, now: Monotonic) -> Option<Call<Q>> {
+        let call = self.calls.remove(id)?;
+        if let Some(stamp) = call.stamp {
+            let woken = self.sessions.end(stamp);
+            self.wake(woken, now);
+        }
+        Some(call)
+    }
+}
+
+fn pace<Q>(task: &Task<Q>) -> Pace {
+    match task {
+        Task::Ask(ask) => ask.pace,
+        Task::OpenSession { .. } => Pace::Prompt,
+    }
+}
+
+fn bytes<Q>(task: &Task<Q>) -> usize {
+    match task {
+        Task::Ask(ask) => ask.bytes,
+        Task::OpenSession { .. } => 0,
+    }
+}
+
+fn waited_for(place: Place) -> &'static str {
+    match place {
+        Place::Session => "no session could be had in time",
+        Place::Connection(_) => "no connection in time",
+        Place::Answer { .. } => "no answer in time",
+        Place::Pause => "no node could do it in time",
+    }
+}

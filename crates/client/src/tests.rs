@@ -1,0 +1,372 @@
+//! The machine against endpoints that a test plays.
+
+use base::{Duration, KeyRange, Monotonic, SplitMix64};
+
+use crate::{Action, Answer, Ask, AttemptId, CallId, Client, Effect, Error, Fault, Link, Pace, Sent, Stamp};
+
+const DEADLINE: Duration = Duration::from_millis(10_000);
+
+/// A request as it left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Left {
+    link: Link,
+    attempt: AttemptId,
+    /// None: a session is to be opened.
+    request: Option<u32>,
+    stamp: Option<Stamp>,
+}
+
+/// What a call came to.
+type Ended = (CallId, Result<u32, Error>, bool);
+
+/// A client, its clock, and what it has asked for. Connections are made at once, unless the test does it.
+struct Bed {
+    client: Client<u32, u32>,
+    now: Monotonic,
+    timer: Monotonic,
+    connects: bool,
+    connecting: Vec<Link>,
+    disconnected: Vec<Link>,
+    left: Vec<Left>,
+    ended: Vec<Ended>,
+}
+
+impl Bed {
+    fn new(endpoints: usize) -> Self {
+        Self {
+            client: Client::new(endpoints, 1),
+            now: Monotonic(1),
+            timer: Monotonic::NEVER,
+            connects: true,
+            connecting: Vec::new(),
+            disconnected: Vec::new(),
+            left: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    fn carry_out(&mut self) {
+        loop {
+            self.client.invariants();
+            let actions = self.client.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                match action {
+                    Action::Connect(link) if self.connects => self.client.connected(link, self.now),
+                    Action::Connect(link) => self.connecting.push(link),
+                    Action::Disconnect(link) => self.disconnected.push(link),
+                    Action::Send { link, attempt, sent, .. } => {
+                        let (request, stamp) = match sent {
+                            Sent::OpenSession { .. } => (None, None),
+                            Sent::Request { request, stamp } => (Some(request), stamp),
+                        };
+                        self.left.push(Left { link, attempt, request, stamp });
+                    }
+                    Action::Done { call, outcome, in_doubt } => self.ended.push((call, outcome, in_doubt)),
+                    Action::SetTimer(at) => self.timer = at,
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, effect: Effect, key: &'static str, request: u32) -> CallId {
+        let (table, key) = ("t".to_owned(), key.into());
+        let ask = Ask { table, key, effect, pace: Pace::Prompt, bytes: 100, request };
+        let id = self.client.begin(ask, self.now + DEADLINE, self.now);
+        self.carry_out();
+        id
+    }
+
+    /// The requests that have left since this was last asked.
+    fn sent(&mut self) -> Vec<Left> {
+        std::mem::take(&mut self.left)
+    }
+
+    #[track_caller]
+    fn one_sent(&mut self) -> Left {
+        let sent = self.sent();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        sent[0].clone()
+    }
+
+    fn ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    fn answer(&mut self, attempt: AttemptId, told: Result<Answer<u32>, Fault>) {
+        self.client.answered(attempt, told, self.now);
+        self.carry_out();
+    }
+
+    fn opened(&mut self, attempt: AttemptId, session: u64) {
+        self.answer(attempt, Ok(Answer::Session { session, range: KeyRange::all() }));
+    }
+
+    fn breaks(&mut self, link: Link) {
+        self.client.broken(link, "reset", self.now);
+        self.carry_out();
+    }
+
+    /// Lets time go by; the timer fires whenever it is due.
+    fn pass(&mut self, milliseconds: u64) {
+        let end = self.now + Duration::from_millis(milliseconds);
+        while self.timer <= end {
+            self.now = self.timer.max(self.now);
+            self.timer = Monotonic::NEVER;
+            self.client.timer(self.now);
+            self.carry_out();
+        }
+        self.now = end;
+    }
+
+    /// A write that is under way in a session that was opened for it.
+    fn write(&mut self) -> (CallId, Left) {
+        let call = self.ask(Effect::Writes, "k", 7);
+        let opening = self.one_sent();
+        assert_eq!(opening.request, None);
+        self.opened(opening.attempt, 5);
+        (call, self.one_sent())
+    }
+}
+
+#[test]
+fn many_writes_open_one_session_and_go_into_it_side_by_side() {
+    let mut bed = Bed::new(3);
+    for request in 0..4 {
+        bed.ask(Effect::Writes, "k", request);
+    }
+    let opening = bed.one_sent();
+    bed.opened(opening.attempt, 5);
+    let sent = bed.sent();
+    let stamps: Vec<_> = sent.iter().map(|left| left.stamp.expect("a stamp")).collect();
+    assert_eq!(stamps.iter().map(|stamp| stamp.sequence).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    assert!(stamps.iter().all(|stamp| stamp.session == 5 && stamp.first_incomplete == 1));
+    bed.answer(sent[0].attempt, Ok(Answer::Of(1)));
+    bed.answer(sent[1].attempt, Ok(Answer::Of(2)));
+    bed.ask(Effect::Writes, "k", 4);
+    assert_eq!(bed.one_sent().stamp, Some(Stamp { session: 5, sequence: 5, first_incomplete: 3 }));
+}
+
+#[test]
+fn a_full_window_lets_the_next_in_as_its_oldest_ends() {
+    let mut bed = Bed::new(1);
+    let (_, first) = bed.write();
+    for request in 1..base::limits::SESSION_WINDOW as u32 {
+        bed.ask(Effect::Writes, "k", request);
+    }
+    let sent = bed.sent();
+    assert_eq!(sent.len() as u64, base::limits::SESSION_WINDOW - 1);
+    bed.ask(Effect::Writes, "k", 9_999);
+    bed.answer(sent[0].attempt, Ok(Answer::Of(1)));
+    assert_eq!(bed.sent(), []);
+    bed.answer(first.attempt, Ok(Answer::Of(0)));
+    assert_eq!(bed.one_sent().request, Some(9_999));
+}
+
+#[test]
+fn a_silent_endpoint_is_passed_over_soon_and_may_still_answer() {
+    let mut bed = Bed::new(3);
+    let (call, first) = bed.write();
+    bed.pass(399);
+    assert_eq!(bed.sent(), []);
+    bed.pass(60);
+    let second = bed.one_sent();
+    assert_ne!(second.link.endpoint, first.link.endpoint);
+    assert_eq!((second.stamp, second.request), (first.stamp, first.request));
+    bed.answer(first.attempt, Ok(Answer::Of(3)));
+    assert_eq!(bed.ended(), [(call, Ok(3), true)]);
+    // Whoever comes next does not ask the silent one.
+    bed.ask(Effect::Reads, "k", 8);
+    assert_eq!(bed.one_sent().link.endpoint, second.link.endpoint);
+    bed.answer(second.attempt, Ok(Answer::Of(3)));
+    assert_eq!(bed.ended(), []);
+}
+
+#[test]
+fn an_endpoint_that_answers_others_is_slow_and_gets_more_time() {
+    let mut bed = Bed::new(3);
+    let (_, _slow) = bed.write();
+    for _ in 0..9 {
+        bed.pass(100);
+        bed.ask(Effect::Reads, "k", 1);
+        let quick = bed.one_sent();
+        bed.answer(quick.attempt, Ok(Answer::Of(1)));
+    }
+    assert_eq!(bed.sent(), []);
+    bed.pass(110);
+    let second = bed.one_sent();
+    assert_ne!(second.link.endpoint, 0);
+    // Others go on asking it.
+    bed.ask(Effect::Reads, "k", 1);
+    assert_eq!(bed.one_sent().link.endpoint, 0);
+}
+
+#[test]
+fn slow_answers_have_everybody_wait_longer() {
+    let mut bed = Bed::new(3);
+    for _ in 0..20 {
+        bed.ask(Effect::Reads, "k", 1);
+        let asked = bed.one_sent();
+        bed.pass(300);
+        bed.answer(asked.attempt, Ok(Answer::Of(1)));
+    }
+    bed.ask(Effect::Reads, "k", 1);
+    bed.sent();
+    bed.pass(2_000);
+    assert_eq!(bed.sent(), []);
+    bed.pass(1_000);
+    bed.one_sent();
+}
+
+#[test]
+fn a_broken_connection_sends_all_that_was_under_way_elsewhere_with_the_same_stamps() {
+    let mut bed = Bed::new(3);
+    let (_, first) = bed.write();
+    for request in 0..10 {
+        bed.ask(Effect::Writes, "k", request);
+    }
+    let mut before: Vec<_> = bed.sent();
+    before.insert(0, first.clone());
+    bed.breaks(first.link);
+    let after = bed.sent();
+    let told = |sent: &[Left]| sent.iter().map(|left| (left.request, left.stamp)).collect::<Vec<_>>();
+    assert_eq!(told(&after), told(&before));
+    assert!(after.iter().all(|left| left.link.endpoint == 1));
+    // What comes late from the old connection is nobody's.
+    bed.answer(before[0].attempt, Ok(Answer::Of(1)));
+    assert_eq!(bed.ended(), []);
+}
+
+#[test]
+fn a_leader_that_is_known_is_asked_until_it_fails() {
+    let mut bed = Bed::new(3);
+    bed.client.leads(2, "t", KeyRange { start: "m".into(), end: None });
+    bed.ask(Effect::Reads, "z", 1);
+    let asked = bed.one_sent();
+    assert_eq!(asked.link.endpoint, 2);
+    bed.ask(Effect::Reads, "a", 1);
+    assert_eq!(bed.one_sent().link.endpoint, 0);
+    bed.breaks(asked.link);
+    assert_eq!(bed.one_sent().link.endpoint, 0);
+}
+
+#[test]
+fn an_expired_session_is_replaced_unless_a_write_of_it_is_in_doubt() {
+    let mut bed = Bed::new(3);
+    let (_, first) = bed.write();
+    bed.answer(first.attempt, Err(Fault::UnknownSession));
+    let opening = bed.one_sent();
+    bed.opened(opening.attempt, 6);
+    let again = bed.one_sent();
+    assert_eq!(again.stamp, Some(Stamp { session: 6, sequence: 1, first_incomplete: 1 }));
+    bed.breaks(again.link);
+    let elsewhere = bed.one_sent();
+    bed.answer(elsewhere.attempt, Err(Fault::UnknownSession));
+    assert!(matches!(bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
+}
+
+#[test]
+fn a_table_that_is_not_there_ends_all_who_wait_for_its_session() {
+    let mut bed = Bed::new(3);
+    bed.ask(Effect::Writes, "a", 1);
+    bed.ask(Effect::Writes, "b", 2);
+    let opening = bed.one_sent();
+    bed.answer(opening.attempt, Err(Fault::Definite(Error::NotFound("no table".into()))));
+    assert!(bed.ended().iter().all(|(_, outcome, _)| matches!(outcome, Err(Error::NotFound(_)))));
+}
+
+#[test]
+fn every_call_ends_by_its_deadline_and_says_whether_it_left() {
+    let mut bed = Bed::new(3);
+    let (write, _) = bed.write();
+    let read = bed.ask(Effect::Reads, "k", 1);
+    bed.pass(10_001);
+    let ended: std::collections::BTreeMap<_, _> =
+        bed.ended().into_iter().map(|(call, outcome, _)| (call, outcome)).collect();
+    assert!(matches!(ended[&write], Err(Error::OutcomeUnknown(_))));
+    assert!(matches!(ended[&read], Err(Error::Unavailable(_))));
+
+    let mut bed = Bed::new(3);
+    bed.connects = false;
+    bed.ask(Effect::Writes, "k", 1);
+    bed.pass(10_001);
+    assert!(matches!(bed.ended()[..], [(_, Err(Error::Unavailable(_)), false)]));
+    assert!(bed.connecting.len() > 1, "every endpoint is tried");
+}
+
+#[test]
+fn a_connection_that_stays_silent_is_left() {
+    let mut bed = Bed::new(1);
+    bed.ask(Effect::Reads, "k", 1);
+    let asked = bed.one_sent();
+    bed.pass(4_000);
+    assert_eq!(bed.disconnected, [asked.link]);
+    assert!(bed.sent().iter().any(|left| left.link != asked.link), "another is made");
+}
+
+#[test]
+fn what_the_caller_gave_up_leaves_room_and_no_trace() {
+    let mut bed = Bed::new(3);
+    let (call, sent) = bed.write();
+    bed.client.abandon(call, bed.now);
+    bed.carry_out();
+    bed.answer(sent.attempt, Ok(Answer::Of(1)));
+    bed.pass(20_000);
+    assert_eq!(bed.ended(), []);
+    assert_eq!(bed.sent(), []);
+    bed.ask(Effect::Writes, "k", 2);
+    assert_eq!(bed.one_sent().stamp, Some(Stamp { session: 5, sequence: 2, first_incomplete: 2 }));
+}
+
+/// Anything may happen in any order: each call ends once, and the machine keeps its invariants.
+#[test]
+fn whatever_happens_each_call_ends_once() {
+    for seed in 0..300 {
+        let mut random = SplitMix64::new(seed);
+        let mut bed = Bed::new(1 + random.below(3) as usize);
+        bed.connects = random.below(2) == 0;
+        let (mut begun, mut sent, mut links) = (0, Vec::new(), Vec::new());
+        for step in 0..400_u32 {
+            match random.below(10) {
+                0..3 => {
+                    let effect = [Effect::Reads, Effect::Repeatable, Effect::Writes][random.below(3) as usize];
+                    bed.ask(effect, ["a", "m", "z"][random.below(3) as usize], step);
+                    begun += 1;
+                }
+                3..7 if !sent.is_empty() => {
+                    let Left { attempt, request, .. } = sent.swap_remove(random.below(sent.len() as u64) as usize);
+                    let told = match (request, random.below(8)) {
+                        (_, 0) => Err(Fault::Unavailable("no leader".into())),
+                        (_, 1) => Err(Fault::Unknown("leader lost".into())),
+                        (_, 2) => Err(Fault::Lost("reset".into())),
+                        (Some(_), 3) => Err(Fault::UnknownSession),
+                        (Some(request), _) => Ok(Answer::Of(request)),
+                        (None, _) => Ok(Answer::Session { session: u64::from(step) + 1, range: KeyRange::all() }),
+                    };
+                    bed.answer(attempt, told);
+                }
+                7 if !links.is_empty() => {
+                    let link = links.swap_remove(random.below(links.len() as u64) as usize);
+                    if random.below(2) == 0 {
+                        bed.client.connected(link, bed.now);
+                        bed.carry_out();
+                    } else {
+                        bed.breaks(link);
+                    }
+                }
+                _ => bed.pass(random.below(700)),
+            }
+            sent.append(&mut bed.sent());
+            links.append(&mut bed.connecting);
+            links.extend(sent.iter().map(|left| left.link).take(1));
+        }
+        bed.pass(30_000);
+        let mut calls: Vec<_> = bed.ended().into_iter().map(|(call, ..)| call).collect();
+        assert_eq!(calls.len(), begun, "seed {seed}");
+        calls.sort_unstable();
+        calls.dedup();
+        assert_eq!(calls.len(), begun, "seed {seed}: a call ended twice");
+    }
+}

@@ -1,0 +1,69 @@
+//! A request as a gRPC call of its own.
+
+use std::time::Duration;
+
+use api::admin::admin_client::AdminClient;
+use api::columns as message;
+use api::columns::columns_client::ColumnsClient;
+use client::{Answer, Fault, Sent};
+use tokio::time::timeout;
+use tonic::Request;
+use tonic::transport::Channel;
+
+use crate::fault;
+use crate::request::{Asked, Told, session_opened, session_stamp, stamped};
+
+/// Bytes of an answer that the client takes, at most: twice what a door gives.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Sends a request and waits for its answer for so long.
+pub(crate) async fn call(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<Answer<Told>, Fault> {
+    match timeout(time, begin(channel, sent, time)).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(status)) => Err(fault::of(&status)),
+        Err(_) => Err(Fault::Lost(format!("no answer within {time:?}"))),
+    }
+}
+
+pub(crate) fn columns(channel: Channel) -> ColumnsClient<Channel> {
+    ColumnsClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
+}
+
+async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<Answer<Told>, tonic::Status> {
+    let mut door = columns(channel.clone());
+    let (asked, stamp) = match sent {
+        Sent::OpenSession { table, key } => {
+            let request = message::OpenSessionRequest { table, key };
+            return Ok(session_opened(door.open_session(timed(request, time)).await?.into_inner()));
+        }
+        Sent::Request { request, stamp } => (request, stamp),
+    };
+    let told = match asked {
+        Asked::CreateTable(request) => Told::TableCreated(door.create_table(timed(request, time)).await?.into_inner()),
+        Asked::DropTable(request) => {
+            door.drop_table(timed(request, time)).await?;
+            Told::TableDropped
+        }
+        Asked::ListTables => {
+            Told::Tables(door.list_tables(timed(message::ListTablesRequest {}, time)).await?.into_inner())
+        }
+        Asked::DescribeTable(request) => Told::Table(door.describe_table(timed(request, time)).await?.into_inner()),
+        Asked::Get(request) => Told::Row(door.get(timed(request, time)).await?.into_inner()),
+        Asked::Scan(request) => Told::Rows(door.scan(timed(request, time)).await?.into_inner()),
+        Asked::Write(request) => Told::Written(door.write(timed(stamped(request, stamp), time)).await?.into_inner()),
+        Asked::DeleteRow(request) => {
+            let request = message::DeleteRowRequest { stamp: stamp.map(session_stamp), ..request };
+            Told::Written(door.delete_row(timed(request, time)).await?.into_inner())
+        }
+        Asked::Status(request) => {
+            Told::Status(Box::new(AdminClient::new(channel).status(timed(request, time)).await?.into_inner()))
+        }
+    };
+    Ok(Answer::Of(told))
+}
+
+fn timed<Q>(request: Q, time: Duration) -> Request<Q> {
+    let mut request = Request::new(request);
+    request.set_timeout(time);
+    request
+}

@@ -1,0 +1,349 @@
+//! The calls that a program makes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::admin::admin_client::AdminClient;
+use api::admin::{StatusRequest, StatusResponse};
+use api::columns::{self as message, Cell, Mutation, Row};
+use base::KeyRange;
+use base::limits::DEADLINE_DEFAULT;
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use crate::endpoints::Endpoints;
+use crate::request::{Asked, Told};
+use crate::skin::{Ended, Skin};
+use crate::{Error, TableDescription, fault};
+
+/// How long one node may take to say how it is.
+const STATUS_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Which rows, and in which order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scan {
+    /// The first key, included; empty: from the table's beginning.
+    pub from: Bytes,
+    /// The last key, excluded; none: to the table's end.
+    pub to: Option<Bytes>,
+    /// Only keys that begin so.
+    pub prefix: Bytes,
+    /// From the last key to the first.
+    pub reverse: bool,
+    /// Rows of a page at most; 0: as many as a page holds.
+    pub limit: u32,
+    /// What the page before gave, as it is.
+    pub continuation: Option<Bytes>,
+}
+
+/// A page of rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page {
+    /// The rows in the scan's order.
+    pub rows: Vec<Row>,
+    /// Where the next page begins; none: this is the last. A page may hold no row and not be the last: at a range's end.
+    pub continuation: Option<Bytes>,
+}
+
+/// A client of one universe. Clones share its connections and sessions.
+#[derive(Clone, Debug)]
+pub struct Client {
+    skin: Arc<Skin>,
+    deadline: Duration,
+}
+
+impl Client {
+    /// A client that reaches its universe through these endpoints, each `HOST:PORT`. Connections are made when they are
+    /// needed. Any node serves any request, so one endpoint is enough and more are better.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when an endpoint is no address, or none is named.
+    pub fn connect<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+        Self::new(endpoints, false)
+    }
+
+    /// The same for a program that has many calls under way at one time: they share streams, one a node, and travel in
+    /// batches, which costs client and nodes a fraction of the work. What is large, or rare, has a call of its own as ever.
+    ///
+    /// # Errors
+    /// As with [`Client::connect`].
+    pub fn streaming<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>) -> Result<Self, Error> {
+        Self::new(endpoints, true)
+    }
+
+    fn new<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, streams: bool) -> Result<Self, Error> {
+        let skin = Skin::new(Endpoints::parse(endpoints)?, streams);
+        Ok(Self { skin, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0) })
+    }
+
+    /// The same client with another deadline for each of its calls.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Creates a table unless it is there; tells whether it was.
+    ///
+    /// # Errors
+    /// Each call's errors are [`Error`]'s.
+    pub async fn create_table(&self, table: &str) -> Result<bool, Error> {
+        self.create_table_of(table, Vec::new(), 0).await
+    }
+
+    /// Creates a table of several ranges, which begin at these keys (and one before them), with so many replicas of each
+    /// (0: as many as is usual), unless it is there; tells whether it was.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when it is there with other ranges or replicas.
+    pub async fn create_table_of(&self, table: &str, split_at: Vec<Bytes>, replicas: u32) -> Result<bool, Error> {
+        let request = message::CreateTableRequest { table: table.to_owned(), split_at, replicas };
+        match self.ask(Asked::CreateTable(request)).await? {
+            Told::TableCreated(answer) => Ok(answer.existed),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Drops a table with all its rows. When that is done, nobody reads anything of it any more, and its name is free.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when there is none of that name.
+    pub async fn drop_table(&self, table: &str) -> Result<(), Error> {
+        let request = message::DropTableRequest { table: table.to_owned() };
+        let Ended { outcome, in_doubt } = self.skin.call(Asked::DropTable(request), self.deadline).await;
+        match outcome {
+            // It was there when it was first asked for: that attempt, or another's, has done it.
+            Err(Error::NotFound(_)) if in_doubt => Ok(()),
+            outcome => outcome.map(|_| ()),
+        }
+    }
+
+    /// The tables' names in order.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn list_tables(&self) -> Result<Vec<String>, Error> {
+        match self.ask(Asked::ListTables).await? {
+            Told::Tables(answer) => Ok(answer.tables),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What is known of a table: its ranges, and where they lie.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn describe_table(&self, table: &str) -> Result<TableDescription, Error> {
+        let request = message::DescribeTableRequest { table: table.to_owned() };
+        match self.ask(Asked::DescribeTable(request)).await? {
+            Told::Table(table) => Ok(table),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A column as it is now, or none.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn get(
+        &self,
+        table: &str,
+        key: impl Into<Bytes>,
+        column: impl Into<Bytes>,
+    ) -> Result<Option<Cell>, Error> {
+        Ok(self.row(table, key, vec![column.into()]).await?.pop())
+    }
+
+    /// The columns of a row that are there: of those named, or of all if none is.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn row(&self, table: &str, key: impl Into<Bytes>, columns: Vec<Bytes>) -> Result<Vec<Cell>, Error> {
+        let request = message::GetRequest { table: table.to_owned(), key: key.into(), columns };
+        match self.ask(Asked::Get(request)).await? {
+            Told::Row(answer) => Ok(answer.cells),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// One page of rows.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn scan(&self, table: &str, scan: Scan) -> Result<Page, Error> {
+        let Scan { from, to, prefix, reverse, limit, continuation } = scan;
+        let table = table.to_owned();
+        let request = message::ScanRequest { table, from, to, prefix, reverse, limit, continuation };
+        match self.ask(Asked::Scan(request)).await? {
+            Told::Rows(answer) => Ok(Page { rows: answer.rows, continuation: answer.continuation }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Puts one column; gives its new version.
+    ///
+    /// # Errors
+    /// As [`Error`] has them; so with every write.
+    pub async fn put(
+        &self,
+        table: &str,
+        key: impl Into<Bytes>,
+        column: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> Result<i64, Error> {
+        let mutation = Mutation { column: column.into(), value: Some(value.into()), condition: None };
+        self.write(table, key, vec![mutation]).await
+    }
+
+    /// Deletes one column, whether it is there or not.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn delete(&self, table: &str, key: impl Into<Bytes>, column: impl Into<Bytes>) -> Result<i64, Error> {
+        let mutation = Mutation { column: column.into(), value: None, condition: None };
+        self.write(table, key, vec![mutation]).await
+    }
+
+    /// Puts one column if it has this version (0: if it is absent).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when it has another.
+    pub async fn conditional_put(
+        &self,
+        table: &str,
+        key: impl Into<Bytes>,
+        column: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        version: i64,
+    ) -> Result<i64, Error> {
+        let mutation = Mutation { column: column.into(), value: Some(value.into()), condition: Some(version) };
+        self.write(table, key, vec![mutation]).await
+    }
+
+    /// Deletes one column if it has this version.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when it has another.
+    pub async fn conditional_delete(
+        &self,
+        table: &str,
+        key: impl Into<Bytes>,
+        column: impl Into<Bytes>,
+        version: i64,
+    ) -> Result<i64, Error> {
+        let mutation = Mutation { column: column.into(), value: None, condition: Some(version) };
+        self.write(table, key, vec![mutation]).await
+    }
+
+    /// Changes columns of one row, all or none; gives the version of those that were put.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn write(&self, table: &str, key: impl Into<Bytes>, mutations: Vec<Mutation>) -> Result<i64, Error> {
+        let request = message::WriteRequest { table: table.to_owned(), key: key.into(), mutations, stamp: None };
+        self.once(Asked::Write(request)).await
+    }
+
+    /// Deletes a row with all its columns, whether it is there or not.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn delete_row(&self, table: &str, key: impl Into<Bytes>) -> Result<i64, Error> {
+        let request = message::DeleteRowRequest { table: table.to_owned(), key: key.into(), stamp: None };
+        self.once(Asked::DeleteRow(request)).await
+    }
+
+    /// How the universe is, as the first node that answers sees it.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn status(&self) -> Result<StatusResponse, Error> {
+        match self.ask(Asked::Status(StatusRequest {})).await? {
+            Told::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What each endpoint's node says of itself, in the endpoints' order.
+    pub async fn status_of_each(&self) -> Vec<Result<StatusResponse, Error>> {
+        let mut all = Vec::with_capacity(self.skin.endpoints.count());
+        for endpoint in 0..self.skin.endpoints.count() {
+            all.push(self.status_of(endpoint).await.map_err(Error::Unavailable));
+        }
+        all
+    }
+
+    /// Asks the nodes who leads the ranges of `table`, and goes to the leaders from now on, as far as they are among our
+    /// endpoints: calls then need no forwarding. What fails is passed over as ever.
+    pub async fn prefer_leader(&self, table: &str) {
+        let all = self.status_of_each().await;
+        let mut led = Vec::new();
+        for (endpoint, status) in all.iter().enumerate() {
+            let Ok(status) = status else { continue };
+            let of_table = status.cohorts.iter().filter(|cohort| cohort.table == table);
+            led.extend(of_table.filter(|cohort| cohort.leader == Some(status.node)).map(|cohort| (endpoint, cohort)));
+        }
+        // Who led before may not know yet: the newest epoch is believed.
+        led.sort_by_key(|(_, cohort)| cohort.epoch);
+        for (endpoint, cohort) in led {
+            let range = KeyRange { start: cohort.start.clone(), end: cohort.end.clone() };
+            self.skin.leads(endpoint, table, range);
+            self.skin.prefer(endpoint);
+        }
+    }
+
+    async fn status_of(&self, endpoint: usize) -> Result<StatusResponse, String> {
+        let connection = self.skin.endpoints.connection(endpoint).await?;
+        let mut request = tonic::Request::new(StatusRequest {});
+        let time = self.deadline.min(STATUS_TIME_MAX);
+        request.set_timeout(time);
+        let mut door = AdminClient::new(connection.channel.clone());
+        let failed = match timeout(time, door.status(request)).await {
+            Ok(Ok(status)) => return Ok(status.into_inner()),
+            Ok(Err(status)) => fault::with_causes(&status),
+            Err(_) => format!("no answer within {time:?}"),
+        };
+        self.skin.endpoints.drop_connection(&connection).await;
+        Err(failed)
+    }
+
+    /// A write that applies once, however often it is tried.
+    async fn once(&self, asked: Asked) -> Result<i64, Error> {
+        match self.ask(asked).await? {
+            Told::Written(answer) => Ok(answer.version),
+            other => Err(Error::OutcomeUnknown(format!("the node's answer does not fit the question: {other:?}"))),
+        }
+    }
+
+    async fn ask(&self, asked: Asked) -> Result<Told, Error> {
+        self.skin.call(asked, self.deadline).await.outcome
+    }
+}
+
+/// The node answered another question than it was asked.
+fn unexpected(told: &Told) -> Error {
+    Error::Unavailable(format!("the node's answer does not fit the question: {told:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn calls_can_be_spawned() {
+        fn spawnable<T: Send>(_: &T) {}
+        let client = Client::connect(["127.0.0.1:1"]).expect("an address");
+        spawnable(&client.put("t", "k", "c", "v"));
+        spawnable(&client.get("t", "k", "c"));
+        spawnable(&client.prefer_leader("t"));
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_unavailable_by_the_deadline() {
+        let client = Client::connect(["127.0.0.1:1"]).expect("an address").with_deadline(Duration::from_millis(50));
+        let began = Instant::now();
+        assert!(matches!(client.put("t", "k", "c", "v").await, Err(Error::Unavailable(_))));
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+}

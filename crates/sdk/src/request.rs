@@ -1,0 +1,137 @@
+//! What the client library asks and is answered, whichever way it goes.
+
+use std::time::Duration;
+
+use api::admin::{StatusRequest, StatusResponse};
+use api::columns::streamed_answer::Answer as StreamedAnswer;
+use api::columns::streamed_request::Request as StreamedRequest;
+use api::columns::{self as message, SessionStamp};
+use api::frugal::REQUEST_FIELDS_MAX;
+use base::KeyRange;
+use bytes::Bytes;
+use client::{Answer, Ask, Effect, Fault, Pace, Sent, Stamp};
+use prost::Message;
+
+use crate::fault;
+
+/// A larger request has a call of its own: nothing should wait behind it.
+const STREAMED_BYTES_MAX: usize = 512 << 10;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    CreateTable(message::CreateTableRequest),
+    DropTable(message::DropTableRequest),
+    ListTables,
+    DescribeTable(message::DescribeTableRequest),
+    Get(message::GetRequest),
+    Scan(message::ScanRequest),
+    Write(message::WriteRequest),
+    DeleteRow(message::DeleteRowRequest),
+    Status(StatusRequest),
+}
+
+/// Its answer.
+#[derive(Debug)]
+pub(crate) enum Told {
+    TableCreated(message::CreateTableResponse),
+    TableDropped,
+    Tables(message::ListTablesResponse),
+    Table(message::DescribeTableResponse),
+    Row(message::GetResponse),
+    Rows(message::ScanResponse),
+    Written(message::WriteResponse),
+    Status(Box<StatusResponse>),
+}
+
+impl Asked {
+    /// What the machine needs to know of it.
+    pub(crate) fn ask(self) -> Ask<Self> {
+        let (effect, pace) = match &self {
+            Self::CreateTable(_) | Self::DropTable(_) => (Effect::Repeatable, Pace::Slow),
+            Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),
+            Self::Get(_) => (Effect::Reads, Pace::Prompt),
+            Self::Write(_) | Self::DeleteRow(_) => (Effect::Writes, Pace::Prompt),
+        };
+        let (table, key, bytes) = match &self {
+            Self::Get(request) => (request.table.clone(), request.key.clone(), 0),
+            Self::Write(request) => {
+                let values = request.mutations.iter().filter_map(|mutation| mutation.value.as_ref());
+                (request.table.clone(), request.key.clone(), values.map(Bytes::len).sum())
+            }
+            Self::DeleteRow(request) => (request.table.clone(), request.key.clone(), 0),
+            Self::Scan(request) => {
+                let begin = request.continuation.clone().unwrap_or_else(|| request.from.clone());
+                (request.table.clone(), begin, 0)
+            }
+            _ => (String::new(), Bytes::new(), 0),
+        };
+        Ask { table, key, effect, pace, bytes, request: self }
+    }
+}
+
+/// A request that goes into a stream.
+#[derive(Debug)]
+pub(crate) struct Streamed {
+    pub(crate) request: message::StreamedRequest,
+    /// Bytes of it, and fields, as the door counts them.
+    pub(crate) bytes: usize,
+    pub(crate) fields: usize,
+}
+
+/// The request as a stream carries it; back as it was, if it needs a call of its own.
+pub(crate) fn streamed(sent: Sent<Asked>, number: u64, time: Duration) -> Result<Streamed, Box<Sent<Asked>>> {
+    /// Those of an item of the batch, of which each request has one, and those of the largest request beside its lists.
+    const FIELDS_BESIDE: usize = 16;
+    let listed = match &sent {
+        Sent::OpenSession { .. } | Sent::Request { request: Asked::DeleteRow(_), .. } => 0,
+        Sent::Request { request: Asked::Get(get), .. } => get.columns.len(),
+        Sent::Request { request: Asked::Write(write), .. } => write.mutations.len(),
+        Sent::Request { .. } => return Err(Box::new(sent)),
+    };
+    let bytes = match &sent {
+        Sent::OpenSession { key, .. } => key.len(),
+        Sent::Request { request: Asked::Get(request), .. } => request.encoded_len(),
+        Sent::Request { request: Asked::Write(request), .. } => request.encoded_len(),
+        Sent::Request { .. } => 0,
+    };
+    if bytes > STREAMED_BYTES_MAX || listed + FIELDS_BESIDE > REQUEST_FIELDS_MAX {
+        return Err(Box::new(sent));
+    }
+    let request = match sent {
+        Sent::OpenSession { table, key } => StreamedRequest::OpenSession(message::OpenSessionRequest { table, key }),
+        Sent::Request { request: Asked::Get(request), .. } => StreamedRequest::Get(request),
+        Sent::Request { request: Asked::Write(request), stamp } => StreamedRequest::Write(stamped(request, stamp)),
+        Sent::Request { request: Asked::DeleteRow(request), stamp } => {
+            StreamedRequest::DeleteRow(message::DeleteRowRequest { stamp: stamp.map(session_stamp), ..request })
+        }
+        other => return Err(Box::new(other)),
+    };
+    let deadline_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1);
+    let request = message::StreamedRequest { number, deadline_ms, request: Some(request) };
+    Ok(Streamed { request, bytes: bytes + 64, fields: listed + FIELDS_BESIDE })
+}
+
+pub(crate) fn stamped(request: message::WriteRequest, stamp: Option<Stamp>) -> message::WriteRequest {
+    message::WriteRequest { stamp: stamp.map(session_stamp), ..request }
+}
+
+pub(crate) fn session_stamp(Stamp { session, sequence, first_incomplete }: Stamp) -> SessionStamp {
+    SessionStamp { session, sequence, first_incomplete }
+}
+
+pub(crate) fn session_opened(response: message::OpenSessionResponse) -> Answer<Told> {
+    let message::OpenSessionResponse { session, start, end } = response;
+    Answer::Session { session, range: KeyRange { start, end } }
+}
+
+/// What a stream's answer says.
+pub(crate) fn of_stream(answer: Option<StreamedAnswer>) -> Result<Answer<Told>, Fault> {
+    match answer {
+        Some(StreamedAnswer::Get(row)) => Ok(Answer::Of(Told::Row(row))),
+        Some(StreamedAnswer::Write(written)) => Ok(Answer::Of(Told::Written(written))),
+        Some(StreamedAnswer::OpenSession(opened)) => Ok(session_opened(opened)),
+        Some(StreamedAnswer::Refusal(refusal)) => Err(fault::of_refusal(refusal)),
+        None => Err(Fault::Unknown("the node answered with nothing that this library knows".to_owned())),
+    }
+}

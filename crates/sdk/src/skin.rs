@@ -1,0 +1,318 @@
+//! The async skin of the machine: it makes connections, sends requests as calls or in streams, keeps the time, and tells
+//! the callers.
+//!
+//! The machine is behind a lock that is held for steps of it only, never while something is waited for. Tasks run on the
+//! runtime of whoever calls; each knows the skin only while it has something to tell, so that they end with the last
+//! client. A task that ends with its runtime is begun anew, and its connection is found closed.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use api::columns::StreamResponse;
+use base::{KeyRange, Monotonic};
+use client::{Action, AttemptId, CallId, Error, Link, Sent};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep_until, timeout};
+use tonic::Streaming;
+
+use crate::call::call;
+use crate::endpoints::{Connection, Endpoints};
+use crate::fault::with_causes;
+use crate::request::{Asked, Told, of_stream, streamed};
+use crate::stream::Outgoing;
+
+/// How long a connection and the stream on it may take to be made.
+const LINK_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// What a call came to.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) outcome: Result<Told, Error>,
+    /// Whether an earlier attempt may have been carried out that nobody told of.
+    pub(crate) in_doubt: bool,
+}
+
+/// What all clones of a client share.
+#[derive(Debug)]
+pub(crate) struct Skin {
+    pub(crate) endpoints: Endpoints,
+    /// Whether requests go into streams.
+    streams: bool,
+    began: Instant,
+    core: Mutex<Core>,
+    /// Told when the timer is set, and when the skin goes.
+    timer_set: Arc<Notify>,
+    this: Weak<Self>,
+}
+
+#[derive(Debug)]
+struct Core {
+    machine: client::Client<Asked, Told>,
+    callers: HashMap<CallId, oneshot::Sender<Ended>>,
+    /// By endpoint.
+    lines: Vec<Option<Line>>,
+    timer: Option<Monotonic>,
+    timekeeper: Option<JoinHandle<()>>,
+}
+
+/// A connection that is there.
+#[derive(Debug)]
+struct Line {
+    link: Link,
+    connection: Connection,
+    stream: Option<Arc<Outgoing>>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.stream.iter().for_each(|stream| stream.close());
+    }
+}
+
+impl Skin {
+    pub(crate) fn new(endpoints: Endpoints, streams: bool) -> Arc<Self> {
+        static CLIENTS: AtomicU64 = AtomicU64::new(0);
+        let seed = u64::from(std::process::id()) << 32 | CLIENTS.fetch_add(1, Ordering::Relaxed);
+        let count = endpoints.count();
+        let core = Core {
+            machine: client::Client::new(count, seed),
+            callers: HashMap::new(),
+            lines: (0..count).map(|_| None).collect(),
+            timer: None,
+            timekeeper: None,
+        };
+        Arc::new_cyclic(|this| Self {
+            endpoints,
+            streams,
+            began: Instant::now(),
+            core: Mutex::new(core),
+            timer_set: Arc::default(),
+            this: Weak::clone(this),
+        })
+    }
+
+    /// Carries a call out. It is given up if this is dropped.
+    pub(crate) async fn call(&self, asked: Asked, deadline: Duration) -> Ended {
+        let (sender, receiver) = oneshot::channel();
+        let mut caller = self.step(|core, now| {
+            let deadline = now + base::Duration(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
+            let id = core.machine.begin(asked.ask(), deadline, now);
+            core.callers.insert(id, sender);
+            Caller { skin: self, id, has_ended: false }
+        });
+        let ended = receiver.await;
+        caller.has_ended = true;
+        // The machine ends every call; its skin keeps who waits until then.
+        ended.unwrap_or_else(|_| Ended {
+            outcome: Err(Error::OutcomeUnknown("the client is gone".to_owned())),
+            in_doubt: true,
+        })
+    }
+
+    /// Prefers an endpoint, until it fails.
+    pub(crate) fn prefer(&self, endpoint: usize) {
+        self.step(|core, _| core.machine.prefer(endpoint));
+    }
+
+    /// The node at an endpoint leads a range, as it says.
+    pub(crate) fn leads(&self, endpoint: usize, table: &str, range: KeyRange) {
+        self.step(|core, _| core.machine.leads(endpoint, table, range));
+    }
+
+    /// A step of the machine, with all that comes of it.
+    fn step<T>(&self, step: impl FnOnce(&mut Core, Monotonic) -> T) -> T {
+        let mut core = self.lock();
+        let now = Monotonic(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let result = step(&mut core, now);
+        loop {
+            let actions = core.machine.take_actions();
+            if actions.is_empty() {
+                return result;
+            }
+            for action in actions {
+                self.carry_out(&mut core, action, now);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // A panic in a step is a fault of ours, and another step would only hide it.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carry_out(&self, core: &mut Core, action: Action<Asked, Told>, now: Monotonic) {
+        match action {
+            Action::Connect(link) => {
+                self.spawn(|skin| skin.connect(link));
+            }
+            Action::Disconnect(link) => self.disconnect(core, link),
+            Action::Send { link, attempt, time, sent } => {
+                if !self.send(core, link, attempt, Duration::from_nanos(time.0), sent) {
+                    self.disconnect(core, link);
+                    core.machine.broken(link, "the connection was closed", now);
+                }
+            }
+            Action::Done { call, outcome, in_doubt } => {
+                if let Some(caller) = core.callers.remove(&call) {
+                    // Whoever asked may be gone.
+                    let _ = caller.send(Ended { outcome, in_doubt });
+                }
+            }
+            Action::SetTimer(at) => self.set_timer(core, at),
+        }
+    }
+
+    /// Runs something that holds the skin until it ends.
+    fn spawn<F>(&self, run: impl FnOnce(Arc<Self>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if let Some(skin) = self.this.upgrade() {
+            tokio::spawn(run(skin));
+        }
+    }
+
+    /// Sends a request; false if the connection is no more.
+    fn send(&self, core: &Core, link: Link, attempt: AttemptId, time: Duration, sent: Sent<Asked>) -> bool {
+        let Some(line) = core.lines[link.endpoint].as_ref().filter(|line| line.link == link) else { return false };
+        let sent = match &line.stream {
+            None => sent,
+            Some(stream) => match streamed(sent, attempt.0, time) {
+                Ok(request) => return stream.push(request),
+                Err(sent) => *sent,
+            },
+        };
+        let channel = line.connection.channel.clone();
+        self.spawn(|skin| async move {
+            let told = call(channel, sent, time).await;
+            skin.step(|core, now| core.machine.answered(attempt, told, now));
+        });
+        true
+    }
+
+    async fn connect(self: Arc<Self>, link: Link) {
+        let made = timeout(LINK_TIME_MAX, self.line(link)).await;
+        let made = made.unwrap_or_else(|_| Err("no connection in time".to_owned()));
+        self.step(|core, now| match made {
+            Ok((line, answers)) => {
+                if let Some(answers) = answers {
+                    tokio::spawn(read(Weak::clone(&self.this), link, answers));
+                }
+                core.lines[link.endpoint] = Some(line);
+                core.machine.connected(link, now);
+            }
+            Err(reason) => core.machine.broken(link, &reason, now),
+        });
+    }
+
+    async fn line(&self, link: Link) -> Result<(Line, Option<Streaming<StreamResponse>>), String> {
+        let connection = self.endpoints.connection(link.endpoint).await?;
+        if !self.streams {
+            return Ok((Line { link, connection, stream: None }, None));
+        }
+        match Outgoing::begin(connection.channel.clone()).await {
+            Ok((stream, answers)) => Ok((Line { link, connection, stream: Some(stream) }, Some(answers))),
+            Err(status) => {
+                self.endpoints.drop_connection(&connection).await;
+                Err(with_causes(&status))
+            }
+        }
+    }
+
+    /// Leaves a connection; the next one to the endpoint is a new one.
+    fn disconnect(&self, core: &mut Core, link: Link) {
+        let Some(line) = core.lines[link.endpoint].take_if(|line| line.link == link) else { return };
+        let connection = line.connection.clone();
+        self.spawn(|skin| async move { skin.endpoints.drop_connection(&connection).await });
+    }
+
+    fn set_timer(&self, core: &mut Core, at: Monotonic) {
+        core.timer = Some(at);
+        if core.timekeeper.as_ref().is_none_or(JoinHandle::is_finished) {
+            core.timekeeper = Some(tokio::spawn(keep_time(Weak::clone(&self.this), Arc::clone(&self.timer_set))));
+        }
+        self.timer_set.notify_one();
+    }
+
+    /// When the timer fires next.
+    fn timer(&self) -> Option<Instant> {
+        let at = self.lock().timer?;
+        Some(self.began + Duration::from_nanos(at.0))
+    }
+}
+
+impl Drop for Skin {
+    fn drop(&mut self) {
+        self.timer_set.notify_one();
+    }
+}
+
+/// Hands in the answers of a stream, until it ends.
+async fn read(skin: Weak<Skin>, link: Link, mut answers: Streaming<StreamResponse>) {
+    let reason = loop {
+        match answers.message().await {
+            Ok(Some(StreamResponse { answers })) => {
+                let Some(skin) = skin.upgrade() else { return };
+                skin.step(|core, now| {
+                    for answer in answers {
+                        core.machine.answered(AttemptId(answer.number), of_stream(answer.answer), now);
+                    }
+                });
+            }
+            Ok(None) => break "the node has ended the stream".to_owned(),
+            Err(status) => break with_causes(&status),
+        }
+    };
+    if let Some(skin) = skin.upgrade() {
+        skin.step(|core, now| {
+            skin.disconnect(core, link);
+            core.machine.broken(link, &reason, now);
+        });
+    }
+}
+
+/// Calls the machine whenever its timer is due.
+async fn keep_time(skin: Weak<Skin>, timer_set: Arc<Notify>) {
+    loop {
+        let Some(at) = skin.upgrade().map(|skin| skin.timer()) else { return };
+        let Some(at) = at else {
+            timer_set.notified().await;
+            continue;
+        };
+        tokio::select! {
+            () = sleep_until(at.into()) => {
+                let Some(skin) = skin.upgrade() else { return };
+                skin.step(|core, now| {
+                    core.timer = None;
+                    core.machine.timer(now);
+                });
+            }
+            () = timer_set.notified() => {}
+        }
+    }
+}
+
+/// Whoever waits for a call. When this goes before the call has ended, nobody will ask about the call again.
+struct Caller<'a> {
+    skin: &'a Skin,
+    id: CallId,
+    has_ended: bool,
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        // Outside of any runtime nothing can be sent; who waits is looked after with the next call.
+        if self.has_ended || Handle::try_current().is_err() {
+            return;
+        }
+        self.skin.step(|core, now| {
+            core.callers.remove(&self.id);
+            core.machine.abandon(self.id, now);
+        });
+    }
+}

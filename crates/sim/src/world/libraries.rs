@@ -1,0 +1,298 @@
+//! The clients' libraries: the product's own machine (`client::Client`), driven as the async library drives it. A few clients
+//! share one, as the tasks of a program do, so that writes of one session are under way side by side.
+//!
+//! Connections are made, break with their process, and break by themselves; requests take a moment to arrive.
+
+use std::collections::BTreeMap;
+
+use base::{Monotonic, NodeId};
+use bytes::Bytes;
+use client::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Sent, Stamp};
+use node::contract::RequestId;
+use tablets::request::{Failure, Outcome, Request, Response, SessionId, SessionStamp, TableRequest};
+
+use super::events::{Generation, Happening};
+use super::{MILLISECOND, Options, TrueTime, World};
+
+/// Clients that share a library.
+const CLIENTS_EACH: u32 = 3;
+/// How long a call may take, its further attempts included.
+const DEADLINE: base::Duration = base::Duration::from_millis(6_000);
+/// How long a request is on its way, at most.
+const WAY: TrueTime = MILLISECOND;
+/// How long a connection takes to be made, at most.
+const CONNECTING: TrueTime = 5 * MILLISECOND;
+
+type Library = client::Client<Request, Response>;
+
+/// All libraries.
+pub(crate) struct Libraries {
+    all: Vec<Held>,
+    /// What the nodes were asked, by the number of the request.
+    asked: BTreeMap<RequestId, Attempt>,
+    next_request: u64,
+}
+
+/// A library with what its driver keeps.
+struct Held {
+    library: Library,
+    /// The client behind each call.
+    callers: BTreeMap<CallId, u32>,
+    /// The process behind each connection.
+    links: BTreeMap<Link, (NodeId, Generation)>,
+    timer: u64,
+}
+
+/// An attempt that a node was asked for.
+struct Attempt {
+    library: usize,
+    link: Link,
+    attempt: AttemptId,
+    /// What a session is opened for.
+    opens: Option<Bytes>,
+}
+
+impl Libraries {
+    pub(crate) fn new(options: &Options, seed: u64) -> Self {
+        let library = |number: u32| Held {
+            library: Library::new(options.nodes as usize, seed ^ u64::from(number)),
+            callers: BTreeMap::new(),
+            links: BTreeMap::new(),
+            timer: 0,
+        };
+        let all = (0..options.clients.div_ceil(CLIENTS_EACH)).map(library).collect();
+        Self { all, asked: BTreeMap::new(), next_request: 0 }
+    }
+
+    /// The number of one more request.
+    pub(crate) fn number(&mut self) -> RequestId {
+        self.next_request += 1;
+        RequestId(self.next_request)
+    }
+
+    fn of(&self, client: u32) -> usize {
+        client as usize % self.all.len()
+    }
+}
+
+impl World {
+    /// Begins a call for a client.
+    pub(super) fn call(&mut self, client: u32, effect: Effect, request: Request) {
+        let library = self.libraries.of(client);
+        let now = Monotonic(self.now);
+        let held = &mut self.libraries.all[library];
+        let call = held.library.begin(ask(effect, request), now + DEADLINE, now);
+        held.callers.insert(call, client);
+        self.carry_out_library(library);
+    }
+
+    fn with_library(&mut self, library: usize, run: impl FnOnce(&mut Library, Monotonic)) {
+        run(&mut self.libraries.all[library].library, Monotonic(self.now));
+        self.carry_out_library(library);
+    }
+
+    fn carry_out_library(&mut self, library: usize) {
+        loop {
+            let held = &mut self.libraries.all[library];
+            held.library.invariants();
+            let actions = held.library.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                self.act_for_library(library, action);
+            }
+        }
+    }
+
+    fn act_for_library(&mut self, library: usize, action: Action<Request, Response>) {
+        match action {
+            Action::Connect(link) => {
+                let at = self.now + self.random.below(CONNECTING);
+                self.queue.put(at, Happening::LinkMade { library, link });
+            }
+            // What still comes from it is handed in.
+            Action::Disconnect(_) => self.count("connections left"),
+            Action::Send { link, attempt, time, sent } => self.send_for_library(library, link, attempt, time, sent),
+            Action::Done { call, outcome, in_doubt } => {
+                if let Some(client) = self.libraries.all[library].callers.remove(&call) {
+                    self.client_answered(client, outcome.map_err(failure), in_doubt);
+                }
+            }
+            Action::SetTimer(at) => {
+                let held = &mut self.libraries.all[library];
+                held.timer += 1;
+                let number = held.timer;
+                self.queue.put(at.0.max(self.now), Happening::LibraryTimer { library, number });
+            }
+        }
+    }
+
+    fn send_for_library(
+        &mut self,
+        library: usize,
+        link: Link,
+        attempt: AttemptId,
+        time: base::Duration,
+        sent: Sent<Request>,
+    ) {
+        let Some((node, generation)) = self.libraries.all[library].links.get(&link).copied() else { return };
+        let (request, opens) = match sent {
+            Sent::OpenSession { table, key } => {
+                let request = TableRequest::OpenSession { key: key.clone() };
+                (Request::Table { table, request }, Some(key))
+            }
+            Sent::Request { request, stamp } => (stamped(request, stamp), None),
+        };
+        let id = self.libraries.number();
+        self.libraries.asked.insert(id, Attempt { library, link, attempt, opens });
+        self.put_request(node, generation, id, time, request);
+        if !self.healed && self.random.chance(self.options.resets) {
+            let at = self.now + self.random.below(20 * MILLISECOND);
+            self.queue.put(at, Happening::LinkBroken { library, link });
+        }
+    }
+
+    /// A request arrives at a process, if that lives so long.
+    pub(super) fn put_request(
+        &mut self,
+        node: NodeId,
+        generation: Generation,
+        id: RequestId,
+        time: base::Duration,
+        request: Request,
+    ) {
+        let Some(machine) = self.machines.get(&node) else { return };
+        let deadline = machine.clocks.monotonic(self.now) + time;
+        let at = self.now + self.random.below(WAY);
+        let request = Box::new(request);
+        self.queue.put(at, Happening::Request { node, generation, id, deadline, request });
+    }
+
+    /// A node has answered.
+    pub(crate) fn request_answered(&mut self, id: RequestId, outcome: Outcome) {
+        self.note(id.0, u64::from(outcome.is_ok()));
+        let Some(Attempt { library, link, attempt, opens }) = self.libraries.asked.remove(&id) else {
+            return self.bare_answered(id, outcome);
+        };
+        if !self.libraries.all[library].links.contains_key(&link) {
+            return;
+        }
+        if let (Some(key), Ok(Response::SessionOpened { range, .. })) = (&opens, &outcome)
+            && !range.contains(key)
+        {
+            return self.violate(&format!("a session for {key:?} was opened in {range}"));
+        }
+        if matches!(outcome, Err(Failure::UnknownSession(_))) {
+            self.count("unknown sessions met");
+        }
+        self.with_library(library, |library, now| library.answered(attempt, told(outcome), now));
+    }
+
+    pub(super) fn link_made(&mut self, library: usize, link: Link) {
+        let node = NodeId(link.endpoint as u32 + 1);
+        let process = self.machines.get(&node).filter(|machine| machine.process.is_some());
+        match process.map(|machine| machine.generation) {
+            Some(generation) => {
+                self.libraries.all[library].links.insert(link, (node, generation));
+                self.with_library(library, |library, now| library.connected(link, now));
+            }
+            None => self.with_library(library, |library, now| library.broken(link, "nobody listens", now)),
+        }
+    }
+
+    pub(super) fn link_broken(&mut self, library: usize, link: Link) {
+        if self.libraries.all[library].links.remove(&link).is_some() {
+            self.count("connections broken");
+            self.libraries.asked.retain(|_, attempt| attempt.library != library || attempt.link != link);
+            self.with_library(library, |library, now| library.broken(link, "reset", now));
+        }
+    }
+
+    pub(super) fn library_timer(&mut self, library: usize, number: u64) {
+        if self.libraries.all[library].timer == number {
+            self.with_library(library, Library::timer);
+        }
+    }
+
+    /// A node's process has ended, and with it the connections to it.
+    pub(crate) fn clients_lose(&mut self, node: NodeId) {
+        for library in 0..self.libraries.all.len() {
+            let links = self.libraries.all[library].links.iter();
+            let lost: Vec<Link> = links.filter(|(_, (at, _))| *at == node).map(|(link, _)| *link).collect();
+            lost.into_iter().for_each(|link| self.link_broken(library, link));
+        }
+        self.bare_lost(node);
+    }
+}
+
+fn ask(effect: Effect, request: Request) -> Ask<Request> {
+    let (table, key) = match &request {
+        Request::Table { table, request } => (table.clone(), key(request)),
+        _ => (String::new(), Bytes::new()),
+    };
+    let pace = match &request {
+        Request::Table { request: TableRequest::Scan(_), .. } => Pace::Slow,
+        Request::Table { .. } => Pace::Prompt,
+        _ => Pace::Slow,
+    };
+    Ask { table, key, effect, pace, bytes: 0, request }
+}
+
+fn key(request: &TableRequest) -> Bytes {
+    match request {
+        TableRequest::Write(write) => write.key.clone(),
+        TableRequest::OpenSession { key } | TableRequest::DeleteRow { key, .. } | TableRequest::Get { key, .. } => {
+            key.clone()
+        }
+        TableRequest::Scan(scan) => scan.continuation.clone().unwrap_or_else(|| scan.from.clone()),
+    }
+}
+
+/// The request with the stamp that its attempt carries.
+fn stamped(mut request: Request, carried: Option<Stamp>) -> Request {
+    let carried = carried.map(|Stamp { session, sequence, first_incomplete }| SessionStamp {
+        session: SessionId(session),
+        sequence,
+        first_incomplete,
+    });
+    match &mut request {
+        Request::Table { request: TableRequest::Write(write), .. } => write.stamp = carried,
+        Request::Table { request: TableRequest::DeleteRow { stamp, .. }, .. } => *stamp = carried,
+        _ => {}
+    }
+    request
+}
+
+/// What a node's answer says to a library.
+fn told(outcome: Outcome) -> Result<Answer<Response>, Fault> {
+    match outcome {
+        Ok(Response::SessionOpened { session, range }) => Ok(Answer::Session { session: session.0, range }),
+        Ok(response) => Ok(Answer::Of(response)),
+        Err(Failure::VersionMismatch { column, expected, actual }) => {
+            Err(Fault::Definite(Error::Refused { column, expected: expected.0, actual: actual.0 }))
+        }
+        Err(Failure::UnknownTable(table)) => Err(Fault::Definite(Error::NotFound(table))),
+        Err(Failure::Exists(what)) => Err(Fault::Definite(Error::Exists(what))),
+        Err(Failure::Invalid(what)) => Err(Fault::Definite(Error::Invalid(what))),
+        Err(Failure::UnknownSession(_)) => Err(Fault::UnknownSession),
+        Err(Failure::Overloaded(why)) => Err(Fault::Overloaded(why)),
+        Err(Failure::Unavailable(why)) => Err(Fault::Unavailable(why)),
+        Err(Failure::Unknown(why)) => Err(Fault::Unknown(why)),
+    }
+}
+
+/// What a library tells its caller, in the node's words.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Refused { column, expected, actual } => {
+            let (expected, actual) = (base::Timestamp(expected), base::Timestamp(actual));
+            Failure::VersionMismatch { column, expected, actual }
+        }
+        Error::NotFound(table) => Failure::UnknownTable(table),
+        Error::Exists(what) => Failure::Exists(what),
+        Error::Invalid(what) => Failure::Invalid(what),
+        Error::Unavailable(why) => Failure::Unavailable(why),
+        Error::OutcomeUnknown(why) => Failure::Unknown(why),
+    }
+}
