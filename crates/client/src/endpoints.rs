@@ -12,8 +12,10 @@ use crate::{CallId, Link, Pace};
 const PROMPT: Duration = Duration::from_millis(400);
 /// The same of a slow one, and of a prompt one at an endpoint that answers others.
 const PATIENT: Duration = Duration::from_millis(1_000);
-/// An attempt has so many times as long as answers have taken lately.
-const LATENCIES: u64 = 8;
+/// An attempt has so many times as long as answers have taken lately ...
+const LATENCIES: u64 = 4;
+/// ... up to this: whoever was slow may be gone now.
+const LATENCIES_MAX: Duration = Duration::from_millis(2_000);
 /// Bytes that are a nanosecond's work on a slow way: a request of 8 MiB has two seconds more.
 const BYTES_PER_SECOND: u64 = 4 << 20;
 /// The share that one latency has in the average.
@@ -136,6 +138,7 @@ impl Endpoints {
 
     fn at_least(&self, least: Duration, bytes: usize) -> Duration {
         let on_its_way = (bytes as u64).saturating_mul(1_000_000_000) / BYTES_PER_SECOND;
-        Duration(least.0.max(self.latency.0 * LATENCIES) + on_its_way)
+        let usual = self.latency.0.saturating_mul(LATENCIES).min(LATENCIES_MAX.0);
+        Duration(least.0.max(usual) + on_its_way)
     }
 }

@@ -190,7 +190,7 @@ impl<Q: Clone, A> Client<Q, A> {
 
     fn wait_for_connection(&mut self, id: CallId, endpoint: usize, now: Monotonic) {
         self.endpoints.get_mut(endpoint).waiting.push(id);
-        let time = self.attempt_time(id);
+        let time = self.attempt_time(id, now);
         self.wait(id, Place::Connection(endpoint), now + time);
     }
 
@@ -209,18 +209,18 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// How long the next attempt of a call has at an endpoint from which nothing comes.
-    fn attempt_time(&mut self, id: CallId) -> Duration {
+    /// How long the next attempt of a call has at an endpoint from which nothing comes: never all that is left.
+    fn attempt_time(&mut self, id: CallId, now: Monotonic) -> Duration {
         let Some(call) = self.calls.get(id) else { return Duration::ZERO };
         let first = self.endpoints.patience(pace(&call.task), bytes(&call.task));
-        let Duration(time) = call.attempts.time(first);
+        let time = call.attempts.time(first).0.min(call.deadline.since(now).0 / 2);
         // Not all at once.
         Duration(time + self.jitter.below(time / 8))
     }
 
     fn send(&mut self, id: CallId, link: Link, now: Monotonic) {
         self.new_stamp_for_retry(id);
-        let time = self.attempt_time(id);
+        let time = self.attempt_time(id, now);
         let attempt = self.calls.fly(id, link, now);
         let Some(call) = self.calls.get(id) else { return };
         let sent = match &call.task {

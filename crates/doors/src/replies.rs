@@ -52,6 +52,18 @@ impl Replies {
         std::mem::take(&mut gathered.outcomes)
     }
 
+    /// An answer of so many bytes waits that did not come from the node.
+    pub(crate) fn charge(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes_of_all.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether so much waits, here or in all streams together, that nothing more should be asked.
+    pub(crate) fn are_full(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) >= STREAM_ANSWER_BYTES_MAX
+            || self.bytes_of_all.load(Ordering::Relaxed) >= STREAMS_ANSWER_BYTES_MAX
+    }
+
     /// An answer of so many bytes has left, or never will.
     pub(crate) fn release(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);

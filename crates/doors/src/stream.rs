@@ -17,6 +17,7 @@ use std::time::Instant;
 use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request as Streamed;
 use api::columns::{GetResponse, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
+use prost::Message as _;
 use tablets::request::{Failure, Outcome, Request, Response};
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
@@ -63,6 +64,7 @@ impl Streams {
             under_way: HashMap::new(),
             tickets: 0,
             answers: VecDeque::new(),
+            leaving: 0,
             ending: None,
             closing: Box::pin(told(self.closing.clone())),
             sweep: None,
@@ -124,6 +126,8 @@ pub(crate) struct Conversation<G> {
     under_way: HashMap<u64, UnderWay>,
     tickets: u64,
     answers: VecDeque<Ready>,
+    /// Bytes of the last message, until the server asks for the next: then HTTP/2 has taken it.
+    leaving: usize,
     /// Nothing more is read: once all is answered the stream ends, and how.
     ending: Option<Result<(), Status>>,
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -138,6 +142,7 @@ impl<G: Gateway> Stream for Conversation<G> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        this.replies.release(std::mem::take(&mut this.leaving));
         this.read(context);
         this.collect(context);
         this.look_for_silence(context);
@@ -161,7 +166,7 @@ impl<G: Gateway> Conversation<G> {
         if self.ending.is_none() && self.closing.as_mut().poll(context).is_ready() {
             self.ending = Some(Err(refusal::status(&Failure::Unavailable("the node is stopping".to_owned()))));
         }
-        while self.ending.is_none() && self.under_way.len() + self.answers.len() < STREAM_REQUESTS_MAX {
+        while self.ending.is_none() && self.has_room() {
             match Pin::new(&mut self.incoming).poll_next(context) {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(message))) => {
@@ -174,12 +179,16 @@ impl<G: Gateway> Conversation<G> {
         }
     }
 
+    fn has_room(&self) -> bool {
+        self.under_way.len() + self.answers.len() < STREAM_REQUESTS_MAX && !self.replies.are_full()
+    }
+
     fn hand_in(&mut self, message: StreamRequest) {
         let mut batch = Vec::with_capacity(message.requests.len());
         let now = Instant::now();
         for StreamedRequest { number, deadline_ms, request } in message.requests {
             match asked(request) {
-                Err(failure) => self.answers.push_back(refused(number, &failure)),
+                Err(failure) => self.answers.push_back(refused(number, &failure, &self.replies)),
                 Ok(request) => {
                     let deadline = Deadline::of_streamed(deadline_ms);
                     self.tickets += 1;
@@ -204,7 +213,9 @@ impl<G: Gateway> Conversation<G> {
             for (ticket, outcome) in outcomes {
                 let bytes = size(&outcome);
                 match self.under_way.remove(&ticket) {
-                    Some(UnderWay { number, .. }) => self.answers.push_back(ready(number, outcome, bytes)),
+                    Some(UnderWay { number, .. }) => {
+                        self.answers.push_back(ready(number, outcome, bytes, &self.replies))
+                    }
                     // The door has answered for the node.
                     None => self.replies.release(bytes),
                 }
@@ -212,20 +223,20 @@ impl<G: Gateway> Conversation<G> {
         }
     }
 
-    /// The node always answers; this is for the day it doesn't.
+    /// The node always answers; this is for the day it doesn't. It also finds the room that other streams have made.
     fn look_for_silence(&mut self, context: &mut Context<'_>) {
-        if self.under_way.is_empty() {
+        if self.under_way.is_empty() && self.has_room() {
             self.sweep = None;
             return;
         }
         while self.sweep.get_or_insert_with(|| Box::pin(sleep(STREAM_SWEEP))).as_mut().poll(context).is_ready() {
             self.sweep = None;
             let now = Instant::now();
-            let answers = &mut self.answers;
+            let (answers, replies) = (&mut self.answers, &*self.replies);
             self.under_way.retain(|_, UnderWay { number, guard, changes }| {
                 let is_late = *guard <= now;
                 if is_late {
-                    answers.push_back(refused(*number, &no_answer(*changes)));
+                    answers.push_back(refused(*number, &no_answer(*changes), replies));
                 }
                 !is_late
             });
@@ -243,7 +254,7 @@ impl<G: Gateway> Conversation<G> {
             bytes += next.bytes;
             answers.extend(self.answers.pop_front().map(|ready| ready.answer));
         }
-        self.replies.release(bytes);
+        self.leaving = bytes;
         self.observer.calls.streamed(answers.len());
         StreamResponse { answers }
     }
@@ -266,7 +277,7 @@ fn asked(request: Option<Streamed>) -> Result<Request, Failure> {
     tablets::validate(&request).map(|()| request)
 }
 
-fn ready(number: u64, outcome: Outcome, bytes: usize) -> Ready {
+fn ready(number: u64, outcome: Outcome, bytes: usize, replies: &Replies) -> Ready {
     let answer = outcome.and_then(|response| match response {
         Response::Row(row) => Ok(Answer::Get(GetResponse { cells: translate::row_that_fits(row)? })),
         other => translate::written(&other)
@@ -274,11 +285,18 @@ fn ready(number: u64, outcome: Outcome, bytes: usize) -> Ready {
             .or_else(|| translate::session_opened(&other).map(Answer::OpenSession))
             .ok_or_else(|| Failure::Unavailable(unexpected(&other).message().to_owned())),
     });
-    let answer = answer.unwrap_or_else(|failure| Answer::Refusal(refusal::streamed(&failure)));
-    Ready { answer: StreamedAnswer { number, answer: Some(answer) }, bytes }
+    match answer {
+        Ok(answer) => Ready { answer: StreamedAnswer { number, answer: Some(answer) }, bytes },
+        Err(failure) => {
+            replies.release(bytes);
+            refused(number, &failure, replies)
+        }
+    }
 }
 
-fn refused(number: u64, failure: &Failure) -> Ready {
-    let answer = Some(Answer::Refusal(refusal::streamed(failure)));
-    Ready { answer: StreamedAnswer { number, answer }, bytes: 0 }
+fn refused(number: u64, failure: &Failure, replies: &Replies) -> Ready {
+    let answer = StreamedAnswer { number, answer: Some(Answer::Refusal(refusal::streamed(failure))) };
+    let bytes = answer.encoded_len();
+    replies.charge(bytes);
+    Ready { answer, bytes }
 }

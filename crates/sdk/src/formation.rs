@@ -63,7 +63,7 @@ async fn ask<Q: Clone, A, F: Future<Output = Result<A, Status>>>(
 ) -> Result<A, Error> {
     loop {
         let attempt = async {
-            let connection = endpoints.connection(endpoint).await?;
+            let connection = endpoints.connection(endpoint).await.map_err(Fault::NotSent)?;
             let answer = put(FormationClient::new(connection.channel.clone()), question.clone()).await;
             match answer {
                 Ok(answer) => Ok(answer),

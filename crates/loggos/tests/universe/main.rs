@@ -13,3 +13,4 @@ mod loads;
 mod ranges;
 mod refusals;
 mod strangers;
+mod streams;

@@ -58,6 +58,8 @@ struct Doing {
     /// An earlier try may have been carried out.
     maybe_done: bool,
     is_asked: bool,
+    /// What the last try came to.
+    refused: Option<Failure>,
 }
 
 #[derive(Clone, Debug)]
@@ -179,7 +181,7 @@ impl World {
             }
             let task = self.clients.choose(id);
             let called = self.clients.tick();
-            let doing = Doing { task, called, maybe_done: false, is_asked: false };
+            let doing = Doing { task, called, maybe_done: false, is_asked: false, refused: None };
             self.clients.clients[id as usize].doing = Some(doing);
         }
         self.ask(id);
@@ -235,18 +237,21 @@ impl World {
         doing.is_asked = false;
         doing.maybe_done |= in_doubt || matches!(outcome, Err(Failure::Unknown(_)));
         match outcome {
-            Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => self.again(id, doing, false),
-            Err(Failure::Unknown(_)) => self.again(id, doing, true),
+            Err(refused @ (Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_))) => {
+                doing.refused = Some(refused);
+                self.again(id, doing);
+            }
             outcome => self.ended(id, &doing, outcome),
         }
     }
 
     /// Tries once more what may be tried by somebody who has no library; a write ends with what is known.
-    fn again(&mut self, id: u32, doing: Doing, is_unknown: bool) {
+    fn again(&mut self, id: u32, doing: Doing) {
         let (Task::Write(write) | Task::BareWrite(write)) = &doing.task else {
             self.clients.clients[id as usize].doing = Some(doing);
             return self.not_now(id);
         };
+        let is_unknown = matches!(doing.refused, Some(Failure::Unknown(_)));
         let outcome = if is_unknown { WriteOutcome::Unknown } else { WriteOutcome::NotDone };
         self.remember_write(id, doing.called, write, outcome);
         self.think(id);
@@ -360,7 +365,7 @@ impl World {
     /// The next page is asked for at once.
     fn scan_on(&mut self, id: u32, scan: Scan) {
         let called = self.clients.tick();
-        let doing = Doing { task: Task::Scan(scan), called, maybe_done: false, is_asked: false };
+        let doing = Doing { task: Task::Scan(scan), called, maybe_done: false, is_asked: false, refused: None };
         self.clients.clients[id as usize].doing = Some(doing);
         self.ask(id);
     }

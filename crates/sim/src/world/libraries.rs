@@ -41,6 +41,8 @@ struct Held {
     /// The process behind each connection.
     links: BTreeMap<Link, (NodeId, Generation)>,
     timer: u64,
+    /// Its actions are being carried out: what more comes of that comes after them.
+    is_busy: bool,
 }
 
 /// An attempt that a node was asked for.
@@ -59,6 +61,7 @@ impl Libraries {
             callers: BTreeMap::new(),
             links: BTreeMap::new(),
             timer: 0,
+            is_busy: false,
         };
         let all = (0..options.clients.div_ceil(CLIENTS_EACH)).map(library).collect();
         Self { all, asked: BTreeMap::new(), next_request: 0 }
@@ -92,11 +95,15 @@ impl World {
     }
 
     fn carry_out_library(&mut self, library: usize) {
+        if std::mem::replace(&mut self.libraries.all[library].is_busy, true) {
+            return;
+        }
         loop {
             let held = &mut self.libraries.all[library];
             held.library.invariants();
             let actions = held.library.take_actions();
             if actions.is_empty() {
+                held.is_busy = false;
                 return;
             }
             for action in actions {
