@@ -38,7 +38,7 @@ pub enum DecodeError {
 }
 
 /// Writes fields one after the other.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Writer {
     buffer: BytesMut,
 }
@@ -136,6 +136,16 @@ impl Writer {
     #[must_use]
     pub fn finish(self) -> Bytes {
         self.buffer.freeze()
+    }
+
+    /// Gives what was written so far, and begins anew. Once that is dropped its room is written to again.
+    pub fn take(&mut self) -> Bytes {
+        self.buffer.split().freeze()
+    }
+
+    /// Forgets what was written, and keeps the room.
+    pub fn clear(&mut self) {
+        self.buffer.clear();
     }
 }
 

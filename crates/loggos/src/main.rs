@@ -61,6 +61,10 @@ struct Local {
     /// Added to every port, so that several universes can run on one machine.
     #[arg(long, value_name = "K", default_value_t = 0)]
     port_offset: u16,
+    /// Memory for the rows of each node, as 512MiB or 2GiB: half of it caches tables, a quarter is for what is in none yet
+    /// [default: 128MiB each].
+    #[arg(long, value_name = "SIZE", value_parser = runtime::memory_size)]
+    memory: Option<u64>,
 }
 
 /// What may be asked of a universe that runs.
@@ -79,8 +83,8 @@ enum DevCommand {
 fn main() -> ExitCode {
     match Loggos::parse().command {
         Command::Dev { command: Some(DevCommand::Restart { node, data }), .. } => runtime::dev::restart(&data, node),
-        Command::Dev { universe: Local { nodes, data, port_offset }, command: None } => {
-            runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset })
+        Command::Dev { universe: Local { nodes, data, port_offset, memory }, command: None } => {
+            runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset, memory })
         }
         Command::Start { config, log_format, parent_pipe } => runtime::start::run(&config, log_format, parent_pipe),
         Command::Sim(what) => simulation::run(&what),

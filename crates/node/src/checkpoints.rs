@@ -11,6 +11,7 @@ use store::tree::Outputs;
 use tablets::request::SessionId;
 use tablets::{Catalogue, CatalogueCommand, Command, State, Tablet};
 
+use crate::config::NodeConfig;
 use crate::contract::{Action, Lineage, ManifestId};
 use crate::node::{Node, newer};
 use crate::replica::{Replica, Written};
@@ -49,6 +50,12 @@ impl Looks {
             self.memtables.remove(&id);
             self.by_size.remove(&(0, id));
         }
+    }
+
+    /// Whether all memtables together have so much that writes wait for the disk: twice that from which on they are
+    /// flushed, whatever each of them has.
+    pub(crate) fn are_memtables_full(&self, config: &NodeConfig) -> bool {
+        self.memtables_bytes >= 2 * config.memtables_bytes
     }
 
     /// The cohort whose memtables are the largest.

@@ -18,7 +18,7 @@ pub struct NodeConfig {
     pub checkpoint_log_bytes: u64,
     /// Bytes that one tablet's memtables may have before its writes wait for the disk.
     pub memtable_bytes_max: u64,
-    /// Bytes of all memtables of the node from which on the largest is flushed.
+    /// Bytes of all memtables of the node from which on the largest is flushed. With twice as many all writes wait.
     pub memtables_bytes: u64,
     /// Bytes in a second, at most, of a whole state that is sent to a replica far behind.
     pub transfer_bytes_per_second: u64,

@@ -31,5 +31,5 @@ mod writes;
 
 pub use config::NodeConfig;
 pub use node::Node;
-pub use recovery::StartError;
+pub use recovery::{Replays, StartError};
 pub use tablets::request::Counters;

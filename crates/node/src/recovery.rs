@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, KeyRange, Lsn, Member, Now, Record, Timestamp};
+use base::{CohortId, KeyRange, LogRecord, Lsn, Member, Now, Record, Timestamp};
+use bytes::Bytes;
 use replication::{Cohort, Replay, Start};
-use store::Recovered;
 use store::tree::Tree;
+use store::{LogSink, Recovered};
 use tablets::{Loader, Snapshot, State};
 
 use crate::config::NodeConfig;
@@ -30,6 +31,42 @@ pub enum StartError {
     },
 }
 
+/// What the log holds for each cohort, gathered as it is read: no more of it is kept than a replica starts from.
+#[derive(Debug, Default)]
+pub struct Replays {
+    of: BTreeMap<CohortId, Replay>,
+    /// How much the log held before the first record of a cohort that is not in its checkpoint.
+    marks: BTreeMap<CohortId, u64>,
+    /// Bytes of all records, about.
+    bytes: u64,
+    records: u64,
+}
+
+impl Replays {
+    /// How many records were read.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+}
+
+impl LogSink for Replays {
+    fn take(&mut self, record: Record, checkpoint: Lsn) {
+        let (size, is_past) = (record.size() as u64, record.sequence() > checkpoint.sequence);
+        let Record { cohort, mut body } = record;
+        if is_past {
+            self.marks.entry(cohort).or_insert(self.bytes);
+            if let LogRecord::Entry(entry) = &mut body {
+                // Its own, lest it keep the batch in memory that it was read with.
+                entry.payload = Bytes::copy_from_slice(&entry.payload);
+            }
+        }
+        self.of.entry(cohort).or_insert_with(|| Replay::after(checkpoint)).record(body);
+        self.bytes += size;
+        self.records += 1;
+    }
+}
+
 impl Node {
     /// Starts a node from what its disk held. The first actions are put into `actions`.
     ///
@@ -37,7 +74,7 @@ impl Node {
     /// When it can't go on from there.
     pub fn new(
         config: NodeConfig,
-        recovered: &mut Recovered,
+        recovered: &mut Recovered<Replays>,
         now: Now,
         actions: &mut Vec<Action>,
     ) -> Result<Self, StartError> {
@@ -51,7 +88,7 @@ impl Node {
         let tablespace = recovered.tablespace.clone();
         let mut node = Self::empty(config, me, recovered.boot, members.clone(), tablespace, recovered.doubt_unknown);
         node.dormant = dormant;
-        node.outgoing.appended_bytes = recovered.records.iter().map(|record| record.size() as u64).sum();
+        node.outgoing.appended_bytes = recovered.records.bytes;
         let catalogue = Part { table: String::new(), range: KeyRange::all(), members };
         node.start_replica(CohortId::CATALOGUE, catalogue, now)?;
         node.let_go();
@@ -124,37 +161,23 @@ fn load(id: CohortId, chunks: &[bytes::Bytes]) -> Result<Snapshot, StartError> {
 }
 
 /// Gives every cohort what the disk held of it.
-fn sort_out(recovered: &mut Recovered) -> BTreeMap<CohortId, Dormant> {
-    let mut replays: BTreeMap<CohortId, Replay> = BTreeMap::new();
-    let mut marks: BTreeMap<CohortId, u64> = BTreeMap::new();
-    let mut bytes = 0;
-    for record in &recovered.records {
-        replays.entry(record.cohort).or_default().record(record.body.clone());
-        if is_past_checkpoint(recovered, record) {
-            marks.entry(record.cohort).or_insert(bytes);
-        }
-        bytes += record.size() as u64;
+fn sort_out(recovered: &mut Recovered<Replays>) -> BTreeMap<CohortId, Dormant> {
+    let mut replays = std::mem::take(&mut recovered.records.of);
+    for (cohort, known) in &recovered.cohorts {
+        let checkpoint = known.checkpoint.map_or(Lsn::ZERO, |at| at.lsn);
+        replays.entry(*cohort).or_insert_with(|| Replay::after(checkpoint));
     }
-    for cohort in recovered.cohorts.keys() {
-        replays.entry(*cohort).or_default();
-    }
-    let mark = |cohort| marks.get(&cohort).copied().unwrap_or(bytes);
     let mut trees = std::mem::take(&mut recovered.trees);
     let mut sorted = BTreeMap::new();
     for (cohort, replay) in replays {
-        let dormant = dormant(recovered, cohort, replay, mark(cohort));
+        let mark = recovered.records.marks.get(&cohort).copied().unwrap_or(recovered.records.bytes);
+        let dormant = dormant(recovered, cohort, replay, mark);
         sorted.insert(cohort, Dormant { tree: trees.remove(&cohort), ..dormant });
     }
     sorted
 }
 
-/// Whether the log must keep the record, as its cohort's checkpoint doesn't hold it.
-fn is_past_checkpoint(recovered: &Recovered, record: &Record) -> bool {
-    let checkpoint = recovered.cohorts.get(&record.cohort).and_then(|cohort| cohort.checkpoint);
-    checkpoint.is_none_or(|checkpoint| record.sequence() > checkpoint.lsn.sequence)
-}
-
-fn dormant(recovered: &Recovered, cohort: CohortId, replay: Replay, checkpoint_mark: u64) -> Dormant {
+fn dormant(recovered: &Recovered<Replays>, cohort: CohortId, replay: Replay, checkpoint_mark: u64) -> Dormant {
     let known = recovered.cohorts.get(&cohort);
     let doubtful = known.map_or(recovered.doubt_unknown, |known| known.doubtful);
     let manifest = known.cloned().unwrap_or_default();

@@ -16,7 +16,7 @@ use tablets::{CatalogueCommand, NodeRecord};
 
 use crate::contract::{Action, Event, RequestId};
 use crate::message::Message;
-use crate::{Node, NodeConfig};
+use crate::{Node, NodeConfig, Replays};
 
 /// A wall clock's reading that is believed.
 const WALL: i64 = 1_700_000_000_000_000_000;
@@ -60,8 +60,22 @@ pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
     }
 }
 
+/// The log's records as a start reads them.
+fn replayed(recovered: Recovered) -> Recovered<Replays> {
+    recovered.map_records(|records, cohorts| {
+        let mut replays = Replays::default();
+        for record in records {
+            let checkpoint = cohorts.get(&record.cohort).and_then(|cohort| cohort.checkpoint);
+            let checkpoint = checkpoint.map_or(Lsn::ZERO, |at| at.lsn);
+            store::LogSink::take(&mut replays, record, checkpoint);
+        }
+        replays
+    })
+}
+
 impl Bench {
-    pub(crate) fn start(mut recovered: Recovered) -> Self {
+    pub(crate) fn start(recovered: Recovered) -> Self {
+        let mut recovered = replayed(recovered);
         let now = Now { monotonic: Monotonic(1), wall: Timestamp(WALL) };
         let addresses = recovered.identity.members.iter().map(|member| (*member, String::new(), String::new()));
         let config = NodeConfig { addresses: addresses.collect(), ..NodeConfig::default() };

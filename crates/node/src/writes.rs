@@ -32,7 +32,7 @@ impl Node {
             return self.pendings.place(id, Place::Waiting);
         }
         let row = pending.query.row().cloned();
-        if row.is_some() && replica.is_stalled(&self.config) {
+        if row.is_some() && (replica.is_stalled(&self.config) || self.looks.are_memtables_full(&self.config)) {
             // What writes no row, such as a drop, needs no room in a memtable.
             return self.pendings.place(id, Place::Waiting);
         }

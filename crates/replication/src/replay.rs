@@ -10,8 +10,17 @@ use base::canary::{Bug, planted};
 use base::{Entry, LogRecord, Lsn, Sequence};
 
 /// Collects the records of one cohort in the order of the log.
+///
+/// What it starts from is known before the records are or after: entries that a checkpoint holds are then not kept, only
+/// what the replay rule makes of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Replay {
+    /// The checkpoint that it starts from.
+    checkpoint: Lsn,
+    /// Of the live entries that the checkpoint covers: the first, and the one in the checkpoint's own place.
+    first_covered: Option<Sequence>,
+    at_checkpoint: Option<Lsn>,
+    /// The live entries past the checkpoint.
     live: BTreeMap<Sequence, Entry>,
     committed: Lsn,
 }
@@ -29,13 +38,17 @@ pub struct Replayed {
 }
 
 impl Replay {
+    /// Nothing yet, to start from that checkpoint ([`Lsn::ZERO`] if there is none).
+    #[must_use]
+    pub fn after(checkpoint: Lsn) -> Self {
+        Self { checkpoint, ..Self::default() }
+    }
+
     /// Takes the next record.
     pub fn record(&mut self, record: LogRecord) {
         match record {
             LogRecord::Entry(entry) => self.entry(entry),
-            LogRecord::Truncation { from } => {
-                self.live.split_off(&from);
-            }
+            LogRecord::Truncation { from } => self.kill(from),
             LogRecord::CommitPoint(lsn) => {
                 // A commit point speaks of the entry that is live where it stands in the log, and committed entries
                 // are never cut: the newest point holds.
@@ -49,20 +62,58 @@ impl Replay {
     fn entry(&mut self, entry: Entry) {
         let sequence = entry.lsn.sequence;
         if planted(Bug::ReplayByEpoch) {
-            if self.live.get(&sequence).is_none_or(|held| held.lsn.epoch <= entry.lsn.epoch) {
+            if sequence <= self.checkpoint.sequence {
+                self.cover(sequence, entry.lsn);
+            } else if self.live.get(&sequence).is_none_or(|held| held.lsn.epoch <= entry.lsn.epoch) {
                 self.live.insert(sequence, entry);
             }
             return;
         }
-        self.live.split_off(&sequence);
-        self.live.insert(sequence, entry);
+        self.kill(sequence);
+        if sequence > self.checkpoint.sequence {
+            self.live.insert(sequence, entry);
+        } else {
+            self.cover(sequence, entry.lsn);
+        }
+    }
+
+    fn kill(&mut self, from: Sequence) {
+        while let Some(last) = self.live.last_entry().filter(|last| *last.key() >= from) {
+            last.remove();
+        }
+        if from <= self.checkpoint.sequence {
+            self.at_checkpoint = None;
+            self.first_covered = self.first_covered.filter(|first| *first < from);
+        }
+    }
+
+    /// A live entry is one that the checkpoint covers.
+    fn cover(&mut self, sequence: Sequence, lsn: Lsn) {
+        self.first_covered = self.first_covered.or(Some(sequence));
+        if sequence == self.checkpoint.sequence {
+            self.at_checkpoint = Some(lsn);
+        }
+    }
+
+    /// It starts from this checkpoint, which covers all that the one before did.
+    fn rebase(&mut self, checkpoint: Lsn) {
+        if checkpoint == self.checkpoint {
+            return;
+        }
+        assert!(self.first_covered.is_none(), "what was not kept can't be looked at again");
+        self.checkpoint = checkpoint;
+        let past = self.live.split_off(&checkpoint.sequence.next());
+        for (sequence, entry) in std::mem::replace(&mut self.live, past) {
+            self.cover(sequence, entry.lsn);
+        }
     }
 
     /// The log that follows a checkpoint at `checkpoint` ([`Lsn::ZERO`] if there is none): only the unbroken chain of
     /// predecessors that starts from it (guarantee 9).
     #[must_use]
     pub fn finish(mut self, checkpoint: Lsn) -> Replayed {
-        let mut tail = self.live.split_off(&checkpoint.sequence.next());
+        self.rebase(checkpoint);
+        let mut tail = std::mem::take(&mut self.live);
         let mut last = checkpoint;
         let mut entries = Vec::new();
         while tail.get(&last.sequence.next()).is_some_and(|entry| entry.previous == last)
@@ -71,8 +122,8 @@ impl Replay {
             last = entry.lsn;
             entries.push(entry);
         }
-        let leads_here = self.live.get(&checkpoint.sequence).is_some_and(|entry| entry.lsn == checkpoint);
-        let stranded = self.live.keys().next().filter(|_| entries.is_empty() && !leads_here).copied();
+        let leads_here = self.at_checkpoint == Some(checkpoint);
+        let stranded = self.first_covered.filter(|_| entries.is_empty() && !leads_here);
         let leftover = (!tail.is_empty()).then_some(last.sequence.next());
         Replayed { committed: self.committed_within(checkpoint, &entries), entries, cut: stranded.or(leftover) }
     }
@@ -81,5 +132,36 @@ impl Replay {
         let last = entries.last().map_or(checkpoint, |entry| entry.lsn);
         let point = self.committed.sequence.min(last.sequence);
         point.max(checkpoint.sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{SplitMix64, Timestamp};
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// Whether the checkpoint is known before the records or after them, they mean the same.
+    #[test]
+    fn what_a_checkpoint_covers_need_not_be_kept() {
+        let mut random = SplitMix64::new(7);
+        for _ in 0..20_000 {
+            let checkpoint = Lsn::new(random.below(3), random.below(5));
+            let (mut kept, mut forgotten) = (Replay::default(), Replay::after(checkpoint));
+            for _ in 0..random.below(8) {
+                let lsn = Lsn::new(random.below(3), 1 + random.below(8));
+                let previous = Lsn::new(random.below(3), lsn.sequence.0 - 1);
+                let record = match random.below(5) {
+                    0 => LogRecord::Truncation { from: lsn.sequence },
+                    1 => LogRecord::CommitPoint(lsn),
+                    _ => LogRecord::Entry(Entry { lsn, previous, timestamp: Timestamp(1), payload: Bytes::new() }),
+                };
+                kept.record(record.clone());
+                forgotten.record(record);
+            }
+            assert!(forgotten.live.keys().all(|sequence| *sequence > checkpoint.sequence));
+            assert_eq!(kept.finish(checkpoint), forgotten.finish(checkpoint));
+        }
     }
 }

@@ -23,6 +23,24 @@ impl AlignedBuffer {
     }
 }
 
+impl AlignedBuffer {
+    /// These bytes and zeros after them, `len` in all, in the room of this buffer if that is large enough.
+    ///
+    /// # Panics
+    /// When `len` is less than the bytes are.
+    #[must_use]
+    pub fn refilled(mut self, bytes: &[u8], len: usize) -> Self {
+        if self.start + len > self.room.len() {
+            self = Self::zeroed(len);
+        }
+        self.len = len;
+        let (content, padding) = self.split_at_mut(bytes.len());
+        content.copy_from_slice(bytes);
+        padding.fill(0);
+        self
+    }
+}
+
 impl Deref for AlignedBuffer {
     type Target = [u8];
 
@@ -48,5 +66,22 @@ impl Clone for AlignedBuffer {
 impl fmt::Debug for AlignedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AlignedBuffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_in_a_buffer_before_does_not_show() {
+        let mut buffer = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
+        buffer.fill(7);
+        let address = buffer.as_ptr();
+        let buffer = buffer.refilled(&[1, 2], BLOCK_BYTES);
+        assert_eq!((&buffer[..3], buffer.len(), buffer.as_ptr()), (&[1, 2, 0][..], BLOCK_BYTES, address));
+        assert!(buffer[2..].iter().all(|byte| *byte == 0));
+        let buffer = buffer.refilled(&[3; 3 * BLOCK_BYTES], 3 * BLOCK_BYTES);
+        assert_eq!((buffer.as_ptr().addr() % BLOCK_BYTES, buffer[3 * BLOCK_BYTES - 1]), (0, 3));
     }
 }

@@ -31,7 +31,8 @@ pub mod tree;
 
 pub use aligned::AlignedBuffer;
 pub use error::{RecordTooLarge, StoreError};
-pub use open::{Recovered, format, open};
+pub use log::LogSink;
+pub use open::{Recovered, format, open, open_into};
 pub use store::{Config, Store};
 
 /// The format that this version writes and reads.

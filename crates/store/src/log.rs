@@ -26,7 +26,7 @@ mod segments;
 mod writer;
 
 pub use read::ReadPlan;
-pub use recovery::{Damage, RecoveredLog, cut_damaged, recover};
+pub use recovery::{Damage, LogSink, RecoveredLog, cut_damaged, recover};
 pub use segments::{DIRECTORY, SegmentJob};
 pub use writer::{Batch, LogWriter};
 

@@ -14,15 +14,15 @@ use crate::checkpoint::{self, CheckpointError, CheckpointMeta, read_checkpoint};
 use crate::error::StoreError;
 use crate::files::{FileErrorKind, Files};
 use crate::identity::{self, Identity, Owner};
-use crate::log::{self, Damage, LogPosition, SegmentJob};
+use crate::log::{self, Damage, LogPosition, LogSink, SegmentJob};
 use crate::manifest::{self, CohortManifest, Manifest, Places};
 use crate::sstable::{self, TableError, TableId};
 use crate::store::{Config, Store};
 use crate::tree::{Tablespace, Tree};
 
-/// What a data directory held when it was opened.
+/// What a data directory held when it was opened. `L` is what became of the log's records.
 #[derive(Debug)]
-pub struct Recovered {
+pub struct Recovered<L = Vec<Record>> {
     /// Whose it is.
     pub identity: Identity,
     /// The number of this start, forced.
@@ -32,8 +32,8 @@ pub struct Recovered {
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
     /// Whether a cohort that is not among them is to be doubted too.
     pub doubt_unknown: bool,
-    /// Every record of the log, in its order, up to the damage if there was any.
-    pub records: Vec<Record>,
+    /// Who took every record of the log, in its order, up to the damage if there was any.
+    pub records: L,
     /// The chunks of the checkpoints that `cohorts` names.
     pub checkpoints: BTreeMap<CohortId, Vec<Bytes>>,
     /// The trees of the tables that `cohorts` names, of the cohorts that have any.
@@ -46,6 +46,25 @@ pub struct Recovered {
     pub damage: Option<Damage>,
     /// What an operator should know: what was mended, cut or doubted.
     pub notes: Vec<String>,
+}
+
+impl<L> Recovered<L> {
+    /// The same, with something else made of the log's records, in the light of what is said of the cohorts.
+    pub fn map_records<M>(self, make: impl FnOnce(L, &BTreeMap<CohortId, CohortManifest>) -> M) -> Recovered<M> {
+        Recovered {
+            records: make(self.records, &self.cohorts),
+            identity: self.identity,
+            boot: self.boot,
+            cohorts: self.cohorts,
+            doubt_unknown: self.doubt_unknown,
+            checkpoints: self.checkpoints,
+            trees: self.trees,
+            tablespace: self.tablespace,
+            torn_bytes: self.torn_bytes,
+            damage: self.damage,
+            notes: self.notes,
+        }
+    }
 }
 
 /// Makes a data directory of an empty one. If it was cut short, it is called again with the same identity; if it was
@@ -96,7 +115,22 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
 /// # Errors
 /// When the directory is not formatted, of another format or lost, or a file operation fails. What a failed call has
 /// changed, the next one carries on.
-pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered), StoreError> {
+pub fn open<F: Files + Clone>(files: F, config: Config) -> Result<(Store<F>, Recovered), StoreError> {
+    let tables = files.clone();
+    open_into(files, &tables, config, Vec::new())
+}
+
+/// The same, with somebody to take the log's records as they are read, and with tables opened through `tables`: the same
+/// directory as `files`, perhaps with a bound on open files.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_into<F: Files, T: Files, L: LogSink>(
+    files: F,
+    tables: &T,
+    config: Config,
+    mut records: L,
+) -> Result<(Store<F>, Recovered<L>), StoreError> {
     let mut notes = Vec::new();
     let (identity, is_mended) = identity::open(&files)?;
     note_if(&mut notes, is_mended, "a copy of the identity was missing or damaged: mended");
@@ -106,17 +140,18 @@ pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered),
     let config = Config { segment_bytes: manifest.segment_bytes, ..config };
     config.check()?;
 
-    let log = log::recover(&files, owner, &manifest)?;
+    // Before the log is read: what a checkpoint holds that can't be believed is wanted from the log.
     let is_alone = identity.members.len() == 1;
+    let tablespace = Tablespace::new(owner, config.tree, config.cache_bytes);
+    let (checkpoints, trees) = read_states(&files, tables, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
+    let log = log::recover(&files, owner, &manifest, &mut records)?;
     if let Some(damage) = log.damage.as_ref().filter(|_| is_alone) {
         return Err(StoreError::NothingToMendFrom { what: format!("the log at {}", damage.position) });
     }
     if let Some(damage) = &log.damage {
         notes.push(format!("the log is damaged at {}: every cohort is in doubt from there on", damage.position));
-        doubt_everything(&mut manifest, &log.records);
+        doubt_everything(&mut manifest, &log.cohorts);
     }
-    let tablespace = Tablespace::new(owner, config.tree, config.cache_bytes);
-    let (checkpoints, trees) = read_states(&files, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
 
     manifest.version += 1;
     manifest.boot = Boot(manifest.boot.0 + 1);
@@ -134,7 +169,7 @@ pub fn open<F: Files>(files: F, config: Config) -> Result<(Store<F>, Recovered),
         boot: manifest.boot,
         cohorts: manifest.cohorts.clone(),
         doubt_unknown: manifest.doubt_unknown,
-        records: log.records,
+        records,
         checkpoints,
         trees,
         tablespace,
@@ -153,10 +188,9 @@ fn note_if(notes: &mut Vec<String>, condition: bool, note: &str) {
     }
 }
 
-fn doubt_everything(manifest: &mut Manifest, records: &[Record]) {
-    let in_log: BTreeSet<CohortId> = records.iter().map(|record| record.cohort).collect();
+fn doubt_everything(manifest: &mut Manifest, in_log: &BTreeSet<CohortId>) {
     for cohort in in_log {
-        manifest.cohorts.entry(cohort).or_default();
+        manifest.cohorts.entry(*cohort).or_default();
     }
     manifest.cohorts.values_mut().for_each(|cohort| cohort.doubtful = true);
     manifest.doubt_unknown = true;
@@ -166,8 +200,9 @@ type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Tree>);
 
 /// The checkpoints and the tables that the manifest names. Where one can't be read, all of its cohort are struck from the
 /// manifest and the cohort is doubted; the only node of a universe refuses to start instead, with everything as it was.
-fn read_states<F: Files>(
+fn read_states<F: Files, T: Files>(
     files: &F,
+    tables: &T,
     owner: &Owner,
     tablespace: &Tablespace,
     is_alone: bool,
@@ -178,7 +213,7 @@ fn read_states<F: Files>(
     for (id, cohort) in &mut manifest.cohorts {
         let Some(named) = cohort.checkpoint else { continue };
         let meta = CheckpointMeta { cohort: *id, lsn: named.lsn, timestamp: named.timestamp };
-        let wrong = match (read_checkpoint(files, owner, &meta), open_tree(files, tablespace, *id, cohort)) {
+        let wrong = match (read_checkpoint(files, owner, &meta), open_tree(tables, tablespace, *id, cohort)) {
             (Ok(chunks), Ok(tree)) => {
                 checkpoints.insert(*id, chunks);
                 trees.extend(tree.map(|tree| (*id, tree)));

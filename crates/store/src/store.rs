@@ -141,6 +141,11 @@ impl<F: Files> Store<F> {
         self.log.forced()
     }
 
+    /// Takes back a batch that is forced, for its memory.
+    pub fn recycle(&mut self, batch: Batch) {
+        self.log.recycle(batch);
+    }
+
     /// Where to find entries of a cohort; see [`LogWriter::plan_read`].
     #[must_use]
     pub fn plan_read(&self, cohort: CohortId, from: Sequence, bytes: usize) -> Option<ReadPlan> {

@@ -87,10 +87,17 @@ pub(crate) struct Tuning {
     /// Bytes of memory for rows: half of it caches tables, a quarter is for what is not in tables yet; 32 MiB to 1 TiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
+    /// Bytes of tables that compactions read in a second, at most, as long as writes need not wait for them: 1 MiB to 64 GiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compaction_bytes_per_second: Option<u64>,
     /// Bytes of log that are kept for replicas that lag, though checkpoints cover them: up to 1 TiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_keep_bytes: Option<u64>,
 }
+
+/// Memory for the rows of a node.
+const MEMORY_BYTES_MIN: u64 = 32 << 20;
+const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
 /// Why a file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -159,13 +166,32 @@ impl Tuning {
             range("tuning.checkpoint_log_bytes", bytes, 1 << 20, 64 << 30)?;
         }
         if let Some(bytes) = self.memory_bytes {
-            range("tuning.memory_bytes", bytes, 32 << 20, 1 << 40)?;
+            range("tuning.memory_bytes", bytes, MEMORY_BYTES_MIN, MEMORY_BYTES_MAX)?;
+        }
+        if let Some(bytes) = self.compaction_bytes_per_second {
+            range("tuning.compaction_bytes_per_second", bytes, 1 << 20, 64 << 30)?;
         }
         if let Some(bytes) = self.log_keep_bytes {
             range("tuning.log_keep_bytes", bytes, 0, 1 << 40)?;
         }
         Ok(())
     }
+}
+
+/// Reads a node's memory for rows as people write it: a number and `KiB`, `MiB`, `GiB` or nothing.
+pub(crate) fn memory_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|other: char| !other.is_ascii_digit());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        unit => return Err(format!("{unit:?} is no unit: KiB, MiB and GiB are")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
+    let bytes = number.saturating_mul(1 << shift);
+    range("memory", bytes, MEMORY_BYTES_MIN, MEMORY_BYTES_MAX).map_err(|error| error.to_string())?;
+    Ok(bytes)
 }
 
 fn range(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
@@ -217,6 +243,16 @@ mod tests {
         assert!(read(&format!("{GOOD}http = \"127.0.0.1:8081\"\n")).is_ok());
         let said = GOOD.replace("node = 1", "node = 1\ninsecure_plaintext = true").replace("127.0.0.1", "0.0.0.0");
         assert!(read(&said).is_ok());
+    }
+
+    #[test]
+    fn memory_is_told_as_people_write_it() {
+        assert_eq!(memory_size("512MiB"), Ok(512 << 20));
+        assert_eq!(memory_size("33554432"), Ok(32 << 20));
+        assert!(memory_size("1MiB").unwrap_err().contains("33554432"));
+        for wrong in ["", "MiB", "5MB", "-1GiB", "99999999999999999999GiB", "1 GiB"] {
+            assert!(memory_size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

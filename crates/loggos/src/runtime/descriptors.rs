@@ -5,6 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that are not the doors': segments and checkpoints, peers and those who claim to be peers, threads' wakers.
 const RESERVED: u64 = 512;
+/// Files of tables that are open at one time, at most.
+const TABLES_MAX: usize = 1_024;
 
 /// Raises the limit to the highest that this process may set itself. Says what it is then.
 pub(crate) fn raise() -> u64 {
@@ -12,6 +14,13 @@ pub(crate) fn raise() -> u64 {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     let current = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
     current.unwrap_or(u64::MAX)
+}
+
+/// Files of tables that may be open at one time, beside those that are being written: a quarter of all, and no more than
+/// are worth looking through for the one that was used least lately.
+pub(crate) fn for_tables() -> usize {
+    let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(all / 4).unwrap_or(usize::MAX).min(TABLES_MAX)
 }
 
 /// How many connections each door may have open at one time.
@@ -24,7 +33,8 @@ pub(crate) struct Places {
 /// What the doors share: half of what there is if there is little, and of that a small part for the console.
 pub(crate) fn for_doors() -> Places {
     let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let all = usize::try_from(all.saturating_sub(RESERVED).max(all / 2)).unwrap_or(usize::MAX);
+    let others = RESERVED + for_tables() as u64;
+    let all = usize::try_from(all.saturating_sub(others).max(all / 2)).unwrap_or(usize::MAX);
     let http = (all / 8).min(doors::CONSOLE_CONNECTIONS_MAX);
     Places { grpc: all - http, http }
 }

@@ -17,15 +17,16 @@ use node::contract::{Event, ManifestId, ReadId, WriteId};
 use prometheus::IntCounter;
 use store::Store;
 use store::files::{FileError, FileErrorKind};
-use store::log::{ReadPlan, SegmentJob};
+use store::log::{Batch, ReadPlan, SegmentJob};
 use store::manifest::{CohortManifest, ManifestWrite};
 
+use super::budget::Budget;
 use super::disk_metrics::DiskMetrics;
 use super::files::{OsFile, OsFiles};
 use super::inbox::{Inbox, Input};
 use super::lanes::Lane;
 use super::log_thread::LogThread;
-use super::tables::Tables;
+use super::tables::{TableFiles, Tables};
 
 /// The log is named by an echo when nothing came for so long after its last batch.
 const ECHO_AFTER: Duration = Duration::from_millis(10);
@@ -63,7 +64,13 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// Takes over an open store, and starts its threads.
-    pub(crate) fn start(store: Store<OsFiles>, inbox: &Arc<Inbox>, metrics: DiskMetrics) -> io::Result<Self> {
+    pub(crate) fn start(
+        store: Store<OsFiles>,
+        tables: &TableFiles,
+        budget: &Arc<Budget>,
+        inbox: &Arc<Inbox>,
+        metrics: DiskMetrics,
+    ) -> io::Result<Self> {
         let files = store.files().clone();
         let mut disk = Self {
             log: LogThread::start(Arc::clone(inbox), metrics.clone())?,
@@ -72,7 +79,7 @@ impl Disk {
             next_manifest: None,
             segments: segment_lane(files.clone(), Arc::clone(inbox))?,
             reads: read_lane(files.clone(), Arc::clone(inbox))?,
-            tables: Tables::start(&files, store.owner(), inbox)?,
+            tables: Tables::start(tables, store.owner(), budget, inbox)?,
             // What recovery found last may not be named yet.
             echo_at: Monotonic(0),
             metrics,
@@ -122,8 +129,9 @@ impl Disk {
     }
 
     /// The batch under way is forced. Says through which record the log is.
-    pub(crate) fn batch_forced(&mut self, now: Monotonic) -> WriteId {
+    pub(crate) fn batch_forced(&mut self, batch: Batch, now: Monotonic) -> WriteId {
         let through = self.store.forced();
+        self.store.recycle(batch);
         self.echo_at = now + ECHO_AFTER;
         WriteId(through)
     }

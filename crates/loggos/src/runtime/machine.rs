@@ -171,8 +171,8 @@ impl Machine {
         match input {
             Input::Request(incoming) => self.request(incoming),
             Input::Requests(all) => all.into_iter().for_each(|incoming| self.request(incoming)),
-            Input::BatchForced(_batch) => {
-                let through = self.disk.batch_forced(now);
+            Input::BatchForced(batch) => {
+                let through = self.disk.batch_forced(batch, now);
                 self.leaving.extend(self.parked.log_forced(through));
                 self.events.push(Event::LogForced { through });
             }

@@ -23,6 +23,7 @@
 //!   requests by what may be under way ([`gateway`]), the rest by what the machine has under way at the disk.
 
 pub(crate) mod bench_floor;
+mod budget;
 mod claim;
 mod clock;
 mod config;
@@ -47,6 +48,8 @@ pub(crate) mod scratch;
 pub(crate) mod start;
 mod tables;
 mod throttle;
+
+pub(crate) use config::memory_size;
 
 use std::io::Write as _;
 use std::{io, process, thread};

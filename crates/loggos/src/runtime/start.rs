@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use base::{Member, NodeId, UniverseId};
 use mio::{Poll, Waker};
-use node::{Node, NodeConfig};
+use node::{Node, NodeConfig, Replays};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use store::identity::Identity;
 use store::{Recovered, Store, StoreError};
 
+use super::budget::{Budget, COMPACTION_BYTES_PER_SECOND};
 use super::claim::{Claim, ClaimError};
 use super::clock;
 use super::config::{Config, ConfigError};
@@ -33,6 +34,7 @@ use super::machine::{End, INBOX, Machine};
 use super::onlooker::Onlooker;
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
+use super::tables::TableFiles;
 
 /// The part of a node's directory that is the store's.
 pub(crate) const STORE: &str = "store";
@@ -151,14 +153,15 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let grpc_listener = listen("gRPC", config.listen.grpc)?;
     let http_listener = config.listen.http.map(|address| listen("HTTP", address)).transpose()?;
 
-    let (store, mut recovered) = open_store(&config, files)?;
+    let tables = TableFiles::new(files.clone(), descriptors::for_tables());
+    let (store, mut recovered) = open_store(&config, files, &tables)?;
     for note in &recovered.notes {
         tracing::warn!(note, "recovery");
     }
     let own = Member { node: identity.node, incarnation: identity.incarnation };
     tracing::info!(
         node = %own.node, incarnation = format_args!("{:x}", own.incarnation.0), boot = %recovered.boot,
-        universe = %identity.universe, records = recovered.records.len(), peers = %config.listen.peers,
+        universe = %identity.universe, records = recovered.records.records(), peers = %config.listen.peers,
         grpc = %config.listen.grpc, http = config.listen.http.map(tracing::field::display), pid = std::process::id(),
         "starting"
     );
@@ -174,12 +177,14 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     };
     let peers = Peers::new(poll.registry().try_clone()?, peers_listener, hello, &addresses)?;
     let registry = prometheus::Registry::new();
-    let disk = Disk::start(store, &inbox, DiskMetrics::register(&registry).map_err(io::Error::other)?)?;
+    let budget = Budget::new(config.tuning.compaction_bytes_per_second.unwrap_or(COMPACTION_BYTES_PER_SECOND));
+    let metrics = DiskMetrics::register(&registry).map_err(io::Error::other)?;
+    let disk = Disk::start(store, &tables, &budget, &inbox, metrics)?;
     let machine_config = machine_config(&config, &recovered);
     let mut first = Vec::new();
     let node = Node::new(machine_config, &mut recovered, clock::now(), &mut first)
         .map_err(|error| StartError::Machine(error.to_string()))?;
-    // The whole log as it was read: what the machine keeps of it is its own.
+    // What the machine keeps of it is its own.
     drop(recovered);
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), Arc::clone(&answers));
     let observer = doors::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
@@ -238,7 +243,11 @@ pub(crate) fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListe
     TcpListener::bind(address).map_err(|error| StartError::Listen { what, address, error })
 }
 
-fn open_store(config: &Config, files: OsFiles) -> Result<(Store<OsFiles>, Recovered), StartError> {
+fn open_store(
+    config: &Config,
+    files: OsFiles,
+    tables: &TableFiles,
+) -> Result<(Store<OsFiles>, Recovered<Replays>), StartError> {
     let mut store_config = store::Config::default();
     if let Some(bytes) = config.tuning.log_keep_bytes {
         store_config.keep_bytes = bytes;
@@ -247,10 +256,11 @@ fn open_store(config: &Config, files: OsFiles) -> Result<(Store<OsFiles>, Recove
         store_config.cache_bytes = bytes / 2;
         store_config.tree.memtable_bytes = (bytes / 16).min(store_config.tree.memtable_bytes);
     }
-    store::open(files, store_config).map_err(|error| StartError::Store { directory: config.data.clone(), error })
+    store::open_into(files, tables, store_config, Replays::default())
+        .map_err(|error| StartError::Store { directory: config.data.clone(), error })
 }
 
-fn machine_config(config: &Config, recovered: &Recovered) -> NodeConfig {
+fn machine_config(config: &Config, recovered: &Recovered<Replays>) -> NodeConfig {
     let mut machine = NodeConfig::default();
     let tuning = &config.tuning;
     if let Some(heartbeat_ms) = tuning.heartbeat_ms {

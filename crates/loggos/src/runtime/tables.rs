@@ -9,16 +9,21 @@ use bytes::Bytes;
 use node::contract::{EvaluationId, Event, Lineage, ReadId};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
+use store::handles::HandleCache;
 use store::identity::Owner;
 use store::shipping;
 use store::sstable::{Io, Table, TableError, TableId, TableRef};
 use store::tree::{CompactionJob, FlushJob, JobError, Outputs, Progress, Site};
 use tablets::{Evaluation, Snapshot};
 
+use super::budget::Budget;
 use super::disk::once_there_is_room;
 use super::files::OsFiles;
 use super::inbox::{Inbox, Input};
 use super::lanes::Lane;
+
+/// The files of tables, of which only so many are open at one time. (Those of checkpoints are written through it, too.)
+pub(crate) type TableFiles = HandleCache<OsFiles>;
 
 /// A state on its way to the disk.
 #[derive(Debug)]
@@ -56,10 +61,15 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn start(files: &OsFiles, owner: Owner, inbox: &Arc<Inbox>) -> io::Result<Self> {
+    pub(crate) fn start(
+        files: &TableFiles,
+        owner: Owner,
+        budget: &Arc<Budget>,
+        inbox: &Arc<Inbox>,
+    ) -> io::Result<Self> {
         Ok(Self {
-            checkpoints: checkpoint_lane(files.clone(), owner, Arc::clone(inbox))?,
-            compactions: compaction_lane(files.clone(), Arc::clone(inbox))?,
+            checkpoints: checkpoint_lane(files.clone(), owner, Arc::clone(budget), Arc::clone(inbox))?,
+            compactions: compaction_lane(files.clone(), Arc::clone(budget), Arc::clone(inbox))?,
             evaluations: evaluation_lane(Arc::clone(inbox))?,
             parts: part_lane(Arc::clone(inbox))?,
             changes: change_lane(files.clone(), Arc::clone(inbox))?,
@@ -87,10 +97,15 @@ impl Tables {
     }
 }
 
-fn checkpoint_lane(files: OsFiles, owner: Owner, inbox: Arc<Inbox>) -> io::Result<Lane<CheckpointJob>> {
+fn checkpoint_lane(
+    files: TableFiles,
+    owner: Owner,
+    budget: Arc<Budget>,
+    inbox: Arc<Inbox>,
+) -> io::Result<Lane<CheckpointJob>> {
     Lane::start("checkpoints", move |CheckpointJob { meta, state, flush }: CheckpointJob| {
         let (cohort, lsn) = (meta.cohort, meta.lsn);
-        let flushed = match flush.map(|job| flush_whole(job, &files)).transpose() {
+        let flushed = match flush.map(|job| flush_whole(job, &files, &budget)).transpose() {
             Ok(flushed) => flushed,
             Err(JobError::NoSpace(error)) => {
                 tracing::error!(%cohort, %error, "the disk is full: a memtable is flushed when there is room");
@@ -104,7 +119,8 @@ fn checkpoint_lane(files: OsFiles, owner: Owner, inbox: Arc<Inbox>) -> io::Resul
     })
 }
 
-fn flush_whole(mut job: FlushJob, files: &OsFiles) -> Result<Outputs, JobError> {
+fn flush_whole(mut job: FlushJob, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
+    let _under_way = budget.flush();
     loop {
         if let Progress::Done(outputs) = job.step(files)? {
             return Ok(outputs);
@@ -112,9 +128,13 @@ fn flush_whole(mut job: FlushJob, files: &OsFiles) -> Result<Outputs, JobError> 
     }
 }
 
-fn compaction_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(CohortId, Lineage, CompactionJob)>> {
+fn compaction_lane(
+    files: TableFiles,
+    budget: Arc<Budget>,
+    inbox: Arc<Inbox>,
+) -> io::Result<Lane<(CohortId, Lineage, CompactionJob)>> {
     Lane::start("compactions", move |(cohort, lineage, job): (CohortId, Lineage, CompactionJob)| {
-        let outputs = match compact_whole(job, &files) {
+        let outputs = match compact_whole(job, &files, &budget) {
             Ok(outputs) => Some(outputs),
             Err(JobError::File(error)) => super::die(&format!("tables can't be compacted: {error}")),
             Err(JobError::NoSpace(error)) => {
@@ -131,9 +151,10 @@ fn compaction_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(Cohort
     })
 }
 
-fn compact_whole(mut job: CompactionJob, files: &OsFiles) -> Result<Outputs, JobError> {
+fn compact_whole(mut job: CompactionJob, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
+    let (bytes, is_urgent) = (job.step_bytes(), job.is_urgent());
     loop {
-        if let Progress::Done(outputs) = job.step(files)? {
+        if let Progress::Done(outputs) = budget.compact(bytes, is_urgent, || job.step(files))? {
             return Ok(outputs);
         }
     }
@@ -159,7 +180,7 @@ fn part_lane(inbox: Arc<Inbox>) -> io::Result<Lane<PartRead>> {
     })
 }
 
-fn change_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>> {
+fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>> {
     Lane::start("tables", move |change: Change| match change {
         Change::Write { table, offset, bytes } => {
             let written = shipping::write_part(&files, table, offset, &bytes);

@@ -102,3 +102,19 @@ fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
     bench.node.name_checkpoints(&BTreeSet::from([TABLE]));
     assert_eq!(named_now(&bench), (Some(ready), None));
 }
+
+/// Memtables don't grow without a bound while the disk is slow, whichever tablet they are of.
+#[test]
+fn writes_wait_while_all_memtables_have_too_much() {
+    let mut bench = alone();
+    bench.node.config.memtables_bytes = 1;
+    ask(&mut bench, 2, put());
+    bench.ask(3, Request::Table { table: "t".into(), request: put() });
+    bench.pass(Duration::from_millis(1_000));
+    assert!(!bench.answers.contains_key(&RequestId(3)));
+    let (lsn, _) = bench.node.replicas[&TABLE].on_disk.writing.clone().expect("it is being flushed");
+    bench.step(crate::contract::Event::CheckpointFailed { cohort: TABLE, lsn });
+    bench.writes_checkpoints = true;
+    bench.pass(Duration::from_millis(6_000));
+    assert!(matches!(bench.answers.get(&RequestId(3)), Some(Ok(_))), "there is room again");
+}

@@ -43,7 +43,7 @@ impl KnownLog {
 
     /// What is wrong with what a start found: all that was forced is there, or was taken by rot and is missed; and nothing
     /// but rot is damage, or cause for doubt.
-    pub(super) fn wrong_with(&self, found: &Recovered, tail: LogPosition, rot: Rot) -> Option<String> {
+    pub(super) fn wrong_with<L>(&self, found: &Recovered<L>, tail: LogPosition, rot: Rot) -> Option<String> {
         let is_doubted = found.doubt_unknown || found.cohorts.values().any(|cohort| cohort.doubtful);
         if found.damage.is_some() && !rot.log_since_start || is_doubted && !rot.ever {
             return Some("a disk that nothing damaged is doubted".to_owned());

@@ -71,7 +71,12 @@ impl World {
         }
         machine.generation += 1;
         let seed = u64::from(id.0) ^ machine.generation << 8 ^ self.random.draw();
-        let opened = store::open(machine.disk.clone(), store_config(&self.options));
+        let opened = store::open_into(
+            machine.disk.clone(),
+            &machine.disk,
+            store_config(&self.options),
+            node::Replays::default(),
+        );
         let (store, mut recovered) = match opened {
             Ok(opened) => opened,
             Err(error) => return self.start_failed(id, &error.to_string()),

@@ -17,8 +17,8 @@ use base::{Record, checksum};
 use bytes::Bytes;
 
 use super::LogPosition;
+use crate::BLOCK_BYTES;
 use crate::identity::Owner;
-use crate::{AlignedBuffer, BLOCK_BYTES};
 
 /// `LGB` and the format's version.
 const MAGIC: u32 = u32::from_le_bytes([b'L', b'G', b'B', crate::FORMAT as u8]);
@@ -66,33 +66,31 @@ pub(super) struct Frame {
     payload: Bytes,
 }
 
-/// A batch as it goes to the disk.
+/// A batch as it goes to the disk, but for the padding, into `out`.
 pub(super) fn encode<'a>(
     place: &Place,
     previous: &BatchIdentity,
     records: impl ExactSizeIterator<Item = &'a Record>,
-    bytes_hint: usize,
-) -> (BatchIdentity, AlignedBuffer) {
-    let mut out = Writer::with_capacity(bytes_hint);
+    out: &mut Writer,
+) -> BatchIdentity {
+    out.clear();
     out.u32(MAGIC);
     out.u32(0);
     out.u32(0);
     out.u32(u32::try_from(records.len()).expect("a batch has fewer records than bytes"));
-    place.owner.encode(&mut out);
+    place.owner.encode(out);
     out.u64(place.position.0);
     out.u64(place.segment);
     out.u64(previous.position.0);
     out.u32(previous.length);
     out.u32(previous.checksum);
     debug_assert_eq!(out.len(), HEADER_BYTES);
-    records.for_each(|record| record.encode(&mut out));
+    records.for_each(|record| record.encode(out));
     let length = u32::try_from(out.len()).expect("a batch is shorter than its segment, and far shorter than 4 GiB");
     out.patch_u32(8, length - HEADER_BYTES as u32);
     let sum = checksum(&out.as_slice()[CHECKED_FROM..]);
     out.patch_u32(CHECKSUM_AT, sum);
-    let mut bytes = AlignedBuffer::zeroed(padded(out.len()));
-    bytes[..out.len()].copy_from_slice(out.as_slice());
-    (BatchIdentity { position: place.position, length, checksum: sum }, bytes)
+    BatchIdentity { position: place.position, length, checksum: sum }
 }
 
 /// How many bytes the batch that begins `bytes` says it has with its padding; nothing if none begins there.

@@ -53,8 +53,11 @@ impl Index {
 
     fn kill(&mut self, cohort: CohortId, from: Sequence) {
         let Some(runs) = self.cohorts.get_mut(&cohort) else { return };
-        runs.split_off(&from);
-        if let Some((_, run)) = runs.iter_mut().next_back() {
+        while let Some(last) = runs.last_entry().filter(|last| *last.key() >= from) {
+            last.remove();
+        }
+        if let Some(mut last) = runs.last_entry() {
+            let run = last.get_mut();
             run.last = run.last.min(from.previous());
         }
     }

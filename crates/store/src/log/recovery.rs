@@ -1,10 +1,10 @@
 //! What is done before a node does anything else: force what lies in the log's files, read it, tell a torn end from
 //! damage, and clean the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use base::Record;
 use base::canary::{Bug, planted};
+use base::{CohortId, Lsn, Record};
 
 use super::frame::{self, BatchIdentity, Frame, Place};
 use super::segments::{self, Segments};
@@ -29,11 +29,25 @@ pub struct Damage {
     pub witness: Option<LogPosition>,
 }
 
+/// Takes what a start reads from the log, record by record in the log's order, up to the damage if there is any. So nobody
+/// need hold all of the log at once.
+pub trait LogSink {
+    /// The next record, and the LSN through which its cohort's checkpoint goes; [`Lsn::ZERO`] if it has none.
+    fn take(&mut self, record: Record, checkpoint: Lsn);
+}
+
+/// Holds all of the log, for tests.
+impl LogSink for Vec<Record> {
+    fn take(&mut self, record: Record, _checkpoint: Lsn) {
+        self.push(record);
+    }
+}
+
 /// A log that was read.
 #[derive(Debug)]
 pub struct RecoveredLog {
-    /// Every record before the damage, or all, in the log's order.
-    pub records: Vec<Record>,
+    /// The cohorts that it holds records of.
+    pub cohorts: BTreeSet<CohortId>,
     /// The damage, if there is any. The caller then writes in the manifest that it doubts every cohort, forced in both
     /// places, and only after that calls [`cut_damaged`]; only after that the log is written.
     pub damage: Option<Damage>,
@@ -43,38 +57,46 @@ pub struct RecoveredLog {
     pub cut_bytes: u64,
 }
 
-/// Reads the log that a manifest speaks of, from its oldest segment on, and cuts a torn end.
+/// Reads the log that a manifest speaks of, from its oldest segment on, and cuts a torn end. What it held goes to `sink`.
 ///
 /// # Errors
 /// When a file operation fails.
-pub fn recover<F: Files>(files: &F, owner: Owner, manifest: &Manifest) -> Result<RecoveredLog, FileError> {
+pub fn recover<F: Files>(
+    files: &F,
+    owner: Owner,
+    manifest: &Manifest,
+    sink: &mut impl LogSink,
+) -> Result<RecoveredLog, FileError> {
     let segment_bytes = manifest.segment_bytes;
     remove_if_exists(files, &segments::temporary())?;
     // A segment whose name an earlier process gave and never forced would be lost with all that we force in it.
     files.sync_dir(segments::DIRECTORY)?;
     let mut scan = Scan::open(files, owner, manifest)?;
+    let segments = Segments::new(segment_bytes, scan.prepared, std::mem::take(&mut scan.spare).into());
+    let mut writer = LogWriter::new(owner, segment_bytes, segments, scan.tail);
+    let mut cohorts = BTreeSet::new();
+    let checkpoint = |cohort: CohortId| Some(manifest.cohorts.get(&cohort)?.checkpoint?.lsn);
     let damage = loop {
         match scan.step()? {
-            Step::Batch => {}
+            Step::Batch(identity, records) => {
+                writer.set_named(records.is_empty());
+                writer.note(&identity, records.iter());
+                cohorts.extend(records.iter().map(|record| record.cohort));
+                for record in records {
+                    let through = checkpoint(record.cohort).unwrap_or(Lsn::ZERO);
+                    sink.take(record, through);
+                }
+            }
+            Step::Skipped => {}
             Step::End => break None,
             Step::Damage(damage) => break Some(damage),
         }
     };
-    let tail = scan.tail;
     let cut_bytes = if damage.is_none() { scan.cut_torn()? } else { 0 };
-    let mut prepared = scan.prepared;
     if damage.is_some() {
-        prepared = prepared.min(tail.segment(segment_bytes));
+        writer.segments_mut().end_at(scan.tail.segment(segment_bytes));
     }
-    let segments = Segments::new(segment_bytes, prepared, scan.spare.into());
-    let mut writer = LogWriter::new(owner, segment_bytes, segments, tail);
-    let mut records = Vec::new();
-    for (identity, of_batch) in scan.batches {
-        writer.set_named(of_batch.is_empty());
-        writer.note(&identity, of_batch.iter());
-        records.extend(of_batch);
-    }
-    Ok(RecoveredLog { records, damage, writer, cut_bytes })
+    Ok(RecoveredLog { cohorts, damage, writer, cut_bytes })
 }
 
 /// Removes what lies after the damage, so that the next recovery finds a clean end: later segments, the last first, then
@@ -144,7 +166,9 @@ fn zero<H: File>(file: &H, from: u64, to: u64) -> Result<u64, FileError> {
 }
 
 enum Step {
-    Batch,
+    Batch(BatchIdentity, Vec<Record>),
+    /// A batch that can't be read was passed over (a planted bug does so).
+    Skipped,
     End,
     Damage(Damage),
 }
@@ -176,7 +200,6 @@ struct Scan<F: Files> {
     tail: LogPosition,
     /// The last batch read; nothing before the first, whose predecessor may have gone with its segment.
     last: Option<BatchIdentity>,
-    batches: Vec<(BatchIdentity, Vec<Record>)>,
 }
 
 impl<F: Files> Scan<F> {
@@ -212,7 +235,6 @@ impl<F: Files> Scan<F> {
             loaded: BTreeMap::new(),
             tail: LogPosition::new(oldest, 0, segment_bytes),
             last: None,
-            batches: Vec::new(),
         })
     }
 
@@ -221,8 +243,9 @@ impl<F: Files> Scan<F> {
         if let Some(found) = self.successor()? {
             return Ok(match found.frame.records() {
                 Ok(records) => {
-                    self.accept(found.frame.identity, records);
-                    Step::Batch
+                    self.tail = found.frame.identity.end();
+                    self.last = Some(found.frame.identity);
+                    Step::Batch(found.frame.identity, records)
                 }
                 // Whole, and yet not what we write: not ours to cut in silence.
                 Err(_) => Step::Damage(Damage { position: self.tail, witness: Some(found.position) }),
@@ -231,7 +254,7 @@ impl<F: Files> Scan<F> {
         match self.witness()? {
             Some(witness) if planted(Bug::DamageSkipped) => {
                 (self.tail, self.last) = (witness, None);
-                Ok(Step::Batch)
+                Ok(Step::Skipped)
             }
             Some(witness) => Ok(Step::Damage(Damage { position: self.tail, witness: Some(witness) })),
             None if (self.has_gap || self.is_short || self.tail < self.forced) && !planted(Bug::DamageSkipped) => {
@@ -239,12 +262,6 @@ impl<F: Files> Scan<F> {
             }
             None => Ok(Step::End),
         }
-    }
-
-    fn accept(&mut self, identity: BatchIdentity, records: Vec<Record>) {
-        self.tail = identity.end();
-        self.last = Some(identity);
-        self.batches.push((identity, records));
     }
 
     /// The batch that follows the last one: right behind it, or, if it had no room there, at the start of the next

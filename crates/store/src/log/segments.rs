@@ -115,6 +115,11 @@ impl Segments {
         }
     }
 
+    /// Segments after this one are not what they should be: they are prepared anew.
+    pub(super) fn end_at(&mut self, number: u64) {
+        self.prepared = self.prepared.min(number);
+    }
+
     pub(super) fn is_prepared(&self, number: u64) -> bool {
         number <= self.prepared
     }

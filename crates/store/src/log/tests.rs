@@ -164,9 +164,10 @@ fn stale_frames_of_recycled_segments_never_come_back() {
 
 /// What a fresh start would read now, without disturbing the running one.
 fn reopen_copy(disk: &MemoryDisk, store: &Store<MemoryDisk>) -> Vec<Record> {
-    let log = super::recover(disk, store.owner(), store.manifest()).unwrap();
+    let mut records = Vec::new();
+    let log = super::recover(disk, store.owner(), store.manifest(), &mut records).unwrap();
     assert_eq!(log.damage, None);
-    log.records
+    records
 }
 
 #[test]

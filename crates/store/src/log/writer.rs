@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use base::codec::Writer;
 use base::{CohortId, LogRecord, Record, Sequence};
 
 use super::frame::{self, BatchIdentity, HEADER_BYTES, Place, padded};
@@ -68,6 +69,10 @@ pub struct LogWriter {
     pending: VecDeque<Pending>,
     pending_bytes: usize,
     in_flight: Option<InFlight>,
+    /// Where batches are encoded, ...
+    encoded: Writer,
+    /// ... and the buffer of one that is forced, for the next.
+    spare: Option<AlignedBuffer>,
     /// The last append, the last that asked to be forced, the last that a batch took, the last that is forced.
     appended: u64,
     wanted: u64,
@@ -89,6 +94,8 @@ impl LogWriter {
             pending: VecDeque::new(),
             pending_bytes: 0,
             in_flight: None,
+            encoded: Writer::new(),
+            spare: None,
             appended: 0,
             wanted: 0,
             taken: 0,
@@ -180,6 +187,14 @@ impl LogWriter {
         self.note(&identity, records.iter().map(|pending| &pending.record));
         self.forced = through;
         through
+    }
+
+    /// Takes back a batch that is forced: its buffer serves for another, unless it is one of the few large ones.
+    pub fn recycle(&mut self, batch: Batch) {
+        self.spare = Some(batch.bytes).filter(|bytes| bytes.len() <= BATCH_BYTES_MAX);
+        if self.encoded.len() > BATCH_BYTES_MAX {
+            self.encoded = Writer::new();
+        }
     }
 
     /// Takes note of a batch that is forced, with its records.
@@ -291,8 +306,10 @@ impl LogWriter {
     fn launch(&mut self, position: LogPosition, records: Vec<Pending>, bytes: usize) -> Batch {
         let segment = position.segment(self.segment_bytes);
         let place = Place { owner: self.owner, position, segment };
-        let (identity, encoded) =
-            frame::encode(&place, &self.last, records.iter().map(|pending| &pending.record), bytes);
+        let records_of_batch = records.iter().map(|pending| &pending.record);
+        let identity = frame::encode(&place, &self.last, records_of_batch, &mut self.encoded);
+        let room = self.spare.take().unwrap_or_else(|| AlignedBuffer::zeroed(0));
+        let encoded = room.refilled(self.encoded.as_slice(), padded(self.encoded.len()));
         assert!(identity.length as usize <= bytes, "a record is no longer than it says");
         let through = records.last().map_or(self.forced, |last| last.write);
         self.in_flight = Some(InFlight { identity, records, through });

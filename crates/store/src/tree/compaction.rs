@@ -103,6 +103,7 @@ pub struct CompactionJob {
     retention: Retention,
     sink: Sink,
     dropped_through: Lsn,
+    is_urgent: bool,
 }
 
 impl CompactionJob {
@@ -114,7 +115,21 @@ impl CompactionJob {
         let lsns = lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default();
         let sink = Sink::new(site.clone(), choice.into as u8, site.config.table_bytes, lsns);
         let retention = Retention::of_job(watermark);
-        Self { choice, others, site, place: None, retention, sink, dropped_through: Lsn::ZERO }
+        // Half-way to where writes wait.
+        let is_urgent = 2 * levels.level(0).len() > site.config.level0_tables + site.config.level0_tables_max;
+        Self { choice, others, site, place: None, retention, sink, dropped_through: Lsn::ZERO, is_urgent }
+    }
+
+    /// Whether writes will have to wait for it, unless it ends soon.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        self.is_urgent
+    }
+
+    /// Bytes of versions that a step reads, about.
+    #[must_use]
+    pub fn step_bytes(&self) -> u64 {
+        self.site.config.step_bytes
     }
 
     /// The level whose tables are merged with those below.
@@ -177,7 +192,7 @@ impl CompactionJob {
 
 /// Merges until enough was read, and says how much that was. The job's place is where to go on, none at the end.
 fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobError> {
-    let CompactionJob { choice, others, site, place, retention, sink, dropped_through } = job;
+    let CompactionJob { choice, others, site, place, retention, sink, dropped_through, is_urgent: _ } = job;
     let mut merge = merge_of(choice, Blocks { cache: &site.cache, io: Io::PassBy });
     match place.take() {
         Some((key, timestamp)) => merge.seek(&key, timestamp)?,

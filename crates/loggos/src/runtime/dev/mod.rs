@@ -44,6 +44,8 @@ pub(crate) struct Options {
     pub(crate) data: PathBuf,
     /// Added to every port.
     pub(crate) port_offset: u16,
+    /// Bytes of memory for the rows of each node.
+    pub(crate) memory: Option<u64>,
 }
 
 /// Why the universe can't be started.
@@ -109,7 +111,7 @@ fn supervise(options: &Options) -> Result<(), DevError> {
     stop_on_signals(tell.clone()).map_err(DevError::io("wait for signals"))?;
     control::listen(&data, tell.clone()).map_err(DevError::io("listen for `loggos dev restart`"))?;
 
-    let mut nodes = Nodes::new(&data, plan, options.port_offset, tell);
+    let mut nodes = Nodes::new(&data, plan, options, tell);
     nodes.start_all()?;
     nodes.print_table();
     let mut supervisor = Supervisor { nodes, heard, data };

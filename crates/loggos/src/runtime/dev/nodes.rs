@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::control::{Answer, Ask};
 use super::plan::{Plan, node_directory};
-use super::{DevError, Heard};
+use super::{DevError, Heard, Options};
 use crate::runtime::claim::Claim;
 use crate::runtime::config::{Config, Listen, Peer, Tuning};
 
@@ -59,13 +59,16 @@ pub(crate) struct Nodes {
     data: PathBuf,
     plan: Plan,
     port_offset: u16,
+    tuning: Tuning,
     running: BTreeMap<u32, Running>,
     tell: Sender<Heard>,
 }
 
 impl Nodes {
-    pub(crate) fn new(data: &Path, plan: Plan, port_offset: u16, tell: Sender<Heard>) -> Self {
-        Self { data: data.to_owned(), plan, port_offset, running: BTreeMap::new(), tell }
+    pub(crate) fn new(data: &Path, plan: Plan, options: &Options, tell: Sender<Heard>) -> Self {
+        let tuning = Tuning { memory_bytes: options.memory, ..Tuning::default() };
+        let port_offset = options.port_offset;
+        Self { data: data.to_owned(), plan, port_offset, tuning, running: BTreeMap::new(), tell }
     }
 
     /// Starts every node that has its disk, and says which have not.
@@ -130,7 +133,7 @@ impl Nodes {
                 http: Some(self.http_address(node)),
             },
             peers: self.plan.nodes().map(|node| self.peer(node)).collect(),
-            tuning: Tuning::default(),
+            tuning: self.tuning,
         };
         let text = toml::to_string(&config).map_err(io::Error::other)?;
         Ok(format!("# Written by `loggos dev` at each start: changes are lost.\n{text}"))

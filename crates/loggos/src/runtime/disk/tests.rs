@@ -9,9 +9,10 @@ use store::identity::Identity;
 use store::tree::{Tablespace, Tree};
 
 use super::*;
+use crate::runtime::budget::Budget;
 use crate::runtime::clock;
 use crate::runtime::scratch::Scratch;
-use crate::runtime::tables::CheckpointJob;
+use crate::runtime::tables::{CheckpointJob, TableFiles};
 
 /// A store with its threads, and what they say.
 struct Bench {
@@ -33,7 +34,9 @@ fn open(files: &OsFiles) -> (Bench, Recovered) {
     let (store, recovered) = store::open(files.clone(), small()).unwrap();
     let poll = Poll::new().unwrap();
     let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), Token(0)).unwrap()));
-    let disk = Disk::start(store, &inbox, DiskMetrics::register(&Registry::new()).unwrap()).unwrap();
+    let metrics = DiskMetrics::register(&Registry::new()).unwrap();
+    let (tables, budget) = (TableFiles::new(files.clone(), 8), Budget::new(1 << 20));
+    let disk = Disk::start(store, &tables, &budget, &inbox, metrics).unwrap();
     (Bench { disk, inbox, poll }, recovered)
 }
 
@@ -65,8 +68,8 @@ impl Bench {
             self.inbox.take(&mut inputs);
             for input in inputs.drain(..) {
                 match &input {
-                    Input::BatchForced(_) => {
-                        self.disk.batch_forced(clock::monotonic());
+                    Input::BatchForced(batch) => {
+                        self.disk.batch_forced(batch.clone(), clock::monotonic());
                     }
                     Input::ManifestForced(_, write) => self.disk.manifest_forced(write),
                     Input::SegmentDone(job) => self.disk.segment_done(*job, clock::monotonic()),

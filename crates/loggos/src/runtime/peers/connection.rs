@@ -17,6 +17,8 @@ use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// Bytes read from one connection before the others have their turn.
 const READ_TURN_BYTES: usize = 4 << 20;
+/// A turn's frames are encoded where an earlier turn's were, unless those were more than this.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 /// Pieces handed to one write call.
 const WRITE_PIECES: usize = 16;
 
@@ -129,7 +131,10 @@ impl Connection {
     /// Writes what was gathered, as far as the socket takes it.
     pub(crate) fn flush(&mut self) -> Result<(), Closed> {
         if !self.gathering.is_empty() {
-            let gathered = std::mem::take(&mut self.gathering).finish();
+            let gathered = self.gathering.take();
+            if gathered.len() > KEPT_BYTES_MAX {
+                self.gathering = Writer::new();
+            }
             self.waiting_bytes += gathered.len();
             self.waiting.push_back(gathered);
         }

@@ -1,6 +1,7 @@
 //! No byte of a batch can change unseen, and no bytes make the parser panic.
 
 use super::*;
+use crate::AlignedBuffer;
 use crate::testing::{entry, identity, truncation};
 use base::SplitMix64;
 
@@ -11,7 +12,9 @@ fn place() -> Place {
 fn batch() -> (BatchIdentity, AlignedBuffer, Vec<Record>) {
     let records = vec![entry(1, 1, b"payload"), truncation(2, 9)];
     let previous = BatchIdentity { position: LogPosition(1), length: 2, checksum: 3 };
-    let (identity, bytes) = encode(&place(), &previous, records.iter(), 0);
+    let mut out = Writer::new();
+    let identity = encode(&place(), &previous, records.iter(), &mut out);
+    let bytes = AlignedBuffer::zeroed(0).refilled(out.as_slice(), padded(out.len()));
     (identity, bytes, records)
 }
 
