@@ -19,6 +19,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "catch-ups from the log",
     "checkpoints",
     "clean stops",
+    "clients cut off",
     "connections broken",
     "connections left",
     "crashes during recovery",

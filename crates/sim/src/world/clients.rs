@@ -210,7 +210,7 @@ impl World {
         let number = self.libraries.number();
         self.clients.bare.insert(number, (id, node));
         self.queue.put(self.now + PATIENCE, Happening::ClientPatience { request: number });
-        self.put_request(node, generation, number, DEADLINE, request);
+        self.put_request(node, generation, number, self.now, DEADLINE, request);
     }
 
     pub(super) fn bare_answered(&mut self, request: RequestId, outcome: Outcome) {

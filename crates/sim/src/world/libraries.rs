@@ -1,7 +1,8 @@
 //! The clients' libraries: the product's own machine (`client::Client`), driven as the async library drives it. A few clients
 //! share one, as the tasks of a program do, so that writes of one session are under way side by side.
 //!
-//! Connections are made, break with their process, and break by themselves; requests take a moment to arrive.
+//! Connections are made, break with their process, and break by themselves; requests take a moment to arrive. Now and then a
+//! client is cut off for so long that its sessions may expire before its further attempts arrive.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use node::contract::RequestId;
 use tablets::request::{Failure, Outcome, Request, Response, SessionId, SessionStamp, TableRequest};
 
 use super::events::{Generation, Happening};
-use super::{MILLISECOND, Options, TrueTime, World};
+use super::{MILLISECOND, Options, SECOND, TrueTime, World};
 
 /// Clients that share a library.
 const CLIENTS_EACH: u32 = 3;
@@ -20,6 +21,8 @@ const CLIENTS_EACH: u32 = 3;
 const DEADLINE: base::Duration = base::Duration::from_millis(6_000);
 /// How long a request is on its way, at most.
 const WAY: TrueTime = MILLISECOND;
+/// How long a client is cut off, at most.
+const CUT_OFF: TrueTime = 5 * SECOND;
 /// How long a connection takes to be made, at most.
 const CONNECTING: TrueTime = 5 * MILLISECOND;
 
@@ -43,6 +46,8 @@ struct Held {
     timer: u64,
     /// Its actions are being carried out: what more comes of that comes after them.
     is_busy: bool,
+    /// Nothing that it sends arrives before.
+    cut_off_until: TrueTime,
 }
 
 /// An attempt that a node was asked for.
@@ -62,6 +67,7 @@ impl Libraries {
             links: BTreeMap::new(),
             timer: 0,
             is_busy: false,
+            cut_off_until: 0,
         };
         let all = (0..options.clients.div_ceil(CLIENTS_EACH)).map(library).collect();
         Self { all, asked: BTreeMap::new(), next_request: 0 }
@@ -153,25 +159,31 @@ impl World {
         };
         let id = self.libraries.number();
         self.libraries.asked.insert(id, Attempt { library, link, attempt, opens });
-        self.put_request(node, generation, id, time, request);
+        let cut_off_until = self.libraries.all[library].cut_off_until;
+        self.put_request(node, generation, id, cut_off_until, time, request);
         if !self.healed && self.random.chance(self.options.resets) {
             let at = self.now + self.random.below(20 * MILLISECOND);
             self.queue.put(at, Happening::LinkBroken { library, link });
+            if self.random.below(4) == 0 {
+                self.count("clients cut off");
+                self.libraries.all[library].cut_off_until = at + self.random.below(CUT_OFF);
+            }
         }
     }
 
-    /// A request arrives at a process, if that lives so long.
+    /// A request arrives at a process, not before some time, if that lives so long.
     pub(super) fn put_request(
         &mut self,
         node: NodeId,
         generation: Generation,
         id: RequestId,
+        not_before: TrueTime,
         time: base::Duration,
         request: Request,
     ) {
         let Some(machine) = self.machines.get(&node) else { return };
         let deadline = machine.clocks.monotonic(self.now) + time;
-        let at = self.now + self.random.below(WAY);
+        let at = self.now.max(not_before) + self.random.below(WAY);
         let request = Box::new(request);
         self.queue.put(at, Happening::Request { node, generation, id, deadline, request });
     }
