@@ -10,6 +10,8 @@ use crate::endpoints::{Connection, Endpoints};
 use crate::sessions::{Begun, Sessions};
 use crate::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Sent};
 
+/// The least time that an attempt has, unless the deadline comes before.
+const ATTEMPT_TIME_MIN: Duration = Duration::from_millis(10);
 /// A connection over which nothing has come for so long, while an answer was waited for, is left.
 const LINK_SILENCE: Duration = Duration::from_millis(2_000);
 
@@ -213,7 +215,8 @@ impl<Q: Clone, A> Client<Q, A> {
     fn attempt_time(&mut self, id: CallId, now: Monotonic) -> Duration {
         let Some(call) = self.calls.get(id) else { return Duration::ZERO };
         let first = self.endpoints.patience(pace(&call.task), bytes(&call.task));
-        let time = call.attempts.time(first).0.min(call.deadline.since(now).0 / 2);
+        // Halves of what is left come to nothing long before it does.
+        let time = call.attempts.time(first).0.min(call.deadline.since(now).0 / 2).max(ATTEMPT_TIME_MIN.0);
         // Not all at once.
         Duration(time + self.jitter.below(time / 8))
     }

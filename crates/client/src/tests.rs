@@ -387,3 +387,16 @@ fn whatever_happens_each_call_ends_once() {
         assert_eq!(calls.len(), begun, "seed {seed}: a call ended twice");
     }
 }
+
+/// A timer that fires late, right before a call's end, finds time for an attempt or two and not for endless halves.
+#[test]
+fn little_time_is_not_halved_for_ever() {
+    let mut bed = Bed::new(3);
+    bed.write();
+    bed.now = Monotonic(DEADLINE.0);
+    bed.client.timer(bed.now);
+    bed.carry_out();
+    assert!(bed.sent().len() <= 3);
+    bed.pass(1);
+    assert!(matches!(&bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
+}

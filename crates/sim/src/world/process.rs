@@ -82,7 +82,7 @@ impl World {
             Err(error) => return self.start_failed(id, &error.to_string()),
         };
         if let Some(wrong) = machine.log.wrong_with(&recovered, store.log().tail(), machine.rot) {
-            return self.violate(&format!("node {id}: {wrong}"));
+            return self.violate(&format!("node {id}: {wrong} ({})", recovered.notes.join("; ")));
         }
         machine.log = KnownLog::at_start(store.log().tail());
         machine.rot.log_since_start = false;
