@@ -214,7 +214,7 @@ impl<G: Gateway> Conversation<G> {
                 let bytes = size(&outcome);
                 match self.under_way.remove(&ticket) {
                     Some(UnderWay { number, .. }) => {
-                        self.answers.push_back(ready(number, outcome, bytes, &self.replies))
+                        self.answers.push_back(ready(number, outcome, bytes, &self.replies));
                     }
                     // The door has answered for the node.
                     None => self.replies.release(bytes),

@@ -128,7 +128,7 @@ impl Node {
         now: Now,
     ) {
         let Some(replica) = self.replicas.get_mut(&id) else { return self.discard(flushed) };
-        let arrived = replica.arrived.as_ref().filter(|arrived| arrived.lsn == lsn).map(|arrived| arrived.timestamp);
+        let arrived = replica.arrived.as_ref().filter(|arrived| arrived.id.lsn == lsn).map(|arrived| arrived.timestamp);
         if let Some(timestamp) = arrived {
             return self.install(id, CheckpointRef { lsn, timestamp, bytes }, now);
         }
@@ -143,7 +143,7 @@ impl Node {
     pub(crate) fn checkpoint_failed(&mut self, id: CohortId, lsn: Lsn, now: Now) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
-        if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.lsn == lsn) {
+        if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) {
             return self.abandon(id, &arrived.tables());
         }
         let Some(replica) = self.replicas.get_mut(&id) else { return };
@@ -278,8 +278,8 @@ impl Node {
     /// The manifest names the whole state that arrived: it is this replica's own now.
     pub(crate) fn installed(&mut self, id: CohortId, lsn: Lsn, now: Now) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let Some(arrived) = replica.arrived.take() else { return };
-        let Arrived { from, state, tree: arrived, .. } = *arrived;
+        let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) else { return };
+        let Arrived { from, id: whole, state, tree: arrived, .. } = *arrived;
         replica.last_change = state.last_timestamp();
         replica.state = match std::mem::replace(&mut replica.state, State::Catalogue(Catalogue::new())) {
             State::Tablet(old) => {
@@ -293,7 +293,7 @@ impl Node {
         };
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.may_compact = true;
-        self.reply_installed(id, from, lsn);
+        self.reply_installed(id, from, whole);
         self.retry_now = true;
         self.let_go();
         if let Err(error) = self.start_tables(now) {

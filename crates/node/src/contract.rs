@@ -36,6 +36,10 @@ pub struct ReadId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EvaluationId(pub u64);
 
+/// Numbers the whole states that began to arrive in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ArrivalId(pub u64);
+
 /// Numbers the trees that a cohort had in this process: what was begun for an earlier one is of no use any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lineage(pub u64);
@@ -144,8 +148,8 @@ pub enum Event {
     TablesAdopted {
         /// Whose they are.
         cohort: CohortId,
-        /// Of which state.
-        lsn: Lsn,
+        /// With which whole state they came.
+        arrival: ArrivalId,
         /// The tree that they are; none if they are not what they should be.
         tree: Option<Box<Tree>>,
     },
@@ -283,8 +287,8 @@ pub enum Action {
     AdoptTables {
         /// Whose they are.
         cohort: CohortId,
-        /// Of which state.
-        lsn: Lsn,
+        /// With which whole state they came.
+        arrival: ArrivalId,
         /// Where the tree is to be.
         site: Site,
         /// The tables, on this disk.

@@ -82,9 +82,9 @@ pub enum Message {
         cohort: CohortId,
         /// The sender's epoch.
         epoch: Epoch,
-        /// The last entry applied in the state.
-        lsn: Lsn,
-        /// Its timestamp.
+        /// Which state.
+        state: StateId,
+        /// The timestamp of the last entry applied in it.
         timestamp: Timestamp,
         /// The part's number, from 0.
         index: u32,
@@ -98,12 +98,41 @@ pub enum Message {
         /// The cohort.
         cohort: CohortId,
         /// Which state.
-        lsn: Lsn,
+        state: StateId,
         /// Parts received, in order.
         received: u32,
         /// Whether it is this replica's own now.
         installed: bool,
     },
+}
+
+/// Which whole state: two of the same entry are different ones if their rows lie in different tables, as they do after a
+/// compaction, and parts of one are of no use in the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateId {
+    /// The last entry applied in it.
+    pub lsn: Lsn,
+    /// A checksum over the names of its tables.
+    pub tables: u32,
+}
+
+impl StateId {
+    /// The state that is applied through that entry, with the rows in those tables.
+    #[must_use]
+    pub fn new<'a>(lsn: Lsn, tables: impl Iterator<Item = &'a TableRef>) -> Self {
+        let mut names = Writer::new();
+        tables.for_each(|table| table.encode(&mut names));
+        Self { lsn, tables: base::checksum(&names.finish()) }
+    }
+
+    fn encode(self, out: &mut Writer) {
+        out.lsn(self.lsn);
+        out.u32(self.tables);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { lsn: input.lsn()?, tables: input.u32()? })
+    }
 }
 
 /// A part of a whole state. The chunks come first, then the list of tables, then the tables, one after the other.
@@ -185,20 +214,20 @@ impl Message {
                 out.u32(cohort.0);
                 out.u32(leader.map_or(0, |node| node.0));
             }
-            Self::StateChunk { cohort, epoch, lsn, timestamp, index, last, part } => {
+            Self::StateChunk { cohort, epoch, state, timestamp, index, last, part } => {
                 out.u8(5);
                 out.u32(cohort.0);
                 out.u64(epoch.0);
-                out.lsn(*lsn);
+                state.encode(out);
                 out.i64(timestamp.0);
                 out.u32(*index);
                 out.bool(*last);
                 part.encode(out);
             }
-            Self::StateReply { cohort, lsn, received, installed } => {
+            Self::StateReply { cohort, state, received, installed } => {
                 out.u8(6);
                 out.u32(cohort.0);
-                out.lsn(*lsn);
+                state.encode(out);
                 out.u32(*received);
                 out.bool(*installed);
             }
@@ -245,7 +274,7 @@ impl Message {
             5 => Self::StateChunk {
                 cohort: CohortId(input.u32()?),
                 epoch: Epoch(input.u64()?),
-                lsn: input.lsn()?,
+                state: StateId::decode(&mut input)?,
                 timestamp: Timestamp(input.i64()?),
                 index: input.u32()?,
                 last: input.bool()?,
@@ -253,7 +282,7 @@ impl Message {
             },
             6 => Self::StateReply {
                 cohort: CohortId(input.u32()?),
-                lsn: input.lsn()?,
+                state: StateId::decode(&mut input)?,
                 received: input.u32()?,
                 installed: input.bool()?,
             },

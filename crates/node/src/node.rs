@@ -159,7 +159,7 @@ impl Node {
             Event::Evaluated { id, answer } => self.evaluated(id, answer, now),
             Event::TableRead { id, bytes } => self.table_read(id, bytes, now),
             Event::TableWritten { table, bytes } => self.table_written(table, bytes),
-            Event::TablesAdopted { cohort, lsn, tree } => self.tables_adopted(cohort, lsn, tree),
+            Event::TablesAdopted { cohort, arrival, tree } => self.tables_adopted(cohort, arrival, tree),
             Event::LogRead { id, entries } => self.log_read(id, entries, now),
             Event::Stop => self.stop(now),
         }
@@ -413,12 +413,12 @@ impl Node {
             Message::Answer { request, outcome } => self.answered(from, request, outcome),
             Message::NotLeader { request, cohort, leader } => self.not_leader(from, request, cohort, leader),
             Message::ElsewhereNow { request } => self.told_elsewhere(from, request, now),
-            Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, part: content } => {
-                let part = crate::transfer::Part { epoch, lsn, timestamp, index, last, content };
+            Message::StateChunk { cohort, epoch, state, timestamp, index, last, part: content } => {
+                let part = crate::transfer::Part { epoch, state, timestamp, index, last, content };
                 self.part_received(from, cohort, part);
             }
-            Message::StateReply { cohort, lsn, received, installed } => {
-                self.chunk_acknowledged(from, cohort, lsn, received, installed, now);
+            Message::StateReply { cohort, state, received, installed } => {
+                self.chunk_acknowledged(from, cohort, state, received, installed, now);
             }
         }
     }

@@ -7,7 +7,7 @@
 //!
 //! The follower writes the tables as they come, looks through them when all are here, and writes a checkpoint; the
 //! manifest names it with the tables, in one go; only then is the log cut and the state its own. A connection that breaks,
-//! or a leader that starts again with the same checkpoint, goes on where it was.
+//! or a leader that starts again with the same state, goes on where it was; the same entry in other tables is another state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use store::sstable::Table;
 use tablets::{Chunks, Snapshot};
 
 use crate::contract::{Action, ReadId};
-use crate::message::{Message, StatePart};
+use crate::message::{Message, StateId, StatePart};
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Tables;
 
@@ -37,23 +37,26 @@ const SENDINGS_MAX: u32 = 60;
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) epoch: Epoch,
-    pub(crate) lsn: Lsn,
+    pub(crate) state: StateId,
     pub(crate) timestamp: Timestamp,
     pub(crate) index: u32,
     pub(crate) last: bool,
     pub(crate) content: StatePart,
 }
 
-/// The transfers that this node's leaders have under way.
+/// The transfers that this node's leaders have under way, and those that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     under_way: BTreeMap<(CohortId, NodeId), Transfer>,
     /// The parts of tables that are being read, and for whom.
     reads: BTreeMap<ReadId, (CohortId, NodeId, u32)>,
+    /// How many whole states have begun to arrive.
+    arrivals: u64,
 }
 
 #[derive(Debug)]
 struct Transfer {
+    id: StateId,
     state: Snapshot,
     tables: Tables,
     next: Next,
@@ -84,7 +87,8 @@ enum Step {
 impl Transfer {
     fn new(state: Snapshot, tables: Tables) -> Self {
         let next = Next::Chunks(state.chunks());
-        Self { state, tables, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
+        let id = StateId::new(state.last_applied(), tables.iter().map(|(named, _)| named));
+        Self { id, state, tables, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
     }
 
     /// Steps to the next part.
@@ -226,9 +230,9 @@ impl Node {
         transfer.resend_at = now.monotonic + RESEND;
         transfer.sendings += 1;
         let epoch = replica.cohort.promised().epoch;
-        let (lsn, timestamp) = (transfer.state.last_applied(), transfer.state.last_timestamp());
+        let (state, timestamp) = (transfer.id, transfer.state.last_timestamp());
         let (index, last) = (transfer.index, transfer.is_last());
-        self.send(peer, Message::StateChunk { cohort, epoch, lsn, timestamp, index, last, part }, AT_ONCE, None);
+        self.send(peer, Message::StateChunk { cohort, epoch, state, timestamp, index, last, part }, AT_ONCE, None);
     }
 
     pub(crate) fn resend_transfers(&mut self, now: Now) {
@@ -254,18 +258,18 @@ impl Node {
         &mut self,
         from: NodeId,
         cohort: CohortId,
-        lsn: Lsn,
+        state: StateId,
         received: u32,
         installed: bool,
         now: Now,
     ) {
         if installed {
             // Perhaps another state than the one being sent: an earlier leader's. What it lacks now is to be seen.
-            return self.end_transfer(cohort, from, Some(lsn), now);
+            return self.end_transfer(cohort, from, Some(state.lsn), now);
         }
         let rate = self.config.transfer_bytes_per_second.max(1);
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, from)) else { return };
-        if transfer.state.last_applied() != lsn {
+        if transfer.id != state {
             return;
         }
         let sent = transfer.part.as_ref().map_or(0, StatePart::bytes) as u64;

@@ -25,6 +25,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "crashes during recovery",
     "damaged logs",
     "disk failures",
+    "disks full",
     "doubtful starts",
     "doubts ended",
     "dropped tables asked",

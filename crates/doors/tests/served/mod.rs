@@ -109,7 +109,14 @@ impl Served {
             let _ = closed.await;
         };
         let observer = doors::Observer::new(prometheus::Registry::new(), None).expect("names of their own");
-        tokio::spawn(doors::serve(listener, usize::MAX, Arc::new(Node::default()), Arc::new(founded()), Arc::new(observer), shutdown));
+        tokio::spawn(doors::serve(
+            listener,
+            usize::MAX,
+            Arc::new(Node::default()),
+            Arc::new(founded()),
+            Arc::new(observer),
+            shutdown,
+        ));
         Self { address, close }
     }
 

@@ -243,8 +243,8 @@ impl Machine {
             Action::WriteTable { table, offset, bytes } => {
                 self.disk.tables().change(Change::Write { table, offset, bytes });
             }
-            Action::AdoptTables { cohort, lsn, site, tables } => {
-                self.disk.tables().change(Change::Adopt { cohort, lsn, site, tables });
+            Action::AdoptTables { cohort, arrival, site, tables } => {
+                self.disk.tables().change(Change::Adopt { cohort, arrival, site, tables });
             }
             Action::RemoveTables { tables } => self.disk.tables().change(Change::Remove { tables }),
             Action::Stopped => return Some(End::Stopped),

@@ -4,9 +4,9 @@
 use std::io;
 use std::sync::Arc;
 
-use base::{CohortId, Lsn};
+use base::CohortId;
 use bytes::Bytes;
-use node::contract::{EvaluationId, Event, Lineage, ReadId};
+use node::contract::{ArrivalId, EvaluationId, Event, Lineage, ReadId};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::handles::HandleCache;
@@ -37,7 +37,7 @@ pub(crate) struct CheckpointJob {
 #[derive(Debug)]
 pub(crate) enum Change {
     Write { table: TableId, offset: u64, bytes: Bytes },
-    Adopt { cohort: CohortId, lsn: Lsn, site: Site, tables: Vec<TableRef> },
+    Adopt { cohort: CohortId, arrival: ArrivalId, site: Site, tables: Vec<TableRef> },
     Remove { tables: Vec<TableId> },
 }
 
@@ -191,7 +191,7 @@ fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>>
             };
             inbox.post(Input::Done(Event::TableWritten { table, bytes }));
         }
-        Change::Adopt { cohort, lsn, site, tables } => {
+        Change::Adopt { cohort, arrival, site, tables } => {
             let tree = match shipping::adopt(&files, site, &tables) {
                 Ok(tree) => Some(Box::new(tree)),
                 Err(TableError::File(error)) if !is_harmless(&error) => {
@@ -202,7 +202,7 @@ fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>>
                     None
                 }
             };
-            inbox.post(Input::Done(Event::TablesAdopted { cohort, lsn, tree }));
+            inbox.post(Input::Done(Event::TablesAdopted { cohort, arrival, tree }));
         }
         Change::Remove { tables } => {
             if let Err(error) = shipping::remove(&files, &tables) {

@@ -8,7 +8,7 @@ use tablets::request::{
 };
 use tablets::{CatalogueCommand, Command};
 
-use super::{Beaten, ListId, Message, Query, StatePart};
+use super::{Beaten, ListId, Message, Query, StateId, StatePart};
 use store::sstable::TableRef;
 
 fn samples() -> Vec<Message> {
@@ -66,14 +66,15 @@ fn samples() -> Vec<Message> {
     let patience = Duration::from_millis(5);
     samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
     samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));
-    let (epoch, lsn, timestamp) = (Epoch(3), Lsn::new(3, 5), Timestamp(9));
+    let (epoch, timestamp) = (Epoch(3), Timestamp(9));
     let table = TableRef { number: 7, level: 1, bytes: 4_096, checksum: 9 };
     let bytes = Bytes::from_static(b"part");
     let parts = [StatePart::Chunk(bytes.clone()), StatePart::Tables(vec![table, table]), StatePart::Piece(bytes)];
-    let chunk = |part| Message::StateChunk { cohort, epoch, lsn, timestamp, index: 2, last: true, part };
+    let state = StateId::new(Lsn::new(3, 5), [table].iter());
+    let chunk = |part| Message::StateChunk { cohort, epoch, state, timestamp, index: 2, last: true, part };
     samples.extend(parts.map(chunk));
     samples.push(Message::ElsewhereNow { request: 3 });
-    samples.push(Message::StateReply { cohort, lsn, received: 3, installed: true });
+    samples.push(Message::StateReply { cohort, state, received: 3, installed: true });
     samples
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{CohortId, Lsn, NodeId, Timestamp};
+use base::{CohortId, NodeId, Timestamp};
 use bytes::Bytes;
 use store::shipping;
 use store::sstable::{TableId, TableRef};
@@ -10,16 +10,17 @@ use store::tree::Tree;
 use tablets::{Loader, Snapshot};
 
 use super::Part;
-use crate::contract::Action;
-use crate::message::{Message, StatePart};
+use crate::contract::{Action, ArrivalId};
+use crate::message::{Message, StateId, StatePart};
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Replica;
 
 /// A whole state of which some parts are here.
 #[derive(Debug)]
 pub(crate) struct Incoming {
+    number: ArrivalId,
     from: NodeId,
-    lsn: Lsn,
+    state: StateId,
     timestamp: Timestamp,
     /// Parts received, in order.
     parts: u32,
@@ -40,7 +41,7 @@ pub(crate) struct Incoming {
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: NodeId,
-    pub(crate) lsn: Lsn,
+    pub(crate) id: StateId,
     pub(crate) timestamp: Timestamp,
     pub(crate) parts: u32,
     pub(crate) state: Snapshot,
@@ -67,10 +68,11 @@ enum Taken {
 }
 
 impl Incoming {
-    fn new(cohort: CohortId, from: NodeId, part: &Part) -> Self {
+    fn new(number: ArrivalId, cohort: CohortId, from: NodeId, part: &Part) -> Self {
         Self {
+            number,
             from,
-            lsn: part.lsn,
+            state: part.state,
             timestamp: part.timestamp,
             parts: 0,
             loader: Loader::new(cohort),
@@ -135,13 +137,16 @@ impl Incoming {
 }
 
 impl Replica {
-    fn take_part(&mut self, from: NodeId, part: Part) -> (Taken, Vec<TableRef>) {
+    fn take_part(&mut self, from: NodeId, part: Part, arrivals: &mut u64) -> (Taken, Vec<TableRef>) {
         let cohort = self.state.cohort();
         let mut unused = Vec::new();
-        if let Some(other) = self.incoming.take_if(|incoming| incoming.lsn != part.lsn || incoming.from != from) {
+        if let Some(other) = self.incoming.take_if(|incoming| incoming.state != part.state || incoming.from != from) {
             unused = other.tables;
         }
-        let incoming = self.incoming.get_or_insert_with(|| Incoming::new(cohort, from, &part));
+        let incoming = self.incoming.get_or_insert_with(|| {
+            *arrivals += 1;
+            Incoming::new(ArrivalId(*arrivals), cohort, from, &part)
+        });
         let taken = incoming.take(part, self.state.as_tablet().map(|tablet| tablet.tree()), cohort);
         if matches!(taken, Taken::Refused) {
             unused.extend(self.incoming.take().into_iter().flat_map(|incoming| incoming.tables));
@@ -159,37 +164,37 @@ impl Node {
     pub(crate) fn part_received(&mut self, from: NodeId, id: CohortId, part: Part) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let follows = replica.cohort.leader() == Some(from) && replica.cohort.promised().epoch == part.epoch;
-        let lsn = part.lsn;
-        if replica.cohort.applied() >= lsn.sequence {
-            return self.reply_installed(id, from, lsn);
+        let state = part.state;
+        if replica.cohort.applied() >= state.lsn.sequence {
+            return self.reply_installed(id, from, state);
         }
         match &replica.arrived {
             // It is being installed, or another is and this one's turn comes after: the leader is to be patient.
             Some(arrived) => {
-                let received = if arrived.lsn == lsn { arrived.parts } else { 0 };
-                self.reply_received(id, from, lsn, received);
+                let received = if arrived.id == state { arrived.parts } else { 0 };
+                self.reply_received(id, from, state, received);
             }
             None if follows => {
-                let (taken, unused) = replica.take_part(from, part);
+                let (taken, unused) = replica.take_part(from, part, &mut self.transfers.arrivals);
                 self.abandon(id, &unused);
-                self.taken(id, from, lsn, taken);
+                self.taken(id, from, state, taken);
             }
             None => {}
         }
     }
 
-    fn taken(&mut self, id: CohortId, from: NodeId, lsn: Lsn, taken: Taken) {
+    fn taken(&mut self, id: CohortId, from: NodeId, state: StateId, taken: Taken) {
         match taken {
-            Taken::Parts(received) => self.reply_received(id, from, lsn, received),
-            Taken::Refused => self.reply_received(id, from, lsn, 0),
+            Taken::Parts(received) => self.reply_received(id, from, state, received),
+            Taken::Refused => self.reply_received(id, from, state, 0),
             Taken::Write(table, offset, bytes) => self.actions.push(Action::WriteTable { table, offset, bytes }),
             Taken::Adopt => {
                 let Some(replica) = self.replicas.get(&id) else { return };
                 let Some(incoming) = &replica.incoming else { return };
                 let site = replica.state.as_tablet().map(|tablet| tablet.tree().site().clone());
                 let site = site.unwrap_or_else(|| self.tablespace.site(id));
-                let tables = incoming.tables.clone();
-                self.actions.push(Action::AdoptTables { cohort: id, lsn, site, tables });
+                let (arrival, tables) = (incoming.number, incoming.tables.clone());
+                self.actions.push(Action::AdoptTables { cohort: id, arrival, site, tables });
             }
         }
     }
@@ -202,33 +207,38 @@ impl Node {
         if !is_awaited || !incoming.is_writing {
             return;
         }
-        let (from, lsn) = (incoming.from, incoming.lsn);
+        let (from, state) = (incoming.from, incoming.state);
         match bytes {
             Some(bytes) => {
                 let taken = incoming.written(bytes);
-                self.taken(table.cohort, from, lsn, taken);
+                self.taken(table.cohort, from, state, taken);
             }
             None => incoming.is_writing = false,
         }
     }
 
     /// The tables are looked through: the state is here.
-    pub(crate) fn tables_adopted(&mut self, id: CohortId, lsn: Lsn, tree: Option<Box<Tree>>) {
+    pub(crate) fn tables_adopted(&mut self, id: CohortId, arrival: ArrivalId, tree: Option<Box<Tree>>) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let is_awaited = |incoming: &mut Incoming| incoming.lsn == lsn && incoming.is_adopting;
-        let Some(incoming) = replica.incoming.take_if(is_awaited) else { return };
-        let Incoming { from, timestamp, parts, loader, tables, .. } = incoming;
+        let Some(incoming) = replica.incoming.take_if(|incoming| incoming.number == arrival) else { return };
+        let Incoming { from, state: whole, timestamp, parts, loader, tables, .. } = incoming;
+        if replica.cohort.applied() >= whole.lsn.sequence {
+            // Meanwhile another leader told it through its log.
+            self.abandon(id, &tables);
+            return self.reply_installed(id, from, whole);
+        }
         match (loader.finish(), tree) {
-            (Ok(state), Some(tree)) if state.last_applied() == lsn => {
-                let arrived = Arrived { from, lsn, timestamp, parts, state, tree: *tree, is_being_written: false };
+            (Ok(state), Some(tree)) if state.last_applied() == whole.lsn => {
+                let tree = *tree;
+                let arrived = Arrived { from, id: whole, timestamp, parts, state, tree, is_being_written: false };
                 replica.arrived = Some(Box::new(arrived));
-                self.reply_received(id, from, lsn, parts);
+                self.reply_received(id, from, whole, parts);
                 self.write_arrived(id);
             }
             // What came is another state than the leader said, or not whole: it will start over.
             _ => {
                 self.abandon(id, &tables);
-                self.reply_received(id, from, lsn, 0);
+                self.reply_received(id, from, whole, 0);
             }
         }
     }
@@ -238,7 +248,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(arrived) = replica.arrived.as_mut().filter(|arrived| !arrived.is_being_written) else { return };
         arrived.is_being_written = true;
-        let (lsn, timestamp, state) = (arrived.lsn, arrived.timestamp, arrived.state.clone());
+        let (lsn, timestamp, state) = (arrived.id.lsn, arrived.timestamp, arrived.state.clone());
         self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state, flush: None });
     }
 
@@ -250,15 +260,15 @@ impl Node {
         }
     }
 
-    fn reply_received(&mut self, id: CohortId, to: NodeId, lsn: Lsn, received: u32) {
-        self.send(to, Message::StateReply { cohort: id, lsn, received, installed: false }, AT_ONCE, None);
+    fn reply_received(&mut self, id: CohortId, to: NodeId, state: StateId, received: u32) {
+        self.send(to, Message::StateReply { cohort: id, state, received, installed: false }, AT_ONCE, None);
     }
 
-    pub(crate) fn reply_installed(&mut self, id: CohortId, to: NodeId, lsn: Lsn) {
+    pub(crate) fn reply_installed(&mut self, id: CohortId, to: NodeId, state: StateId) {
         let Some(replica) = self.replicas.get(&id) else { return };
         // Not before the manifest that names it is forced, which it is: the log's cut comes after it.
         let received = u32::MAX;
-        let installed = replica.cohort.applied() >= lsn.sequence;
-        self.send(to, Message::StateReply { cohort: id, lsn, received, installed }, AT_ONCE, None);
+        let installed = replica.cohort.applied() >= state.lsn.sequence;
+        self.send(to, Message::StateReply { cohort: id, state, received, installed }, AT_ONCE, None);
     }
 }

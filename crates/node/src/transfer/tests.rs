@@ -66,20 +66,22 @@ fn a_follower_that_installs_has_the_leader_wait() {
     let mut bench = Bench::start(empty(2, 3));
     let cohort = CohortId::CATALOGUE;
     let state = State::new(cohort, tree(cohort)).snapshot();
-    let lsn = Lsn::new(1, 9);
+    let at = |sequence| StateId { lsn: Lsn::new(1, sequence), tables: 5 };
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);
-    let arrived = Arrived { from, lsn, timestamp, parts, state, tree: tree(cohort), is_being_written: true };
+    let arrived = Arrived { from, id: at(9), timestamp, parts, state, tree: tree(cohort), is_being_written: true };
     bench.node.replicas.get_mut(&cohort).expect("every node has one").arrived = Some(Box::new(arrived));
-    let mut say = |lsn| {
+    let mut say = |state| {
         let (epoch, part) = (Epoch(1), StatePart::Chunk(Bytes::from_static(b"part")));
-        let message = Message::StateChunk { cohort, epoch, lsn, timestamp, index: 3, last: true, part };
+        let message = Message::StateChunk { cohort, epoch, state, timestamp, index: 3, last: true, part };
         bench.sent.clear();
         bench.step(crate::contract::Event::Message { from, boot: base::Boot(1), message });
         bench.sent.clone()
     };
-    let reply = |lsn, received| (from, Message::StateReply { cohort, lsn, received, installed: false });
-    assert_eq!(say(lsn), [reply(lsn, 4)]);
-    let later = Lsn::new(1, 12);
+    let reply = |state, received| (from, Message::StateReply { cohort, state, received, installed: false });
+    assert_eq!(say(at(9)), [reply(at(9), 4)]);
+    let compacted = StateId { tables: 6, ..at(9) };
+    assert_eq!(say(compacted), [reply(compacted, 0)], "the same entry in other tables is another state");
+    let later = at(12);
     assert_eq!(say(later), [reply(later, 0)], "another state's turn comes after");
 
     let mut transfer = transfer();

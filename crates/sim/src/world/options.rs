@@ -96,8 +96,7 @@ pub struct Faults {
     pub blank: u64,
     /// The node is stopped cleanly, and started again.
     pub stop: u64,
-    /// Nothing more fits on a disk for a while. Not drawn yet: of some thousand such runs one ends with a whole state on its
-    /// way for good.
+    /// Nothing more fits on a disk for a while.
     pub full: u64,
 }
 
@@ -157,7 +156,7 @@ impl Options {
             stop: pick(&[0, 1, 1]),
             full: 0,
         };
-        let options = Self {
+        let mut options = Self {
             nodes: u32::try_from(nodes).unwrap_or(3),
             clients: u32::try_from(pick(&[2, 4, 8])).unwrap_or(4),
             think: pick(&[20, 60, 150]) * millisecond,
@@ -198,6 +197,7 @@ impl Options {
             _ => vec![keys / 3, keys - keys / 3 + 1],
         };
         let drops = pick(&[0, 1]) == 1;
+        options.faults.full = pick(&[0, 0, 1, 3]);
         Self { split_at, drops, ..options }
     }
 }

@@ -359,8 +359,8 @@ impl World {
             Action::WriteTable { table, offset, bytes } => {
                 self.begin_work(id, Work::WriteTable { table, offset, bytes });
             }
-            Action::AdoptTables { cohort, lsn, site, tables } => {
-                self.begin_work(id, Work::AdoptTables { cohort, lsn, site, tables });
+            Action::AdoptTables { cohort, arrival, site, tables } => {
+                self.begin_work(id, Work::AdoptTables { cohort, arrival, site, tables });
             }
             Action::RemoveTables { tables } => self.begin_work(id, Work::RemoveTables { tables }),
             Action::ReadLog { id: read, cohort, from, bytes } => {

@@ -13,6 +13,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (36, "the manifest named a checkpoint with a timestamp that memory no longer held"),
     (136, "a follower acknowledged while the log was read for it, and was never sent anything again"),
     (657, "a table was removed that a manifest on its way named"),
+    (1403, "a whole state that began to arrive in some tables was gone on with in others"),
     (1535, "an answer to an earlier process's request was taken for one of this process's"),
     (6_800, "a client spent each call on one silent node, since answers had been slow before"),
     (24_375_421_288_646, "a message for a disk that was lost reached the blank one (the simulator's own fault)"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, Lsn, NodeId};
 use bytes::Bytes;
-use node::contract::{EvaluationId, Event, Lineage, ReadId};
+use node::contract::{ArrivalId, EvaluationId, Event, Lineage, ReadId};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::shipping;
@@ -49,7 +49,7 @@ pub(crate) enum Work {
     },
     AdoptTables {
         cohort: CohortId,
-        lsn: Lsn,
+        arrival: ArrivalId,
         site: Site,
         tables: Vec<TableRef>,
     },
@@ -156,10 +156,10 @@ impl World {
                 Err(error) if is_harmless(&error) => Step::Done(Some(Event::TableWritten { table, bytes: None })),
                 Err(_) => Step::Failed,
             },
-            Work::AdoptTables { cohort, lsn, site, tables } => match shipping::adopt(&files, site, &tables) {
-                Ok(tree) => Step::Done(Some(Event::TablesAdopted { cohort, lsn, tree: Some(Box::new(tree)) })),
+            Work::AdoptTables { cohort, arrival, site, tables } => match shipping::adopt(&files, site, &tables) {
+                Ok(tree) => Step::Done(Some(Event::TablesAdopted { cohort, arrival, tree: Some(Box::new(tree)) })),
                 Err(TableError::File(error)) if !is_harmless(&error) => Step::Failed,
-                Err(_) => Step::Done(Some(Event::TablesAdopted { cohort, lsn, tree: None })),
+                Err(_) => Step::Done(Some(Event::TablesAdopted { cohort, arrival, tree: None })),
             },
             Work::RemoveTables { tables } => match shipping::remove(&files, &tables) {
                 Ok(()) => Step::Done(None),

@@ -94,7 +94,7 @@ fn a_message_that_is_too_long_takes_no_other_with_it() {
     let chunk = |length: usize| Message::StateChunk {
         cohort: CohortId::CATALOGUE,
         epoch: base::Epoch(1),
-        lsn: base::Lsn::ZERO,
+        state: node::message::StateId { lsn: base::Lsn::ZERO, tables: 0 },
         timestamp: base::Timestamp(0),
         index: 0,
         last: true,
