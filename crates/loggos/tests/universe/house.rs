@@ -178,7 +178,6 @@ fn the_pure_crates_have_no_clock_no_file_no_socket_no_thread_and_no_chance() {
         "mio::",
         "rustix",
         "async ",
-        ".await",
         "rand::",
         "thread_rng",
         "getrandom",
