@@ -10,7 +10,7 @@
 //! answer would have told the leader nothing but the vote. The search compares the two in every state that it meets.
 
 use base::canary::{Bug, planted};
-use base::{Epoch, Lsn, Monotonic, NodeId, Now, Promise};
+use base::{Epoch, Lsn, Member, Monotonic, NodeId, Now, Promise};
 
 use crate::cohort::{Cohort, Role};
 use crate::leader::{CatchUp, Leader};
@@ -74,14 +74,7 @@ impl Cohort {
     /// leader must ask by a message of its own.
     pub fn vouch(&mut self, from: NodeId, rest: Rest, now: Now) -> Option<ManifestId> {
         let leader = self.config.member(from)?;
-        let last = rest.last.sequence;
-        let follows = matches!(self.role, Role::Follower { leader: Some(leader), .. } if leader == from);
-        let promised = Promise { epoch: rest.epoch, candidate: Some(leader) };
-        let is_ours = follows && self.promised == promised && self.following == rest.epoch;
-        let has_all = self.last() == rest.last && self.forced == last && self.matched == last;
-        let knows_all = self.committed == last && self.leader_committed == last;
-        let may_vote = self.installing.is_none() && !self.doubtful && now.monotonic >= self.voteless_until;
-        let agrees = is_ours && has_all && knows_all && may_vote;
+        let agrees = self.agrees(leader, rest, now);
         if !agrees && !planted(Bug::BeatVouchedBlindly) {
             return None;
         }
@@ -89,6 +82,19 @@ impl Cohort {
             self.renew_vote(leader.node, rest.epoch, now);
         }
         Some(self.promise_manifest)
+    }
+
+    /// Whether all is here as that leader's heartbeat says, and the vote can be given.
+    #[must_use]
+    pub fn agrees(&self, leader: Member, rest: Rest, now: Now) -> bool {
+        let last = rest.last.sequence;
+        let follows = matches!(self.role, Role::Follower { leader: Some(node), .. } if node == leader.node);
+        let promised = Promise { epoch: rest.epoch, candidate: Some(leader) };
+        let is_ours = follows && self.promised == promised && self.following == rest.epoch;
+        let has_all = self.last() == rest.last && self.forced == last && self.matched == last;
+        let knows_all = self.committed == last && self.leader_committed == last;
+        let may_vote = self.installing.is_none() && !self.doubtful && now.monotonic >= self.voteless_until;
+        is_ours && has_all && knows_all && may_vote
     }
 
     /// A heartbeat that was sent at that moment, in the reign of that epoch, was vouched for.

@@ -123,6 +123,9 @@ impl Replica {
     pub(super) fn compare_with_vouching(&self, from: NodeId, message: &Message, now: Now) {
         let Message::Propose { epoch, sent, .. } = *message else { return };
         let rest = Rest { epoch, last: self.cohort.last() };
+        if !self.cohort.agrees(member(from.0), rest, now) && !planted(Bug::BeatVouchedBlindly) {
+            return;
+        }
         let mut vouching = self.cohort.clone();
         let Some(manifest) = vouching.vouch(from, rest, now) else { return };
         let (mut cohort, mut out) = (self.cohort.clone(), Outbox::default());

@@ -107,7 +107,8 @@ mod canary {
     use super::super::{OF_ONE_COHORT, Scope, search_small_scopes, walk};
     use super::{Forces, SMALL};
 
-    const LIMIT: Duration = Duration::from_secs(60);
+    /// Each is found within half a minute on a quiet machine.
+    const LIMIT: Duration = Duration::from_secs(240);
 
     /// A broken assertion counts as found.
     #[test]
@@ -124,7 +125,7 @@ mod canary {
 
     #[test]
     fn without_a_bug_nothing_is_found() {
-        assert_eq!(search_small_scopes(LIMIT / 4).violation, None);
+        assert_eq!(search_small_scopes(LIMIT / 16).violation, None);
     }
 
     #[test]
