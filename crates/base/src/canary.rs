@@ -99,6 +99,11 @@ bugs! {
     TimestampIgnoresCheckpoint(17, "a replica that starts from a checkpoint forgets its last timestamp"),
     WallClockOutOfRange(17, "a clock reading outside the stated range is believed"),
     DropInMapOnly(19, "a table counts as dropped once the map says so, whatever its cohorts' logs hold"),
+    SplitInMapOnly(19, "a tablet goes on to answer for the keys that its log has split off"),
+    SplitForgetsSessions(10, "a range that is split off begins without the sessions of the range it was part of"),
+    SplitForgetsTimestamp(17, "a range that is split off begins without the last timestamp of the range it was part of"),
+    SplitUnnamed(19, "a checkpoint passes a split before what was split off is named in the manifest"),
+    CompactionAheadOfSplit(19, "a compaction drops what was split off though the checkpoint beside it is of before"),
     ForceRetried(25, "a failed force is tried again and believed"),
     CompletionAfterError(25, "the log publishes a completion after a failed force"),
 }

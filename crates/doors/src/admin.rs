@@ -1,8 +1,8 @@
-//! The admin service: how this very node is.
+//! The admin service: how this very node is, and what an operator has the universe do.
 
 use std::sync::Arc;
 
-use api::admin::{self as message, StatusRequest, StatusResponse};
+use api::admin::{self as message, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse};
 use api::servers::admin_server::Admin;
 use base::Lsn;
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
@@ -28,6 +28,17 @@ impl<G: Gateway> Admin for Door<G> {
     async fn status(&self, call: tonic::Request<StatusRequest>) -> Result<tonic::Response<StatusResponse>, Status> {
         match ask(&*self.gateway, &call, Request::Status).await? {
             Response::Status(report) => Ok(tonic::Response::new(node(report, &self.observer))),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn split_range(
+        &self,
+        mut call: tonic::Request<SplitRangeRequest>,
+    ) -> Result<tonic::Response<SplitRangeResponse>, Status> {
+        let SplitRangeRequest { table: name, key } = std::mem::take(call.get_mut());
+        match ask(&*self.gateway, &call, Request::SplitRange { name, key }).await? {
+            Response::RangeSplit { cohort } => Ok(tonic::Response::new(SplitRangeResponse { cohort })),
             other => Err(unexpected(&other)),
         }
     }

@@ -104,6 +104,7 @@ impl Snapshot {
             lease_expiries,
             doubts_ended,
             sessions_expired,
+            splits,
         } = *counters;
         self.counter("loggos_takeovers_total", "Elections won: reigns begun on this node.", takeovers)?;
         let truncated = "Times that entries of this node gave way to a new leader's.";
@@ -122,7 +123,9 @@ impl Snapshot {
         self.counter("loggos_lease_expiries_total", "Reads that found the lease lapsed.", lease_expiries)?;
         self.counter("loggos_doubts_ended_total", "Replicas that doubted their logs and caught up.", doubts_ended)?;
         let forgotten = "Sessions that were proposed to be forgotten.";
-        self.counter("loggos_sessions_expired_total", forgotten, sessions_expired)
+        self.counter("loggos_sessions_expired_total", forgotten, sessions_expired)?;
+        let split_off = "Replicas of ranges that were split off, begun with the split.";
+        self.counter("loggos_splits_total", split_off, splits)
     }
 
     fn cohorts(&self, status: &Status) -> Result<(), prometheus::Error> {

@@ -280,6 +280,7 @@ async fn metrics_are_prometheus_text_with_customary_names() {
         (r#"loggos_catch_ups_total{kind="state"}"#, 2.0),
         ("loggos_checkpoints_total", 0.0),
         ("loggos_sessions_expired_total", 0.0),
+        ("loggos_splits_total", 0.0),
         (r#"loggos_cohort_leader{cohort="2",table="odd\"\\\n"}"#, 1.0),
         (r#"loggos_cohort_epoch{cohort="2",table="odd\"\\\n"}"#, 5.0),
         (r#"loggos_cohort_last_sequence{cohort="2",table="odd\"\\\n"}"#, 120.0),

@@ -40,19 +40,19 @@ pub(crate) enum Command {
         #[command(flatten)]
         universe: Universe,
     },
+    /// What an operator has a universe do.
+    Admin {
+        #[command(flatten)]
+        universe: Universe,
+        #[command(subcommand)]
+        command: admin::Command,
+    },
     /// Rows of versioned columns: tables, reads, writes, loads.
     Columns {
         #[command(flatten)]
         universe: Universe,
         #[command(subcommand)]
         command: columns::Command,
-    },
-    /// The universe itself: its formation.
-    Admin {
-        #[command(flatten)]
-        universe: Universe,
-        #[command(subcommand)]
-        command: admin::Command,
     },
     /// Measure.
     #[command(subcommand)]
@@ -112,13 +112,13 @@ pub(crate) fn run(command: Command) -> ExitCode {
             let output = Output::new(universe.json);
             finish(output, status::run(&universe, output))
         }
-        Command::Columns { universe, command } => {
-            let output = Output::new(universe.json);
-            finish(output, columns::run(&universe, output, command))
-        }
         Command::Admin { universe, command } => {
             let output = Output::new(universe.json);
             finish(output, admin::run(&universe, output, command))
+        }
+        Command::Columns { universe, command } => {
+            let output = Output::new(universe.json);
+            finish(output, columns::run(&universe, output, command))
         }
         Command::Bench(command) => bench::run(command),
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Member, Monotonic, Now, Timestamp};
 use bytes::Bytes;
 use store::manifest::CheckpointRef;
@@ -34,7 +35,7 @@ pub(crate) struct Looks {
     by_size: BTreeSet<(u64, CohortId)>,
     /// ... and of all.
     memtables_bytes: u64,
-    /// Cohorts with tables that no manifest names, and that somebody may still read.
+    /// Cohorts with tables whose place others took, but which a manifest may still name.
     leftovers: BTreeSet<CohortId>,
 }
 
@@ -94,7 +95,9 @@ impl Node {
         let Some(replica) = self.replicas.get(&id) else { return false };
         let on_disk = &replica.on_disk;
         let busy = on_disk.writing.is_some() || on_disk.written.is_some() || replica.arrived.is_some();
-        if busy || on_disk.not_before > now.monotonic || !newer(replica.state.last_applied(), on_disk.lsn()) {
+        let is_held = !replica.unsettled.is_empty() && !planted(Bug::SplitUnnamed);
+        if busy || is_held || on_disk.not_before > now.monotonic || !newer(replica.state.last_applied(), on_disk.lsn())
+        {
             return false;
         }
         let behind = self.outgoing.appended_bytes - on_disk.mark;
@@ -109,7 +112,7 @@ impl Node {
         let state = replica.state.snapshot();
         let flush = replica.state.as_tablet_mut().and_then(|tablet| {
             tablet.tree_mut().freeze();
-            tablet.tree_mut().flush_job(state.watermark())
+            tablet.tree_mut().flush_job(state.watermark(), &state.cells())
         });
         replica.on_disk.writing = Some((lsn, state.clone()));
         replica.on_disk.mark = self.outgoing.appended_bytes;
@@ -128,9 +131,9 @@ impl Node {
         now: Now,
     ) {
         let Some(replica) = self.replicas.get_mut(&id) else { return self.discard(flushed) };
-        let arrived = replica.arrived.as_ref().filter(|arrived| arrived.id.lsn == lsn).map(|arrived| arrived.timestamp);
-        if let Some(timestamp) = arrived {
-            return self.install(id, CheckpointRef { lsn, timestamp, bytes }, now);
+        if let Some(arrived) = replica.arrived.as_mut().filter(|arrived| arrived.id.lsn == lsn) {
+            arrived.written = Some(CheckpointRef { lsn, timestamp: arrived.timestamp, bytes });
+            return self.install(id, now);
         }
         let Some((_, state)) = replica.on_disk.writing.take_if(|(writing, _)| *writing == lsn) else {
             return self.discard(flushed);
@@ -144,7 +147,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
         if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) {
-            return self.abandon(id, &arrived.tables());
+            return self.abandon(&arrived.tables());
         }
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         if replica.on_disk.writing.take_if(|(writing, _)| *writing == lsn).is_some() {
@@ -169,8 +172,9 @@ impl Node {
                 if let Some(tablet) = replica.state.as_tablet_mut() {
                     if let Some(flushed) = flushed {
                         tablet.tree_mut().flushed(&flushed);
-                        on_disk.may_compact = true;
                     }
+                    // There may be more that compactions may let go, too: old versions, and what was split off.
+                    on_disk.may_compact = true;
                     // Of a tablet that was dropped none are left, though there was nothing to flush.
                     on_disk.tables = tablet.tree().refs().into();
                 }
@@ -186,13 +190,20 @@ impl Node {
         for id in settled {
             let Some(replica) = self.replicas.quietly(*id) else { continue };
             let on_disk = &mut replica.on_disk;
-            if !on_disk.may_compact || on_disk.not_before > now.monotonic || replica.arrived.is_some() {
+            if !on_disk.may_compact
+                || on_disk.checkpoint.is_none()
+                || on_disk.not_before > now.monotonic
+                || replica.arrived.is_some()
+            {
                 continue;
             }
             on_disk.may_compact = false;
-            let watermark = on_disk.watermark();
+            let (watermark, mut cells) = (on_disk.watermark(), on_disk.cells());
             let Some(tablet) = replica.state.as_tablet_mut() else { continue };
-            if let Some(job) = tablet.tree_mut().pick_compaction(watermark) {
+            if planted(Bug::CompactionAheadOfSplit) {
+                cells = tablet.ownership().cells();
+            }
+            if let Some(job) = tablet.tree_mut().pick_compaction(watermark, &cells) {
                 self.counters.compactions += 1;
                 self.actions.push(Action::Compact { cohort: *id, lineage: replica.lineage, job });
             }
@@ -247,22 +258,26 @@ impl Node {
 
     /// Removes the tables that nobody names or reads.
     pub(crate) fn remove_tables(&mut self) {
-        let mut tables = Vec::new();
         self.looks.leftovers.retain(|id| {
             let tablet = self.replicas.quietly(*id).and_then(|replica| replica.state.as_tablet_mut());
             let Some(tree) = tablet.map(|tablet| tablet.tree_mut()) else { return false };
-            tables.extend(tree.removable());
+            self.leftovers.take_in(tree.give_up());
             tree.has_leftovers()
         });
-        tables.extend(self.drops.removable_tables());
+        self.leftovers.take_in(self.drops.give_up());
+        let tables = self.leftovers.removable();
         if !tables.is_empty() {
             self.actions.push(Action::RemoveTables { tables });
         }
     }
 
-    fn install(&mut self, id: CohortId, at: CheckpointRef, now: Now) {
+    /// Has the whole state that arrived take the place of ours, once it is on disk. What was split off here rests on ours
+    /// until the manifest names it: then this waits.
+    pub(crate) fn install(&mut self, id: CohortId, now: Now) {
+        let is_held = self.has_unnamed_children(id);
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let Some(arrived) = &replica.arrived else { return };
+        let Some(arrived) = replica.arrived.as_mut().filter(|_| !is_held) else { return };
+        let Some(at) = arrived.written.take() else { return };
         let (state, tables) = (arrived.state.clone(), arrived.tables());
         if replica.cohort.install(at.lsn, at.timestamp, now, &mut self.outgoing.outbox) {
             replica.on_disk.checkpoint = Some((at, state));
@@ -270,7 +285,7 @@ impl Node {
             let unused = replica.begin_lineage();
             self.discard(unused);
         } else if let Some(arrived) = replica.arrived.take() {
-            self.abandon(id, &arrived.tables());
+            self.abandon(&arrived.tables());
         }
         self.drain(id, now);
     }
@@ -327,6 +342,7 @@ impl Node {
             }
             State::Catalogue(_) => {
                 self.drops_changed = true;
+                self.splits.changed = true;
                 Vec::new()
             }
             State::Tablet(tablet) => {

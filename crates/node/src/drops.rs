@@ -6,10 +6,11 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Now};
-use store::sstable::TableId;
+use store::sstable::Table;
 use store::tree::Tree;
 use tablets::request::{Failure, Outcome, Response};
 use tablets::{CatalogueCommand, Command};
@@ -76,9 +77,9 @@ impl Drops {
         }
     }
 
-    /// The tables of what is gone that no manifest names and nobody reads.
-    pub(crate) fn removable_tables(&mut self) -> Vec<TableId> {
-        let tables = self.leaving.iter_mut().flat_map(|leaving| leaving.tree.removable()).collect();
+    /// The tables of what is gone that no manifest names for its sake.
+    pub(crate) fn give_up(&mut self) -> Vec<Arc<Table>> {
+        let tables = self.leaving.iter_mut().flat_map(|leaving| leaving.tree.give_up()).collect();
         self.leaving.retain(|leaving| !leaving.is_left_out || leaving.tree.has_leftovers());
         tables
     }
@@ -183,7 +184,7 @@ impl Node {
         let Some(mut replica) = self.replicas.remove(id) else { return };
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
         self.discard(unused);
-        self.abandon(id, &arriving);
+        self.abandon(&arriving);
         self.dormant.insert(id, Dormant { manifest: replica.manifest(), ..Dormant::default() });
         // The manifest may name the tables of a whole state that was about to take the tree's place.
         let arrived = replica.arrived.take().map(|arrived| arrived.tree);

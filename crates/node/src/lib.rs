@@ -23,6 +23,7 @@ mod recovery;
 mod replica;
 mod replicas;
 mod requests;
+mod splits;
 mod status;
 #[cfg(test)]
 mod testing;

@@ -6,7 +6,7 @@ use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply, WriteId};
 use store::manifest::CohortManifest;
-use store::tree::Tablespace;
+use store::tree::{Leftovers, Tablespace};
 use tablets::request::{Counters, Failure};
 use tablets::{Change, Command, Ownership};
 
@@ -20,6 +20,7 @@ use crate::message::Message;
 use crate::pending::{PendingId, Pendings, Place};
 use crate::replica::{Dormant, Outgoing, Proposal};
 use crate::replicas::Replicas;
+use crate::splits::Splits;
 use crate::transfer::Transfers;
 
 /// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
@@ -59,6 +60,9 @@ pub struct Node {
     /// Where the tablets' trees are.
     pub(crate) tablespace: Tablespace,
     pub(crate) drops: Drops,
+    pub(crate) splits: Splits,
+    /// Tables that no tree has any more.
+    pub(crate) leftovers: Leftovers,
     /// A cohort has taken a drop into its log: the drop may have come to its end.
     pub(crate) drops_changed: bool,
     pub(crate) counters: Counters,
@@ -124,6 +128,8 @@ impl Node {
             evaluations: Evaluations::default(),
             tablespace,
             drops: Drops::default(),
+            splits: Splits::default(),
+            leftovers: Leftovers::default(),
             drops_changed: false,
             counters: Counters::default(),
             unlatched: VecDeque::new(),
@@ -174,6 +180,7 @@ impl Node {
             if std::mem::take(&mut self.drops_changed) {
                 self.push_drops(now);
             }
+            self.push_splits(now);
             self.retry_unlatched(now);
             if self.retry_now || (self.pendings.any_waits() && self.retry_at <= now.monotonic) {
                 self.retry_now = false;
@@ -190,13 +197,10 @@ impl Node {
 
     /// Ends the step for every replica to which something has happened.
     fn settle_replicas(&mut self, now: Now) {
-        let mut settled = BTreeSet::new();
-        while let Some(id) = self.replicas.next_touched() {
-            self.with_cohort(id, now, |cohort, out| cohort.settle(now, out));
-            self.replicas.settled(id);
-            settled.insert(id);
-        }
+        let mut settled = self.settle_touched(now);
         self.name_checkpoints(&settled);
+        self.settle_splits(now);
+        settled.append(&mut self.settle_touched(now));
         self.begin_checkpoints(&settled, now);
         self.begin_compactions(&settled, now);
         for id in settled {
@@ -204,6 +208,16 @@ impl Node {
             let next = self.replicas.get(&id).map_or(Monotonic::NEVER, |replica| replica.next_moment(now.monotonic));
             self.replicas.wake_at(id, next);
         }
+    }
+
+    fn settle_touched(&mut self, now: Now) -> BTreeSet<CohortId> {
+        let mut settled = BTreeSet::new();
+        while let Some(id) = self.replicas.next_touched() {
+            self.with_cohort(id, now, |cohort, out| cohort.settle(now, out));
+            self.replicas.settled(id);
+            settled.insert(id);
+        }
+        settled
     }
 
     /// Hands over what has gathered, the manifest first: whatever waits for it comes after.
@@ -264,6 +278,7 @@ impl Node {
 
     fn manifest_forced(&mut self, through: ManifestId, now: Now) {
         self.tables_forced(through);
+        self.doubts_forced(through, now);
         for id in std::mem::take(&mut self.awaiting_manifest) {
             self.with_cohort(id, now, |cohort, out| cohort.manifest_forced(through, now, out));
         }
@@ -276,6 +291,7 @@ impl Node {
                 self.output(id, output, now);
             }
         }
+        self.begin_split_off(now);
         let Some(cohort) = self.replicas.get(&id).map(|replica| &replica.cohort) else { return };
         if cohort.awaits_log() {
             self.awaiting_log.insert(id);
@@ -334,6 +350,9 @@ impl Node {
             match (applied.outcome, &applied.change) {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
                 (None, Some(Change::DropBegun { table })) => self.wait_for_drop(*table, pending),
+                (None, Some(Change::SplitBegun { child })) => self.wait_for_split(*child, pending),
+                // It was not executed: it is put to the other range.
+                (None, Some(Change::PutElsewhere)) => self.pendings.place(pending, Place::Waiting),
                 (None, _) => {}
             }
         }
@@ -351,12 +370,18 @@ impl Node {
             Change::TableCreated { .. } => self.changed_tables(now),
             Change::DropBegun { .. } => self.drops_changed = true,
             Change::TableDropped { table } => self.drop_ended(*table),
-            Change::RangeFounded => {}
+            Change::SplitBegun { .. } => {
+                self.splits.changed = true;
+                self.changed_tables(now);
+            }
+            Change::SplitEnded { child } => self.split_ended(*child, now),
+            Change::RangeSplit { child, range } => self.split_off(id, *child, range.clone()),
+            Change::RangeFounded | Change::PutElsewhere => {}
             Change::RangeDropped => self.rows_dropped(id),
         }
     }
 
-    fn changed_tables(&mut self, now: Now) {
+    pub(crate) fn changed_tables(&mut self, now: Now) {
         if let Err(error) = self.start_tables(now) {
             self.halt(error.to_string());
         }
@@ -389,6 +414,7 @@ impl Node {
         self.forget_evaluations(id);
         if id == CohortId::CATALOGUE {
             self.forget_drops();
+            self.forget_splits();
         }
         self.transfers.forget_cohort(id);
         // What is read now was planned from a log that may be cut before the next reign.
@@ -542,6 +568,12 @@ impl Node {
     /// The protocol and the state of every cohort here, for checkers.
     pub fn replicas(&self) -> impl Iterator<Item = (CohortId, &Cohort, &tablets::State)> {
         self.replicas.iter().map(|(id, replica)| (*id, &replica.cohort, &replica.state))
+    }
+
+    /// The table that a cohort here keeps a range of; empty if it keeps none.
+    #[must_use]
+    pub fn table_of(&self, cohort: CohortId) -> &str {
+        self.replicas.get(&cohort).map_or("", |replica| &replica.table)
     }
 
     /// Checks what must hold between any two steps.

@@ -23,6 +23,8 @@ pub(crate) enum Origin {
     Lookup(PendingId),
     /// This node itself, which leads the catalogue: the cohort is to take a drop into its log.
     Drop(CohortId),
+    /// This node itself, which leads the catalogue: a cohort is to take a split into its log, which gives that one a range.
+    Split(CohortId),
 }
 
 /// Whom it is put to.
@@ -60,6 +62,8 @@ pub(crate) struct Pending {
     pub(crate) place: Place,
     /// The cohort that it was last put to.
     pub(crate) cohort: Option<CohortId>,
+    /// The cohort that last said that the place where it begins is another's.
+    pub(crate) refused_by: Option<CohortId>,
     /// How many nodes were asked so far.
     asked: u32,
     /// How many of them may have taken it and never answered.
@@ -71,7 +75,18 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn new(origin: Origin, deadline: Monotonic, target: Target, query: Query) -> Self {
         let place = Place::Waiting;
-        Self { origin, deadline, target, query, place, cohort: None, asked: 0, unanswered: 0, overdue_at: None }
+        Self {
+            origin,
+            deadline,
+            target,
+            query,
+            place,
+            cohort: None,
+            refused_by: None,
+            asked: 0,
+            unanswered: 0,
+            overdue_at: None,
+        }
     }
 
     /// How many nodes were asked so far.
@@ -85,9 +100,9 @@ impl Pending {
     }
 
     /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
-    /// write with a session's stamp is executed once at most (guarantee 10); what is dropped may be dropped again.
+    /// write with a session's stamp is executed once at most (guarantee 10); what is dropped or split may be so again.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.query.reads() || self.query.stamp().is_some() || matches!(self.origin, Origin::Drop(_))
+        self.query.reads() || self.query.stamp().is_some() || matches!(self.origin, Origin::Drop(_) | Origin::Split(_))
     }
 
     /// Whether a node that never answered may have written it, or may yet.
@@ -203,6 +218,13 @@ impl Pendings {
     pub(crate) fn asked(&self, node: NodeId, number: u64) -> Option<PendingId> {
         let id = *self.asked.get(&number)?;
         (self.by_id.get(&id)?.place == Place::Forwarded(node, number)).then_some(id)
+    }
+
+    /// The cohort that it was put to says that the place where it begins is another's.
+    pub(crate) fn refused(&mut self, id: PendingId) {
+        if let Some(pending) = self.by_id.get_mut(&id) {
+            pending.refused_by = pending.cohort;
+        }
     }
 
     /// It is put to that cohort.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, KeyRange, LogRecord, Lsn, Member, Now, Record, Timestamp};
+use base::{CohortId, KeyRange, LogRecord, Lsn, Member, Now, Record};
 use bytes::Bytes;
-use replication::{Cohort, Replay, Start};
+use replication::{Cohort, Replay, SplitOff, Start};
+use store::manifest::CohortManifest;
 use store::tree::Tree;
 use store::{LogSink, Recovered};
-use tablets::{Loader, Snapshot, State};
+use tablets::{Loader, Snapshot, State, Tablet};
 
 use crate::config::NodeConfig;
 use crate::contract::Action;
@@ -82,15 +83,15 @@ impl Node {
         let identity = &recovered.identity;
         let me = Member { node: identity.node, incarnation: identity.incarnation };
         let members = identity.members.clone();
-        if members.len() == 1 && dormant.values().any(|cohort| cohort.start.doubtful) {
+        if members.len() == 1 && dormant.values().any(|cohort| cohort.manifest.doubtful) {
             return Err(StartError::NothingToMendFrom);
         }
         let tablespace = recovered.tablespace.clone();
         let mut node = Self::empty(config, me, recovered.boot, members.clone(), tablespace, recovered.doubt_unknown);
         node.dormant = dormant;
         node.outgoing.appended_bytes = recovered.records.bytes;
-        let catalogue = Part { table: String::new(), range: KeyRange::all(), members };
-        node.start_replica(CohortId::CATALOGUE, catalogue, now)?;
+        let catalogue = Part { table: String::new(), range: KeyRange::all(), members, is_split_off: false };
+        node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
         node.let_go();
         node.start_tables(now)?;
         node.settle(now, actions);
@@ -101,46 +102,67 @@ impl Node {
     ///
     /// While the catalogue's own replica is in doubt, it may come to speak once more of tables that were dropped and
     /// forgotten: of what the disk holds nothing of, nothing is started until that has ended. (Where the disk may have lost
-    /// all that it held of a cohort, it is started at once, and in doubt.)
+    /// all that it held of a cohort, it is started at once, and in doubt.) What was split off another range has its own
+    /// rules ([`Node::may_begin`]).
     pub(crate) fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
         let Some(State::Catalogue(catalogue)) = self.replicas.get(&CohortId::CATALOGUE).map(|replica| &replica.state)
         else {
             return Ok(());
         };
         let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.doubt_unknown;
-        let may_start = |cohort| !is_in_doubt || self.dormant.contains_key(cohort);
-        let mut parts = Vec::new();
+        let may_start = |cohort| !is_in_doubt || self.dormant.contains_key(&cohort);
+        let mut parts = BTreeMap::new();
         for (name, table) in catalogue.tables() {
-            for (range, record) in table.ranges() {
-                let is_ours = record.members.contains(&self.me) && !self.replicas.contains_key(&record.cohort);
-                if is_ours && may_start(&record.cohort) {
-                    parts
-                        .push((record.cohort, Part { table: name.to_owned(), range, members: record.members.clone() }));
+            for tablets::Part { range, cohort, members, parent } in table.parts() {
+                let is_ours = members.contains(&self.me) && !self.replicas.contains_key(&cohort);
+                if is_ours && may_start(cohort) {
+                    let (table, members) = (name.to_owned(), members.to_vec());
+                    let part = Part { table, range, members, is_split_off: parent.is_some() };
+                    parts.insert(cohort, (part, parent));
                 }
             }
         }
-        for (cohort, part) in parts {
-            self.start_replica(cohort, part, now)?;
+        // A range that others were split off has a lower number than theirs: it may begin them.
+        for (cohort, (part, parent)) in parts {
+            if !self.replicas.contains_key(&cohort) && parent.is_none_or(|parent| self.may_begin(cohort, parent)) {
+                self.start_replica(cohort, part, None, now)?;
+            }
         }
         Ok(())
     }
 
-    fn start_replica(&mut self, id: CohortId, part: Part, now: Now) -> Result<(), StartError> {
-        let Part { table, range, members } = part;
-        let Dormant { manifest, start, chunks, tree, checkpoint_mark } =
+    /// Starts a replica from what the disk holds of it; without a checkpoint, from the state that was split off, if it was.
+    pub(crate) fn start_replica(
+        &mut self,
+        id: CohortId,
+        part: Part,
+        born: Option<Born>,
+        now: Now,
+    ) -> Result<(), StartError> {
+        let Part { table, range, members, is_split_off } = part;
+        let Dormant { manifest, replay, chunks, tree, checkpoint_mark } =
             self.dormant.remove(&id).unwrap_or_else(|| Dormant {
-                start: Start { doubtful: self.doubt_unknown, ..Start::default() },
+                manifest: CohortManifest { doubtful: self.doubt_unknown, ..CohortManifest::default() },
                 checkpoint_mark: self.outgoing.appended_bytes,
                 ..Dormant::default()
             });
-        let tree = tree.unwrap_or_else(|| Tree::new(self.tablespace.site(id)));
+        let (promised, doubtful, split_off) = (manifest.promised, manifest.doubtful, born.as_ref().map(|born| born.at));
         let snapshot = manifest.checkpoint.map(|_| load(id, &chunks)).transpose()?;
         let on_disk = OnDisk::found(manifest.tables, manifest.checkpoint.zip(snapshot.clone()), checkpoint_mark);
-        let state = match snapshot {
-            Some(snapshot) => snapshot.into_state(tree),
-            None => State::new(id, tree),
+        let tree = || tree.unwrap_or_else(|| Tree::new(self.tablespace.site(id)));
+        let state = match (snapshot, born) {
+            (Some(snapshot), _) => snapshot.into_state(tree()),
+            (None, Some(born)) => born.state,
+            (None, None) => State::new(id, tree()),
         };
-        let config = cohort_config(&self.config, id, self.me, members);
+        let mut checkpoint = (state.last_applied(), state.last_timestamp());
+        let log = replay.finish(checkpoint.0);
+        if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
+            checkpoint.0.epoch = base::Epoch(0);
+        }
+        let origin = if is_split_off { Tablet::SPLIT_OFF } else { Lsn::ZERO };
+        let config = cohort_config(&self.config, id, self.me, members, origin);
+        let start = Start { promised, checkpoint, log, doubtful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
         self.replicas.insert(id, Replica::new(cohort, state, table, range, on_disk));
         self.drain(id, now);
@@ -149,11 +171,19 @@ impl Node {
 }
 
 /// What a cohort is there for, and who has a part in it.
-struct Part {
+pub(crate) struct Part {
     /// The table; empty for the catalogue.
-    table: String,
-    range: KeyRange,
-    members: Vec<Member>,
+    pub(crate) table: String,
+    pub(crate) range: KeyRange,
+    pub(crate) members: Vec<Member>,
+    /// Whether its range was split off another's.
+    pub(crate) is_split_off: bool,
+}
+
+/// What a replica begins with that was split off another.
+pub(crate) struct Born {
+    pub(crate) state: State,
+    pub(crate) at: SplitOff,
 }
 
 fn load(id: CohortId, chunks: &[bytes::Bytes]) -> Result<Snapshot, StartError> {
@@ -179,16 +209,10 @@ fn sort_out(recovered: &mut Recovered<Replays>) -> BTreeMap<CohortId, Dormant> {
 
 fn dormant(recovered: &Recovered<Replays>, cohort: CohortId, replay: Replay, checkpoint_mark: u64) -> Dormant {
     let known = recovered.cohorts.get(&cohort);
-    let doubtful = known.map_or(recovered.doubt_unknown, |known| known.doubtful);
-    let manifest = known.cloned().unwrap_or_default();
-    let mut checkpoint = manifest.checkpoint.map_or((Lsn::ZERO, Timestamp(0)), |at| (at.lsn, at.timestamp));
-    let log = replay.finish(checkpoint.0);
-    if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
-        checkpoint.0.epoch = base::Epoch(0);
-    }
-    let start = Start { promised: manifest.promised, checkpoint, log, doubtful };
+    let unknown = || CohortManifest { doubtful: recovered.doubt_unknown, ..CohortManifest::default() };
+    let manifest = known.cloned().unwrap_or_else(unknown);
     let chunks = recovered.checkpoints.get(&cohort).cloned().unwrap_or_default();
-    Dormant { manifest, start, chunks, tree: None, checkpoint_mark }
+    Dormant { manifest, replay, chunks, tree: None, checkpoint_mark }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use base::canary::{Bug, planted};
 use base::{CohortId, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
-use replication::{Cohort, Config, ManifestId, Outbox, Start};
+use replication::{Cohort, Config, ManifestId, Outbox, Replay};
+use store::cell;
 use store::manifest::{CheckpointRef, CohortManifest};
 use store::sstable::{Table, TableRef};
 use store::tree::{Outputs, Tree};
@@ -39,6 +40,8 @@ pub(crate) struct Replica {
     pub(crate) incoming: Option<Incoming>,
     /// A whole state on its way into the manifest.
     pub(crate) arrived: Option<Box<Arrived>>,
+    /// Cohorts that were split off it here, and that our checkpoint may not pass yet.
+    pub(crate) unsettled: Vec<CohortId>,
     /// The leader that requests were last routed by.
     pub(crate) leader_seen: Option<NodeId>,
     pub(crate) housekeeping_at: Monotonic,
@@ -101,7 +104,8 @@ pub(crate) struct Proposal {
 #[derive(Debug, Default)]
 pub(crate) struct Dormant {
     pub(crate) manifest: CohortManifest,
-    pub(crate) start: Start,
+    /// What the log holds of it.
+    pub(crate) replay: Replay,
     pub(crate) chunks: Vec<Bytes>,
     pub(crate) tree: Option<Tree>,
     /// How much the log held before the first record that is not in the checkpoint.
@@ -132,6 +136,11 @@ impl OnDisk {
             self.not_before = Monotonic(0);
         }
         has_ended
+    }
+
+    /// What compactions may not let go of: for the same reason, what the tablet owned at the checkpoint (guarantee 19).
+    pub(crate) fn cells(&self) -> cell::Range {
+        self.checkpoint.as_ref().map_or_else(cell::Range::all, |(_, state)| state.cells())
     }
 
     /// The manifest in the making names these tables.
@@ -172,6 +181,7 @@ impl Replica {
             on_disk,
             incoming: None,
             arrived: None,
+            unsettled: Vec::new(),
             leader_seen: None,
             housekeeping_at: Monotonic(0),
             last_change,
@@ -229,9 +239,15 @@ impl Replica {
 }
 
 /// The protocol's configuration for a cohort on this node.
-pub(crate) fn cohort_config(node: &NodeConfig, cohort: CohortId, me: Member, members: Vec<Member>) -> Config {
+pub(crate) fn cohort_config(
+    node: &NodeConfig,
+    cohort: CohortId,
+    me: Member,
+    members: Vec<Member>,
+    origin: Lsn,
+) -> Config {
     let seed = node.seed ^ (u64::from(cohort.0) << 32) ^ u64::from(me.node.0);
-    Config { cohort, me, members, timing: node.timing, limits: node.limits, seed }
+    Config { cohort, me, members, timing: node.timing, limits: node.limits, seed, origin }
 }
 
 /// The outbox and what is known of the node's appends.

@@ -37,6 +37,9 @@ impl Node {
             Request::CreateTable { name, split_at, replicas } => {
                 (catalogue, Query::Catalogue(CatalogueCommand::CreateTable { name, split_at, replicas }))
             }
+            Request::SplitRange { name, key } => {
+                (catalogue, Query::Catalogue(CatalogueCommand::BeginSplit { name, key }))
+            }
             Request::DropTable { name } => (catalogue, Query::Catalogue(CatalogueCommand::BeginDrop { name })),
             Request::ListTables => (catalogue, Query::ListTables),
             Request::DescribeTable { name } => (catalogue, Query::DescribeTable(name)),
@@ -75,7 +78,7 @@ impl Node {
         let Some(pending) = self.pendings.get(id) else { return };
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
-            Target::Table(table) => match self.cohort_in_map(table, &pending.query) {
+            Target::Table(table) => match self.cohort_in_map(table, pending) {
                 Some(cohort) => cohort,
                 None => return self.look_up(id, now),
             },
@@ -86,7 +89,7 @@ impl Node {
         }
         let from_peer = self.pendings.get(id).and_then(|pending| match pending.origin {
             Origin::Peer { node, request } => Some((node, request)),
-            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) => None,
+            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) | Origin::Split(_) => None,
         });
         let leader = self.leader_of(cohort, id).filter(|leader| *leader != self.me.node);
         match (from_peer, leader) {
@@ -103,10 +106,15 @@ impl Node {
         self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.state.as_catalogue())
     }
 
-    /// The cohort whose range holds the place where the query begins, as far as our copy of the map says.
-    fn cohort_in_map(&self, table: &str, query: &Query) -> Option<CohortId> {
+    /// The cohort whose range holds the place where the query begins, as far as our copy of the map says. If that one has
+    /// said that it doesn't, and its range is being split, the new range's cohort.
+    fn cohort_in_map(&self, table: &str, pending: &Pending) -> Option<CohortId> {
         let table: &TableRecord = self.catalogue()?.table(table)?;
-        Some(table.at(&query.position()?).cohort)
+        let position = pending.query.position()?;
+        let cohort = table.at(&position).cohort;
+        let is_refused = pending.refused_by == Some(cohort);
+        let split_off = if is_refused { table.split_off_at(&position) } else { None };
+        Some(split_off.unwrap_or(cohort))
     }
 
     /// Whom to ask: the leader that our replica follows, or was told of; without a replica here, one that has one.
@@ -117,8 +125,7 @@ impl Node {
         if let Some(told) = self.routes.get(&cohort) {
             return Some(*told);
         }
-        let range = self.catalogue()?.range_of(cohort)?;
-        let members: Vec<NodeId> = range.members.iter().map(|member| member.node).collect();
+        let members: Vec<NodeId> = self.catalogue()?.members_of(cohort)?.iter().map(|member| member.node).collect();
         self.member_to_ask(&members, id)
     }
 
@@ -183,14 +190,27 @@ impl Node {
                 self.pendings.remove(id);
                 self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None);
             }
-            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) => self.look_up(id, now),
+            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) | Origin::Split(_) => self.look_again(id, now),
+        }
+    }
+
+    /// The range that the request was put to doesn't hold the place where it begins. If our copy of the map says that a part
+    /// of it is being split off, that part is asked; or else the copy is behind.
+    fn look_again(&mut self, id: PendingId, now: Now) {
+        self.pendings.refused(id);
+        let Some(pending) = self.pendings.get(id) else { return };
+        let Target::Table(table) = &pending.target else { return };
+        let is_split_off = |cohort: CohortId| pending.cohort.is_some_and(|refused_by| refused_by < cohort);
+        match self.cohort_in_map(table, pending).filter(|cohort| is_split_off(*cohort)) {
+            Some(_) => self.route(id, now),
+            None => self.look_up(id, now),
         }
     }
 
     /// The leader that was asked says that its tablet does not own the place.
     pub(crate) fn told_elsewhere(&mut self, from: NodeId, request: u64, now: Now) {
         if let Some(id) = self.pendings.asked(from, request) {
-            self.look_up(id, now);
+            self.look_again(id, now);
         }
     }
 
@@ -244,6 +264,7 @@ impl Node {
             }
             Origin::Lookup(parent) => self.looked_up(parent, outcome, valid_until),
             Origin::Drop(cohort) => self.drop_answered(cohort, &outcome),
+            Origin::Split(child) => self.split_answered(child, &outcome),
         }
     }
 

@@ -49,8 +49,8 @@ impl Node {
             (State::Tablet(_), Query::Write(write)) => {
                 self.propose_for(id, cohort, Command::unconditional(write).encode(), row, now);
             }
-            (State::Tablet(_), Query::OpenSession { .. }) => {
-                self.propose_for(id, cohort, Command::OpenSession.encode(), None, now);
+            (State::Tablet(_), Query::OpenSession { key }) => {
+                self.propose_for(id, cohort, Command::OpenSession { key }.encode(), None, now);
             }
             (State::Tablet(_), Query::Command(command)) => self.propose_for(id, cohort, command.encode(), row, now),
             (State::Catalogue(_), Query::Catalogue(command)) => {

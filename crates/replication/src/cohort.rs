@@ -24,6 +24,18 @@ pub struct Start {
     pub log: Replayed,
     /// Whether part of the log was lost: no promise and no candidacy until it has caught up (guarantee 7).
     pub doubtful: bool,
+    /// The moments of a replica that was split off another, in the place of those of a process that has just started.
+    pub split_off: Option<SplitOff>,
+}
+
+/// When a replica that was split off another takes part. It was that other until now, so no earlier process can have left
+/// more behind than the other's voteless time covers.
+#[derive(Clone, Copy, Debug)]
+pub struct SplitOff {
+    /// No promise and no vote before.
+    pub voteless_until: Monotonic,
+    /// It doesn't stand before, unless it is asked to.
+    pub stand_at: Monotonic,
 }
 
 /// One replica of a cohort.
@@ -107,6 +119,7 @@ impl Cohort {
             grace(config.timing.lease)
         };
         let random = SplitMix64::new(config.seed);
+        let voteless_until = start.split_off.map_or(now.monotonic + wait, |split_off| split_off.voteless_until);
         let mut cohort = Self {
             role: Role::Follower { leader: None, stand_at: now.monotonic },
             promised: start.promised,
@@ -120,7 +133,7 @@ impl Cohort {
             following: Epoch(0),
             leader_committed: Sequence(0),
             vote: None,
-            voteless_until: now.monotonic + wait,
+            voteless_until,
             doubtful: start.doubtful,
             is_aside: false,
             installing: None,
@@ -131,7 +144,10 @@ impl Cohort {
         if let Some(from) = start.log.cut {
             out.append(LogRecord::Truncation { from }, true);
         }
-        cohort.follow(None, cohort.voteless_until);
+        match start.split_off {
+            Some(SplitOff { stand_at, .. }) => cohort.role = Role::Follower { leader: None, stand_at },
+            None => cohort.follow(None, voteless_until),
+        }
         cohort.apply_committed(out);
         cohort.resume_lead(now, out);
         cohort
@@ -294,14 +310,19 @@ impl Cohort {
     /// that memory has no room for.
     pub fn settle(&mut self, now: Now, out: &mut Outbox) {
         self.propose_pending(now, out);
+        self.note_committed(out);
+        let applied_and_forced = self.applied.min(self.forced);
+        self.log.trim(applied_and_forced, self.config.limits.memory_log_bytes);
+    }
+
+    /// Notes in the log how far it is committed, now: what the log holds of others after this rests on it.
+    pub fn note_committed(&mut self, out: &mut Outbox) {
         if self.committed > self.committed_logged
             && let Some(lsn) = self.log.lsn_at(self.committed)
         {
             out.append(LogRecord::CommitPoint(lsn), false);
             self.committed_logged = self.committed;
         }
-        let applied_and_forced = self.applied.min(self.forced);
-        self.log.trim(applied_and_forced, self.config.limits.memory_log_bytes);
     }
 
     /// Leaves out of the state what only spares work or time: numbers are restated relative to what is forced, a leader
@@ -379,6 +400,12 @@ impl Cohort {
     #[must_use]
     pub fn promised(&self) -> Promise {
         self.promised
+    }
+
+    /// Until when it gives neither promise nor vote, after a restart.
+    #[must_use]
+    pub fn voteless_until(&self) -> Monotonic {
+        self.voteless_until
     }
 
     /// Whether the replica doubts its log: what the manifest must hold.

@@ -1,6 +1,6 @@
 //! What a replica is told when it starts.
 
-use base::{CohortId, Duration, Member, NodeId};
+use base::{CohortId, Duration, Lsn, Member, NodeId};
 
 /// Who replicates the cohort, which of them this replica is, and how it keeps time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +17,9 @@ pub struct Config {
     pub limits: Limits,
     /// What spreads the election timeouts of different replicas.
     pub seed: u64,
+    /// The place in the log at which the cohort begins, which no entry has: zero; or, of a range that was split off, that
+    /// of the state it began with. A replica that hasn't come there has nothing, and must be sent the whole state.
+    pub origin: Lsn,
 }
 
 /// The times a cohort lives by. Every replica must have the same lease: in this version it is a constant, and no setting.

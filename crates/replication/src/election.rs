@@ -29,12 +29,14 @@ impl Cohort {
         self.count_pre_votes(now, out);
     }
 
-    /// Not while doubting our log, nor in the grace after a restart, nor while our own lease vote for another lives.
+    /// Not while doubting our log or lacking what the cohort began with, nor in the grace after a restart, nor while our own
+    /// lease vote for another lives.
     fn may_stand(&self, now: Now) -> bool {
         let doubts = self.doubtful && !planted(Bug::DoubtfulPromises);
         let me = self.config.me.node;
         !doubts
             && !self.is_aside
+            && self.last() >= self.config.origin
             && self.installing.is_none()
             && now.monotonic >= self.voteless_until
             && !self.vote_forbids(me, now.monotonic)

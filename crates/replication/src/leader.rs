@@ -262,8 +262,9 @@ impl Cohort {
         Timestamp(reading.max(last.saturating_add(1)))
     }
 
-    /// Sends every follower that is not at rest a message, whatever it is up to.
-    pub(crate) fn heartbeat(&mut self, now: Now, out: &mut Outbox) {
+    /// Sends every follower that is not at rest a message now, if we lead, whatever it is up to: the others learn the commit
+    /// point.
+    pub fn heartbeat(&mut self, now: Now, out: &mut Outbox) {
         let lease = self.config.timing.lease;
         let votes_end = self.votes_end(now.monotonic);
         let Role::Leader(leader) = &mut self.role else { return };

@@ -33,7 +33,7 @@ mod rest;
 #[cfg(test)]
 mod tests;
 
-pub use cohort::{Cohort, ReplicaView, Start};
+pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
 pub use config::{Config, Limits, Timing};
 pub use leader::CatchUp;
 pub use lease::grace;

@@ -108,6 +108,12 @@ impl Replay {
         }
     }
 
+    /// Whether the log holds no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
     /// The log that follows a checkpoint at `checkpoint` ([`Lsn::ZERO`] if there is none): only the unbroken chain of
     /// predecessors that starts from it (guarantee 9).
     #[must_use]

@@ -28,7 +28,15 @@ impl Scene {
             (0..3).map(|index| Member { node: node(index), incarnation: Incarnation(1) }).collect();
         let timing = Timing { election_jitter: Duration::ZERO, ..Timing::default() };
         let start = |me: Member| {
-            let config = Config { cohort: CohortId(1), me, members: members.clone(), timing, limits, seed: 1 };
+            let config = Config {
+                cohort: CohortId(1),
+                me,
+                members: members.clone(),
+                timing,
+                limits,
+                seed: 1,
+                origin: Lsn::ZERO,
+            };
             let mut out = Outbox::default();
             (Cohort::start(config, Start::default(), Now::default(), &mut out), out)
         };

@@ -55,6 +55,9 @@ async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<An
             let request = message::DeleteRowRequest { stamp: stamp.map(session_stamp), ..request };
             Told::Written(door.delete_row(timed(request, time)).await?.into_inner())
         }
+        Asked::SplitRange(request) => {
+            Told::RangeSplit(AdminClient::new(channel).split_range(timed(request, time)).await?.into_inner())
+        }
         Asked::Status(request) => {
             Told::Status(Box::new(AdminClient::new(channel).status(timed(request, time)).await?.into_inner()))
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::admin::admin_client::AdminClient;
-use api::admin::{StatusRequest, StatusResponse};
+use api::admin::{SplitRangeRequest, StatusRequest, StatusResponse};
 use api::columns::{self as message, Cell, Mutation, Row};
 use base::KeyRange;
 use base::limits::DEADLINE_DEFAULT;
@@ -115,6 +115,27 @@ impl Client {
             // It was there when it was first asked for: that attempt, or another's, has done it.
             Err(Error::NotFound(_)) if in_doubt => Ok(()),
             outcome => outcome.map(|_| ()),
+        }
+    }
+
+    /// Splits a range of a table in two, while it is read and written; gives the cohort of the new one, which begins at the
+    /// key.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when a range begins there already, [`Error::NotFound`] when there is no such table.
+    pub async fn split_range(&self, table: &str, key: impl Into<Bytes>) -> Result<u32, Error> {
+        let request = SplitRangeRequest { table: table.to_owned(), key: key.into() };
+        let Ended { outcome, in_doubt } = self.skin.call(Asked::SplitRange(request.clone()), self.deadline).await;
+        match outcome {
+            Ok(Told::RangeSplit(answer)) => Ok(answer.cohort),
+            // It was not when it was first asked for: that attempt, or another's, has done it.
+            Err(Error::Exists(_)) if in_doubt => {
+                let known = self.describe_table(table).await?;
+                let range = known.ranges.iter().find(|range| range.start == request.key);
+                range.map(|range| range.cohort).ok_or_else(|| Error::NotFound(format!("no table named {table:?}")))
+            }
+            Ok(other) => Err(unexpected(&other)),
+            Err(error) => Err(error),
         }
     }
 

@@ -17,6 +17,7 @@ mod network;
 mod options;
 mod process;
 mod spare;
+mod splits;
 mod storage;
 #[cfg(test)]
 mod tests;

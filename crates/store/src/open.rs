@@ -16,9 +16,9 @@ use crate::files::{FileErrorKind, Files};
 use crate::identity::{self, Identity, Owner};
 use crate::log::{self, Damage, LogPosition, LogSink, SegmentJob};
 use crate::manifest::{self, CohortManifest, Manifest, Places};
-use crate::sstable::{self, TableError, TableId};
+use crate::sstable::{self, TableError};
 use crate::store::{Config, Store};
-use crate::tree::{Tablespace, Tree};
+use crate::tree::{OpenTables, Tablespace, Tree};
 
 /// What a data directory held when it was opened. `L` is what became of the log's records.
 #[derive(Debug)]
@@ -210,10 +210,12 @@ fn read_states<F: Files, T: Files>(
     notes: &mut Vec<String>,
 ) -> Result<States, StoreError> {
     let (mut checkpoints, mut trees) = States::default();
+    let mut opened = OpenTables::new();
     for (id, cohort) in &mut manifest.cohorts {
         let Some(named) = cohort.checkpoint else { continue };
         let meta = CheckpointMeta { cohort: *id, lsn: named.lsn, timestamp: named.timestamp };
-        let wrong = match (read_checkpoint(files, owner, &meta), open_tree(tables, tablespace, *id, cohort)) {
+        let opened_tree = open_tree(tables, tablespace, *id, cohort, &mut opened);
+        let wrong = match (read_checkpoint(files, owner, &meta), opened_tree) {
             (Ok(chunks), Ok(tree)) => {
                 checkpoints.insert(*id, chunks);
                 trees.extend(tree.map(|tree| (*id, tree)));
@@ -245,19 +247,21 @@ fn open_tree<F: Files>(
     tablespace: &Tablespace,
     id: CohortId,
     cohort: &CohortManifest,
+    opened: &mut OpenTables,
 ) -> Result<Option<Tree>, TableError> {
     if cohort.tables.is_empty() {
         return Ok(None);
     }
-    Tree::open(files, tablespace.site(id), &cohort.tables).map(Some)
+    // No new table may take the name of one that another cohort's tree has by now.
+    cohort.tables.iter().for_each(|table| tablespace.site(table.id.cohort).numbers.pass(table.id.number));
+    Tree::open(files, tablespace.site(id), &cohort.tables, opened).map(Some)
 }
 
 /// Removes what an earlier process left unfinished or never named.
 fn remove_remains<F: Files>(files: &F, manifest: &Manifest) -> Result<(), StoreError> {
     let named = manifest.cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn)));
     checkpoint::remove_unnamed(files, &named.collect())?;
-    let tables = manifest.cohorts.iter().flat_map(|(id, cohort)| cohort.tables.iter().map(move |table| (*id, table)));
-    let named = tables.map(|(cohort, table)| TableId { cohort, number: table.number });
+    let named = manifest.cohorts.values().flat_map(|cohort| cohort.tables.iter().map(|table| table.id));
     Ok(sstable::remove_unnamed(files, &named.collect())?)
 }
 

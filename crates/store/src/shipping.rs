@@ -2,11 +2,9 @@
 //! of another, part by part. A table's checksums know the disk that wrote it, so a part needs none of its own: a table that
 //! has arrived is looked through before it is named.
 
-use base::CohortId;
-
 use crate::files::{File, FileError, Files, OpenOptions, remove_if_exists};
 use crate::sstable::{DIRECTORY, TableError, TableId, TableRef};
-use crate::tree::{Site, Tree};
+use crate::tree::{OpenTables, Site, Tree};
 
 /// Bytes of a part, at most: it is one message between nodes.
 pub const PART_BYTES: usize = 1 << 20;
@@ -32,11 +30,10 @@ pub fn write_part<F: Files>(files: &F, table: TableId, offset: u64, bytes: &[u8]
 /// When a file operation fails, or they are not what they should be.
 pub fn adopt<F: Files>(files: &F, site: Site, tables: &[TableRef]) -> Result<Tree, TableError> {
     for table in tables {
-        let path = TableId { cohort: site.cohort, number: table.number }.path();
-        files.open(&path, OpenOptions::BUFFERED)?.sync()?;
+        files.open(&table.id.path(), OpenOptions::BUFFERED)?.sync()?;
     }
     files.sync_dir(DIRECTORY)?;
-    let tree = Tree::open(files, site, tables)?;
+    let tree = Tree::open(files, site, tables, &mut OpenTables::new())?;
     for (_, table) in tree.tables() {
         table.verify()?;
     }
@@ -54,11 +51,6 @@ pub fn remove<F: Files>(files: &F, tables: &[TableId]) -> Result<(), FileError> 
 /// The names that the tables of another disk get on this one.
 #[must_use]
 pub fn renamed(site: &Site, tables: &[TableRef]) -> Vec<TableRef> {
-    tables.iter().map(|table| TableRef { number: site.numbers.draw(), ..*table }).collect()
-}
-
-/// The name of a cohort's table.
-#[must_use]
-pub fn id(cohort: CohortId, table: &TableRef) -> TableId {
-    TableId { cohort, number: table.number }
+    let id = || TableId { cohort: site.cohort, number: site.numbers.draw() };
+    tables.iter().map(|table| TableRef { id: id(), ..*table }).collect()
 }

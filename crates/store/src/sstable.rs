@@ -84,8 +84,9 @@ pub struct TableId {
 /// A table as a manifest names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableRef {
-    /// Its number on this disk.
-    pub number: u64,
+    /// Its name on this disk. A range that was split off shares tables with the range it was part of, under the names that
+    /// they have there.
+    pub id: TableId,
     /// Where it stands in the tree.
     pub level: u8,
     /// Bytes of its file.
@@ -182,17 +183,18 @@ impl TableId {
 
 impl TableRef {
     /// Bytes of an encoded one.
-    pub const BYTES: usize = 21;
+    pub const BYTES: usize = 25;
 
-    /// The name of a table that stands in `level` under that number.
+    /// The table of that name, which stands in `level`.
     #[must_use]
-    pub fn new(number: u64, level: u8, meta: &TableMeta) -> Self {
-        Self { number, level, bytes: meta.bytes, checksum: meta.checksum }
+    pub fn new(id: TableId, level: u8, meta: &TableMeta) -> Self {
+        Self { id, level, bytes: meta.bytes, checksum: meta.checksum }
     }
 
     /// Writes it.
     pub fn encode(&self, out: &mut Writer) {
-        out.u64(self.number);
+        out.u32(self.id.cohort.0);
+        out.u64(self.id.number);
         out.u8(self.level);
         out.u64(self.bytes);
         out.u32(self.checksum);
@@ -203,7 +205,8 @@ impl TableRef {
     /// # Errors
     /// When the input ends first.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { number: input.u64()?, level: input.u8()?, bytes: input.u64()?, checksum: input.u32()? })
+        let id = TableId { cohort: CohortId(input.u32()?), number: input.u64()? };
+        Ok(Self { id, level: input.u8()?, bytes: input.u64()?, checksum: input.u32()? })
     }
 }
 

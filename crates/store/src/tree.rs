@@ -13,12 +13,13 @@
 //! Invariants:
 //! * A table is forced, then its directory; only then does the tree take it in, and only then can [`Tree::refs`] name it.
 //!   The manifest that names it is forced next, and only then may the log forget what the table holds, and only then are
-//!   the files of the tables it replaces removed ([`Tree::forced`], [`Tree::removable`]).
+//!   the files of the tables it replaces removed ([`Tree::forced`], [`Tree::give_up`], [`Leftovers`]).
 //! * Nothing rests on the order in which sources are read: timestamps decide. So an entry may be applied again, and a
 //!   table that came from another replica may hold what this one has already.
 //! * One flush and one compaction are under way at most. A job that is dropped leaves files that nobody names.
 //! * A number is drawn for one table only while the process lives: the cache knows blocks by it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,6 +36,7 @@ mod cells;
 mod compaction;
 mod flush;
 mod job;
+mod leftovers;
 mod levels;
 mod memtable;
 mod merge;
@@ -48,6 +50,7 @@ pub use cells::{Cell, Cells, Cut};
 pub use compaction::CompactionJob;
 pub use flush::FlushJob;
 pub use job::{JobError, Outputs, Progress};
+pub use leftovers::Leftovers;
 pub use levels::LEVELS;
 pub use merge::Direction;
 pub use tablespace::Tablespace;
@@ -100,6 +103,9 @@ pub struct Site {
     pub numbers: TableNumbers,
 }
 
+/// Tables that are open, by their names: trees that share one have it once.
+pub type OpenTables = BTreeMap<TableId, Arc<Table>>;
+
 /// The state of one tablet's store.
 pub struct Tree {
     site: Site,
@@ -107,14 +113,14 @@ pub struct Tree {
     /// The newest first.
     frozen: Arc<[Arc<Memtable>]>,
     levels: Arc<Levels>,
-    /// How many of the frozen memtables, the oldest of them, are being flushed.
+    /// How many of the oldest frozen memtables the flush under way has; 0 if there is none.
     flushing: usize,
     is_compacting: bool,
     /// Through which key each level was compacted.
     cursors: [Bytes; LEVELS],
     /// Tables whose place others took, but which a manifest may still name.
     replaced: Vec<Arc<Table>>,
-    /// Tables that no manifest names, but which a view may still read.
+    /// Tables that no manifest names for this tree, but which a view may still read, or another tree have.
     unnamed: Vec<Arc<Table>>,
 }
 
@@ -180,16 +186,28 @@ impl Tree {
         }
     }
 
-    /// The tree of the tables that a manifest names: what was put after those were written must be put again.
+    /// The tree of the tables that a manifest names: what was put after those were written must be put again. Those that
+    /// are open already are shared, and what is opened is added to them.
     ///
     /// # Errors
     /// When a table is missing, is not the one that is meant, or can't be believed.
-    pub fn open<F: Files>(files: &F, site: Site, refs: &[TableRef]) -> Result<Self, TableError> {
+    pub fn open<F: Files>(
+        files: &F,
+        site: Site,
+        refs: &[TableRef],
+        opened: &mut OpenTables,
+    ) -> Result<Self, TableError> {
         let mut tables = Vec::with_capacity(refs.len());
         for named in refs {
-            site.numbers.pass(named.number);
-            let table = Table::open(files, site.cohort, named, cell::row_prefix_bytes)?;
-            tables.push((named.level, Arc::new(table)));
+            if named.id.cohort == site.cohort {
+                site.numbers.pass(named.id.number);
+            }
+            let table = match opened.get(&named.id) {
+                Some(table) => Arc::clone(table),
+                None => Arc::new(Table::open(files, named, cell::row_prefix_bytes)?),
+            };
+            opened.insert(named.id, Arc::clone(&table));
+            tables.push((named.level, table));
         }
         let levels = Levels::new(tables);
         levels.check(refs.len())?;
@@ -212,6 +230,14 @@ impl Tree {
         self.unnamed = gone.unnamed;
         self.levels = Arc::new(levels);
         Ok(())
+    }
+
+    /// A tree that holds all that this one does, for a range that is split off: they share what is in memory and in tables,
+    /// each to rid itself of what is not its own when it flushes and compacts.
+    #[must_use]
+    pub fn split_off(&mut self, site: Site) -> Self {
+        self.freeze();
+        Self { frozen: Arc::clone(&self.frozen), levels: Arc::clone(&self.levels), ..Self::new(site) }
     }
 
     /// Where it is.
@@ -247,10 +273,11 @@ impl Tree {
         }
     }
 
-    /// Whether the memtable is large enough to be frozen.
+    /// Whether the memtable is large enough to be frozen, or so many are frozen that writers wait.
     #[must_use]
     pub fn needs_flush(&self) -> bool {
-        self.active.bytes() >= self.site.config.memtable_bytes
+        let config = &self.site.config;
+        self.active.bytes() >= config.memtable_bytes || self.frozen.len() >= config.frozen_max
     }
 
     /// Whether writers should wait: flushes or compactions don't keep up with them.
@@ -270,15 +297,16 @@ impl Tree {
         true
     }
 
-    /// The flush of all that is frozen, if anything is and no flush is under way. After one that failed there is more than one
-    /// memtable; a checkpoint counts on every one of them.
-    pub fn flush_job(&mut self, watermark: Timestamp) -> Option<FlushJob> {
-        if self.flushing > 0 || self.frozen.is_empty() {
+    /// The flush of all frozen memtables, if there are any and no flush is under way: of what lies in the range, and without
+    /// what no read at or above the watermark can tell. After a split, or a flush that failed, there is more than one; a
+    /// checkpoint counts on every one of them.
+    pub fn flush_job(&mut self, watermark: Timestamp, range: &cell::Range) -> Option<FlushJob> {
+        if self.frozen.is_empty() || self.flushing > 0 {
             return None;
         }
         self.flushing = if planted(Bug::FlushOldestOnly) { 1 } else { self.frozen.len() };
-        let memtables = &self.frozen[self.frozen.len() - self.flushing..];
-        Some(FlushJob::new(self.site.clone(), memtables, Arc::clone(&self.levels), watermark))
+        let oldest = self.frozen[self.frozen.len() - self.flushing..].into();
+        Some(FlushJob::new(self.site.clone(), oldest, Arc::clone(&self.levels), watermark, range.clone()))
     }
 
     /// Takes in what a flush has made, in the place of its memtables.
@@ -286,8 +314,9 @@ impl Tree {
     /// # Panics
     /// When no flush is under way.
     pub fn flushed(&mut self, outputs: &Outputs) {
-        assert!(self.flushing > 0, "a flush is under way");
-        let left = self.frozen.len() - std::mem::take(&mut self.flushing);
+        let flushed = std::mem::take(&mut self.flushing);
+        assert!(flushed > 0, "a flush is under way");
+        let left = self.frozen.len() - flushed;
         self.frozen = self.frozen[..left].into();
         self.levels = Arc::new(self.levels.replaced(&[], outputs.level, &outputs.tables));
     }
@@ -297,18 +326,18 @@ impl Tree {
         self.flushing = 0;
     }
 
-    /// A compaction, if some level has too much, or too much that is dead, and none is under way. It leaves out what no read at or above the
-    /// watermark can tell.
-    pub fn pick_compaction(&mut self, watermark: Timestamp) -> Option<CompactionJob> {
+    /// A compaction, if some level has too much, or too much that is dead or outside the range, and none is under way. It
+    /// leaves out what no read at or above the watermark can tell, and what is not in the range.
+    pub fn pick_compaction(&mut self, watermark: Timestamp, range: &cell::Range) -> Option<CompactionJob> {
         if self.is_compacting {
             return None;
         }
-        let choice = compaction::choose(&self.levels, &self.site.config, &self.cursors, watermark)?;
+        let choice = compaction::choose(&self.levels, &self.site.config, &self.cursors, watermark, range)?;
         self.is_compacting = true;
         if let Some(last) = choice.upper.iter().map(|table| &table.meta().last_key).max() {
             self.cursors[choice.level] = last.clone();
         }
-        Some(CompactionJob::new(self.site.clone(), choice, &self.levels, watermark))
+        Some(CompactionJob::new(self.site.clone(), choice, &self.levels, watermark, range.clone()))
     }
 
     /// Takes in what a compaction has made, in the place of what it read.
@@ -338,20 +367,15 @@ impl Tree {
 
     /// A manifest that names these tables of the tree, and no others, is forced in both places.
     pub fn forced(&mut self, refs: &[TableRef]) {
-        let is_named = |table: &Arc<Table>| refs.iter().any(|named| named.number == table.id().number);
+        let is_named = |table: &Arc<Table>| refs.iter().any(|named| named.id == table.id());
         let (named, unnamed) = std::mem::take(&mut self.replaced).into_iter().partition(is_named);
         self.replaced = named;
         self.unnamed.extend::<Vec<_>>(unnamed);
     }
 
-    /// Tables that no manifest names and nobody reads any more: their files are to be removed. Each is told once; a file
-    /// whose removal fails goes at the next start.
-    pub fn removable(&mut self) -> Vec<TableId> {
-        let (unused, used) =
-            std::mem::take(&mut self.unnamed).into_iter().partition(|table| Arc::strong_count(table) == 1);
-        self.unnamed = used;
-        let unused: Vec<Arc<Table>> = unused;
-        unused.iter().map(|table| table.id()).collect()
+    /// Gives up the tables that no manifest names any more for this tree's sake.
+    pub fn give_up(&mut self) -> Vec<Arc<Table>> {
+        std::mem::take(&mut self.unnamed)
     }
 
     /// Whether files of tables whose place others took are still there.

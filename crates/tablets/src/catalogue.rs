@@ -9,7 +9,7 @@
 //! promised things it doesn't remember (guarantee 6).
 
 use base::limits::{RANGES_IN_UNIVERSE_MAX, TABLES_MAX};
-use base::{CohortId, Entry, Lsn, Member, NodeId, Timestamp};
+use base::{CohortId, Entry, KeyRange, Lsn, Member, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
 
@@ -20,9 +20,11 @@ use crate::request::{Failure, Outcome, Response, SessionId};
 use crate::tablet::invalid;
 
 mod drops;
+mod splits;
 mod table;
 
-pub use table::{RangeRecord, TableRecord};
+pub use splits::SplitUnderWay;
+pub use table::{Part, RangeRecord, SplitRecord, TableRecord};
 
 use table::RECORD_BYTES;
 
@@ -65,6 +67,26 @@ pub enum Change {
         /// The table's identity.
         table: CohortId,
     },
+    /// A range is being split: whoever leads the catalogue sees to it that its cohort takes the split into its log.
+    SplitBegun {
+        /// The new range's cohort.
+        child: CohortId,
+    },
+    /// The map has a range that was split off: whoever waits for it is answered.
+    SplitEnded {
+        /// The new range's cohort.
+        child: CohortId,
+    },
+    /// A part of a tablet's range was split off: its replica here is to begin ([`crate::Tablet::split_off`]).
+    RangeSplit {
+        /// Its cohort.
+        child: CohortId,
+        /// Its keys.
+        range: KeyRange,
+    },
+    /// The entry is about a row that is another tablet's by now: nothing was done, and whoever proposed it is to look the
+    /// range up again.
+    PutElsewhere,
     /// A tablet was told its range: it may answer.
     RangeFounded,
     /// A tablet's table is dropped: its rows are gone from its tree, and may go from the disk.
@@ -126,6 +148,8 @@ impl Catalogue {
                 let change = matches!(created, Ok(Response::TableCreated { existed: false }));
                 (Some(created), change.then_some(Change::TableCreated { name }))
             }
+            CatalogueCommand::BeginSplit { name, key } => self.begin_split(&name, &key),
+            CatalogueCommand::EndSplit { name, child } => (None, self.end_split(&name, child)),
             CatalogueCommand::BeginDrop { name } => self.begin_drop(&name),
             CatalogueCommand::EndDrop { name, table } => (None, self.end_drop(&name, table)),
             CatalogueCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
@@ -160,18 +184,24 @@ impl Catalogue {
         if self.tables.len() >= TABLES_MAX {
             return Err(Failure::Overloaded(format!("there are {TABLES_MAX} tables, and no more may be")));
         }
-        let there = self.tables.values().map(|table| table.ranges.len()).sum::<usize>();
-        if there + ranges > RANGES_IN_UNIVERSE_MAX {
-            return Err(Failure::Overloaded(format!(
-                "the tables have {there} ranges, and with {ranges} more they would be over the limit of \
-                 {RANGES_IN_UNIVERSE_MAX}"
-            )));
-        }
+        self.check_ranges(ranges)?;
         if nodes == 0 {
             return Err(Failure::Unavailable("no node is registered that could keep a table".into()));
         }
         if replicas as usize > nodes {
             return Err(invalid(format!("{replicas} replicas are asked for, and there are {nodes} nodes")));
+        }
+        Ok(())
+    }
+
+    /// Whether there may be so many ranges more.
+    fn check_ranges(&self, ranges: usize) -> Result<(), Failure> {
+        let there = self.tables.values().map(|table| table.parts().count()).sum::<usize>();
+        if there + ranges > RANGES_IN_UNIVERSE_MAX {
+            return Err(Failure::Overloaded(format!(
+                "the tables have {there} ranges, and with {ranges} more they would be over the limit of \
+                 {RANGES_IN_UNIVERSE_MAX}"
+            )));
         }
         let cohorts_left = SessionId::COHORTS_MAX.saturating_sub(u64::from(self.next_cohort.0));
         if cohorts_left < ranges as u64 {
@@ -191,7 +221,7 @@ impl Catalogue {
         let mut members: Vec<Member> = nodes.iter().cycle().skip(first).take(count).copied().collect();
         members.sort_unstable();
         // The key is a slice of the entry that asked for it, which goes.
-        RangeRecord { start: Bytes::copy_from_slice(start), cohort, members }
+        RangeRecord { start: Bytes::copy_from_slice(start), cohort, members, parent: None, split: None }
     }
 
     /// Registers all of the nodes, or none if one is refused.
@@ -250,10 +280,10 @@ impl Catalogue {
         self.table(name).map(TableRecord::describe).ok_or_else(|| Failure::UnknownTable(name.to_owned()))
     }
 
-    /// A cohort's range, if it has one.
+    /// The members of a range's cohort, if it is one.
     #[must_use]
-    pub fn range_of(&self, cohort: CohortId) -> Option<&RangeRecord> {
-        self.tables.values().flat_map(|table| &table.ranges).find(|range| range.cohort == cohort)
+    pub fn members_of(&self, cohort: CohortId) -> Option<&[Member]> {
+        self.tables.values().flat_map(TableRecord::parts).find(|part| part.cohort == cohort).map(|part| part.members)
     }
 
     /// The names of all tables but those that are being dropped: a [`Response::Tables`].
@@ -298,12 +328,12 @@ impl Catalogue {
 
     /// What must always hold, and what a checkpoint must show.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let ranges = || self.tables.values().flat_map(|table| &table.ranges);
+        let ranges = || self.tables.values().flat_map(TableRecord::parts);
         let mut cohorts: Vec<CohortId> = ranges().map(|range| range.cohort).collect();
         cohorts.sort_unstable();
         let was_given_out = |cohort: &CohortId| (FIRST_TABLE_COHORT..self.next_cohort).contains(cohort);
-        let members_fit = |range: &RangeRecord| {
-            let members = &range.members;
+        let members_fit = |range: Part<'_>| {
+            let members = range.members;
             !members.is_empty()
                 && members.is_sorted_by(|a, b| a.node < b.node)
                 && members.iter().all(|member| self.nodes.contains_key(&member.node))

@@ -15,6 +15,7 @@ use base::codec::Writer;
 use base::{CohortId, Lsn, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
+use store::cell;
 use store::tree::Tree;
 
 use crate::catalogue::{Catalogue, NodeRecord, TableRecord};
@@ -46,7 +47,7 @@ pub struct Snapshot {
 #[derive(Clone)]
 enum Content {
     Catalogue { nodes: OrdMap<NodeId, NodeRecord>, tables: OrdMap<String, TableRecord>, next_cohort: CohortId },
-    Tablet { ownership: Ownership, watermark: Timestamp, sessions: Open },
+    Tablet { ownership: Ownership, children: Vec<CohortId>, watermark: Timestamp, sessions: Open },
 }
 
 impl Snapshot {
@@ -57,6 +58,7 @@ impl Snapshot {
                 progress: tablet.progress,
                 content: Content::Tablet {
                     ownership: tablet.ownership.clone(),
+                    children: tablet.children.clone(),
                     watermark: tablet.watermark(),
                     sessions: tablet.sessions.open_sessions().clone(),
                 },
@@ -80,8 +82,8 @@ impl Snapshot {
             Content::Catalogue { nodes, tables, next_cohort } => {
                 State::Catalogue(Catalogue::of(self.progress, nodes, tables, next_cohort))
             }
-            Content::Tablet { ownership, watermark, sessions } => {
-                let tablet = Tablet::of(self.progress, ownership, watermark, Sessions::of(sessions), tree);
+            Content::Tablet { ownership, children, watermark, sessions } => {
+                let tablet = Tablet::of(self.progress, ownership, children, watermark, Sessions::of(sessions), tree);
                 State::Tablet(Box::new(tablet))
             }
         }
@@ -114,6 +116,15 @@ impl Snapshot {
         }
     }
 
+    /// The cells that a tablet may own: what tables that go along may lack are others.
+    #[must_use]
+    pub fn cells(&self) -> cell::Range {
+        match &self.content {
+            Content::Catalogue { .. } => cell::Range::all(),
+            Content::Tablet { ownership, .. } => ownership.cells(),
+        }
+    }
+
     /// Whether it is of a tablet whose table was dropped: no rows go along.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
@@ -142,8 +153,10 @@ impl Snapshot {
         out.i64(self.progress.last_timestamp.0);
         match &self.content {
             Content::Catalogue { next_cohort, .. } => out.u32(next_cohort.0),
-            Content::Tablet { ownership, watermark, sessions, .. } => {
+            Content::Tablet { ownership, children, watermark, sessions } => {
                 ownership.encode(&mut out);
+                out.u32(u32::try_from(children.len()).expect("ranges are below 2^32"));
+                children.iter().for_each(|child| out.u32(child.0));
                 out.i64(watermark.0);
                 out.u64(sessions.len() as u64);
             }

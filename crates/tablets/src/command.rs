@@ -23,10 +23,21 @@ pub enum Command {
         /// The range.
         range: KeyRange,
     },
+    /// From here on the tablet's keys from that one on are another's, which begins with all that this tablet knows of them
+    /// (guarantee 19). A second such entry changes nothing.
+    Split {
+        /// The first key of the other.
+        key: Bytes,
+        /// The other's cohort, of the same members.
+        child: CohortId,
+    },
     /// From here on the tablet owns nothing, and its rows may go: its table is dropped (guarantee 19).
     Drop,
     /// Open a session, named for this entry's sequence.
-    OpenSession,
+    OpenSession {
+        /// A key that it is to be good for.
+        key: Bytes,
+    },
     /// Write columns of a row. Whoever proposed it has found its conditions met ([`crate::TabletView::decide`]).
     Write {
         /// Which write of which session it is.
@@ -48,6 +59,8 @@ pub enum Command {
     Refuse {
         /// Which write of which session it is.
         stamp: Option<SessionStamp>,
+        /// The row.
+        key: Bytes,
         /// What was not met.
         mismatch: Mismatch,
     },
@@ -71,6 +84,20 @@ pub enum CatalogueCommand {
         split_at: Vec<Bytes>,
         /// Replicas of each range; 0: as many as is usual.
         replicas: u32,
+    },
+    /// A range of the table is to be split; its cohort is about to be told.
+    BeginSplit {
+        /// The table's name.
+        name: String,
+        /// The key at which the new range begins.
+        key: Bytes,
+    },
+    /// The cohort whose range is split has that in its log: from here on the map says so.
+    EndSplit {
+        /// The table's name.
+        name: String,
+        /// The new range's cohort.
+        child: CohortId,
     },
     /// Nobody who asks for the table shall find it any more; its cohorts are about to be told.
     BeginDrop {
@@ -99,10 +126,13 @@ const DELETE_ROW: u8 = 5;
 const REFUSE: u8 = 6;
 const FOUND: u8 = 7;
 const DROP: u8 = 8;
+const SPLIT: u8 = 9;
 const CREATE_TABLE: u8 = 65;
 const REGISTER_NODES: u8 = 66;
 const BEGIN_DROP: u8 = 67;
 const END_DROP: u8 = 68;
+const BEGIN_SPLIT: u8 = 69;
+const END_SPLIT: u8 = 70;
 
 impl Command {
     /// A write that has no conditions, or whose conditions are met.
@@ -111,6 +141,17 @@ impl Command {
         let Write { stamp, key, mutations } = write;
         let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();
         Self::Write { stamp, key, columns }
+    }
+
+    /// The key that it is about, if it is about one.
+    pub(crate) fn key(&self) -> Option<&Bytes> {
+        match self {
+            Self::OpenSession { key }
+            | Self::Write { key, .. }
+            | Self::DeleteRow { key, .. }
+            | Self::Refuse { key, .. } => Some(key),
+            _ => None,
+        }
     }
 
     /// The command as an entry's payload.
@@ -123,8 +164,20 @@ impl Command {
                 range.encode(&mut out);
                 out.finish()
             }
+            Self::Split { key, child } => {
+                let mut out = Writer::with_capacity(9 + key.len());
+                out.u8(SPLIT);
+                out.bytes(key);
+                out.u32(child.0);
+                out.finish()
+            }
             Self::Drop => Bytes::from_static(&[DROP]),
-            Self::OpenSession => Bytes::from_static(&[OPEN_SESSION]),
+            Self::OpenSession { key } => {
+                let mut out = Writer::with_capacity(5 + key.len());
+                out.u8(OPEN_SESSION);
+                out.bytes(key);
+                out.finish()
+            }
             Self::Write { stamp, key, columns } => encode_write(stamp.as_ref(), key, columns),
             Self::DeleteRow { stamp, key } => {
                 let mut out = Writer::with_capacity(30 + key.len());
@@ -133,10 +186,11 @@ impl Command {
                 out.bytes(key);
                 out.finish()
             }
-            Self::Refuse { stamp, mismatch } => {
-                let mut out = Writer::with_capacity(46 + mismatch.column.len());
+            Self::Refuse { stamp, key, mismatch } => {
+                let mut out = Writer::with_capacity(50 + key.len() + mismatch.column.len());
                 out.u8(REFUSE);
                 encode_stamp(stamp.as_ref(), &mut out);
+                out.bytes(key);
                 out.bytes(&mismatch.column);
                 out.i64(mismatch.expected.0);
                 out.i64(mismatch.actual.0);
@@ -169,12 +223,14 @@ impl Command {
         let mut input = Reader::new(payload);
         let command = match input.u8()? {
             FOUND => Self::Found { range: KeyRange::decode(&mut input)? },
+            SPLIT => Self::Split { key: input.bytes()?, child: CohortId(input.u32()?) },
             DROP => Self::Drop,
-            OPEN_SESSION => Self::OpenSession,
+            OPEN_SESSION => Self::OpenSession { key: input.bytes()? },
             WRITE => decode_write(&mut input)?,
             DELETE_ROW => Self::DeleteRow { stamp: decode_stamp(&mut input)?, key: input.bytes()? },
             REFUSE => Self::Refuse {
                 stamp: decode_stamp(&mut input)?,
+                key: input.bytes()?,
                 mismatch: Mismatch {
                     column: input.bytes()?,
                     expected: Timestamp(input.i64()?),
@@ -208,6 +264,16 @@ impl CatalogueCommand {
                 out.u32(count(split_at.len()));
                 split_at.iter().for_each(|key| out.bytes(key));
             }
+            Self::BeginSplit { name, key } => {
+                out.u8(BEGIN_SPLIT);
+                out.bytes(name.as_bytes());
+                out.bytes(key);
+            }
+            Self::EndSplit { name, child } => {
+                out.u8(END_SPLIT);
+                out.bytes(name.as_bytes());
+                out.u32(child.0);
+            }
             Self::BeginDrop { name } => {
                 out.u8(BEGIN_DROP);
                 out.bytes(name.as_bytes());
@@ -240,6 +306,14 @@ impl CatalogueCommand {
                 let replicas = input.u32()?;
                 let split_at = (0..input.count(4)?).map(|_| input.bytes()).collect::<Result<_, _>>()?;
                 Self::CreateTable { name, split_at, replicas }
+            }
+            BEGIN_SPLIT => {
+                let name = decode_string(&mut input, "table name")?;
+                Self::BeginSplit { name, key: input.bytes()? }
+            }
+            END_SPLIT => {
+                let name = decode_string(&mut input, "table name")?;
+                Self::EndSplit { name, child: CohortId(input.u32()?) }
             }
             BEGIN_DROP => Self::BeginDrop { name: decode_string(&mut input, "table name")? },
             END_DROP => {

@@ -25,10 +25,12 @@ impl SessionId {
         fits.then(|| Self(u64::from(cohort.0) << Self::SEQUENCE_BITS | sequence.0))
     }
 
-    /// Whether an entry of this cohort up to `last` may have opened it.
-    pub(crate) fn is_of(self, cohort: CohortId, last: Sequence) -> bool {
+    /// Whether an entry of this cohort up to `last` may have opened it, or one of the range that this one was split off
+    /// from: of a cohort that was named before.
+    pub(crate) fn may_be_known_to(self, cohort: CohortId, last: Sequence) -> bool {
         let sequence = Sequence(self.0 & ((1 << Self::SEQUENCE_BITS) - 1));
-        Self::new(cohort, sequence) == Some(self) && sequence <= last
+        let is_inherited = self.0 >> Self::SEQUENCE_BITS < u64::from(cohort.0);
+        is_inherited || (Self::new(cohort, sequence) == Some(self) && sequence <= last)
     }
 }
 
@@ -154,6 +156,13 @@ pub enum Request {
         /// Its name.
         name: String,
     },
+    /// Splits a range of a table in two.
+    SplitRange {
+        /// The table's name.
+        name: String,
+        /// The key at which the new range begins.
+        key: Bytes,
+    },
     /// Asks a table.
     Table {
         /// Its name.
@@ -170,7 +179,7 @@ impl Request {
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
-            Self::CreateTable { .. } | Self::DropTable { .. } => true,
+            Self::CreateTable { .. } | Self::DropTable { .. } | Self::SplitRange { .. } => true,
             Self::Table { request, .. } => match request {
                 TableRequest::OpenSession { .. } | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
                 TableRequest::Get { .. } | TableRequest::Scan(_) => false,
@@ -210,6 +219,11 @@ pub enum Response {
     },
     /// The table is gone, in every cohort that kept a part of it.
     TableDropped,
+    /// The range is split.
+    RangeSplit {
+        /// The new range's cohort.
+        cohort: u32,
+    },
     /// The tables' names in order.
     Tables(Vec<String>),
     /// What is known of the table.
@@ -355,6 +369,8 @@ pub struct Counters {
     pub doubts_ended: u64,
     /// Sessions that were proposed to be forgotten.
     pub sessions_expired: u64,
+    /// Replicas of ranges that were split off, begun with the split.
+    pub splits: u64,
 }
 
 /// A node as another sees it.

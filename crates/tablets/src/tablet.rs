@@ -14,7 +14,6 @@
 //!   alike. Which dead versions still take memory may differ (guarantee 16).
 
 use base::{CohortId, Entry, Lsn, Timestamp};
-use bytes::Bytes;
 use store::sstable::TableError;
 use store::tree::Tree;
 
@@ -29,6 +28,7 @@ mod ownership;
 pub(crate) mod reads;
 mod rows;
 pub(crate) mod sessions;
+mod split;
 
 pub use ownership::Ownership;
 pub use reads::TabletView;
@@ -41,6 +41,8 @@ use sessions::{Admission, Sessions};
 pub struct Tablet {
     pub(crate) progress: Progress,
     pub(crate) ownership: Ownership,
+    /// The cohorts that parts of its range were split off to.
+    pub(crate) children: Vec<CohortId>,
     rows: Rows,
     pub(crate) sessions: Sessions,
 }
@@ -49,17 +51,18 @@ impl Tablet {
     /// A tablet before its first entry, with an empty tree.
     #[must_use]
     pub fn new(cohort: CohortId, tree: Tree) -> Self {
-        Self::of(Progress::new(cohort), Ownership::default(), Timestamp(0), Sessions::default(), tree)
+        Self::of(Progress::new(cohort), Ownership::default(), Vec::new(), Timestamp(0), Sessions::default(), tree)
     }
 
     pub(crate) fn of(
         progress: Progress,
         ownership: Ownership,
+        children: Vec<CohortId>,
         watermark: Timestamp,
         sessions: Sessions,
         tree: Tree,
     ) -> Self {
-        Self { progress, ownership, rows: Rows::new(tree, watermark), sessions }
+        Self { progress, ownership, children, rows: Rows::new(tree, watermark), sessions }
     }
 
     /// Applies an entry: the outcome of a write or of the opening of a session, and what the node must act on.
@@ -79,23 +82,38 @@ impl Tablet {
     }
 
     fn execute(&mut self, command: Command, entry: &Entry) -> (Option<Outcome>, Option<Change>) {
+        if command.key().is_some_and(|key| !self.ownership.holds(&Position::At(key.clone()))) {
+            // The range was split since it was proposed. It was not executed here, nor will it be, and its session doesn't
+            // hear of it.
+            return (None, Some(Change::PutElsewhere));
+        }
         let outcome = match command {
             Command::Found { range } => return (None, self.found(&range).then_some(Change::RangeFounded)),
+            Command::Split { key, child } => {
+                return match self.split(&key, child) {
+                    Ok(None) => (Some(Ok(Response::RangeSplit { cohort: child.0 })), None),
+                    Ok(Some(range)) => {
+                        let change = Change::RangeSplit { child, range };
+                        (Some(Ok(Response::RangeSplit { cohort: child.0 })), Some(change))
+                    }
+                    Err(failure) => (Some(Err(failure)), None),
+                };
+            }
             Command::Drop => {
                 let is_news = self.drop_all();
                 return (Some(Ok(Response::TableDropped)), is_news.then_some(Change::RangeDropped));
             }
-            Command::OpenSession => Some(self.open_session(entry)),
-            Command::Write { stamp, key, columns } => Some(self.once(stamp.as_ref(), Some(&key), entry, |rows| {
+            Command::OpenSession { .. } => Some(self.open_session(entry)),
+            Command::Write { stamp, key, columns } => Some(self.once(stamp.as_ref(), entry, |rows| {
                 rows.put(&key, columns, entry);
                 Ok(Response::Written { version: entry.timestamp })
             })),
-            Command::DeleteRow { stamp, key } => Some(self.once(stamp.as_ref(), Some(&key), entry, |rows| {
+            Command::DeleteRow { stamp, key } => Some(self.once(stamp.as_ref(), entry, |rows| {
                 rows.delete_row(&key, entry);
                 Ok(Response::Written { version: entry.timestamp })
             })),
-            Command::Refuse { stamp, mismatch } => {
-                Some(self.once(stamp.as_ref(), None, entry, |_| Err(Failure::from(mismatch))))
+            Command::Refuse { stamp, mismatch, .. } => {
+                Some(self.once(stamp.as_ref(), entry, |_| Err(Failure::from(mismatch))))
             }
             Command::ExpireSessions { sessions } => {
                 self.sessions.expire(&sessions);
@@ -120,18 +138,13 @@ impl Tablet {
         Ok(Response::SessionOpened { session, range })
     }
 
-    /// Does what a session's write comes to, unless it was done before (guarantee 10). A key that is not the tablet's own
-    /// is not written, and its session doesn't hear of it: the write was not executed here, nor will it be.
+    /// Does what a session's write comes to, unless it was done before (guarantee 10).
     fn once(
         &mut self,
         stamp: Option<&SessionStamp>,
-        key: Option<&Bytes>,
         entry: &Entry,
         execute: impl FnOnce(&mut Rows) -> Outcome,
     ) -> Outcome {
-        if let Some(key) = key {
-            self.ownership.check(&Position::At(key.clone()))?;
-        }
         let Some(stamp) = stamp else { return execute(&mut self.rows) };
         match self.sessions.admit(stamp, entry.timestamp) {
             Admission::Execute => {
@@ -221,8 +234,10 @@ impl Tablet {
     pub(crate) fn hash(&self, hash: &mut LogicalHash) -> Result<(), TableError> {
         self.progress.hash(hash);
         self.ownership.hash(hash);
+        hash.word(self.children.len() as u64);
+        self.children.iter().for_each(|child| hash.word(u64::from(child.0)));
         self.sessions.hash(hash);
-        self.rows.hash(hash)
+        self.rows.hash(self.ownership.cells(), hash)
     }
 }
 

@@ -10,7 +10,7 @@ use store::tree::{Config, Progress, Tablespace, Tree};
 
 use crate::checkpoint::{LoadError, Loader};
 use crate::command::Command;
-use crate::request::{Mutation, Outcome, SessionId, SessionStamp, Write};
+use crate::request::{Failure, Mutation, Outcome, SessionId, SessionStamp, Write};
 use crate::state::State;
 use crate::tablet::{Ownership, Tablet};
 
@@ -47,7 +47,7 @@ impl Log {
     pub(crate) fn write(&mut self, state: &mut State, write: &Write) -> Outcome {
         let view = state.as_tablet().expect("it is a tablet").view();
         let command = view.decide(write, Io::Allowed).expect("the disk can be read");
-        self.apply(state, &command).expect("a write has an outcome")
+        self.apply(state, &command).unwrap_or_else(|| Err(Failure::Unavailable("it is put elsewhere".to_owned())))
     }
 }
 
@@ -96,13 +96,19 @@ pub(crate) fn disk() -> MemoryDisk {
     disk
 }
 
+/// Opens a session that is good for what the tablet owns.
+pub(crate) fn open_session(state: &State) -> Command {
+    let range = state.as_tablet().and_then(|tablet| tablet.ownership().range());
+    Command::OpenSession { key: range.map(|range| range.start.clone()).unwrap_or_default() }
+}
+
 /// Writes a tablet's memtable to the disk, and compacts as much as there is to compact.
 pub(crate) fn settle(state: &mut State, disk: &MemoryDisk) {
     let Some(tablet) = state.as_tablet_mut() else { return };
-    let watermark = tablet.watermark();
+    let (watermark, range) = (tablet.watermark(), tablet.ownership().cells());
     let tree = tablet.tree_mut();
     tree.freeze();
-    while let Some(mut job) = tree.flush_job(watermark) {
+    while let Some(mut job) = tree.flush_job(watermark, &range) {
         let outputs = loop {
             if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
                 break outputs;
@@ -110,7 +116,7 @@ pub(crate) fn settle(state: &mut State, disk: &MemoryDisk) {
         };
         tree.flushed(&outputs);
     }
-    while let Some(mut job) = tree.pick_compaction(watermark) {
+    while let Some(mut job) = tree.pick_compaction(watermark, &range) {
         let outputs = loop {
             if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
                 break outputs;

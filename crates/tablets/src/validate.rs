@@ -31,6 +31,10 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
             check_replicas(*replicas)
         }
         Request::DescribeTable { name } | Request::DropTable { name } => check_table_name(name),
+        Request::SplitRange { name, key } => {
+            check_table_name(name)?;
+            check_split(std::slice::from_ref(key))
+        }
         Request::ListTables | Request::Status => Ok(()),
         Request::Table { table, request } => {
             check_table_name(table)?;

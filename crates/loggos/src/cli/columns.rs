@@ -146,7 +146,7 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
     }
 }
 
-fn bytes(text: OsString) -> Bytes {
+pub(super) fn bytes(text: OsString) -> Bytes {
     text.into_vec().into()
 }
 

@@ -145,6 +145,14 @@ pub(crate) fn range_field(start: &[u8], end: Option<&[u8]>) -> (&'static str, Va
     }
 }
 
+/// A key as a field of an object; in base64 if it isn't UTF-8.
+pub(super) fn key_field(key: &[u8]) -> (&'static str, Value) {
+    match std::str::from_utf8(key) {
+        Ok(key) => ("key", key.into()),
+        Err(_) => ("key_base64", BASE64_STANDARD.encode(key).into()),
+    }
+}
+
 fn text_or_base64(bytes: &[u8]) -> (Option<&str>, Option<String>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (Some(text), None),

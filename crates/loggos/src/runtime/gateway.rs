@@ -162,6 +162,7 @@ fn size(request: &Request) -> usize {
         Request::CreateTable { name, split_at, .. } => {
             name.len() + split_at.iter().map(|key| 32 + key.len()).sum::<usize>()
         }
+        Request::SplitRange { name, key } => name.len() + key.len(),
         Request::DescribeTable { name } | Request::DropTable { name } => name.len(),
         Request::ListTables | Request::Status => 0,
         Request::Table { table, request } => table.len() + table_request_size(request),

@@ -1,9 +1,10 @@
-//! Nodes are killed and stopped while clients work: nothing acknowledged is lost, and all that was answered, taken
-//! together, is linearizable.
+//! Nodes are killed and stopped while clients work and their table is split: nothing acknowledged is lost, and all that was
+//! answered, taken together, is linearizable.
 
 mod clients;
 mod ledger;
 mod nemesis;
+mod splits;
 mod stale;
 
 use std::thread;
@@ -37,6 +38,7 @@ fn crashes_lose_nothing_and_every_history_is_linearizable() {
         (history, ledger, seen)
     });
     runtime().block_on(ledger.verify(&universe));
+    runtime().block_on(splits::check(&universe));
 
     let summary = history::check(&history).unwrap_or_else(|violation| panic!("{violation}"));
     println!("{summary:?}; {} in the ledger; {seen:?}", ledger.acknowledged());
@@ -56,10 +58,12 @@ async fn work(universe: &Universe, began: Instant, until: Instant) -> (Vec<Opera
     for number in 1..=CLIENTS {
         tasks.spawn(clients::Customer::new(universe, number, began).run(until));
     }
+    let splits = tokio::spawn(splits::run(universe.client(2), began, until));
     let ledger = ledger::Ledger::fill(universe, until).await;
     let mut history = Vec::new();
     while let Some(done) = tasks.join_next().await {
         history.extend(done.expect("a client's own checks hold"));
     }
+    splits.await.expect("every split is done in the end");
     (history, ledger)
 }

@@ -289,6 +289,13 @@ impl Universe {
         Done::of(&mut command, COMMAND_PATIENCE)
     }
 
+    /// Runs `loggos admin ...`.
+    pub(crate) fn admin(&self, arguments: &[&str]) -> Done {
+        let mut command = loggos();
+        command.args(["admin", "--at", &self.endpoints(1).join(",")]).args(arguments);
+        Done::of(&mut command, COMMAND_PATIENCE)
+    }
+
     /// Runs `loggos status ...`.
     pub(crate) fn status(&self, arguments: &[&str]) -> Done {
         let mut command = loggos();

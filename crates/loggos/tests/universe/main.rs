@@ -12,5 +12,6 @@ mod house;
 mod loads;
 mod ranges;
 mod refusals;
+mod splits;
 mod strangers;
 mod streams;

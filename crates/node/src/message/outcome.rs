@@ -57,6 +57,10 @@ fn encode_response(response: &Response, out: &mut Writer) {
             encode_table(table, out);
         }
         Response::TableDropped => out.u8(8),
+        Response::RangeSplit { cohort } => {
+            out.u8(9);
+            out.u32(*cohort);
+        }
         // A node answers for itself only: its status is never forwarded.
         Response::Status(_) => encode_failure(&Failure::Invalid("a status is not forwarded".to_owned()), out),
     }
@@ -128,6 +132,7 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
         }
         7 => Ok(Response::Table(decode_table(input)?)),
         8 => Ok(Response::TableDropped),
+        9 => Ok(Response::RangeSplit { cohort: input.u32()? }),
         32 => Err(Failure::VersionMismatch {
             column: input.bytes()?,
             expected: Timestamp(input.i64()?),

@@ -9,7 +9,7 @@ use tablets::request::{
 use tablets::{CatalogueCommand, Command};
 
 use super::{Beaten, ListId, Message, Query, StateId, StatePart};
-use store::sstable::TableRef;
+use store::sstable::{TableId, TableRef};
 
 fn samples() -> Vec<Message> {
     let cohort = CohortId(7);
@@ -67,7 +67,7 @@ fn samples() -> Vec<Message> {
     samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
     samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));
     let (epoch, timestamp) = (Epoch(3), Timestamp(9));
-    let table = TableRef { number: 7, level: 1, bytes: 4_096, checksum: 9 };
+    let table = TableRef { id: TableId { cohort: CohortId(3), number: 7 }, level: 1, bytes: 4_096, checksum: 9 };
     let bytes = Bytes::from_static(b"part");
     let parts = [StatePart::Chunk(bytes.clone()), StatePart::Tables(vec![table, table]), StatePart::Piece(bytes)];
     let state = StateId::new(Lsn::new(3, 5), [table].iter());

@@ -2,6 +2,8 @@ use base::{Epoch, LogRecord, Sequence};
 use bytes::Bytes;
 use store::manifest::{CheckpointRef, CohortManifest};
 
+use base::Timestamp;
+
 use super::*;
 use crate::testing::{Bench, empty, entry};
 

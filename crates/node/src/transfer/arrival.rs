@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::{CohortId, NodeId, Timestamp};
 use bytes::Bytes;
+use store::manifest::CheckpointRef;
 use store::shipping;
 use store::sstable::{TableId, TableRef};
 use store::tree::Tree;
@@ -47,6 +48,8 @@ pub(crate) struct Arrived {
     pub(crate) state: Snapshot,
     pub(crate) tree: Tree,
     pub(crate) is_being_written: bool,
+    /// The checkpoint that holds it, once it is on disk.
+    pub(crate) written: Option<CheckpointRef>,
 }
 
 impl Arrived {
@@ -85,7 +88,7 @@ impl Incoming {
     }
 
     /// Takes a part, if it is the next.
-    fn take(&mut self, part: Part, tree: Option<&Tree>, cohort: CohortId) -> Taken {
+    fn take(&mut self, part: Part, tree: Option<&Tree>) -> Taken {
         if part.index != self.parts || self.is_writing || self.is_adopting {
             return Taken::Parts(self.parts);
         }
@@ -110,7 +113,7 @@ impl Incoming {
                     return Taken::Refused;
                 }
                 self.is_writing = true;
-                Taken::Write(shipping::id(cohort, table), self.offset, bytes)
+                Taken::Write(table.id, self.offset, bytes)
             }
         }
     }
@@ -147,7 +150,7 @@ impl Replica {
             *arrivals += 1;
             Incoming::new(ArrivalId(*arrivals), cohort, from, &part)
         });
-        let taken = incoming.take(part, self.state.as_tablet().map(|tablet| tablet.tree()), cohort);
+        let taken = incoming.take(part, self.state.as_tablet().map(|tablet| tablet.tree()));
         if matches!(taken, Taken::Refused) {
             unused.extend(self.incoming.take().into_iter().flat_map(|incoming| incoming.tables));
         }
@@ -176,7 +179,7 @@ impl Node {
             }
             None if follows => {
                 let (taken, unused) = replica.take_part(from, part, &mut self.transfers.arrivals);
-                self.abandon(id, &unused);
+                self.abandon(&unused);
                 self.taken(id, from, state, taken);
             }
             None => {}
@@ -203,7 +206,7 @@ impl Node {
     pub(crate) fn table_written(&mut self, table: TableId, bytes: Option<u64>) {
         let Some(replica) = self.replicas.get_mut(&table.cohort) else { return };
         let Some(incoming) = &mut replica.incoming else { return };
-        let is_awaited = incoming.tables.get(incoming.table).is_some_and(|at| at.number == table.number);
+        let is_awaited = incoming.tables.get(incoming.table).is_some_and(|at| at.id == table);
         if !is_awaited || !incoming.is_writing {
             return;
         }
@@ -224,20 +227,21 @@ impl Node {
         let Incoming { from, state: whole, timestamp, parts, loader, tables, .. } = incoming;
         if replica.cohort.applied() >= whole.lsn.sequence {
             // Meanwhile another leader told it through its log.
-            self.abandon(id, &tables);
+            self.abandon(&tables);
             return self.reply_installed(id, from, whole);
         }
         match (loader.finish(), tree) {
             (Ok(state), Some(tree)) if state.last_applied() == whole.lsn => {
                 let tree = *tree;
-                let arrived = Arrived { from, id: whole, timestamp, parts, state, tree, is_being_written: false };
+                let (is_being_written, written) = (false, None);
+                let arrived = Arrived { from, id: whole, timestamp, parts, state, tree, is_being_written, written };
                 replica.arrived = Some(Box::new(arrived));
                 self.reply_received(id, from, whole, parts);
                 self.write_arrived(id);
             }
             // What came is another state than the leader said, or not whole: it will start over.
             _ => {
-                self.abandon(id, &tables);
+                self.abandon(&tables);
                 self.reply_received(id, from, whole, 0);
             }
         }
@@ -253,9 +257,9 @@ impl Node {
     }
 
     /// Removes tables that have arrived and are of no use.
-    pub(crate) fn abandon(&mut self, id: CohortId, tables: &[TableRef]) {
+    pub(crate) fn abandon(&mut self, tables: &[TableRef]) {
         if !tables.is_empty() {
-            let tables = tables.iter().map(|table| shipping::id(id, table)).collect();
+            let tables = tables.iter().map(|table| table.id).collect();
             self.actions.push(Action::RemoveTables { tables });
         }
     }

@@ -68,7 +68,8 @@ fn a_follower_that_installs_has_the_leader_wait() {
     let state = State::new(cohort, tree(cohort)).snapshot();
     let at = |sequence| StateId { lsn: Lsn::new(1, sequence), tables: 5 };
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);
-    let arrived = Arrived { from, id: at(9), timestamp, parts, state, tree: tree(cohort), is_being_written: true };
+    let (state, tree) = (state, tree(cohort));
+    let arrived = Arrived { from, id: at(9), timestamp, parts, state, tree, is_being_written: true, written: None };
     bench.node.replicas.get_mut(&cohort).expect("every node has one").arrived = Some(Box::new(arrived));
     let mut say = |state| {
         let (epoch, part) = (Epoch(1), StatePart::Chunk(Bytes::from_static(b"part")));

@@ -73,6 +73,7 @@ fn config(node: u32) -> Config {
         // One entry a proposal: longer ones come to the same as several in a row.
         limits: Limits { propose_bytes: 1, ..Limits::default() },
         seed: 0,
+        origin: Lsn::ZERO,
     }
 }
 
@@ -286,7 +287,7 @@ impl Replica {
         if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
             checkpoint.0.epoch = base::Epoch(0);
         }
-        Start { promised: self.manifest.promised, checkpoint, log, doubtful: false }
+        Start { promised: self.manifest.promised, checkpoint, log, doubtful: false, split_off: None }
     }
 
     fn find_durable(&mut self) {

@@ -31,6 +31,7 @@ impl World {
         self.check_applied(id);
         if self.checks.steps.is_multiple_of(LEASES_EVERY) {
             self.check_leases();
+            self.check_owners();
         }
         if self.checks.steps.is_multiple_of(DEAR_EVERY) {
             self.check_state(id);
@@ -130,6 +131,7 @@ impl World {
             ("lease expiries", new.lease_expiries - old.lease_expiries),
             ("doubts ended", new.doubts_ended - old.doubts_ended),
             ("sessions expired", new.sessions_expired - old.sessions_expired),
+            ("replicas split off", new.splits - old.splits),
         ];
         for (what, by) in grown {
             if by > 0 {
@@ -197,6 +199,7 @@ impl World {
             self.take_counters(id);
         }
         self.check_leases();
+        self.check_owners();
         if let Err(violation) = history::check(&self.clients.history) {
             self.violate(&violation.to_string());
         }

@@ -1,7 +1,7 @@
 //! Clients: they read and write the same few rows at the same time, and remember what they were told. Most of what they do
 //! goes through the product's own client library (`libraries`); some writes carry no stamp, and are tried once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use super::spare::{Spare, Step};
 use super::{MILLISECOND, Options, TrueTime, World};
 use crate::history::{Operation, What, WriteOutcome};
 
-const TABLE: &str = "t";
+pub(super) const TABLE: &str = "t";
 /// Columns of a row.
 const COLUMNS: u64 = 2;
 /// How long a client gives a request without a stamp, by the clock of the node that it asks.
@@ -36,9 +36,20 @@ pub(crate) struct Clients {
     think: TrueTime,
     tables: u64,
     tables_wanted: u64,
+    /// What the last client has been about with splits.
+    pub(super) splits: Splits,
     /// The first client's own table, if it has one.
     pub(super) spare: Option<Spare>,
     is_ending: bool,
+}
+
+/// Splits of the clients' table.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Splits {
+    /// How many are still to be asked for.
+    left: u32,
+    /// Keys at which it is split.
+    pub(super) done: BTreeSet<Bytes>,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +82,7 @@ enum Task {
     Get(Bytes),
     Scan(Scan),
     Spare(Step),
+    Split(Bytes),
 }
 
 impl Clients {
@@ -87,6 +99,7 @@ impl Clients {
             think: options.think,
             tables: 0,
             tables_wanted: options.tables,
+            splits: Splits { left: options.splits, done: options.split_at.iter().map(|number| key(*number)).collect() },
             spare: options.drops.then(Spare::new),
             is_ending: false,
         }
@@ -126,12 +139,24 @@ impl Clients {
         }
         let number = self.random.below(self.keys);
         let key = key(number);
+        if self.splits.left > 0 && id as usize + 1 == self.clients.len() && self.random.below(8) == 0 {
+            self.splits.left -= 1;
+            return Task::Split(self.split_key(key));
+        }
         match self.random.below(100) {
             0..30 => Task::Get(key),
             30..35 => Task::Scan(Scan { reverse: self.random.below(2) == 0, ..Scan::default() }),
             35..50 => Task::BareWrite(self.write(id, key)),
             _ => Task::Write(self.write(id, key)),
         }
+    }
+
+    /// A row, or a place between it and the next.
+    fn split_key(&mut self, mut key: Bytes) -> Bytes {
+        if self.random.below(3) == 0 {
+            key = Bytes::from([&key[..], b"+"].concat());
+        }
+        key
     }
 
     fn write(&mut self, id: u32, key: Bytes) -> Write {
@@ -283,6 +308,7 @@ impl World {
                     return self.queue.put(self.now, Happening::Client { client: id });
                 }
             }
+            (Task::Split(key), outcome) => self.split_answered(key, &outcome, doing.maybe_done),
             (Task::Write(write) | Task::BareWrite(write), outcome) => self.write_ended(id, doing, write, outcome),
             (Task::Get(key), Ok(Response::Row(cells))) => {
                 self.remember_row(id, doing.called, Row { key: key.clone(), cells });
@@ -385,7 +411,7 @@ fn key(number: u64) -> Bytes {
 fn effect(task: &Task) -> Option<Effect> {
     match task {
         Task::Get(_) | Task::Scan(_) => Some(Effect::Reads),
-        Task::CreateTable(_) => Some(Effect::Repeatable),
+        Task::CreateTable(_) | Task::Split(_) => Some(Effect::Repeatable),
         Task::Write(_) => Some(Effect::Writes),
         Task::BareWrite(_) => None,
         Task::Spare(step) => Some(step.effect()),
@@ -404,6 +430,7 @@ fn request(task: &Task, split_at: &[Bytes], spare: Option<&Spare>) -> Request {
         Task::Write(write) | Task::BareWrite(write) => of_table(TableRequest::Write(write.clone())),
         Task::Get(key) => of_table(TableRequest::Get { key: key.clone(), columns: None }),
         Task::Scan(scan) => of_table(TableRequest::Scan(scan.clone())),
+        Task::Split(key) => Request::SplitRange { name: TABLE.to_owned(), key: key.clone() },
         Task::Spare(step) => spare.map_or(Request::ListTables, |spare| spare.request(*step)),
     }
 }

@@ -12,6 +12,7 @@ use client::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link,
 use node::contract::RequestId;
 use tablets::request::{Failure, Outcome, Request, Response, SessionId, SessionStamp, TableRequest};
 
+use super::clients::TABLE;
 use super::events::{Generation, Happening};
 use super::{MILLISECOND, Options, SECOND, TrueTime, World};
 
@@ -23,6 +24,8 @@ const DEADLINE: base::Duration = base::Duration::from_millis(6_000);
 const WAY: TrueTime = MILLISECOND;
 /// How long a client is cut off, at most.
 const CUT_OFF: TrueTime = 5 * SECOND;
+/// Sessions that live so long outlive every run.
+const ENDLESS: base::Duration = base::Duration::from_millis(600_000);
 /// How long a connection takes to be made, at most.
 const CONNECTING: TrueTime = 5 * MILLISECOND;
 
@@ -57,6 +60,8 @@ struct Attempt {
     attempt: AttemptId,
     /// What a session is opened for.
     opens: Option<Bytes>,
+    /// Its table is never dropped, nor are the table's sessions.
+    is_lasting: bool,
 }
 
 impl Libraries {
@@ -158,7 +163,8 @@ impl World {
             Sent::Request { request, stamp } => (stamped(request, stamp), None),
         };
         let id = self.libraries.number();
-        self.libraries.asked.insert(id, Attempt { library, link, attempt, opens });
+        let is_lasting = matches!(&request, Request::Table { table, .. } if table == TABLE);
+        self.libraries.asked.insert(id, Attempt { library, link, attempt, opens, is_lasting });
         let cut_off_until = self.libraries.all[library].cut_off_until;
         self.put_request(node, generation, id, cut_off_until, time, request);
         if !self.healed && self.random.chance(self.options.resets) {
@@ -191,7 +197,7 @@ impl World {
     /// A node has answered.
     pub(crate) fn request_answered(&mut self, id: RequestId, outcome: Outcome) {
         self.note(id.0, u64::from(outcome.is_ok()));
-        let Some(Attempt { library, link, attempt, opens }) = self.libraries.asked.remove(&id) else {
+        let Some(Attempt { library, link, attempt, opens, is_lasting }) = self.libraries.asked.remove(&id) else {
             return self.bare_answered(id, outcome);
         };
         if !self.libraries.all[library].links.contains_key(&link) {
@@ -202,7 +208,10 @@ impl World {
         {
             return self.violate(&format!("a session for {key:?} was opened in {range}"));
         }
-        if matches!(outcome, Err(Failure::UnknownSession(_))) {
+        if let Err(Failure::UnknownSession(session)) = &outcome {
+            if is_lasting && self.options.session_lifetime >= ENDLESS {
+                return self.violate(&format!("{session:?}, which can't have expired, is unknown"));
+            }
             self.count("unknown sessions met");
         }
         self.with_library(library, |library, now| library.answered(attempt, told(outcome), now));

@@ -17,6 +17,8 @@ pub struct Options {
     pub keys: u64,
     /// The rows at which their table is split: each begins a range.
     pub split_at: Vec<u64>,
+    /// How often a range of their table is split while it is used.
+    pub splits: u32,
     /// Whether a client creates, drops and creates again a table of its own.
     pub drops: bool,
     /// Tables: the first is used, the others make manifests long enough to tear.
@@ -162,6 +164,7 @@ impl Options {
             think: pick(&[20, 60, 150]) * millisecond,
             keys: pick(&[1, 3, 8]),
             split_at: Vec::new(),
+            splits: 0,
             drops: false,
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
@@ -198,6 +201,7 @@ impl Options {
         };
         let drops = pick(&[0, 1]) == 1;
         options.faults.full = pick(&[0, 0, 1, 3]);
-        Self { split_at, drops, ..options }
+        let splits = u32::try_from(pick(&[0, 2, 6])).unwrap_or(0);
+        Self { split_at, drops, splits, ..options }
     }
 }

@@ -75,9 +75,15 @@ pub(crate) struct Works {
 /// What a step of a work led to.
 enum Step {
     Again(Box<Work>),
-    Done(Option<Event>),
+    Done(Option<Box<Event>>),
     /// The disk failed.
     Failed,
+}
+
+impl Step {
+    fn done(event: Event) -> Self {
+        Self::Done(Some(Box::new(event)))
+    }
 }
 
 impl World {
@@ -112,9 +118,7 @@ impl World {
                 Ok(Progress::Done(flushed)) => {
                     Step::Again(Box::new(Work::Checkpoint { meta, state, flush: None, flushed: Some(flushed) }))
                 }
-                Err(JobError::NoSpace(_)) => {
-                    Step::Done(Some(Event::CheckpointFailed { cohort: meta.cohort, lsn: meta.lsn }))
-                }
+                Err(JobError::NoSpace(_)) => Step::done(Event::CheckpointFailed { cohort: meta.cohort, lsn: meta.lsn }),
                 Err(_) => Step::Failed,
             },
             Work::Checkpoint { meta, state, flush: None, flushed } => {
@@ -129,37 +133,35 @@ impl World {
                 }
             }
             Work::Written { cohort, lsn, bytes, flushed } => {
-                Step::Done(Some(Event::CheckpointWritten { cohort, lsn, bytes, flushed }))
+                Step::done(Event::CheckpointWritten { cohort, lsn, bytes, flushed })
             }
             Work::Compaction { cohort, lineage, mut job } => match job.step(&files) {
                 Ok(Progress::Working { .. }) => Step::Again(Box::new(Work::Compaction { cohort, lineage, job })),
-                Ok(Progress::Done(outputs)) => {
-                    Step::Done(Some(Event::Compacted { cohort, lineage, outputs: Some(outputs) }))
-                }
+                Ok(Progress::Done(outputs)) => Step::done(Event::Compacted { cohort, lineage, outputs: Some(outputs) }),
                 Err(JobError::File(_)) => Step::Failed,
                 Err(error) => {
                     if let JobError::Table(_) = error {
                         self.step(id, Event::TableDamaged { cohort });
                     }
-                    Step::Done(Some(Event::Compacted { cohort, lineage, outputs: None }))
+                    Step::done(Event::Compacted { cohort, lineage, outputs: None })
                 }
             },
             Work::Evaluation { id, evaluation } => {
-                Step::Done(Some(Event::Evaluated { id, answer: evaluation.answer(Io::Allowed) }))
+                Step::done(Event::Evaluated { id, answer: evaluation.answer(Io::Allowed) })
             }
             Work::ReadTable { id: read, table, offset, bytes } => {
                 let bytes = table.read_raw(offset, bytes).ok();
-                Step::Done(Some(Event::TableRead { id: read, bytes }))
+                Step::done(Event::TableRead { id: read, bytes })
             }
             Work::WriteTable { table, offset, bytes } => match shipping::write_part(&files, table, offset, &bytes) {
-                Ok(()) => Step::Done(Some(Event::TableWritten { table, bytes: Some(bytes.len() as u64) })),
-                Err(error) if is_harmless(&error) => Step::Done(Some(Event::TableWritten { table, bytes: None })),
+                Ok(()) => Step::done(Event::TableWritten { table, bytes: Some(bytes.len() as u64) }),
+                Err(error) if is_harmless(&error) => Step::done(Event::TableWritten { table, bytes: None }),
                 Err(_) => Step::Failed,
             },
             Work::AdoptTables { cohort, arrival, site, tables } => match shipping::adopt(&files, site, &tables) {
-                Ok(tree) => Step::Done(Some(Event::TablesAdopted { cohort, arrival, tree: Some(Box::new(tree)) })),
+                Ok(tree) => Step::done(Event::TablesAdopted { cohort, arrival, tree: Some(Box::new(tree)) }),
                 Err(TableError::File(error)) if !is_harmless(&error) => Step::Failed,
-                Err(_) => Step::Done(Some(Event::TablesAdopted { cohort, arrival, tree: None })),
+                Err(_) => Step::done(Event::TablesAdopted { cohort, arrival, tree: None }),
             },
             Work::RemoveTables { tables } => match shipping::remove(&files, &tables) {
                 Ok(()) => Step::Done(None),
@@ -169,7 +171,7 @@ impl World {
         self.note(number, u64::from(cohort.map_or(0, |cohort| cohort.0)));
         match step {
             Step::Again(work) => self.begin_work(id, *work),
-            Step::Done(Some(event)) => self.step(id, event),
+            Step::Done(Some(event)) => self.step(id, *event),
             Step::Done(None) => {}
             Step::Failed => self.disk_failed(id),
         }

@@ -15,7 +15,7 @@ use store::cell::{self, Range};
 use store::files::Files as _;
 use store::identity::Owner;
 use store::sstable::{BlockCache, DIRECTORY, Io};
-use store::tree::{Config, Direction, Progress, Site, TableNumbers, Tree, View};
+use store::tree::{Config, Direction, Leftovers, OpenTables, Progress, Site, TableNumbers, Tree, View};
 
 mod files;
 use files::Directory;
@@ -64,14 +64,14 @@ fn values() -> Vec<[u8; VALUE_BYTES]> {
 
 /// Flushes and compacts until there is nothing to do; what is old goes as the watermark allows.
 fn work(tree: &mut Tree, files: &Directory, watermark: Timestamp) {
-    while let Some(mut job) = tree.flush_job(watermark) {
+    while let Some(mut job) = tree.flush_job(watermark, &Range::all()) {
         loop {
             if let Progress::Done(outputs) = job.step(files).expect("a disk that works") {
                 break tree.flushed(&outputs);
             }
         }
     }
-    while let Some(mut job) = tree.pick_compaction(watermark) {
+    while let Some(mut job) = tree.pick_compaction(watermark, &Range::all()) {
         loop {
             if let Progress::Done(outputs) = job.step(files).expect("a disk that works") {
                 break tree.compacted(&outputs);
@@ -79,7 +79,9 @@ fn work(tree: &mut Tree, files: &Directory, watermark: Timestamp) {
         }
     }
     tree.forced(&tree.refs());
-    for id in tree.removable() {
+    let mut leftovers = Leftovers::default();
+    leftovers.take_in(tree.give_up());
+    for id in leftovers.removable() {
         files.remove(&id.path()).expect("a disk that works");
     }
 }
@@ -100,10 +102,11 @@ fn main() {
     };
     let mut tree = Tree::new(site.clone());
     fill(&mut tree, &files, entries);
-    measure("open", 20, |_| drop(black_box(Tree::open(&files, site.clone(), &tree.refs()).expect("whole tables"))));
+    let open = |site: Site| Tree::open(&files, site, &tree.refs(), &mut OpenTables::new()).expect("whole tables");
+    measure("open", 20, |_| drop(black_box(open(site.clone()))));
     let now = Timestamp(entries as i64 * TICK);
     let small = Site { cache: Arc::new(BlockCache::new(0)), ..site.clone() };
-    let cold = Tree::open(&files, small, &tree.refs()).expect("whole tables");
+    let cold = open(small);
     for (name, view) in [("cache hot", tree.view()), ("no cache", cold.view())] {
         reads(name, &view, entries, now);
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::memory::MemoryDisk;
+use crate::sstable::TableId;
 use crate::testing::{crash_everywhere, identity};
 use base::SplitMix64;
 
@@ -16,7 +17,9 @@ fn manifest(version: u64, cohorts: u32) -> Manifest {
             timestamp: Timestamp(-1),
             bytes: 9,
         }),
-        tables: (0..u64::from(id % 4)).map(|number| TableRef { number, level: 1, bytes: 7, checksum: id }).collect(),
+        tables: (0..u64::from(id % 4))
+            .map(|number| TableRef { id: TableId { cohort: CohortId(id), number }, level: 1, bytes: 7, checksum: id })
+            .collect(),
         doubtful: id.is_multiple_of(3),
     };
     Manifest {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{CohortId, Timestamp};
+use base::Timestamp;
 use bytes::Bytes;
 
 use super::block::Block;
@@ -31,18 +31,14 @@ pub struct Table {
 
 impl Table {
     /// Opens the table that `named` means, which was written with the same `filter_prefix`. Of its blocks, only the
-    /// filter and the top index are looked at. A table that is whole but another's is not believed.
+    /// filter and the top index are looked at. A table that is whole but another's is not believed: its checksum covers
+    /// whose it was when it was written, which may be another cohort than has it now.
     ///
     /// # Errors
     /// When there is no such file, it is not the table that is meant, or its end, its filter or its top index can't be
     /// believed.
-    pub fn open<F: Files>(
-        files: &F,
-        cohort: CohortId,
-        named: &TableRef,
-        filter_prefix: FilterPrefix,
-    ) -> Result<Self, TableError> {
-        let id = TableId { cohort, number: named.number };
+    pub fn open<F: Files>(files: &F, named: &TableRef, filter_prefix: FilterPrefix) -> Result<Self, TableError> {
+        let id = named.id;
         let path = id.path();
         let file = open_if_exists(files, &path, OpenOptions::BUFFERED)?.ok_or(TableError::Missing)?;
         let end = file.len()?;
@@ -50,7 +46,7 @@ impl Table {
         let Footer { meta, blocks, filter: filter_part, top: top_part } = footer;
         let source = Source { file: Arc::new(file), path, seed: Seed::new(&meta.origin), end };
         let is_meant = (meta.bytes, meta.checksum) == (named.bytes, named.checksum);
-        if !is_meant || meta.origin.id.cohort != cohort || meta.bytes != end {
+        if !is_meant || meta.bytes != end {
             return Err(source.damaged(footer_at));
         }
         // What the footer names lies before it, without a gap: there is no byte that nothing checks.

@@ -56,8 +56,7 @@ fn write(disk: &MemoryDisk, id: TableId, config: Config, model: &Model) -> Resul
 }
 
 fn open(disk: &MemoryDisk, meta: &TableMeta) -> Result<Table, TableError> {
-    let TableId { cohort, number } = meta.origin.id;
-    Table::open(disk, cohort, &TableRef::new(number, 0, meta), row)
+    Table::open(disk, &TableRef::new(meta.origin.id, 0, meta), row)
 }
 
 fn through(cache: &BlockCache) -> Blocks<'_> {

@@ -7,12 +7,13 @@ use base::canary::{Bug, planted};
 use base::{Lsn, Timestamp};
 use bytes::Bytes;
 
-use super::job::{JobError, Outputs, Progress, Sink};
+use super::job::{JobError, Outputs, Progress, Sink, span};
 use super::levels::{LEVELS, Levels, Span, holds_older};
 use super::merge::{Direction, Merge, Source};
 use super::retention::Retention;
 use super::run::RunCursor;
 use super::{Config, Site};
+use crate::cell::Range;
 use crate::files::Files;
 use crate::sstable::{Blocks, Io, Table};
 
@@ -40,19 +41,20 @@ fn fullness(levels: &Levels, level: usize, config: &Config) -> u64 {
     has.saturating_mul(1000) / may_have.max(1)
 }
 
-/// Chooses what is to be compacted, if any level has too much, or else too much that is dead. The cursors say through which key each level was
-/// compacted already: it goes round, so that all of it comes by turns.
+/// Chooses what is to be compacted, if any level has too much, or else too much that is dead or outside the range. The
+/// cursors say through which key each level was compacted already: it goes round, so that all of it comes by turns.
 pub(super) fn choose(
     levels: &Levels,
     config: &Config,
     cursors: &[Bytes; LEVELS],
     watermark: Timestamp,
+    range: &Range,
 ) -> Option<Choice> {
     let scores = (0..LEVELS - 1).map(|level| (fullness(levels, level, config), level));
     // Of equally full ones the first, whose tables cost every read.
     let (score, level) = scores.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
     if score < 1000 {
-        return choose_dead(levels, watermark);
+        return choose_dead(levels, watermark).or_else(|| choose_foreign(levels, range));
     }
     let upper = match level {
         0 => oldest_and_overlapping(levels.level(0)),
@@ -79,6 +81,18 @@ fn choose_dead(levels: &Levels, watermark: Timestamp) -> Option<Choice> {
     Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
 }
 
+/// A table that is to be written anew where it stands, since some of it was split off with another range. The next writing
+/// leaves nothing of that, so each is chosen once.
+fn choose_foreign(levels: &Levels, range: &Range) -> Option<Choice> {
+    let is_foreign = |table: &&Arc<Table>| {
+        let meta = table.meta();
+        meta.first_key < range.start || !range.ends_after(&meta.last_key)
+    };
+    let found = levels.iter().find_map(|(level, tables)| Some((level, tables.iter().find(is_foreign)?)));
+    let (level, table) = found?;
+    Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
+}
+
 /// The oldest table of the first level, and all that overlap it or each other.
 fn oldest_and_overlapping(tables: &[Arc<Table>]) -> Vec<Arc<Table>> {
     let mut chosen: Vec<_> = tables.last().cloned().into_iter().collect();
@@ -98,7 +112,9 @@ pub struct CompactionJob {
     /// All other tables that may hold something older than a tombstone here.
     others: Vec<Arc<Table>>,
     site: Site,
-    /// The version that comes next.
+    /// What is kept.
+    range: Range,
+    /// The version that comes next; none at the end.
     place: Option<(Bytes, Timestamp)>,
     retention: Retention,
     sink: Sink,
@@ -107,17 +123,17 @@ pub struct CompactionJob {
 }
 
 impl CompactionJob {
-    pub(super) fn new(site: Site, choice: Choice, levels: &Levels, watermark: Timestamp) -> Self {
+    pub(super) fn new(site: Site, choice: Choice, levels: &Levels, watermark: Timestamp, range: Range) -> Self {
         let inputs = || choice.upper.iter().chain(&choice.lower);
         let is_input = |table: &Arc<Table>| inputs().any(|input| input.id() == table.id());
         let others = levels.tables().filter(|table| !is_input(table)).cloned().collect();
-        let lsns = inputs().map(|table| table.meta().lsns);
-        let lsns = lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default();
+        let lsns = span(inputs().map(|table| table.meta().lsns));
         let sink = Sink::new(site.clone(), choice.into as u8, site.config.table_bytes, lsns);
         let retention = Retention::of_job(watermark);
         // Half-way to where writes wait.
         let is_urgent = 2 * levels.level(0).len() > site.config.level0_tables + site.config.level0_tables_max;
-        Self { choice, others, site, place: None, retention, sink, dropped_through: Lsn::ZERO, is_urgent }
+        let place = Some((range.start.clone(), Timestamp(i64::MAX)));
+        Self { choice, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO, is_urgent }
     }
 
     /// Whether writes will have to wait for it, unless it ends soon.
@@ -192,14 +208,12 @@ impl CompactionJob {
 
 /// Merges until enough was read, and says how much that was. The job's place is where to go on, none at the end.
 fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobError> {
-    let CompactionJob { choice, others, site, place, retention, sink, dropped_through, is_urgent: _ } = job;
+    let CompactionJob { choice, others, site, range, place, retention, sink, dropped_through, is_urgent: _ } = job;
+    let Some((key, timestamp)) = place.take() else { return Ok(0) };
     let mut merge = merge_of(choice, Blocks { cache: &site.cache, io: Io::PassBy });
-    match place.take() {
-        Some((key, timestamp)) => merge.seek(&key, timestamp)?,
-        None => merge.seek(b"", Timestamp(i64::MAX))?,
-    }
+    merge.seek(&key, timestamp)?;
     let mut bytes = 0;
-    while let Some(version) = merge.current() {
+    while let Some(version) = merge.current().filter(|version| range.ends_after(version.key)) {
         if bytes >= site.config.step_bytes {
             *place = Some((Bytes::copy_from_slice(version.key), version.timestamp));
             break;

@@ -73,6 +73,11 @@ impl From<TableError> for JobError {
     }
 }
 
+/// The least and the greatest LSN of several sources; zero if there is none.
+pub(super) fn span(lsns: impl Iterator<Item = (Lsn, Lsn)>) -> (Lsn, Lsn) {
+    lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default()
+}
+
 /// Writes versions into tables, one after the other.
 pub(super) struct Sink {
     site: Site,
@@ -133,8 +138,8 @@ impl Sink {
         let Some((number, mut writer)) = self.writer.take() else { return Ok(()) };
         writer.cover(self.lsns);
         let meta = writer.finish(files)?;
-        let named = TableRef::new(number, self.level, &meta);
-        let table = Table::open(files, self.site.cohort, &named, cell::row_prefix_bytes)?;
+        let id = TableId { cohort: self.site.cohort, number };
+        let table = Table::open(files, &TableRef::new(id, self.level, &meta), cell::row_prefix_bytes)?;
         self.finished.push(Arc::new(table));
         Ok(())
     }

@@ -133,7 +133,7 @@ impl Levels {
     /// Their names, as a manifest keeps them.
     pub(super) fn refs(&self) -> Vec<TableRef> {
         let of_level = |(level, tables): (usize, &[Arc<Table>])| {
-            let named = |table: &Arc<Table>| TableRef::new(table.id().number, level as u8, table.meta());
+            let named = |table: &Arc<Table>| TableRef::new(table.id(), level as u8, table.meta());
             tables.iter().map(named).collect::<Vec<_>>()
         };
         self.iter().flat_map(of_level).collect()

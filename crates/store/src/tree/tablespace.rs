@@ -1,7 +1,8 @@
 //! What the trees of one disk share.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base::CohortId;
 
@@ -15,20 +16,22 @@ pub struct Tablespace {
     owner: Owner,
     config: Config,
     cache: Arc<BlockCache>,
+    numbers: Arc<Mutex<BTreeMap<CohortId, TableNumbers>>>,
 }
 
 impl Tablespace {
     /// A tablespace with a cache of so many bytes.
     #[must_use]
     pub fn new(owner: Owner, config: Config, cache_bytes: u64) -> Self {
-        Self { owner, config, cache: Arc::new(BlockCache::new(cache_bytes)) }
+        Self { owner, config, cache: Arc::new(BlockCache::new(cache_bytes)), numbers: Arc::default() }
     }
 
-    /// A place for the tree of a cohort that has none on this disk.
+    /// The place for a cohort's tree.
     #[must_use]
     pub fn site(&self, cohort: CohortId) -> Site {
         let (owner, config, cache) = (self.owner, self.config, Arc::clone(&self.cache));
-        Site { owner, cohort, config, cache, numbers: TableNumbers::default() }
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        Site { owner, cohort, config, cache, numbers: numbers.entry(cohort).or_default().clone() }
     }
 
     /// The cache of blocks.

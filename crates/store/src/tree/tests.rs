@@ -15,6 +15,7 @@ mod crashes;
 mod damage;
 mod model;
 mod oracle;
+mod split;
 mod threads;
 mod world;
 
@@ -67,7 +68,7 @@ fn what_is_written_fills_level_after_level_and_what_is_dead_goes() {
     world.check_whole();
     let after = entries(&world);
     assert!(after < before / 2, "{after} versions are left of {before}");
-    assert!(world.tree.tree.pick_compaction(world.watermark).is_none(), "and there is an end to it");
+    assert!(world.tree.tree.pick_compaction(world.watermark, &Range::all()).is_none(), "and there is an end to it");
 }
 
 #[test]
@@ -122,7 +123,7 @@ fn a_full_disk_costs_nothing_but_time() {
     world.tree.freeze_and_note();
     let used = world.disk.bytes_used();
     world.disk.set_capacity(Some(used + 300));
-    let mut job = world.tree.tree.flush_job(world.watermark).unwrap();
+    let mut job = world.tree.tree.flush_job(world.watermark, &Range::all()).unwrap();
     let error = loop {
         match job.step(&world.disk) {
             Ok(Progress::Working { .. }) => {}
@@ -170,7 +171,7 @@ fn a_tree_of_many_tables_needs_few_open_files() {
     }
     world.settle();
     let files = HandleCache::new(world.disk.clone(), 2);
-    let tree = Tree::open(&files, world.fresh_site(), &world.tree.tree.refs()).unwrap();
+    let tree = Tree::open(&files, world.fresh_site(), &world.tree.tree.refs(), &mut OpenTables::new()).unwrap();
     assert!(tree.refs().len() > 10);
     world.model.check_cells(&tree.view(), &Range::all(), world.model.last());
     assert_eq!(files.open_files(), 2);
@@ -200,12 +201,15 @@ fn names_that_are_no_tree_are_refused() {
     let mut refs = world.tree.tree.refs();
     assert_eq!(refs.len(), 2);
     refs.iter_mut().for_each(|named| named.level = 1);
-    assert_eq!(Tree::open(&world.disk, world.site(), &refs).err(), Some(TableError::Tree));
+    assert_eq!(Tree::open(&world.disk, world.site(), &refs, &mut OpenTables::new()).err(), Some(TableError::Tree));
     refs.truncate(1);
     refs[0].level = LEVELS as u8;
-    assert_eq!(Tree::open(&world.disk, world.site(), &refs).err(), Some(TableError::Tree));
-    let missing = TableRef { number: 99, level: 0, ..refs[0] };
-    assert_eq!(Tree::open(&world.disk, world.site(), &[missing]).err(), Some(TableError::Missing));
+    assert_eq!(Tree::open(&world.disk, world.site(), &refs, &mut OpenTables::new()).err(), Some(TableError::Tree));
+    let missing = TableRef { id: TableId { number: 99, ..refs[0].id }, level: 0, ..refs[0] };
+    assert_eq!(
+        Tree::open(&world.disk, world.site(), &[missing], &mut OpenTables::new()).err(),
+        Some(TableError::Missing)
+    );
 }
 
 #[test]
@@ -222,10 +226,9 @@ fn a_tree_takes_the_tables_of_another_replica_in_the_place_of_its_own() {
     let mut taken = Vec::new();
     for (level, table) in theirs.tree.tree.view().tables() {
         let number = ours.site().numbers.draw();
-        let named = TableRef::new(number, level, table.meta());
-        let id = shipping::id(world::COHORT, &named);
-        shipping::write_part(&ours.disk, id, 0, &table.read_raw(0, usize::MAX).unwrap()).unwrap();
-        taken.push((level, Arc::new(Table::open(&ours.disk, world::COHORT, &named, cell::row_prefix_bytes).unwrap())));
+        let named = TableRef::new(TableId { cohort: world::COHORT, number }, level, table.meta());
+        shipping::write_part(&ours.disk, named.id, 0, &table.read_raw(0, usize::MAX).unwrap()).unwrap();
+        taken.push((level, Arc::new(Table::open(&ours.disk, &named, cell::row_prefix_bytes).unwrap())));
     }
     ours.take(taken, &theirs);
     ours.check_whole();

@@ -15,6 +15,11 @@ impl Catalogue {
         let Some(table) = self.tables.get_mut(name) else {
             return (Some(Err(Failure::UnknownTable(name.to_owned()))), None);
         };
+        if let Some(split) = table.ranges.iter().find_map(|range| range.split.as_ref()) {
+            let key = base::shown(&split.key).to_string();
+            let why = format!("table {name} is being split at \"{key}\": it can be dropped after that");
+            return (Some(Err(Failure::Unavailable(why))), None);
+        }
         table.is_dropping = true;
         (None, Some(Change::DropBegun { table: table.id() }))
     }
@@ -37,7 +42,7 @@ impl Catalogue {
     #[must_use]
     pub fn gone(&self, mut cohorts: Vec<CohortId>) -> Vec<CohortId> {
         let mut named: Vec<CohortId> =
-            self.tables.values().flat_map(|table| &table.ranges).map(|range| range.cohort).collect();
+            self.tables.values().flat_map(TableRecord::parts).map(|range| range.cohort).collect();
         named.sort_unstable();
         let was_given_out = |cohort: &CohortId| (FIRST_TABLE_COHORT..self.next_cohort).contains(cohort);
         cohorts.retain(|cohort| was_given_out(cohort) && named.binary_search(cohort).is_err());

@@ -19,6 +19,32 @@ pub struct RangeRecord {
     pub cohort: CohortId,
     /// The cohort's members, in the order of nodes.
     pub members: Vec<Member>,
+    /// The cohort whose range it was split off from, if it was.
+    pub parent: Option<CohortId>,
+    /// The split of it that is under way.
+    pub split: Option<SplitRecord>,
+}
+
+/// A split that is under way: the cohort is being told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SplitRecord {
+    /// The key at which the new range begins.
+    pub key: Bytes,
+    /// Its cohort, of the same members.
+    pub child: CohortId,
+}
+
+/// A part of a table that has a cohort: a range of the map, or what is being split off from one.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    /// Its keys. Those of a part that is being split off are still among those of the range that it is split off from.
+    pub range: KeyRange,
+    /// The cohort that keeps its rows.
+    pub cohort: CohortId,
+    /// The cohort's members, in the order of nodes.
+    pub members: &'a [Member],
+    /// The cohort that it was split off from, if it was.
+    pub parent: Option<CohortId>,
 }
 
 /// What is known of a table.
@@ -50,6 +76,30 @@ impl TableRecord {
             Position::Below(None) => self.ranges.len(),
         };
         &self.ranges[behind.saturating_sub(1)]
+    }
+
+    /// The cohort that a request is put to which that range's has refused: of what is being split off, if it is there that
+    /// the request belongs.
+    #[must_use]
+    pub fn split_off_at(&self, position: &Position) -> Option<CohortId> {
+        let (range, record) = self.ranges().find(|(range, _)| position.is_in(range))?;
+        let split = record.split.as_ref()?;
+        let given = KeyRange { start: split.key.clone(), end: range.end };
+        position.is_in(&given).then_some(split.child)
+    }
+
+    /// All that have a cohort, in the order of the map; what is being split off comes after the range that it is part of.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.ranges().flat_map(|(range, record)| {
+            let RangeRecord { cohort, members, parent, split, .. } = record;
+            let child = split.as_ref().map(|split| Part {
+                range: KeyRange { start: split.key.clone(), end: range.end.clone() },
+                cohort: split.child,
+                members,
+                parent: Some(*cohort),
+            });
+            std::iter::once(Part { range, cohort: *cohort, members, parent: *parent }).chain(child)
+        })
     }
 
     /// Its ranges with their keys.
@@ -91,11 +141,14 @@ impl TableRecord {
     pub(super) fn is_whole(&self) -> bool {
         self.ranges.first().is_some_and(|first| first.start.is_empty())
             && self.ranges.is_sorted_by(|a, b| a.start < b.start)
+            && self.parts().all(|part| part.range.end.is_none_or(|end| part.range.start < end))
     }
 
     pub(super) fn bytes(&self, name: &str) -> usize {
-        let range =
-            |range: &RangeRecord| size_of::<RangeRecord>() + range.start.len() + size_of_val(range.members.as_slice());
+        let range = |range: &RangeRecord| {
+            let split = range.split.as_ref().map_or(0, |split| split.key.len());
+            size_of::<RangeRecord>() + range.start.len() + split + size_of_val(range.members.as_slice())
+        };
         RECORD_BYTES + name.len() + self.ranges.iter().map(range).sum::<usize>()
     }
 
@@ -109,6 +162,9 @@ impl TableRecord {
             hash.word(u64::from(range.cohort.0));
             hash.word(range.members.len() as u64);
             range.members.iter().for_each(|member| super::hash_member(*member, hash));
+            hash.word(range.parent.map_or(0, |parent| u64::from(parent.0)));
+            hash.bytes(range.split.as_ref().map_or(&[], |split| &split.key));
+            hash.word(range.split.as_ref().map_or(0, |split| u64::from(split.child.0)));
         }
     }
 }

@@ -214,3 +214,49 @@ fn a_drop_has_a_beginning_and_an_end() {
     assert_eq!(catalogue.table("t").map(TableRecord::id), Some(CohortId(5)), "numbers never come again");
     assert_eq!(apply(&mut catalogue, &mut log, &end(2)), (None, None), "a late end is not this table's");
 }
+
+/// A split has a beginning, which the map doesn't show, and an end; meanwhile what it gives out is known, and the table is
+/// neither dropped nor split there otherwise.
+#[test]
+fn a_split_has_a_beginning_and_an_end() {
+    let (mut catalogue, mut log) = with_nodes(3);
+    apply(&mut catalogue, &mut log, &split("t", &["m"], 0));
+    let begin =
+        |key: &str| CatalogueCommand::BeginSplit { name: "t".into(), key: Bytes::copy_from_slice(key.as_bytes()) };
+    let end = |child| CatalogueCommand::EndSplit { name: "t".into(), child: CohortId(child) };
+    for _ in 0..2 {
+        let begun = apply(&mut catalogue, &mut log, &begin("c"));
+        assert_eq!(begun, (None, Some(Change::SplitBegun { child: CohortId(4) })), "it is answered at its end");
+    }
+    let starts = |catalogue: &Catalogue| {
+        let ranges = &catalogue.table("t").expect("it was created").ranges;
+        ranges.iter().map(|range| (range.start.clone(), range.cohort.0)).collect::<Vec<_>>()
+    };
+    assert_eq!(starts(&catalogue), [(Bytes::new(), 2), (Bytes::from("m"), 3)]);
+    assert_eq!(catalogue.gone(vec![CohortId(4)]), []);
+    assert_eq!(catalogue.members_of(CohortId(4)), catalogue.members_of(CohortId(2)));
+    let table = catalogue.table("t").expect("it was created");
+    let at = |key: &'static str| table.split_off_at(&Position::At(key.into()));
+    assert_eq!([at("b"), at("c"), at("l"), at("m")], [None, Some(CohortId(4)), Some(CohortId(4)), None]);
+    for refused in [begin("d"), CatalogueCommand::BeginDrop { name: "t".into() }] {
+        let refused = apply(&mut catalogue, &mut log, &refused);
+        assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
+    }
+    let loaded = crate::testing::copy(&crate::State::Catalogue(catalogue.clone()));
+    assert_eq!(
+        loaded.as_catalogue().map(|loaded| loaded.splits().collect::<Vec<_>>()),
+        Some(catalogue.splits().collect())
+    );
+
+    assert_eq!(apply(&mut catalogue, &mut log, &end(3)), (None, None), "that is no split's");
+    assert_eq!(apply(&mut catalogue, &mut log, &end(4)), (None, Some(Change::SplitEnded { child: CohortId(4) })));
+    assert_eq!(apply(&mut catalogue, &mut log, &end(4)), (None, None));
+    assert_eq!(starts(&catalogue), [(Bytes::new(), 2), (Bytes::from("c"), 4), (Bytes::from("m"), 3)]);
+    assert_eq!(catalogue.splits().count(), 0);
+    for key in ["", "c", "m"] {
+        let refused = apply(&mut catalogue, &mut log, &begin(key));
+        assert!(matches!(refused, (Some(Err(Failure::Exists(_))), None)), "{refused:?}");
+    }
+    let unknown = CatalogueCommand::BeginSplit { name: "u".into(), key: "c".into() };
+    assert!(matches!(apply(&mut catalogue, &mut log, &unknown), (Some(Err(Failure::UnknownTable(_))), None)));
+}

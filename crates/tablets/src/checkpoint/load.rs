@@ -9,7 +9,7 @@ use base::{CohortId, Lsn, Timestamp};
 use bytes::Bytes;
 
 use super::{Content, Snapshot, format};
-use crate::catalogue::{Catalogue, RangeRecord, TableRecord};
+use crate::catalogue::{Catalogue, RangeRecord, SplitRecord, TableRecord};
 use crate::command::{decode_member, decode_node, decode_string};
 use crate::progress::Progress;
 use crate::request::{Mismatch, SessionId};
@@ -201,7 +201,7 @@ fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> 
     let name = decode_string(input, "table name")?;
     let created = Timestamp(input.i64()?);
     let (replicas, is_dropping) = (input.u32()?, input.bool()?);
-    let ranges = (0..input.count(12)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
+    let ranges = (0..input.count(17)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
     Ok((name, TableRecord { ranges, created, replicas, is_dropping }))
 }
 
@@ -209,7 +209,12 @@ fn decode_range(input: &mut Reader) -> Result<RangeRecord, DecodeError> {
     let start = Bytes::copy_from_slice(&input.bytes()?);
     let cohort = CohortId(input.u32()?);
     let members = (0..input.count(12)?).map(|_| decode_member(input)).collect::<Result<_, DecodeError>>()?;
-    Ok(RangeRecord { start, cohort, members })
+    let parent = Some(CohortId(input.u32()?)).filter(|parent| parent.0 != 0);
+    let split = match input.bool()? {
+        true => Some(SplitRecord { key: Bytes::copy_from_slice(&input.bytes()?), child: CohortId(input.u32()?) }),
+        false => None,
+    };
+    Ok(RangeRecord { start, cohort, members, parent, split })
 }
 
 fn load_sessions(input: &mut Reader, progress: Progress, sessions: &mut Sessions) -> Result<(), LoadError> {
@@ -223,7 +228,7 @@ fn load_sessions(input: &mut Reader, progress: Progress, sessions: &mut Sessions
         }
         let outcomes = (0..count).map(|_| decode_outcome(input)).collect::<Result<VecDeque<_>, DecodeError>>()?;
         let session = Session { last_used, floor, outcomes };
-        let is_own = id.is_of(progress.cohort, progress.last_applied.sequence);
+        let is_own = id.may_be_known_to(progress.cohort, progress.last_applied.sequence);
         if !is_own || last_used > progress.last_timestamp || !session.is_bounded() {
             return Err(LoadError::Impossible(
                 "a session of another cohort or of the future, or one with outcomes out of its window",
@@ -255,6 +260,7 @@ fn decode_outcome(input: &mut Reader) -> Result<(u64, Remembered), DecodeError> 
 struct TabletLoader {
     progress: Progress,
     ownership: Ownership,
+    children: Vec<CohortId>,
     watermark: Timestamp,
     sessions: Sessions,
     /// How many sessions the header speaks of.
@@ -264,13 +270,15 @@ struct TabletLoader {
 impl TabletLoader {
     fn begin(progress: Progress, mut header: Reader) -> Result<Self, LoadError> {
         let ownership = Ownership::decode(&mut header)?;
+        let children =
+            (0..header.count(4)?).map(|_| Ok(CohortId(header.u32()?))).collect::<Result<_, DecodeError>>()?;
         let watermark = Timestamp(header.i64()?);
         if watermark < Timestamp(0) || watermark > progress.last_timestamp {
             return Err(LoadError::Impossible("a watermark that is no moment of the log"));
         }
         let count = header.u64()?;
         header.end()?;
-        Ok(Self { progress, ownership, watermark, sessions: Sessions::default(), count })
+        Ok(Self { progress, ownership, children, watermark, sessions: Sessions::default(), count })
     }
 
     fn load_chunk(&mut self, chunk: &Bytes) -> Result<(), LoadError> {
@@ -287,6 +295,7 @@ impl TabletLoader {
         }
         let content = Content::Tablet {
             ownership: self.ownership,
+            children: self.children,
             watermark: self.watermark,
             sessions: self.sessions.open_sessions().clone(),
         };

@@ -83,7 +83,8 @@ impl Record for &NodeRecord {
 
 impl Record for (&String, &TableRecord) {
     fn size(&self) -> usize {
-        let range = |range: &RangeRecord| 12 + range.start.len() + 12 * range.members.len();
+        let split = |range: &RangeRecord| range.split.as_ref().map_or(0, |split| 8 + split.key.len());
+        let range = |range: &RangeRecord| 17 + range.start.len() + 12 * range.members.len() + split(range);
         21 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
     }
 
@@ -99,6 +100,12 @@ impl Record for (&String, &TableRecord) {
             out.u32(range.cohort.0);
             out.u32(count(range.members.len()));
             range.members.iter().for_each(|member| encode_member(*member, out));
+            out.u32(range.parent.map_or(0, |parent| parent.0));
+            out.bool(range.split.is_some());
+            if let Some(split) = &range.split {
+                out.bytes(&split.key);
+                out.u32(split.child.0);
+            }
         }
     }
 }

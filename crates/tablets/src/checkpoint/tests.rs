@@ -11,11 +11,15 @@ fn session(sequence: u64) -> SessionId {
     SessionId::new(COHORT, Sequence(sequence)).expect("small numbers")
 }
 
+fn open_session() -> Command {
+    Command::OpenSession { key: Bytes::new() }
+}
+
 /// A tablet with everything in it: rows, sessions with outcomes of both kinds, a watermark.
 fn small_tablet() -> State {
     let (mut state, mut log) = (tablet_of_all(COHORT), Log::new());
     for _ in 0..3 {
-        log.apply(&mut state, &Command::OpenSession);
+        log.apply(&mut state, &open_session());
     }
     for number in 1..=5 {
         let mutations = [put("a", "1"), if_version(put("b", "2"), 0)];
@@ -148,7 +152,7 @@ fn go_on(state: &mut State) {
     } else {
         let numbered = stamped(write("k", [put("a", "1")]), session(2), 6, 2);
         let _ = log.write(state, &numbered);
-        log.apply(state, &Command::OpenSession);
+        log.apply(state, &open_session());
         let now = log.timestamp;
         log.apply(state, &Command::Watermark(now));
         // The range may be another by now, or none.
@@ -161,7 +165,7 @@ fn go_on(state: &mut State) {
 fn busy_tablet() -> State {
     let (mut state, mut log) = (tablet_of_all(COHORT), Log::new());
     for _ in 0..100 {
-        let Some(Ok(Response::SessionOpened { session, .. })) = log.apply(&mut state, &Command::OpenSession) else {
+        let Some(Ok(Response::SessionOpened { session, .. })) = log.apply(&mut state, &open_session()) else {
             panic!("there is room for a session");
         };
         for number in 1..=1_000 {

@@ -9,6 +9,7 @@
 use base::KeyRange;
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
+use store::cell;
 
 use super::Tablet;
 use super::sessions::Sessions;
@@ -40,6 +41,12 @@ impl Ownership {
             Self::Unfounded | Self::Dropped => None,
             Self::Owns(range) => Some(range),
         }
+    }
+
+    /// The cells that it may own: all, if no range says which.
+    #[must_use]
+    pub fn cells(&self) -> cell::Range {
+        self.range().map_or_else(cell::Range::all, |range| cell::Range::rows(&range.start, range.end.as_deref()))
     }
 
     /// Whether it owns that place.

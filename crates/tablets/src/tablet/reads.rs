@@ -129,7 +129,7 @@ impl TabletView {
             let actual = found.map_or(Timestamp(0), |(timestamp, _)| timestamp);
             if actual != expected {
                 let mismatch = Mismatch { column: column.clone(), expected, actual };
-                return Ok(Command::Refuse { stamp: write.stamp, mismatch });
+                return Ok(Command::Refuse { stamp: write.stamp, key: write.key.clone(), mismatch });
             }
         }
         Ok(Command::unconditional(write.clone()))

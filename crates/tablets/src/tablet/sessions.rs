@@ -149,7 +149,7 @@ impl Sessions {
         assert!(self.open.len() <= SESSIONS_MAX, "sessions are bounded");
         let mut bytes = 0;
         for (id, session) in &self.open {
-            assert!(id.is_of(cohort, last), "a session is named for an entry that was applied");
+            assert!(id.may_be_known_to(cohort, last), "a session is named for an entry that was applied");
             assert!(session.last_used <= last_timestamp, "a session was used by an entry that was applied");
             assert!(session.is_bounded(), "outcomes are in order and within the window");
             bytes += session.bytes();

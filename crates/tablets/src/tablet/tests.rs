@@ -11,6 +11,7 @@ use crate::testing::{self, Log, bytes, delete, if_version, put, stamped, write};
 mod model;
 mod ranges;
 mod scans;
+mod splits;
 
 fn fresh() -> (State, Log) {
     (testing::tablet_of_all(CohortId(2)), Log::new())
@@ -25,10 +26,15 @@ fn tablet(state: &State) -> &Tablet {
 }
 
 fn open(state: &mut State, log: &mut Log) -> SessionId {
-    match log.apply(state, &Command::OpenSession) {
+    match log.apply(state, &testing::open_session(state)) {
         Some(Ok(Response::SessionOpened { session, .. })) => session,
         other => panic!("a session should be open, not {other:?}"),
     }
+}
+
+/// Opens a session of the first range.
+fn open_session() -> Command {
+    Command::OpenSession { key: Bytes::new() }
 }
 
 fn read(state: &State, key: &str) -> Vec<(String, String, i64)> {
@@ -196,7 +202,7 @@ fn sessions_are_bounded() {
     for _ in 0..SESSIONS_MAX {
         open(&mut state, &mut log);
     }
-    let refused = log.apply(&mut state, &Command::OpenSession);
+    let refused = log.apply(&mut state, &open_session());
     assert!(matches!(refused, Some(Err(Failure::Overloaded(_)))));
     let unused = tablet(&state).sessions_unused_since(log.timestamp);
     assert_eq!(unused.len(), 1_000);
@@ -212,7 +218,7 @@ fn only_the_next_entry_is_applied() {
     let (mut state, mut log) = fresh();
     log.write(&mut state, &write("k", [put("a", "1")])).unwrap();
     let hash = state.logical_hash();
-    let next = log.clone().entry(Command::OpenSession.encode());
+    let next = log.clone().entry(open_session().encode());
     let lsn = |epoch, sequence| Lsn::new(epoch, sequence);
     let wrong = [
         Entry { lsn: lsn(1, 3), ..next.clone() },

@@ -176,7 +176,7 @@ impl Customer {
     }
 }
 
-fn key(row: u64) -> Bytes {
+pub(super) fn key(row: u64) -> Bytes {
     format!("row {row}").into()
 }
 

@@ -116,7 +116,7 @@ fn a_table_that_loses_its_end_while_it_is_open_is_seen() {
 fn a_filter_of_other_keys_is_seen_when_all_is_verified() {
     let disk = disk();
     let meta = write(&disk, ID, TINY, &small_model()).unwrap();
-    let table = Table::open(&disk, ID.cohort, &TableRef::new(ID.number, 0, &meta), |key| key.len()).unwrap();
+    let table = Table::open(&disk, &TableRef::new(ID, 0, &meta), |key| key.len()).unwrap();
     assert!(is_seen(&table.verify()));
 }
 

@@ -10,19 +10,13 @@ fn a_table_is_the_same_under_another_name_and_only_the_one_that_is_named() {
     let whole = read_whole(&disk, &ID.path(), u64::MAX).unwrap().unwrap();
     let there = TableId { number: 99, ..ID };
     disk.create(&there.path(), OpenOptions::BUFFERED).unwrap().write_at(0, &whole).unwrap();
-    let named = TableRef::new(99, 1, &meta);
-    let table = Table::open(&disk, ID.cohort, &named, row).unwrap();
+    let named = TableRef::new(there, 1, &meta);
+    let table = Table::open(&disk, &named, row).unwrap();
     assert_eq!((table.id(), table.meta().origin.id), (there, ID));
     table.verify().unwrap();
     compare_all(&table, &BlockCache::new(0), &versions(&model));
-    let others = [
-        (ID.cohort, TableRef { checksum: named.checksum ^ 1, ..named }),
-        (ID.cohort, TableRef { bytes: named.bytes + 1, ..named }),
-        (CohortId(4), TableRef { number: 7, ..named }),
-    ];
-    disk.create("tables/4-7", OpenOptions::BUFFERED).unwrap().write_at(0, &whole).unwrap();
-    for (cohort, other) in others {
-        assert!(matches!(Table::open(&disk, cohort, &other, row), Err(TableError::Damaged { .. })));
+    for other in [TableRef { checksum: named.checksum ^ 1, ..named }, TableRef { bytes: named.bytes + 1, ..named }] {
+        assert!(matches!(Table::open(&disk, &other, row), Err(TableError::Damaged { .. })));
     }
     let mut out = Writer::new();
     named.encode(&mut out);
@@ -36,12 +30,12 @@ fn a_table_that_is_sent_is_taken_whole_or_not_at_all() {
     let meta = write(&ours, ID, SMALL, &model).unwrap();
     let table = open(&ours, &meta).unwrap();
     let send = |theirs: &MemoryDisk, change: &dyn Fn(u64, Bytes) -> Bytes| {
-        let named = TableRef::new(99, 2, &meta);
+        let named = TableRef::new(TableId { number: 99, ..ID }, 2, &meta);
         for offset in (0..meta.bytes).step_by(1_000) {
             let bytes = change(offset, table.read_raw(offset, 1_000)?);
-            shipping::write_part(theirs, shipping::id(ID.cohort, &named), offset, &bytes)?;
+            shipping::write_part(theirs, named.id, offset, &bytes)?;
         }
-        let table = Table::open(theirs, ID.cohort, &named, row)?;
+        let table = Table::open(theirs, &named, row)?;
         table.verify().map(|()| table)
     };
     let theirs = disk();

@@ -69,7 +69,7 @@ fn what_a_crash_leaves_of_unnamed_tables_goes() {
         },
         |disk| {
             let (refs, _) = super::world::named(disk);
-            let ids = refs.iter().map(|named| TableId { cohort: super::world::COHORT, number: named.number });
+            let ids = refs.iter().map(|named| named.id);
             sstable::remove_unnamed(disk, &ids.collect()).unwrap();
             assert_eq!(disk.paths().iter().filter(|path| path.contains('/')).count(), refs.len());
         },

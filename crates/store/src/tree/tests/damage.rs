@@ -1,6 +1,6 @@
 //! A damaged table gives errors or right answers, to readers and to compactions.
 
-use super::world::{COHORT, named};
+use super::world::named;
 use super::*;
 use crate::files::{FileErrorKind, Files, read_whole};
 
@@ -31,9 +31,9 @@ fn several_tables(seed: u64) -> World {
 /// Reads everything of a tree with a damaged table, then compacts it.
 fn check_damaged(world: &World) {
     let (refs, _) = named(&world.disk);
-    let ids = refs.iter().map(|named| TableId { cohort: COHORT, number: named.number });
+    let ids = refs.iter().map(|named| named.id);
     sstable::remove_unnamed(&world.disk, &ids.collect()).unwrap();
-    let mut tree = match Tree::open(&world.disk, world.fresh_site(), &refs) {
+    let mut tree = match Tree::open(&world.disk, world.fresh_site(), &refs, &mut OpenTables::new()) {
         Ok(tree) => tree,
         Err(error) => return assert!(is_seen(&error), "{error}"),
     };
@@ -60,7 +60,7 @@ fn check_damaged(world: &World) {
         });
         assert!(is_whole && expected.next().is_none());
     }
-    while let Some(mut job) = tree.pick_compaction(world.watermark) {
+    while let Some(mut job) = tree.pick_compaction(world.watermark, &Range::all()) {
         loop {
             match job.step(&world.disk) {
                 Ok(Progress::Working { .. }) => {}
@@ -96,7 +96,7 @@ fn flipped_bits_give_errors_and_never_wrong_answers() {
 fn a_compaction_that_meets_damage_leaves_nothing_behind() {
     let mut world = several_tables(3);
     let before = world.disk.list(sstable::DIRECTORY).unwrap();
-    let newest = TableId { cohort: COHORT, number: world.tree.tree.refs()[0].number }.path();
+    let newest = world.tree.tree.refs()[0].id.path();
     assert!(world.disk.flip_bit(&newest, 30, 3));
     world.reopen();
     let disk = world.disk.clone();

@@ -34,11 +34,13 @@ pub(super) type Named = (Vec<TableRef>, usize);
 /// A tree, and how many entries each of its memtables goes through.
 pub(super) struct Driven {
     pub(super) tree: Tree,
+    leftovers: Leftovers,
     applied: usize,
     flushed: usize,
     frozen_at: VecDeque<usize>,
-    /// With how many memtables it takes.
-    flush: Option<(usize, FlushJob)>,
+    /// How many of the frozen are in the flush.
+    flushing: usize,
+    flush: Option<FlushJob>,
     compaction: Option<CompactionJob>,
 }
 
@@ -68,7 +70,16 @@ fn timestamp_of(entry: usize) -> Timestamp {
 impl Driven {
     fn new(tree: Tree, flushed: usize) -> Self {
         let frozen_at = VecDeque::new();
-        Self { tree, applied: flushed, flushed, frozen_at, flush: None, compaction: None }
+        Self {
+            tree,
+            leftovers: Leftovers::default(),
+            applied: flushed,
+            flushed,
+            frozen_at,
+            flushing: 0,
+            flush: None,
+            compaction: None,
+        }
     }
 
     fn apply(&mut self, write: &Write) {
@@ -92,13 +103,14 @@ impl Driven {
     /// One step of a flush; whether there is more to do.
     pub(super) fn flush_step(&mut self, disk: &MemoryDisk, watermark: Timestamp) -> Result<bool, JobError> {
         if self.flush.is_none() {
-            self.flush = self.tree.flush_job(watermark).map(|job| (self.frozen_at.len(), job));
+            self.flush = self.tree.flush_job(watermark, &Range::all());
+            self.flushing = self.frozen_at.len();
         }
-        let Some((memtables, job)) = &mut self.flush else { return Ok(false) };
+        let Some(job) = &mut self.flush else { return Ok(false) };
         if let Progress::Done(outputs) = job.step(disk)? {
-            self.flushed = self.frozen_at.drain(..*memtables).next_back().unwrap();
             self.flush = None;
             self.tree.flushed(&outputs);
+            self.flushed = self.frozen_at.drain(..self.flushing).next_back().unwrap();
         }
         Ok(true)
     }
@@ -106,7 +118,7 @@ impl Driven {
     /// One step of a compaction; whether there is more to do.
     pub(super) fn compaction_step(&mut self, disk: &MemoryDisk, watermark: Timestamp) -> Result<bool, JobError> {
         if self.compaction.is_none() {
-            self.compaction = self.tree.pick_compaction(watermark);
+            self.compaction = self.tree.pick_compaction(watermark, &Range::all());
         }
         let Some(job) = &mut self.compaction else { return Ok(false) };
         if let Progress::Done(outputs) = job.step(disk)? {
@@ -124,7 +136,8 @@ impl Driven {
         refs.iter().for_each(|named| named.encode(&mut out));
         replace(disk, "", NAMED, out.as_slice())?;
         self.tree.forced(&refs);
-        self.tree.removable().iter().try_for_each(|id| disk.remove(&id.path()))
+        self.leftovers.take_in(self.tree.give_up());
+        self.leftovers.removable().iter().try_for_each(|id| disk.remove(&id.path()))
     }
 }
 
@@ -157,9 +170,9 @@ impl World {
             numbers: numbers.clone(),
         };
         let (refs, flushed) = named(&disk);
-        let ids = refs.iter().map(|named| TableId { cohort: COHORT, number: named.number });
+        let ids = refs.iter().map(|named| named.id);
         remove_unnamed(&disk, &ids.collect()).unwrap();
-        let mut tree = Driven::new(Tree::open(&disk, site, &refs).unwrap(), flushed);
+        let mut tree = Driven::new(Tree::open(&disk, site, &refs, &mut OpenTables::new()).unwrap(), flushed);
         log[flushed..].iter().for_each(|write| tree.apply(write));
         Self { disk, cache_bytes, cache, numbers, tree, log, model, watermark }
     }
@@ -191,7 +204,7 @@ impl World {
         self.model.write(timestamp_of(self.log.len() + 1), &write);
         self.tree.apply(&write);
         self.log.push(write);
-        if self.tree.tree.needs_flush() {
+        if self.tree.tree.active.bytes() >= TINY.memtable_bytes {
             self.tree.freeze_and_note();
         }
     }
@@ -231,7 +244,7 @@ impl World {
     }
 
     pub(super) fn remove(&mut self) {
-        for id in self.tree.tree.removable() {
+        for id in self.tree.leftovers.removable() {
             self.disk.remove(&id.path()).unwrap();
         }
     }
@@ -241,7 +254,7 @@ impl World {
         (self.log, self.model, self.watermark) = (other.log.clone(), other.model.clone(), other.watermark);
         self.tree.tree.replace(tables).unwrap();
         let disk = self.disk.clone();
-        self.tree.flush.take().into_iter().for_each(|(_, job)| job.abandon(&disk));
+        self.tree.flush.take().into_iter().for_each(|job| job.abandon(&disk));
         self.tree.compaction.take().into_iter().for_each(|job| job.abandon(&disk));
         (self.tree.applied, self.tree.flushed) = (self.log.len(), self.log.len());
         self.tree.frozen_at.clear();

@@ -38,7 +38,11 @@ impl Model {
 
     fn command(&mut self, command: &Command, sequence: u64, now: i64) -> Option<Outcome> {
         match command {
-            Command::Write { .. } | Command::Refuse { .. } | Command::Found { .. } | Command::Drop => {
+            Command::Write { .. }
+            | Command::Refuse { .. }
+            | Command::Found { .. }
+            | Command::Split { .. }
+            | Command::Drop => {
                 unreachable!("these are not drawn")
             }
             Command::DeleteRow { key, .. } => {
@@ -47,7 +51,7 @@ impl Model {
                 }
                 Some(Ok(Response::Written { version: Timestamp(now) }))
             }
-            Command::OpenSession => {
+            Command::OpenSession { .. } => {
                 let session = SessionId::new(CohortId(2), Sequence(sequence)).expect("small numbers");
                 self.sessions.insert(session.0, ModelSession { last_used: now, floor: 1, ..Default::default() });
                 Some(Ok(Response::SessionOpened { session, range: KeyRange::all() }))
@@ -139,7 +143,7 @@ impl Driver {
 
     fn ask(&mut self) -> Asked {
         Asked::Command(match self.random.below(100) {
-            0..3 => Command::OpenSession,
+            0..3 => open_session(),
             3..6 => Command::Watermark(Timestamp(self.log.timestamp.0 - self.random.below(200).cast_signed())),
             6..9 => self.expiry(),
             9..12 => Command::DeleteRow { stamp: None, key: bytes(self.pick(&["a", "ab", "b", "c"])) },

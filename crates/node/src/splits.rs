@@ -1,0 +1,228 @@
+//! Splitting a range: whoever leads the catalogue has the range's cohort take the split into its own log, and each replica
+//! of it begins one of the new cohort when it applies that entry (guarantee 19; `tablets/src/catalogue/splits.rs` has the two
+//! steps in the map, `tablets/src/tablet/split.rs` what the new one begins with).
+//!
+//! The new replica's state rests on the old one's, until a checkpoint of its own is named: a restart replays the old log
+//! through the split and comes to the same again. So
+//! * the log holds, before any record of the new cohort, the split and that it is committed;
+//! * no checkpoint of the old cohort passes the split, and no whole state takes its place, before the new one's is named;
+//! * nor does a checkpoint pass it before the new cohort has committed an entry of its own: until then a majority has what
+//!   was split off in the old cohort's log alone, and a laggard must be given it by that.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use base::canary::{Bug, planted};
+use base::{CohortId, Duration, KeyRange, Now};
+use replication::SplitOff;
+use tablets::request::{Failure, Outcome, Response};
+use tablets::{CatalogueCommand, Command, SplitUnderWay, State, Tablet};
+
+use crate::contract::ManifestId;
+use crate::message::Query;
+use crate::node::Node;
+use crate::pending::{Origin, PendingId, Target};
+use crate::recovery::{Born, Part, StartError};
+use crate::replica::Dormant;
+
+/// How long a cohort has to take a split into its log before it is asked again.
+const SPLIT_PATIENCE: Duration = Duration::from_millis(5_000);
+
+/// The splits that this node drives or waits for, and the replicas that they begin here.
+#[derive(Debug, Default)]
+pub(crate) struct Splits {
+    /// The catalogue's splits may have to be brought on.
+    pub(crate) changed: bool,
+    /// New cohorts whose parents are being asked to take the split into their logs.
+    asked: BTreeSet<CohortId>,
+    /// New cohorts whose parents have the splits in their logs.
+    taken: BTreeSet<CohortId>,
+    /// Who waits for the end of which split, by the new cohort.
+    waiting: BTreeMap<CohortId, Vec<PendingId>>,
+    /// Replicas that are to begin.
+    births: VecDeque<Birth>,
+    /// Cohorts that others were split off, while those rest on them.
+    parents: BTreeSet<CohortId>,
+    /// The manifest that says of a replica that it is in doubt, while it is on its way.
+    doubted: Option<ManifestId>,
+}
+
+/// A replica that was split off another and is to begin.
+#[derive(Debug)]
+struct Birth {
+    parent: CohortId,
+    child: CohortId,
+    range: KeyRange,
+    state: State,
+}
+
+impl Node {
+    /// The split is begun; who asked for it waits for its end.
+    pub(crate) fn wait_for_split(&mut self, child: CohortId, id: PendingId) {
+        self.splits.waiting.entry(child).or_default().push(id);
+    }
+
+    /// Brings every split that has begun one step on, if we lead the catalogue.
+    pub(crate) fn push_splits(&mut self, now: Now) {
+        let taken = std::mem::take(&mut self.splits.taken);
+        if !std::mem::take(&mut self.splits.changed) && taken.is_empty() {
+            return;
+        }
+        let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
+        let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
+        let splits: Vec<SplitUnderWay> = catalogue.splits().collect();
+        for SplitUnderWay { name, parent, key, child } in splits {
+            if taken.contains(&child) {
+                self.end_split(&CatalogueCommand::EndSplit { name, child }, now);
+            } else if self.splits.asked.insert(child) {
+                let deadline = now.monotonic + SPLIT_PATIENCE;
+                let query = Query::Command(Command::Split { key, child });
+                self.begin(Origin::Split(child), deadline, Target::Cohort(parent), query, now);
+            }
+        }
+    }
+
+    fn end_split(&mut self, command: &CatalogueCommand, now: Now) {
+        let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
+        catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
+        self.drain(CohortId::CATALOGUE, now);
+    }
+
+    /// What a cohort said that was asked to take the split into its log. If it failed, housekeeping asks again.
+    pub(crate) fn split_answered(&mut self, child: CohortId, outcome: &Outcome) {
+        self.splits.asked.remove(&child);
+        if outcome.is_ok() {
+            self.splits.taken.insert(child);
+        }
+    }
+
+    /// We lead the catalogue no more: whoever does drives the splits, and knows nothing of who waits here.
+    pub(crate) fn forget_splits(&mut self) {
+        for id in std::mem::take(&mut self.splits.waiting).into_values().flatten() {
+            let unknown = Failure::Unknown("the leader changed before the split was known to have ended".to_owned());
+            self.complete(id, Err(unknown), None);
+        }
+    }
+
+    /// The map has the new range.
+    pub(crate) fn split_ended(&mut self, child: CohortId, now: Now) {
+        for id in self.splits.waiting.remove(&child).unwrap_or_default() {
+            self.complete(id, Ok(Response::RangeSplit { cohort: child.0 }), None);
+        }
+        self.changed_tables(now);
+    }
+
+    /// A part of a tablet's range was split off with the entry applied last: what it begins with is taken now, before
+    /// another entry is applied.
+    pub(crate) fn split_off(&mut self, parent: CohortId, child: CohortId, range: KeyRange) {
+        let is_there = self.replicas.contains_key(&child);
+        let site = self.tablespace.site(child);
+        let Some(replica) = self.replicas.get_mut(&parent) else { return };
+        let Some(tablet) = replica.state.as_tablet_mut() else { return };
+        replica.unsettled.push(child);
+        replica.on_disk.may_compact |= planted(Bug::CompactionAheadOfSplit);
+        self.splits.parents.insert(parent);
+        // One that a checkpoint of its own was there of runs already.
+        if !is_there {
+            let state = tablet.split_off(range.clone(), site);
+            self.splits.births.push_back(Birth { parent, child, range, state });
+        }
+    }
+
+    /// Begins the replicas that were split off.
+    pub(crate) fn begin_split_off(&mut self, now: Now) {
+        while let Some(birth) = self.splits.births.pop_front() {
+            if let Err(error) = self.give_birth(birth, now) {
+                self.halt(error.to_string());
+            }
+        }
+    }
+
+    fn give_birth(&mut self, birth: Birth, now: Now) -> Result<(), StartError> {
+        let Birth { parent: id, child, range, state } = birth;
+        let Some(parent) = self.replicas.get_mut(&id) else { return Ok(()) };
+        // No record of the new cohort may be found after a restart, and this not.
+        parent.cohort.note_committed(&mut self.outgoing.outbox);
+        // Whoever leads the one stands for the other, after it has told the rest that they have it too.
+        parent.cohort.heartbeat(now, &mut self.outgoing.outbox);
+        let patience = if parent.cohort.leads() { Duration::ZERO } else { self.config.timing.lease };
+        let voteless_until = parent.cohort.voteless_until();
+        let at = SplitOff { voteless_until, stand_at: voteless_until.max(now.monotonic + patience) };
+        let (table, members) = (parent.table.clone(), parent.cohort.config().members.clone());
+        self.drain(id, now);
+        let part = Part { table, range, members, is_split_off: true };
+        self.start_replica(child, part, Some(Born { state, at }), now)?;
+        self.counters.splits += 1;
+        if let Some(replica) = self.replicas.get_mut(&child) {
+            replica.on_disk.is_wanted = !planted(Bug::SplitUnnamed);
+        }
+        Ok(())
+    }
+
+    /// Lets checkpoints and whole states that waited for what was split off go on, where nothing rests on the old any more.
+    pub(crate) fn settle_splits(&mut self, now: Now) {
+        for id in self.splits.parents.iter().copied().collect::<Vec<_>>() {
+            self.install(id, now);
+            let Some(replica) = self.replicas.get_mut(&id) else {
+                self.splits.parents.remove(&id);
+                continue;
+            };
+            let mut unsettled = std::mem::take(&mut replica.unsettled);
+            unsettled.retain(|child| !self.is_settled(*child));
+            if unsettled.is_empty() {
+                self.splits.parents.remove(&id);
+            }
+            if let Some(replica) = self.replicas.get_mut(&id) {
+                replica.unsettled = unsettled;
+            }
+        }
+    }
+
+    /// Whether what was split off has a checkpoint of its own, and a majority has it too, in its own log or checkpoint. One
+    /// that doesn't run here any more belongs to a table that is gone.
+    fn is_settled(&self, child: CohortId) -> bool {
+        self.replicas.get(&child).is_none_or(|replica| {
+            replica.on_disk.lsn().is_some() && replica.cohort.applied() > Tablet::SPLIT_OFF.sequence
+        })
+    }
+
+    /// Whether the manifest doesn't name yet what was split off a replica here.
+    pub(crate) fn has_unnamed_children(&self, id: CohortId) -> bool {
+        let is_unnamed =
+            |child: &CohortId| self.replicas.get(child).is_some_and(|replica| replica.on_disk.lsn().is_none());
+        let children = self.replicas.get(&id).map_or(&[][..], |replica| &replica.unsettled);
+        children.iter().any(is_unnamed) && !planted(Bug::SplitUnnamed)
+    }
+
+    /// Whether a replica of a range that was split off may be started from what the disk holds of it. Without a checkpoint of
+    /// its own it begins with the split, when the old range's replica applies that; unless that one has been given a state of
+    /// after the split, and never will. Then it begins with nothing and is sent all. It may have forgotten what it had
+    /// acknowledged, if the log holds anything of it: then it is in doubt (guarantee 7), from before its log is cut.
+    pub(crate) fn may_begin(&mut self, id: CohortId, parent: CohortId) -> bool {
+        if self.dormant.get(&id).is_some_and(|dormant| dormant.manifest.checkpoint.is_some()) {
+            return true;
+        }
+        let parent = self.replicas.get(&parent).and_then(|replica| replica.state.as_tablet());
+        let is_passed = parent.is_some_and(|tablet| tablet.children().contains(&id));
+        let is_about_to = self.splits.births.iter().any(|birth| birth.child == id);
+        if !is_passed || is_about_to || self.splits.doubted.is_some() {
+            return false;
+        }
+        let forgets = |dormant: &&mut Dormant| !dormant.replay.is_empty() && !dormant.manifest.doubtful;
+        if let Some(dormant) = self.dormant.get_mut(&id).filter(forgets) {
+            dormant.manifest.doubtful = true;
+            self.splits.doubted = Some(self.outgoing.outbox.change_manifest());
+            return false;
+        }
+        true
+    }
+
+    /// A manifest is forced: a replica whose doubt it holds may be started.
+    pub(crate) fn doubts_forced(&mut self, through: ManifestId, now: Now) {
+        if self.splits.doubted.take_if(|manifest| *manifest <= through).is_some() {
+            self.changed_tables(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+use base::Duration;
+use tablets::request::{Failure, Mutation, Request, Response, TableRequest, Write};
+
+use super::*;
+use crate::contract::RequestId;
+use crate::testing::{Bench, empty};
+
+const PARENT: CohortId = CohortId(2);
+const CHILD: CohortId = CohortId(3);
+
+/// The only node of a universe, with a table and two rows.
+fn alone() -> Bench {
+    let mut bench = Bench::start(empty(1, 1));
+    bench.pass(Duration::from_millis(5_000));
+    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: Vec::new(), replicas: 0 });
+    bench.pass(Duration::from_millis(2_000));
+    for (number, key) in [(2, "a"), (3, "z")] {
+        bench.ask(number, put(key));
+        assert!(matches!(bench.answers[&RequestId(number)], Ok(Response::Written { .. })));
+    }
+    bench
+}
+
+fn of_table(request: TableRequest) -> Request {
+    Request::Table { table: "t".into(), request }
+}
+
+fn put(key: &'static str) -> Request {
+    let mutations = vec![Mutation { column: "c".into(), value: Some(key.into()), condition: None }];
+    of_table(TableRequest::Write(Write { stamp: None, key: key.into(), mutations }))
+}
+
+fn split(key: &'static str) -> Request {
+    Request::SplitRange { name: "t".into(), key: key.into() }
+}
+
+/// Asks for both rows, and says how many columns they have together.
+fn rows(bench: &mut Bench, number: u64) -> usize {
+    let mut cells = 0;
+    for (number, key) in [(number, "a"), (number + 1, "z")] {
+        bench.ask(number, of_table(TableRequest::Get { key: key.into(), columns: None }));
+        bench.pass(Duration::from_millis(100));
+        let Ok(Response::Row(row)) = &bench.answers[&RequestId(number)] else { panic!("{:?}", bench.answers) };
+        cells += row.len();
+    }
+    cells
+}
+
+fn restart(bench: &Bench) -> Bench {
+    let mut recovered = empty(1, 1);
+    recovered.boot = base::Boot(2);
+    recovered.records = bench.appended.clone();
+    recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
+    Bench::start(recovered)
+}
+
+#[test]
+fn a_range_is_split_and_both_parts_answer() {
+    let mut bench = alone();
+    bench.ask(4, split("m"));
+    bench.pass(Duration::from_millis(100));
+    assert_eq!(bench.answers[&RequestId(4)], Ok(Response::RangeSplit { cohort: CHILD.0 }));
+    bench.pass(Duration::from_millis(1_000));
+    assert_eq!(rows(&mut bench, 5), 2);
+    let starts: Vec<_> = bench
+        .node
+        .catalogue()
+        .expect("every node has one")
+        .table("t")
+        .expect("it is there")
+        .ranges
+        .iter()
+        .map(|range| range.start.clone())
+        .collect();
+    assert_eq!(starts, ["", "m"]);
+    bench.ask(9, split("m"));
+    assert!(matches!(bench.answers[&RequestId(9)], Err(Failure::Exists(_))));
+    bench.ask(10, Request::SplitRange { name: "u".into(), key: "m".into() });
+    assert_eq!(bench.answers[&RequestId(10)], Err(Failure::UnknownTable("u".into())));
+    bench.ask(11, Request::DropTable { name: "t".into() });
+    bench.pass(Duration::from_millis(1_000));
+    assert_eq!(bench.answers[&RequestId(11)], Ok(Response::TableDropped));
+    assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE]));
+}
+
+/// Nothing names what was split off, and the log is all there is: a restart comes to the same.
+#[test]
+fn a_restart_finds_what_was_split_off_in_the_log_of_the_other() {
+    let mut bench = alone();
+    bench.ask(4, split("m"));
+    bench.pass(Duration::from_millis(1_000));
+    bench.ask(5, put("z"));
+    let mut again = restart(&bench);
+    assert!(again.node.replicas.contains_key(&CHILD));
+    let replica = &again.node.replicas[&CHILD];
+    assert!(replica.cohort.last() >= bench.node.replicas[&CHILD].cohort.last());
+    again.pass(Duration::from_millis(2_000));
+    assert_eq!(rows(&mut again, 1), 2);
+}
+
+/// A checkpoint of the old range waits for one of the new.
+#[test]
+fn no_checkpoint_passes_a_split_before_what_was_split_off_is_named() {
+    let mut bench = alone();
+    bench.ask(4, split("m"));
+    bench.pass(Duration::from_millis(1_000));
+    let parent = bench.node.replicas.get_mut(&PARENT).expect("it runs");
+    assert_eq!(parent.unsettled, [CHILD]);
+    parent.on_disk.is_wanted = true;
+    bench.pass(Duration::from_millis(100));
+    assert!(bench.node.replicas[&PARENT].on_disk.writing.is_none());
+    let (lsn, _) = bench.node.replicas[&CHILD].on_disk.writing.clone().expect("it is wanted at once");
+    bench.writes_checkpoints = true;
+    bench.step(crate::contract::Event::CheckpointFailed { cohort: CHILD, lsn });
+    bench.pass(Duration::from_millis(10_000));
+    assert!(bench.node.replicas[&PARENT].unsettled.is_empty());
+    let (cohorts, _) = bench.manifests.last().expect("both are named");
+    assert!(cohorts[&PARENT].checkpoint.is_some() && cohorts[&CHILD].checkpoint.is_some());
+    assert_eq!(cohorts[&CHILD].tables.len(), 1);
+}

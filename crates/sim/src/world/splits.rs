@@ -1,0 +1,57 @@
+//! Splits of the clients' table while they read and write it: one client asks for them, one after the other, at rows and
+//! between them. What the splits come to shows in the clients' history; here is what no history tells: that at no moment two
+//! leaders may read one key.
+
+use std::collections::BTreeMap;
+
+use base::{CohortId, KeyRange, NodeId};
+use bytes::Bytes;
+use tablets::request::{Failure, Outcome, Response};
+
+use super::World;
+
+impl World {
+    /// The client that asked for a split was answered.
+    pub(super) fn split_answered(&mut self, key: &Bytes, outcome: &Outcome, maybe_done: bool) {
+        match outcome {
+            Ok(Response::RangeSplit { .. }) => {
+                self.clients.splits.done.insert(key.clone());
+                self.count("ranges split");
+            }
+            Err(Failure::Exists(_)) if maybe_done || self.clients.splits.done.contains(key) => {
+                self.clients.splits.done.insert(key.clone());
+                self.count("splits asked for twice");
+            }
+            other => self.violate(&format!("the split at {key:?} was answered with {other:?}")),
+        }
+    }
+
+    /// No two leaders that may read own a key of the same table, whichever cohorts they lead.
+    pub(super) fn check_owners(&mut self) {
+        let mut owners: BTreeMap<(&str, &KeyRange, CohortId), NodeId> = BTreeMap::new();
+        for (id, machine) in &self.machines {
+            let Some(process) = machine.process.as_ref() else { continue };
+            let now = machine.clocks.monotonic(self.now);
+            for (cohort, replica, state) in process.node.replicas() {
+                let range = state.as_tablet().and_then(|tablet| tablet.ownership().range());
+                if let Some(range) = range.filter(|_| replica.lease_end(now).is_some()) {
+                    owners.insert((process.node.table_of(cohort), range, cohort), *id);
+                }
+            }
+        }
+        // In the order of tables and starts, ranges that overlap have no other between them that doesn't.
+        let both = owners
+            .iter()
+            .zip(owners.iter().skip(1))
+            .find(|(((one, first, _), _), ((other, second, _), _))| one == other && first.overlaps(second));
+        let wrong = both.map(|(((table, first, cohort), node), ((_, second, other), other_node))| {
+            format!(
+                "cohort {cohort} on node {node} and cohort {other} on node {other_node} both serve keys of table {table}: \
+                 {first} and {second}"
+            )
+        });
+        if let Some(wrong) = wrong {
+            self.violate(&wrong);
+        }
+    }
+}

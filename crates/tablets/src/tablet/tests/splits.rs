@@ -1,0 +1,122 @@
+//! A range that is split is two tablets which hold, each for its keys, all that the one held (guarantees 10, 16, 17, 19).
+
+use base::KeyRange;
+
+use super::*;
+use crate::catalogue::Change;
+
+const CHILD: CohortId = CohortId(9);
+
+fn split(key: &str) -> Command {
+    Command::Split { key: bytes(key), child: CHILD }
+}
+
+/// Applies a split, and gives the tablet that it makes with its log.
+fn split_off(state: &mut State, log: &mut Log, key: &str) -> (State, Log) {
+    let applied = state.apply(&log.entry(split(key).encode())).expect("the next entry");
+    assert_eq!(applied.outcome, Some(Ok(Response::RangeSplit { cohort: CHILD.0 })));
+    let Some(Change::RangeSplit { child: CHILD, range }) = applied.change else { panic!("{:?}", applied.change) };
+    let site = testing::tree(CHILD).site().clone();
+    let child = state.as_tablet_mut().expect("it is a tablet").split_off(range, site);
+    child.invariants();
+    state.invariants();
+    let log = Log::after(&child);
+    (child, log)
+}
+
+fn is_elsewhere(state: &mut State, log: &mut Log, write: Write) -> bool {
+    let applied = state.apply(&log.entry(Command::unconditional(write).encode())).expect("the next entry");
+    applied.outcome.is_none() && applied.change == Some(Change::PutElsewhere)
+}
+
+#[test]
+fn each_key_is_in_one_of_the_two_with_all_that_was_known_of_it() {
+    let (mut state, mut log) = fresh();
+    let session = open(&mut state, &mut log);
+    let outcomes: Vec<Outcome> = ["a", "m", "z"]
+        .iter()
+        .zip(1..)
+        .map(|(key, number)| log.write(&mut state, &stamped(write(key, [put("c", key)]), session, number, 1)))
+        .collect();
+    log.apply(&mut state, &Command::Watermark(Timestamp(20)));
+    let before = log.timestamp;
+    let (mut child, mut child_log) = split_off(&mut state, &mut log, "m");
+    assert_eq!(tablet(&child).ownership(), &Ownership::Owns(KeyRange { start: bytes("m"), end: None }));
+    assert_eq!((tablet(&child).watermark(), child.last_timestamp()), (Timestamp(20), log.timestamp));
+    assert!(child.last_timestamp() > before, "versions go on growing in both");
+
+    assert!(is_elsewhere(&mut state, &mut log, stamped(write("m", [put("c", "new")]), session, 4, 1)));
+    assert!(is_elsewhere(&mut child, &mut child_log, write("a", [put("c", "new")])));
+    let refused = Command::Refuse {
+        stamp: None,
+        key: bytes("z"),
+        mismatch: crate::request::Mismatch { column: bytes("c"), expected: Timestamp(1), actual: Timestamp(2) },
+    };
+    assert_eq!(log.apply(&mut state, &refused), None, "nor is it refused there");
+    // A retry finds the first try's outcome wherever its row lies by now, and what was elsewhere is executed.
+    assert_eq!(log.write(&mut state, &stamped(write("a", [put("c", "x")]), session, 1, 1)), outcomes[0]);
+    assert_eq!(child_log.write(&mut child, &stamped(write("m", [put("c", "x")]), session, 2, 1)), outcomes[1]);
+    assert_eq!(child_log.write(&mut child, &stamped(write("z", [put("c", "x")]), session, 3, 1)), outcomes[2]);
+    assert!(child_log.write(&mut child, &stamped(write("m", [put("c", "new")]), session, 4, 1)).is_ok());
+    assert_eq!(read(&state, "a")[0].1, "a");
+    assert_eq!((&read(&child, "m")[0].1[..], &read(&child, "z")[0].1[..]), ("new", "z"));
+    // Who opens a session in either is told what it is good for.
+    let opened = log.apply(&mut state, &open_session());
+    let kept = KeyRange { start: Bytes::new(), end: Some(bytes("m")) };
+    assert!(matches!(opened, Some(Ok(Response::SessionOpened { range, .. })) if range == kept));
+    assert_eq!(testing::copy(&child).logical_hash(), child.logical_hash(), "a checkpoint has all of it");
+}
+
+/// A second entry of the same split changes nothing; what can't be split is refused, and nothing is half done.
+#[test]
+fn a_split_is_done_once_and_at_a_key_between_the_ends() {
+    let (mut state, mut log) = fresh();
+    split_off(&mut state, &mut log, "m");
+    let again = state.apply(&log.entry(split("m").encode())).expect("the next entry");
+    assert_eq!((again.outcome, again.change), (Some(Ok(Response::RangeSplit { cohort: CHILD.0 })), None));
+    for key in ["", "m", "z"] {
+        let other = Command::Split { key: bytes(key), child: CohortId(10) };
+        assert!(matches!(log.apply(&mut state, &other), Some(Err(Failure::Invalid(_)))), "{key}");
+    }
+    assert_eq!(tablet(&state).children(), [CHILD]);
+    let mut unfounded = testing::fresh(CohortId(2));
+    let refused = Log::new().apply(&mut unfounded, &split("m"));
+    assert!(matches!(refused, Some(Err(Failure::Unavailable(_)))));
+}
+
+/// Replicas come to the split with other tables and memtables, and begin equal; flushes and compactions rid each side of
+/// what is the other's.
+#[test]
+fn replicas_begin_equal_and_each_side_keeps_its_own_rows_alone() {
+    let (mut one, mut log) = fresh();
+    let disk = testing::disk();
+    let mut other = testing::copy(&one);
+    for round in 0..4 {
+        for number in 0..300 {
+            let command = Command::unconditional(write(&format!("{number:03}"), [put("c", &round.to_string())]));
+            let entry = log.entry(command.encode());
+            one.apply(&entry).expect("the next entry");
+            other.apply(&entry).expect("the next entry");
+        }
+        if round < 3 {
+            testing::settle(&mut one, &disk);
+        }
+    }
+    let mut others_log = log.clone();
+    let (mut child, _) = split_off(&mut one, &mut log, "100");
+    let (others_child, _) = split_off(&mut other, &mut others_log, "100");
+    assert_eq!(one.logical_hash(), other.logical_hash());
+    assert_eq!(child.logical_hash(), others_child.logical_hash());
+    for state in [&mut one, &mut child] {
+        let before = state.logical_hash();
+        testing::settle(state, &disk);
+        assert_eq!(state.logical_hash(), before);
+        state.invariants();
+    }
+    let rows = |state: &State| {
+        let all = store::cell::Range::all();
+        let view = tablet(state).tree().view();
+        view.versions(all, log.timestamp, log.timestamp, Io::Allowed).count()
+    };
+    assert_eq!((rows(&one), rows(&child)), (100, 200), "nothing of the other is left");
+}
