@@ -28,6 +28,10 @@ pub const SPLIT_BYTES_MAX: usize = 1 << 20;
 pub const UNIVERSE_NODES: [usize; 4] = [1, 3, 5, 7];
 /// Replicas of each range, at most: a majority of five survives two.
 pub const REPLICAS_MAX: u32 = 5;
+/// How long old versions of a table's rows are kept, unless its creator wants another time.
+pub const RETENTION_DEFAULT: Duration = Duration::from_millis(60_000);
+/// How long old versions of a table's rows are kept, at most: a week. They take room meanwhile.
+pub const RETENTION_MAX: Duration = Duration::from_millis(7 * 24 * 3_600_000);
 /// Rows in one page of a scan, at most.
 pub const SCAN_ROWS_MAX: usize = 1_000;
 /// Bytes after which a page of a scan ends, even if fewer rows were asked for.

@@ -20,6 +20,8 @@ pub(crate) struct Door<G> {
     streams: Streams,
 }
 
+const NANOSECONDS_IN_MS: u64 = 1_000_000;
+
 /// What every call comes to.
 type Answer<T> = Result<tonic::Response<T>, Status>;
 
@@ -65,8 +67,10 @@ impl<G: Gateway> Columns for Door<G> {
         &self,
         mut call: tonic::Request<message::CreateTableRequest>,
     ) -> Answer<message::CreateTableResponse> {
-        let message::CreateTableRequest { table: name, split_at, replicas } = std::mem::take(call.get_mut());
-        match ask(&*self.gateway, &call, Request::CreateTable { name, split_at, replicas }).await? {
+        let message::CreateTableRequest { table: name, split_at, replicas, retention_ms } =
+            std::mem::take(call.get_mut());
+        let retention = base::Duration(retention_ms.saturating_mul(NANOSECONDS_IN_MS));
+        match ask(&*self.gateway, &call, Request::CreateTable { name, split_at, replicas, retention }).await? {
             Response::TableCreated { existed } => answer(message::CreateTableResponse { existed }),
             other => Err(unexpected(&other)),
         }
@@ -88,9 +92,10 @@ impl<G: Gateway> Columns for Door<G> {
     ) -> Answer<message::DescribeTableResponse> {
         let name = std::mem::take(&mut call.get_mut().table);
         match ask(&*self.gateway, &call, Request::DescribeTable { name }).await? {
-            Response::Table(TableDescription { ranges, created, replicas }) => {
+            Response::Table(TableDescription { ranges, created, replicas, retention }) => {
                 let ranges = ranges.into_iter().map(range).collect();
-                answer(message::DescribeTableResponse { ranges, created: created.0, replicas })
+                let retention_ms = retention.0 / NANOSECONDS_IN_MS;
+                answer(message::DescribeTableResponse { ranges, created: created.0, replicas, retention_ms })
             }
             other => Err(unexpected(&other)),
         }

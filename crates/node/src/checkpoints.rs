@@ -346,7 +346,7 @@ impl Node {
                 Vec::new()
             }
             State::Tablet(tablet) => {
-                let (retention, lifetime) = (self.config.retention, self.config.session_lifetime);
+                let (retention, lifetime) = (replica.retention, self.config.session_lifetime);
                 replica.moments.note(replica.last_change, now.monotonic, retention.max(lifetime));
                 let unused = replica.moments.before(lifetime, now.monotonic).map(|moment| expiry(tablet, moment));
                 let watermark = replica.moments.before(retention, now.monotonic).and_then(|at| watermark(tablet, at));

@@ -24,8 +24,6 @@ pub struct NodeConfig {
     pub transfer_bytes_per_second: u64,
     /// How long after its last use a session may be forgotten, by the cohort's timestamps.
     pub session_lifetime: Duration,
-    /// How long old versions are kept, by the cohort's timestamps.
-    pub retention: Duration,
     /// How often a leader looks for sessions and versions that may go.
     pub housekeeping: Duration,
 }
@@ -42,8 +40,6 @@ impl Default for NodeConfig {
             memtables_bytes: 128 << 20,
             transfer_bytes_per_second: 128 << 20,
             session_lifetime: Duration::from_millis(600_000),
-            // Nothing reads old versions yet: they only cost memory.
-            retention: Duration::from_millis(5_000),
             housekeeping: Duration::from_millis(2_000),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, KeyRange, LogRecord, Lsn, Member, Now, Record};
+use base::{CohortId, Duration, KeyRange, LogRecord, Lsn, Member, Now, Record};
 use bytes::Bytes;
 use replication::{Cohort, Replay, SplitOff, Start};
 use store::manifest::CohortManifest;
@@ -90,7 +90,13 @@ impl Node {
         let mut node = Self::empty(config, me, recovered.boot, members.clone(), tablespace, recovered.doubt_unknown);
         node.dormant = dormant;
         node.outgoing.appended_bytes = recovered.records.bytes;
-        let catalogue = Part { table: String::new(), range: KeyRange::all(), members, is_split_off: false };
+        let catalogue = Part {
+            table: String::new(),
+            range: KeyRange::all(),
+            retention: Duration::ZERO,
+            members,
+            is_split_off: false,
+        };
         node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
         node.let_go();
         node.start_tables(now)?;
@@ -112,12 +118,13 @@ impl Node {
         let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.doubt_unknown;
         let may_start = |cohort| !is_in_doubt || self.dormant.contains_key(&cohort);
         let mut parts = BTreeMap::new();
-        for (name, table) in catalogue.tables() {
-            for tablets::Part { range, cohort, members, parent } in table.parts() {
+        for (name, record) in catalogue.tables() {
+            for tablets::Part { range, cohort, members, parent } in record.parts() {
                 let is_ours = members.contains(&self.me) && !self.replicas.contains_key(&cohort);
                 if is_ours && may_start(cohort) {
                     let (table, members) = (name.to_owned(), members.to_vec());
-                    let part = Part { table, range, members, is_split_off: parent.is_some() };
+                    let part =
+                        Part { table, range, retention: record.retention, members, is_split_off: parent.is_some() };
                     parts.insert(cohort, (part, parent));
                 }
             }
@@ -139,7 +146,7 @@ impl Node {
         born: Option<Born>,
         now: Now,
     ) -> Result<(), StartError> {
-        let Part { table, range, members, is_split_off } = part;
+        let Part { table, range, retention, members, is_split_off } = part;
         let Dormant { manifest, replay, chunks, tree, checkpoint_mark } =
             self.dormant.remove(&id).unwrap_or_else(|| Dormant {
                 manifest: CohortManifest { doubtful: self.doubt_unknown, ..CohortManifest::default() },
@@ -164,7 +171,7 @@ impl Node {
         let config = cohort_config(&self.config, id, self.me, members, origin);
         let start = Start { promised, checkpoint, log, doubtful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
-        self.replicas.insert(id, Replica::new(cohort, state, table, range, on_disk));
+        self.replicas.insert(id, Replica::new(cohort, state, table, range, retention, on_disk));
         self.drain(id, now);
         Ok(())
     }
@@ -175,6 +182,8 @@ pub(crate) struct Part {
     /// The table; empty for the catalogue.
     pub(crate) table: String,
     pub(crate) range: KeyRange,
+    /// How long old versions are kept.
+    pub(crate) retention: Duration,
     pub(crate) members: Vec<Member>,
     /// Whether its range was split off another's.
     pub(crate) is_split_off: bool,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
+use base::{CohortId, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
 use replication::{Cohort, Config, ManifestId, Outbox, Replay};
 use store::cell;
@@ -31,6 +31,8 @@ pub(crate) struct Replica {
     pub(crate) table: String,
     /// The range that the catalogue's map gives it: what its first leader tells it.
     pub(crate) range: KeyRange,
+    /// How long old versions of its table are kept, as the catalogue says.
+    pub(crate) retention: Duration,
     /// Our own proposals that aren't committed yet, and who waits for them.
     pub(crate) proposed: BTreeMap<Sequence, Proposal>,
     /// The rows that they write.
@@ -168,7 +170,14 @@ impl OnDisk {
 }
 
 impl Replica {
-    pub(crate) fn new(cohort: Cohort, state: State, table: String, range: KeyRange, on_disk: OnDisk) -> Self {
+    pub(crate) fn new(
+        cohort: Cohort,
+        state: State,
+        table: String,
+        range: KeyRange,
+        retention: Duration,
+        on_disk: OnDisk,
+    ) -> Self {
         let last_change = state.last_timestamp();
         Self {
             cohort,
@@ -176,6 +185,7 @@ impl Replica {
             lineage: Lineage(0),
             table,
             range,
+            retention,
             proposed: BTreeMap::new(),
             latches: Latches::default(),
             on_disk,

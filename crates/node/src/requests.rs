@@ -34,8 +34,8 @@ impl Node {
                 self.actions.push(Action::Reply { to: id, outcome: status, valid_until: None });
                 return;
             }
-            Request::CreateTable { name, split_at, replicas } => {
-                (catalogue, Query::Catalogue(CatalogueCommand::CreateTable { name, split_at, replicas }))
+            Request::CreateTable { name, split_at, replicas, retention } => {
+                (catalogue, Query::Catalogue(CatalogueCommand::CreateTable { name, split_at, replicas, retention }))
             }
             Request::SplitRange { name, key } => {
                 (catalogue, Query::Catalogue(CatalogueCommand::BeginSplit { name, key }))

@@ -147,9 +147,10 @@ impl Node {
         let patience = if parent.cohort.leads() { Duration::ZERO } else { self.config.timing.lease };
         let voteless_until = parent.cohort.voteless_until();
         let at = SplitOff { voteless_until, stand_at: voteless_until.max(now.monotonic + patience) };
-        let (table, members) = (parent.table.clone(), parent.cohort.config().members.clone());
+        let (table, retention) = (parent.table.clone(), parent.retention);
+        let members = parent.cohort.config().members.clone();
         self.drain(id, now);
-        let part = Part { table, range, members, is_split_off: true };
+        let part = Part { table, range, retention, members, is_split_off: true };
         self.start_replica(child, part, Some(Born { state, at }), now)?;
         self.counters.splits += 1;
         if let Some(replica) = self.replicas.get_mut(&child) {

@@ -156,7 +156,13 @@ impl Bench {
         let nodes = members(nodes).into_iter().map(record).collect();
         let payloads = [
             CatalogueCommand::RegisterNodes { nodes }.encode(),
-            CatalogueCommand::CreateTable { name: name.to_owned(), split_at: split_at(keys), replicas: 0 }.encode(),
+            CatalogueCommand::CreateTable {
+                name: name.to_owned(),
+                split_at: split_at(keys),
+                replicas: 0,
+                retention: Duration::ZERO,
+            }
+            .encode(),
         ];
         let catalogue = self.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
         let mut previous = Lsn::ZERO;

@@ -19,6 +19,17 @@ use crate::{Error, TableDescription, fault};
 /// How long one node may take to say how it is.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// What a table is to be like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewTable {
+    /// The keys at which its ranges begin, but for the first.
+    pub split_at: Vec<Bytes>,
+    /// Replicas of each range; 0: as many as is usual.
+    pub replicas: u32,
+    /// How long old versions are kept; zero: a minute.
+    pub retention: Duration,
+}
+
 /// Which rows, and in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
@@ -88,16 +99,17 @@ impl Client {
     /// # Errors
     /// Each call's errors are [`Error`]'s.
     pub async fn create_table(&self, table: &str) -> Result<bool, Error> {
-        self.create_table_of(table, Vec::new(), 0).await
+        self.create_table_of(table, NewTable::default()).await
     }
 
-    /// Creates a table of several ranges, which begin at these keys (and one before them), with so many replicas of each
-    /// (0: as many as is usual), unless it is there; tells whether it was.
+    /// Creates a table as it is wanted, unless it is there; tells whether it was.
     ///
     /// # Errors
-    /// [`Error::Exists`] when it is there with other ranges or replicas.
-    pub async fn create_table_of(&self, table: &str, split_at: Vec<Bytes>, replicas: u32) -> Result<bool, Error> {
-        let request = message::CreateTableRequest { table: table.to_owned(), split_at, replicas };
+    /// [`Error::Exists`] when it is there, and other than it is wanted.
+    pub async fn create_table_of(&self, table: &str, wanted: NewTable) -> Result<bool, Error> {
+        let NewTable { split_at, replicas, retention } = wanted;
+        let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+        let request = message::CreateTableRequest { table: table.to_owned(), split_at, replicas, retention_ms };
         match self.ask(Asked::CreateTable(request)).await? {
             Told::TableCreated(answer) => Ok(answer.existed),
             other => Err(unexpected(&other)),

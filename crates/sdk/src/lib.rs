@@ -34,4 +34,4 @@ mod stream;
 pub use api::admin;
 pub use api::columns::{Cell, DescribeTableResponse as TableDescription, Mutation, Range, Row};
 pub use client::Error;
-pub use client_api::{Client, Page, Scan};
+pub use client_api::{Client, NewTable, Page, Scan};

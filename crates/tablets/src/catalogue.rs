@@ -8,8 +8,8 @@
 //! the catalogue never forgets it: an empty disk under a known name is refused here, for it would be a replica that has
 //! promised things it doesn't remember (guarantee 6).
 
-use base::limits::{RANGES_IN_UNIVERSE_MAX, TABLES_MAX};
-use base::{CohortId, Entry, KeyRange, Lsn, Member, NodeId, Timestamp};
+use base::limits::{RANGES_IN_UNIVERSE_MAX, RETENTION_DEFAULT, TABLES_MAX};
+use base::{CohortId, Duration, Entry, KeyRange, Lsn, Member, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
 
@@ -143,8 +143,8 @@ impl Catalogue {
             CatalogueCommand::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
         self.progress.advance(entry);
         Ok(match command {
-            CatalogueCommand::CreateTable { name, split_at, replicas } => {
-                let created = self.create_table(&name, split_at, replicas, entry.timestamp);
+            CatalogueCommand::CreateTable { name, split_at, replicas, retention } => {
+                let created = self.create_table(&name, split_at, replicas, retention, entry.timestamp);
                 let change = matches!(created, Ok(Response::TableCreated { existed: false }));
                 (Some(created), change.then_some(Change::TableCreated { name }))
             }
@@ -159,7 +159,14 @@ impl Catalogue {
         })
     }
 
-    fn create_table(&mut self, name: &str, mut split_at: Vec<Bytes>, replicas: u32, created: Timestamp) -> Outcome {
+    fn create_table(
+        &mut self,
+        name: &str,
+        mut split_at: Vec<Bytes>,
+        replicas: u32,
+        retention: Duration,
+        created: Timestamp,
+    ) -> Outcome {
         // Doors refuse keys that come twice; here it only matters that a record is whole, whatever the entry holds.
         split_at.sort_unstable();
         split_at.dedup();
@@ -168,13 +175,15 @@ impl Catalogue {
             if table.is_dropping {
                 return Err(Failure::Unavailable(format!("the last table {name} is still being dropped")));
             }
-            return table.created_again(name, &split_at, replicas);
+            return table.created_again(name, &split_at, replicas, retention);
         }
         self.check_room(split_at.len() + 1, replicas)?;
         let wanted = if replicas == 0 { REPLICAS } else { replicas };
         let starts = std::iter::once(Bytes::new()).chain(split_at);
         let ranges = starts.map(|start| self.place(&start, wanted)).collect();
-        self.insert_table(name.to_owned(), TableRecord { ranges, created, replicas: wanted, is_dropping: false });
+        let retention = if retention == Duration::ZERO { RETENTION_DEFAULT } else { retention };
+        let table = TableRecord { ranges, created, replicas: wanted, retention, is_dropping: false };
+        self.insert_table(name.to_owned(), table);
         Ok(Response::TableCreated { existed: false })
     }
 

@@ -8,7 +8,7 @@
 //! differ between versions of Loggos, and an entry that is in the log must mean the same to all of them.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Incarnation, KeyRange, Member, NodeId, Timestamp};
+use base::{CohortId, Duration, Incarnation, KeyRange, Member, NodeId, Timestamp};
 use bytes::Bytes;
 
 use crate::catalogue::NodeRecord;
@@ -84,6 +84,8 @@ pub enum CatalogueCommand {
         split_at: Vec<Bytes>,
         /// Replicas of each range; 0: as many as is usual.
         replicas: u32,
+        /// How long old versions are kept; zero: as long as is usual.
+        retention: Duration,
     },
     /// A range of the table is to be split; its cohort is about to be told.
     BeginSplit {
@@ -257,10 +259,11 @@ impl CatalogueCommand {
     pub fn encode(&self) -> Bytes {
         let mut out = Writer::new();
         match self {
-            Self::CreateTable { name, split_at, replicas } => {
+            Self::CreateTable { name, split_at, replicas, retention } => {
                 out.u8(CREATE_TABLE);
                 out.bytes(name.as_bytes());
                 out.u32(*replicas);
+                out.u64(retention.0);
                 out.u32(count(split_at.len()));
                 split_at.iter().for_each(|key| out.bytes(key));
             }
@@ -303,9 +306,9 @@ impl CatalogueCommand {
         let command = match input.u8()? {
             CREATE_TABLE => {
                 let name = decode_string(&mut input, "table name")?;
-                let replicas = input.u32()?;
+                let (replicas, retention) = (input.u32()?, Duration(input.u64()?));
                 let split_at = (0..input.count(4)?).map(|_| input.bytes()).collect::<Result<_, _>>()?;
-                Self::CreateTable { name, split_at, replicas }
+                Self::CreateTable { name, split_at, replicas, retention }
             }
             BEGIN_SPLIT => {
                 let name = decode_string(&mut input, "table name")?;

@@ -2,7 +2,7 @@
 //! retries (guarantee 10). These types stand between the doors, the node and the simulator; the gRPC messages are
 //! `api`'s.
 
-use base::{CohortId, KeyRange, Lsn, Sequence, Timestamp};
+use base::{CohortId, Duration, KeyRange, Lsn, Sequence, Timestamp};
 use bytes::Bytes;
 
 /// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever. So
@@ -143,6 +143,8 @@ pub enum Request {
         split_at: Vec<Bytes>,
         /// Replicas of each range: 1, 3 or 5; 0: as many as is usual.
         replicas: u32,
+        /// How long old versions are kept; zero: as long as is usual.
+        retention: Duration,
     },
     /// Lists the tables.
     ListTables,
@@ -305,6 +307,8 @@ pub struct TableDescription {
     pub created: Timestamp,
     /// Replicas that each range is to have.
     pub replicas: u32,
+    /// How long old versions are kept.
+    pub retention: Duration,
 }
 
 /// A range of a table.

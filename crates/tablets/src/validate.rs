@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use base::limits::{
-    COLUMN_BYTES_MAX, KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, SESSION_WINDOW, SPLIT_BYTES_MAX, TABLE_NAME_BYTES_MAX,
-    VALUE_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX,
+    COLUMN_BYTES_MAX, KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SESSION_WINDOW, SPLIT_BYTES_MAX,
+    TABLE_NAME_BYTES_MAX, VALUE_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX,
 };
-use base::shown;
+use base::{Duration, shown};
 use bytes::Bytes;
 
 use crate::request::{Failure, Mutation, Request, Scan, SessionStamp, TableRequest, Write};
@@ -25,10 +25,11 @@ const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
 /// [`Failure::Invalid`], saying what is wrong.
 pub fn validate(request: &Request) -> Result<(), Failure> {
     match request {
-        Request::CreateTable { name, split_at, replicas } => {
+        Request::CreateTable { name, split_at, replicas, retention } => {
             check_table_name(name)?;
             check_split(split_at)?;
-            check_replicas(*replicas)
+            check_replicas(*replicas)?;
+            check_retention(*retention)
         }
         Request::DescribeTable { name } | Request::DropTable { name } => check_table_name(name),
         Request::SplitRange { name, key } => {
@@ -85,6 +86,14 @@ fn check_replicas(replicas: u32) -> Result<(), Failure> {
         return Ok(());
     }
     refuse(format!("{replicas} replicas are asked for: a range has 1, 3 or 5"))
+}
+
+fn check_retention(retention: Duration) -> Result<(), Failure> {
+    if retention > RETENTION_MAX {
+        let (asked, limit) = (retention.0 / 1_000_000, RETENTION_MAX.0 / 1_000_000);
+        return refuse(format!("old versions are to be kept for {asked} ms, over the limit of {limit}"));
+    }
+    Ok(())
 }
 
 fn check_write(write: &Write) -> Result<(), Failure> {

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
 
 use base::limits::SCAN_ROWS_MAX;
 use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use sdk::{Cell, Client, Row, Scan};
+use sdk::{Cell, Client, NewTable, Row, Scan};
 
 use super::output::{CellObject, Output};
 use super::stop::Stop;
@@ -25,6 +26,9 @@ pub(crate) enum Command {
         /// Replicas of each range: 1, 3 or 5 [default: 3, or fewer while there are fewer nodes].
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         replicas: Option<u32>,
+        /// How long old versions are kept, as in 500ms, 90s, 10m, 2h or 7d [default: 60s].
+        #[arg(long, value_name = "TIME", value_parser = time)]
+        retention: Option<Duration>,
     },
     /// List the tables.
     List,
@@ -106,9 +110,10 @@ pub(crate) struct ScanArguments {
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     let client = universe.client()?;
     match command {
-        Command::Create { table, split_at, replicas } => {
+        Command::Create { table, split_at, replicas, retention } => {
             let split_at = split_at.into_iter().map(bytes).collect();
-            tables::create(&client, output, &table, split_at, replicas.unwrap_or(0)).await
+            let (replicas, retention) = (replicas.unwrap_or(0), retention.unwrap_or(Duration::ZERO));
+            tables::create(&client, output, &table, NewTable { split_at, replicas, retention }).await
         }
         Command::List => tables::list(&client, output).await,
         Command::Describe { table } => tables::describe(&client, output, &table).await,
@@ -144,6 +149,22 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
         Command::Load(arguments) => load::run(&universe.streaming_client()?, output, arguments).await,
         Command::Export(arguments) => export::run(&client, output, arguments).await,
     }
+}
+
+/// A time that is longer than nothing, with its unit.
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let milliseconds: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err("a time is a number with its unit: ms, s, m, h or d".into()),
+    };
+    let time = number.parse().ok().and_then(|number: u64| number.checked_mul(milliseconds)).filter(|time| *time > 0);
+    time.map(Duration::from_millis).ok_or_else(|| "a time is longer than nothing, and not for ever".into())
 }
 
 pub(super) fn bytes(text: OsString) -> Bytes {

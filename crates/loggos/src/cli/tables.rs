@@ -1,21 +1,15 @@
 //! `loggos columns create`, `list`, `describe` and `drop`: tables, and the ranges that they are made of.
 
 use base::shown;
-use sdk::Client;
+use sdk::{Client, NewTable};
 use serde_json::{Map, Value, json};
 
 use super::output::{Output, Table, range_field};
 use super::stop::Stop;
 
 /// Creates a table, unless it is there as it is asked for.
-pub(super) async fn create(
-    client: &Client,
-    output: Output,
-    table: &str,
-    split_at: Vec<bytes::Bytes>,
-    replicas: u32,
-) -> Result<(), Stop> {
-    let existed = client.create_table_of(table, split_at, replicas).await?;
+pub(super) async fn create(client: &Client, output: Output, table: &str, wanted: NewTable) -> Result<(), Stop> {
+    let existed = client.create_table_of(table, wanted).await?;
     let people = || if existed { format!("table {table} was there") } else { format!("table {table} created") };
     output.print(&json!({ "table": table, "existed": existed }), people)
 }
@@ -38,7 +32,13 @@ pub(super) async fn drop(client: &Client, output: Output, table: &str) -> Result
 pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
     let known = client.describe_table(table).await?;
     let ranges: Vec<Value> = known.ranges.iter().map(range_object).collect();
-    let object = json!({ "table": table, "created": known.created, "replicas": known.replicas, "ranges": ranges });
+    let object = json!({
+        "table": table,
+        "created": known.created,
+        "replicas": known.replicas,
+        "retention_ms": known.retention_ms,
+        "ranges": ranges,
+    });
     output.print(&object, || {
         let mut lines = Table::new(["COHORT", "FROM", "TO", "NODES"]);
         for range in &known.ranges {
@@ -47,7 +47,8 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
             let start = if range.start.is_empty() { "-".into() } else { shown(&range.start) };
             lines.add([range.cohort.to_string(), start, end, nodes.join(",")]);
         }
-        lines.to_string().trim_end().to_owned()
+        let seconds = known.retention_ms as f64 / 1_000.0;
+        format!("{}old versions are kept for {seconds} s", lines)
     })
 }
 

@@ -60,9 +60,9 @@ fn five_ranges_over_five_nodes_are_one_table() {
     let ends = json!([["", "k0500"], ["k0500", "k1000"], ["k1000", "k1500"], ["k1500", "k2000"], ["k2000", null]]);
     assert_eq!(json!(part("range")), ends);
     assert_eq!(json!(part("members")), json!([[1, 2, 3], [2, 3, 4], [3, 4, 5], [1, 4, 5], [1, 2, 5]]));
-    assert_eq!(described["replicas"], 3);
+    assert_eq!((&described["replicas"], &described["retention_ms"]), (&json!(3), &json!(60_000)));
     let people = universe.columns(&["describe", "t"]).ok();
-    assert!(people.contains("k1500") && people.contains("1,4,5"), "{people}");
+    assert!(people.contains("k1500") && people.contains("1,4,5") && people.contains("kept for 60 s"), "{people}");
     let shown = || {
         let status = objects(&universe.status(&["--json"]).ok());
         status.into_iter().filter(|line| line["table"] == "t").map(|line| line["range"].clone()).collect::<Vec<_>>()
@@ -91,11 +91,16 @@ fn a_table_that_is_there_is_not_split_anew() {
     let refusal = objects(&run(&["create", "t", "--split-at", "x", "--json"]).failed(1, &[])).remove(0);
     assert_eq!(refusal["kind"], "exists");
     run(&["create", "t", "--replicas", "1"]).failed(1, &["3 replicas"]);
+    run(&["create", "t", "--retention", "2m"]).failed(1, &["60000 ms"]);
+    run(&["create", "u", "--retention", "8d"]).failed(2, &["691200000 ms", "604800000"]);
+    run(&["create", "u", "--retention", "5"]).failed(2, &["ms, s, m, h or d"]);
+    run(&["create", "u", "--retention", "0s"]).failed(2, &["longer than nothing"]);
     run(&["create", "u", "--split-at", "x", "--split-at", "x"]).failed(2, &["\"x\" twice"]);
     run(&["create", "u", "--replicas", "2"]).failed(2, &["1, 3 or 5"]);
     run(&["create", "u", "--replicas", "5"]).failed(2, &["5 replicas", "3 nodes"]);
     run(&["describe", "u"]).failed(1, &["no table named \"u\""]);
-    run(&["create", "u", "--replicas", "1", "--split-at", "-"]).ok();
+    run(&["create", "u", "--replicas", "1", "--retention", "500ms", "--split-at", "-"]).ok();
+    assert!(run(&["describe", "u"]).ok().contains("kept for 0.5 s"));
     run(&["put", "u", "key", "c", "v"]).ok();
 }
 

@@ -22,8 +22,8 @@ impl Universe {
         let nodes = (1..=3).map(|node| Bench::start(empty(node, 3))).collect();
         let mut universe = Self { nodes, cut_off: None, seen: Vec::new() };
         universe.pass(Duration::from_millis(2_000));
-        let create =
-            Request::CreateTable { name: "t".into(), split_at: split_at(&["b", "c", "d", "e", "f"]), replicas: 3 };
+        let (split_at, retention) = (split_at(&["b", "c", "d", "e", "f"]), Duration::ZERO);
+        let create = Request::CreateTable { name: "t".into(), split_at, replicas: 3, retention };
         universe.nodes[0].ask(1, create);
         universe.pass(Duration::from_millis(3_000));
         universe.seen.clear();

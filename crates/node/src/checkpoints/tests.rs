@@ -9,9 +9,14 @@ const TABLE: CohortId = CohortId(2);
 
 /// The only node of a universe, with a table.
 fn alone() -> Bench {
+    with_retention(Duration::ZERO)
+}
+
+/// The same, with a table that keeps old versions for so long.
+fn with_retention(retention: Duration) -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
-    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0 });
+    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0, retention });
     bench.pass(Duration::from_millis(1_000));
     assert_eq!(bench.answers[&RequestId(1)], Ok(Response::TableCreated { existed: false }));
     bench
@@ -57,6 +62,19 @@ fn an_idle_table_is_left_alone() {
     assert_eq!(commands(&mut bench).len(), 1);
 }
 
+#[test]
+fn old_versions_are_kept_for_as_long_as_their_table_says() {
+    for (retention, kept_ms) in [(Duration::ZERO, 60_000), (Duration::from_millis(20_000), 20_000)] {
+        let mut bench = with_retention(retention);
+        ask(&mut bench, 2, put());
+        let written = tablet(&bench).last_timestamp();
+        bench.pass(Duration::from_millis(kept_ms - 1));
+        assert!(tablet(&bench).watermark() < written, "not before their time");
+        bench.pass(Duration::from_millis(5_000));
+        assert_eq!(tablet(&bench).watermark(), written);
+    }
+}
+
 /// A wall clock that was believed while it was a year ahead leaves timestamps there; sessions and old versions go as
 /// they did before.
 #[test]
@@ -68,10 +86,10 @@ fn a_leap_of_the_wall_clock_stops_nothing() {
     ask(&mut bench, 3, TableRequest::OpenSession { key: "k".into() });
     ask(&mut bench, 4, put());
     let written = tablet(&bench).last_timestamp();
-    bench.pass(Duration::from_millis(10_000));
+    bench.pass(Duration::from_millis(65_000));
     assert_eq!(tablet(&bench).watermark(), written);
     assert_eq!(tablet(&bench).sessions_open(), 1);
-    bench.pass(Duration::from_millis(590_000));
+    bench.pass(Duration::from_millis(535_000));
     assert_eq!(tablet(&bench).sessions_open(), 1, "not before its time");
     bench.pass(Duration::from_millis(15_000));
     assert_eq!(tablet(&bench).sessions_open(), 0);

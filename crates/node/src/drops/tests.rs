@@ -13,7 +13,15 @@ const SECOND: CohortId = CohortId(3);
 fn alone() -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
-    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: split_at(&["m"]), replicas: 0 });
+    bench.ask(
+        1,
+        Request::CreateTable {
+            name: "t".into(),
+            split_at: split_at(&["m"]),
+            replicas: 0,
+            retention: base::Duration::ZERO,
+        },
+    );
     bench.ask(2, of_table(put()));
     bench.pass(Duration::from_millis(2_000));
     assert!(matches!(bench.answers[&RequestId(2)], Ok(Response::Written { .. })));
@@ -44,7 +52,10 @@ fn a_dropped_table_is_unknown_and_its_name_is_free() {
         bench.ask(number, request);
         assert_eq!(bench.answers[&RequestId(number)], Err(Failure::UnknownTable("t".into())));
     }
-    bench.ask(7, Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0 });
+    bench.ask(
+        7,
+        Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0, retention: base::Duration::ZERO },
+    );
     bench.pass(Duration::from_millis(2_000));
     bench.ask(8, of_table(get()));
     assert_eq!(bench.answers[&RequestId(8)], Ok(Response::Row(Vec::new())), "nothing of the old one shows");

@@ -1,7 +1,7 @@
 //! The codec of answers between nodes.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{KeyRange, Timestamp};
+use base::{Duration, KeyRange, Timestamp};
 use tablets::request::{Cell, Failure, Outcome, RangeDescription, Response, Row, SessionId, TableDescription};
 
 use super::query::{decode_optional, optional, text};
@@ -66,9 +66,10 @@ fn encode_response(response: &Response, out: &mut Writer) {
     }
 }
 
-fn encode_table(TableDescription { ranges, created, replicas }: &TableDescription, out: &mut Writer) {
+fn encode_table(TableDescription { ranges, created, replicas, retention }: &TableDescription, out: &mut Writer) {
     out.i64(created.0);
     out.u32(*replicas);
+    out.u64(retention.0);
     out.u32(length(ranges.len()));
     for RangeDescription { range, cohort, members } in ranges {
         range.encode(out);
@@ -150,14 +151,14 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
 }
 
 fn decode_table(input: &mut Reader) -> Result<TableDescription, DecodeError> {
-    let (created, replicas) = (Timestamp(input.i64()?), input.u32()?);
+    let (created, replicas, retention) = (Timestamp(input.i64()?), input.u32()?, Duration(input.u64()?));
     let range = |input: &mut Reader| {
         let (range, cohort) = (KeyRange::decode(input)?, input.u32()?);
         let members = (0..input.count(4)?).map(|_| input.u32()).collect::<Result<_, _>>()?;
         Ok(RangeDescription { range, cohort, members })
     };
     let ranges = (0..input.count(RANGE_BYTES_MIN)?).map(|_| range(input)).collect::<Result<_, DecodeError>>()?;
-    Ok(TableDescription { ranges, created, replicas })
+    Ok(TableDescription { ranges, created, replicas, retention })
 }
 
 fn decode_row(input: &mut Reader) -> Result<Row, DecodeError> {

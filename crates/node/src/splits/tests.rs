@@ -12,7 +12,10 @@ const CHILD: CohortId = CohortId(3);
 fn alone() -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
-    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: Vec::new(), replicas: 0 });
+    bench.ask(
+        1,
+        Request::CreateTable { name: "t".into(), split_at: Vec::new(), replicas: 0, retention: base::Duration::ZERO },
+    );
     bench.pass(Duration::from_millis(2_000));
     for (number, key) in [(2, "a"), (3, "z")] {
         bench.ask(number, put(key));

@@ -17,6 +17,8 @@ use crate::history::{Operation, What, WriteOutcome};
 pub(super) const TABLE: &str = "t";
 /// Columns of a row.
 const COLUMNS: u64 = 2;
+/// How long old versions are kept: not for long, so that they go while a run lasts.
+pub(super) const RETENTION: base::Duration = base::Duration::from_millis(2_000);
 /// How long a client gives a request without a stamp, by the clock of the node that it asks.
 const DEADLINE: base::Duration = base::Duration::from_millis(1_500);
 /// How long it waits for an answer that should have come.
@@ -420,7 +422,12 @@ fn effect(task: &Task) -> Option<Effect> {
 
 fn request(task: &Task, split_at: &[Bytes], spare: Option<&Spare>) -> Request {
     let of_table = |request| Request::Table { table: TABLE.to_owned(), request };
-    let create = |name, split_at: &[Bytes]| Request::CreateTable { name, split_at: split_at.to_vec(), replicas: 0 };
+    let create = |name, split_at: &[Bytes]| Request::CreateTable {
+        name,
+        split_at: split_at.to_vec(),
+        replicas: 0,
+        retention: RETENTION,
+    };
     match task {
         Task::CreateTable(0) => create(TABLE.to_owned(), split_at),
         Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[]),

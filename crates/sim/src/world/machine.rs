@@ -108,7 +108,6 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
         memtable_bytes_max: 8 * options.memtable_bytes,
         memtables_bytes: 8 * options.memtable_bytes,
         housekeeping: base::Duration::from_millis(500),
-        retention: base::Duration::from_millis(2_000),
         ..NodeConfig::default()
     };
     config.limits.memory_log_bytes = options.memory_log_bytes;

@@ -12,6 +12,7 @@ use client::Effect;
 use tablets::request::{Failure, Mutation, Outcome, Request, Response, TableRequest, Write};
 
 use super::World;
+use super::clients::RETENTION;
 
 /// What the client does with the table, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,10 @@ impl Spare {
         let of_table = |request| Request::Table { table: name.clone(), request };
         let key = || Bytes::from_static(if self.round.is_multiple_of(2) { b"a" } else { b"z" });
         match step {
-            Step::Create => Request::CreateTable { name, split_at: vec![Bytes::from_static(b"m")], replicas: 0 },
+            Step::Create => {
+                let split_at = vec![Bytes::from_static(b"m")];
+                Request::CreateTable { name, split_at, replicas: 0, retention: RETENTION }
+            }
             Step::ReadEmpty | Step::Read | Step::ReadDropped => {
                 of_table(TableRequest::Get { key: key(), columns: None })
             }

@@ -1,6 +1,6 @@
 //! What is known of a table: its ranges, and where each of them lies.
 
-use base::{CohortId, KeyRange, Member, Timestamp};
+use base::{CohortId, Duration, KeyRange, Member, Timestamp};
 use bytes::Bytes;
 
 use crate::hash::LogicalHash;
@@ -56,6 +56,8 @@ pub struct TableRecord {
     pub created: Timestamp,
     /// Replicas that each range is to have.
     pub replicas: u32,
+    /// How long old versions are kept.
+    pub retention: Duration,
     /// Whether it is being dropped: then it is there only so that its cohorts are not forgotten before they know.
     pub is_dropping: bool,
 }
@@ -109,7 +111,13 @@ impl TableRecord {
     }
 
     /// The answer to whoever asks for it to be created once more: it is there, and as it is asked for.
-    pub(super) fn created_again(&self, name: &str, split_at: &[Bytes], replicas: u32) -> Result<Response, Failure> {
+    pub(super) fn created_again(
+        &self,
+        name: &str,
+        split_at: &[Bytes],
+        replicas: u32,
+        retention: Duration,
+    ) -> Result<Response, Failure> {
         let is_split_so = || self.ranges[1..].iter().map(|range| &range.start).eq(split_at);
         if !split_at.is_empty() && !is_split_so() {
             let ranges = self.ranges.len();
@@ -120,6 +128,10 @@ impl TableRecord {
         if replicas != 0 && replicas != self.replicas {
             let has = self.replicas;
             return Err(Failure::Exists(format!("table {name} is there, with {has} replicas of each range")));
+        }
+        if retention != Duration::ZERO && retention != self.retention {
+            let has = self.retention.0 / 1_000_000;
+            return Err(Failure::Exists(format!("table {name} is there, and keeps old versions for {has} ms")));
         }
         Ok(Response::TableCreated { existed: true })
     }
@@ -134,6 +146,7 @@ impl TableRecord {
             ranges: self.ranges().map(range).collect(),
             created: self.created,
             replicas: self.replicas,
+            retention: self.retention,
         })
     }
 
@@ -155,6 +168,7 @@ impl TableRecord {
     pub(super) fn hash(&self, hash: &mut LogicalHash) {
         hash.signed(self.created.0);
         hash.word(u64::from(self.replicas));
+        hash.word(self.retention.0);
         hash.word(u64::from(self.is_dropping));
         hash.word(self.ranges.len() as u64);
         for range in &self.ranges {

@@ -30,7 +30,7 @@ fn create(name: &str) -> CatalogueCommand {
 
 fn split(name: &str, split_at: &[&str], replicas: u32) -> CatalogueCommand {
     let split_at = split_at.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
-    CatalogueCommand::CreateTable { name: name.into(), split_at, replicas }
+    CatalogueCommand::CreateTable { name: name.into(), split_at, replicas, retention: Duration::ZERO }
 }
 
 /// A table is created once, and says so to those who come later.
@@ -123,6 +123,13 @@ fn a_table_that_is_there_is_not_made_another() {
     for (split_at, replicas) in [(&["a"][..], 0), (&["a", "b", "c"], 0), (&["a", "c"], 0), (&[], 5)] {
         assert!(matches!(again(split_at, replicas), Some(Err(Failure::Exists(_)))), "{split_at:?} {replicas}");
     }
+    let mut keeps = |milliseconds| {
+        let retention = Duration::from_millis(milliseconds);
+        let create = CatalogueCommand::CreateTable { name: "t".into(), split_at: Vec::new(), replicas: 0, retention };
+        apply(&mut catalogue, &mut log, &create).0
+    };
+    assert_eq!(keeps(60_000), Some(Ok(Response::TableCreated { existed: true })), "that is the usual");
+    assert!(matches!(keeps(1), Some(Err(Failure::Exists(_)))));
 }
 
 /// There are only so many ranges, in all tables together.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use base::codec::{DecodeError, Reader};
 use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
-use base::{CohortId, Lsn, Timestamp};
+use base::{CohortId, Duration, Lsn, Timestamp};
 use bytes::Bytes;
 
 use super::{Content, Snapshot, format};
@@ -200,9 +200,9 @@ fn load_catalogue(catalogue: &mut Catalogue, chunk: &Bytes) -> Result<(), LoadEr
 fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> {
     let name = decode_string(input, "table name")?;
     let created = Timestamp(input.i64()?);
-    let (replicas, is_dropping) = (input.u32()?, input.bool()?);
+    let (replicas, retention, is_dropping) = (input.u32()?, Duration(input.u64()?), input.bool()?);
     let ranges = (0..input.count(17)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
-    Ok((name, TableRecord { ranges, created, replicas, is_dropping }))
+    Ok((name, TableRecord { ranges, created, replicas, retention, is_dropping }))
 }
 
 fn decode_range(input: &mut Reader) -> Result<RangeRecord, DecodeError> {

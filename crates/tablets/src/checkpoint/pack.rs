@@ -85,7 +85,7 @@ impl Record for (&String, &TableRecord) {
     fn size(&self) -> usize {
         let split = |range: &RangeRecord| range.split.as_ref().map_or(0, |split| 8 + split.key.len());
         let range = |range: &RangeRecord| 17 + range.start.len() + 12 * range.members.len() + split(range);
-        21 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
+        29 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
     }
 
     fn encode(&self, out: &mut Writer) {
@@ -93,6 +93,7 @@ impl Record for (&String, &TableRecord) {
         out.bytes(name.as_bytes());
         out.i64(table.created.0);
         out.u32(table.replicas);
+        out.u64(table.retention.0);
         out.bool(table.is_dropping);
         out.u32(count(table.ranges.len()));
         for range in &table.ranges {

@@ -47,6 +47,7 @@ fn catalogue() -> State {
             name: format!("table-{number}"),
             split_at,
             replicas: 2 * (number % 3) + 1,
+            retention: base::Duration::from_millis(u64::from(number)),
         });
     }
     apply(&CatalogueCommand::BeginDrop { name: "table-7".into() });
@@ -147,7 +148,12 @@ fn go_on(state: &mut State) {
     }
     let mut log = Log::after(state);
     if state.as_catalogue().is_some() {
-        let create = CatalogueCommand::CreateTable { name: "one more".into(), split_at: vec![], replicas: 0 };
+        let create = CatalogueCommand::CreateTable {
+            name: "one more".into(),
+            split_at: vec![],
+            replicas: 0,
+            retention: base::Duration::ZERO,
+        };
         state.apply(&log.entry(create.encode())).expect("the log's next entry");
     } else {
         let numbered = stamped(write("k", [put("a", "1")]), session(2), 6, 2);

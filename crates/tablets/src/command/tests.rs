@@ -32,8 +32,13 @@ fn catalogue_commands() -> Vec<CatalogueCommand> {
     let member = Member { node: NodeId(1), incarnation: Incarnation(u64::MAX) };
     let node = NodeRecord { member, peer: "127.0.0.1:7101".into(), grpc: String::new() };
     vec![
-        CatalogueCommand::CreateTable { name: "t".into(), split_at: vec![], replicas: 0 },
-        CatalogueCommand::CreateTable { name: "t".into(), split_at: vec![bytes("a"), bytes("b")], replicas: 5 },
+        CatalogueCommand::CreateTable { name: "t".into(), split_at: vec![], replicas: 0, retention: Duration::ZERO },
+        CatalogueCommand::CreateTable {
+            name: "t".into(),
+            split_at: vec![bytes("a"), bytes("b")],
+            replicas: 5,
+            retention: Duration(7),
+        },
         CatalogueCommand::BeginDrop { name: "t".into() },
         CatalogueCommand::EndDrop { name: "t".into(), table: CohortId(2) },
         CatalogueCommand::RegisterNodes { nodes: vec![] },
