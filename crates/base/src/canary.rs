@@ -43,6 +43,7 @@ bugs! {
     NoPredecessorCheck(1, "a follower accepts an entry without looking at its predecessor"),
     CommitOldEpochByCount(1, "replicas of an older epoch's entry count as commit, before the leader's barrier"),
     ApplyPastMatched(1, "a follower applies up to the commit point, matched with this leader or not"),
+    EarlyOutlivesReign(1, "a proposal that came before its turn is taken in the reign of another leader"),
     CommitFromOldLeader(1, "a follower takes a commit point from a leader of an older epoch"),
     PromiseNotForced(2, "a promise leaves before it is forced"),
     PromiseTwice(2, "one epoch is promised to two candidates"),

@@ -6,6 +6,7 @@ use base::canary::{Bug, planted};
 use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SplitMix64, Timestamp};
 
 use crate::config::Config;
+use crate::early::Early;
 use crate::leader::{Answered, Leader};
 use crate::lease::{Vote, grace};
 use crate::log::MemoryLog;
@@ -58,6 +59,8 @@ pub struct Cohort {
     pub(crate) matched: Sequence,
     /// The epoch of the leader that `matched` and `leader_committed` speak of.
     pub(crate) following: Epoch,
+    /// Following: proposals of that leader that wait for what they follow.
+    pub(crate) early: Early,
     /// Following: that leader's commit point.
     pub(crate) leader_committed: Sequence,
     pub(crate) vote: Option<Vote>,
@@ -131,6 +134,7 @@ impl Cohort {
             applied: checkpoint.sequence,
             matched: Sequence(0),
             following: Epoch(0),
+            early: Early::default(),
             leader_committed: Sequence(0),
             vote: None,
             voteless_until,

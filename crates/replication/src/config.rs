@@ -54,13 +54,21 @@ pub struct Limits {
     pub propose_bytes: usize,
     /// Bytes of entries sent to a follower and not yet acknowledged: past it the leader waits for acknowledgements.
     pub window_bytes: usize,
+    /// Bytes of entries that a follower holds in memory though it lacks what they follow: past it they are sent anew.
+    pub early_bytes: usize,
     /// Bytes of entries proposed and not yet committed: past it the leader refuses new ones as overloaded.
     pub uncommitted_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_log_bytes: 16 << 20, propose_bytes: 1 << 20, window_bytes: 16 << 20, uncommitted_bytes: 64 << 20 }
+        Self {
+            memory_log_bytes: 16 << 20,
+            propose_bytes: 1 << 20,
+            window_bytes: 16 << 20,
+            early_bytes: 4 << 20,
+            uncommitted_bytes: 64 << 20,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise
 use crate::cohort::{Cohort, Role};
 use crate::lease::grace;
 use crate::log::MemoryLog;
-use crate::message::{Message, Reply};
+use crate::message::{Gap, Message, Reply};
 use crate::outbox::{Durable, Outbox, Output, WriteId};
 
 impl Cohort {
@@ -31,16 +31,21 @@ impl Cohort {
             return;
         }
         let voted = self.give_vote(from.node, epoch, now.monotonic);
-        let is_heartbeat = entries.is_empty();
+        let (last, is_bare) = (self.last(), entries.is_empty());
         let mut reply = self.reconcile(previous, entries, out);
         self.learn_commit(commit, out);
         self.end_doubt(out);
         let mut after = self.durable_log();
-        if let (true, Reply::Matched(through)) = (is_heartbeat, &mut reply) {
+        match &mut reply {
             // A vote needn't wait for a disk that is slow or full: the leader's reads hang on it. What is acknowledged
             // with it is forced; the rest is by the answers to the proposals that brought it.
-            *through = self.forced.min(*through);
-            after.log = WriteId(0);
+            Reply::Matched(through) if is_bare && self.last() == last => {
+                *through = self.forced.min(*through);
+                after.log = WriteId(0);
+            }
+            Reply::Matched(_) => {}
+            // Nothing is acknowledged.
+            Reply::Missing(_) => after.log = WriteId(0),
         }
         let message =
             Message::ProposeReply { epoch, sent, voted, reply, committed: self.committed, doubtful: self.doubtful };
@@ -75,6 +80,9 @@ impl Cohort {
         if self.following != epoch {
             self.following = epoch;
             self.leader_committed = Sequence(0);
+            if !planted(Bug::EarlyOutlivesReign) {
+                self.early.clear();
+            }
             // What is committed is in every later leader's log.
             self.matched = self.committed;
             self.forget_unresolved(out);
@@ -104,21 +112,39 @@ impl Cohort {
         }
     }
 
-    /// Makes our log equal the leader's through the last of `entries`, if it holds their predecessor.
+    /// Makes our log equal the leader's through the last of `entries`, if it holds their predecessor, and through what
+    /// was waiting for them.
     fn reconcile(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) -> Reply {
+        if !self.holds(previous) {
+            let after = self.conflict_hint(previous.sequence).max(self.matched);
+            self.early.hold(previous, entries, self.config.limits.early_bytes);
+            let through = self.early.first_lacking().map_or(previous.sequence, |first| first.min(previous.sequence));
+            return Reply::Missing(Gap { after, through });
+        }
+        self.take_in(previous, entries, out);
+        while let Some((previous, entries)) = self.early.take_next(self.matched) {
+            if self.holds(previous) {
+                self.take_in(previous, entries, out);
+            }
+        }
+        Reply::Matched(self.matched)
+    }
+
+    /// Whether that entry of the leader's is ours too.
+    fn holds(&self, previous: Lsn) -> bool {
         if previous.sequence > self.last().sequence {
-            return Reply::Missing(self.last().sequence);
+            return false;
         }
         let resolved = previous.sequence <= self.committed;
-        if !resolved && self.log.lsn_at(previous.sequence) != Some(previous) && !planted(Bug::NoPredecessorCheck) {
-            return Reply::Missing(self.conflict_hint(previous.sequence));
-        }
+        resolved || self.log.lsn_at(previous.sequence) == Some(previous) || planted(Bug::NoPredecessorCheck)
+    }
+
+    fn take_in(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) {
         let through = entries.last().map_or(previous, |entry| entry.lsn).sequence;
         for entry in entries {
             self.reconcile_entry(entry, out);
         }
         self.matched = self.matched.max(through);
-        Reply::Matched(self.matched)
     }
 
     /// An entry that is held already is acknowledged and never logged again: its record would kill those after it at
@@ -145,9 +171,12 @@ impl Cohort {
         }
     }
 
-    /// The last place before `sequence` where our log may equal the leader's: before the run of entries of the epoch
-    /// that conflicts.
+    /// The last place before `sequence` where our log may equal the leader's: its end, or before the run of entries of
+    /// the epoch that conflicts.
     fn conflict_hint(&self, sequence: Sequence) -> Sequence {
+        if sequence > self.last().sequence {
+            return self.last().sequence;
+        }
         let conflicting = self.log.lsn_at(sequence).map(|lsn| lsn.epoch);
         let mut hint = sequence.previous();
         while hint > self.committed && self.log.lsn_at(hint).map(|lsn| lsn.epoch) == conflicting {

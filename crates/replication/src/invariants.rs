@@ -17,6 +17,7 @@ impl Cohort {
         assert!(self.log.base().sequence <= self.applied.max(self.committed), "only committed entries are forgotten");
         assert!(self.matched <= last, "only entries that are held are matched");
         self.chain();
+        self.early.invariants(self.config.limits.early_bytes);
         if let Role::Leader(leader) = &self.role {
             assert_eq!(self.promised.epoch, leader.epoch, "a leader has promised itself its epoch, and none since");
             assert!(!leader.open || self.applied >= leader.barrier, "a leader opens after its barrier");

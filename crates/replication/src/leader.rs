@@ -1,13 +1,14 @@
 //! Leading: takeover, proposals, commit (Spinnaker 5 and 6.2, Gaios 3.1; guarantees 1, 12 and 17).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use base::canary::{Bug, planted};
 use base::{Entry, Epoch, Lsn, Monotonic, NodeId, Now, Sequence, Timestamp};
 use bytes::Bytes;
 
 use crate::cohort::{Cohort, Role};
-use crate::message::{Message, Reply};
+use crate::message::{Gap, Message, Reply};
 use crate::outbox::{Durable, Outbox, Output};
 
 /// Clock readings outside this range count as no clock (guarantee 17): 2020 to 2200.
@@ -46,6 +47,9 @@ pub(crate) struct Peer {
     pub(crate) is_roused: bool,
     /// When the last probe was sent.
     probed_at: Monotonic,
+    /// Through here entries were sent anew that it lacked, at that moment for the last time.
+    again: Sequence,
+    again_at: Monotonic,
     /// Sent and not yet acknowledged: the last sequence and the bytes of each proposal.
     in_flight: VecDeque<(Sequence, usize)>,
 }
@@ -89,6 +93,8 @@ impl Peer {
             catch_up: CatchUp::Probe { waiting: false },
             is_roused: false,
             probed_at: Monotonic(0),
+            again: Sequence(0),
+            again_at: Monotonic(0),
             in_flight: VecDeque::new(),
         }
     }
@@ -115,15 +121,20 @@ impl Peer {
         self.next = self.next.max(self.matched.next());
     }
 
-    /// It has not the predecessor that a proposal named, sent at that moment. The first such answer sends us back. Those
-    /// to proposals that were under way before that say nothing new: to heed each would send everything again each time.
-    fn lacks(&mut self, through: Sequence, sent: Monotonic) {
-        let next = through.max(self.matched).next();
+    /// It has not the predecessor that a proposal named, sent at that moment. Says what is to be sent anew: the entries of
+    /// the gap that were not since. What answers to proposals say that left before that is nothing new: to heed each would
+    /// send everything again each time.
+    fn lacks(&mut self, gap: Gap, sent: Monotonic) -> Range<Sequence> {
+        let first = gap.after.max(self.matched).next();
         match self.catch_up {
-            CatchUp::Stream if sent >= self.probed_at => self.probe_from(next.min(self.next)),
-            CatchUp::Probe { .. } if next < self.next => self.probe_from(next),
+            CatchUp::Stream if sent >= self.probed_at => {
+                let known = if sent <= self.again_at { self.again.next() } else { first };
+                return first.max(known)..gap.through.min(self.next.previous()).next();
+            }
+            CatchUp::Probe { .. } if first < self.next => self.probe_from(first),
             CatchUp::Stream | CatchUp::Probe { .. } | CatchUp::ReadingLog | CatchUp::State => {}
         }
+        first..first
     }
 
     /// It has voted for us, asked by what was sent at that moment.
@@ -153,6 +164,7 @@ impl Leader {
         self.since = Monotonic(0);
         for peer in self.peers.values_mut() {
             peer.probed_at = Monotonic(0);
+            peer.again_at = Monotonic(0);
         }
     }
 
@@ -173,6 +185,7 @@ impl Leader {
                 peer.matched = Sequence(0);
             }
             peer.probe_from(peer.matched.next());
+            peer.again = Sequence(0);
             peer.is_roused = false;
         }
     }
@@ -357,6 +370,26 @@ impl Cohort {
         out.send(node, message, Durable::default());
     }
 
+    /// Sends a follower entries anew that it lacks, and no others. What memory doesn't hold any more it is sent as anybody
+    /// is who lags.
+    fn send_again(&mut self, node: NodeId, lacking: Range<Sequence>, now: Now, out: &mut Outbox) {
+        let (commit, limit) = (self.committed, self.config.limits.propose_bytes);
+        let Role::Leader(leader) = &mut self.role else { return };
+        let epoch = leader.epoch;
+        let Some(peer) = leader.peers.get_mut(&node) else { return };
+        let mut first = lacking.start;
+        while first < lacking.end {
+            let Some(previous) = self.log.lsn_at(first.previous()) else { return peer.probe_from(first) };
+            let mut entries = self.log.slice(first, limit);
+            entries.retain(|entry| entry.lsn.sequence < lacking.end);
+            let Some(last) = entries.last().map(|entry| entry.lsn.sequence) else { return };
+            (peer.again, peer.again_at) = (peer.again.max(last), now.monotonic);
+            let message = Message::Propose { epoch, previous, entries, commit, sent: now.monotonic };
+            out.send(node, message, Durable::default());
+            first = last.next();
+        }
+    }
+
     /// A follower's answer to a proposal.
     pub(crate) fn reply_received(&mut self, from: NodeId, epoch: Epoch, answer: Answered, now: Now, out: &mut Outbox) {
         let last = self.log.last().sequence;
@@ -373,8 +406,11 @@ impl Cohort {
         peer.doubtful = answer.doubtful;
         match answer.reply {
             Reply::Matched(through) if through <= last => peer.acknowledged(through),
-            Reply::Matched(_) => return,
-            Reply::Missing(through) => peer.lacks(through, answer.sent),
+            Reply::Missing(gap) if gap.after < last => {
+                let lacking = peer.lacks(gap, answer.sent);
+                self.send_again(from, lacking, now, out);
+            }
+            Reply::Matched(_) | Reply::Missing(_) => return,
         }
         self.advance_commit(out);
         self.pump(from, now, out);

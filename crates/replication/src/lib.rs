@@ -10,7 +10,8 @@
 //!   wins; before it a round of pre-votes, so that a replica that can't win disturbs nobody.
 //! * **Replication** (`leader`, `follower`): an entry keeps its LSN, bytes and timestamp for ever and names its
 //!   predecessor. Any majority commits, the leader among it or not (Gaios 3.1). A new leader re-proposes what it holds
-//!   as it is, and counts nothing as committed before a barrier of its own epoch is.
+//!   as it is, and counts nothing as committed before a barrier of its own epoch is. What a follower lacks in the middle is
+//!   sent anew, and what came after it waits there (`early`).
 //! * **Leases** (`lease`): votes ride on acknowledgements; a leader reads alone while a quorum of votes lives. Who has
 //!   nothing else to say has others ask for its votes (`rest`).
 //! * **Replay** (`replay`): what the records of the shared write-ahead log mean after a restart.
@@ -19,6 +20,7 @@
 
 mod cohort;
 mod config;
+mod early;
 mod election;
 mod follower;
 mod invariants;
@@ -37,7 +39,7 @@ pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
 pub use config::{Config, Limits, Timing};
 pub use leader::CatchUp;
 pub use lease::grace;
-pub use message::{Message, Reply};
+pub use message::{Gap, Message, Reply};
 pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 pub use renamed::renamed_promise;
 pub use replay::{Replay, Replayed};

@@ -85,8 +85,17 @@ pub enum Message {
 pub enum Reply {
     /// Its log equals the leader's through here, and is forced.
     Matched(Sequence),
-    /// It has not the predecessor that was named; it may match through here.
-    Missing(Sequence),
+    /// It has not the predecessor that was named.
+    Missing(Gap),
+}
+
+/// The first entries that a follower lacks of what its leader has sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gap {
+    /// It may match through here, and lacks what follows,
+    pub after: Sequence,
+    /// through here. What follows then it may have at hand.
+    pub through: Sequence,
 }
 
 impl Message {
@@ -113,12 +122,17 @@ impl Message {
                 out.u64(epoch.0);
                 out.u64(sent.0);
                 out.bool(*voted);
-                let (matched, sequence) = match reply {
-                    Reply::Matched(sequence) => (true, sequence),
-                    Reply::Missing(sequence) => (false, sequence),
-                };
-                out.bool(matched);
-                out.u64(sequence.0);
+                match reply {
+                    Reply::Matched(through) => {
+                        out.bool(true);
+                        out.u64(through.0);
+                    }
+                    Reply::Missing(gap) => {
+                        out.bool(false);
+                        out.u64(gap.after.0);
+                        out.u64(gap.through.0);
+                    }
+                }
                 out.u64(committed.0);
                 out.bool(*doubtful);
             }
@@ -201,8 +215,10 @@ fn decode_propose_reply(input: &mut Reader) -> Result<Message, DecodeError> {
     let epoch = Epoch(input.u64()?);
     let sent = Monotonic(input.u64()?);
     let voted = input.bool()?;
-    let matched = input.bool()?;
-    let sequence = Sequence(input.u64()?);
-    let reply = if matched { Reply::Matched(sequence) } else { Reply::Missing(sequence) };
+    let reply = if input.bool()? {
+        Reply::Matched(Sequence(input.u64()?))
+    } else {
+        Reply::Missing(Gap { after: Sequence(input.u64()?), through: Sequence(input.u64()?) })
+    };
     Ok(Message::ProposeReply { epoch, sent, voted, reply, committed: Sequence(input.u64()?), doubtful: input.bool()? })
 }

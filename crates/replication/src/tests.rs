@@ -261,3 +261,79 @@ fn answers_to_what_was_sent_before_a_probe_send_nothing_anew() {
     assert_eq!(scene.under_way, []);
     assert!(scene.replicas[0].0.catch_ups().all(|(_, how)| how == CatchUp::Stream));
 }
+
+/// The entries that are under way to a replica, by their sequences.
+fn under_way_to(scene: &Scene, to: NodeId) -> Vec<u64> {
+    let proposals = scene.under_way.iter().filter(|(_, receiver, _)| *receiver == to);
+    let entries = proposals.flat_map(|(_, _, message)| match message {
+        Message::Propose { entries, .. } => entries.iter().map(|entry| entry.lsn.sequence.0).collect(),
+        _ => Vec::new(),
+    });
+    entries.collect()
+}
+
+/// Two of ten proposals are lost on their way to a follower, which holds the others until it has them.
+fn with_two_lost(limits: Limits) -> (Scene, Vec<u64>) {
+    let mut scene = Scene::new(Limits { propose_bytes: 1, ..limits });
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    for _ in 0..10 {
+        scene.wait(Duration::from_millis(1));
+        scene.propose(0);
+    }
+    let third = node(2);
+    let is_lost = |message: &Message| matches!(message, Message::Propose { entries, .. } if [3, 4, 7].contains(&entries[0].lsn.sequence.0));
+    scene.under_way.retain(|(_, to, message)| *to != third || !is_lost(message));
+    scene.wait(Duration::from_millis(1));
+    scene.deliver(|_, to, _| to == third);
+    scene.deliver(|from, _, _| from == third);
+    let again = under_way_to(&scene, third);
+    (scene, again)
+}
+
+#[test]
+fn only_what_a_follower_lacks_is_sent_again() {
+    let (mut scene, again) = with_two_lost(Limits::default());
+    assert_eq!(again, [3, 4], "the first gap that it told of");
+    scene.wait(Duration::from_millis(1));
+    scene.deliver(|_, to, _| to == node(2));
+    scene.deliver(|from, _, _| from == node(2));
+    assert_eq!(scene.replicas[2].0.last().sequence, Sequence(6), "what waited for them is taken in with them");
+    scene.heartbeat(0);
+    scene.deliver(|_, to, _| to == node(2));
+    scene.deliver(|from, _, _| from == node(2));
+    assert_eq!(under_way_to(&scene, node(2)), [7]);
+    scene.deliver_all();
+    assert_eq!(scene.replicas[2].0.last(), scene.replicas[0].0.last());
+}
+
+#[test]
+fn what_finds_no_room_with_a_follower_is_sent_again() {
+    let (mut scene, _) = with_two_lost(Limits { early_bytes: 0, ..Limits::default() });
+    for _ in 0..3 {
+        scene.deliver_all();
+        scene.heartbeat(0);
+    }
+    scene.deliver_all();
+    assert_eq!(scene.replicas[2].0.last(), scene.replicas[0].0.last());
+}
+
+/// What came early from one leader is nothing that the next has.
+#[test]
+fn what_a_follower_holds_ends_with_the_reign() {
+    let mut scene = Scene::new(Limits::default());
+    let (first, second) = (entry(1, 1, Lsn::ZERO), entry(1, 2, Lsn::new(1, 1)));
+    let propose = |epoch, previous, entries: Vec<Entry>| Message::Propose {
+        epoch: Epoch(epoch),
+        previous,
+        entries,
+        commit: Sequence(0),
+        sent: Monotonic(0),
+    };
+    for (from, message) in
+        [(0, propose(1, Lsn::new(1, 1), vec![second])), (1, propose(2, Lsn::ZERO, vec![first.clone()]))]
+    {
+        scene.at(2, |cohort, now, out| cohort.message(node(from), message, now, out));
+    }
+    assert_eq!(scene.replicas[2].0.last(), first.lsn);
+}

@@ -6,7 +6,7 @@
 
 use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Monotonic, NodeId, Sequence};
-use replication::{Message, Reply};
+use replication::{Gap, Message, Reply};
 
 use super::replica::Replica;
 
@@ -20,6 +20,9 @@ pub(super) struct Envelope {
 
 /// The beginning of time: a vote for what was sent then is no vote.
 const LONG_AGO: Monotonic = Monotonic(0);
+
+/// That something is missing only tells a leader where to send from, and it sends from everywhere.
+const MISSING: Reply = Reply::Missing(Gap { after: Sequence(0), through: Sequence(0) });
 
 /// The parts of a message.
 pub(super) fn parts(message: Message) -> Vec<Message> {
@@ -45,10 +48,9 @@ pub(super) fn parts(message: Message) -> Vec<Message> {
                 committed: Sequence(0),
                 doubtful,
             };
-            // That something is missing only tells a leader where to send from, and it sends from everywhere.
             let mut parts = Vec::new();
             if voted {
-                parts.push(part(sent, true, Reply::Missing(Sequence(0))));
+                parts.push(part(sent, true, MISSING));
             }
             // Who holds everything through `last` may say so of every place before.
             if let Reply::Matched(last) = reply {

@@ -70,8 +70,9 @@ fn config(node: u32) -> Config {
         members: (1..=3).map(member).collect(),
         // Without jitter no random number is drawn, and equal states are equal.
         timing: Timing { election_jitter: base::Duration::ZERO, ..Timing::default() },
-        // One entry a proposal: longer ones come to the same as several in a row.
-        limits: Limits { propose_bytes: 1, ..Limits::default() },
+        // One entry a proposal: longer ones come to the same as several in a row. None is held before its turn: one that
+        // is held comes to the same as one that arrives once more in its turn.
+        limits: Limits { propose_bytes: 1, early_bytes: 0, ..Limits::default() },
         seed: 0,
         origin: Lsn::ZERO,
     }

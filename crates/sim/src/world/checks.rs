@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{CohortId, Lsn, NodeId, Sequence};
+use base::{CohortId, Entry, Epoch, Lsn, NodeId, Sequence};
+use node::message::Message;
 
 use super::World;
 use crate::history;
@@ -16,6 +17,8 @@ pub(crate) struct Checks {
     looked_at: BTreeMap<(NodeId, CohortId), (u64, Sequence)>,
     /// Logical hashes of states, by the sequence they end with.
     hashes: BTreeMap<(CohortId, Sequence), (NodeId, u64)>,
+    /// The newest entry that a leader has sent to a follower in its reign.
+    proposed: BTreeMap<(NodeId, NodeId, CohortId), (Epoch, Sequence)>,
     steps: u64,
 }
 
@@ -107,6 +110,24 @@ impl World {
         }
         if let Some(wrong) = wrong {
             self.violate(&wrong);
+        }
+    }
+
+    /// Counts the bytes of entries that a leader sends to a follower for the first time in its reign, and those that it
+    /// sends anew.
+    pub(crate) fn count_proposed(&mut self, from: NodeId, to: NodeId, message: &Message) {
+        let Message::Cohort { cohort, message: replication::Message::Propose { epoch, entries, .. } } = message else {
+            return;
+        };
+        let Some(last) = entries.last().map(|entry| entry.lsn.sequence) else { return };
+        let newest = self.checks.proposed.entry((from, to, *cohort)).or_default();
+        if newest.0 != *epoch {
+            *newest = (*epoch, Sequence(0));
+        }
+        let (known, new): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|entry| entry.lsn.sequence <= newest.1);
+        newest.1 = newest.1.max(last);
+        for (what, entries) in [("bytes proposed", new), ("bytes proposed again", known)] {
+            *self.counters.entry(what).or_default() += entries.iter().map(|entry| entry.size() as u64).sum::<u64>();
         }
     }
 

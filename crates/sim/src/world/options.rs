@@ -41,6 +41,8 @@ pub struct Options {
     pub memory_log_bytes: usize,
     /// Bytes of entries in one proposal; few make every entry travel alone.
     pub propose_bytes: usize,
+    /// Bytes of proposals that a follower holds before their turn; with 0 all are sent anew.
+    pub early_bytes: usize,
     /// The spread of election timeouts; little makes candidates meet.
     pub election_jitter: Duration,
     /// Sessions may be forgotten after this.
@@ -176,6 +178,7 @@ impl Options {
             cache_bytes: pick(&[0, 4, 1_024]) << 10,
             memory_log_bytes: pick(&[256, 2_048, 65_536]) as usize,
             propose_bytes: pick(&[64, 64, 512, 4_096]) as usize,
+            early_bytes: 0,
             election_jitter: Duration::from_millis(pick(&[1, 20, 100, 100])),
             session_lifetime: Duration::from_millis(pick(&[700, 3_000, 600_000])),
             loss: pick(&[0, 5_000, 50_000]),
@@ -202,6 +205,7 @@ impl Options {
         let drops = pick(&[0, 1]) == 1;
         options.faults.full = pick(&[0, 0, 1, 3]);
         let splits = u32::try_from(pick(&[0, 2, 6])).unwrap_or(0);
+        options.early_bytes = pick(&[0, 512, 65_536, 65_536]) as usize;
         Self { split_at, drops, splits, ..options }
     }
 }

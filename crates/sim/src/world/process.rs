@@ -328,6 +328,7 @@ impl World {
                 self.begin_manifest(id, manifest, cohorts, doubt_unknown);
             }
             Action::Send { to, message, after, valid_until } => {
+                self.count_proposed(id, to, &message);
                 let Some(process) = self.process(id) else { return };
                 if process.is_forced(after) {
                     self.send_valid(id, to, &message, valid_until);

@@ -67,3 +67,19 @@ fn acknowledged_writes_were_forced_on_a_majority() {
     let (writes, forces) = (outcome.counters["writes acknowledged"], outcome.counters["forces of the log"]);
     assert!(writes > 50 && forces >= 2 * writes, "{writes} writes, {forces} forces");
 }
+
+/// Five replicas over a network that reorders, loses nothing, and whose leaders propose entry by entry.
+#[test]
+fn what_arrives_out_of_order_is_hardly_sent_again() {
+    let mut options = super::Options { nodes: 5, propose_bytes: 64, ..super::Options::draw(1) }.busy();
+    options.faults = super::options::Faults::default();
+    (options.loss, options.duplication, options.long_delay, options.stall) = (0, 0, 0, 0);
+    options.delay = 20 * super::MILLISECOND;
+    for memory_log_bytes in [256, 2_048, 65_536] {
+        let outcome = super::run_with(7, super::Options { memory_log_bytes, ..options.clone() });
+        assert_eq!(outcome.violation, None);
+        let (new, again) = (outcome.counters["bytes proposed"], outcome.counters["bytes proposed again"]);
+        println!("{memory_log_bytes}: {new} bytes proposed, {again} again");
+        assert!(again < new, "{new} bytes proposed, {again} again");
+    }
+}
