@@ -257,7 +257,12 @@ pub(crate) fn cohort_config(
     origin: Lsn,
 ) -> Config {
     let seed = node.seed ^ (u64::from(cohort.0) << 32) ^ u64::from(me.node.0);
-    Config { cohort, me, members, timing: node.timing, limits: node.limits, seed, origin }
+    let mut timing = node.timing;
+    if cohort == CohortId::CATALOGUE {
+        // Every node finds tables and their ranges by what it has applied of the catalogue.
+        (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
+    }
+    Config { cohort, me, members, timing, limits: node.limits, seed, origin }
 }
 
 /// The outbox and what is known of the node's appends.

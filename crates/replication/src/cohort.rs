@@ -223,6 +223,7 @@ impl Cohort {
                 self.stand(now, out);
             }
             Role::Leader(leader) if leader.heartbeat_at <= now.monotonic => self.heartbeat(now, out),
+            Role::Leader(leader) if leader.tell_at <= now.monotonic => self.tell_commits(now, out),
             _ => {}
         }
     }
@@ -240,7 +241,7 @@ impl Cohort {
             }
             Role::PreCandidate { give_up_at, .. } | Role::Candidate { give_up_at, .. } => *give_up_at,
             Role::Leader(_) if self.is_at_rest() => Monotonic::NEVER,
-            Role::Leader(leader) => leader.heartbeat_at,
+            Role::Leader(leader) => leader.heartbeat_at.min(leader.tell_at),
         }
     }
 
@@ -260,7 +261,7 @@ impl Cohort {
     /// counts no more until the new one says it again.
     pub fn peer_restarted(&mut self, peer: NodeId) {
         if let Role::Leader(leader) = &mut self.role {
-            leader.restarted(peer);
+            leader.restarted(peer, self.committed);
         }
     }
 
@@ -304,7 +305,7 @@ impl Cohort {
             let Some(entry) = self.log.entry(self.applied.next()) else { break };
             self.applied = entry.lsn.sequence;
             if let Role::Leader(leader) = &mut self.role {
-                leader.uncommitted_bytes = leader.uncommitted_bytes.saturating_sub(entry.size());
+                leader.applied(entry);
             }
             out.push(Output::Apply(entry.clone()));
         }
@@ -314,6 +315,7 @@ impl Cohort {
     /// that memory has no room for.
     pub fn settle(&mut self, now: Now, out: &mut Outbox) {
         self.propose_pending(now, out);
+        self.tell_commits(now, out);
         self.note_committed(out);
         let applied_and_forced = self.applied.min(self.forced);
         self.log.trim(applied_and_forced, self.config.limits.memory_log_bytes);

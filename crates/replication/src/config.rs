@@ -29,6 +29,11 @@ pub struct Timing {
     pub lease: Duration,
     /// How often an idle leader sends.
     pub heartbeat: Duration,
+    /// How long a leader waits, at most, before it tells its followers what is committed (Spinnaker 5 and D.1).
+    pub commit_period: Duration,
+    /// Whether whatever a leader sends tells it too. If not, it is told once a period, and how far it has come when a
+    /// leader falls is for the next to find out.
+    pub piggyback_commits: bool,
     /// The spread of election timeouts after a leader's vote has lapsed.
     pub election_jitter: Duration,
 }
@@ -40,6 +45,8 @@ impl Default for Timing {
         Self {
             lease: Duration::from_millis(400),
             heartbeat: Duration::from_millis(100),
+            commit_period: Duration::from_millis(100),
+            piggyback_commits: true,
             election_jitter: Duration::from_millis(100),
         }
     }
@@ -56,6 +63,8 @@ pub struct Limits {
     pub window_bytes: usize,
     /// Bytes of entries that a follower holds in memory though it lacks what they follow: past it they are sent anew.
     pub early_bytes: usize,
+    /// Bytes of entries that are committed and not told: past it followers, which hold them in memory, are told at once.
+    pub untold_bytes: usize,
     /// Bytes of entries proposed and not yet committed: past it the leader refuses new ones as overloaded.
     pub uncommitted_bytes: usize,
 }
@@ -67,6 +76,7 @@ impl Default for Limits {
             propose_bytes: 1 << 20,
             window_bytes: 16 << 20,
             early_bytes: 4 << 20,
+            untold_bytes: 4 << 20,
             uncommitted_bytes: 64 << 20,
         }
     }

@@ -8,6 +8,7 @@ use base::{Entry, Epoch, Lsn, Monotonic, NodeId, Now, Sequence, Timestamp};
 use bytes::Bytes;
 
 use crate::cohort::{Cohort, Role};
+use crate::config::Timing;
 use crate::message::{Gap, Message, Reply};
 use crate::outbox::{Durable, Outbox, Output};
 
@@ -24,6 +25,10 @@ pub(crate) struct Leader {
     pub(crate) open: bool,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
     pub(crate) heartbeat_at: Monotonic,
+    /// When followers that have not been told of commits are told; never, if there are none.
+    pub(crate) tell_at: Monotonic,
+    /// Bytes of entries that were committed since all followers were told.
+    untold_bytes: usize,
     /// When the reign began, for leaving it if nobody follows.
     since: Monotonic,
     /// Bytes of proposals, our own and those taken over, that aren't committed yet.
@@ -38,6 +43,8 @@ pub(crate) struct Peer {
     /// Its log equals ours, forced, through here.
     pub(crate) matched: Sequence,
     pub(crate) committed: Sequence,
+    /// The commit point that it was sent last, and is sent until another is to be told.
+    told: Sequence,
     pub(crate) doubtful: bool,
     /// Whether it has voted for us in this reign, and when the newest answered message was sent.
     pub(crate) voted: bool,
@@ -82,11 +89,12 @@ pub enum CatchUp {
 }
 
 impl Peer {
-    fn new(next: Sequence) -> Self {
+    fn new(next: Sequence, committed: Sequence) -> Self {
         Self {
             next,
             matched: Sequence(0),
             committed: Sequence(0),
+            told: committed,
             doubtful: false,
             voted: false,
             vote_sent: Monotonic(0),
@@ -97,6 +105,19 @@ impl Peer {
             again_at: Monotonic(0),
             in_flight: VecDeque::new(),
         }
+    }
+
+    /// The commit point for what is sent to it now.
+    fn tell(&mut self, committed: Sequence, timing: &Timing) -> Sequence {
+        if timing.piggyback_commits {
+            self.told = committed;
+        }
+        self.told
+    }
+
+    /// Whether it neither knows that so much is committed nor was told.
+    fn is_untold(&self, committed: Sequence) -> bool {
+        self.told.max(self.committed) < committed
     }
 
     fn bytes_in_flight(&self) -> usize {
@@ -151,16 +172,20 @@ impl Peer {
 }
 
 impl Leader {
-    pub(crate) fn restarted(&mut self, node: NodeId) {
+    /// The peer has a new process: what the old one acknowledged is dropped. Whatever was committed with its help is told
+    /// with the next message, or a doubt would end too early (guarantee 7).
+    pub(crate) fn restarted(&mut self, node: NodeId, committed: Sequence) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.matched = Sequence(0);
             peer.committed = Sequence(0);
+            peer.told = committed;
             peer.probe_from(peer.next);
         }
     }
 
     pub(crate) fn forget_times(&mut self) {
         self.heartbeat_at = Monotonic(0);
+        self.tell_at = Monotonic::NEVER;
         self.since = Monotonic(0);
         for peer in self.peers.values_mut() {
             peer.probed_at = Monotonic(0);
@@ -180,14 +205,21 @@ impl Leader {
 
     /// What is sent, and what is matched no further than we have committed, decides nothing.
     pub(crate) fn forget_sent(&mut self, committed: Sequence) {
+        self.untold_bytes = 0;
         for peer in self.peers.values_mut() {
             if peer.matched <= committed {
                 peer.matched = Sequence(0);
             }
             peer.probe_from(peer.matched.next());
             peer.again = Sequence(0);
+            peer.told = Sequence(0);
             peer.is_roused = false;
         }
+    }
+
+    pub(crate) fn applied(&mut self, entry: &Entry) {
+        self.uncommitted_bytes = self.uncommitted_bytes.saturating_sub(entry.size());
+        self.untold_bytes += entry.size();
     }
 
     /// The follower that holds most, for a hand-over.
@@ -203,7 +235,7 @@ impl Cohort {
     pub(crate) fn lead(&mut self, epoch: Epoch, now: Now, out: &mut Outbox) {
         self.restamp(epoch, out);
         let last = self.last();
-        let peers = self.config.peers().map(|peer| (peer, Peer::new(last.sequence.next()))).collect();
+        let peers = self.config.peers().map(|peer| (peer, Peer::new(last.sequence.next(), self.committed))).collect();
         let unresolved = self.log.entries().filter(|entry| entry.lsn.sequence > self.committed);
         self.role = Role::Leader(Leader {
             epoch,
@@ -211,6 +243,8 @@ impl Cohort {
             open: false,
             peers,
             heartbeat_at: now.monotonic + self.config.timing.heartbeat,
+            tell_at: Monotonic::NEVER,
+            untold_bytes: 0,
             since: now.monotonic,
             uncommitted_bytes: unresolved.map(Entry::size).sum(),
         });
@@ -294,6 +328,29 @@ impl Cohort {
         }
     }
 
+    /// Notes from when on there is a commit that some follower was not told of, and tells it if it is time. Whoever is
+    /// still being brought up to date hears of it with what it is sent next.
+    pub(crate) fn tell_commits(&mut self, now: Now, out: &mut Outbox) {
+        let (committed, limit) = (self.committed, self.config.limits.untold_bytes);
+        let Role::Leader(leader) = &mut self.role else { return };
+        let untold = || leader.peers.iter().filter(|(_, peer)| peer.is_untold(committed));
+        if untold().next().is_none() {
+            (leader.tell_at, leader.untold_bytes) = (Monotonic::NEVER, 0);
+            return;
+        }
+        leader.tell_at = leader.tell_at.min(now.monotonic + self.config.timing.commit_period);
+        if leader.tell_at > now.monotonic && leader.untold_bytes <= limit {
+            return;
+        }
+        let close = untold().filter(|(_, peer)| peer.catch_up == CatchUp::Stream);
+        let close: Vec<NodeId> = close.map(|(node, _)| *node).collect();
+        (leader.tell_at, leader.untold_bytes) = (Monotonic::NEVER, 0);
+        leader.peers.values_mut().for_each(|peer| peer.told = committed);
+        for node in close {
+            self.send_heartbeat(node, now, out);
+        }
+    }
+
     /// Sends one message to a follower whatever it is up to: it asks for a vote, tells the commit point, and finds out
     /// what got lost.
     fn send_heartbeat(&mut self, node: NodeId, now: Now, out: &mut Outbox) {
@@ -309,7 +366,7 @@ impl Cohort {
         }
         let epoch = leader.epoch;
         let previous = self.log.lsn_at(peer.next.previous()).unwrap_or(base);
-        let commit = self.committed;
+        let commit = peer.tell(self.committed, &self.config.timing);
         let message = Message::Propose { epoch, previous, entries: Vec::new(), commit, sent: now.monotonic };
         out.send(node, message, Durable::default());
         self.pump(node, now, out);
@@ -366,17 +423,19 @@ impl Cohort {
             peer.next = last.lsn.sequence.next();
             peer.in_flight.push_back((last.lsn.sequence, entries.iter().map(Entry::size).sum()));
         }
-        let message = Message::Propose { epoch, previous, entries, commit: self.committed, sent: now.monotonic };
+        let commit = peer.tell(self.committed, &self.config.timing);
+        let message = Message::Propose { epoch, previous, entries, commit, sent: now.monotonic };
         out.send(node, message, Durable::default());
     }
 
     /// Sends a follower entries anew that it lacks, and no others. What memory doesn't hold any more it is sent as anybody
     /// is who lags.
     fn send_again(&mut self, node: NodeId, lacking: Range<Sequence>, now: Now, out: &mut Outbox) {
-        let (commit, limit) = (self.committed, self.config.limits.propose_bytes);
+        let limit = self.config.limits.propose_bytes;
         let Role::Leader(leader) = &mut self.role else { return };
         let epoch = leader.epoch;
         let Some(peer) = leader.peers.get_mut(&node) else { return };
+        let commit = peer.tell(self.committed, &self.config.timing);
         let mut first = lacking.start;
         while first < lacking.end {
             let Some(previous) = self.log.lsn_at(first.previous()) else { return peer.probe_from(first) };
@@ -466,7 +525,8 @@ impl Cohort {
         peer.in_flight.push_back((last.lsn.sequence, entries.iter().map(Entry::size).sum()));
         peer.probed(now.monotonic);
         let previous = first.previous;
-        let message = Message::Propose { epoch, previous, entries, commit: self.committed, sent: now.monotonic };
+        let commit = peer.tell(self.committed, &self.config.timing);
+        let message = Message::Propose { epoch, previous, entries, commit, sent: now.monotonic };
         out.send(node, message, Durable::default());
     }
 

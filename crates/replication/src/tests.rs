@@ -24,9 +24,13 @@ fn node(index: usize) -> NodeId {
 
 impl Scene {
     fn new(limits: Limits) -> Self {
+        Self::with(limits, Timing::default())
+    }
+
+    fn with(limits: Limits, timing: Timing) -> Self {
         let members: Vec<Member> =
             (0..3).map(|index| Member { node: node(index), incarnation: Incarnation(1) }).collect();
-        let timing = Timing { election_jitter: Duration::ZERO, ..Timing::default() };
+        let timing = Timing { election_jitter: Duration::ZERO, ..timing };
         let start = |me: Member| {
             let config = Config {
                 cohort: CohortId(1),
@@ -100,7 +104,10 @@ impl Scene {
 
     fn heartbeat(&mut self, index: usize) {
         self.wait(Timing::default().heartbeat);
-        self.at(index, Cohort::timer);
+        self.at(index, |cohort, now, out| {
+            cohort.timer(now, out);
+            cohort.settle(now, out);
+        });
     }
 }
 
@@ -336,4 +343,60 @@ fn what_a_follower_holds_ends_with_the_reign() {
         scene.at(2, |cohort, now, out| cohort.message(node(from), message, now, out));
     }
     assert_eq!(scene.replicas[2].0.last(), first.lsn);
+}
+
+/// A leader that tells commits by a message of their own only, once a second, and has had an entry committed.
+fn with_an_untold_commit(limits: Limits) -> Scene {
+    let timing = Timing { commit_period: SECOND, piggyback_commits: false, ..Timing::default() };
+    let mut scene = Scene::with(limits, timing);
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    scene.propose(0);
+    scene.deliver_all();
+    assert_eq!(scene.replicas[0].0.committed(), Sequence(2));
+    scene
+}
+
+const SECOND: Duration = Duration::from_millis(1_000);
+
+fn committed(scene: &Scene) -> [u64; 3] {
+    [0, 1, 2].map(|index| scene.replicas[index].0.committed().0)
+}
+
+#[test]
+fn commits_are_told_once_a_period_if_nothing_else_may_tell_them() {
+    let mut scene = with_an_untold_commit(Limits::default());
+    for _ in 0..9 {
+        scene.heartbeat(0);
+        scene.deliver_all();
+        assert_eq!(committed(&scene), [2, 0, 0]);
+    }
+    scene.propose(0);
+    scene.deliver_all();
+    assert_eq!(committed(&scene), [3, 0, 0]);
+    scene.heartbeat(0);
+    scene.heartbeat(0);
+    scene.deliver_all();
+    assert_eq!(committed(&scene), [3, 3, 3]);
+    let leader = &scene.replicas[0].0;
+    assert!([1, 2].iter().all(|peer| leader.rest_with(node(*peer)).is_some()), "there is nothing more to tell");
+}
+
+#[test]
+fn much_that_is_committed_is_told_before_the_period_ends() {
+    let mut scene = with_an_untold_commit(Limits { untold_bytes: 1, ..Limits::default() });
+    scene.at(0, |cohort, now, out| cohort.settle(now, out));
+    scene.deliver_all();
+    assert_eq!(committed(&scene), [2, 2, 2]);
+}
+
+/// What was committed with the help of a process that is gone must be told to the next one of that replica before it may
+/// end its doubt (guarantee 7).
+#[test]
+fn a_new_process_is_told_what_was_committed_with_the_help_of_the_last() {
+    let mut scene = with_an_untold_commit(Limits::default());
+    scene.at(0, |cohort, _, _| cohort.peer_restarted(node(2)));
+    scene.heartbeat(0);
+    scene.deliver_all();
+    assert_eq!(committed(&scene), [2, 0, 2]);
 }

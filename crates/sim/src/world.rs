@@ -143,8 +143,6 @@ impl World {
         self.heal();
         self.play_until_all("clients were answered", |world| world.clients.are_done());
         self.play_until_all("replicas caught up", Self::are_replicas_equal);
-        // Followers learn the last commit point.
-        self.play_until(self.now + 2 * SECOND);
         self.final_checks();
     }
 

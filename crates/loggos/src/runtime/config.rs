@@ -81,6 +81,14 @@ pub(crate) struct Tuning {
     /// The pause between heartbeats in milliseconds, 5 to a quarter of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heartbeat_ms: Option<u64>,
+    /// How long a leader waits in milliseconds, at most, before it tells its followers what is committed: 1 to 15,000; 100
+    /// by default. What has been told decides how old a follower's state is, and how long the next leader takes to take over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) commit_period_ms: Option<u64>,
+    /// Whether proposals and heartbeats tell it as well, so that a leader that sends anything never waits for the period.
+    /// Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) piggyback_commits: Option<bool>,
     /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_log_bytes: Option<u64>,
@@ -98,6 +106,9 @@ pub(crate) struct Tuning {
 /// Memory for the rows of a node.
 const MEMORY_BYTES_MIN: u64 = 32 << 20;
 const MEMORY_BYTES_MAX: u64 = 1 << 40;
+
+/// The longest commit period that Spinnaker was measured with (D.1).
+const COMMIT_PERIOD_MS_MAX: u64 = 15_000;
 
 /// Why a file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -161,6 +172,9 @@ impl Tuning {
         let lease_ms = NodeConfig::default().timing.lease.as_millis();
         if let Some(heartbeat_ms) = self.heartbeat_ms {
             range("tuning.heartbeat_ms", heartbeat_ms, 5, lease_ms / 4)?;
+        }
+        if let Some(period_ms) = self.commit_period_ms {
+            range("tuning.commit_period_ms", period_ms, 1, COMMIT_PERIOD_MS_MAX)?;
         }
         if let Some(bytes) = self.checkpoint_log_bytes {
             range("tuning.checkpoint_log_bytes", bytes, 1 << 20, 64 << 30)?;
@@ -259,6 +273,9 @@ mod tests {
     fn values_out_of_range_are_refused_with_the_range() {
         assert!(refusal("node = 1", "node = 0").contains("1 to 65535"));
         assert!(read(&format!("{GOOD}[tuning]\nheartbeat_ms = 500\n")).unwrap_err().contains("5 to 100"));
+        let tuned = |line: &str| read(&format!("{GOOD}[tuning]\n{line}\n"));
+        assert!(tuned("commit_period_ms = 0").unwrap_err().contains("1 to 15000"));
+        assert!(tuned("commit_period_ms = 15000\npiggyback_commits = false").is_ok());
         assert!(refusal("node = 1", "node = 1\nuniverse = \"xyz\"").contains("32 hexadecimal"));
         let twice = "[[peers]]\nnode = 2\naddress = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\n".repeat(2);
         assert!(read(&format!("{GOOD}{twice}")).unwrap_err().contains("twice"));

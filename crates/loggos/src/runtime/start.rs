@@ -266,6 +266,12 @@ fn machine_config(config: &Config, recovered: &Recovered<Replays>) -> NodeConfig
     if let Some(heartbeat_ms) = tuning.heartbeat_ms {
         machine.timing.heartbeat = base::Duration::from_millis(heartbeat_ms);
     }
+    if let Some(period_ms) = tuning.commit_period_ms {
+        machine.timing.commit_period = base::Duration::from_millis(period_ms);
+    }
+    if let Some(piggyback) = tuning.piggyback_commits {
+        machine.timing.piggyback_commits = piggyback;
+    }
     if let Some(bytes) = tuning.checkpoint_log_bytes {
         machine.checkpoint_log_bytes = bytes;
     }

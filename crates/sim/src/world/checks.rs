@@ -162,7 +162,7 @@ impl World {
     }
 
     /// Whether every cohort has one leader, and every replica of it that still belongs to the universe holds the leader's
-    /// log to its end, without doubt.
+    /// log to its end, without doubt, and was told that it is committed.
     pub(crate) fn are_replicas_equal(&self) -> bool {
         let members = self.machines.values().filter(|machine| !machine.is_foreign());
         let processes: Option<Vec<_>> = members.map(|machine| machine.process.as_ref()).collect();
@@ -172,7 +172,8 @@ impl World {
         let mut missing: BTreeSet<(CohortId, NodeId)> = BTreeSet::new();
         let replicas = || processes.iter().flat_map(|process| process.node.replicas());
         for (cohort, replica, _) in replicas() {
-            if replica.doubtful() || replica.forced() < replica.last().sequence {
+            let least = replica.forced().min(replica.committed());
+            if replica.doubtful() || least < replica.last().sequence {
                 return false;
             }
             ends.entry(cohort).or_default().insert(replica.last());

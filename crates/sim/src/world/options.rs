@@ -43,6 +43,10 @@ pub struct Options {
     pub propose_bytes: usize,
     /// Bytes of proposals that a follower holds before their turn; with 0 all are sent anew.
     pub early_bytes: usize,
+    /// How long followers wait at most to be told what is committed.
+    pub commit_period: Duration,
+    /// Whether they are told by every message.
+    pub piggyback_commits: bool,
     /// The spread of election timeouts; little makes candidates meet.
     pub election_jitter: Duration,
     /// Sessions may be forgotten after this.
@@ -179,6 +183,8 @@ impl Options {
             memory_log_bytes: pick(&[256, 2_048, 65_536]) as usize,
             propose_bytes: pick(&[64, 64, 512, 4_096]) as usize,
             early_bytes: 0,
+            commit_period: Duration::ZERO,
+            piggyback_commits: false,
             election_jitter: Duration::from_millis(pick(&[1, 20, 100, 100])),
             session_lifetime: Duration::from_millis(pick(&[700, 3_000, 600_000])),
             loss: pick(&[0, 5_000, 50_000]),
@@ -206,6 +212,8 @@ impl Options {
         options.faults.full = pick(&[0, 0, 1, 3]);
         let splits = u32::try_from(pick(&[0, 2, 6])).unwrap_or(0);
         options.early_bytes = pick(&[0, 512, 65_536, 65_536]) as usize;
+        options.commit_period = Duration::from_millis(pick(&[1, 20, 100, 1_000]));
+        options.piggyback_commits = pick(&[0, 1, 1]) == 1;
         Self { split_at, drops, splits, ..options }
     }
 }
