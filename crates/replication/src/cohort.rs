@@ -184,6 +184,7 @@ impl Cohort {
                 let sent = if planted(Bug::LeaseFromReceipt) { now.monotonic } else { sent };
                 self.reply_received(from, epoch, Answered { sent, voted, reply, committed, doubtful }, now, out);
             }
+            Message::Relay(relay) => self.relayed(relay, out),
             Message::Superseded { promised } => self.superseded(promised, now, out),
             Message::Release { epoch, successor } => self.release_received(from, epoch, successor, now, out),
         }

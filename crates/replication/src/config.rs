@@ -59,6 +59,8 @@ pub struct Limits {
     pub memory_log_bytes: usize,
     /// Bytes of entries in one proposal, unless one entry is larger.
     pub propose_bytes: usize,
+    /// Bytes of entries past which a proposal travels from follower to follower; 0: none does.
+    pub chain_bytes: usize,
     /// Bytes of entries sent to a follower and not yet acknowledged: past it the leader waits for acknowledgements.
     pub window_bytes: usize,
     /// Bytes of entries that a follower holds in memory though it lacks what they follow: past it they are sent anew.
@@ -74,6 +76,7 @@ impl Default for Limits {
         Self {
             memory_log_bytes: 16 << 20,
             propose_bytes: 1 << 20,
+            chain_bytes: 0,
             window_bytes: 16 << 20,
             early_bytes: 4 << 20,
             untold_bytes: 4 << 20,

@@ -114,7 +114,7 @@ impl Cohort {
 
     /// Makes our log equal the leader's through the last of `entries`, if it holds their predecessor, and through what
     /// was waiting for them.
-    fn reconcile(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) -> Reply {
+    pub(crate) fn reconcile(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) -> Reply {
         if !self.holds(previous) {
             let after = self.conflict_hint(previous.sequence).max(self.matched);
             self.early.hold(previous, entries, self.config.limits.early_bytes);
@@ -186,7 +186,7 @@ impl Cohort {
     }
 
     /// Applies no further than what is matched with *this* leader (guarantee 1).
-    fn learn_commit(&mut self, commit: Sequence, out: &mut Outbox) {
+    pub(crate) fn learn_commit(&mut self, commit: Sequence, out: &mut Outbox) {
         self.leader_committed = self.leader_committed.max(commit);
         let bound = if planted(Bug::ApplyPastMatched) { self.last().sequence } else { self.matched };
         self.committed = self.committed.max(self.leader_committed.min(bound));

@@ -57,8 +57,17 @@ pub(crate) struct Peer {
     /// Through here entries were sent anew that it lacked, at that moment for the last time.
     again: Sequence,
     again_at: Monotonic,
-    /// Sent and not yet acknowledged: the last sequence and the bytes of each proposal.
-    in_flight: VecDeque<(Sequence, usize)>,
+    /// Sent and not yet acknowledged.
+    in_flight: VecDeque<InFlight>,
+}
+
+/// A proposal that a follower was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct InFlight {
+    through: Sequence,
+    bytes: usize,
+    /// Others hand it on: it may still come until then. The beginning of time, if it was sent directly.
+    until: Monotonic,
 }
 
 /// What a follower answered to a proposal.
@@ -108,7 +117,7 @@ impl Peer {
     }
 
     /// The commit point for what is sent to it now.
-    fn tell(&mut self, committed: Sequence, timing: &Timing) -> Sequence {
+    pub(crate) fn tell(&mut self, committed: Sequence, timing: &Timing) -> Sequence {
         if timing.piggyback_commits {
             self.told = committed;
         }
@@ -121,7 +130,30 @@ impl Peer {
     }
 
     fn bytes_in_flight(&self) -> usize {
-        self.in_flight.iter().map(|(_, bytes)| bytes).sum()
+        self.in_flight.iter().map(|proposal| proposal.bytes).sum()
+    }
+
+    pub(crate) fn sent_through(&self) -> Sequence {
+        self.next.previous()
+    }
+
+    /// Whether it follows closely, has voted for us since then, and has room for more.
+    pub(crate) fn can_be_in_chain(&self, since: Monotonic, window_bytes: usize) -> bool {
+        let is_close = self.catch_up == CatchUp::Stream && self.bytes_in_flight() < window_bytes;
+        is_close && self.voted && self.vote_sent >= since
+    }
+
+    /// It was sent what goes on through there. Others hand it on until then, if they do at all.
+    pub(crate) fn sent(&mut self, through: Sequence, bytes: usize, until: Monotonic) {
+        self.next = through.next();
+        self.in_flight.push_back(InFlight { through, bytes, until });
+    }
+
+    /// The last entry before those that others may still hand on to it after that moment.
+    fn before_handed_on(&self, moment: Monotonic) -> Sequence {
+        let first = self.in_flight.iter().position(|proposal| proposal.until > moment);
+        let Some(first) = first else { return self.next.previous() };
+        first.checked_sub(1).map_or(self.matched, |place| self.in_flight[place].through)
     }
 
     fn probe_from(&mut self, next: Sequence) {
@@ -132,7 +164,7 @@ impl Peer {
 
     fn acknowledged(&mut self, through: Sequence) {
         self.matched = self.matched.max(through);
-        while self.in_flight.front().is_some_and(|(last, _)| *last <= through) {
+        while self.in_flight.front().is_some_and(|proposal| proposal.through <= through) {
             self.in_flight.pop_front();
         }
         if let CatchUp::Probe { .. } = self.catch_up {
@@ -150,7 +182,7 @@ impl Peer {
         match self.catch_up {
             CatchUp::Stream if sent >= self.probed_at => {
                 let known = if sent <= self.again_at { self.again.next() } else { first };
-                return first.max(known)..gap.through.min(self.next.previous()).next();
+                return first.max(known)..gap.through.min(self.before_handed_on(sent)).next();
             }
             CatchUp::Probe { .. } if first < self.next => self.probe_from(first),
             CatchUp::Stream | CatchUp::Probe { .. } | CatchUp::ReadingLog | CatchUp::State => {}
@@ -382,6 +414,7 @@ impl Cohort {
 
     /// Sends what has gathered to every follower that can take it.
     pub(crate) fn propose_pending(&mut self, now: Now, out: &mut Outbox) {
+        self.propose_in_chain(now, out);
         let Role::Leader(leader) = &self.role else { return };
         let nodes: Vec<NodeId> = leader.peers.keys().copied().collect();
         for node in nodes {
@@ -420,8 +453,7 @@ impl Cohort {
         if let CatchUp::Probe { .. } = peer.catch_up {
             peer.probed(now.monotonic);
         } else if let Some(last) = entries.last() {
-            peer.next = last.lsn.sequence.next();
-            peer.in_flight.push_back((last.lsn.sequence, entries.iter().map(Entry::size).sum()));
+            peer.sent(last.lsn.sequence, entries.iter().map(Entry::size).sum(), Monotonic(0));
         }
         let commit = peer.tell(self.committed, &self.config.timing);
         let message = Message::Propose { epoch, previous, entries, commit, sent: now.monotonic };
@@ -521,8 +553,7 @@ impl Cohort {
             return;
         };
         assert_eq!(first.lsn.sequence, from, "the log was read from where it was asked for");
-        peer.next = last.lsn.sequence.next();
-        peer.in_flight.push_back((last.lsn.sequence, entries.iter().map(Entry::size).sum()));
+        peer.sent(last.lsn.sequence, entries.iter().map(Entry::size).sum(), Monotonic(0));
         peer.probed(now.monotonic);
         let previous = first.previous;
         let commit = peer.tell(self.committed, &self.config.timing);

@@ -12,12 +12,14 @@
 //!   predecessor. Any majority commits, the leader among it or not (Gaios 3.1). A new leader re-proposes what it holds
 //!   as it is, and counts nothing as committed before a barrier of its own epoch is. What a follower lacks in the middle is
 //!   sent anew, and what came after it waits there (`early`).
+//!   Large proposals may travel from follower to follower (`chain`).
 //! * **Leases** (`lease`): votes ride on acknowledgements; a leader reads alone while a quorum of votes lives. Who has
 //!   nothing else to say has others ask for its votes (`rest`).
 //! * **Replay** (`replay`): what the records of the shared write-ahead log mean after a restart.
 //!
 //! The guarantees named in the code are those of `docs/guarantees.md`.
 
+mod chain;
 mod cohort;
 mod config;
 mod early;
@@ -39,7 +41,7 @@ pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
 pub use config::{Config, Limits, Timing};
 pub use leader::CatchUp;
 pub use lease::grace;
-pub use message::{Gap, Message, Reply};
+pub use message::{Gap, Message, Relay, Reply};
 pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 pub use renamed::renamed_promise;
 pub use replay::{Replay, Replayed};

@@ -66,6 +66,8 @@ pub enum Message {
         /// Whether the follower doubts its log.
         doubtful: bool,
     },
+    /// Entries to accept, on their way from follower to follower.
+    Relay(Relay),
     /// "I have promised a newer epoch than yours."
     Superseded {
         /// The newest epoch promised by the sender.
@@ -78,6 +80,23 @@ pub enum Message {
         /// The follower that should stand at once.
         successor: Option<NodeId>,
     },
+}
+
+/// Entries of a leader's log that others hand on (see `chain`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Relay {
+    /// Who leads the epoch: the answer goes there.
+    pub leader: NodeId,
+    /// To whom it is to be handed on, one after the other.
+    pub then: Vec<NodeId>,
+    /// The leader's epoch.
+    pub epoch: Epoch,
+    /// The LSN of the entry before the first of `entries`.
+    pub previous: Lsn,
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// When the leader sent it, by its clock.
+    pub sent: Monotonic,
 }
 
 /// What a follower has of its leader's log.
@@ -112,10 +131,7 @@ impl Message {
                 out.lsn(*previous);
                 out.u64(commit.0);
                 out.u64(sent.0);
-                out.u32(u32::try_from(entries.len()).unwrap_or(u32::MAX));
-                for entry in entries {
-                    entry.encode(out);
-                }
+                encode_entries(out, entries);
             }
             Self::ProposeReply { epoch, sent, voted, reply, committed, doubtful } => {
                 out.u8(6);
@@ -145,6 +161,16 @@ impl Message {
                 out.u64(epoch.0);
                 out.u32(successor.map_or(0, |node| node.0));
             }
+            Self::Relay(relay) => {
+                out.u8(9);
+                out.u32(relay.leader.0);
+                out.u32(u32::try_from(relay.then.len()).unwrap_or(u32::MAX));
+                relay.then.iter().for_each(|node| out.u32(node.0));
+                out.u64(relay.epoch.0);
+                out.lsn(relay.previous);
+                out.u64(relay.sent.0);
+                encode_entries(out, &relay.entries);
+            }
         }
     }
 
@@ -170,6 +196,7 @@ impl Message {
                 let successor = input.u32()?;
                 Self::Release { epoch, successor: (successor != 0).then_some(NodeId(successor)) }
             }
+            9 => Self::Relay(decode_relay(input)?),
             tag => return Err(DecodeError::UnknownTag { what: "cohort message", tag: u64::from(tag) }),
         })
     }
@@ -188,6 +215,11 @@ fn encode_answer(out: &mut Writer, tag: u8, epoch: Epoch, granted: bool, promise
     out.u64(promised.0);
 }
 
+fn encode_entries(out: &mut Writer, entries: &[Entry]) {
+    out.u32(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+    entries.iter().for_each(|entry| entry.encode(out));
+}
+
 /// The least an encoded entry takes: two LSNs, a timestamp and a length.
 const ENTRY_BYTES_MIN: usize = 44;
 
@@ -196,6 +228,21 @@ fn decode_propose(input: &mut Reader) -> Result<Message, DecodeError> {
     let previous = input.lsn()?;
     let commit = Sequence(input.u64()?);
     let sent = Monotonic(input.u64()?);
+    let entries = decode_entries(input, epoch, previous)?;
+    Ok(Message::Propose { epoch, previous, entries, commit, sent })
+}
+
+fn decode_relay(input: &mut Reader) -> Result<Relay, DecodeError> {
+    let leader = NodeId(input.u32()?);
+    let count = input.count(size_of::<u32>())?;
+    let then = (0..count).map(|_| Ok(NodeId(input.u32()?))).collect::<Result<_, DecodeError>>()?;
+    let (epoch, previous, sent) = (Epoch(input.u64()?), input.lsn()?, Monotonic(input.u64()?));
+    let entries = decode_entries(input, epoch, previous)?;
+    Ok(Relay { leader, then, epoch, previous, entries, sent })
+}
+
+/// Entries that follow `previous`, each its predecessor.
+fn decode_entries(input: &mut Reader, epoch: Epoch, previous: Lsn) -> Result<Vec<Entry>, DecodeError> {
     let count = input.count(ENTRY_BYTES_MIN)?;
     let mut entries = Vec::with_capacity(count);
     let mut last = previous;
@@ -208,7 +255,7 @@ fn decode_propose(input: &mut Reader) -> Result<Message, DecodeError> {
         last = entry.lsn;
         entries.push(entry);
     }
-    Ok(Message::Propose { epoch, previous, entries, commit, sent })
+    Ok(entries)
 }
 
 fn decode_propose_reply(input: &mut Reader) -> Result<Message, DecodeError> {

@@ -4,7 +4,7 @@
 use base::{Member, NodeId, Promise};
 
 use crate::cohort::{Cohort, Role};
-use crate::message::Message;
+use crate::message::{Message, Relay};
 
 impl Cohort {
     /// Gives every node the number that `rename` says. It must map members to members, one to one.
@@ -45,6 +45,10 @@ impl Message {
     pub fn renamed(self, rename: impl Fn(NodeId) -> NodeId) -> Self {
         match self {
             Self::Release { epoch, successor } => Self::Release { epoch, successor: successor.map(rename) },
+            Self::Relay(relay) => {
+                let then = relay.then.iter().map(|node| rename(*node)).collect();
+                Self::Relay(Relay { leader: rename(relay.leader), then, ..relay })
+            }
             other => other,
         }
     }

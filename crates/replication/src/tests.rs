@@ -400,3 +400,52 @@ fn a_new_process_is_told_what_was_committed_with_the_help_of_the_last() {
     scene.deliver_all();
     assert_eq!(committed(&scene), [2, 0, 2]);
 }
+
+/// A leader with a large proposal, which has just left for its followers.
+fn with_a_chain() -> (Scene, Vec<Message>) {
+    let mut scene = Scene::new(Limits { chain_bytes: 1, ..Limits::default() });
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    scene.propose(0);
+    let relays = scene.under_way.iter().filter(|(_, _, message)| matches!(message, Message::Relay(_)));
+    let relays = relays.map(|(_, _, message)| message.clone()).collect();
+    (scene, relays)
+}
+
+#[test]
+fn a_large_proposal_leaves_the_leader_once_and_is_acknowledged_by_all() {
+    let (mut scene, relays) = with_a_chain();
+    let [Message::Relay(relay)] = &relays[..] else { panic!("one copy leaves the leader: {relays:?}") };
+    assert_eq!((relay.leader, &relay.then[..]), (node(0), &[node(2)][..]));
+    scene.deliver_all();
+    let view = scene.replicas[0].0.view();
+    assert!(view.iter().all(|replica| replica.last.sequence == Sequence(2)), "{view:?}");
+    assert_eq!(scene.replicas[0].0.committed(), Sequence(2));
+}
+
+#[test]
+fn a_chain_that_breaks_is_mended_by_the_leader() {
+    let (mut scene, _) = with_a_chain();
+    for _ in 0..3 {
+        scene.deliver(|from, to, _| from != node(1) || to != node(2));
+        scene.under_way.retain(|(from, _, _)| *from != node(1));
+        scene.deliver_all();
+        scene.wait(Duration::from_millis(1));
+        scene.heartbeat(0);
+    }
+    scene.deliver_all();
+    assert_eq!(scene.replicas[2].0.last(), scene.replicas[0].0.last());
+}
+
+#[test]
+fn what_is_handed_on_in_the_name_of_a_leader_that_is_not_followed_is_ignored() {
+    let (mut scene, mut relays) = with_a_chain();
+    scene.under_way.clear();
+    scene.wait(SECOND);
+    scene.at(2, |cohort, now, out| cohort.campaign(now, out));
+    let relay = relays.pop().expect("there is one");
+    for message in [relay.clone().renamed(|node| NodeId(node.0 % 3 + 1)), relay] {
+        scene.at(2, |cohort, now, out| cohort.message(node(1), message, now, out));
+    }
+    assert_eq!(scene.replicas[2].0.last().sequence, Sequence(1));
+}

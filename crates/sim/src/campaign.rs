@@ -31,6 +31,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "dropped tables asked",
     "lease expiries",
     "power losses of all",
+    "proposals handed on",
     "ranges split",
     "retries answered",
     "scans gone on with",

@@ -1,7 +1,7 @@
 //! Messages come back as they were sent, and no bytes make the decoder panic.
 
 use base::codec::Writer;
-use base::{CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, Sequence, SplitMix64, Timestamp};
+use base::{CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
 use tablets::request::{
     Cell, Failure, Mutation, RangeDescription, Response, Row, Scan, SessionId, TableDescription, Write,
@@ -27,6 +27,18 @@ fn samples() -> Vec<Message> {
         commit: Sequence(4),
         sent: Monotonic(11),
     };
+    let (epoch, sent) = (Epoch(3), Monotonic(11));
+    let relay = replication::Message::Relay(replication::Relay {
+        leader: NodeId(1),
+        then: vec![NodeId(3), NodeId(2)],
+        epoch,
+        previous: Lsn::new(2, 4),
+        entries: vec![entry(5, Lsn::new(2, 4))],
+        sent,
+    });
+    let reply = replication::Reply::Missing(replication::Gap { after: Sequence(4), through: Sequence(7) });
+    let (committed, doubtful) = (Sequence(3), true);
+    let lacking = replication::Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful };
     let mutation = Mutation { column: "c".into(), value: Some("v".into()), condition: Some(Timestamp(4)) };
     let write = Write { stamp: None, key: "k".into(), mutations: vec![mutation] };
     let scan = Scan { from: "a".into(), to: Some("b".into()), limit: 9, ..Scan::default() };
@@ -66,7 +78,8 @@ fn samples() -> Vec<Message> {
         Err(Failure::VersionMismatch { column: "c".into(), expected: Timestamp(1), actual: Timestamp(2) }),
         Err(Failure::Unknown("lost the lead".into())),
     ];
-    let mut samples = vec![Message::Cohort { cohort, message: propose }];
+    let spoken = [propose, relay, lacking];
+    let mut samples: Vec<Message> = spoken.map(|message| Message::Cohort { cohort, message }).into();
     let rest = replication::Rest { epoch: Epoch(3), last: Lsn::new(2, 9) };
     let (list, sent) = (ListId(6), Monotonic(12));
     samples.push(Message::Beat { list, cohorts: None, sent });

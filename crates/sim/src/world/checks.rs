@@ -116,13 +116,26 @@ impl World {
     /// Counts the bytes of entries that a leader sends to a follower for the first time in its reign, and those that it
     /// sends anew.
     pub(crate) fn count_proposed(&mut self, from: NodeId, to: NodeId, message: &Message) {
-        let Message::Cohort { cohort, message: replication::Message::Propose { epoch, entries, .. } } = message else {
-            return;
-        };
+        let Message::Cohort { cohort, message } = message else { return };
+        match message {
+            replication::Message::Propose { epoch, entries, .. } => {
+                self.count_entries((from, to, *cohort), *epoch, entries);
+            }
+            replication::Message::Relay(relay) if relay.leader == from => {
+                for to in relay.then.iter().chain([&to]) {
+                    self.count_entries((from, *to, *cohort), relay.epoch, &relay.entries);
+                }
+            }
+            replication::Message::Relay(_) => self.count("proposals handed on"),
+            _ => {}
+        }
+    }
+
+    fn count_entries(&mut self, to: (NodeId, NodeId, CohortId), epoch: Epoch, entries: &[Entry]) {
         let Some(last) = entries.last().map(|entry| entry.lsn.sequence) else { return };
-        let newest = self.checks.proposed.entry((from, to, *cohort)).or_default();
-        if newest.0 != *epoch {
-            *newest = (*epoch, Sequence(0));
+        let newest = self.checks.proposed.entry(to).or_default();
+        if newest.0 != epoch {
+            *newest = (epoch, Sequence(0));
         }
         let (known, new): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|entry| entry.lsn.sequence <= newest.1);
         newest.1 = newest.1.max(last);

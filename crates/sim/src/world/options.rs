@@ -43,6 +43,8 @@ pub struct Options {
     pub propose_bytes: usize,
     /// Bytes of proposals that a follower holds before their turn; with 0 all are sent anew.
     pub early_bytes: usize,
+    /// Bytes past which proposals travel from follower to follower; 0: none does.
+    pub chain_bytes: usize,
     /// How long followers wait at most to be told what is committed.
     pub commit_period: Duration,
     /// Whether they are told by every message.
@@ -183,6 +185,7 @@ impl Options {
             memory_log_bytes: pick(&[256, 2_048, 65_536]) as usize,
             propose_bytes: pick(&[64, 64, 512, 4_096]) as usize,
             early_bytes: 0,
+            chain_bytes: 0,
             commit_period: Duration::ZERO,
             piggyback_commits: false,
             election_jitter: Duration::from_millis(pick(&[1, 20, 100, 100])),
@@ -214,6 +217,7 @@ impl Options {
         options.early_bytes = pick(&[0, 512, 65_536, 65_536]) as usize;
         options.commit_period = Duration::from_millis(pick(&[1, 20, 100, 1_000]));
         options.piggyback_commits = pick(&[0, 1, 1]) == 1;
+        options.chain_bytes = pick(&[0, 0, 1, 300]) as usize;
         Self { split_at, drops, splits, ..options }
     }
 }

@@ -5,7 +5,7 @@ use crate::campaign;
 
 /// Traces of a few seeds. They change with every change of behaviour, and never with the build: when the product has
 /// changed, put the new ones here.
-const TRACES: &[(u64, u64)] = &[(1, 0xccb7_d84a_e80e_3e7d), (2, 0xa937_5640_b8e7_196e), (3, 0x0491_1eae_a97b_a626)];
+const TRACES: &[(u64, u64)] = &[(1, 0x289b_e1d4_b56b_1bdf), (2, 0xf5f0_2668_95dc_9ea8), (3, 0x1011_95d1_4a78_40dc)];
 
 /// Seeds that once showed a bug, and what it was.
 const ONCE_BROKEN: &[(u64, &str)] = &[
@@ -75,11 +75,13 @@ fn what_arrives_out_of_order_is_hardly_sent_again() {
     options.faults = super::options::Faults::default();
     (options.loss, options.duplication, options.long_delay, options.stall) = (0, 0, 0, 0);
     options.delay = 20 * super::MILLISECOND;
+    (options.early_bytes, options.chain_bytes, options.piggyback_commits) = (65_536, 0, true);
+    options.commit_period = base::Duration::from_millis(100);
     for memory_log_bytes in [256, 2_048, 65_536] {
         let outcome = super::run_with(7, super::Options { memory_log_bytes, ..options.clone() });
         assert_eq!(outcome.violation, None);
         let (new, again) = (outcome.counters["bytes proposed"], outcome.counters["bytes proposed again"]);
         println!("{memory_log_bytes}: {new} bytes proposed, {again} again");
-        assert!(again < new, "{new} bytes proposed, {again} again");
+        assert!(2 * again < new, "{new} bytes proposed, {again} again");
     }
 }

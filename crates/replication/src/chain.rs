@@ -1,0 +1,91 @@
+//! Large proposals travel as a chain: the leader sends them to one follower, which hands them on to the next while its own
+//! disk forces them (Gaios 3.1, PacificA 4.1). So what leaves the leader is one copy, however many replicas there are.
+//!
+//! What is handed on tells its receiver entries of its leader's log and nothing else: no commit point, and no lease vote is
+//! asked for. It counts only with a follower that has heard in the leader's own words that it leads this epoch, and is then
+//! the same as a proposal of that leader that was long under way: an epoch has one log, and that only grows (guarantee 1).
+//! Each follower acknowledges to the leader what it has forced itself.
+//!
+//! A chain that breaks costs time and nothing else. Answers to what the leader sends after `PATIENCE` tell it who lacks
+//! what, and that is sent directly.
+
+use base::canary::{Bug, planted};
+use base::{Duration, Entry, Monotonic, NodeId, Now, Promise, Sequence};
+
+use crate::cohort::{Cohort, Role};
+use crate::message::{Message, Relay};
+use crate::outbox::{Durable, Outbox};
+
+/// How long a follower may lack what travels by others before it is sent directly.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+impl Cohort {
+    /// Sends what has gathered down a chain of all followers that can take it, while it is large.
+    pub(crate) fn propose_in_chain(&mut self, now: Now, out: &mut Outbox) {
+        let limits = self.config.limits;
+        if limits.chain_bytes == 0 {
+            return;
+        }
+        while let Some((previous, followers)) = self.in_step(now.monotonic) {
+            let entries = self.log.slice(previous.next(), limits.propose_bytes);
+            let bytes: usize = entries.iter().map(Entry::size).sum();
+            let (Some(last), Some(previous)) = (entries.last(), self.log.lsn_at(previous)) else { return };
+            let last = last.lsn.sequence;
+            let Role::Leader(leader) = &mut self.role else { return };
+            if bytes <= limits.chain_bytes {
+                return;
+            }
+            let (epoch, me, sent) = (leader.epoch, self.config.me.node, now.monotonic);
+            for follower in &followers {
+                let Some(peer) = leader.peers.get_mut(follower) else { continue };
+                peer.sent(last, bytes, sent + PATIENCE);
+                let commit = peer.tell(self.committed, &self.config.timing);
+                let heartbeat = Message::Propose { epoch, previous, entries: Vec::new(), commit, sent };
+                out.send(*follower, heartbeat, Durable::default());
+            }
+            pass_on(Relay { leader: me, then: followers, epoch, previous, entries, sent }, out);
+        }
+    }
+
+    /// The followers that were sent the same so far, if there are several, and that last entry. Who was not heard of of
+    /// late would only hold the others up.
+    fn in_step(&self, now: Monotonic) -> Option<(Sequence, Vec<NodeId>)> {
+        let Role::Leader(leader) = &self.role else { return None };
+        let (heartbeat, window) = (self.config.timing.heartbeat, self.config.limits.window_bytes);
+        let heard_since = now - heartbeat - heartbeat;
+        let able = leader.peers.iter().filter(|(_, peer)| peer.can_be_in_chain(heard_since, window));
+        let able: Vec<_> = able.map(|(node, peer)| (*node, peer.sent_through())).collect();
+        let sent = able.iter().map(|(_, sent)| *sent).max()?;
+        let followers: Vec<NodeId> =
+            able.iter().filter(|(_, through)| *through == sent).map(|(node, _)| *node).collect();
+        (followers.len() > 1).then_some((sent, followers))
+    }
+
+    /// A proposal that came by another follower, or by the leader as the first of a chain.
+    pub(crate) fn relayed(&mut self, relay: Relay, out: &mut Outbox) {
+        let Some(leader) = self.config.member(relay.leader) else { return };
+        let promised = Promise { epoch: relay.epoch, candidate: Some(leader) };
+        let follows = matches!(self.role, Role::Follower { leader: Some(node), .. } if node == leader.node);
+        let is_ours = follows && self.promised == promised && self.following == relay.epoch;
+        if self.leads() || self.installing.is_some() || !(is_ours || planted(Bug::RelayBelieved)) {
+            return;
+        }
+        pass_on(relay.clone(), out);
+        let Relay { epoch, previous, entries, sent, .. } = relay;
+        let reply = self.reconcile(previous, entries, out);
+        self.learn_commit(self.leader_committed, out);
+        self.end_doubt(out);
+        let (committed, doubtful) = (self.committed, self.doubtful);
+        let message = Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful };
+        out.send(leader.node, message, self.durable_log());
+    }
+}
+
+/// Sends it to the first of those that it names, for the others.
+fn pass_on(mut relay: Relay, out: &mut Outbox) {
+    if relay.then.is_empty() {
+        return;
+    }
+    let next = relay.then.remove(0);
+    out.send(next, Message::Relay(relay), Durable::default());
+}
