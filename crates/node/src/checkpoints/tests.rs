@@ -1,4 +1,5 @@
 use base::{Duration, LogRecord, Sequence};
+use store::sstable::TableRef;
 use tablets::request::{Mutation, Request, Response, TableRequest, Write};
 
 use super::*;
@@ -135,4 +136,28 @@ fn writes_wait_while_all_memtables_have_too_much() {
     bench.writes_checkpoints = true;
     bench.pass(Duration::from_millis(6_000));
     assert!(matches!(bench.answers.get(&RequestId(3)), Some(Ok(_))), "there is room again");
+}
+
+/// A start may find any manifest that was on its way, so a table stays that one of them names.
+#[test]
+fn a_table_that_a_manifest_on_its_way_names_stays() {
+    let table = |number| TableRef { id: TableId { cohort: TABLE, number }, level: 0, bytes: 1, checksum: 0 };
+    let mut on_disk = crate::replica::OnDisk::default();
+    for number in 1..=3 {
+        on_disk.tables = [table(number)].into();
+        if number < 3 {
+            on_disk.name_tables(ManifestId(number));
+        }
+    }
+    let named = on_disk.forced(ManifestId(1)).expect("it names others than the one before");
+    assert_eq!(named, [table(1), table(2), table(3)]);
+}
+
+#[cfg(feature = "canary")]
+#[test]
+fn a_table_that_is_removed_early_is_found() {
+    base::canary::plant(Some(base::canary::Bug::TableRemovedEarly));
+    let outcome = std::panic::catch_unwind(a_table_that_a_manifest_on_its_way_names_stays);
+    base::canary::plant(None);
+    assert!(outcome.is_err());
 }
