@@ -119,7 +119,13 @@ impl Node {
         replica.on_disk.is_wanted = false;
         self.counters.checkpoints += 1;
         self.counters.flushes += u64::from(flush.is_some());
-        self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state, flush });
+        self.actions.push(Action::WriteCheckpoint {
+            cohort: id,
+            lsn,
+            timestamp,
+            state: Box::new(state),
+            flush: flush.map(Box::new),
+        });
     }
 
     pub(crate) fn checkpoint_written(
@@ -205,7 +211,7 @@ impl Node {
             }
             if let Some(job) = tablet.tree_mut().pick_compaction(watermark, &cells) {
                 self.counters.compactions += 1;
-                self.actions.push(Action::Compact { cohort: *id, lineage: replica.lineage, job });
+                self.actions.push(Action::Compact { cohort: *id, lineage: replica.lineage, job: Box::new(job) });
             }
         }
     }

@@ -179,7 +179,7 @@ pub enum Answer {
     },
 }
 
-/// What the machine wants done.
+/// What the machine wants done. What is large and rare is boxed: actions are moved a few times each.
 #[derive(Debug)]
 pub enum Action {
     /// Append a record to the log.
@@ -238,9 +238,9 @@ pub enum Action {
         /// The timestamp of that entry.
         timestamp: Timestamp,
         /// The state, frozen; the driver asks it for its chunks wherever it likes.
-        state: tablets::Snapshot,
+        state: Box<tablets::Snapshot>,
         /// The flush of what is in no table yet.
-        flush: Option<FlushJob>,
+        flush: Option<Box<FlushJob>>,
     },
     /// Carry out a compaction.
     Compact {
@@ -249,7 +249,7 @@ pub enum Action {
         /// Of which tree.
         lineage: Lineage,
         /// The work.
-        job: CompactionJob,
+        job: Box<CompactionJob>,
     },
     /// Remove the files of tables that no manifest names and nobody reads.
     RemoveTables {
@@ -261,7 +261,7 @@ pub enum Action {
         /// The evaluation's number.
         id: EvaluationId,
         /// The question.
-        evaluation: Evaluation,
+        evaluation: Box<Evaluation>,
     },
     /// Read a part of a table, as it lies on the disk.
     ReadTable {
@@ -290,7 +290,7 @@ pub enum Action {
         /// With which whole state they came.
         arrival: ArrivalId,
         /// Where the tree is to be.
-        site: Site,
+        site: Box<Site>,
         /// The tables, on this disk.
         tables: Vec<TableRef>,
     },

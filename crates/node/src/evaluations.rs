@@ -53,7 +53,7 @@ impl Node {
         self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, row });
         self.counters.disk_reads += 1;
         self.pendings.place(id, Place::Evaluated);
-        self.actions.push(Action::Evaluate { id: number, evaluation });
+        self.actions.push(Action::Evaluate { id: number, evaluation: Box::new(evaluation) });
     }
 
     pub(crate) fn evaluated(&mut self, id: EvaluationId, answer: Result<Evaluated, TableError>, now: Now) {

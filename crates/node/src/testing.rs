@@ -109,7 +109,7 @@ impl Bench {
                     self.step(Event::ManifestForced { through: manifest });
                 }
                 Action::WriteCheckpoint { cohort, lsn, flush, .. } if self.writes_checkpoints => {
-                    let flushed = flush.map(|job| flushed(job, &self.disk));
+                    let flushed = flush.map(|job| flushed(*job, &self.disk));
                     self.step(Event::CheckpointWritten { cohort, lsn, bytes: 1, flushed });
                 }
                 Action::RemoveTables { tables } => {

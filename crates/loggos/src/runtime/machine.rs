@@ -235,16 +235,16 @@ impl Machine {
             }
             Action::WriteCheckpoint { cohort, lsn, timestamp, state, flush } => {
                 let meta = CheckpointMeta { cohort, lsn, timestamp };
-                self.disk.tables().checkpoint(CheckpointJob { meta, state, flush });
+                self.disk.tables().checkpoint(CheckpointJob { meta, state: *state, flush: flush.map(|job| *job) });
             }
-            Action::Compact { cohort, lineage, job } => self.disk.tables().compact(cohort, lineage, job),
-            Action::Evaluate { id, evaluation } => self.disk.tables().evaluate(id, evaluation),
+            Action::Compact { cohort, lineage, job } => self.disk.tables().compact(cohort, lineage, *job),
+            Action::Evaluate { id, evaluation } => self.disk.tables().evaluate(id, *evaluation),
             Action::ReadTable { id, table, offset, bytes } => self.disk.tables().read(id, table, offset, bytes),
             Action::WriteTable { table, offset, bytes } => {
                 self.disk.tables().change(Change::Write { table, offset, bytes });
             }
             Action::AdoptTables { cohort, arrival, site, tables } => {
-                self.disk.tables().change(Change::Adopt { cohort, arrival, site, tables });
+                self.disk.tables().change(Change::Adopt { cohort, arrival, site: *site, tables });
             }
             Action::RemoveTables { tables } => self.disk.tables().change(Change::Remove { tables }),
             Action::Stopped => return Some(End::Stopped),

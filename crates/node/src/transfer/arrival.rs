@@ -197,7 +197,7 @@ impl Node {
                 let site = replica.state.as_tablet().map(|tablet| tablet.tree().site().clone());
                 let site = site.unwrap_or_else(|| self.tablespace.site(id));
                 let (arrival, tables) = (incoming.number, incoming.tables.clone());
-                self.actions.push(Action::AdoptTables { cohort: id, arrival, site, tables });
+                self.actions.push(Action::AdoptTables { cohort: id, arrival, site: Box::new(site), tables });
             }
         }
     }
@@ -252,7 +252,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(arrived) = replica.arrived.as_mut().filter(|arrived| !arrived.is_being_written) else { return };
         arrived.is_being_written = true;
-        let (lsn, timestamp, state) = (arrived.id.lsn, arrived.timestamp, arrived.state.clone());
+        let (lsn, timestamp, state) = (arrived.id.lsn, arrived.timestamp, Box::new(arrived.state.clone()));
         self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state, flush: None });
     }
 

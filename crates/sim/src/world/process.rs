@@ -346,13 +346,16 @@ impl World {
             Action::SetTimer { at } => self.set_timer(id, at),
             Action::WriteCheckpoint { cohort, lsn, timestamp, state, flush } => {
                 let meta = CheckpointMeta { cohort, lsn, timestamp };
-                self.begin_work(id, Work::Checkpoint { meta, state, flush, flushed: None });
+                self.begin_work(
+                    id,
+                    Work::Checkpoint { meta, state: *state, flush: flush.map(|job| *job), flushed: None },
+                );
             }
             Action::Compact { cohort, lineage, job } => {
-                self.begin_work(id, Work::Compaction { cohort, lineage, job });
+                self.begin_work(id, Work::Compaction { cohort, lineage, job: *job });
             }
             Action::Evaluate { id: evaluation_id, evaluation } => {
-                self.begin_work(id, Work::Evaluation { id: evaluation_id, evaluation });
+                self.begin_work(id, Work::Evaluation { id: evaluation_id, evaluation: *evaluation });
             }
             Action::ReadTable { id: read, table, offset, bytes } => {
                 self.begin_work(id, Work::ReadTable { id: read, table, offset, bytes });
@@ -361,7 +364,7 @@ impl World {
                 self.begin_work(id, Work::WriteTable { table, offset, bytes });
             }
             Action::AdoptTables { cohort, arrival, site, tables } => {
-                self.begin_work(id, Work::AdoptTables { cohort, arrival, site, tables });
+                self.begin_work(id, Work::AdoptTables { cohort, arrival, site: *site, tables });
             }
             Action::RemoveTables { tables } => self.begin_work(id, Work::RemoveTables { tables }),
             Action::ReadLog { id: read, cohort, from, bytes } => {
