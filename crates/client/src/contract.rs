@@ -3,7 +3,7 @@
 use base::{Duration, KeyRange, Monotonic};
 use bytes::Bytes;
 
-use crate::{Error, Fault};
+use crate::{Error, Fault, Place, Position, Shown};
 
 /// A call, from its beginning to its [`Action::Done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,8 @@ pub struct Ask<Q> {
     pub pace: Pace,
     /// Its bytes: many take their time on the way.
     pub bytes: usize,
+    /// Of a read that any replica may answer: where it begins. It goes to all nodes in turn.
+    pub anywhere: Option<Position>,
     /// The request itself.
     pub request: Q,
 }
@@ -86,6 +88,8 @@ pub enum Sent<Q> {
         request: Q,
         /// A write's stamp.
         stamp: Option<Stamp>,
+        /// How far the client has seen the range of a read that any replica may answer: a timeline read shows no less.
+        seen: Option<Place>,
     },
 }
 
@@ -101,6 +105,13 @@ pub enum Answer<A> {
     },
     /// To [`Sent::Request`].
     Of(A),
+    /// To [`Sent::Request`], by a replica that tells which state it has shown.
+    Shown {
+        /// The answer.
+        answer: A,
+        /// The state.
+        shown: Shown,
+    },
 }
 
 /// What the driver is to do.

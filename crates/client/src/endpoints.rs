@@ -18,6 +18,8 @@ const LATENCIES: u64 = 4;
 const LATENCIES_MAX: Duration = Duration::from_millis(2_000);
 /// Bytes that are a nanosecond's work on a slow way: a request of 8 MiB has two seconds more.
 const BYTES_PER_SECOND: u64 = 4 << 20;
+/// Who has failed is asked nothing that others can answer for so long.
+const SHUNNED: Duration = Duration::from_millis(1_000);
 /// The share that one latency has in the average.
 const LATENCY_SHARE: u64 = 8;
 
@@ -36,6 +38,8 @@ pub(crate) struct Endpoint {
     pub(crate) waiting: Vec<CallId>,
     /// When anything last came from it.
     heard_at: Monotonic,
+    /// Until when nothing goes to it that may go elsewhere.
+    shunned_until: Monotonic,
 }
 
 /// All endpoints.
@@ -43,6 +47,8 @@ pub(crate) struct Endpoint {
 pub(crate) struct Endpoints {
     all: Vec<Endpoint>,
     preferred: usize,
+    /// Who was asked last of what anybody may answer.
+    turn: usize,
     /// Who leads which range, as far as told.
     leaders: BTreeMap<String, Ranges<usize>>,
     links: u64,
@@ -52,9 +58,10 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     pub(crate) fn new(count: usize) -> Self {
-        let endpoint = Endpoint { connection: Connection::None, waiting: Vec::new(), heard_at: Monotonic(0) };
+        let (connection, waiting, never) = (Connection::None, Vec::new(), Monotonic(0));
+        let endpoint = Endpoint { connection, waiting, heard_at: never, shunned_until: never };
         let all = vec![endpoint; count.max(1)];
-        Self { all, preferred: 0, leaders: BTreeMap::new(), links: 0, latency: Duration::ZERO }
+        Self { all, preferred: 0, turn: 0, leaders: BTreeMap::new(), links: 0, latency: Duration::ZERO }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -72,8 +79,21 @@ impl Endpoints {
         if Some(chosen) == avoided { (chosen + 1) % self.count() } else { chosen }
     }
 
+    /// Whom to ask what any node may answer: all in turn, but for `avoided` and those that have failed lately, unless there
+    /// is nobody else.
+    pub(crate) fn choose_any(&mut self, avoided: Option<usize>, now: Monotonic) -> usize {
+        let count = self.count();
+        let next = (1..=count).map(|step| (self.turn + step) % count);
+        let others = next.filter(|endpoint| Some(*endpoint) != avoided || count == 1);
+        let is_well = |endpoint: &usize| self.all[*endpoint].shunned_until <= now;
+        let chosen = others.clone().find(is_well).or_else(|| others.clone().next());
+        self.turn = chosen.unwrap_or(self.preferred);
+        self.turn
+    }
+
     /// Prefers the endpoint after `failed`, unless another call has done so already, and forgets what it leads.
-    pub(crate) fn pass_over(&mut self, failed: usize) {
+    pub(crate) fn pass_over(&mut self, failed: usize, now: Monotonic) {
+        self.all[failed].shunned_until = now + SHUNNED;
         if self.preferred == failed {
             self.preferred = (failed + 1) % self.count();
         }

@@ -11,6 +11,7 @@
 //! * *Silence is not an answer.* A node from which nothing comes is passed over soon: a stopped leader costs its clients no
 //!   more than the election does. One that answers others is slow, and gets more time, so that nobody asks an overloaded
 //!   node ever more. What was asked before may still be answered: the first definite answer counts, whoever gives it.
+//! * *Timeline reads never go back.* Each carries how far the client has seen the range, whoever answers it (guarantee 15).
 //! * *An error other than [`Error::OutcomeUnknown`] means that nothing was written.*
 //!
 //! **Architecture invariants:** no clock, no randomness, no socket, no `async`. Every call ends with one
@@ -24,12 +25,14 @@ mod error;
 pub mod ledger;
 mod machine;
 pub mod ranges;
+mod seen;
 mod sessions;
 
 pub use attempts::Fault;
 pub use contract::{Action, Answer, Ask, AttemptId, CallId, Effect, Link, Pace, Sent, Stamp};
 pub use error::Error;
 pub use machine::Client;
+pub use seen::{Place, Position, Shown};
 
 #[cfg(test)]
 mod tests;

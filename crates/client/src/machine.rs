@@ -7,6 +7,7 @@ use crate::attempts::{Attempts, Next};
 use crate::calls::{Call, Calls, Flying, Place, Task};
 use crate::contract::Told;
 use crate::endpoints::{Connection, Endpoints};
+use crate::seen::Seen;
 use crate::sessions::{Begun, Sessions};
 use crate::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Sent};
 
@@ -23,6 +24,7 @@ const LINK_SILENCE: Duration = Duration::from_millis(2_000);
 pub struct Client<Q, A> {
     endpoints: Endpoints,
     sessions: Sessions,
+    seen: Seen,
     calls: Calls<Q>,
     jitter: SplitMix64,
     timer: Monotonic,
@@ -36,6 +38,7 @@ impl<Q: Clone, A> Client<Q, A> {
         Self {
             endpoints: Endpoints::new(endpoints),
             sessions: Sessions::default(),
+            seen: Seen::default(),
             calls: Calls::new(),
             jitter: SplitMix64::new(seed),
             timer: Monotonic::NEVER,
@@ -90,7 +93,7 @@ impl<Q: Clone, A> Client<Q, A> {
     /// A connection could not be made, or has ended: what was asked over it gets no answer.
     pub fn broken(&mut self, link: Link, reason: &str, now: Monotonic) {
         if self.endpoints.lose(link) {
-            self.endpoints.pass_over(link.endpoint);
+            self.endpoints.pass_over(link.endpoint, now);
             for id in std::mem::take(&mut self.endpoints.get_mut(link.endpoint).waiting) {
                 if self.calls.get(id).is_some_and(|call| call.place == Place::Connection(link.endpoint)) {
                     self.failed(id, link.endpoint, Fault::NotSent(reason.to_owned()), now);
@@ -109,7 +112,7 @@ impl<Q: Clone, A> Client<Q, A> {
             match &told {
                 // Whatever lost the answer, the connection may be to blame.
                 Err(Fault::Lost(_)) => {
-                    self.endpoints.pass_over(link.endpoint);
+                    self.endpoints.pass_over(link.endpoint, now);
                     self.leave(link);
                 }
                 Err(Fault::NotSent(_)) => {}
@@ -170,7 +173,10 @@ impl<Q: Clone, A> Client<Q, A> {
                 Begun::NoSession => return self.wait_for_session(id, now),
             }
         }
-        let endpoint = self.endpoints.choose(call.task.table(), call.task.key(), call.avoided);
+        let endpoint = match &call.task {
+            Task::Ask(Ask { anywhere: Some(_), .. }) => self.endpoints.choose_any(call.avoided, now),
+            task => self.endpoints.choose(task.table(), task.key(), call.avoided),
+        };
         match self.endpoints.get_mut(endpoint).connection {
             Connection::There(link) => self.send(id, link, now),
             Connection::Beginning(_) => self.wait_for_connection(id, endpoint, now),
@@ -227,7 +233,10 @@ impl<Q: Clone, A> Client<Q, A> {
         let attempt = self.calls.fly(id, link, now);
         let Some(call) = self.calls.get(id) else { return };
         let sent = match &call.task {
-            Task::Ask(ask) => Sent::Request { request: ask.request.clone(), stamp: call.stamp },
+            Task::Ask(ask) => {
+                let seen = ask.anywhere.as_ref().and_then(|position| self.seen.at(&ask.table, position));
+                Sent::Request { request: ask.request.clone(), stamp: call.stamp, seen }
+            }
             Task::OpenSession { table, key } => Sent::OpenSession { table: table.clone(), key: key.clone() },
         };
         let left = call.deadline.since(now);
@@ -268,6 +277,12 @@ impl<Q: Clone, A> Client<Q, A> {
     fn done(&mut self, id: CallId, answer: Answer<A>, now: Monotonic) {
         match answer {
             Answer::Of(answer) => self.finish(id, Ok(answer), now),
+            Answer::Shown { answer, shown } => {
+                if let Some(call) = self.calls.get(id) {
+                    self.seen.note(call.task.table(), shown);
+                }
+                self.finish(id, Ok(answer), now);
+            }
             Answer::Session { session, range } => {
                 let Some(call) = self.end(id, now) else { return };
                 let Task::OpenSession { table, .. } = call.task else { return };
@@ -297,7 +312,7 @@ impl<Q: Clone, A> Client<Q, A> {
             Next::Retry { pause, elsewhere } => {
                 call.avoided = elsewhere.then_some(endpoint);
                 if elsewhere && is_mute {
-                    self.endpoints.pass_over(endpoint);
+                    self.endpoints.pass_over(endpoint, now);
                 }
                 if pause == Duration::ZERO {
                     return self.advance(id, now);
@@ -338,7 +353,7 @@ impl<Q: Clone, A> Client<Q, A> {
             return self.calls.set_alarm(id, (sent_at + time).max(now + Duration(1)));
         }
         if is_silent {
-            self.endpoints.pass_over(link.endpoint);
+            self.endpoints.pass_over(link.endpoint, now);
             self.leave_if_silent(id, link, now);
         }
         let waited = now.since(sent_at).as_millis();

@@ -1,8 +1,12 @@
 //! The machine against endpoints that a test plays.
 
-use base::{Duration, KeyRange, Monotonic, SplitMix64};
+use base::{CohortId, Duration, KeyRange, Lsn, Monotonic, SplitMix64};
+use bytes::Bytes;
 
-use crate::{Action, Answer, Ask, AttemptId, CallId, Client, Effect, Error, Fault, Link, Pace, Sent, Stamp};
+use crate::{
+    Action, Answer, Ask, AttemptId, CallId, Client, Effect, Error, Fault, Link, Pace, Place, Position, Sent, Shown,
+    Stamp,
+};
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
 
@@ -28,6 +32,8 @@ struct Bed {
     connecting: Vec<Link>,
     disconnected: Vec<Link>,
     left: Vec<Left>,
+    /// How far the ranges were seen, as requests said it.
+    seen: Vec<Option<Place>>,
     ended: Vec<Ended>,
 }
 
@@ -41,6 +47,7 @@ impl Bed {
             connecting: Vec::new(),
             disconnected: Vec::new(),
             left: Vec::new(),
+            seen: Vec::new(),
             ended: Vec::new(),
         }
     }
@@ -60,7 +67,10 @@ impl Bed {
                     Action::Send { link, attempt, sent, .. } => {
                         let (request, stamp) = match sent {
                             Sent::OpenSession { .. } => (None, None),
-                            Sent::Request { request, stamp } => (Some(request), stamp),
+                            Sent::Request { request, stamp, seen } => {
+                                self.seen.push(seen);
+                                (Some(request), stamp)
+                            }
                         };
                         self.left.push(Left { link, attempt, request, stamp });
                     }
@@ -73,7 +83,19 @@ impl Bed {
 
     fn ask(&mut self, effect: Effect, key: &'static str, request: u32) -> CallId {
         let (table, key) = ("t".to_owned(), key.into());
-        let ask = Ask { table, key, effect, pace: Pace::Prompt, bytes: 100, request };
+        let ask = Ask { table, key, effect, pace: Pace::Prompt, bytes: 100, anywhere: None, request };
+        self.begin(ask)
+    }
+
+    /// Asks for what any replica may answer.
+    fn ask_any(&mut self, key: &'static str, request: u32) -> CallId {
+        let (table, key) = ("t".to_owned(), Bytes::from(key));
+        let anywhere = Some(Position::At(key.clone()));
+        let ask = Ask { table, key, effect: Effect::Reads, pace: Pace::Prompt, bytes: 100, anywhere, request };
+        self.begin(ask)
+    }
+
+    fn begin(&mut self, ask: Ask<u32>) -> CallId {
         let id = self.client.begin(ask, self.now + DEADLINE, self.now);
         self.carry_out();
         id
@@ -399,4 +421,36 @@ fn little_time_is_not_halved_for_ever() {
     assert!(bed.sent().len() <= 3);
     bed.pass(1);
     assert!(matches!(&bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
+}
+
+/// What any replica may answer goes to all nodes in turn, but for those that have failed, and says how far the client has
+/// seen the range, at each attempt anew.
+#[test]
+fn what_anybody_may_answer_goes_round_and_says_what_was_seen() {
+    let mut bed = Bed::new(3);
+    let first: Vec<Left> = (1..=3).map(|request| (bed.ask_any("k", request), bed.one_sent()).1).collect();
+    let endpoints: Vec<usize> = first.iter().map(|sent| sent.link.endpoint).collect();
+    assert_eq!(endpoints, [1, 2, 0]);
+    let place = Place { cohort: CohortId(2), lsn: Lsn::new(3, 9) };
+    let shown = Shown { place, range: KeyRange { start: "a".into(), end: None } };
+    bed.answer(first[0].attempt, Ok(Answer::Shown { answer: 1, shown }));
+    bed.answer(first[2].attempt, Ok(Answer::Of(3)));
+    assert_eq!(bed.seen, [None; 3]);
+
+    bed.breaks(first[1].link);
+    bed.pass(50);
+    let again = bed.one_sent();
+    assert_ne!(again.link.endpoint, 2, "it has failed");
+    assert_eq!(bed.seen.pop(), Some(Some(place)), "more was seen by now");
+    bed.answer(again.attempt, Ok(Answer::Of(2)));
+    let ask = |bed: &mut Bed, request| {
+        bed.ask_any("0", request);
+        let sent = bed.one_sent();
+        bed.answer(sent.attempt, Ok(Answer::Of(request)));
+        assert_eq!(bed.seen.pop(), Some(None), "of that range nothing was seen");
+        sent.link.endpoint
+    };
+    assert!((4..8).all(|request| ask(&mut bed, request) != 2));
+    bed.pass(1_000);
+    assert!((8..11).any(|request| ask(&mut bed, request) == 2), "it may be well again");
 }

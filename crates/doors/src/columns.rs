@@ -13,7 +13,7 @@ use tonic::Status;
 use self::translate::Asked;
 use crate::deadline::{Arrival, Deadline};
 use crate::stream::{Conversation, Streams};
-use crate::{Gateway, refusal};
+use crate::{Gateway, reads, refusal};
 
 pub(crate) struct Door<G> {
     gateway: Arc<G>,
@@ -121,12 +121,12 @@ impl<G: Gateway> Columns for Door<G> {
     }
 
     async fn get(&self, call: tonic::Request<message::GetRequest>) -> Answer<message::GetResponse> {
-        match self.ask_table(call).await? {
-            Response::Row(row) => {
+        match reads::undated(self.ask_table(call).await?) {
+            (Response::Row(row), as_of) => {
                 let cells = translate::row_that_fits(row).map_err(|failure| refusal::status(&failure))?;
-                answer(message::GetResponse { cells })
+                answer(message::GetResponse { cells, as_of })
             }
-            other => Err(unexpected(&other)),
+            (other, _) => Err(unexpected(&other)),
         }
     }
 
@@ -158,15 +158,16 @@ impl<G: Gateway> Columns for Door<G> {
     }
 
     async fn scan(&self, mut call: tonic::Request<message::ScanRequest>) -> Answer<message::ScanResponse> {
-        let message::ScanRequest { table, from, to, prefix, reverse, limit, continuation } =
+        let message::ScanRequest { table, from, to, prefix, reverse, limit, continuation, options } =
             std::mem::take(call.get_mut());
         let scan = Scan { from, to, prefix, reverse, limit: limit as usize, continuation };
-        match ask(&*self.gateway, &call, Request::Table { table, request: TableRequest::Scan(scan) }).await? {
-            Response::Rows { rows, continuation } => {
+        let request = TableRequest::Scan { scan, consistency: reads::consistency(options) };
+        match reads::undated(ask(&*self.gateway, &call, Request::Table { table, request }).await?) {
+            (Response::Rows { rows, continuation }, as_of) => {
                 let rows = rows.into_iter().map(translate::row).collect();
-                answer(message::ScanResponse { rows, continuation })
+                answer(message::ScanResponse { rows, continuation, as_of })
             }
-            other => Err(unexpected(&other)),
+            (other, _) => Err(unexpected(&other)),
         }
     }
 

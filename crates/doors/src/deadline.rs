@@ -4,7 +4,9 @@
 //! client's deadline, and half that margin later the door speaks for it: "unavailable" for a read, which did nothing,
 //! "outcome unknown" for what may change something. The node always answers; the guard is for the day it doesn't.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use base::limits::{DEADLINE_DEFAULT, DEADLINE_MAX};
@@ -55,6 +57,11 @@ impl Deadline {
 
     /// The outcome of `answer`, or what the door says in its place once the guard's time is up.
     pub(crate) async fn guard(self, changes: bool, answer: impl Future<Output = Outcome>) -> Outcome {
+        let mut answer = pin!(answer);
+        // Most reads are answered at once, and need no timer.
+        if let Poll::Ready(outcome) = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await {
+            return outcome;
+        }
         tokio::time::timeout(self.guard, answer).await.unwrap_or_else(|_| Err(no_answer(changes)))
     }
 }

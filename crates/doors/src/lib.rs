@@ -30,6 +30,7 @@ mod meter;
 mod metrics;
 mod observer;
 mod process;
+mod reads;
 mod refusal;
 mod replies;
 mod server;

@@ -101,6 +101,7 @@ impl Snapshot {
             tables_damaged,
             disk_reads,
             beats,
+            checked_reads,
             lease_expiries,
             doubts_ended,
             sessions_expired,
@@ -120,6 +121,7 @@ impl Snapshot {
         self.counter("loggos_tables_damaged_total", "Times that a table was found damaged.", tables_damaged)?;
         self.counter("loggos_disk_reads_total", "Reads and decisions that waited for the disk.", disk_reads)?;
         self.counter("loggos_beats_total", "Heartbeats sent, each for all cohorts at rest with a node.", beats)?;
+        self.counter("loggos_checked_reads_total", "Strong reads that rested on a view check.", checked_reads)?;
         self.counter("loggos_lease_expiries_total", "Reads that found the lease lapsed.", lease_expiries)?;
         self.counter("loggos_doubts_ended_total", "Replicas that doubted their logs and caught up.", doubts_ended)?;
         let forgotten = "Sessions that were proposed to be forgotten.";

@@ -8,6 +8,7 @@ use tablets::request::{Failure, Outcome, Response};
 
 use crate::columns::translate::row_bytes;
 use crate::limits::{STREAM_ANSWER_BYTES_MAX, STREAMS_ANSWER_BYTES_MAX};
+use crate::reads;
 
 /// Gathers outcomes until the stream takes them. Whoever gives many wakes the stream once.
 ///
@@ -93,8 +94,9 @@ impl Drop for Replies {
 
 /// Bytes of an outcome that its stream is charged for: those of a row.
 pub(crate) fn size(outcome: &Outcome) -> usize {
-    match outcome {
-        Ok(Response::Row(cells)) => row_bytes(cells),
+    let Ok(response) = outcome else { return 0 };
+    match reads::content(response) {
+        Response::Row(cells) => row_bytes(cells),
         _ => 0,
     }
 }

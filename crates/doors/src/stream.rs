@@ -30,7 +30,7 @@ use crate::deadline::{Deadline, no_answer};
 use crate::limits::{STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::meter::Arriving;
 use crate::replies::{Replies, size};
-use crate::{Gateway, Observer, Ticketed, refusal};
+use crate::{Gateway, Observer, Ticketed, reads, refusal};
 
 /// All streams of a door.
 pub(crate) struct Streams {
@@ -278,9 +278,9 @@ fn asked(request: Option<Streamed>) -> Result<Request, Failure> {
 }
 
 fn ready(number: u64, outcome: Outcome, bytes: usize, replies: &Replies) -> Ready {
-    let answer = outcome.and_then(|response| match response {
-        Response::Row(row) => Ok(Answer::Get(GetResponse { cells: translate::row_that_fits(row)? })),
-        other => translate::written(&other)
+    let answer = outcome.and_then(|response| match reads::undated(response) {
+        (Response::Row(row), as_of) => Ok(Answer::Get(GetResponse { cells: translate::row_that_fits(row)?, as_of })),
+        (other, _) => translate::written(&other)
             .map(Answer::Write)
             .or_else(|| translate::session_opened(&other).map(Answer::OpenSession))
             .ok_or_else(|| Failure::Unavailable(unexpected(&other).message().to_owned())),

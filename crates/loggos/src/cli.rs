@@ -12,6 +12,7 @@ mod columns;
 mod export;
 mod load;
 mod output;
+mod reads;
 mod status;
 mod stop;
 mod tables;

@@ -10,6 +10,10 @@
 //! * an answer counts for the cohorts of the list that it names, in the epochs that the list names, from the moment at
 //!   which the beat was sent;
 //! * who is in a list and not vouched for, or gets no answer for a lease, is sent heartbeats of its own again.
+//!
+//! How old a follower's state may be it learns from beats, too (guarantee 15; `replication`, `staleness`): an answer shows the
+//! follower's clock, and when it comes in, the leader sees of which cohorts of the list it holds the lease, with nothing
+//! committed that the list doesn't name. The next beat of that list says so.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -18,7 +22,7 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Monotonic, NodeId, Now};
 use replication::{Durable, ManifestId, Rest};
 
-use crate::message::{Beaten, List, ListId, Message};
+use crate::message::{Beaten, Heard, List, ListId, Message};
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Replica;
 
@@ -48,6 +52,8 @@ struct Told {
     known: ListId,
     /// When the newest beat that was answered was sent; before the first, when the beats began.
     answered: Monotonic,
+    /// What that answer tells of a list.
+    heard: Option<(ListId, Heard)>,
 }
 
 impl Told {
@@ -74,6 +80,8 @@ impl Beats {
         self.heard.remove(&peer);
         if let Some(told) = self.told.get_mut(&peer) {
             told.known = ListId(0);
+            // Its clock may begin anew with its machine.
+            told.heard = None;
         }
     }
 
@@ -129,9 +137,11 @@ impl Node {
         }
         let known = told.known;
         let Some((list, cohorts)) = self.beats.present_list(peer) else { return };
+        let heard = self.beats.told.get(&peer).and_then(|told| told.heard.as_ref());
+        let heard = heard.filter(|(of, _)| *of == list).map(|(_, heard)| heard.clone());
         let cohorts = (list != known).then_some(cohorts);
         self.counters.beats += 1;
-        self.send(peer, Message::Beat { list, cohorts, sent: now.monotonic }, AT_ONCE, None);
+        self.send(peer, Message::Beat { list, cohorts, sent: now.monotonic, heard }, AT_ONCE, None);
     }
 
     /// Has cohorts ask that peer for votes by themselves.
@@ -148,24 +158,26 @@ impl Node {
         from: NodeId,
         list: ListId,
         cohorts: Option<List>,
-        sent: Monotonic,
+        (sent, heard): (Monotonic, Option<Heard>),
         now: Now,
     ) {
         if let Some(cohorts) = cohorts {
             self.beats.heard.insert(from, (list, cohorts));
         }
         let known = self.beats.heard.get(&from).filter(|(number, _)| *number == list).map(|(_, list)| Arc::clone(list));
+        let at = now.monotonic;
         let Some(cohorts) = known else {
-            return self.send(from, Message::BeatAnswer { list, sent, beaten: Beaten::UnknownList }, AT_ONCE, None);
+            return self.send(from, Message::BeatAnswer { list, sent, at, beaten: Beaten::UnknownList }, AT_ONCE, None);
         };
         let mut refused = Vec::new();
         let mut manifest = ManifestId(0);
         for (id, rest) in cohorts.iter() {
+            let heard = heard.as_ref().filter(|heard| heard.except.binary_search(id).is_err()).map(|heard| heard.at);
             let vouch = |replica: &mut Replica| {
-                Some((replica.cohort.vouch(from, *rest, now)?, replica.cohort.next_timer(now.monotonic)))
+                Some((replica.cohort.vouch(from, *rest, heard, now)?, replica.cohort.next_timer(now.monotonic)))
             };
             match self.replicas.quietly(*id).and_then(vouch) {
-                // Nothing else waits for a vote renewed.
+                // Nothing else waits for a vote renewed, or a younger age.
                 Some((promised, next)) => {
                     manifest = manifest.max(promised);
                     self.replicas.wake_at(*id, next);
@@ -174,11 +186,18 @@ impl Node {
             }
         }
         let after = Durable { manifest, ..Durable::default() };
-        self.send(from, Message::BeatAnswer { list, sent, beaten: Beaten::Vouched { refused } }, after, None);
+        self.send(from, Message::BeatAnswer { list, sent, at, beaten: Beaten::Vouched { refused } }, after, None);
     }
 
     /// The answer to a beat: a vote for every cohort of the list that it names, but for those refused.
-    pub(crate) fn beat_answered(&mut self, from: NodeId, list: ListId, sent: Monotonic, beaten: Beaten, now: Now) {
+    pub(crate) fn beat_answered(
+        &mut self,
+        from: NodeId,
+        list: ListId,
+        (sent, at): (Monotonic, Monotonic),
+        beaten: Beaten,
+        now: Now,
+    ) {
         let Some(told) = self.beats.told.get_mut(&from) else { return };
         let Beaten::Vouched { refused } = beaten else {
             told.known = ListId(0);
@@ -190,13 +209,18 @@ impl Node {
         told.known = told.known.max(list);
         told.answered = told.answered.max(sent);
         let sent = if planted(Bug::BeatFromReceipt) { now.monotonic } else { sent };
+        let mut except = Vec::new();
         for (id, rest) in cohorts.iter() {
-            if !refused.contains(id)
-                && let Some(replica) = self.replicas.quietly(*id)
-            {
-                // A lease grows by it, and nothing waits for that.
-                replica.cohort.vouched(from, rest.epoch, sent);
+            // A lease grows by it, and nothing waits for that.
+            let mut vouched = |replica: &mut Replica| replica.cohort.vouched(from, *rest, (sent, at), now.monotonic);
+            let is_refused = refused.contains(id);
+            if is_refused || !self.replicas.quietly(*id).is_some_and(&mut vouched) {
+                except.push(*id);
             }
+        }
+        if let Some(told) = self.beats.told.get_mut(&from) {
+            // Where nobody has a lease, as without leases at all, there is nothing to tell.
+            told.heard = (except.len() < cohorts.len()).then_some((list, Heard { at, except }));
         }
         let is_listed = |id: &CohortId| self.beats.told.get(&from).is_some_and(|told| told.resting.contains_key(id));
         let roused: Vec<CohortId> = refused.into_iter().filter(is_listed).collect();

@@ -107,7 +107,7 @@ impl Node {
     }
 
     fn begin_checkpoint(&mut self, id: CohortId) {
-        let Some(replica) = self.replicas.quietly(id) else { return };
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
         let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
         let state = replica.state.snapshot();
         let flush = replica.state.as_tablet_mut().and_then(|tablet| {

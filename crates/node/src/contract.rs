@@ -21,6 +21,7 @@ use tablets::request::{Outcome, Request};
 use tablets::{Evaluated, Evaluation};
 
 use crate::message::Message;
+use crate::views::ReadView;
 
 pub use replication::{Durable, ManifestId, WriteId};
 
@@ -182,6 +183,14 @@ pub enum Answer {
 /// What the machine wants done. What is large and rare is boxed: actions are moved a few times each.
 #[derive(Debug)]
 pub enum Action {
+    /// Show other threads what a replica can answer from now, in the place of what it showed before. It comes before every
+    /// answer that rests on what is new in it, and before what makes it wrong is said to anybody.
+    Publish {
+        /// Whose replica.
+        cohort: CohortId,
+        /// The view; none: there is no replica any more.
+        view: Option<Arc<ReadView>>,
+    },
     /// Append a record to the log.
     Append {
         /// Its number, one more than the last.

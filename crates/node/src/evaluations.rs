@@ -6,14 +6,16 @@
 use std::collections::BTreeMap;
 
 use base::{CohortId, Epoch, Now};
-use bytes::Bytes;
 use store::sstable::{Io, TableError};
-use tablets::request::Failure;
+use tablets::request::{AsOf, Failure, Outcome};
 use tablets::{Evaluated, Evaluation};
 
 use crate::contract::{Action, EvaluationId};
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
+use crate::reads::Grounds;
+use crate::replica::Replica;
+use crate::views::dated;
 
 /// The evaluations that are under way elsewhere.
 #[derive(Debug, Default)]
@@ -28,8 +30,7 @@ struct UnderWay {
     /// The reign in which it was asked.
     epoch: Epoch,
     pending: PendingId,
-    /// The row that is kept for it, if a write is to be decided.
-    row: Option<Bytes>,
+    grounds: Grounds,
 }
 
 impl Node {
@@ -39,29 +40,31 @@ impl Node {
         id: PendingId,
         cohort: CohortId,
         evaluation: Evaluation,
-        row: Option<Bytes>,
+        grounds: Grounds,
         now: Now,
     ) {
         match evaluation.answer(Io::CacheOnly) {
             Err(TableError::NotCached) => {}
-            answer => return self.evaluated_in(cohort, id, row.as_ref(), answer, now),
+            answer => return self.evaluated_in(cohort, id, grounds, answer, now),
         }
         let Some(replica) = self.replicas.get(&cohort) else { return };
         self.evaluations.last += 1;
         let number = EvaluationId(self.evaluations.last);
         let epoch = replica.cohort.promised().epoch;
-        self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, row });
+        self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, grounds });
         self.counters.disk_reads += 1;
         self.pendings.place(id, Place::Evaluated);
         self.actions.push(Action::Evaluate { id: number, evaluation: Box::new(evaluation) });
     }
 
     pub(crate) fn evaluated(&mut self, id: EvaluationId, answer: Result<Evaluated, TableError>, now: Now) {
-        let Some(UnderWay { cohort, epoch, pending, row }) = self.evaluations.under_way.remove(&id) else { return };
-        let same_reign =
-            |replica: &crate::replica::Replica| replica.cohort.leads() && replica.cohort.promised().epoch == epoch;
-        if self.replicas.get(&cohort).is_some_and(same_reign) {
-            self.evaluated_in(cohort, pending, row.as_ref(), answer, now);
+        let Some(UnderWay { cohort, epoch, pending, grounds }) = self.evaluations.under_way.remove(&id) else { return };
+        let still_holds = |replica: &Replica| match &grounds {
+            Grounds::Lead { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,
+            Grounds::Checked | Grounds::Own(_) => true,
+        };
+        if self.replicas.get(&cohort).is_some_and(still_holds) {
+            self.evaluated_in(cohort, pending, grounds, answer, now);
         } else {
             self.pendings.place(pending, Place::Waiting);
         }
@@ -71,12 +74,17 @@ impl Node {
         &mut self,
         cohort: CohortId,
         id: PendingId,
-        row: Option<&Bytes>,
+        grounds: Grounds,
         answer: Result<Evaluated, TableError>,
         now: Now,
     ) {
+        let row = if let Grounds::Lead { row } = &grounds { row.as_ref() } else { None };
         match answer {
-            Ok(Evaluated::Outcome(outcome)) => self.read_done(id, cohort, outcome, now),
+            Ok(Evaluated::Outcome(outcome)) => match grounds {
+                Grounds::Lead { .. } => self.read_done(id, cohort, outcome, now),
+                Grounds::Checked => self.checked_read_done(id, cohort, outcome),
+                Grounds::Own(as_of) => self.own_read_done(id, cohort, outcome, *as_of),
+            },
             Ok(Evaluated::Command(command)) => self.propose_decided(id, cohort, &command, row, now),
             Ok(Evaluated::Elsewhere) => {
                 self.leave_row(cohort, row);
@@ -84,11 +92,19 @@ impl Node {
             }
             Err(error) => {
                 self.leave_row(cohort, row);
-                let failure = Failure::Unavailable(format!("the leader can't read its disk: {error}"));
+                let failure = Failure::Unavailable(format!("the replica can't read its disk: {error}"));
                 self.complete(id, Err(failure), None);
                 self.table_damaged(cohort, now);
             }
         }
+    }
+
+    /// What was read is true of that state, whatever has happened since.
+    fn own_read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, as_of: AsOf) {
+        if let Some(replica) = self.replicas.get_mut(&cohort) {
+            replica.reads += 1;
+        }
+        self.complete(id, dated(outcome, as_of), None);
     }
 
     /// What this replica has of the rows can't be read: another is to lead.
@@ -99,7 +115,9 @@ impl Node {
 
     /// The lead is lost: what comes back is of an earlier reign.
     pub(crate) fn forget_evaluations(&mut self, cohort: CohortId) {
-        let ended = self.evaluations.under_way.extract_if(.., |_, evaluation| evaluation.cohort == cohort);
+        let is_of_reign =
+            |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.grounds, Grounds::Lead { .. });
+        let ended = self.evaluations.under_way.extract_if(.., |_, evaluation| is_of_reign(evaluation));
         for (_, evaluation) in ended.collect::<Vec<_>>() {
             self.pendings.place(evaluation.pending, Place::Waiting);
         }

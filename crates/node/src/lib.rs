@@ -19,6 +19,7 @@ pub mod message;
 mod moments;
 mod node;
 mod pending;
+mod reads;
 mod recovery;
 mod replica;
 mod replicas;
@@ -28,9 +29,11 @@ mod status;
 #[cfg(test)]
 mod testing;
 mod transfer;
+mod views;
 mod writes;
 
 pub use config::NodeConfig;
 pub use node::Node;
 pub use recovery::{Replays, StartError};
 pub use tablets::request::Counters;
+pub use views::{DoorRead, ReadView, Views};

@@ -12,7 +12,7 @@ mod query;
 #[cfg(test)]
 mod tests;
 
-pub use beat::{Beaten, List, ListId};
+pub use beat::{Beaten, Heard, List, ListId};
 pub use query::Query;
 
 /// A message between two nodes.
@@ -33,6 +33,8 @@ pub enum Message {
         cohorts: Option<List>,
         /// When this was sent, by the sender's clock: the leases count from here.
         sent: Monotonic,
+        /// The receiver's clock, as an answer of it has shown it; none if nothing has come since the list is this one.
+        heard: Option<Heard>,
     },
     /// The answer to a beat.
     BeatAnswer {
@@ -40,6 +42,8 @@ pub enum Message {
         list: ListId,
         /// Its `sent`.
         sent: Monotonic,
+        /// When this was sent, by the clock of whoever answers.
+        at: Monotonic,
         /// The votes.
         beaten: Beaten,
     },
@@ -235,16 +239,18 @@ impl Message {
                 out.u8(7);
                 out.u64(*request);
             }
-            Self::Beat { list, cohorts, sent } => {
+            Self::Beat { list, cohorts, sent, heard } => {
                 out.u8(20);
                 out.u64(list.0);
                 out.u64(sent.0);
                 beat::encode_list(cohorts.as_ref(), out);
+                beat::encode_heard(heard.as_ref(), out);
             }
-            Self::BeatAnswer { list, sent, beaten } => {
+            Self::BeatAnswer { list, sent, at, beaten } => {
                 out.u8(21);
                 out.u64(list.0);
                 out.u64(sent.0);
+                out.u64(at.0);
                 beaten.encode(out);
             }
         }
@@ -289,11 +295,13 @@ impl Message {
             7 => Self::ElsewhereNow { request: input.u64()? },
             20 => {
                 let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));
-                Self::Beat { list, cohorts: beat::decode_list(&mut input)?, sent }
+                let (cohorts, heard) = (beat::decode_list(&mut input)?, beat::decode_heard(&mut input)?);
+                Self::Beat { list, cohorts, sent, heard }
             }
             21 => {
                 let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));
-                Self::BeatAnswer { list, sent, beaten: Beaten::decode(&mut input)? }
+                let at = Monotonic(input.u64()?);
+                Self::BeatAnswer { list, sent, at, beaten: Beaten::decode(&mut input)? }
             }
             tag => return Err(DecodeError::UnknownTag { what: "message", tag: u64::from(tag) }),
         };

@@ -169,7 +169,7 @@ impl Node {
             Event::LogRead { id, entries } => self.log_read(id, entries, now),
             Event::Stop => self.stop(now),
         }
-        self.flush(actions);
+        self.flush(now, actions);
     }
 
     /// Ends a group of events: proposals that gathered leave, requests that waited are tried again, checkpoints that are
@@ -192,7 +192,7 @@ impl Node {
             self.finish_stop(now);
             self.set_timer();
         }
-        self.flush(actions);
+        self.flush(now, actions);
     }
 
     /// Ends the step for every replica to which something has happened.
@@ -220,8 +220,13 @@ impl Node {
         settled
     }
 
-    /// Hands over what has gathered, the manifest first: whatever waits for it comes after.
-    fn flush(&mut self, actions: &mut Vec<Action>) {
+    /// Hands over what has gathered: first what other threads are to see, then the manifest. Whatever waits for these comes
+    /// after.
+    fn flush(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if planted(Bug::ReadViewAfterReply) {
+            actions.append(&mut self.actions);
+        }
+        self.publish(now.monotonic, actions);
         if let Some(manifest) = self.outgoing.outbox.take_manifest() {
             let doubt_unknown = self.doubt_unknown;
             self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_tables(manifest));
@@ -315,6 +320,7 @@ impl Node {
             Output::ReadLog { peer, from } => self.begin_log_read(id, peer, from),
             Output::SendState { peer } => self.begin_transfer(id, peer, now),
             Output::Installed(lsn) => self.installed(id, lsn, now),
+            Output::ViewChecked => self.retry_now = true,
             Output::Cut(_) => self.counters.truncations += 1,
             Output::LeadLost => self.lead_lost(id),
         }
@@ -431,8 +437,12 @@ impl Node {
                     self.counters.memory_catch_ups += 1;
                 }
             }
-            Message::Beat { list, cohorts, sent } => self.beat_received(from, list, cohorts, sent, now),
-            Message::BeatAnswer { list, sent, beaten } => self.beat_answered(from, list, sent, beaten, now),
+            Message::Beat { list, cohorts, sent, heard } => {
+                self.beat_received(from, list, cohorts, (sent, heard), now);
+            }
+            Message::BeatAnswer { list, sent, at, beaten } => {
+                self.beat_answered(from, list, (sent, at), beaten, now);
+            }
             Message::Forward { cohort, request, patience, query } => {
                 self.forwarded(from, cohort, request, patience, query, now);
             }

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Boot, CohortId, Monotonic, NodeId};
 
+use replication::CheckId;
+use tablets::request::Consistency;
+
 use crate::contract::RequestId;
 use crate::message::Query;
 
@@ -64,6 +67,8 @@ pub(crate) struct Pending {
     pub(crate) cohort: Option<CohortId>,
     /// The cohort that last said that the place where it begins is another's.
     pub(crate) refused_by: Option<CohortId>,
+    /// The view check of a cohort that it rests on.
+    pub(crate) view_check: Option<(CohortId, CheckId)>,
     /// How many nodes were asked so far.
     asked: u32,
     /// How many of them may have taken it and never answered.
@@ -83,6 +88,7 @@ impl Pending {
             place,
             cohort: None,
             refused_by: None,
+            view_check: None,
             asked: 0,
             unanswered: 0,
             overdue_at: None,
@@ -103,6 +109,11 @@ impl Pending {
     /// write with a session's stamp is executed once at most (guarantee 10); what is dropped or split may be so again.
     pub(crate) fn is_repeatable(&self) -> bool {
         self.query.reads() || self.query.stamp().is_some() || matches!(self.origin, Origin::Drop(_) | Origin::Split(_))
+    }
+
+    /// Whether it is for any replica, not for the leader's.
+    pub(crate) fn is_for_any_member(&self) -> bool {
+        matches!(self.query.consistency(), Consistency::Timeline { .. } | Consistency::Anywhere)
     }
 
     /// Whether a node that never answered may have written it, or may yet.
@@ -224,6 +235,13 @@ impl Pendings {
     pub(crate) fn refused(&mut self, id: PendingId) {
         if let Some(pending) = self.by_id.get_mut(&id) {
             pending.refused_by = pending.cohort;
+        }
+    }
+
+    /// It rests on that view check.
+    pub(crate) fn rest_on(&mut self, id: PendingId, cohort: CohortId, check: CheckId) {
+        if let Some(pending) = self.by_id.get_mut(&id) {
+            pending.view_check = Some((cohort, check));
         }
     }
 

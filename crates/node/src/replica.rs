@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
@@ -19,6 +20,7 @@ use crate::latches::Latches;
 use crate::moments::Moments;
 use crate::pending::PendingId;
 use crate::transfer::{Arrived, Incoming};
+use crate::views::ReadView;
 
 /// A cohort's protocol and state on this node.
 #[derive(Debug)]
@@ -53,8 +55,12 @@ pub(crate) struct Replica {
     pub(crate) moments: Moments,
     /// Requests to change something that the log decided while we led, ...
     pub(crate) writes: u64,
-    /// ... and reads answered, since the start.
+    /// ... and reads answered, since the start, ...
     pub(crate) reads: u64,
+    /// ... those that other threads answered not among them.
+    pub(crate) reads_elsewhere: Arc<AtomicU64>,
+    /// What other threads see of it.
+    pub(crate) published: Option<Arc<ReadView>>,
 }
 
 /// Tables, each with its name.
@@ -198,6 +204,8 @@ impl Replica {
             moments: Moments::default(),
             writes: 0,
             reads: 0,
+            reads_elsewhere: Arc::default(),
+            published: None,
         }
     }
 

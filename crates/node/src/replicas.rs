@@ -1,5 +1,5 @@
 //! The replicas of a node, and to which of them something has happened: whatever a step leaves open is looked for at
-//! these alone, so that what rests costs nothing.
+//! these alone, so that what rests costs nothing. What other threads are shown is made anew for these alone, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
@@ -11,11 +11,13 @@ use crate::replica::Replica;
 /// The replicas by cohort.
 ///
 /// **Invariant:** whoever changes a replica in a way that may leave something to be done gets it by
-/// [`Replicas::get_mut`], which notes it for [`Replicas::next_touched`].
+/// [`Replicas::get_mut`], which notes it for [`Replicas::next_touched`] and [`Replicas::take_changed`].
 #[derive(Debug, Default)]
 pub(crate) struct Replicas {
     by_id: BTreeMap<CohortId, Replica>,
     touched: BTreeSet<CohortId>,
+    /// What other threads see of these may be out of date.
+    changed: BTreeSet<CohortId>,
     timers: Timers,
 }
 
@@ -28,6 +30,7 @@ impl Replicas {
     pub(crate) fn get_mut(&mut self, id: &CohortId) -> Option<&mut Replica> {
         let replica = self.by_id.get_mut(id)?;
         self.touched.insert(*id);
+        self.changed.insert(*id);
         Some(replica)
     }
 
@@ -43,11 +46,13 @@ impl Replicas {
 
     pub(crate) fn insert(&mut self, id: CohortId, replica: Replica) {
         self.touched.insert(id);
+        self.changed.insert(id);
         self.by_id.insert(id, replica);
     }
 
     pub(crate) fn remove(&mut self, id: CohortId) -> Option<Replica> {
         self.touched.insert(id);
+        self.changed.insert(id);
         self.by_id.remove(&id)
     }
 
@@ -76,6 +81,11 @@ impl Replicas {
     /// Nothing of it is left to be done.
     pub(crate) fn settled(&mut self, id: CohortId) {
         self.touched.remove(&id);
+    }
+
+    /// Those to which something has happened since this was last asked, also if they are no more.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<CohortId> {
+        std::mem::take(&mut self.changed)
     }
 
     /// Something is to be done about the replica at that moment, or never.

@@ -6,13 +6,14 @@
 use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
-use tablets::request::{Failure, Outcome, Request, Response};
-use tablets::{Catalogue, CatalogueCommand, Evaluation, Ownership, Question, State, TableRecord};
+use tablets::request::{Consistency, Failure, Outcome, Request, Response};
+use tablets::{Catalogue, CatalogueCommand, Evaluation, Ownership, State, TableRecord};
 
 use crate::contract::{Action, Answer, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node, is_under_way};
 use crate::pending::{Origin, Pending, PendingId, Place, Target};
+use crate::reads::{Grounds, question};
 
 /// An answer that a forwarded request has waited for so long is overdue: the node that was asked may be gone, or the
 /// request was lost with a connection. Twice as long each time for one request, lest a slow leader be asked ever more.
@@ -84,6 +85,9 @@ impl Node {
             },
         };
         self.pendings.put_to(id, cohort);
+        if self.read_here(id, cohort, now) {
+            return;
+        }
         if self.replicas.get(&cohort).is_some_and(|replica| replica.cohort.leads()) {
             return self.execute(id, cohort, now);
         }
@@ -122,7 +126,8 @@ impl Node {
         if let Some(replica) = self.replicas.get(&cohort) {
             return replica.cohort.leader();
         }
-        if let Some(told) = self.routes.get(&cohort) {
+        let is_for_anyone = self.pendings.get(id).is_some_and(Pending::is_for_any_member);
+        if let Some(told) = self.routes.get(&cohort).filter(|_| !is_for_anyone) {
             return Some(*told);
         }
         let members: Vec<NodeId> = self.catalogue()?.members_of(cohort)?.iter().map(|member| member.node).collect();
@@ -178,8 +183,7 @@ impl Node {
         if !pending.query.reads() {
             return self.write(id, cohort, now);
         }
-        let query = pending.query.clone();
-        self.read(id, cohort, query, now);
+        self.read(id, cohort, now);
     }
 
     /// The tablet that we lead does not own the place: whoever holds the map is to look again.
@@ -215,23 +219,29 @@ impl Node {
     }
 
     /// A read of the applied state. Its answer may leave only while the lease lasts, by a clock read after this.
-    fn read(&mut self, id: PendingId, cohort: CohortId, query: Query, now: Now) {
+    fn read(&mut self, id: PendingId, cohort: CohortId, now: Now) {
+        if !self.config.timing.leases {
+            if self.is_view_checked(id, cohort, now) {
+                self.read_checked(id, cohort, now);
+            }
+            return;
+        }
+        let Some(pending) = self.pendings.get(id) else { return };
         let Some(replica) = self.replicas.get(&cohort) else { return };
         if replica.cohort.lease_end(now.monotonic).is_none() {
             return self.wait_for_lease(id);
         }
-        let question = match (&replica.state, query) {
-            (State::Tablet(_), Query::Get { key, columns }) => Question::Get { key, columns },
-            (State::Tablet(_), Query::Scan(scan)) => Question::Scan(scan),
-            (State::Catalogue(catalogue), query) => {
-                let outcome = look_into(catalogue, &query);
-                return self.read_done(id, cohort, outcome, now);
+        match (&replica.state, question(&pending.query)) {
+            (State::Tablet(tablet), Some(question)) => {
+                let evaluation = Evaluation { view: tablet.view(), question };
+                self.evaluate(id, cohort, evaluation, Grounds::Lead { row: None }, now);
             }
-            _ => return self.complete(id, Err(unanswerable()), None),
-        };
-        let Some(tablet) = replica.state.as_tablet() else { return };
-        let evaluation = Evaluation { view: tablet.view(), question };
-        self.evaluate(id, cohort, evaluation, None, now);
+            (State::Catalogue(catalogue), _) => {
+                let outcome = look_into(catalogue, &pending.query);
+                self.read_done(id, cohort, outcome, now);
+            }
+            (State::Tablet(_), None) => self.complete(id, Err(unanswerable()), None),
+        }
     }
 
     /// What was read may be said while the lease lasts, of which the reign is that in which it was read.
@@ -277,7 +287,14 @@ impl Node {
     }
 
     pub(crate) fn overdue(&mut self, id: PendingId) {
-        self.give_up(id, "no leader answered by the deadline");
+        let why = match self.pendings.get(id).map(|pending| pending.query.consistency()) {
+            Some(Consistency::Timeline { .. }) => {
+                "no replica that may answer had come as far as the client by the deadline, or none knew of a leader"
+            }
+            Some(Consistency::At(_)) => "the range's log had not come to that moment by the deadline",
+            _ => "no leader answered by the deadline",
+        };
+        self.give_up(id, why);
     }
 
     /// The driver found the lease over when it was about to send: the read is as good as never evaluated.
@@ -399,14 +416,14 @@ fn in_doubt(outcome: Outcome) -> Outcome {
 }
 
 /// Whether a tablet answers a query.
-enum Standing {
+pub(crate) enum Standing {
     Owned,
     /// It has no range yet.
     NotYet,
     Elsewhere,
 }
 
-fn standing(state: &State, query: &Query) -> Standing {
+pub(crate) fn standing(state: &State, query: &Query) -> Standing {
     let (State::Tablet(tablet), Some(position)) = (state, query.position()) else { return Standing::Owned };
     match tablet.ownership() {
         Ownership::Unfounded => Standing::NotYet,
@@ -415,7 +432,7 @@ fn standing(state: &State, query: &Query) -> Standing {
     }
 }
 
-fn look_into(catalogue: &Catalogue, query: &Query) -> Outcome {
+pub(crate) fn look_into(catalogue: &Catalogue, query: &Query) -> Outcome {
     match query {
         Query::ListTables => Ok(catalogue.list()),
         Query::DescribeTable(name) => catalogue.describe(name),
@@ -427,7 +444,7 @@ fn look_into(catalogue: &Catalogue, query: &Query) -> Outcome {
     }
 }
 
-fn unanswerable() -> Failure {
+pub(crate) fn unanswerable() -> Failure {
     Failure::Invalid("this cohort can't answer that".to_owned())
 }
 

@@ -1,6 +1,7 @@
 //! How the node and its cohorts are, for people and scripts.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use base::{KeyRange, NodeId, Now};
 use replication::ReplicaView;
@@ -45,7 +46,7 @@ fn cohort_status(cohort: u32, replica: &Replica) -> CohortStatus {
         replicas: replica.cohort.view().into_iter().map(replica_status).collect(),
         applied: replica.state.last_applied(),
         writes: replica.writes,
-        reads: replica.reads,
+        reads: replica.reads + replica.reads_elsewhere.load(Ordering::Relaxed),
     }
 }
 

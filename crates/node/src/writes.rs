@@ -10,6 +10,7 @@ use tablets::{Command, Evaluation, Question, State};
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
+use crate::reads::Grounds;
 use crate::replica::{Proposal, Replica};
 
 impl Node {
@@ -44,7 +45,7 @@ impl Node {
         match (&replica.state, pending.query.clone()) {
             (State::Tablet(tablet), Query::Write(write)) if is_conditional => {
                 let evaluation = Evaluation { view: tablet.view(), question: Question::Decide(write) };
-                self.evaluate(id, cohort, evaluation, row, now);
+                self.evaluate(id, cohort, evaluation, Grounds::Lead { row }, now);
             }
             (State::Tablet(_), Query::Write(write)) => {
                 self.propose_for(id, cohort, Command::unconditional(write).encode(), row, now);

@@ -1,8 +1,8 @@
 //! Large proposals travel as a chain: the leader sends them to one follower, which hands them on to the next while its own
 //! disk forces them (Gaios 3.1, PacificA 4.1). So what leaves the leader is one copy, however many replicas there are.
 //!
-//! What is handed on tells its receiver entries of its leader's log and nothing else: no commit point, and no lease vote is
-//! asked for. It counts only with a follower that has heard in the leader's own words that it leads this epoch, and is then
+//! What is handed on tells its receiver entries of its leader's log and nothing else: no commit point, no age, and no lease
+//! vote is asked for. It counts only with a follower that has heard in the leader's own words that it leads this epoch, and is then
 //! the same as a proposal of that leader that was long under way: an epoch has one log, and that only grows (guarantee 1).
 //! Each follower acknowledges to the leader what it has forced itself.
 //!
@@ -31,17 +31,16 @@ impl Cohort {
             let bytes: usize = entries.iter().map(Entry::size).sum();
             let (Some(last), Some(previous)) = (entries.last(), self.log.lsn_at(previous)) else { return };
             let last = last.lsn.sequence;
-            let Role::Leader(leader) = &mut self.role else { return };
+            let Role::Leader(leader) = &self.role else { return };
             if bytes <= limits.chain_bytes {
                 return;
             }
             let (epoch, me, sent) = (leader.epoch, self.config.me.node, now.monotonic);
             for follower in &followers {
+                let Role::Leader(leader) = &mut self.role else { return };
                 let Some(peer) = leader.peers.get_mut(follower) else { continue };
                 peer.sent(last, bytes, sent + PATIENCE);
-                let commit = peer.tell(self.committed, &self.config.timing);
-                let heartbeat = Message::Propose { epoch, previous, entries: Vec::new(), commit, sent };
-                out.send(*follower, heartbeat, Durable::default());
+                self.send_proposal(*follower, previous, Vec::new(), now, out);
             }
             pass_on(Relay { leader: me, then: followers, epoch, previous, entries, sent }, out);
         }
@@ -62,7 +61,7 @@ impl Cohort {
     }
 
     /// A proposal that came by another follower, or by the leader as the first of a chain.
-    pub(crate) fn relayed(&mut self, relay: Relay, out: &mut Outbox) {
+    pub(crate) fn relayed(&mut self, relay: Relay, now: Now, out: &mut Outbox) {
         let Some(leader) = self.config.member(relay.leader) else { return };
         let promised = Promise { epoch: relay.epoch, candidate: Some(leader) };
         let follows = matches!(self.role, Role::Follower { leader: Some(node), .. } if node == leader.node);
@@ -74,9 +73,10 @@ impl Cohort {
         let Relay { epoch, previous, entries, sent, .. } = relay;
         let reply = self.reconcile(previous, entries, out);
         self.learn_commit(self.leader_committed, out);
+        self.learn_age(None, self.leader_committed, now.monotonic);
         self.end_doubt(out);
-        let (committed, doubtful) = (self.committed, self.doubtful);
-        let message = Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful };
+        let (committed, doubtful, at) = (self.committed, self.doubtful, now.monotonic);
+        let message = Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful, at };
         out.send(leader.node, message, self.durable_log());
     }
 }

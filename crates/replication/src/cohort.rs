@@ -13,6 +13,8 @@ use crate::log::MemoryLog;
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 use crate::replay::Replayed;
+use crate::staleness::Staleness;
+use crate::view::Views;
 
 /// What a replica knows when its process starts.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +75,8 @@ pub struct Cohort {
     pub(crate) installing: Option<(ManifestId, Lsn, Timestamp)>,
     /// The commit point last put into the log.
     pub(crate) committed_logged: Sequence,
+    pub(crate) staleness: Staleness,
+    pub(crate) views: Views,
     pub(crate) random: SplitMix64,
 }
 
@@ -142,6 +146,8 @@ impl Cohort {
             is_aside: false,
             installing: None,
             committed_logged: start.log.committed.min(last),
+            staleness: Staleness::default(),
+            views: Views::default(),
             random,
             config,
         };
@@ -177,14 +183,18 @@ impl Cohort {
             Message::PrepareReply { epoch, granted, promised } => {
                 self.prepare_reply(from, epoch, granted, promised, now, out);
             }
-            Message::Propose { epoch, previous, entries, commit, sent } => {
-                self.propose_received(sender, epoch, previous, entries, commit, sent, now, out);
+            Message::Propose { epoch, previous, entries, commit, sent, heard } => {
+                self.propose_received(sender, epoch, (previous, entries), commit, (sent, heard), now, out);
             }
-            Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful } => {
+            Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at } => {
                 let sent = if planted(Bug::LeaseFromReceipt) { now.monotonic } else { sent };
-                self.reply_received(from, epoch, Answered { sent, voted, reply, committed, doubtful }, now, out);
+                self.reply_received(from, epoch, Answered { sent, voted, reply, committed, doubtful, at }, now, out);
             }
-            Message::Relay(relay) => self.relayed(relay, out),
+            Message::ViewCheck { check } => self.view_asked(from, check, out),
+            Message::ViewReply { check, epoch, stamp, commit } => {
+                self.view_told(from, check, (epoch, stamp), commit, now, out);
+            }
+            Message::Relay(relay) => self.relayed(relay, now, out),
             Message::Superseded { promised } => self.superseded(promised, now, out),
             Message::Release { epoch, successor } => self.release_received(from, epoch, successor, now, out),
         }
@@ -278,6 +288,7 @@ impl Cohort {
     /// Ends whatever this replica was and has it wait for a leader.
     pub(crate) fn step_down(&mut self, now: Now, out: &mut Outbox) {
         if matches!(self.role, Role::Leader(_)) {
+            self.note_end_of_lease(now.monotonic);
             out.push(Output::LeadLost);
         }
         let free_at = self.vote.map_or(now.monotonic, |vote| vote.until.max(now.monotonic));
@@ -344,6 +355,7 @@ impl Cohort {
             Role::Leader(leader) => leader.forget_times(),
         }
         self.vote = self.vote.filter(|vote| vote.until > now);
+        self.staleness = Staleness::default();
         if self.voteless_until <= now {
             self.voteless_until = Monotonic(0);
         }
@@ -443,6 +455,12 @@ impl Cohort {
     #[must_use]
     pub fn last(&self) -> Lsn {
         self.log.last()
+    }
+
+    /// The timestamp of the last entry of our log.
+    #[must_use]
+    pub fn last_timestamp(&self) -> Timestamp {
+        self.log.last_timestamp()
     }
 
     /// The LSN that our log holds at a sequence, as far as memory goes back.

@@ -36,6 +36,8 @@ pub struct Timing {
     pub piggyback_commits: bool,
     /// The spread of election timeouts after a leader's vote has lapsed.
     pub election_jitter: Duration,
+    /// Whether a leader reads by its lease. If not, no clock has a part in what is read: it asks a majority each time.
+    pub leases: bool,
 }
 
 impl Default for Timing {
@@ -48,6 +50,7 @@ impl Default for Timing {
             commit_period: Duration::from_millis(100),
             piggyback_commits: true,
             election_jitter: Duration::from_millis(100),
+            leases: true,
         }
     }
 }

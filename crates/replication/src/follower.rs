@@ -16,10 +16,9 @@ impl Cohort {
         &mut self,
         from: Member,
         epoch: Epoch,
-        previous: Lsn,
-        entries: Vec<Entry>,
+        (previous, entries): (Lsn, Vec<Entry>),
         commit: Sequence,
-        sent: Monotonic,
+        (sent, heard): (Monotonic, Option<Monotonic>),
         now: Now,
         out: &mut Outbox,
     ) {
@@ -34,6 +33,7 @@ impl Cohort {
         let (last, is_bare) = (self.last(), entries.is_empty());
         let mut reply = self.reconcile(previous, entries, out);
         self.learn_commit(commit, out);
+        self.learn_age(heard, commit, now.monotonic);
         self.end_doubt(out);
         let mut after = self.durable_log();
         match &mut reply {
@@ -47,8 +47,8 @@ impl Cohort {
             // Nothing is acknowledged.
             Reply::Missing(_) => after.log = WriteId(0),
         }
-        let message =
-            Message::ProposeReply { epoch, sent, voted, reply, committed: self.committed, doubtful: self.doubtful };
+        let (committed, doubtful, at) = (self.committed, self.doubtful, now.monotonic);
+        let message = Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at };
         out.send(from.node, message, after);
     }
 

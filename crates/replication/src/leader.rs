@@ -45,10 +45,14 @@ pub(crate) struct Peer {
     pub(crate) committed: Sequence,
     /// The commit point that it was sent last, and is sent until another is to be told.
     told: Sequence,
+    /// What its clock had shown when all that was committed by anybody was within that commit point, as far as we can tell.
+    told_as_of: Option<Monotonic>,
     pub(crate) doubtful: bool,
     /// Whether it has voted for us in this reign, and when the newest answered message was sent.
     pub(crate) voted: bool,
     pub(crate) vote_sent: Monotonic,
+    /// Its clock, as its newest answer showed it.
+    pub(crate) heard: Option<Monotonic>,
     pub(crate) catch_up: CatchUp,
     /// It is sent heartbeats of this cohort's own, at rest or not.
     pub(crate) is_roused: bool,
@@ -79,6 +83,8 @@ pub(crate) struct Answered {
     pub(crate) reply: Reply,
     pub(crate) committed: Sequence,
     pub(crate) doubtful: bool,
+    /// Its clock.
+    pub(crate) at: Monotonic,
 }
 
 /// How a follower is being brought up to date.
@@ -104,9 +110,11 @@ impl Peer {
             matched: Sequence(0),
             committed: Sequence(0),
             told: committed,
+            told_as_of: None,
             doubtful: false,
             voted: false,
             vote_sent: Monotonic(0),
+            heard: None,
             catch_up: CatchUp::Probe { waiting: false },
             is_roused: false,
             probed_at: Monotonic(0),
@@ -116,12 +124,17 @@ impl Peer {
         }
     }
 
-    /// The commit point for what is sent to it now.
-    pub(crate) fn tell(&mut self, committed: Sequence, timing: &Timing) -> Sequence {
+    /// The commit point for what is sent to it now, and what its clock had shown when all that was committed was within it.
+    /// That counts from when this commit point was current, however often it is told.
+    fn tell(&mut self, committed: Sequence, may_tell_ages: bool, timing: &Timing) -> (Sequence, Option<Monotonic>) {
         if timing.piggyback_commits {
             self.told = committed;
         }
-        self.told
+        let is_current = self.told == committed || planted(Bug::AgeOfOldCommit);
+        if is_current && may_tell_ages {
+            self.told_as_of = self.told_as_of.max(self.heard);
+        }
+        (self.told, self.told_as_of)
     }
 
     /// Whether it neither knows that so much is committed nor was told.
@@ -211,6 +224,8 @@ impl Leader {
             peer.matched = Sequence(0);
             peer.committed = Sequence(0);
             peer.told = committed;
+            // Its clock may begin anew with its machine.
+            (peer.heard, peer.told_as_of) = (None, None);
             peer.probe_from(peer.next);
         }
     }
@@ -222,6 +237,7 @@ impl Leader {
         for peer in self.peers.values_mut() {
             peer.probed_at = Monotonic(0);
             peer.again_at = Monotonic(0);
+            (peer.heard, peer.told_as_of) = (None, None);
         }
     }
 
@@ -244,7 +260,7 @@ impl Leader {
             }
             peer.probe_from(peer.matched.next());
             peer.again = Sequence(0);
-            peer.told = Sequence(0);
+            (peer.told, peer.told_as_of) = (Sequence(0), None);
             peer.is_roused = false;
         }
     }
@@ -327,8 +343,10 @@ impl Cohort {
         lsn
     }
 
-    /// Greater than every timestamp in the log, whatever the clock says; the clock only makes it mean time.
-    fn next_timestamp(&self, wall: Timestamp) -> Timestamp {
+    /// What an entry is stamped with that is proposed now: greater than every timestamp in the log, whatever the clock says;
+    /// the clock only makes it mean time (guarantee 17).
+    #[must_use]
+    pub fn next_timestamp(&self, wall: Timestamp) -> Timestamp {
         if planted(Bug::VersionFromWallClock) {
             return wall;
         }
@@ -396,11 +414,8 @@ impl Cohort {
                 return;
             }
         }
-        let epoch = leader.epoch;
         let previous = self.log.lsn_at(peer.next.previous()).unwrap_or(base);
-        let commit = peer.tell(self.committed, &self.config.timing);
-        let message = Message::Propose { epoch, previous, entries: Vec::new(), commit, sent: now.monotonic };
-        out.send(node, message, Durable::default());
+        self.send_proposal(node, previous, Vec::new(), now, out);
         self.pump(node, now, out);
     }
 
@@ -442,7 +457,6 @@ impl Cohort {
     /// Sends the next entries to a follower, or has them read from the log.
     fn send_next(&mut self, node: NodeId, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &mut self.role else { return };
-        let epoch = leader.epoch;
         let Some(peer) = leader.peers.get_mut(&node) else { return };
         let Some(previous) = self.log.lsn_at(peer.next.previous()) else {
             peer.catch_up = CatchUp::ReadingLog;
@@ -455,8 +469,24 @@ impl Cohort {
         } else if let Some(last) = entries.last() {
             peer.sent(last.lsn.sequence, entries.iter().map(Entry::size).sum(), Monotonic(0));
         }
-        let commit = peer.tell(self.committed, &self.config.timing);
-        let message = Message::Propose { epoch, previous, entries, commit, sent: now.monotonic };
+        self.send_proposal(node, previous, entries, now, out);
+    }
+
+    /// Sends a follower entries, or none, with what it is told of commits and of their age.
+    pub(crate) fn send_proposal(
+        &mut self,
+        node: NodeId,
+        previous: Lsn,
+        entries: Vec<Entry>,
+        now: Now,
+        out: &mut Outbox,
+    ) {
+        let (committed, may_tell_ages) = (self.committed, self.may_tell_ages(now.monotonic));
+        let Role::Leader(leader) = &mut self.role else { return };
+        let (epoch, sent) = (leader.epoch, now.monotonic);
+        let Some(peer) = leader.peers.get_mut(&node) else { return };
+        let (commit, heard) = peer.tell(committed, may_tell_ages, &self.config.timing);
+        let message = Message::Propose { epoch, previous, entries, commit, sent, heard };
         out.send(node, message, Durable::default());
     }
 
@@ -464,19 +494,16 @@ impl Cohort {
     /// is who lags.
     fn send_again(&mut self, node: NodeId, lacking: Range<Sequence>, now: Now, out: &mut Outbox) {
         let limit = self.config.limits.propose_bytes;
-        let Role::Leader(leader) = &mut self.role else { return };
-        let epoch = leader.epoch;
-        let Some(peer) = leader.peers.get_mut(&node) else { return };
-        let commit = peer.tell(self.committed, &self.config.timing);
         let mut first = lacking.start;
         while first < lacking.end {
+            let Role::Leader(leader) = &mut self.role else { return };
+            let Some(peer) = leader.peers.get_mut(&node) else { return };
             let Some(previous) = self.log.lsn_at(first.previous()) else { return peer.probe_from(first) };
             let mut entries = self.log.slice(first, limit);
             entries.retain(|entry| entry.lsn.sequence < lacking.end);
             let Some(last) = entries.last().map(|entry| entry.lsn.sequence) else { return };
             (peer.again, peer.again_at) = (peer.again.max(last), now.monotonic);
-            let message = Message::Propose { epoch, previous, entries, commit, sent: now.monotonic };
-            out.send(node, message, Durable::default());
+            self.send_proposal(node, previous, entries, now, out);
             first = last.next();
         }
     }
@@ -493,6 +520,7 @@ impl Cohort {
             peer.vote_given(answer.sent);
             peer.is_roused = false;
         }
+        peer.heard = peer.heard.max(Some(answer.at));
         peer.committed = peer.committed.max(answer.committed);
         peer.doubtful = answer.doubtful;
         match answer.reply {
@@ -534,7 +562,6 @@ impl Cohort {
     /// The entries that [`Output::ReadLog`] asked for, in order from there; none if the log doesn't hold them any more.
     pub fn log_read(&mut self, node: NodeId, from: Sequence, entries: Option<Vec<Entry>>, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &mut self.role else { return };
-        let epoch = leader.epoch;
         let Some(peer) = leader.peers.get_mut(&node) else { return };
         if peer.catch_up != CatchUp::ReadingLog {
             return;
@@ -556,9 +583,7 @@ impl Cohort {
         peer.sent(last.lsn.sequence, entries.iter().map(Entry::size).sum(), Monotonic(0));
         peer.probed(now.monotonic);
         let previous = first.previous;
-        let commit = peer.tell(self.committed, &self.config.timing);
-        let message = Message::Propose { epoch, previous, entries, commit, sent: now.monotonic };
-        out.send(node, message, Durable::default());
+        self.send_proposal(node, previous, entries, now, out);
     }
 
     /// The follower has the whole state through `lsn` on its disk; or, with none, the sending came to nothing.

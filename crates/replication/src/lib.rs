@@ -15,6 +15,8 @@
 //!   Large proposals may travel from follower to follower (`chain`).
 //! * **Leases** (`lease`): votes ride on acknowledgements; a leader reads alone while a quorum of votes lives. Who has
 //!   nothing else to say has others ask for its votes (`rest`).
+//! * **Staleness** (`staleness`): how old a follower's state may be, told from what leaders stamped inside their leases.
+//! * **View checks** (`view`): a strong read at any replica, by a majority's word and no clock.
 //! * **Replay** (`replay`): what the records of the shared write-ahead log mean after a restart.
 //!
 //! The guarantees named in the code are those of `docs/guarantees.md`.
@@ -34,8 +36,10 @@ mod outbox;
 mod renamed;
 mod replay;
 mod rest;
+mod staleness;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
 pub use config::{Config, Limits, Timing};
@@ -46,3 +50,5 @@ pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 pub use renamed::renamed_promise;
 pub use replay::{Replay, Replayed};
 pub use rest::Rest;
+pub use staleness::Freshness;
+pub use view::{CheckId, Checked};

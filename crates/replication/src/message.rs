@@ -50,6 +50,9 @@ pub enum Message {
         commit: Sequence,
         /// When this was sent, by the leader's clock: the lease counts from here.
         sent: Monotonic,
+        /// The receiver's clock, as its newest answer that had come to the leader by then showed it; none if the leader didn't
+        /// hold its lease when it sent this.
+        heard: Option<Monotonic>,
     },
     /// The answer to a proposal (phase 2b), a lease vote with it.
     ProposeReply {
@@ -65,6 +68,8 @@ pub enum Message {
         committed: Sequence,
         /// Whether the follower doubts its log.
         doubtful: bool,
+        /// The follower's clock.
+        at: Monotonic,
     },
     /// Entries to accept, on their way from follower to follower.
     Relay(Relay),
@@ -72,6 +77,22 @@ pub enum Message {
     Superseded {
         /// The newest epoch promised by the sender.
         promised: Epoch,
+    },
+    /// "Whom do you know as leader?" (Gaios, 3.3.2)
+    ViewCheck {
+        /// The sender's number for the check.
+        check: u64,
+    },
+    /// The answer: the newest epoch that the sender has promised.
+    ViewReply {
+        /// The number that was asked under.
+        check: u64,
+        /// The epoch.
+        epoch: Epoch,
+        /// If the sender leads: the greater of what it has committed and what it re-proposed at its start.
+        stamp: Option<Sequence>,
+        /// What the sender knows to be committed.
+        commit: Sequence,
     },
     /// The leader of this epoch leads no more, of its own will; its lease votes are void.
     Release {
@@ -125,15 +146,17 @@ impl Message {
             Self::PreVoteReply { epoch, granted, promised } => encode_answer(out, 2, *epoch, *granted, *promised),
             Self::Prepare { epoch, last } => encode_request(out, 3, *epoch, *last),
             Self::PrepareReply { epoch, granted, promised } => encode_answer(out, 4, *epoch, *granted, *promised),
-            Self::Propose { epoch, previous, entries, commit, sent } => {
+            Self::Propose { epoch, previous, entries, commit, sent, heard } => {
                 out.u8(5);
                 out.u64(epoch.0);
                 out.lsn(*previous);
                 out.u64(commit.0);
                 out.u64(sent.0);
+                // No clock shows 0 while it counts.
+                out.u64(heard.map_or(0, |heard| heard.0));
                 encode_entries(out, entries);
             }
-            Self::ProposeReply { epoch, sent, voted, reply, committed, doubtful } => {
+            Self::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at } => {
                 out.u8(6);
                 out.u64(epoch.0);
                 out.u64(sent.0);
@@ -151,6 +174,19 @@ impl Message {
                 }
                 out.u64(committed.0);
                 out.bool(*doubtful);
+                out.u64(at.0);
+            }
+            Self::ViewCheck { check } => {
+                out.u8(10);
+                out.u64(*check);
+            }
+            Self::ViewReply { check, epoch, stamp, commit } => {
+                out.u8(11);
+                out.u64(*check);
+                out.u64(epoch.0);
+                out.bool(stamp.is_some());
+                out.u64(stamp.unwrap_or_default().0);
+                out.u64(commit.0);
             }
             Self::Superseded { promised } => {
                 out.u8(7);
@@ -197,6 +233,13 @@ impl Message {
                 Self::Release { epoch, successor: (successor != 0).then_some(NodeId(successor)) }
             }
             9 => Self::Relay(decode_relay(input)?),
+            10 => Self::ViewCheck { check: input.u64()? },
+            11 => {
+                let (check, epoch) = (input.u64()?, Epoch(input.u64()?));
+                let leads = input.bool()?;
+                let stamp = Some(Sequence(input.u64()?)).filter(|_| leads);
+                Self::ViewReply { check, epoch, stamp, commit: Sequence(input.u64()?) }
+            }
             tag => return Err(DecodeError::UnknownTag { what: "cohort message", tag: u64::from(tag) }),
         })
     }
@@ -228,8 +271,9 @@ fn decode_propose(input: &mut Reader) -> Result<Message, DecodeError> {
     let previous = input.lsn()?;
     let commit = Sequence(input.u64()?);
     let sent = Monotonic(input.u64()?);
+    let heard = Some(Monotonic(input.u64()?)).filter(|heard| *heard != Monotonic(0));
     let entries = decode_entries(input, epoch, previous)?;
-    Ok(Message::Propose { epoch, previous, entries, commit, sent })
+    Ok(Message::Propose { epoch, previous, entries, commit, sent, heard })
 }
 
 fn decode_relay(input: &mut Reader) -> Result<Relay, DecodeError> {
@@ -267,5 +311,6 @@ fn decode_propose_reply(input: &mut Reader) -> Result<Message, DecodeError> {
     } else {
         Reply::Missing(Gap { after: Sequence(input.u64()?), through: Sequence(input.u64()?) })
     };
-    Ok(Message::ProposeReply { epoch, sent, voted, reply, committed: Sequence(input.u64()?), doubtful: input.bool()? })
+    let (committed, doubtful, at) = (Sequence(input.u64()?), input.bool()?, Monotonic(input.u64()?));
+    Ok(Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at })
 }

@@ -59,6 +59,8 @@ pub enum Output {
         /// Who lacks them.
         peer: NodeId,
     },
+    /// A view check has come to its end: who waited for one may look.
+    ViewChecked,
     /// Entries of ours from this sequence on gave way to a leader's.
     Cut(Sequence),
     /// The whole state that was received is this replica's now: entries to apply go on after this LSN.

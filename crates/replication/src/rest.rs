@@ -70,9 +70,10 @@ impl Cohort {
     }
 
     /// Takes a heartbeat that says this, as a follower: gives the vote that is asked for, which may leave once that
-    /// manifest is forced. None, and nothing is done, if the answer would say more than that all is as it was: then the
-    /// leader must ask by a message of its own.
-    pub fn vouch(&mut self, from: NodeId, rest: Rest, now: Now) -> Option<ManifestId> {
+    /// manifest is forced. It learns that our clock had shown `heard` when the leader had all that was committed, if that is
+    /// said. None, and nothing is done, if the answer would say more than that all is as it was: then the leader must ask by a
+    /// message of its own.
+    pub fn vouch(&mut self, from: NodeId, rest: Rest, heard: Option<Monotonic>, now: Now) -> Option<ManifestId> {
         let leader = self.config.member(from)?;
         let agrees = self.agrees(leader, rest, now);
         if !agrees && !planted(Bug::BeatVouchedBlindly) {
@@ -80,6 +81,7 @@ impl Cohort {
         }
         if agrees {
             self.renew_vote(leader.node, rest.epoch, now);
+            self.learn_age(heard, rest.last.sequence, now.monotonic);
         }
         Some(self.promise_manifest)
     }
@@ -97,13 +99,17 @@ impl Cohort {
         is_ours && has_all && knows_all && may_vote
     }
 
-    /// A heartbeat that was sent at that moment, in the reign of that epoch, was vouched for.
-    pub fn vouched(&mut self, peer: NodeId, epoch: Epoch, sent: Monotonic) {
-        let Role::Leader(leader) = &mut self.role else { return };
-        if leader.epoch == epoch
-            && let Some(peer) = leader.peers.get_mut(&peer)
-        {
-            peer.vote_given(sent);
+    /// A heartbeat that was sent at that moment, and said this, was vouched for when the follower's clock showed `at`. Says
+    /// whether all that was committed by anybody before is what we have committed, and no more than was said (guarantee 15).
+    pub fn vouched(&mut self, peer: NodeId, rest: Rest, (sent, at): (Monotonic, Monotonic), now: Monotonic) -> bool {
+        let Role::Leader(leader) = &mut self.role else { return false };
+        if leader.epoch != rest.epoch {
+            return false;
         }
+        if let Some(peer) = leader.peers.get_mut(&peer) {
+            peer.vote_given(sent);
+            peer.heard = peer.heard.max(Some(at));
+        }
+        self.committed == rest.last.sequence && self.may_tell_ages(now)
     }
 }

@@ -8,6 +8,8 @@ use bytes::Bytes;
 
 use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId};
 
+mod reads;
+
 /// Three replicas whose disks force at once, and the messages under way between them.
 struct Scene {
     now: Now,
@@ -193,6 +195,7 @@ fn what_a_whole_state_replaces_is_cut_from_the_log() {
         entries,
         commit: Sequence(0),
         sent: Monotonic(0),
+        heard: None,
     };
     let now = scene.now;
     let (cohort, out) = &mut scene.replicas[1];
@@ -336,6 +339,7 @@ fn what_a_follower_holds_ends_with_the_reign() {
         entries,
         commit: Sequence(0),
         sent: Monotonic(0),
+        heard: None,
     };
     for (from, message) in
         [(0, propose(1, Lsn::new(1, 1), vec![second])), (1, propose(2, Lsn::ZERO, vec![first.clone()]))]

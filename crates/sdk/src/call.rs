@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use tonic::Request;
 use tonic::transport::Channel;
 
-use crate::fault;
-use crate::request::{Asked, Told, session_opened, session_stamp, stamped};
+use crate::request::{Asked, Told, get_after, row_told, rows_told, session_opened, session_stamp, stamped};
+use crate::{fault, reads};
 
 /// Bytes of an answer that the client takes, at most: twice what a door gives.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -31,12 +31,12 @@ pub(crate) fn columns(channel: Channel) -> ColumnsClient<Channel> {
 
 async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<Answer<Told>, tonic::Status> {
     let mut door = columns(channel.clone());
-    let (asked, stamp) = match sent {
+    let (asked, stamp, seen) = match sent {
         Sent::OpenSession { table, key } => {
             let request = message::OpenSessionRequest { table, key };
             return Ok(session_opened(door.open_session(timed(request, time)).await?.into_inner()));
         }
-        Sent::Request { request, stamp } => (request, stamp),
+        Sent::Request { request, stamp, seen } => (request, stamp, seen),
     };
     let told = match asked {
         Asked::CreateTable(request) => Told::TableCreated(door.create_table(timed(request, time)).await?.into_inner()),
@@ -48,8 +48,13 @@ async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<An
             Told::Tables(door.list_tables(timed(message::ListTablesRequest {}, time)).await?.into_inner())
         }
         Asked::DescribeTable(request) => Told::Table(door.describe_table(timed(request, time)).await?.into_inner()),
-        Asked::Get(request) => Told::Row(door.get(timed(request, time)).await?.into_inner()),
-        Asked::Scan(request) => Told::Rows(door.scan(timed(request, time)).await?.into_inner()),
+        Asked::Get(request) => {
+            return Ok(row_told(door.get(timed(get_after(request, seen), time)).await?.into_inner()));
+        }
+        Asked::Scan(request) => {
+            let request = message::ScanRequest { options: reads::after(request.options, seen), ..request };
+            return Ok(rows_told(door.scan(timed(request, time)).await?.into_inner()));
+        }
         Asked::Write(request) => Told::Written(door.write(timed(stamped(request, stamp), time)).await?.into_inner()),
         Asked::DeleteRow(request) => {
             let request = message::DeleteRowRequest { stamp: stamp.map(session_stamp), ..request };

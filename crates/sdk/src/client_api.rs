@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::admin::admin_client::AdminClient;
 use api::admin::{SplitRangeRequest, StatusRequest, StatusResponse};
-use api::columns::{self as message, Cell, Mutation, Row};
+use api::columns::{self as message, AsOf, Cell, Mutation, Row};
 use base::KeyRange;
 use base::limits::DEADLINE_DEFAULT;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::endpoints::Endpoints;
 use crate::request::{Asked, Told};
 use crate::skin::{Ended, Skin};
-use crate::{Error, TableDescription, fault};
+use crate::{Error, Reads, TableDescription, fault};
 
 /// How long one node may take to say how it is.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(2);
@@ -192,9 +192,25 @@ impl Client {
     /// # Errors
     /// As [`Error`] has them.
     pub async fn row(&self, table: &str, key: impl Into<Bytes>, columns: Vec<Bytes>) -> Result<Vec<Cell>, Error> {
-        let request = message::GetRequest { table: table.to_owned(), key: key.into(), columns };
+        Ok(self.read_row(table, key, columns, Reads::Strong).await?.0)
+    }
+
+    /// The columns of a row as [`Client::row`] gives them, as another kind of read shows them; and the state that they are
+    /// of, unless it is strong.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn read_row(
+        &self,
+        table: &str,
+        key: impl Into<Bytes>,
+        columns: Vec<Bytes>,
+        reads: Reads,
+    ) -> Result<(Vec<Cell>, Option<AsOf>), Error> {
+        let options = reads.options();
+        let request = message::GetRequest { table: table.to_owned(), key: key.into(), columns, options };
         match self.ask(Asked::Get(request)).await? {
-            Told::Row(answer) => Ok(answer.cells),
+            Told::Row(answer) => Ok((answer.cells, answer.as_of)),
             other => Err(unexpected(&other)),
         }
     }
@@ -204,11 +220,19 @@ impl Client {
     /// # Errors
     /// As [`Error`] has them.
     pub async fn scan(&self, table: &str, scan: Scan) -> Result<Page, Error> {
+        Ok(self.read_page(table, scan, Reads::Strong).await?.0)
+    }
+
+    /// One page of rows, as another kind of read shows them; and the state that they are of, unless it is strong.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn read_page(&self, table: &str, scan: Scan, reads: Reads) -> Result<(Page, Option<AsOf>), Error> {
         let Scan { from, to, prefix, reverse, limit, continuation } = scan;
-        let table = table.to_owned();
-        let request = message::ScanRequest { table, from, to, prefix, reverse, limit, continuation };
+        let (table, options) = (table.to_owned(), reads.options());
+        let request = message::ScanRequest { table, from, to, prefix, reverse, limit, continuation, options };
         match self.ask(Asked::Scan(request)).await? {
-            Told::Rows(answer) => Ok(Page { rows: answer.rows, continuation: answer.continuation }),
+            Told::Rows(answer) => Ok((Page { rows: answer.rows, continuation: answer.continuation }, answer.as_of)),
             other => Err(unexpected(&other)),
         }
     }

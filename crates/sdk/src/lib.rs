@@ -15,6 +15,7 @@
 //! * *Writes apply once.* Each carries a stamp of a session that the table knows, and a retry carries the same stamp,
 //!   so that the table answers it with what the first try came to (guarantee 10). When even that can't be learned by
 //!   the deadline the error says so: [`Error::OutcomeUnknown`].
+//! * *Timeline reads never go back*, whichever replica answers them ([`Reads::Timeline`], guarantee 15).
 //! * [`Client::streaming`] puts calls that are under way together into few messages: for programs that have many.
 //!
 //! What to do when is decided by [`client::Client`], a pure machine, which the simulator drives as well. What is here is
@@ -27,11 +28,13 @@ mod client_api;
 mod endpoints;
 mod fault;
 pub mod formation;
+mod reads;
 mod request;
 mod skin;
 mod stream;
 
 pub use api::admin;
-pub use api::columns::{Cell, DescribeTableResponse as TableDescription, Mutation, Range, Row};
+pub use api::columns::{AsOf, Cell, DescribeTableResponse as TableDescription, Mutation, Range, Row};
 pub use client::Error;
 pub use client_api::{Client, NewTable, Page, Scan};
+pub use reads::Reads;

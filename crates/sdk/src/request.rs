@@ -9,10 +9,10 @@ use api::columns::{self as message, SessionStamp};
 use api::frugal::REQUEST_FIELDS_MAX;
 use base::KeyRange;
 use bytes::Bytes;
-use client::{Answer, Ask, Effect, Fault, Pace, Sent, Stamp};
+use client::{Answer, Ask, Effect, Fault, Pace, Place, Position, Sent, Stamp};
 use prost::Message;
 
-use crate::fault;
+use crate::{fault, reads};
 
 /// A larger request has a call of its own: nothing should wait behind it.
 const STREAMED_BYTES_MAX: usize = 512 << 10;
@@ -68,7 +68,26 @@ impl Asked {
             }
             _ => (String::new(), Bytes::new(), 0),
         };
-        Ask { table, key, effect, pace, bytes, request: self }
+        let anywhere = match &self {
+            Self::Get(get) if get.options.is_some() => Some(Position::At(key.clone())),
+            Self::Scan(scan) if scan.options.is_some() => Some(position(scan)),
+            _ => None,
+        };
+        Ask { table, key, effect, pace, bytes, anywhere, request: self }
+    }
+}
+
+/// A place where a scan begins, or goes on; a prefix in reverse is held for the range where it begins forwards.
+fn position(scan: &message::ScanRequest) -> Position {
+    let message::ScanRequest { from, to, prefix, continuation, .. } = scan;
+    if !scan.reverse {
+        let from = from.max(prefix);
+        return Position::At(continuation.as_ref().map_or(from, |next| next.max(from)).clone());
+    }
+    match (continuation, to) {
+        (Some(end), _) | (None, Some(end)) => Position::Below(Some(end.clone())),
+        (None, None) if !prefix.is_empty() => Position::At(prefix.clone()),
+        (None, None) => Position::Below(None),
     }
 }
 
@@ -102,9 +121,9 @@ pub(crate) fn streamed(sent: Sent<Asked>, number: u64, time: Duration) -> Result
     }
     let request = match sent {
         Sent::OpenSession { table, key } => StreamedRequest::OpenSession(message::OpenSessionRequest { table, key }),
-        Sent::Request { request: Asked::Get(request), .. } => StreamedRequest::Get(request),
-        Sent::Request { request: Asked::Write(request), stamp } => StreamedRequest::Write(stamped(request, stamp)),
-        Sent::Request { request: Asked::DeleteRow(request), stamp } => {
+        Sent::Request { request: Asked::Get(request), seen, .. } => StreamedRequest::Get(get_after(request, seen)),
+        Sent::Request { request: Asked::Write(request), stamp, .. } => StreamedRequest::Write(stamped(request, stamp)),
+        Sent::Request { request: Asked::DeleteRow(request), stamp, .. } => {
             StreamedRequest::DeleteRow(message::DeleteRowRequest { stamp: stamp.map(session_stamp), ..request })
         }
         other => return Err(Box::new(other)),
@@ -112,6 +131,11 @@ pub(crate) fn streamed(sent: Sent<Asked>, number: u64, time: Duration) -> Result
     let deadline_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1);
     let request = message::StreamedRequest { number, deadline_ms, request: Some(request) };
     Ok(Streamed { request, bytes: bytes + 64, fields: listed + FIELDS_BESIDE })
+}
+
+/// The request of a client that has seen so much.
+pub(crate) fn get_after(request: message::GetRequest, seen: Option<Place>) -> message::GetRequest {
+    message::GetRequest { options: reads::after(request.options, seen), ..request }
 }
 
 pub(crate) fn stamped(request: message::WriteRequest, stamp: Option<Stamp>) -> message::WriteRequest {
@@ -127,10 +151,20 @@ pub(crate) fn session_opened(response: message::OpenSessionResponse) -> Answer<T
     Answer::Session { session, range: KeyRange { start, end } }
 }
 
+pub(crate) fn row_told(row: message::GetResponse) -> Answer<Told> {
+    let as_of = row.as_of.clone();
+    reads::answered(Told::Row(row), as_of.as_ref())
+}
+
+pub(crate) fn rows_told(rows: message::ScanResponse) -> Answer<Told> {
+    let as_of = rows.as_of.clone();
+    reads::answered(Told::Rows(rows), as_of.as_ref())
+}
+
 /// What a stream's answer says.
 pub(crate) fn of_stream(answer: Option<StreamedAnswer>) -> Result<Answer<Told>, Fault> {
     match answer {
-        Some(StreamedAnswer::Get(row)) => Ok(Answer::Of(Told::Row(row))),
+        Some(StreamedAnswer::Get(row)) => Ok(row_told(row)),
         Some(StreamedAnswer::Write(written)) => Ok(Answer::Of(Told::Written(written))),
         Some(StreamedAnswer::OpenSession(opened)) => Ok(session_opened(opened)),
         Some(StreamedAnswer::Refusal(refusal)) => Err(fault::of_refusal(refusal)),

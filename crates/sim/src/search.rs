@@ -101,6 +101,7 @@ pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::TruncationLoggedAgain,
     Bug::PromiseInOnePlace,
     Bug::AnswerBeforeCommit,
+    Bug::ViewStampIsOwn,
     Bug::LeaseCheckedBefore,
 ];
 

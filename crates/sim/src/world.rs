@@ -9,9 +9,11 @@
 mod checks;
 mod clients;
 mod clocks;
+mod door;
 mod events;
 mod faults;
 mod libraries;
+mod looks;
 mod machine;
 mod network;
 mod options;

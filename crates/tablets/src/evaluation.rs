@@ -47,7 +47,8 @@ pub enum Evaluated {
 
 impl Question {
     /// Where in the table's keys it begins.
-    fn position(&self) -> Position {
+    #[must_use]
+    pub fn position(&self) -> Position {
         match self {
             Self::Get { key, .. } | Self::Decide(Write { key, .. }) => Position::At(key.clone()),
             Self::Scan(scan) => scan.position(),

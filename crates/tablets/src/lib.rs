@@ -16,6 +16,7 @@
 pub mod catalogue;
 pub mod checkpoint;
 pub mod command;
+mod consistency;
 pub mod evaluation;
 mod hash;
 mod pinning;

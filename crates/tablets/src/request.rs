@@ -5,6 +5,8 @@
 use base::{CohortId, Duration, KeyRange, Lsn, Sequence, Timestamp};
 use bytes::Bytes;
 
+pub use crate::consistency::{AsOf, Consistency, Place};
+
 /// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever. So
 /// one range's session is unknown in every other range, and never taken for a stranger's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,9 +129,16 @@ pub enum TableRequest {
         key: Bytes,
         /// The columns; none: all of them.
         columns: Option<Vec<Bytes>>,
+        /// What it may show.
+        consistency: Consistency,
     },
     /// Reads rows.
-    Scan(Scan),
+    Scan {
+        /// Which.
+        scan: Scan,
+        /// What it may show.
+        consistency: Consistency,
+    },
 }
 
 /// A request to a node.
@@ -184,7 +193,7 @@ impl Request {
             Self::CreateTable { .. } | Self::DropTable { .. } | Self::SplitRange { .. } => true,
             Self::Table { request, .. } => match request {
                 TableRequest::OpenSession { .. } | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
-                TableRequest::Get { .. } | TableRequest::Scan(_) => false,
+                TableRequest::Get { .. } | TableRequest::Scan { .. } => false,
             },
             Self::ListTables | Self::DescribeTable { .. } | Self::Status => false,
         }
@@ -250,6 +259,13 @@ pub enum Response {
         rows: Vec<Row>,
         /// Where the scan goes on; none: it is at its end.
         continuation: Option<Bytes>,
+    },
+    /// What a replica's own state shows, and which state that is.
+    Dated {
+        /// The answer.
+        response: Box<Self>,
+        /// The state.
+        as_of: Box<AsOf>,
     },
     /// How the node is.
     Status(Status),
@@ -367,6 +383,8 @@ pub struct Counters {
     pub disk_reads: u64,
     /// Heartbeats sent that stood for those of every cohort at rest with a node.
     pub beats: u64,
+    /// Strong reads that rested on a view check.
+    pub checked_reads: u64,
     /// Reads that found the lease lapsed.
     pub lease_expiries: u64,
     /// Replicas that doubted their logs and have caught up.

@@ -46,8 +46,8 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
                     stamp.as_ref().map_or(Ok(()), check_stamp)?;
                     check_key(key)
                 }
-                TableRequest::Get { key, columns } => check_get(key, columns.as_deref()),
-                TableRequest::Scan(scan) => check_scan(scan),
+                TableRequest::Get { key, columns, .. } => check_get(key, columns.as_deref()),
+                TableRequest::Scan { scan, .. } => check_scan(scan),
             }
         }
     }

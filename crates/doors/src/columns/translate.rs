@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tablets::request::{Cell, Failure, Mutation, Request, Response, Row, SessionId, SessionStamp, TableRequest, Write};
 
 use crate::limits::REPLY_BYTES_MAX;
+use crate::reads;
 
 /// What a message asks of which table.
 #[derive(Debug)]
@@ -22,9 +23,9 @@ impl From<Asked> for Request {
 }
 
 impl From<message::GetRequest> for Asked {
-    fn from(message::GetRequest { table, key, columns }: message::GetRequest) -> Self {
+    fn from(message::GetRequest { table, key, columns, options }: message::GetRequest) -> Self {
         let columns = (!columns.is_empty()).then_some(columns);
-        Self { table, request: TableRequest::Get { key, columns } }
+        Self { table, request: TableRequest::Get { key, columns, consistency: reads::consistency(options) } }
     }
 }
 

@@ -146,5 +146,10 @@ pub(crate) fn put(key: &str, value: impl Into<Bytes>) -> message::PutRequest {
 }
 
 pub(crate) fn get(key: &str) -> message::GetRequest {
-    message::GetRequest { table: "t".into(), key: Bytes::copy_from_slice(key.as_bytes()), columns: vec![] }
+    message::GetRequest {
+        table: "t".into(),
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        columns: vec![],
+        options: None,
+    }
 }

@@ -8,9 +8,10 @@ use base::limits::SCAN_ROWS_MAX;
 use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use sdk::{Cell, Client, NewTable, Row, Scan};
+use sdk::{Cell, Client, NewTable, Reads, Row, Scan};
 
 use super::output::{CellObject, Output};
+use super::reads::{self, ReadArguments};
 use super::stop::Stop;
 use super::{Universe, export, load, tables};
 
@@ -53,6 +54,8 @@ pub(crate) enum Command {
         table: String,
         key: OsString,
         column: Option<OsString>,
+        #[command(flatten)]
+        reads: ReadArguments,
     },
     /// Delete one column of a row, or the whole row.
     Delete {
@@ -104,6 +107,8 @@ pub(crate) struct ScanArguments {
     /// From the last key to the first.
     #[arg(long)]
     reverse: bool,
+    #[command(flatten)]
+    reads: ReadArguments,
 }
 
 /// Does it.
@@ -129,7 +134,9 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
             let version = put.await?;
             print_put(output, &table, &key, &Cell { version, ..cell })
         }
-        Command::Get { table, key, column } => get(&client, output, &table, bytes(key), column.map(bytes)).await,
+        Command::Get { table, key, column, reads } => {
+            get(&client, output, &table, bytes(key), column.map(bytes), reads.reads()?).await
+        }
         Command::Delete { table, key, column: Some(column) } => {
             let (key, column) = (bytes(key), bytes(column));
             client.delete(&table, key.clone(), column.clone()).await?;
@@ -183,8 +190,16 @@ fn print_deleted(output: Output, table: &str, key: &[u8], column: &[u8]) -> Resu
     output.print(&CellObject::deleted(table, key, column), || format!("deleted {}", shown(column)))
 }
 
-async fn get(client: &Client, output: Output, table: &str, key: Bytes, column: Option<Bytes>) -> Result<(), Stop> {
-    let cells = client.row(table, key.clone(), column.iter().cloned().collect()).await?;
+async fn get(
+    client: &Client,
+    output: Output,
+    table: &str,
+    key: Bytes,
+    column: Option<Bytes>,
+    reads: Reads,
+) -> Result<(), Stop> {
+    let (cells, as_of) = client.read_row(table, key.clone(), column.iter().cloned().collect(), reads).await?;
+    reads::tell(output, as_of.as_ref());
     if cells.is_empty() {
         let what = column.map_or_else(String::new, |column| format!("column {} in ", shown(&column)));
         return Err(Stop::NotFound(format!("there is no {what}row {} in table {table}", shown(&key))));
@@ -194,7 +209,8 @@ async fn get(client: &Client, output: Output, table: &str, key: Bytes, column: O
 
 /// Prints page by page, so that a table of any size needs the memory of one.
 async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Result<(), Stop> {
-    let ScanArguments { table, from, to, prefix, limit, reverse } = arguments;
+    let ScanArguments { table, from, to, prefix, limit, reverse, reads } = arguments;
+    let reads = reads.reads()?;
     let mut left = if limit == 0 { u64::MAX } else { limit };
     let mut scan = Scan {
         from: from.map(bytes).unwrap_or_default(),
@@ -207,7 +223,8 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
     let mut has_heading = false;
     while left > 0 {
         scan.limit = left.min(SCAN_ROWS_MAX as u64) as u32;
-        let page = client.scan(&table, scan.clone()).await?;
+        let (page, as_of) = client.read_page(&table, scan.clone(), reads).await?;
+        reads::tell(output, as_of.as_ref());
         output.print_rows(&table, &page.rows, has_heading)?;
         has_heading |= !page.rows.is_empty();
         left = left.saturating_sub(page.rows.len() as u64);

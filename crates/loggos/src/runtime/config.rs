@@ -78,6 +78,9 @@ pub(crate) struct Peer {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tuning {
+    /// Whether leaders read by leases, which trust the rates of monotonic clocks. If not, they ask a majority each time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) leases: Option<bool>,
     /// The pause between heartbeats in milliseconds, 5 to a quarter of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heartbeat_ms: Option<u64>,

@@ -98,12 +98,19 @@ async fn serve(
 
 impl Gateway for MachineGateway {
     fn submit(&self, request: Request, deadline: Duration) -> impl Future<Output = Outcome> + Send {
-        let deadline = clock::monotonic() + clock::duration(deadline);
         let changes = request.changes();
-        let answer = self.hand_in(request, deadline);
+        // Most reads are answered from what the machine has published, here and now.
+        let begun = match self.read(&request) {
+            Some(outcome) => Ok(outcome),
+            None => Err(self.hand_in(request, clock::monotonic() + clock::duration(deadline))),
+        };
         async move {
+            let answer = match begun {
+                Ok(outcome) => return outcome,
+                Err(answer) => answer?,
+            };
             // Without an answer the process is ending: what it did of a write, only the log knows.
-            answer?.await.unwrap_or_else(|_| {
+            answer.await.unwrap_or_else(|_| {
                 let ending = "the node is stopping".to_owned();
                 Err(if changes { Failure::Unknown(ending) } else { Failure::Unavailable(ending) })
             })

@@ -28,6 +28,7 @@ use super::inbox::{Inbox, Input};
 use super::parked::{Parcel, Parked};
 use super::peers::Peers;
 use super::tables::{Change, CheckpointJob};
+use super::views::Published;
 
 /// The token that wakes this thread for its inbox.
 pub(crate) const INBOX: Token = Token(0);
@@ -51,6 +52,7 @@ pub(crate) struct Machine {
     disk: Disk,
     inbox: Arc<Inbox>,
     answers: Arc<Answers>,
+    views: Arc<Published>,
     parked: Parked,
     /// What was parked until now.
     leaving: Vec<Parcel>,
@@ -75,7 +77,7 @@ impl Machine {
         peers: Peers,
         disk: Disk,
         inbox: Arc<Inbox>,
-        answers: Arc<Answers>,
+        (answers, views): (Arc<Answers>, Arc<Published>),
     ) -> Self {
         Self {
             node,
@@ -84,6 +86,7 @@ impl Machine {
             disk,
             inbox,
             answers,
+            views,
             parked: Parked::default(),
             leaving: Vec::new(),
             // Due at once, so that the first turn carries out what came with the machine.
@@ -219,6 +222,7 @@ impl Machine {
 
     fn carry_out_one(&mut self, action: Action) -> Option<End> {
         match action {
+            Action::Publish { cohort, view } => self.views.publish(cohort, view),
             Action::Append { write, record, force } => self.disk.append(write, record, force),
             Action::WriteManifest { manifest, cohorts, doubt_unknown, gone } => {
                 self.disk.write_manifest(NextManifest { manifest, cohorts, doubt_unknown, gone });

@@ -48,6 +48,7 @@ pub(crate) mod scratch;
 pub(crate) mod start;
 mod tables;
 mod throttle;
+mod views;
 
 pub(crate) use config::memory_size;
 

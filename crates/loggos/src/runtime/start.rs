@@ -35,6 +35,7 @@ use super::onlooker::Onlooker;
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
 use super::tables::TableFiles;
+use super::views::Published;
 
 /// The part of a node's directory that is the store's.
 pub(crate) const STORE: &str = "store";
@@ -186,11 +187,13 @@ fn run_node(path: &Path) -> Result<End, StartError> {
         .map_err(|error| StartError::Machine(error.to_string()))?;
     // What the machine keeps of it is its own.
     drop(recovered);
-    let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), Arc::clone(&answers));
+    let views = Arc::new(Published::default());
+    let to_doors = (Arc::clone(&answers), Arc::clone(&views));
+    let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_doors);
     let observer = doors::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
     let onlooker = Onlooker::new(&config).map_err(io::Error::other)?;
     let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener };
-    let gateway = MachineGateway::new(Arc::clone(&inbox));
+    let gateway = MachineGateway::new(Arc::clone(&inbox), views);
     let founded = founding::founded(&identity);
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
     stop_on_signals(inbox)?;
@@ -274,6 +277,9 @@ fn machine_config(config: &Config, recovered: &Recovered<Replays>) -> NodeConfig
     }
     if let Some(bytes) = tuning.chain_bytes {
         machine.limits.chain_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    }
+    if let Some(leases) = tuning.leases {
+        machine.timing.leases = leases;
     }
     if let Some(bytes) = tuning.checkpoint_log_bytes {
         machine.checkpoint_log_bytes = bytes;

@@ -11,6 +11,7 @@ mod harness;
 mod house;
 mod loads;
 mod ranges;
+mod reads;
 mod refusals;
 mod splits;
 mod strangers;

@@ -75,7 +75,7 @@ fn a_node_that_is_stopped_ends_its_streams_and_its_clients_go_elsewhere() {
 
 /// Messages of many reads, and then no end.
 fn many_reads() -> impl tokio_stream::Stream<Item = StreamRequest> {
-    let get = GetRequest { table: "t".into(), key: "large".into(), columns: vec![] };
+    let get = GetRequest { table: "t".into(), key: "large".into(), columns: vec![], options: None };
     let request = |number| StreamedRequest { number, deadline_ms: 5_000, request: Some(Request::Get(get.clone())) };
     let message = StreamRequest { requests: (0..1_024).map(request).collect() };
     tokio_stream::iter(vec![message; 8]).chain(tokio_stream::pending())

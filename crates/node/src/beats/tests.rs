@@ -121,10 +121,11 @@ fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
     let shorter = Rest { last: base::Lsn { sequence: rest.last.sequence.previous(), ..rest.last }, ..rest };
     for (list, rest) in [(900, earlier), (901, shorter)] {
         let cohorts: List = [(id, rest)].into();
-        let message = Message::Beat { list: ListId(list), cohorts: Some(cohorts), sent: Monotonic(1) };
+        let message = Message::Beat { list: ListId(list), cohorts: Some(cohorts), sent: Monotonic(1), heard: None };
         bench.step(Event::Message { from: leader, boot: Boot(1), message });
         let refused = Beaten::Vouched { refused: vec![id] };
-        let answer = Message::BeatAnswer { list: ListId(list), sent: Monotonic(1), beaten: refused };
+        let at = bench.now.monotonic;
+        let answer = Message::BeatAnswer { list: ListId(list), sent: Monotonic(1), at, beaten: refused };
         assert_eq!(bench.sent.pop(), Some((leader, answer)));
     }
 }
@@ -145,9 +146,47 @@ fn a_lease_counts_from_the_beat() {
     };
     bench.now.monotonic = sent + Duration(grace(lease).0 / 2);
     let beaten = Beaten::Vouched { refused: Vec::new() };
-    bench.step(Event::Message { from: peer, boot: Boot(1), message: Message::BeatAnswer { list, sent, beaten } });
+    let message = Message::BeatAnswer { list, sent, at: sent, beaten };
+    bench.step(Event::Message { from: peer, boot: Boot(1), message });
     let listed = bench.node.beats.told[&peer].list(list).expect("it is kept");
     for (id, _) in listed.iter() {
         assert_eq!(bench.node.replicas[id].cohort.lease_end(bench.now.monotonic), Some(sent + lease));
     }
+}
+
+/// While a cohort rests, beats tell its followers how old their states may be, and nothing else tells them.
+#[test]
+fn ages_at_rest_come_with_the_beats() {
+    let ages = |bench: &Bench| -> Vec<Option<Duration>> {
+        bench.node.replicas().map(|(_, cohort, _)| cohort.freshness().age(bench.now.monotonic)).collect()
+    };
+    let mut universe = Universe::at_rest();
+    universe.pass(Duration::from_millis(3_000));
+    assert_eq!(universe.messages_of_cohorts(), 0);
+    let rested: Vec<_> = universe.nodes.iter().flat_map(ages).collect();
+    let is_young = |age: &Option<Duration>| age.is_some_and(|age| age < Duration::from_millis(250));
+    assert!(rested.len() == 21 && rested.iter().all(is_young), "{rested:?}");
+
+    universe.cut_off = Some(NodeId(3));
+    universe.pass(Duration::from_millis(1_000));
+    let grown = ages(&universe.nodes[2]);
+    assert!(grown.iter().all(|age| *age > Some(Duration::from_millis(500))), "{grown:?}");
+}
+
+/// What a leader says of ages it knows of the cohorts of just that list, and only of those whose lease it holds.
+#[test]
+fn no_age_is_told_of_what_is_not_leased() {
+    let mut universe = Universe::at_rest();
+    let leader =
+        universe.nodes.iter().position(|bench| bench.node.beats.told.values().any(|told| told.heard.is_some()));
+    let bench = &mut universe.nodes[leader.expect("somebody leads something")];
+    let told = bench.node.beats.told.iter().find(|(_, told)| told.heard.is_some());
+    let (peer, list) =
+        told.map(|(peer, told)| (*peer, told.lists.back().expect("it has beaten").0)).expect("it was found");
+    bench.now.monotonic = bench.now.monotonic + bench.node.config.timing.lease + Duration(1);
+    let (sent, at) = (Monotonic(1), Monotonic(2));
+    let beaten = Beaten::Vouched { refused: Vec::new() };
+    let message = Message::BeatAnswer { list, sent, at, beaten };
+    bench.step(Event::Message { from: peer, boot: Boot(1), message });
+    assert_eq!(bench.node.beats.told[&peer].heard, None, "a vote from long ago makes no lease");
 }

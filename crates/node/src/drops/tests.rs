@@ -1,6 +1,6 @@
 use base::Duration;
 use store::manifest::CheckpointRef;
-use tablets::request::{Mutation, Request, TableRequest, Write};
+use tablets::request::{Consistency, Mutation, Request, TableRequest, Write};
 
 use super::*;
 use crate::contract::RequestId;
@@ -38,7 +38,7 @@ fn put() -> TableRequest {
 }
 
 fn get() -> TableRequest {
-    TableRequest::Get { key: "k".into(), columns: None }
+    TableRequest::Get { key: "k".into(), columns: None, consistency: Consistency::Strong }
 }
 
 #[test]

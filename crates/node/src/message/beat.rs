@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Epoch};
+use base::{CohortId, Epoch, Monotonic};
 use replication::Rest;
 
 /// The least that an encoded cohort at rest takes: its number, an epoch and an LSN.
@@ -15,6 +15,15 @@ pub struct ListId(pub u64);
 
 /// Cohorts at rest, in the order of their numbers.
 pub type List = Arc<[(CohortId, Rest)]>;
+
+/// What the sender of a beat knew when it was answered the last time, of the same list (guarantee 15).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// The receiver's clock, as that answer showed it: all that was committed anywhere before is within the list's last LSNs.
+    pub at: Monotonic,
+    /// The cohorts of which that is not so, in order: the sender held no lease, or had committed more.
+    pub except: Vec<CohortId>,
+}
 
 /// What became of a beat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +43,7 @@ impl Beaten {
             Self::UnknownList => out.u8(1),
             Self::Vouched { refused } => {
                 out.u8(2);
-                out.u32(u32::try_from(refused.len()).unwrap_or(u32::MAX));
-                refused.iter().for_each(|cohort| out.u32(cohort.0));
+                encode_cohorts(refused, out);
             }
         }
     }
@@ -43,14 +51,35 @@ impl Beaten {
     pub(super) fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match input.u8()? {
             1 => Self::UnknownList,
-            2 => {
-                let count = input.count(4)?;
-                let refused = (0..count).map(|_| Ok(CohortId(input.u32()?)));
-                Self::Vouched { refused: refused.collect::<Result<_, DecodeError>>()? }
-            }
+            2 => Self::Vouched { refused: decode_cohorts(input)? },
             tag => return Err(DecodeError::UnknownTag { what: "answer to a beat", tag: u64::from(tag) }),
         })
     }
+}
+
+fn encode_cohorts(cohorts: &[CohortId], out: &mut Writer) {
+    out.u32(u32::try_from(cohorts.len()).unwrap_or(u32::MAX));
+    cohorts.iter().for_each(|cohort| out.u32(cohort.0));
+}
+
+fn decode_cohorts(input: &mut Reader) -> Result<Vec<CohortId>, DecodeError> {
+    let count = input.count(4)?;
+    (0..count).map(|_| Ok(CohortId(input.u32()?))).collect()
+}
+
+pub(super) fn encode_heard(heard: Option<&Heard>, out: &mut Writer) {
+    out.bool(heard.is_some());
+    if let Some(Heard { at, except }) = heard {
+        out.u64(at.0);
+        encode_cohorts(except, out);
+    }
+}
+
+pub(super) fn decode_heard(input: &mut Reader) -> Result<Option<Heard>, DecodeError> {
+    if !input.bool()? {
+        return Ok(None);
+    }
+    Ok(Some(Heard { at: Monotonic(input.u64()?), except: decode_cohorts(input)? }))
 }
 
 pub(super) fn encode_list(list: Option<&List>, out: &mut Writer) {

@@ -2,7 +2,7 @@
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, KeyRange, Timestamp};
-use tablets::request::{Cell, Failure, Outcome, RangeDescription, Response, Row, SessionId, TableDescription};
+use tablets::request::{AsOf, Cell, Failure, Outcome, RangeDescription, Response, Row, SessionId, TableDescription};
 
 use super::query::{decode_optional, optional, text};
 
@@ -60,6 +60,11 @@ fn encode_response(response: &Response, out: &mut Writer) {
         Response::RangeSplit { cohort } => {
             out.u8(9);
             out.u32(*cohort);
+        }
+        Response::Dated { response, as_of } => {
+            out.u8(10);
+            as_of.encode(out);
+            encode_response(response, out);
         }
         // A node answers for itself only: its status is never forwarded.
         Response::Status(_) => encode_failure(&Failure::Invalid("a status is not forwarded".to_owned()), out),
@@ -125,15 +130,19 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
             Ok(Response::SessionOpened { session, range: KeyRange::decode(input)? })
         }
         4 => Ok(Response::Written { version: Timestamp(input.i64()?) }),
-        5 => Ok(Response::Row(decode_cells(input)?)),
-        6 => {
-            let count = input.count(8)?;
-            let rows = (0..count).map(|_| decode_row(input)).collect::<Result<_, _>>()?;
-            Ok(Response::Rows { rows, continuation: decode_optional(input)? })
-        }
+        5 => Ok(decode_row_answer(input)?),
+        6 => Ok(decode_page(input)?),
         7 => Ok(Response::Table(decode_table(input)?)),
         8 => Ok(Response::TableDropped),
         9 => Ok(Response::RangeSplit { cohort: input.u32()? }),
+        10 => {
+            let as_of = AsOf::decode(input)?;
+            match input.u8()? {
+                5 => Ok(dated(decode_row_answer(input)?, as_of)),
+                6 => Ok(dated(decode_page(input)?, as_of)),
+                tag => return Err(DecodeError::UnknownTag { what: "dated answer", tag: u64::from(tag) }),
+            }
+        }
         32 => Err(Failure::VersionMismatch {
             column: input.bytes()?,
             expected: Timestamp(input.i64()?),
@@ -159,6 +168,20 @@ fn decode_table(input: &mut Reader) -> Result<TableDescription, DecodeError> {
     };
     let ranges = (0..input.count(RANGE_BYTES_MIN)?).map(|_| range(input)).collect::<Result<_, DecodeError>>()?;
     Ok(TableDescription { ranges, created, replicas, retention })
+}
+
+fn dated(response: Response, as_of: AsOf) -> Response {
+    Response::Dated { response: Box::new(response), as_of: Box::new(as_of) }
+}
+
+fn decode_row_answer(input: &mut Reader) -> Result<Response, DecodeError> {
+    Ok(Response::Row(decode_cells(input)?))
+}
+
+fn decode_page(input: &mut Reader) -> Result<Response, DecodeError> {
+    let count = input.count(8)?;
+    let rows = (0..count).map(|_| decode_row(input)).collect::<Result<_, _>>()?;
+    Ok(Response::Rows { rows, continuation: decode_optional(input)? })
 }
 
 fn decode_row(input: &mut Reader) -> Result<Row, DecodeError> {

@@ -4,7 +4,7 @@ use base::Timestamp;
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 use tablets::command::{decode_stamp, encode_stamp};
-use tablets::request::{Mutation, Scan, SessionStamp, TableRequest, Write};
+use tablets::request::{Consistency, Mutation, Scan, SessionStamp, TableRequest, Write};
 use tablets::{CatalogueCommand, Command, Position};
 
 /// What a cohort is asked: something to be decided by its log, or something to be read from its state.
@@ -27,9 +27,16 @@ pub enum Query {
         key: Bytes,
         /// The columns; none: all.
         columns: Option<Vec<Bytes>>,
+        /// What it may show.
+        consistency: Consistency,
     },
     /// Reads rows.
-    Scan(Scan),
+    Scan {
+        /// Which.
+        scan: Scan,
+        /// What it may show.
+        consistency: Consistency,
+    },
     /// Reads the tables' names.
     ListTables,
     /// Asks whether there is such a table.
@@ -46,8 +53,8 @@ impl Query {
             TableRequest::OpenSession { key } => Self::OpenSession { key },
             TableRequest::Write(write) => Self::Write(write),
             TableRequest::DeleteRow { stamp, key } => Self::Command(Command::DeleteRow { stamp, key }),
-            TableRequest::Get { key, columns } => Self::Get { key, columns },
-            TableRequest::Scan(scan) => Self::Scan(scan),
+            TableRequest::Get { key, columns, consistency } => Self::Get { key, columns, consistency },
+            TableRequest::Scan { scan, consistency } => Self::Scan { scan, consistency },
         }
     }
 
@@ -56,7 +63,18 @@ impl Query {
     pub fn reads(&self) -> bool {
         match self {
             Self::Write(_) | Self::OpenSession { .. } | Self::Command(_) | Self::Catalogue(_) => false,
-            Self::Get { .. } | Self::Scan(_) | Self::ListTables | Self::FindTable(_) | Self::DescribeTable(_) => true,
+            Self::Get { .. } | Self::Scan { .. } | Self::ListTables | Self::FindTable(_) | Self::DescribeTable(_) => {
+                true
+            }
+        }
+    }
+
+    /// What it may show, if it reads; what reads no rows reads strongly.
+    #[must_use]
+    pub fn consistency(&self) -> Consistency {
+        match self {
+            Self::Get { consistency, .. } | Self::Scan { consistency, .. } => *consistency,
+            _ => Consistency::Strong,
         }
     }
 
@@ -81,7 +99,7 @@ impl Query {
     pub fn position(&self) -> Option<Position> {
         match self {
             Self::OpenSession { key } | Self::Get { key, .. } => Some(Position::At(key.clone())),
-            Self::Scan(scan) => Some(scan.position()),
+            Self::Scan { scan, .. } => Some(scan.position()),
             _ => self.row().cloned().map(Position::At),
         }
     }
@@ -106,8 +124,9 @@ impl Query {
                 out.u8(2);
                 out.bytes(&command.encode());
             }
-            Self::Get { key, columns } => {
+            Self::Get { key, columns, consistency } => {
                 out.u8(3);
+                consistency.encode(out);
                 out.bytes(key);
                 out.bool(columns.is_some());
                 if let Some(columns) = columns {
@@ -115,8 +134,9 @@ impl Query {
                     columns.iter().for_each(|column| out.bytes(column));
                 }
             }
-            Self::Scan(scan) => {
+            Self::Scan { scan, consistency } => {
                 out.u8(4);
+                consistency.encode(out);
                 encode_scan(scan, out);
             }
             Self::ListTables => out.u8(5),
@@ -144,16 +164,16 @@ impl Query {
             1 => Self::Command(Command::decode(input.bytes()?)?),
             2 => Self::Catalogue(CatalogueCommand::decode(input.bytes()?)?),
             3 => {
-                let key = input.bytes()?;
+                let (consistency, key) = (Consistency::decode(input)?, input.bytes()?);
                 let columns = if input.bool()? {
                     let count = input.count(4)?;
                     Some((0..count).map(|_| input.bytes()).collect::<Result<_, _>>()?)
                 } else {
                     None
                 };
-                Self::Get { key, columns }
+                Self::Get { key, columns, consistency }
             }
-            4 => Self::Scan(decode_scan(input)?),
+            4 => Self::Scan { consistency: Consistency::decode(input)?, scan: decode_scan(input)? },
             5 => Self::ListTables,
             6 => Self::FindTable(text(input)?),
             7 => Self::Write(decode_write(input)?),

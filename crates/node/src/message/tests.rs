@@ -4,7 +4,8 @@ use base::codec::Writer;
 use base::{CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
 use tablets::request::{
-    Cell, Failure, Mutation, RangeDescription, Response, Row, Scan, SessionId, TableDescription, Write,
+    AsOf, Cell, Consistency, Failure, Mutation, Place, RangeDescription, Response, Row, Scan, SessionId,
+    TableDescription, Write,
 };
 use tablets::{CatalogueCommand, Command};
 
@@ -26,6 +27,7 @@ fn samples() -> Vec<Message> {
         entries,
         commit: Sequence(4),
         sent: Monotonic(11),
+        heard: Some(Monotonic(9)),
     };
     let (epoch, sent) = (Epoch(3), Monotonic(11));
     let relay = replication::Message::Relay(replication::Relay {
@@ -38,9 +40,11 @@ fn samples() -> Vec<Message> {
     });
     let reply = replication::Reply::Missing(replication::Gap { after: Sequence(4), through: Sequence(7) });
     let (committed, doubtful) = (Sequence(3), true);
-    let lacking = replication::Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful };
+    let at = Monotonic(12);
+    let lacking = replication::Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful, at };
     let mutation = Mutation { column: "c".into(), value: Some("v".into()), condition: Some(Timestamp(4)) };
     let write = Write { stamp: None, key: "k".into(), mutations: vec![mutation] };
+    let place = Place { cohort, lsn: Lsn::new(2, 4) };
     let scan = Scan { from: "a".into(), to: Some("b".into()), limit: 9, ..Scan::default() };
     let queries = [
         Query::Write(write),
@@ -52,8 +56,9 @@ fn samples() -> Vec<Message> {
             replicas: 3,
             retention: base::Duration(5),
         }),
-        Query::Get { key: "k".into(), columns: Some(vec!["c".into()]) },
-        Query::Scan(scan),
+        Query::Get { key: "k".into(), columns: Some(vec!["c".into()]), consistency: Consistency::Strong },
+        Query::Get { key: "k".into(), columns: None, consistency: Consistency::At(Timestamp(7)) },
+        Query::Scan { scan, consistency: Consistency::Timeline { at_least: Some(place), stale_ok: true } },
         Query::ListTables,
         Query::FindTable("t".into()),
         Query::DescribeTable("t".into()),
@@ -63,7 +68,10 @@ fn samples() -> Vec<Message> {
     let row = Row { key: "k".into(), cells: vec![cell] };
     let range = KeyRange { start: "a".into(), end: Some("b".into()) };
     let ranges = vec![RangeDescription { range: range.clone(), cohort: 2, members: vec![1, 2, 3] }];
+    let as_of = AsOf { place, timestamp: Timestamp(9), age: Some(Duration(1)), range: range.clone() };
+    let own = Box::new(Response::Row(row.cells.clone()));
     let outcomes = [
+        Ok(Response::Dated { response: own, as_of: Box::new(as_of) }),
         Ok(Response::Rows { rows: vec![row], continuation: Some("k".into()) }),
         Ok(Response::Tables(vec!["t".into()])),
         Ok(Response::TableDropped),
@@ -82,10 +90,11 @@ fn samples() -> Vec<Message> {
     let mut samples: Vec<Message> = spoken.map(|message| Message::Cohort { cohort, message }).into();
     let rest = replication::Rest { epoch: Epoch(3), last: Lsn::new(2, 9) };
     let (list, sent) = (ListId(6), Monotonic(12));
-    samples.push(Message::Beat { list, cohorts: None, sent });
-    samples.push(Message::Beat { list, cohorts: Some([(cohort, rest), (CohortId(8), rest)].into()), sent });
-    samples.push(Message::BeatAnswer { list, sent, beaten: Beaten::UnknownList });
-    samples.push(Message::BeatAnswer { list, sent, beaten: Beaten::Vouched { refused: vec![cohort] } });
+    samples.push(Message::Beat { list, cohorts: None, sent, heard: None });
+    let heard = Some(super::Heard { at: Monotonic(7), except: vec![cohort] });
+    samples.push(Message::Beat { list, cohorts: Some([(cohort, rest), (CohortId(8), rest)].into()), sent, heard });
+    samples.push(Message::BeatAnswer { list, sent, at: sent, beaten: Beaten::UnknownList });
+    samples.push(Message::BeatAnswer { list, sent, at: sent, beaten: Beaten::Vouched { refused: vec![cohort] } });
     let patience = Duration::from_millis(5);
     samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
     samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));

@@ -20,7 +20,7 @@ fn of_table(request: TableRequest) -> Request {
 }
 
 fn get() -> Request {
-    of_table(TableRequest::Get { key: "k".into(), columns: None })
+    of_table(TableRequest::Get { key: "k".into(), columns: None, consistency: Consistency::Strong })
 }
 
 fn write(stamp: Option<SessionStamp>) -> Request {
@@ -133,13 +133,14 @@ fn requests_go_to_the_range_of_their_keys() {
         let cohort = |message| if let Message::Forward { cohort, .. } = message { Some(cohort) } else { None };
         sent.into_iter().find_map(|(_, message)| cohort(message)).expect("it is forwarded")
     };
-    let get = |key: &'static str| TableRequest::Get { key: key.into(), columns: None };
+    let get =
+        |key: &'static str| TableRequest::Get { key: key.into(), columns: None, consistency: Consistency::Strong };
     assert_eq!((goes(get("a")), goes(get("lz")), goes(get("m")), goes(get("z"))), (first, first, second, second));
     let delete = TableRequest::DeleteRow { stamp: None, key: "n".into() };
     assert_eq!((goes(delete), goes(TableRequest::OpenSession { key: "".into() })), (second, first));
     let scan = |reverse, continuation: Option<&'static str>| {
         let continuation = continuation.map(bytes::Bytes::from);
-        TableRequest::Scan(Scan { reverse, continuation, ..Scan::default() })
+        TableRequest::Scan { scan: Scan { reverse, continuation, ..Scan::default() }, consistency: Consistency::Strong }
     };
     let forwards = (goes(scan(false, None)), goes(scan(false, Some("l"))), goes(scan(false, Some("m"))));
     assert_eq!(forwards, (first, first, second));
@@ -175,7 +176,7 @@ fn each_range_keeps_its_own_rows() {
     }
     bench.pass(Duration::from_millis(2_000));
     assert!((2..5).all(|number| matches!(bench.answers[&RequestId(number)], Ok(Response::Written { .. }))));
-    bench.ask(5, of_table(TableRequest::Scan(Scan::default())));
+    bench.ask(5, of_table(TableRequest::Scan { scan: Scan::default(), consistency: Consistency::Strong }));
     let Ok(Response::Rows { rows, continuation }) = &bench.answers[&RequestId(5)] else { panic!("a scan gives rows") };
     assert_eq!((rows.len(), continuation.clone()), (1, Some("d".into())));
     bench.ask(6, Request::Status);

@@ -1,5 +1,5 @@
 use base::Duration;
-use tablets::request::{Failure, Mutation, Request, Response, TableRequest, Write};
+use tablets::request::{AsOf, Consistency, Failure, Mutation, Request, Response, TableRequest, Write};
 
 use super::*;
 use crate::contract::RequestId;
@@ -41,12 +41,39 @@ fn split(key: &'static str) -> Request {
 fn rows(bench: &mut Bench, number: u64) -> usize {
     let mut cells = 0;
     for (number, key) in [(number, "a"), (number + 1, "z")] {
-        bench.ask(number, of_table(TableRequest::Get { key: key.into(), columns: None }));
+        bench.ask(
+            number,
+            of_table(TableRequest::Get { key: key.into(), columns: None, consistency: Consistency::Strong }),
+        );
         bench.pass(Duration::from_millis(100));
         let Ok(Response::Row(row)) = &bench.answers[&RequestId(number)] else { panic!("{:?}", bench.answers) };
         cells += row.len();
     }
     cells
+}
+
+/// The state that a timeline read of a row is of.
+fn timeline(bench: &mut Bench, number: u64, key: &'static str) -> AsOf {
+    let consistency = Consistency::Timeline { at_least: None, stale_ok: false };
+    bench.ask(number, of_table(TableRequest::Get { key: key.into(), columns: None, consistency }));
+    bench.pass(Duration::from_millis(100));
+    let Ok(Response::Dated { response, as_of }) = &bench.answers[&RequestId(number)] else {
+        panic!("{:?}", bench.answers)
+    };
+    assert!(matches!(&**response, Response::Row(cells) if cells.len() == 1), "{response:?}");
+    (**as_of).clone()
+}
+
+/// A tablet shows nothing of what it does not own any more by its own log, not even what it had applied before.
+#[test]
+fn what_was_split_off_is_shown_by_its_own_tablet() {
+    let mut bench = alone();
+    let before = timeline(&mut bench, 4, "z");
+    bench.ask(5, split("m"));
+    bench.pass(Duration::from_millis(1_000));
+    let (kept, given) = (timeline(&mut bench, 6, "a"), timeline(&mut bench, 7, "z"));
+    assert_eq!([before.place.cohort, kept.place.cohort, given.place.cohort], [PARENT, PARENT, CHILD]);
+    assert!(before.timestamp < given.timestamp && before.range.contains(b"z") && !kept.range.contains(b"z"));
 }
 
 fn restart(bench: &Bench) -> Bench {

@@ -27,12 +27,13 @@ const MISSING: Reply = Reply::Missing(Gap { after: Sequence(0), through: Sequenc
 /// The parts of a message.
 pub(super) fn parts(message: Message) -> Vec<Message> {
     match message {
-        Message::Propose { epoch, previous, entries, commit, sent } => {
-            // A follower learns the commit point and gives its vote whatever it says of the entries, and all three in any
+        Message::Propose { epoch, previous, entries, commit, sent, .. } => {
+            // How old what it tells is, nobody asks here. A follower learns the commit point and gives its vote whatever it says of the entries, and all three in any
             // order come to the same.
             let mut parts = vec![heartbeat(epoch, Sequence(0), sent)];
             if !entries.is_empty() {
-                parts.push(Message::Propose { epoch, previous, entries, commit: Sequence(0), sent: LONG_AGO });
+                let (commit, sent) = (Sequence(0), LONG_AGO);
+                parts.push(Message::Propose { epoch, previous, entries, commit, sent, heard: None });
             }
             if commit > Sequence(0) {
                 parts.push(heartbeat(epoch, commit, LONG_AGO));
@@ -47,6 +48,7 @@ pub(super) fn parts(message: Message) -> Vec<Message> {
                 reply,
                 committed: Sequence(0),
                 doubtful,
+                at: LONG_AGO,
             };
             let mut parts = Vec::new();
             if voted {
@@ -64,7 +66,7 @@ pub(super) fn parts(message: Message) -> Vec<Message> {
 
 /// A proposal without entries that names no predecessor, as a leader sends it that doesn't know what a follower holds.
 fn heartbeat(epoch: Epoch, commit: Sequence, sent: Monotonic) -> Message {
-    Message::Propose { epoch, previous: Lsn::ZERO, entries: Vec::new(), commit, sent }
+    Message::Propose { epoch, previous: Lsn::ZERO, entries: Vec::new(), commit, sent, heard: None }
 }
 
 /// What is left of a message that waits for `receiver`, in the light of what the receiver is now; none if it can never
@@ -126,8 +128,8 @@ pub(super) fn commit_point(message: &Message) -> Option<Sequence> {
 /// The same message with a lower commit point.
 pub(super) fn with_commit_point(message: &Message, lower: Sequence) -> Message {
     match message.clone() {
-        Message::Propose { epoch, previous, entries, sent, .. } => {
-            Message::Propose { epoch, previous, entries, commit: lower, sent }
+        Message::Propose { epoch, previous, entries, sent, heard, .. } => {
+            Message::Propose { epoch, previous, entries, commit: lower, sent, heard }
         }
         other => other,
     }
@@ -138,8 +140,15 @@ pub(super) fn with_commit_point(message: &Message, lower: Sequence) -> Message {
 /// newest is enough.
 pub(super) fn covered(message: &Message, other: &Message) -> bool {
     let (
-        Message::Propose { epoch, previous: Lsn::ZERO, entries, commit, sent },
-        Message::Propose { epoch: other_epoch, previous: Lsn::ZERO, entries: other_entries, commit: more, sent: later },
+        Message::Propose { epoch, previous: Lsn::ZERO, entries, commit, sent, .. },
+        Message::Propose {
+            epoch: other_epoch,
+            previous: Lsn::ZERO,
+            entries: other_entries,
+            commit: more,
+            sent: later,
+            ..
+        },
     ) = (message, other)
     else {
         return false;

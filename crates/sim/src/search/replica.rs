@@ -129,12 +129,15 @@ impl Replica {
             return;
         }
         let mut vouching = self.cohort.clone();
-        let Some(manifest) = vouching.vouch(from, rest, now) else { return };
+        let heard = Some(now.monotonic);
+        let Some(manifest) = vouching.vouch(from, rest, heard, now) else { return };
         let (mut cohort, mut out) = (self.cohort.clone(), Outbox::default());
         let (previous, commit) = (rest.last, rest.last.sequence);
-        cohort.message(from, Message::Propose { epoch, previous, entries: Vec::new(), commit, sent }, now, &mut out);
+        let heartbeat = Message::Propose { epoch, previous, entries: Vec::new(), commit, sent, heard };
+        cohort.message(from, heartbeat, now, &mut out);
         let (reply, committed) = (Reply::Matched(commit), commit);
-        let message = Message::ProposeReply { epoch, sent, voted: true, reply, committed, doubtful: false };
+        let at = now.monotonic;
+        let message = Message::ProposeReply { epoch, sent, voted: true, reply, committed, doubtful: false, at };
         let after = Durable { manifest, ..Durable::default() };
         assert_eq!(out.take(), [Output::Send { to: from, message, after }], "a heartbeat has another answer");
         assert!(vouching == cohort, "a heartbeat does something else: {vouching:?}, {cohort:?}");
@@ -166,6 +169,7 @@ impl Replica {
                 | Output::SendState { .. }
                 | Output::Installed(_)
                 | Output::Cut(_)
+                | Output::ViewChecked
                 | Output::LeadLost => {}
             }
         }

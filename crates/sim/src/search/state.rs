@@ -187,6 +187,7 @@ impl State {
     fn check(&self, world: &World, histories: &Histories) -> Result<(), String> {
         let chosen = histories.chosen.get(self.chosen);
         self.chosen_is_durable(chosen, world)?;
+        self.check_views(chosen.len(), world)?;
         self.check_reads(world, chosen.len())
     }
 
@@ -197,6 +198,18 @@ impl State {
             let holders = replicas.iter().filter(|local| local.durable(index) == Some(lsn)).count();
             if holders < 2 {
                 return Err(format!("{lsn} was applied, but a restart would find it on {holders} of 3 disks"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A view check that any replica made now would have it wait for everything that was applied anywhere.
+    fn check_views(&self, chosen: usize, world: &World) -> Result<(), String> {
+        let cohorts = self.cells.map(|cell| &world.get(cell).local.replica.cohort);
+        for (index, cohort) in cohorts.iter().enumerate() {
+            let others = [cohorts[(index + 1) % 3], cohorts[(index + 2) % 3]];
+            if let Some(stamp) = cohort.view_of(&others).filter(|stamp| *stamp < Sequence(chosen as u64)) {
+                return Err(format!("{} reads by a view check at {stamp}, of {chosen} entries", cohort.me().node));
             }
         }
         Ok(())

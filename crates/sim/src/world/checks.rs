@@ -162,6 +162,7 @@ impl World {
             ("reads that waited for the disk", new.disk_reads - old.disk_reads),
             ("tables found damaged", new.tables_damaged - old.tables_damaged),
             ("beats", new.beats - old.beats),
+            ("reads by view checks", new.checked_reads - old.checked_reads),
             ("lease expiries", new.lease_expiries - old.lease_expiries),
             ("doubts ended", new.doubts_ended - old.doubts_ended),
             ("sessions expired", new.sessions_expired - old.sessions_expired),

@@ -1,5 +1,5 @@
 //! Clients: they read and write the same few rows at the same time, and remember what they were told. Most of what they do
-//! goes through the product's own client library (`libraries`); some writes carry no stamp, and are tried once.
+//! goes through the product's own client library (`libraries`); some reads are put to one node, once, and so are writes without a stamp.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,12 @@ use base::{KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
 use client::Effect;
 use node::contract::RequestId;
-use tablets::request::{Failure, Mutation, Outcome, Request, Response, Row, Scan, TableRequest, Write};
+use tablets::catalogue::REPLICAS;
+use tablets::request::{Consistency, Failure, Mutation, Outcome, Request, Response, Row, Scan, TableRequest, Write};
 
 use super::events::Happening;
+use super::looks::{Known, Look};
+use super::machine::Machine;
 use super::spare::{Spare, Step};
 use super::{MILLISECOND, Options, TrueTime, World};
 use crate::history::{Operation, What, WriteOutcome};
@@ -23,18 +26,24 @@ pub(super) const RETENTION: base::Duration = base::Duration::from_millis(2_000);
 const DEADLINE: base::Duration = base::Duration::from_millis(1_500);
 /// How long it waits for an answer that should have come.
 const PATIENCE: TrueTime = 5_000 * MILLISECOND;
+/// How soon it goes on with something, at most.
+const SOON: TrueTime = 40 * MILLISECOND;
 
 /// All clients, and what they have seen.
 pub(crate) struct Clients {
     clients: Vec<Client>,
-    /// Who waits for the answer to a request without a stamp, and whose.
+    /// Who waits for the answer to a request that is put to one node, and whose.
     bare: BTreeMap<RequestId, (u32, NodeId)>,
     /// Counts calls and returns: the order in which clients saw things happen.
     moment: u64,
     pub(crate) history: Vec<Operation>,
-    random: SplitMix64,
+    pub(super) random: SplitMix64,
+    /// What looks are held against.
+    pub(super) known: Known,
     keys: u64,
+    nodes: u32,
     split_at: Vec<Bytes>,
+    replicas: u32,
     think: TrueTime,
     tables: u64,
     tables_wanted: u64,
@@ -42,7 +51,7 @@ pub(crate) struct Clients {
     pub(super) splits: Splits,
     /// The first client's own table, if it has one.
     pub(super) spare: Option<Spare>,
-    is_ending: bool,
+    pub(super) is_ending: bool,
 }
 
 /// Splits of the clients' table.
@@ -81,8 +90,11 @@ enum Task {
     Write(Write),
     /// Without a stamp.
     BareWrite(Write),
-    Get(Bytes),
-    Scan(Scan),
+    Get(Bytes, Consistency),
+    /// At some node, once.
+    BareGet(Bytes, Consistency),
+    Scan(Scan, Consistency),
+    Look(Look),
     Spare(Step),
     Split(Bytes),
 }
@@ -96,8 +108,11 @@ impl Clients {
             moment: 0,
             history: Vec::new(),
             random: SplitMix64::new(random.draw()),
+            known: Known::default(),
             keys: options.keys,
+            nodes: options.nodes,
             split_at: options.split_at.iter().map(|number| key(*number)).collect(),
+            replicas: options.replicas,
             think: options.think,
             tables: 0,
             tables_wanted: options.tables,
@@ -132,7 +147,7 @@ impl Clients {
         }
         if self.is_ending {
             let number = self.clients[id as usize].final_reads;
-            return Task::Get(key(number));
+            return Task::Get(key(number), self.strong());
         }
         if let Some(spare) = self.spare.as_ref().filter(|_| id == 0)
             && (spare.is_urgent() || self.random.below(4) == 0)
@@ -146,9 +161,11 @@ impl Clients {
             return Task::Split(self.split_key(key));
         }
         match self.random.below(100) {
-            0..30 => Task::Get(key),
-            30..35 => Task::Scan(Scan { reverse: self.random.below(2) == 0, ..Scan::default() }),
-            35..50 => Task::BareWrite(self.write(id, key)),
+            0..10 => Task::Get(key, self.strong()),
+            10..25 => Task::BareGet(key, self.strong()),
+            25..30 => Task::Scan(Scan { reverse: self.random.below(2) == 0, ..Scan::default() }, self.strong()),
+            30..50 => Task::Look(self.look(id, key, self.nodes)),
+            50..60 => Task::BareWrite(self.write(id, key)),
             _ => Task::Write(self.write(id, key)),
         }
     }
@@ -159,6 +176,11 @@ impl Clients {
             key = Bytes::from([&key[..], b"+"].concat());
         }
         key
+    }
+
+    /// A strong read, by the leader or by a view check.
+    fn strong(&mut self) -> Consistency {
+        if self.random.below(3) == 0 { Consistency::Anywhere } else { Consistency::Strong }
     }
 
     fn write(&mut self, id: u32, key: Bytes) -> Write {
@@ -216,21 +238,57 @@ impl World {
 
     /// Asks for what a client is doing.
     fn ask(&mut self, id: u32) {
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let any = nodes[self.clients.random.below(nodes.len() as u64) as usize];
+        let (still, apart) = (self.stands_still(), self.draw_apart());
         let Some(doing) = self.clients.clients[id as usize].doing.as_mut() else { return };
         doing.is_asked = true;
-        let request = request(&doing.task, &self.clients.split_at, self.clients.spare.as_ref());
-        match effect(&doing.task) {
+        let mut node = any;
+        match &mut doing.task {
+            Task::Look(look) => {
+                look.asked = self.now;
+                look.node = look.node.map(|kept_to| apart.unwrap_or(kept_to));
+                node = look.node.unwrap_or(any);
+            }
+            Task::BareGet(..) => node = still.unwrap_or(any),
+            _ => {}
+        }
+        let task = doing.task.clone();
+        let request = request(&task, &self.clients);
+        match effect(&task) {
             Some(effect) => self.call(id, effect, request),
-            None => self.ask_bare(id, request),
+            None => self.ask_bare(id, node, request),
         }
     }
 
-    /// Puts a request to some node, once.
-    fn ask_bare(&mut self, id: u32, request: Request) {
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
-        let node = nodes[self.clients.random.below(nodes.len() as u64) as usize];
+    /// A node whose machine stands still, or has stopped, while its doors go on: they must not take a lease for granted.
+    fn stands_still(&self) -> Option<NodeId> {
+        let is_still = |machine: &Machine| machine.paused && machine.doors_go_on;
+        let mut all = self.machines.iter();
+        all.find(|(id, machine)| is_still(machine) || self.has_open_doors(**id)).map(|(id, _)| *id)
+    }
+
+    /// A node that is cut off with the lesser part of many: it may lag, and must not say that it doesn't. With fewer, clients
+    /// keep to one node, lest it goes back.
+    fn draw_apart(&mut self) -> Option<NodeId> {
+        if self.options.nodes <= REPLICAS {
+            return None;
+        }
+        let apart = self.lesser_part();
+        let drawn = self.clients.random.below(apart.len().max(1) as u64) as usize;
+        apart.get(drawn).copied()
+    }
+
+    /// Puts a request to a node, once.
+    fn ask_bare(&mut self, id: u32, node: NodeId, request: Request) {
         let machine = &self.machines[&node];
-        if machine.process.is_none() {
+        if machine.process.is_none() && !self.has_open_doors(node) {
+            let is_ending = self.clients.is_ending;
+            let doing = self.clients.clients[id as usize].doing.as_mut();
+            if let Some(doing) = doing.filter(|doing| !is_ending && matches!(doing.task, Task::Look(_))) {
+                doing.is_asked = false;
+                return self.not_now(id);
+            }
             return self.client_answered(id, Err(Failure::Unavailable("nobody listens".to_owned())), false);
         }
         let generation = machine.generation;
@@ -238,6 +296,19 @@ impl World {
         self.clients.bare.insert(number, (id, node));
         self.queue.put(self.now + PATIENCE, Happening::ClientPatience { request: number });
         self.put_request(node, generation, number, self.now, DEADLINE, request);
+    }
+
+    /// A node is up again. Who waits to look at it does so at once, which is when it could go back.
+    pub(super) fn look_at_started(&mut self, node: NodeId) {
+        let waits = |client: &Client| {
+            let doing = client.doing.as_ref().filter(|doing| !doing.is_asked);
+            doing.is_some_and(|doing| matches!(&doing.task, Task::Look(look) if look.node == Some(node)))
+        };
+        let all = self.clients.clients.iter().zip(0..);
+        let waiting: Vec<u32> = all.filter(|(client, _)| waits(client)).map(|(_, id)| id).collect();
+        for client in waiting {
+            self.queue.put(self.now, Happening::Client { client });
+        }
     }
 
     pub(super) fn bare_answered(&mut self, request: RequestId, outcome: Outcome) {
@@ -264,6 +335,7 @@ impl World {
         doing.is_asked = false;
         doing.maybe_done |= in_doubt || matches!(outcome, Err(Failure::Unknown(_)));
         match outcome {
+            outcome if matches!(doing.task, Task::Look(_)) => self.ended(id, &doing, outcome),
             Err(refused @ (Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_))) => {
                 doing.refused = Some(refused);
                 self.again(id, doing);
@@ -311,21 +383,28 @@ impl World {
                 }
             }
             (Task::Split(key), outcome) => self.split_answered(key, &outcome, doing.maybe_done),
+            (Task::Look(look), outcome) => {
+                self.looked(id, look, &outcome);
+                if let Some(look) = self.clients.look_again(look) {
+                    return self.go_on(id, Task::Look(look));
+                }
+            }
             (Task::Write(write) | Task::BareWrite(write), outcome) => self.write_ended(id, doing, write, outcome),
-            (Task::Get(key), Ok(Response::Row(cells))) => {
+            (Task::Get(key, _) | Task::BareGet(key, _), Ok(Response::Row(cells))) => {
                 self.remember_row(id, doing.called, Row { key: key.clone(), cells });
                 if self.clients.is_ending {
                     self.clients.clients[id as usize].final_reads += 1;
                 }
             }
-            (Task::Scan(scan), Ok(Response::Rows { rows, continuation })) => {
+            (Task::Scan(scan, consistency), Ok(Response::Rows { rows, continuation })) => {
                 self.scanned(id, doing.called, scan, rows, continuation.as_ref());
                 if let Some(continuation) = continuation {
                     self.count("scans gone on with");
-                    return self.scan_on(id, Scan { continuation: Some(continuation), ..scan.clone() });
+                    let scan = Scan { continuation: Some(continuation), ..scan.clone() };
+                    return self.scan_on(id, scan, *consistency);
                 }
             }
-            (Task::Get(_) | Task::Scan(_), Err(Failure::UnknownTable(_))) => {
+            (Task::Get(..) | Task::BareGet(..) | Task::Scan(..), Err(Failure::UnknownTable(_))) => {
                 self.violate("a table that was created is unknown");
             }
             (task, outcome) => self.violate(&format!("{task:?} was answered with {outcome:?}")),
@@ -344,6 +423,7 @@ impl World {
         };
         if let WriteOutcome::Written(version) = outcome {
             self.count("writes acknowledged");
+            self.clients.known.acknowledged(self.now, write.key.clone(), version);
             if doing.maybe_done {
                 self.count("retries answered");
             }
@@ -390,10 +470,20 @@ impl World {
         }
     }
 
-    /// The next page is asked for at once.
-    fn scan_on(&mut self, id: u32, scan: Scan) {
+    /// Something else is done soon.
+    fn go_on(&mut self, id: u32, task: Task) {
         let called = self.clients.tick();
-        let doing = Doing { task: Task::Scan(scan), called, maybe_done: false, is_asked: false, refused: None };
+        let doing = Doing { task, called, maybe_done: false, is_asked: false, refused: None };
+        self.clients.clients[id as usize].doing = Some(doing);
+        let pause = self.clients.random.below(SOON);
+        self.queue.put(self.now + pause, Happening::Client { client: id });
+    }
+
+    /// The next page is asked for at once.
+    fn scan_on(&mut self, id: u32, scan: Scan, consistency: Consistency) {
+        let called = self.clients.tick();
+        let task = Task::Scan(scan, consistency);
+        let doing = Doing { task, called, maybe_done: false, is_asked: false, refused: None };
         self.clients.clients[id as usize].doing = Some(doing);
         self.ask(id);
     }
@@ -412,32 +502,36 @@ fn key(number: u64) -> Bytes {
 /// What a task may change, if the library does it.
 fn effect(task: &Task) -> Option<Effect> {
     match task {
-        Task::Get(_) | Task::Scan(_) => Some(Effect::Reads),
+        Task::Get(..) | Task::Scan(..) => Some(Effect::Reads),
+        Task::Look(look) => look.carries_what_it_has_seen().then_some(Effect::Reads),
         Task::CreateTable(_) | Task::Split(_) => Some(Effect::Repeatable),
         Task::Write(_) => Some(Effect::Writes),
-        Task::BareWrite(_) => None,
+        Task::BareWrite(_) | Task::BareGet(..) => None,
         Task::Spare(step) => Some(step.effect()),
     }
 }
 
-fn request(task: &Task, split_at: &[Bytes], spare: Option<&Spare>) -> Request {
+fn request(task: &Task, clients: &Clients) -> Request {
     let of_table = |request| Request::Table { table: TABLE.to_owned(), request };
-    let create = |name, split_at: &[Bytes]| Request::CreateTable {
+    let create = |name, split_at: &[Bytes], replicas| Request::CreateTable {
         name,
         split_at: split_at.to_vec(),
-        replicas: 0,
+        replicas,
         retention: RETENTION,
     };
     match task {
-        Task::CreateTable(0) => create(TABLE.to_owned(), split_at),
-        Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[]),
+        Task::CreateTable(0) => create(TABLE.to_owned(), &clients.split_at, clients.replicas),
+        Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[], 0),
         Task::Write(write) | Task::BareWrite(write) if deletes_row(write) => {
             of_table(TableRequest::DeleteRow { stamp: write.stamp, key: write.key.clone() })
         }
         Task::Write(write) | Task::BareWrite(write) => of_table(TableRequest::Write(write.clone())),
-        Task::Get(key) => of_table(TableRequest::Get { key: key.clone(), columns: None }),
-        Task::Scan(scan) => of_table(TableRequest::Scan(scan.clone())),
+        Task::Get(key, consistency) | Task::BareGet(key, consistency) => {
+            of_table(TableRequest::Get { key: key.clone(), columns: None, consistency: *consistency })
+        }
+        Task::Scan(scan, consistency) => of_table(TableRequest::Scan { scan: scan.clone(), consistency: *consistency }),
+        Task::Look(look) => of_table(look.request()),
         Task::Split(key) => Request::SplitRange { name: TABLE.to_owned(), key: key.clone() },
-        Task::Spare(step) => spare.map_or(Request::ListTables, |spare| spare.request(*step)),
+        Task::Spare(step) => clients.spare.as_ref().map_or(Request::ListTables, |spare| spare.request(*step)),
     }
 }

@@ -10,6 +10,7 @@ use store::log::SegmentJob;
 use tablets::request::Request;
 
 use super::TrueTime;
+use super::door::Reading;
 use super::network::Envelope;
 
 /// Counts the processes of a machine.
@@ -42,8 +43,19 @@ pub(crate) enum Happening {
     LogRead { node: NodeId, generation: Generation, id: ReadId, entries: Option<Vec<Entry>> },
     /// A segment's file is prepared.
     Segment { node: NodeId, generation: Generation, job: SegmentJob },
-    /// A client's request has come in.
-    Request { node: NodeId, generation: Generation, id: RequestId, deadline: Monotonic, request: Box<Request> },
+    /// A client's request has come in at the door, or the door leaves it to the machine.
+    Request {
+        node: NodeId,
+        generation: Generation,
+        id: RequestId,
+        deadline: Monotonic,
+        request: Box<Request>,
+        is_at_door: bool,
+    },
+    /// A door goes on with a read.
+    Door { node: NodeId, generation: Generation, reading: Box<Reading> },
+    /// The doors close that were open after a clean stop.
+    DoorsClose { node: NodeId, generation: Generation },
     /// A process that stood still goes on.
     Resume { node: NodeId, generation: Generation },
     /// A client does what it does next.
@@ -83,6 +95,7 @@ impl Happening {
             | Self::Segment { node, generation, .. }
             | Self::Request { node, generation, .. }
             | Self::RoomWanted { node, generation }
+            | Self::Door { node, generation, .. }
             | Self::Resume { node, generation } => Some((*node, *generation)),
             _ => None,
         }
@@ -108,6 +121,8 @@ impl Happening {
             Self::LinkBroken { library, link } => 19 << 32 | (*library as u64) << 16 | link.number,
             Self::LibraryTimer { library, .. } => 20 << 32 | *library as u64,
             Self::Request { node, .. } => of(15, *node),
+            Self::Door { node, .. } => of(21, *node),
+            Self::DoorsClose { node, .. } => of(22, *node),
             Self::PowerLoss { node } => of(14, *node),
             Self::Rot => 16 << 32,
             Self::Room { node } => of(17, *node),

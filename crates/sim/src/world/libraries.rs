@@ -8,9 +8,12 @@ use std::collections::BTreeMap;
 
 use base::{Monotonic, NodeId};
 use bytes::Bytes;
-use client::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Sent, Stamp};
+use client::{
+    Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Place, Position, Sent, Shown, Stamp,
+};
 use node::contract::RequestId;
-use tablets::request::{Failure, Outcome, Request, Response, SessionId, SessionStamp, TableRequest};
+use tablets::Question;
+use tablets::request::{self, Consistency, Failure, Outcome, Request, Response, SessionId, SessionStamp, TableRequest};
 
 use super::clients::TABLE;
 use super::events::{Generation, Happening};
@@ -160,7 +163,7 @@ impl World {
                 let request = TableRequest::OpenSession { key: key.clone() };
                 (Request::Table { table, request }, Some(key))
             }
-            Sent::Request { request, stamp } => (stamped(request, stamp), None),
+            Sent::Request { request, stamp, seen } => (after(stamped(request, stamp), seen), None),
         };
         let id = self.libraries.number();
         let is_lasting = matches!(&request, Request::Table { table, .. } if table == TABLE);
@@ -191,7 +194,7 @@ impl World {
         let deadline = machine.clocks.monotonic(self.now) + time;
         let at = self.now.max(not_before) + self.random.below(WAY);
         let request = Box::new(request);
-        self.queue.put(at, Happening::Request { node, generation, id, deadline, request });
+        self.queue.put(at, Happening::Request { node, generation, id, deadline, request, is_at_door: true });
     }
 
     /// A node has answered.
@@ -260,11 +263,12 @@ fn ask(effect: Effect, request: Request) -> Ask<Request> {
         _ => (String::new(), Bytes::new()),
     };
     let pace = match &request {
-        Request::Table { request: TableRequest::Scan(_), .. } => Pace::Slow,
+        Request::Table { request: TableRequest::Scan { .. }, .. } => Pace::Slow,
         Request::Table { .. } => Pace::Prompt,
         _ => Pace::Slow,
     };
-    Ask { table, key, effect, pace, bytes: 0, request }
+    let anywhere = anywhere(&request);
+    Ask { table, key, effect, pace, bytes: 0, anywhere, request }
 }
 
 fn key(request: &TableRequest) -> Bytes {
@@ -273,8 +277,35 @@ fn key(request: &TableRequest) -> Bytes {
         TableRequest::OpenSession { key } | TableRequest::DeleteRow { key, .. } | TableRequest::Get { key, .. } => {
             key.clone()
         }
-        TableRequest::Scan(scan) => scan.continuation.clone().unwrap_or_else(|| scan.from.clone()),
+        TableRequest::Scan { scan, .. } => scan.continuation.clone().unwrap_or_else(|| scan.from.clone()),
     }
+}
+
+/// Where a read begins that any replica may answer.
+fn anywhere(request: &Request) -> Option<Position> {
+    let Request::Table { request, .. } = request else { return None };
+    let (question, consistency) = match request.clone() {
+        TableRequest::Get { key, columns, consistency } => (Question::Get { key, columns }, consistency),
+        TableRequest::Scan { scan, consistency } => (Question::Scan(scan), consistency),
+        _ => return None,
+    };
+    consistency.is_for_any_replica().then(|| match question.position() {
+        tablets::Position::At(key) => Position::At(key),
+        tablets::Position::Below(end) => Position::Below(end),
+    })
+}
+
+/// The request of a client that has seen so much.
+fn after(mut request: Request, seen: Option<Place>) -> Request {
+    if let Request::Table {
+        request: TableRequest::Get { consistency, .. } | TableRequest::Scan { consistency, .. },
+        ..
+    } = &mut request
+        && let Consistency::Timeline { at_least, .. } = consistency
+    {
+        *at_least = seen.map(|Place { cohort, lsn }| request::Place { cohort, lsn });
+    }
+    request
 }
 
 /// The request with the stamp that its attempt carries.
@@ -296,6 +327,11 @@ fn stamped(mut request: Request, carried: Option<Stamp>) -> Request {
 fn told(outcome: Outcome) -> Result<Answer<Response>, Fault> {
     match outcome {
         Ok(Response::SessionOpened { session, range }) => Ok(Answer::Session { session: session.0, range }),
+        Ok(Response::Dated { response, as_of }) => {
+            let request::Place { cohort, lsn } = as_of.place;
+            let shown = Shown { place: Place { cohort, lsn }, range: as_of.range.clone() };
+            Ok(Answer::Shown { answer: Response::Dated { response, as_of }, shown })
+        }
         Ok(response) => Ok(Answer::Of(response)),
         Err(Failure::VersionMismatch { column, expected, actual }) => {
             Err(Fault::Definite(Error::Refused { column, expected: expected.0, actual: actual.0 }))

@@ -8,6 +8,7 @@ use store::memory::MemoryDisk;
 use store::{Config, Recovered, sstable, tree};
 
 use super::clocks::Clocks;
+use super::door::Published;
 use super::events::{Generation, Happening};
 use super::process::Process;
 use super::{Options, TrueTime};
@@ -64,6 +65,10 @@ pub(crate) struct Machine {
     /// The process stands still until it is resumed; what arrives meanwhile waits, with the clocks as of its arrival.
     pub(crate) paused: bool,
     pub(super) held: Vec<(Now, Happening)>,
+    /// Only the machine's thread stands still: the doors go on.
+    pub(super) doors_go_on: bool,
+    /// What its process has published, also for a while after a clean stop.
+    pub(super) published: Published,
     /// The clocks as they were read before a standstill that struck between the reading and the step.
     pub(super) stale: Option<Now>,
     /// What was held is handled as of its arrival: the driver had read the clocks then, and no earlier (guarantee 2).
@@ -116,6 +121,8 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
     config.limits.chain_bytes = options.chain_bytes;
     config.timing.commit_period = options.commit_period;
     config.timing.piggyback_commits = options.piggyback_commits;
+    config.timing.leases = options.leases;
+    config.timing.heartbeat = options.heartbeat;
     config.timing.election_jitter = options.election_jitter;
     config
 }
@@ -135,6 +142,8 @@ impl Machine {
             process: None,
             paused: false,
             held: Vec::new(),
+            doors_go_on: false,
+            published: Published::default(),
             stale: None,
             goes_by_arrival: false,
             last_counters: node::Counters::default(),

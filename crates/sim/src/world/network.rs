@@ -8,6 +8,7 @@ use bytes::Bytes;
 use node::message::Message;
 
 use super::events::Happening;
+use super::machine::Machine;
 use super::{MILLISECOND, SECOND, World};
 
 /// A message on its way.
@@ -69,7 +70,11 @@ impl World {
     /// Cuts some nodes off from the others, both ways or one.
     pub(crate) fn partition(&mut self, both_ways: bool) {
         let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
-        let side: BTreeSet<NodeId> = nodes.iter().copied().filter(|_| self.random.below(2) == 0).collect();
+        let leader = if self.random.below(2) == 0 { self.any_leader() } else { None };
+        let side: BTreeSet<NodeId> = match leader {
+            Some(leader) => self.minority_with(leader, &nodes),
+            None => nodes.iter().copied().filter(|_| self.random.below(2) == 0).collect(),
+        };
         self.network.cut.clear();
         for a in &nodes {
             for b in &nodes {
@@ -86,6 +91,37 @@ impl World {
         let number = self.network.partition;
         let span = 100 * MILLISECOND + self.random.below(4 * SECOND);
         self.queue.put(self.now + span, Happening::Rejoin { number });
+    }
+
+    /// A node that leads a cohort.
+    fn any_leader(&mut self) -> Option<NodeId> {
+        let leads = |machine: &Machine| {
+            machine
+                .process
+                .as_ref()
+                .is_some_and(|process| process.node.replicas().any(|(_, replica, _)| replica.leads()))
+        };
+        let leaders: Vec<NodeId> =
+            self.machines.iter().filter(|(_, machine)| leads(machine)).map(|(id, _)| *id).collect();
+        let drawn = self.random.below(leaders.len().max(1) as u64) as usize;
+        leaders.get(drawn).copied()
+    }
+
+    /// A node with as many others as are no majority.
+    fn minority_with(&mut self, node: NodeId, nodes: &[NodeId]) -> BTreeSet<NodeId> {
+        let mut others: Vec<NodeId> = nodes.iter().copied().filter(|other| *other != node).collect();
+        let mut side = BTreeSet::from([node]);
+        while side.len() < nodes.len() / 2 {
+            let drawn = self.random.below(others.len() as u64) as usize;
+            side.insert(others.swap_remove(drawn));
+        }
+        side
+    }
+
+    /// The nodes that most others don't hear.
+    pub(super) fn lesser_part(&self) -> Vec<NodeId> {
+        let unheard = |node: NodeId| self.network.cut.iter().filter(|(from, _)| *from == node).count();
+        self.machines.keys().copied().filter(|node| unheard(*node) > self.machines.len() / 2).collect()
     }
 
     pub(crate) fn rejoin(&mut self, number: u64) {

@@ -19,6 +19,8 @@ pub struct Options {
     pub split_at: Vec<u64>,
     /// How often a range of their table is split while it is used.
     pub splits: u32,
+    /// Replicas of each range of their table; 0: as many as is usual.
+    pub replicas: u32,
     /// Whether a client creates, drops and creates again a table of its own.
     pub drops: bool,
     /// Tables: the first is used, the others make manifests long enough to tear.
@@ -49,6 +51,8 @@ pub struct Options {
     pub commit_period: Duration,
     /// Whether they are told by every message.
     pub piggyback_commits: bool,
+    /// How often an idle leader sends; often makes ages low.
+    pub heartbeat: Duration,
     /// The spread of election timeouts; little makes candidates meet.
     pub election_jitter: Duration,
     /// Sessions may be forgotten after this.
@@ -77,6 +81,8 @@ pub struct Options {
     pub clock_rate: u64,
     /// Whether wall clocks jump about.
     pub wall_jumps: bool,
+    /// Whether leaders read by leases, or by view checks alone.
+    pub leases: bool,
     /// The longest force of the log.
     pub force_time: TrueTime,
 }
@@ -150,7 +156,7 @@ impl Options {
     pub fn draw(seed: u64) -> Self {
         let mut random = SplitMix64::new(seed);
         let mut pick = |choices: &[u64]| choices[random.below(choices.len() as u64) as usize];
-        let nodes = pick(&[3, 3, 3, 3, 3, 5, 1]);
+        let nodes = pick(&[3, 3, 3, 3, 5, 5, 1]);
         let millisecond = super::MILLISECOND;
         let faults = Faults {
             kill: pick(&[0, 2, 2]),
@@ -173,6 +179,7 @@ impl Options {
             keys: pick(&[1, 3, 8]),
             split_at: Vec::new(),
             splits: 0,
+            replicas: 0,
             drops: false,
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
@@ -188,6 +195,7 @@ impl Options {
             chain_bytes: 0,
             commit_period: Duration::ZERO,
             piggyback_commits: false,
+            heartbeat: Duration::from_millis(pick(&[30, 100])),
             election_jitter: Duration::from_millis(pick(&[1, 20, 100, 100])),
             session_lifetime: Duration::from_millis(pick(&[700, 3_000, 600_000])),
             loss: pick(&[0, 5_000, 50_000]),
@@ -202,6 +210,7 @@ impl Options {
             slow_work: pick(&[0, 0, 20_000, 300_000]),
             clock_rate: pick(&[0, 5_000, 10_000]),
             wall_jumps: pick(&[0, 1]) == 1,
+            leases: pick(&[0, 1, 1, 1]) == 1,
             force_time: pick(&[200, 1_000, 3_000, 12_000]) * (millisecond / 1_000),
         };
         // Two ranges or three in half of the runs. One of them may have no rows, and a row begins each of the others.
@@ -212,6 +221,8 @@ impl Options {
             _ => vec![keys / 3, keys - keys / 3 + 1],
         };
         let drops = pick(&[0, 1]) == 1;
+        let replicas = if nodes == 5 { pick(&[0, 5, 5]) } else { 0 };
+        options.replicas = u32::try_from(replicas).unwrap_or(0);
         options.faults.full = pick(&[0, 0, 1, 3]);
         let splits = u32::try_from(pick(&[0, 2, 6])).unwrap_or(0);
         options.early_bytes = pick(&[0, 512, 65_536, 65_536]) as usize;

@@ -12,6 +12,7 @@ use store::log::{Batch, SegmentJob};
 use store::manifest::ManifestWrite;
 use store::memory::{MemoryDisk, MemoryFile};
 
+use super::door::Published;
 use super::events::{Generation, Happening};
 use super::machine::{KnownLog, node_config, store_config};
 use super::work::{Work, Works};
@@ -69,6 +70,9 @@ impl World {
         if machine.process.is_some() {
             return;
         }
+        let before = machine.generation;
+        self.doors_closed(id, before);
+        let Some(machine) = self.machines.get_mut(&id) else { return };
         machine.generation += 1;
         let seed = u64::from(id.0) ^ machine.generation << 8 ^ self.random.draw();
         let opened = store::open_into(
@@ -125,6 +129,7 @@ impl World {
         let peers: Vec<NodeId> = self.machines.keys().copied().filter(|peer| *peer != id).collect();
         peers.into_iter().for_each(|peer| self.hello(id, peer));
         self.carry_out(id, actions);
+        self.look_at_started(id);
     }
 
     fn start_failed(&mut self, id: NodeId, error: &str) {
@@ -139,28 +144,36 @@ impl World {
         self.violate(&format!("node {id} can't open its disk: {error}"));
     }
 
-    /// The process ends. With power loss, so does what was not forced.
+    /// The process ends, and with it all connections. With power loss, so does what was not forced.
     pub(crate) fn end(&mut self, id: NodeId, power: bool) {
+        self.end_machine(id, power);
+        self.clients_lose(id);
+    }
+
+    fn end_machine(&mut self, id: NodeId, power: bool) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         machine.process = None;
         machine.paused = false;
         machine.stale = None;
         machine.held.clear();
+        machine.published = Published::default();
         if power {
             machine.disk.crash(&mut self.random);
         } else {
             machine.disk.kill();
         }
-        self.clients_lose(id);
     }
 
     pub(crate) fn happen(&mut self, happening: Happening) {
         if let Some((node, generation)) = happening.owner() {
             let Some(machine) = self.machines.get_mut(&node) else { return };
-            if !machine.is_live(generation) {
+            let is_door = matches!(happening, Happening::Door { .. } | Happening::Request { is_at_door: true, .. });
+            let goes_on_after = is_door && machine.published.closing.is_some() && machine.generation == generation;
+            if !(machine.is_live(generation) || goes_on_after) {
                 return;
             }
-            if machine.paused && !matches!(happening, Happening::Resume { .. }) {
+            let goes_on = matches!(happening, Happening::Resume { .. }) || is_door && machine.doors_go_on;
+            if machine.paused && !goes_on {
                 machine.hold(self.now, happening);
                 return;
             }
@@ -180,9 +193,14 @@ impl World {
                 }
                 self.begin_io(node);
             }
+            Happening::Request { node, id, deadline, request, is_at_door: true, .. } => {
+                self.at_door(node, id, deadline, request);
+            }
             Happening::Request { node, id, deadline, request, .. } => {
                 self.step(node, Event::Request { id, deadline, request: *request });
             }
+            Happening::Door { node, reading, .. } => self.door_ends(node, *reading),
+            Happening::DoorsClose { node, generation } => self.doors_closed(node, generation),
             Happening::Resume { node, .. } => self.resume(node),
             Happening::Client { client } => self.client_acts(client),
             Happening::ClientPatience { request } => self.bare_given_up(request),
@@ -263,12 +281,21 @@ impl World {
         let chance = if answers { 20 * self.options.stall } else { self.options.stall };
         if !self.healed && self.random.chance(chance) {
             process.stalled = actions;
-            self.count("stalls");
-            let span = 10 * MILLISECOND + self.random.below(2 * SECOND);
-            self.pause(id, span);
-            return;
+            return self.stall(id);
         }
         self.carry_out(id, actions);
+    }
+
+    fn may_stall(&mut self, id: NodeId) -> bool {
+        let is_paused = self.machines.get(&id).is_none_or(|machine| machine.paused);
+        !self.healed && !is_paused && self.random.chance(20 * self.options.stall)
+    }
+
+    /// What is left to be carried out waits.
+    fn stall(&mut self, id: NodeId) {
+        self.count("stalls");
+        let span = 10 * MILLISECOND + self.random.below(2 * SECOND);
+        self.pause(id, span);
     }
 
     pub(crate) fn pause(&mut self, id: NodeId, span: TrueTime) {
@@ -279,6 +306,7 @@ impl World {
         machine.paused = true;
         machine.clocks.suspended(span);
         machine.goes_by_arrival = self.random.below(2) == 0;
+        machine.doors_go_on = self.random.below(2) == 0;
         let generation = machine.generation;
         self.queue.put(self.now + span, Happening::Resume { node: id, generation });
     }
@@ -301,12 +329,20 @@ impl World {
         }
     }
 
-    /// Carries actions out in their order.
+    /// Carries actions out in their order. Once an answer is out, the thread may stand still before it goes on with the rest.
     pub(super) fn carry_out(&mut self, id: NodeId, actions: Vec<Action>) {
-        for action in actions {
+        let mut actions = actions.into_iter();
+        while let Some(action) = actions.next() {
+            let answers = matches!(action, Action::Reply { outcome: Ok(_), .. });
             self.act(id, action);
             if self.process(id).is_none() {
                 return;
+            }
+            if answers && self.may_stall(id) {
+                if let Some(process) = self.process(id) {
+                    process.stalled = actions.collect();
+                }
+                return self.stall(id);
             }
         }
         self.check_node(id);
@@ -319,6 +355,11 @@ impl World {
                 let Some(process) = self.process(id) else { return };
                 if let Err(error) = process.store.append(write.0, record, force) {
                     self.violate(&format!("node {id} can't append: {error}"));
+                }
+            }
+            Action::Publish { cohort, view } => {
+                if let Some(machine) = self.machines.get_mut(&id) {
+                    machine.published.publish(cohort, view);
                 }
             }
             Action::WriteManifest { manifest, cohorts, doubt_unknown, gone } => {
@@ -377,7 +418,9 @@ impl World {
             }
             Action::Stopped => {
                 self.count("clean stops");
-                self.end(id, false);
+                let published = self.machines.get(&id).map(|machine| machine.published.clone()).unwrap_or_default();
+                self.end_machine(id, false);
+                self.doors_close(id, published);
                 self.restart_later(id);
             }
             Action::Halt { reason } => self.violate(&format!("node {id} halts: {reason}")),

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use client::Effect;
-use tablets::request::{Failure, Mutation, Outcome, Request, Response, TableRequest, Write};
+use tablets::request::{Consistency, Failure, Mutation, Outcome, Request, Response, TableRequest, Write};
 
 use super::World;
 use super::clients::RETENTION;
@@ -74,7 +74,7 @@ impl Spare {
                 Request::CreateTable { name, split_at, replicas: 0, retention: RETENTION }
             }
             Step::ReadEmpty | Step::Read | Step::ReadDropped => {
-                of_table(TableRequest::Get { key: key(), columns: None })
+                of_table(TableRequest::Get { key: key(), columns: None, consistency: Consistency::Strong })
             }
             Step::Write => {
                 let mutations =

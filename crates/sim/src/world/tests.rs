@@ -5,7 +5,7 @@ use crate::campaign;
 
 /// Traces of a few seeds. They change with every change of behaviour, and never with the build: when the product has
 /// changed, put the new ones here.
-const TRACES: &[(u64, u64)] = &[(1, 0x4e6a_6c1b_c65e_7f9e), (2, 0x8dd7_17e7_bec3_f00f), (3, 0xf6b7_5a86_3081_e836)];
+const TRACES: &[(u64, u64)] = &[(1, 0x2b42_68ae_0559_7a2c), (2, 0xa642_ef4b_443e_ac0b), (3, 0x4554_ebf1_9ec9_b46f)];
 
 /// Seeds that once showed a bug, and what it was.
 const ONCE_BROKEN: &[(u64, &str)] = &[
@@ -15,6 +15,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (37, "memtables that splits had frozen, and that nothing flushed, had writers wait for ever"),
     (136, "a follower acknowledged while the log was read for it, and was never sent anything again"),
     (657, "a table was removed that a manifest on its way named"),
+    (382, "a read at a moment that a clock had passed which nobody believes had the log grow without end"),
     (1403, "a whole state that began to arrive in some tables was gone on with in others"),
     (1535, "an answer to an earlier process's request was taken for one of this process's"),
     (6_800, "a client spent each call on one silent node, since answers had been slow before"),
@@ -40,7 +41,7 @@ fn seeds_that_once_failed_hold() {
 fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
     let campaign = campaign::campaign(1..=400, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None, "loggos sim --seed N");
-    assert!(campaign.operations > 50_000, "only {} operations", campaign.operations);
+    assert!(campaign.operations > 40_000, "only {} operations", campaign.operations);
     assert_eq!(campaign.missing(), Vec::<&str>::new(), "never happened");
 }
 
@@ -58,14 +59,15 @@ fn universes_of_seven_hold() {
 #[test]
 fn acknowledged_writes_were_forced_on_a_majority() {
     let mut options = super::Options::draw(1);
-    options.nodes = 3;
+    (options.nodes, options.replicas, options.leases) = (3, 0, true);
     options.clients = 1;
     options.faults = super::options::Faults::default();
     (options.loss, options.duplication, options.stall, options.wall_jumps) = (0, 0, 0, false);
+    (options.resets, options.crash_at_manifest) = (0, 0);
     let outcome = super::run_with(77, options);
     assert_eq!(outcome.violation, None);
     let (writes, forces) = (outcome.counters["writes acknowledged"], outcome.counters["forces of the log"]);
-    assert!(writes > 50 && forces >= 2 * writes, "{writes} writes, {forces} forces");
+    assert!(writes > 30 && forces >= 2 * writes, "{writes} writes, {forces} forces");
 }
 
 /// Five replicas over a network that reorders, loses nothing, and whose leaders propose entry by entry.
@@ -76,6 +78,7 @@ fn what_arrives_out_of_order_is_hardly_sent_again() {
     (options.loss, options.duplication, options.long_delay, options.stall) = (0, 0, 0, 0);
     options.delay = 20 * super::MILLISECOND;
     (options.early_bytes, options.chain_bytes, options.piggyback_commits) = (65_536, 0, true);
+    (options.replicas, options.leases) = (5, true);
     options.commit_period = base::Duration::from_millis(100);
     for memory_log_bytes in [256, 2_048, 65_536] {
         let outcome = super::run_with(7, super::Options { memory_log_bytes, ..options.clone() });

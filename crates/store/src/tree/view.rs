@@ -41,6 +41,14 @@ struct Wanted<'a> {
 type Found = Option<(Timestamp, Option<Bytes>)>;
 
 impl View {
+    /// Whether another one is of the same sources: then it differs in nothing but the timestamps that it is read at.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.active, &other.active)
+            && Arc::ptr_eq(&self.frozen, &other.frozen)
+            && Arc::ptr_eq(&self.levels, &other.levels)
+    }
+
     /// The value that a cell has at a timestamp, and since when; nothing if it has none.
     ///
     /// # Errors

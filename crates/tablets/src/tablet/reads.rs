@@ -135,6 +135,43 @@ impl TabletView {
         Ok(Command::unconditional(write.clone()))
     }
 
+    /// The rows as they were at a moment that is neither forgotten nor still to come.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] if it is before the watermark, [`Failure::Unavailable`] if it is after the last entry applied:
+    /// what it shows may still change.
+    pub fn at(mut self, moment: Timestamp) -> Result<Self, Failure> {
+        let applied = self.applied;
+        if moment > applied {
+            return Err(Failure::Unavailable(format!(
+                "the moment {moment} is ahead of {applied}, through which the range's log has come here"
+            )));
+        }
+        self.applied = self.moment(moment)?;
+        Ok(self)
+    }
+
+    /// Whether another one shows the same, from the same places.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.applied == other.applied
+            && self.watermark == other.watermark
+            && self.ownership == other.ownership
+            && self.rows.is_same(&other.rows)
+    }
+
+    /// The last timestamp that counts.
+    #[must_use]
+    pub fn timestamp(&self) -> Timestamp {
+        self.applied
+    }
+
+    /// The keys that the tablet owned, if it owned any.
+    #[must_use]
+    pub fn range(&self) -> Option<&KeyRange> {
+        self.ownership.range()
+    }
+
     /// Whether it is the tablet's to answer for that place.
     pub(crate) fn holds(&self, position: &Position) -> bool {
         self.ownership.holds(position)

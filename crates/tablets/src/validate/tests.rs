@@ -1,5 +1,5 @@
 use super::*;
-use crate::request::SessionId;
+use crate::request::{Consistency, SessionId};
 use crate::testing::{bytes, delete, if_version, put, stamped, write};
 
 fn table(request: TableRequest) -> Request {
@@ -16,7 +16,11 @@ fn writing(write: Write) -> Request {
 }
 
 fn getting(key: &str, columns: Option<Vec<Bytes>>) -> Request {
-    table(TableRequest::Get { key: bytes(key), columns })
+    table(TableRequest::Get { key: bytes(key), columns, consistency: Consistency::Strong })
+}
+
+fn scan_of(scan: Scan) -> Request {
+    table(TableRequest::Scan { scan, consistency: Consistency::Strong })
 }
 
 fn long(bytes: usize) -> String {
@@ -48,8 +52,8 @@ fn what_keeps_to_the_limits_is_let_through() {
         getting("k", None),
         getting("k", Some(vec![])),
         getting("k", Some(vec![bytes("c")])),
-        table(TableRequest::Scan(Scan::default())),
-        table(TableRequest::Scan(Scan { from: bytes("a"), to: Some(bytes("a")), ..Scan::default() })),
+        scan_of(Scan::default()),
+        scan_of(Scan { from: bytes("a"), to: Some(bytes("a")), ..Scan::default() }),
     ] {
         assert_eq!(validate(&request), Ok(()));
     }
@@ -117,16 +121,18 @@ fn reads() {
     check_refused(&getting("", None), &["key is empty"]);
     check_refused(&getting("k", Some(vec![bytes("c"), bytes("")])), &["column's name is empty"]);
     check_refused(&getting("k", Some(vec![bytes("c"); 1025])), &["columns", "1025", "1024"]);
-    let scan = |scan| table(TableRequest::Scan(scan));
     let reversed = Scan { from: bytes("b"), to: Some(bytes("a")), ..Scan::default() };
-    check_refused(&scan(reversed.clone()), &["reversed", "\"b\"", "\"a\""]);
-    check_refused(&scan(Scan { reverse: true, ..reversed }), &["reversed"]);
-    check_refused(&scan(Scan { from: bytes(&long(8193)), ..Scan::default() }), &["first key", "8193"]);
-    check_refused(&scan(Scan { to: Some(bytes(&long(8193))), ..Scan::default() }), &["last key", "8193"]);
-    check_refused(&scan(Scan { prefix: bytes(&long(8193)), ..Scan::default() }), &["prefix", "8193"]);
-    check_refused(&scan(Scan { continuation: Some(bytes(&long(8194))), ..Scan::default() }), &["continuation", "8194"]);
+    check_refused(&scan_of(reversed.clone()), &["reversed", "\"b\"", "\"a\""]);
+    check_refused(&scan_of(Scan { reverse: true, ..reversed }), &["reversed"]);
+    check_refused(&scan_of(Scan { from: bytes(&long(8193)), ..Scan::default() }), &["first key", "8193"]);
+    check_refused(&scan_of(Scan { to: Some(bytes(&long(8193))), ..Scan::default() }), &["last key", "8193"]);
+    check_refused(&scan_of(Scan { prefix: bytes(&long(8193)), ..Scan::default() }), &["prefix", "8193"]);
+    check_refused(
+        &scan_of(Scan { continuation: Some(bytes(&long(8194))), ..Scan::default() }),
+        &["continuation", "8194"],
+    );
     let longest = Scan { continuation: Some(bytes(&long(8193))), ..Scan::default() };
-    assert_eq!(validate(&scan(longest)), Ok(()), "what comes right after the longest key");
+    assert_eq!(validate(&scan_of(longest)), Ok(()), "what comes right after the longest key");
 }
 
 /// A tablet refuses reversed ends by itself, too, however the scan came there.

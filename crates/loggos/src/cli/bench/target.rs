@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use self::etcd::Etcd;
+use crate::cli::reads::Kind;
 use crate::cli::stop::Stop;
 
 /// The table that is written and read.
@@ -127,9 +128,9 @@ impl Connection {
     }
 
     /// Reads a key that is there.
-    pub(crate) async fn read(&mut self, key: Bytes) -> Result<(), sdk::Error> {
+    pub(crate) async fn read(&mut self, key: Bytes, reads: Kind) -> Result<(), sdk::Error> {
         let found = match self {
-            Self::Loggos(client) => client.get(TABLE, key, COLUMN).await?.is_some(),
+            Self::Loggos(client) => !client.read_row(TABLE, key, vec![COLUMN], reads.reads()).await?.0.is_empty(),
             Self::Etcd(etcd) => etcd.read(key).await?,
         };
         if found { Ok(()) } else { Err(sdk::Error::NotFound("the key that was put is not there".into())) }

@@ -10,6 +10,7 @@ use tokio::task::{JoinSet, yield_now};
 
 use super::target::{Connection, Target};
 use super::{SEED, parse};
+use crate::cli::reads::Kind;
 use crate::cli::stop::Stop;
 
 /// Writes under way while the keys are put that are to be read or replaced.
@@ -34,6 +35,9 @@ pub(crate) struct Workload {
     /// Bytes of a value.
     #[arg(long, value_name = "BYTES", default_value_t = 4_096)]
     pub(crate) value_bytes: usize,
+    /// What reads may show.
+    #[arg(long, value_enum, value_name = "KIND", default_value = "strong")]
+    pub(crate) reads: Kind,
 }
 
 /// What a client does.
@@ -70,7 +74,8 @@ impl Operation {
 impl Workload {
     /// Puts, as `bench failover` wants them.
     pub(crate) fn writes(keys: usize, value_bytes: usize) -> Self {
-        Self { operation: Operation::Write, write_percent: None, keys, consecutive: false, value_bytes }
+        let reads = Kind::Strong;
+        Self { operation: Operation::Write, write_percent: None, keys, consecutive: false, value_bytes, reads }
     }
 
     /// The same with this operation.
@@ -243,7 +248,7 @@ impl Client {
 
     async fn read(&mut self) -> Result<(), sdk::Error> {
         let key = self.workload.key(self.keys.next(&mut self.draw));
-        self.connection.read(key).await
+        self.connection.read(key, self.workload.reads).await
     }
 
     async fn conditional_put(&mut self) -> Result<(), sdk::Error> {

@@ -1,0 +1,51 @@
+//! What a read may show and what it showed, as messages.
+
+use api::columns::read_options::Consistency as Asked;
+use api::columns::{self as message, AnywhereRead, ReadOptions, TimelineRead};
+use base::{CohortId, Lsn, Timestamp};
+use tablets::request::{AsOf, Consistency, Place, Response};
+
+/// What a read may show.
+pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
+    match options.and_then(|options| options.consistency) {
+        None => Consistency::Strong,
+        Some(Asked::Timeline(TimelineRead { at_least, stale_ok })) => {
+            Consistency::Timeline { at_least: at_least.map(place), stale_ok }
+        }
+        Some(Asked::Anywhere(AnywhereRead {})) => Consistency::Anywhere,
+        Some(Asked::At(moment)) => Consistency::At(Timestamp(moment)),
+    }
+}
+
+/// An answer, and the state that it is of if it says so.
+pub(crate) fn undated(response: Response) -> (Response, Option<message::AsOf>) {
+    match response {
+        Response::Dated { response, as_of } => (*response, Some(state(*as_of))),
+        other => (other, None),
+    }
+}
+
+/// An answer without the state that it is of.
+pub(crate) fn content(response: &Response) -> &Response {
+    match response {
+        Response::Dated { response, .. } => response,
+        other => other,
+    }
+}
+
+fn place(message: message::Place) -> Place {
+    let message::Place { cohort, epoch, sequence } = message;
+    Place { cohort: CohortId(cohort), lsn: Lsn::new(epoch, sequence) }
+}
+
+fn state(as_of: AsOf) -> message::AsOf {
+    let AsOf { place: Place { cohort, lsn }, timestamp, age, range } = as_of;
+    message::AsOf {
+        place: Some(message::Place { cohort: cohort.0, epoch: lsn.epoch.0, sequence: lsn.sequence.0 }),
+        timestamp: timestamp.0,
+        // What is left of a millisecond counts as one: the age is no less than it is said to be.
+        age_ms: age.map(|age| age.0.div_ceil(1_000_000)),
+        start: range.start,
+        end: range.end,
+    }
+}

@@ -1,0 +1,90 @@
+//! Which kind of read a command makes, and what it tells of the state that it showed.
+
+use std::io::{self, Write};
+
+use clap::{Args, ValueEnum};
+use sdk::{AsOf, Reads};
+use serde_json::json;
+
+use super::output::Output;
+use super::stop::Stop;
+
+/// What a read may show.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ReadArguments {
+    /// What the read may show.
+    #[arg(long, value_enum, value_name = "KIND", default_value = "strong")]
+    reads: Kind,
+    /// The same as --reads timeline.
+    #[arg(long, conflicts_with = "reads")]
+    timeline: bool,
+    /// With --timeline: an answer will do though no leader can be had. One live replica gives it.
+    #[arg(long)]
+    stale_ok: bool,
+    /// Show what was there at this timestamp: a version, or nanoseconds since 1970.
+    #[arg(long, value_name = "TIMESTAMP", conflicts_with_all = ["reads", "timeline", "stale_ok"])]
+    as_of: Option<i64>,
+}
+
+/// A kind of read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// All that was acknowledged before.
+    #[default]
+    Strong,
+    /// The same, as any replica has it after it has asked a majority who leads.
+    Any,
+    /// What any replica has, and how old that may be.
+    Timeline,
+}
+
+impl Kind {
+    pub(crate) fn reads(self) -> Reads {
+        match self {
+            Self::Strong => Reads::Strong,
+            Self::Any => Reads::Anywhere,
+            Self::Timeline => Reads::Timeline { stale_ok: false },
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Strong => "strong",
+            Self::Any => "any",
+            Self::Timeline => "timeline",
+        }
+    }
+}
+
+impl ReadArguments {
+    /// The kind of read, if the arguments go together.
+    pub(crate) fn reads(&self) -> Result<Reads, Stop> {
+        let is_timeline = self.timeline || self.reads == Kind::Timeline;
+        if self.stale_ok && !is_timeline {
+            return Err(Stop::invalid("--stale-ok is for --timeline"));
+        }
+        Ok(match self.as_of {
+            Some(timestamp) => Reads::At(timestamp),
+            None if is_timeline => Reads::Timeline { stale_ok: self.stale_ok },
+            None => self.reads.reads(),
+        })
+    }
+}
+
+/// Says on standard error which state was shown, if it was a replica's own.
+pub(crate) fn tell(output: Output, as_of: Option<&AsOf>) {
+    let Some(as_of) = as_of else { return };
+    let place = as_of.place.unwrap_or_default();
+    let lsn = format!("{}.{}", place.epoch, place.sequence);
+    let line = if output.is_json() {
+        let state = json!({
+            "cohort": place.cohort, "lsn": lsn, "timestamp": as_of.timestamp, "age_ms": as_of.age_ms,
+        });
+        json!({ "as_of": state }).to_string()
+    } else {
+        let age = as_of.age_ms.map_or_else(|| "of unknown age".to_owned(), |age| format!("at most {age} ms old"));
+        format!("as of {lsn} of cohort {}, timestamp {}, {age}", place.cohort, as_of.timestamp)
+    };
+    // Where nobody listens, nobody needs to know.
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}

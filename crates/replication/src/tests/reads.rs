@@ -1,0 +1,122 @@
+//! View checks and ages, message by message.
+
+use super::*;
+use crate::Checked;
+
+/// A follower that lags learns from the leader's stamp how far it has to come; what comes while a check is under way rests on
+/// the next.
+#[test]
+fn a_view_check_takes_the_leaders_stamp() {
+    let mut scene = Scene::new(Limits::default());
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    scene.propose(0);
+    scene.deliver(|_, to, _| to == node(1));
+    scene.deliver(|from, _, _| from == node(1));
+    let committed = scene.replicas[0].0.committed();
+    assert!(scene.replicas[2].0.committed() < committed);
+    scene.under_way.clear();
+
+    let mut wanted = Vec::new();
+    for _ in 0..3 {
+        scene.at(2, |cohort, now, out| wanted.push(cohort.want_view(now, out)));
+    }
+    assert!(wanted[0] < wanted[1] && wanted[1] == wanted[2], "{wanted:?}");
+    assert_eq!(scene.under_way.len(), 2, "one check is under way");
+    // The other follower's word is not enough: it has no stamp.
+    scene.deliver(|from, to, _| from == node(2) && to == node(1));
+    scene.deliver(|from, to, _| from == node(1) && to == node(2));
+    assert_eq!(scene.replicas[2].0.checked(wanted[0]), None);
+    scene.deliver(|from, to, _| from == node(2) && to == node(0));
+    scene.deliver(|from, to, _| from == node(0) && to == node(2));
+    let checked = scene.replicas[2].0.checked(wanted[0]).expect("the leader and a majority have answered");
+    assert_eq!((checked.stamp, checked.epoch), (committed, Epoch(1)));
+    assert_eq!(scene.replicas[2].0.checked(wanted[1]), None, "that one has begun only now");
+    scene.deliver_all();
+    assert!(matches!(scene.replicas[2].0.checked(wanted[1]), Some(Checked { stamp, .. }) if stamp == committed));
+}
+
+/// A majority that has promised another epoch lets no check of the old one come to its end.
+#[test]
+fn a_view_check_of_an_old_epoch_has_no_end() {
+    let mut scene = Scene::new(Limits::default());
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    scene.wait(Duration::from_millis(1_000));
+    scene.at(1, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver(|from, to, _| from == node(1) && to == node(2));
+    scene.deliver(|_, to, _| to == node(1));
+    scene.under_way.clear();
+    assert!(scene.replicas[0].0.leads() && scene.replicas[1].0.leads());
+
+    let mut wanted = None;
+    scene.at(0, |cohort, now, out| wanted = Some(cohort.want_view(now, out)));
+    scene.deliver_all();
+    assert_eq!(scene.replicas[0].0.checked(wanted.expect("it was asked")), None);
+}
+
+/// The age of a follower's state counts from its own clock, as a leader within its lease sends it back.
+#[test]
+fn an_age_counts_from_what_the_leader_heard() {
+    let mut scene = Scene::new(Limits::default());
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    scene.propose(0);
+    scene.deliver_all();
+    let answered = scene.now.monotonic;
+    scene.wait(Timing::default().heartbeat);
+    scene.propose(0);
+    scene.wait(Duration::from_millis(50));
+    scene.deliver_all();
+    let now = scene.now.monotonic;
+    let age = scene.replicas[1].0.freshness().age(now).expect("the leader has its lease");
+    assert_eq!(age, now.since(answered).percent(102), "however long the message was on its way");
+    assert!(scene.replicas[1].0.is_current());
+
+    // Answers that come when the lease is over give no lease: what the leader says then tells no newer age.
+    let answered = now;
+    scene.heartbeat(0);
+    scene.deliver(|_, to, _| to != node(0));
+    scene.wait(Duration::from_millis(450));
+    scene.deliver_all();
+    scene.at(0, |cohort, now, out| {
+        cohort.rouse(node(1), now);
+        cohort.heartbeat(now, out);
+    });
+    assert!(scene.replicas[0].0.leads() && scene.under_way.iter().any(|(_, to, _)| *to == node(1)));
+    scene.deliver(|_, to, _| to == node(1));
+    let now = scene.now.monotonic;
+    let age = scene.replicas[1].0.freshness().age(now).expect("as before");
+    assert_eq!(age, now.since(answered).percent(102));
+}
+
+/// A message may tell an older commit point than the leader has: the age counts from when that point was all.
+#[test]
+fn an_age_counts_from_when_the_commit_point_that_is_told_was_current() {
+    let (second, interval) = (Duration::from_millis(1_000), Timing::default().heartbeat);
+    let timing = Timing { commit_period: second, piggyback_commits: false, ..Timing::default() };
+    let mut scene = Scene::with(Limits::default(), timing);
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    let say = |scene: &mut Scene, times: u64| {
+        for _ in 0..times {
+            scene.heartbeat(0);
+            scene.deliver_all();
+        }
+    };
+    say(&mut scene, 12);
+    scene.propose(0);
+    scene.deliver_all();
+    let proposed = scene.now.monotonic;
+    say(&mut scene, 3);
+    let told = |scene: &Scene| {
+        let follower = &scene.replicas[1].0;
+        let age = follower.freshness().age(scene.now.monotonic).expect("the leader has its lease");
+        (follower.committed() == scene.replicas[0].0.committed(), age)
+    };
+    let (knows, age) = told(&scene);
+    assert!(!knows && age >= scene.now.monotonic.since(proposed), "{age:?}");
+    say(&mut scene, 9);
+    let (knows, age) = told(&scene);
+    assert!(knows && age <= Duration(4 * interval.0), "{age:?}");
+}

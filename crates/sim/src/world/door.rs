@@ -1,0 +1,124 @@
+//! The doors of a process: they answer what they can from what the machine has published, on a thread of their own. So they
+//! go on while the machine's thread stands still, for a while after it has stopped, and they stand still themselves between
+//! the steps of a read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::{CohortId, Monotonic, NodeId};
+use node::contract::RequestId;
+use node::{DoorRead, ReadView, Views};
+use tablets::request::{Failure, Request};
+
+use super::events::{Generation, Happening};
+use super::{MILLISECOND, TrueTime, World};
+
+/// How long doors stay open after the machine has stopped cleanly.
+const OPEN_AFTER_STOP: TrueTime = 500 * MILLISECOND;
+
+/// What a process has published.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Published {
+    views: BTreeMap<CohortId, Arc<ReadView>>,
+    /// The machine has stopped, and the doors close then.
+    pub(super) closing: Option<TrueTime>,
+}
+
+impl Views for Published {
+    fn view(&self, cohort: CohortId) -> Option<Arc<ReadView>> {
+        self.views.get(&cohort).cloned()
+    }
+}
+
+impl Published {
+    pub(super) fn publish(&mut self, cohort: CohortId, view: Option<Arc<ReadView>>) {
+        match view {
+            Some(view) => self.views.insert(cohort, view),
+            None => self.views.remove(&cohort),
+        };
+    }
+}
+
+/// A read that a door has begun.
+pub(crate) struct Reading {
+    pub(super) id: RequestId,
+    read: Box<DoorRead>,
+    /// For the machine, if the door can't answer.
+    deadline: Monotonic,
+    request: Box<Request>,
+}
+
+impl World {
+    /// The doors of a node begin a request if they can answer it, and else leave it to the machine.
+    pub(super) fn at_door(&mut self, node: NodeId, id: RequestId, deadline: Monotonic, request: Box<Request>) {
+        let Some(machine) = self.machines.get(&node) else { return };
+        let generation = machine.generation;
+        let Some(read) = DoorRead::begin(&machine.published, &request) else {
+            if machine.process.is_none() {
+                return self.has_stopped(id);
+            }
+            return self.happen(Happening::Request { node, generation, id, deadline, request, is_at_door: false });
+        };
+        let reading = Box::new(Reading { id, read: Box::new(read), deadline, request });
+        let longest = match self.random.below(8) {
+            _ if self.healed => 0,
+            0 => 1_000 * MILLISECOND,
+            1 | 2 => 5 * MILLISECOND,
+            _ => 0,
+        };
+        if longest == 0 {
+            self.door_ends(node, *reading);
+        } else {
+            self.count("reads that stood still at doors");
+            let at = self.now + self.random.below(longest);
+            self.queue.put(at, Happening::Door { node, generation, reading });
+        }
+    }
+
+    fn has_stopped(&mut self, id: RequestId) {
+        self.request_answered(id, Err(Failure::Unavailable("the node has stopped".to_owned())));
+    }
+
+    /// A door goes on with a read, and ends it, or leaves it to the machine.
+    pub(super) fn door_ends(&mut self, node: NodeId, reading: Reading) {
+        let Some(machine) = self.machines.get(&node) else { return };
+        let Reading { id, read, deadline, request } = reading;
+        let (now, generation) = (machine.clocks.monotonic(self.now), machine.generation);
+        let is_closed = machine.process.is_none() && !self.has_open_doors(node);
+        let said =
+            read.evaluate().filter(|_| !is_closed).and_then(|outcome| read.finish(outcome, &machine.published, now));
+        if let Some(outcome) = said {
+            self.count("reads at doors");
+            return self.request_answered(id, outcome);
+        }
+        self.count("reads that doors left to the machine");
+        if self.process(node).is_none() {
+            return self.has_stopped(id);
+        }
+        self.happen(Happening::Request { node, generation, id, deadline, request, is_at_door: false });
+    }
+
+    /// Whether a node's doors are open, though its machine has stopped.
+    pub(super) fn has_open_doors(&self, node: NodeId) -> bool {
+        let closing = self.machines.get(&node).and_then(|machine| machine.published.closing);
+        closing.is_some_and(|closing| self.now < closing)
+    }
+
+    /// The machine stops cleanly; the doors close a little later.
+    pub(super) fn doors_close(&mut self, node: NodeId, published: Published) {
+        let at = self.now + OPEN_AFTER_STOP;
+        let Some(machine) = self.machines.get_mut(&node) else { return };
+        machine.published = Published { closing: Some(at), ..published };
+        let generation = machine.generation;
+        self.queue.put(at, Happening::DoorsClose { node, generation });
+    }
+
+    /// The doors close, if they are open still, and with them the connections.
+    pub(super) fn doors_closed(&mut self, node: NodeId, generation: Generation) {
+        let Some(machine) = self.machines.get_mut(&node) else { return };
+        if machine.generation == generation && machine.published.closing.is_some() {
+            machine.published = Published::default();
+            self.clients_lose(node);
+        }
+    }
+}

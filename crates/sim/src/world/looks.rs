@@ -1,0 +1,205 @@
+//! Reads that replicas answer from their own states, and what is held against the answers (guarantees 15 and 16): no client
+//! goes back in a range; whatever was acknowledged longer ago than the age that is told shows; what shows is what every
+//! replica has at that timestamp; and a moment is refused only if it is before a watermark.
+//!
+//! Half of the clients go through their library, which carries what they have seen from node to node. The others keep to one
+//! node, which has a replica of
+//! every range where there are no more nodes than replicas.
+
+use std::collections::BTreeMap;
+
+use base::{CohortId, KeyRange, NodeId, Sequence, Timestamp};
+use bytes::Bytes;
+use store::sstable::Io;
+use tablets::request::{AsOf, Consistency, Failure, Outcome, Place, Response, Scan, TableRequest};
+use tablets::{Evaluated, Evaluation, Position, Question, State};
+
+use super::clients::Clients;
+use super::{TrueTime, World};
+
+/// How far a moment may be ahead of what is known.
+const AHEAD: u64 = 500_000_000;
+
+/// A read of its own kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Look {
+    pub(crate) question: Question,
+    pub(crate) consistency: Consistency,
+    /// The node that is asked, if it is always the same.
+    pub(crate) node: Option<NodeId>,
+    /// When it was last asked.
+    pub(crate) asked: TrueTime,
+}
+
+/// What clients know that bears on looks.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// By client and cohort: how far it has seen which range.
+    seen: BTreeMap<(u32, CohortId), (Place, KeyRange)>,
+    /// The writes that were acknowledged, when, and with which version.
+    acknowledged: Vec<(TrueTime, Bytes, Timestamp)>,
+}
+
+impl Known {
+    pub(super) fn acknowledged(&mut self, now: TrueTime, key: Bytes, version: Timestamp) {
+        self.acknowledged.push((now, key, version));
+    }
+
+    /// A later cohort that a client has seen what begins there of.
+    fn split_off(&self, client: u32, cohort: CohortId, position: &Position) -> Option<CohortId> {
+        let mut seen = self.seen.range((client, CohortId(cohort.0 + 1))..=(client, CohortId(u32::MAX)));
+        seen.find(|(_, (_, range))| position.is_in(range)).map(|((_, later), _)| *later)
+    }
+}
+
+impl Look {
+    pub(super) fn request(&self) -> TableRequest {
+        let consistency = self.consistency;
+        match self.question.clone() {
+            Question::Scan(scan) => TableRequest::Scan { scan, consistency },
+            Question::Get { key, columns } => TableRequest::Get { key, columns, consistency },
+            Question::Decide(_) => unreachable!("a look changes nothing"),
+        }
+    }
+
+    /// It goes through the library, which does.
+    pub(super) fn carries_what_it_has_seen(&self) -> bool {
+        self.node.is_none()
+    }
+}
+
+impl Clients {
+    /// What a client looks at next.
+    pub(super) fn look(&mut self, id: u32, key: Bytes, nodes: u32) -> Look {
+        let keeps_to_a_node = id % 2 == 1;
+        let node = keeps_to_a_node.then(|| NodeId(id % nodes + 1));
+        let consistency = match self.random.below(4) {
+            0 => Consistency::At(self.moment_to_read()),
+            _ => Consistency::Timeline { at_least: None, stale_ok: self.random.below(4) == 0 },
+        };
+        let question = match self.random.below(5) {
+            0 => Question::Scan(Scan { continuation: Some(key), ..Scan::default() }),
+            _ => Question::Get { key, columns: None },
+        };
+        Look { question, consistency, node, asked: 0 }
+    }
+
+    /// A timeline is looked at again and again, so that it shows if it goes back.
+    pub(super) fn look_again(&mut self, look: &Look) -> Option<Look> {
+        let is_timeline = matches!(look.consistency, Consistency::Timeline { .. });
+        let again = is_timeline && !self.is_ending && self.random.below(3) > 0;
+        again.then(|| look.clone())
+    }
+
+    /// A moment around the last writes, or one ahead of them.
+    fn moment_to_read(&mut self) -> Timestamp {
+        let known = &self.known.acknowledged;
+        let back = self.random.below(20) as usize;
+        let base = known.len().checked_sub(back + 1).map_or(Timestamp(0), |place| known[place].2);
+        let ahead = if self.random.below(3) == 0 { self.random.below(AHEAD) } else { self.random.below(2) };
+        Timestamp(base.0.saturating_add_unsigned(ahead))
+    }
+}
+
+impl World {
+    /// A look was answered.
+    pub(super) fn looked(&mut self, id: u32, look: &Look, outcome: &Outcome) {
+        let wrong = match (outcome, look.consistency) {
+            (Ok(Response::Dated { response, as_of }), _) => self.judge(id, look, response, as_of),
+            (Err(Failure::Invalid(_)), Consistency::At(moment)) => {
+                self.count("moments refused");
+                self.is_kept(moment).then(|| format!("the moment {moment} is refused, and is before no watermark"))
+            }
+            (Err(Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => None,
+            _ => Some("that is no answer".to_owned()),
+        };
+        if let Some(wrong) = wrong {
+            self.violate(&format!("{wrong}: client {id} asked {look:?} and was told {outcome:?}"));
+        }
+    }
+
+    fn judge(&mut self, id: u32, look: &Look, response: &Response, as_of: &AsOf) -> Option<String> {
+        let wrong = match look.consistency {
+            Consistency::At(_) => {
+                self.count("reads at moments");
+                None
+            }
+            _ => {
+                self.count("timeline reads");
+                self.is_behind_client(id, look, as_of).or_else(|| self.is_older_than_told(look, as_of))
+            }
+        };
+        wrong.or_else(|| self.is_other_than_replicas(look, response, as_of))
+    }
+
+    fn is_behind_client(&mut self, id: u32, look: &Look, as_of: &AsOf) -> Option<String> {
+        let stale_ok = matches!(look.consistency, Consistency::Timeline { stale_ok: true, .. });
+        let every_node_has_a_replica = self.options.nodes <= tablets::catalogue::REPLICAS;
+        let may_go_back = !look.carries_what_it_has_seen() && (stale_ok || !every_node_has_a_replica);
+        let place = as_of.place;
+        let later = self.clients.known.split_off(id, place.cohort, &look.question.position());
+        let (seen, range) =
+            self.clients.known.seen.entry((id, place.cohort)).or_insert_with(|| (place, KeyRange::default()));
+        let before = seen.lsn.sequence;
+        seen.lsn = seen.lsn.max(place.lsn);
+        range.clone_from(&as_of.range);
+        if may_go_back {
+            return None;
+        }
+        let is_behind = before > place.lsn.sequence;
+        is_behind
+            .then(|| format!("it had seen {before} already"))
+            .or_else(|| later.map(|later| format!("it had seen it at {later} already, which was split off later")))
+    }
+
+    fn is_older_than_told(&mut self, look: &Look, as_of: &AsOf) -> Option<String> {
+        let since = look.asked.saturating_sub(as_of.age?.0);
+        self.count("ages told");
+        let acknowledged = self.clients.known.acknowledged.iter();
+        let of_range = acknowledged.take_while(|(at, ..)| *at < since).filter(|(_, key, _)| as_of.range.contains(key));
+        let newest = of_range.map(|(.., version)| *version).max()?;
+        let lacks = newest > as_of.timestamp;
+        lacks.then(|| format!("version {newest} was acknowledged longer ago than the age that is told"))
+    }
+
+    /// What every replica says that has come so far, and has kept it.
+    fn is_other_than_replicas(&mut self, look: &Look, response: &Response, as_of: &AsOf) -> Option<String> {
+        let mut compared = 0;
+        let mut wrong = None;
+        let processes = self.machines.iter().filter_map(|(id, machine)| Some((id, machine.process.as_ref()?)));
+        for (node, process) in processes {
+            let replica = process.node.replicas().find(|(cohort, ..)| *cohort == as_of.place.cohort);
+            let Some((_, _, State::Tablet(tablet))) = replica else { continue };
+            if tablet.last_applied().sequence < as_of.place.lsn.sequence.max(Sequence(1)) {
+                continue;
+            }
+            let Ok(view) = tablet.view().at(as_of.timestamp) else { continue };
+            // A range that was split since may give less of a scan.
+            if view.range() != Some(&as_of.range) {
+                continue;
+            }
+            let evaluation = Evaluation { view, question: look.question.clone() };
+            // A table that rots can't be read, and a range that has gone elsewhere isn't there.
+            let Ok(Evaluated::Outcome(Ok(other))) = evaluation.answer(Io::Allowed) else { continue };
+            compared += 1;
+            if other != *response {
+                wrong = Some(format!("node {node} has {other:?} at {}", as_of.timestamp));
+            }
+        }
+        if compared > 0 {
+            self.count("looks compared");
+        }
+        wrong
+    }
+
+    /// Whether every replica of every table still answers for that moment.
+    fn is_kept(&self, moment: Timestamp) -> bool {
+        let mut processes = self.machines.values().map(|machine| machine.process.as_ref());
+        processes.all(|process| {
+            process.is_some_and(|process| {
+                let mut tablets = process.node.replicas().filter_map(|(_, _, state)| state.as_tablet());
+                tablets.all(|tablet| tablet.watermark() <= moment)
+            })
+        })
+    }
+}
