@@ -44,7 +44,7 @@ pub(crate) struct Libraries {
 
 /// A library with what its driver keeps.
 struct Held {
-    library: Library,
+    machine: Library,
     /// The client behind each call.
     callers: BTreeMap<CallId, u32>,
     /// The process behind each connection.
@@ -58,7 +58,7 @@ struct Held {
 
 /// An attempt that a node was asked for.
 struct Attempt {
-    library: usize,
+    of: usize,
     link: Link,
     attempt: AttemptId,
     /// What a session is opened for.
@@ -70,7 +70,7 @@ struct Attempt {
 impl Libraries {
     pub(crate) fn new(options: &Options, seed: u64) -> Self {
         let library = |number: u32| Held {
-            library: Library::new(options.nodes as usize, seed ^ u64::from(number)),
+            machine: Library::new(options.nodes as usize, seed ^ u64::from(number)),
             callers: BTreeMap::new(),
             links: BTreeMap::new(),
             timer: 0,
@@ -98,13 +98,13 @@ impl World {
         let library = self.libraries.of(client);
         let now = Monotonic(self.now);
         let held = &mut self.libraries.all[library];
-        let call = held.library.begin(ask(effect, request), now + DEADLINE, now);
+        let call = held.machine.begin(ask(effect, request), now + DEADLINE, now);
         held.callers.insert(call, client);
         self.carry_out_library(library);
     }
 
     fn with_library(&mut self, library: usize, run: impl FnOnce(&mut Library, Monotonic)) {
-        run(&mut self.libraries.all[library].library, Monotonic(self.now));
+        run(&mut self.libraries.all[library].machine, Monotonic(self.now));
         self.carry_out_library(library);
     }
 
@@ -114,8 +114,8 @@ impl World {
         }
         loop {
             let held = &mut self.libraries.all[library];
-            held.library.invariants();
-            let actions = held.library.take_actions();
+            held.machine.invariants();
+            let actions = held.machine.take_actions();
             if actions.is_empty() {
                 held.is_busy = false;
                 return;
@@ -167,7 +167,7 @@ impl World {
         };
         let id = self.libraries.number();
         let is_lasting = matches!(&request, Request::Table { table, .. } if table == TABLE);
-        self.libraries.asked.insert(id, Attempt { library, link, attempt, opens, is_lasting });
+        self.libraries.asked.insert(id, Attempt { of: library, link, attempt, opens, is_lasting });
         let cut_off_until = self.libraries.all[library].cut_off_until;
         self.put_request(node, generation, id, cut_off_until, time, request);
         if !self.healed && self.random.chance(self.options.resets) {
@@ -200,7 +200,7 @@ impl World {
     /// A node has answered.
     pub(crate) fn request_answered(&mut self, id: RequestId, outcome: Outcome) {
         self.note(id.0, u64::from(outcome.is_ok()));
-        let Some(Attempt { library, link, attempt, opens, is_lasting }) = self.libraries.asked.remove(&id) else {
+        let Some(Attempt { of: library, link, attempt, opens, is_lasting }) = self.libraries.asked.remove(&id) else {
             return self.bare_answered(id, outcome);
         };
         if !self.libraries.all[library].links.contains_key(&link) {
@@ -235,7 +235,7 @@ impl World {
     pub(super) fn link_broken(&mut self, library: usize, link: Link) {
         if self.libraries.all[library].links.remove(&link).is_some() {
             self.count("connections broken");
-            self.libraries.asked.retain(|_, attempt| attempt.library != library || attempt.link != link);
+            self.libraries.asked.retain(|_, attempt| attempt.of != library || attempt.link != link);
             self.with_library(library, |library, now| library.broken(link, "reset", now));
         }
     }
