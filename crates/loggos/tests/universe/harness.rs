@@ -289,6 +289,13 @@ impl Universe {
         Done::of(&mut command, COMMAND_PATIENCE)
     }
 
+    /// Runs `loggos columns ...`, asking one node and no other.
+    pub(crate) fn columns_of(&self, node: u32, arguments: &[&str]) -> Done {
+        let mut command = loggos();
+        command.args(["columns", "--at", &format!("127.0.0.1:{}", self.grpc_port(node))]).args(arguments);
+        Done::of(&mut command, COMMAND_PATIENCE)
+    }
+
     /// Runs `loggos admin ...`.
     pub(crate) fn admin(&self, arguments: &[&str]) -> Done {
         let mut command = loggos();
