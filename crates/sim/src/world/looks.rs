@@ -3,8 +3,7 @@
 //! replica has at that timestamp; and a moment is refused only if it is before a watermark.
 //!
 //! Half of the clients go through their library, which carries what they have seen from node to node. The others keep to one
-//! node, which has a replica of
-//! every range where there are no more nodes than replicas.
+//! node, and are held to what its own replicas have shown them: as long as it has none of a range, it asks others in turn.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use base::{CohortId, KeyRange, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
 use store::sstable::Io;
 use tablets::request::{AsOf, Consistency, Failure, Outcome, Place, Response, Scan, TableRequest};
-use tablets::{Evaluated, Evaluation, Position, Question, State};
+use tablets::{Evaluated, Evaluation, Question, State};
 
 use super::clients::Clients;
 use super::{TrueTime, World};
@@ -34,8 +33,8 @@ pub(crate) struct Look {
 /// What clients know that bears on looks.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// By client and cohort: how far it has seen which range.
-    seen: BTreeMap<(u32, CohortId), (Place, KeyRange)>,
+    /// By client, the node that it keeps to, and cohort: how far it has seen which range.
+    seen: BTreeMap<(u32, Option<NodeId>, CohortId), (Place, KeyRange)>,
     /// The writes that were acknowledged, when, and with which version.
     acknowledged: Vec<(TrueTime, Bytes, Timestamp)>,
 }
@@ -46,9 +45,11 @@ impl Known {
     }
 
     /// A later cohort that a client has seen what begins there of.
-    fn split_off(&self, client: u32, cohort: CohortId, position: &Position) -> Option<CohortId> {
-        let mut seen = self.seen.range((client, CohortId(cohort.0 + 1))..=(client, CohortId(u32::MAX)));
-        seen.find(|(_, (_, range))| position.is_in(range)).map(|((_, later), _)| *later)
+    fn split_off(&self, client: u32, look: &Look, cohort: CohortId) -> Option<CohortId> {
+        let place = |cohort| (client, look.node, CohortId(cohort));
+        let mut seen = self.seen.range(place(cohort.0 + 1)..=place(u32::MAX));
+        let position = look.question.position();
+        seen.find(|(_, (_, range))| position.is_in(range)).map(|((.., later), _)| *later)
     }
 }
 
@@ -134,12 +135,18 @@ impl World {
 
     fn is_behind_client(&mut self, id: u32, look: &Look, as_of: &AsOf) -> Option<String> {
         let stale_ok = matches!(look.consistency, Consistency::Timeline { stale_ok: true, .. });
-        let every_node_has_a_replica = self.options.nodes <= tablets::catalogue::REPLICAS;
-        let may_go_back = !look.carries_what_it_has_seen() && (stale_ok || !every_node_has_a_replica);
         let place = as_of.place;
-        let later = self.clients.known.split_off(id, place.cohort, &look.question.position());
-        let (seen, range) =
-            self.clients.known.seen.entry((id, place.cohort)).or_insert_with(|| (place, KeyRange::default()));
+        if look.node.is_some_and(|node| !self.has_come_to(node, place)) {
+            return None;
+        }
+        let may_go_back = look.node.is_some() && stale_ok;
+        let later = self.clients.known.split_off(id, look, place.cohort);
+        let (seen, range) = self
+            .clients
+            .known
+            .seen
+            .entry((id, look.node, place.cohort))
+            .or_insert_with(|| (place, KeyRange::default()));
         let before = seen.lsn.sequence;
         seen.lsn = seen.lsn.max(place.lsn);
         range.clone_from(&as_of.range);
@@ -150,6 +157,14 @@ impl World {
         is_behind
             .then(|| format!("it had seen {before} already"))
             .or_else(|| later.map(|later| format!("it had seen it at {later} already, which was split off later")))
+    }
+
+    /// Whether a node has a replica of its own that has come so far.
+    fn has_come_to(&self, node: NodeId, place: Place) -> bool {
+        let process = self.machines.get(&node).and_then(|machine| machine.process.as_ref());
+        let mut replicas = process.into_iter().flat_map(|process| process.node.replicas());
+        let has_come = |state: &State| state.last_applied().sequence >= place.lsn.sequence;
+        replicas.any(|(cohort, _, state)| cohort == place.cohort && has_come(state))
     }
 
     fn is_older_than_told(&mut self, look: &Look, as_of: &AsOf) -> Option<String> {
