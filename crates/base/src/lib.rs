@@ -8,6 +8,7 @@ pub mod codec;
 mod ids;
 pub mod limits;
 mod lsn;
+mod membership;
 mod range;
 mod record;
 mod splitmix;
@@ -16,6 +17,7 @@ mod time;
 
 pub use ids::{Boot, CohortId, Incarnation, Member, NodeId, Promise, UniverseId};
 pub use lsn::{Epoch, Lsn, Sequence};
+pub use membership::{MEMBERS_MAX, Membership, MembershipChange, NoStep, SharedMembership};
 pub use range::KeyRange;
 pub use record::{Entry, LogRecord, Record};
 pub use splitmix::SplitMix64;

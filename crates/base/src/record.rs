@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::{CohortId, Lsn, Sequence, Timestamp};
+use crate::{CohortId, Lsn, Membership, Sequence, SharedMembership, Timestamp};
 
 /// One entry of a cohort's log. It keeps its LSN, bytes and timestamp for ever, and carries its predecessor's LSN, so
 /// that logs which hold the same LSN hold the same prefix (guarantee 1).
@@ -16,8 +16,10 @@ pub struct Entry {
     pub previous: Lsn,
     /// Its commit timestamp: greater than that of every entry before it.
     pub timestamp: Timestamp,
-    /// What the state machine is to do; empty for a leader's barrier.
+    /// What the state machine is to do; empty for a leader's barrier and for a change of the membership.
     pub payload: Bytes,
+    /// Who has a part in the cohort from this entry on, where that changes (guarantee 8). It is nothing to the state machine.
+    pub members: Option<SharedMembership>,
 }
 
 /// A record of one cohort in the write-ahead log.
@@ -47,7 +49,7 @@ impl Entry {
     /// Bytes this entry takes in a frame, roughly: its payload and a fixed part.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.payload.len() + 48
+        self.payload.len() + 49 + self.members.as_ref().map_or(0, |members| members.bytes())
     }
 
     /// Appends the entry to `out`.
@@ -56,6 +58,10 @@ impl Entry {
         out.lsn(self.previous);
         out.i64(self.timestamp.0);
         out.bytes(&self.payload);
+        out.bool(self.members.is_some());
+        if let Some(members) = &self.members {
+            members.encode(out);
+        }
     }
 
     /// Reads what [`Entry::encode`] wrote.
@@ -68,6 +74,7 @@ impl Entry {
             previous: input.lsn()?,
             timestamp: Timestamp(input.i64()?),
             payload: input.bytes()?,
+            members: input.bool()?.then(|| Membership::decode(input).map(SharedMembership::new)).transpose()?,
         })
     }
 }

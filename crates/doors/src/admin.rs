@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use api::admin::{self as message, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse};
+use api::admin::{
+    self as message, MoveRangeRequest, MoveRangeResponse, SplitRangeRequest, SplitRangeResponse, StatusRequest,
+    StatusResponse,
+};
 use api::servers::admin_server::Admin;
-use base::Lsn;
+use base::{CohortId, Lsn, NodeId};
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
 use tonic::Status;
 
@@ -27,7 +30,7 @@ impl<G> Door<G> {
 impl<G: Gateway> Admin for Door<G> {
     async fn status(&self, call: tonic::Request<StatusRequest>) -> Result<tonic::Response<StatusResponse>, Status> {
         match ask(&*self.gateway, &call, Request::Status).await? {
-            Response::Status(report) => Ok(tonic::Response::new(node(report, &self.observer))),
+            Response::Status(report) => Ok(tonic::Response::new(node(*report, &self.observer))),
             other => Err(unexpected(&other)),
         }
     }
@@ -39,6 +42,18 @@ impl<G: Gateway> Admin for Door<G> {
         let SplitRangeRequest { table: name, key } = std::mem::take(call.get_mut());
         match ask(&*self.gateway, &call, Request::SplitRange { name, key }).await? {
             Response::RangeSplit { cohort } => Ok(tonic::Response::new(SplitRangeResponse { cohort })),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn move_range(
+        &self,
+        call: tonic::Request<MoveRangeRequest>,
+    ) -> Result<tonic::Response<MoveRangeResponse>, Status> {
+        let MoveRangeRequest { cohort, nodes } = call.get_ref();
+        let nodes = nodes.iter().copied().map(NodeId).collect();
+        match ask(&*self.gateway, &call, Request::MoveRange { cohort: CohortId(*cohort), nodes }).await? {
+            Response::MoveBegun => Ok(tonic::Response::new(MoveRangeResponse {})),
             other => Err(unexpected(&other)),
         }
     }

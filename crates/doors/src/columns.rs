@@ -182,6 +182,6 @@ fn answer<T>(message: T) -> Answer<T> {
     Ok(tonic::Response::new(message))
 }
 
-fn range(RangeDescription { range, cohort, members }: RangeDescription) -> message::Range {
-    message::Range { start: range.start, end: range.end, cohort, members }
+fn range(RangeDescription { range, cohort, members, is_moving }: RangeDescription) -> message::Range {
+    message::Range { start: range.start, end: range.end, cohort, members, is_moving }
 }

@@ -90,6 +90,8 @@ impl Snapshot {
 
     fn counters(&self, counters: &Counters) -> Result<(), prometheus::Error> {
         let Counters {
+            members_changed,
+            replicas_left,
             takeovers,
             truncations,
             memory_catch_ups,
@@ -108,6 +110,9 @@ impl Snapshot {
             splits,
         } = *counters;
         self.counter("loggos_takeovers_total", "Elections won: reigns begun on this node.", takeovers)?;
+        let changed = "Members of cohorts that came, went or were given a vote by leaders on this node.";
+        self.counter("loggos_members_changed_total", changed, members_changed)?;
+        self.counter("loggos_replicas_left_total", "Replicas that left this node.", replicas_left)?;
         let truncated = "Times that entries of this node gave way to a new leader's.";
         self.counter("loggos_truncations_total", truncated, truncations)?;
         let helped = "Followers that had fallen behind and were served, by where from: memory, the log, a whole state.";

@@ -57,7 +57,7 @@ impl Observer {
 pub(crate) async fn status<G: Gateway>(gateway: &G) -> Result<Status, String> {
     let guard: Duration = STATUS_TIME_MAX + STATUS_GUARD;
     match timeout(guard, gateway.submit(Request::Status, STATUS_TIME_MAX)).await {
-        Ok(Ok(Response::Status(status))) => Ok(status),
+        Ok(Ok(Response::Status(status))) => Ok(*status),
         Ok(Ok(_)) => Err("the node's answer does not fit the question".to_owned()),
         Ok(Err(failure)) => Err(failure.to_string()),
         Err(_) => Err(format!("the node's machine did not answer within {} ms", guard.as_millis())),

@@ -36,7 +36,7 @@ impl doors::Gateway for Told {
             tokio::time::sleep(deadline * 10).await;
         }
         match request {
-            Request::Status => Ok(Response::Status(status())),
+            Request::Status => Ok(Response::Status(Box::new(status()))),
             Request::Table { table, .. } => Err(Failure::UnknownTable(table)),
             _ => Err(Failure::Unavailable("not in this test".into())),
         }

@@ -40,8 +40,8 @@ pub(crate) struct Simulate {
     /// Plant every bug in turn and run seeds until each is found.
     #[arg(long, group = "what")]
     canary: bool,
-    /// Search every order of events of one cohort: epochs x entries x crashes.
-    #[arg(long, value_name = "ExNxC", value_parser = scope, group = "what")]
+    /// Search every order of events of one cohort: epochs x entries x crashes, and x changes of the membership.
+    #[arg(long, value_name = "ExNxC[xM]", value_parser = scope, group = "what")]
     search: Option<Scope>,
     /// With --seed, --seeds or --minutes: so many clients that a hundred operations and more are asked for in a simulated second.
     #[arg(long)]
@@ -58,6 +58,12 @@ pub(crate) struct Simulate {
     /// Steps of time in the search, each longer than a lease.
     #[arg(long, value_name = "T", default_value_t = 1)]
     ticks: u64,
+    /// With --search: replicas that vote at the beginning
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    voters: u64,
+    /// With --search: replicas that are candidate members at the beginning; there are four at most
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    learners: u64,
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -72,10 +78,28 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 
 fn scope(text: &str) -> Result<Scope, String> {
     let numbers: Vec<u64> = text.split('x').filter_map(|number| number.parse().ok()).collect();
-    let &[epochs, entries, crashes] = numbers.as_slice() else {
-        return Err("a scope is written ExNxC, as in 2x3x1: epochs, entries, crashes".to_owned());
+    let (epochs, entries, crashes, changes) = match *numbers.as_slice() {
+        [epochs, entries, crashes] => (epochs, entries, crashes, 0),
+        [epochs, entries, crashes, changes] => (epochs, entries, crashes, changes),
+        _ => {
+            let written =
+                "a scope is written ExNxC or ExNxCxM, as in 2x3x1: epochs, entries, crashes, members that change";
+            return Err(written.to_owned());
+        }
     };
-    Ok(Scope { epochs, entries, crashes, ticks: 1, checkpoints: 0, releases: 0, forces: Forces::Eager })
+    let forces = Forces::Eager;
+    Ok(Scope {
+        voters: 3,
+        learners: 0,
+        changes,
+        epochs,
+        entries,
+        crashes,
+        ticks: 1,
+        checkpoints: 0,
+        releases: 0,
+        forces,
+    })
 }
 
 fn bug(text: &str) -> Result<Bug, String> {
@@ -94,7 +118,7 @@ pub(crate) fn run(what: &Simulate) -> ExitCode {
     plant(what.bug);
     if let Some(scope) = what.search {
         let forces = if what.any_force { Forces::AnyTime } else { Forces::Eager };
-        let scope = Scope { ticks: what.ticks, forces, ..scope };
+        let scope = Scope { ticks: what.ticks, voters: what.voters, learners: what.learners, forces, ..scope };
         return searched(&search(scope, Duration::from_secs(60 * what.search_minutes)));
     }
     if let Some(seed) = what.seed {

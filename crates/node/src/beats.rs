@@ -169,12 +169,13 @@ impl Node {
         let Some(cohorts) = known else {
             return self.send(from, Message::BeatAnswer { list, sent, at, beaten: Beaten::UnknownList }, AT_ONCE, None);
         };
+        let Some(sender) = self.member(from) else { return };
         let mut refused = Vec::new();
         let mut manifest = ManifestId(0);
         for (id, rest) in cohorts.iter() {
             let heard = heard.as_ref().filter(|heard| heard.except.binary_search(id).is_err()).map(|heard| heard.at);
             let vouch = |replica: &mut Replica| {
-                Some((replica.cohort.vouch(from, *rest, heard, now)?, replica.cohort.next_timer(now.monotonic)))
+                Some((replica.cohort.vouch(sender, *rest, heard, now)?, replica.cohort.next_timer(now.monotonic)))
             };
             match self.replicas.quietly(*id).and_then(vouch) {
                 // Nothing else waits for a vote renewed, or a younger age.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, Lsn, Member, Monotonic, Now, Timestamp};
+use base::{CohortId, Duration, Lsn, Member, Monotonic, Now, SharedMembership, Timestamp};
 use bytes::Bytes;
 use store::manifest::CheckpointRef;
 use store::sstable::TableId;
@@ -114,7 +114,8 @@ impl Node {
             tablet.tree_mut().freeze();
             tablet.tree_mut().flush_job(state.watermark(), &state.cells())
         });
-        replica.on_disk.writing = Some((lsn, state.clone()));
+        let membership = SharedMembership::clone(replica.cohort.membership_applied());
+        replica.on_disk.writing = Some((lsn, state.clone(), membership));
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.is_wanted = false;
         self.counters.checkpoints += 1;
@@ -141,11 +142,11 @@ impl Node {
             arrived.written = Some(CheckpointRef { lsn, timestamp: arrived.timestamp, bytes });
             return self.install(id, now);
         }
-        let Some((_, state)) = replica.on_disk.writing.take_if(|(writing, _)| *writing == lsn) else {
+        let Some((_, state, membership)) = replica.on_disk.writing.take_if(|(writing, ..)| *writing == lsn) else {
             return self.discard(flushed);
         };
         let checkpoint = CheckpointRef { lsn, timestamp: state.last_timestamp(), bytes };
-        replica.on_disk.written = Some(Written { checkpoint, state, flushed });
+        replica.on_disk.written = Some(Written { checkpoint, state, membership, flushed });
     }
 
     /// There was no room for a checkpoint: another is begun after a while.
@@ -156,7 +157,7 @@ impl Node {
             return self.abandon(&arrived.tables());
         }
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        if replica.on_disk.writing.take_if(|(writing, _)| *writing == lsn).is_some() {
+        if replica.on_disk.writing.take_if(|(writing, ..)| *writing == lsn).is_some() {
             replica.on_disk.is_wanted = true;
             if let Some(tablet) = replica.state.as_tablet_mut() {
                 tablet.tree_mut().flush_failed();
@@ -172,9 +173,12 @@ impl Node {
             let forced = replica.cohort.forced();
             let on_disk = &mut replica.on_disk;
             let is_forced = |written: &mut Written| written.checkpoint.lsn.sequence <= forced;
-            let Some(Written { checkpoint, state, flushed }) = on_disk.written.take_if(is_forced) else { continue };
+            let Some(Written { checkpoint, state, membership, flushed }) = on_disk.written.take_if(is_forced) else {
+                continue;
+            };
             if newer(checkpoint.lsn, on_disk.lsn()) {
                 on_disk.checkpoint = Some((checkpoint, state));
+                on_disk.membership = membership;
                 if let Some(tablet) = replica.state.as_tablet_mut() {
                     if let Some(flushed) = flushed {
                         tablet.tree_mut().flushed(&flushed);
@@ -285,9 +289,12 @@ impl Node {
         let Some(arrived) = replica.arrived.as_mut().filter(|_| !is_held) else { return };
         let Some(at) = arrived.written.take() else { return };
         let (state, tables) = (arrived.state.clone(), arrived.tables());
-        if replica.cohort.install(at.lsn, at.timestamp, now, &mut self.outgoing.outbox) {
+        let membership = SharedMembership::clone(&arrived.membership);
+        let shared = SharedMembership::clone(&membership);
+        if replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
             replica.on_disk.checkpoint = Some((at, state));
             replica.on_disk.tables = tables;
+            replica.on_disk.membership = membership;
             let unused = replica.begin_lineage();
             self.discard(unused);
         } else if let Some(arrived) = replica.arrived.take() {
@@ -297,7 +304,7 @@ impl Node {
     }
 
     /// The manifest names the whole state that arrived: it is this replica's own now.
-    pub(crate) fn installed(&mut self, id: CohortId, lsn: Lsn, now: Now) {
+    pub(crate) fn installed(&mut self, id: CohortId, lsn: Lsn) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) else { return };
         let Arrived { from, id: whole, state, tree: arrived, .. } = *arrived;
@@ -317,9 +324,8 @@ impl Node {
         self.reply_installed(id, from, whole);
         self.retry_now = true;
         self.let_go();
-        if let Err(error) = self.start_tables(now) {
-            self.halt(error.to_string());
-        }
+        self.let_leavers_go();
+        self.tables_changed = true;
     }
 
     /// What a leader proposes now and then, if it is time: the nodes, once; sessions and old versions that may go. All
@@ -349,6 +355,7 @@ impl Node {
             State::Catalogue(_) => {
                 self.drops_changed = true;
                 self.splits.changed = true;
+                self.moves_changed = true;
                 Vec::new()
             }
             State::Tablet(tablet) => {

@@ -50,16 +50,19 @@ struct Leaving {
     /// The first manifest that doesn't name it, while that is on its way.
     left_out_by: Option<ManifestId>,
     is_left_out: bool,
+    /// The cohort goes on without a replica here.
+    is_elsewhere: bool,
 }
 
 impl Drops {
-    fn leave(&mut self, cohort: CohortId, tree: Tree) {
-        self.leaving.push(Leaving { cohort, tree, left_out_by: None, is_left_out: false });
+    pub(crate) fn leave(&mut self, cohort: CohortId, tree: Tree, is_elsewhere: bool) {
+        self.leaving.push(Leaving { cohort, tree, left_out_by: None, is_left_out: false, is_elsewhere });
     }
 
     /// The manifest in the making leaves out what is forgotten.
     pub(crate) fn name_tables(&mut self, manifest: ManifestId) {
-        for leaving in self.leaving.iter_mut().filter(|leaving| self.forgotten.contains(&leaving.cohort)) {
+        let is_left_out = |leaving: &Leaving| leaving.is_elsewhere || self.forgotten.contains(&leaving.cohort);
+        for leaving in self.leaving.iter_mut().filter(|leaving| is_left_out(leaving)) {
             if !leaving.is_left_out {
                 leaving.left_out_by.get_or_insert(manifest);
             }
@@ -161,11 +164,12 @@ impl Node {
         let known = self.replicas.keys().chain(self.dormant.keys()).copied().collect();
         let mut is_news = false;
         for id in catalogue.gone(known) {
-            self.end_replica(id);
+            self.end_replica(id, false);
             if let Some(tree) = self.dormant.get_mut(&id).and_then(|dormant| dormant.tree.take()) {
-                self.drops.leave(id, tree);
+                self.drops.leave(id, tree, false);
             }
             self.routes.remove(&id);
+            self.lives.forget_cohort(id);
             self.drops.dropped.remove(&id);
             if let Entry::Vacant(entry) = self.drops.kept.entry(id) {
                 entry.insert(as_of);
@@ -179,7 +183,7 @@ impl Node {
     }
 
     /// Stops a replica, if it runs. What the manifest says of it stays, and so do the tables that it names.
-    fn end_replica(&mut self, id: CohortId) {
+    pub(crate) fn end_replica(&mut self, id: CohortId, is_elsewhere: bool) {
         self.lead_lost(id);
         let Some(mut replica) = self.replicas.remove(id) else { return };
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
@@ -189,7 +193,7 @@ impl Node {
         // The manifest may name the tables of a whole state that was about to take the tree's place.
         let arrived = replica.arrived.take().map(|arrived| arrived.tree);
         let tree = replica.state.into_tree();
-        arrived.into_iter().chain(tree).for_each(|tree| self.drops.leave(id, tree));
+        arrived.into_iter().chain(tree).for_each(|tree| self.drops.leave(id, tree, is_elsewhere));
     }
 
     /// Forgets what is gone as of the catalogue's own checkpoint: no start finds it named any more, whatever it knows to be

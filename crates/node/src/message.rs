@@ -1,7 +1,7 @@
 //! What nodes say to each other, and its codec.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Timestamp};
+use base::{CohortId, Duration, Epoch, Lsn, Membership, Monotonic, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
 use store::sstable::TableRef;
 use tablets::request::Outcome;
@@ -108,6 +108,31 @@ pub enum Message {
         /// Whether it is this replica's own now.
         installed: bool,
     },
+    /// A message between two replicas of which one had left its node and has come back.
+    OfLives {
+        /// Which life of the sender's replica it is from.
+        from: Life,
+        /// Which life of the receiver's it is for, as far as the sender knows.
+        to: Life,
+        /// The message.
+        message: Box<Self>,
+    },
+    /// What was said to this node's replica was for another life of it.
+    Life {
+        /// The cohort.
+        cohort: CohortId,
+        /// The life that it is in.
+        life: Life,
+    },
+}
+
+/// Counts how often a replica left a node while its process went on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Life(pub u32);
+
+impl Life {
+    /// It never left.
+    pub const FIRST: Self = Self(0);
 }
 
 /// Which whole state: two of the same entry are different ones if their rows lie in different tables, as they do after a
@@ -144,8 +169,13 @@ impl StateId {
 pub enum StatePart {
     /// Of the state but for the rows.
     Chunk(Bytes),
-    /// The tables with the rows, as the sender names them.
-    Tables(Vec<TableRef>),
+    /// What the tables will be, and the cohort's members as of the state.
+    Tables {
+        /// The tables with the rows, as the sender names them.
+        tables: Vec<TableRef>,
+        /// Who has a part in the cohort.
+        membership: SharedMembership,
+    },
     /// The next bytes of the tables.
     Piece(Bytes),
 }
@@ -156,7 +186,7 @@ impl StatePart {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Chunk(bytes) | Self::Piece(bytes) => bytes.len(),
-            Self::Tables(tables) => tables.len() * TableRef::BYTES,
+            Self::Tables { tables, membership } => tables.len() * TableRef::BYTES + membership.bytes(),
         }
     }
 
@@ -166,10 +196,11 @@ impl StatePart {
                 out.u8(1);
                 out.bytes(bytes);
             }
-            Self::Tables(tables) => {
+            Self::Tables { tables, membership } => {
                 out.u8(2);
                 out.u32(u32::try_from(tables.len()).unwrap_or(u32::MAX));
                 tables.iter().for_each(|table| table.encode(out));
+                membership.encode(out);
             }
             Self::Piece(bytes) => {
                 out.u8(3);
@@ -183,7 +214,8 @@ impl StatePart {
             1 => Self::Chunk(input.bytes()?),
             2 => {
                 let count = input.count(TableRef::BYTES)?;
-                Self::Tables((0..count).map(|_| TableRef::decode(input)).collect::<Result<_, _>>()?)
+                let tables = (0..count).map(|_| TableRef::decode(input)).collect::<Result<_, _>>()?;
+                Self::Tables { tables, membership: Membership::decode(input)?.into() }
             }
             3 => Self::Piece(input.bytes()?),
             tag => return Err(DecodeError::UnknownTag { what: "part of a state", tag: u64::from(tag) }),
@@ -239,6 +271,17 @@ impl Message {
                 out.u8(7);
                 out.u64(*request);
             }
+            Self::OfLives { from, to, message } => {
+                out.u8(8);
+                out.u32(from.0);
+                out.u32(to.0);
+                message.encode(out);
+            }
+            Self::Life { cohort, life } => {
+                out.u8(9);
+                out.u32(cohort.0);
+                out.u32(life.0);
+            }
             Self::Beat { list, cohorts, sent, heard } => {
                 out.u8(20);
                 out.u64(list.0);
@@ -256,6 +299,17 @@ impl Message {
         }
     }
 
+    /// The cohort of a message that one replica has for another.
+    #[must_use]
+    pub fn is_between_replicas(&self) -> Option<CohortId> {
+        match self {
+            Self::Cohort { cohort, .. } | Self::StateChunk { cohort, .. } | Self::StateReply { cohort, .. } => {
+                Some(*cohort)
+            }
+            _ => None,
+        }
+    }
+
     /// Reads what [`Message::encode`] wrote.
     ///
     /// # Errors
@@ -263,7 +317,6 @@ impl Message {
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
         let message = match input.u8()? {
-            1 => Self::Cohort { cohort: CohortId(input.u32()?), message: replication::Message::decode(&mut input)? },
             2 => Self::Forward {
                 cohort: CohortId(input.u32()?),
                 request: input.u64()?,
@@ -277,22 +330,12 @@ impl Message {
                 let leader = input.u32()?;
                 Self::NotLeader { request, cohort, leader: (leader != 0).then_some(NodeId(leader)) }
             }
-            5 => Self::StateChunk {
-                cohort: CohortId(input.u32()?),
-                epoch: Epoch(input.u64()?),
-                state: StateId::decode(&mut input)?,
-                timestamp: Timestamp(input.i64()?),
-                index: input.u32()?,
-                last: input.bool()?,
-                part: StatePart::decode(&mut input)?,
-            },
-            6 => Self::StateReply {
-                cohort: CohortId(input.u32()?),
-                state: StateId::decode(&mut input)?,
-                received: input.u32()?,
-                installed: input.bool()?,
-            },
             7 => Self::ElsewhereNow { request: input.u64()? },
+            8 => {
+                let (from, to, tag) = (Life(input.u32()?), Life(input.u32()?), input.u8()?);
+                Self::OfLives { from, to, message: Box::new(decode_between_replicas(tag, &mut input)?) }
+            }
+            9 => Self::Life { cohort: CohortId(input.u32()?), life: Life(input.u32()?) },
             20 => {
                 let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));
                 let (cohorts, heard) = (beat::decode_list(&mut input)?, beat::decode_heard(&mut input)?);
@@ -303,9 +346,32 @@ impl Message {
                 let at = Monotonic(input.u64()?);
                 Self::BeatAnswer { list, sent, at, beaten: Beaten::decode(&mut input)? }
             }
-            tag => return Err(DecodeError::UnknownTag { what: "message", tag: u64::from(tag) }),
+            tag => decode_between_replicas(tag, &mut input)?,
         };
         input.end()?;
         Ok(message)
     }
+}
+
+/// Nothing is within what comes of this: a message of lives is two messages deep, and no more.
+fn decode_between_replicas(tag: u8, input: &mut Reader) -> Result<Message, DecodeError> {
+    Ok(match tag {
+        1 => Message::Cohort { cohort: CohortId(input.u32()?), message: replication::Message::decode(input)? },
+        5 => Message::StateChunk {
+            cohort: CohortId(input.u32()?),
+            epoch: Epoch(input.u64()?),
+            state: StateId::decode(input)?,
+            timestamp: Timestamp(input.i64()?),
+            index: input.u32()?,
+            last: input.bool()?,
+            part: StatePart::decode(input)?,
+        },
+        6 => Message::StateReply {
+            cohort: CohortId(input.u32()?),
+            state: StateId::decode(input)?,
+            received: input.u32()?,
+            installed: input.bool()?,
+        },
+        tag => return Err(DecodeError::UnknownTag { what: "message", tag: u64::from(tag) }),
+    })
 }

@@ -16,7 +16,9 @@ use crate::config::NodeConfig;
 use crate::contract::{Action, Event, ReadId};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
+use crate::lives::Lives;
 use crate::message::Message;
+use crate::moves::Moves;
 use crate::pending::{PendingId, Pendings, Place};
 use crate::replica::{Dormant, Outgoing, Proposal};
 use crate::replicas::Replicas;
@@ -63,6 +65,14 @@ pub struct Node {
     pub(crate) splits: Splits,
     /// Tables that no tree has any more.
     pub(crate) leftovers: Leftovers,
+    pub(crate) moves: Moves,
+    pub(crate) lives: Lives,
+    /// Plans that were carried out, and that the map is to say so of.
+    pub(crate) moves_done: Vec<(CohortId, u64)>,
+    /// The map may give this node a part in more ranges than it has replicas of.
+    pub(crate) tables_changed: bool,
+    /// A plan was made: a cohort is to be asked.
+    pub(crate) moves_changed: bool,
     /// A cohort has taken a drop into its log: the drop may have come to its end.
     pub(crate) drops_changed: bool,
     pub(crate) counters: Counters,
@@ -130,6 +140,11 @@ impl Node {
             drops: Drops::default(),
             splits: Splits::default(),
             leftovers: Leftovers::default(),
+            moves: Moves::default(),
+            lives: Lives::default(),
+            moves_done: Vec::new(),
+            tables_changed: false,
+            moves_changed: false,
             drops_changed: false,
             counters: Counters::default(),
             unlatched: VecDeque::new(),
@@ -176,11 +191,15 @@ impl Node {
     /// due begin, and the next timer is set.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         if !self.halted {
-            self.routes_changed();
+            self.routes_changed(now);
             if std::mem::take(&mut self.drops_changed) {
                 self.push_drops(now);
             }
             self.push_splits(now);
+            self.end_moves(now);
+            if std::mem::take(&mut self.moves_changed) {
+                self.push_moves(now);
+            }
             self.retry_unlatched(now);
             if self.retry_now || (self.pendings.any_waits() && self.retry_at <= now.monotonic) {
                 self.retry_now = false;
@@ -258,6 +277,11 @@ impl Node {
         }
     }
 
+    /// The replica that a node's disk is.
+    pub(crate) fn member(&self, node: NodeId) -> Option<Member> {
+        self.members.iter().copied().find(|member| member.node == node)
+    }
+
     /// Runs something on a cohort, and takes what comes of it.
     pub(crate) fn with_cohort(&mut self, id: CohortId, now: Now, run: impl FnOnce(&mut Cohort, &mut Outbox)) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
@@ -271,7 +295,8 @@ impl Node {
         // the manifest now, and what is created from here on is new.
         if doubt_ended && id == CohortId::CATALOGUE {
             self.doubt_unknown = false;
-            self.changed_tables(now);
+            self.tables_changed = true;
+            self.start_new_replicas(now);
         }
     }
 
@@ -283,7 +308,9 @@ impl Node {
 
     fn manifest_forced(&mut self, through: ManifestId, now: Now) {
         self.tables_forced(through);
-        self.doubts_forced(through, now);
+        self.doubts_forced(through);
+        self.leavers_forced(through);
+        self.start_new_replicas(now);
         for id in std::mem::take(&mut self.awaiting_manifest) {
             self.with_cohort(id, now, |cohort, out| cohort.manifest_forced(through, now, out));
         }
@@ -297,6 +324,7 @@ impl Node {
             }
         }
         self.begin_split_off(now);
+        self.start_new_replicas(now);
         let Some(cohort) = self.replicas.get(&id).map(|replica| &replica.cohort) else { return };
         if cohort.awaits_log() {
             self.awaiting_log.insert(id);
@@ -319,7 +347,7 @@ impl Node {
             Output::Apply(entry) => self.apply(id, &entry, now),
             Output::ReadLog { peer, from } => self.begin_log_read(id, peer, from),
             Output::SendState { peer } => self.begin_transfer(id, peer, now),
-            Output::Installed(lsn) => self.installed(id, lsn, now),
+            Output::Installed(lsn) => self.installed(id, lsn),
             Output::ViewChecked => self.retry_now = true,
             Output::Cut(_) => self.counters.truncations += 1,
             Output::LeadLost => self.lead_lost(id),
@@ -327,6 +355,7 @@ impl Node {
     }
 
     pub(crate) fn send(&mut self, to: NodeId, message: Message, after: Durable, valid_until: Option<Monotonic>) {
+        let message = self.lives.named(to, message);
         self.actions.push(Action::Send { to, message, after, valid_until });
     }
 
@@ -366,28 +395,41 @@ impl Node {
             self.found(id, now);
         }
         if let Some(change) = applied.change {
-            self.changed(id, &change, now);
+            self.changed(id, &change);
         }
     }
 
-    fn changed(&mut self, id: CohortId, change: &Change, now: Now) {
+    fn changed(&mut self, id: CohortId, change: &Change) {
         self.retry_now = true;
         match change {
-            Change::TableCreated { .. } => self.changed_tables(now),
+            Change::TableCreated { .. } => self.tables_changed = true,
             Change::DropBegun { .. } => self.drops_changed = true,
+            Change::MoveBegun => {
+                self.moves_changed = true;
+                self.tables_changed = true;
+            }
+            Change::MoveEnded => {
+                self.moves_changed = true;
+                self.let_leavers_go();
+            }
             Change::TableDropped { table } => self.drop_ended(*table),
             Change::SplitBegun { .. } => {
                 self.splits.changed = true;
-                self.changed_tables(now);
+                self.tables_changed = true;
             }
-            Change::SplitEnded { child } => self.split_ended(*child, now),
-            Change::RangeSplit { child, range } => self.split_off(id, *child, range.clone()),
+            Change::SplitEnded { child } => self.split_ended(*child),
+            Change::RangeSplit { child, members, range } => self.split_off(id, *child, members, range.clone()),
             Change::RangeFounded | Change::PutElsewhere => {}
             Change::RangeDropped => self.rows_dropped(id),
         }
     }
 
-    pub(crate) fn changed_tables(&mut self, now: Now) {
+    /// Starts replicas of what the map gives this node a part in. Not while a cohort's outputs are being taken: what a start
+    /// has to be logged is numbered after what is among them.
+    fn start_new_replicas(&mut self, now: Now) {
+        if !std::mem::take(&mut self.tables_changed) {
+            return;
+        }
         if let Err(error) = self.start_tables(now) {
             self.halt(error.to_string());
         }
@@ -429,10 +471,12 @@ impl Node {
 
     fn message(&mut self, from: NodeId, boot: Boot, message: Message, now: Now) {
         self.heard(from, boot, now);
+        let Some(message) = self.of_the_living(from, message, now) else { return };
         match message {
             Message::Cohort { cohort, message } => {
                 let lacks = matches!(&message, replication::Message::ProposeReply { reply: Reply::Missing(_), .. });
-                self.with_cohort(cohort, now, |cohort, out| cohort.message(from, message, now, out));
+                let Some(sender) = self.member(from) else { return };
+                self.with_cohort(cohort, now, |cohort, out| cohort.message(sender, message, now, out));
                 if lacks && self.is_probed(cohort, from) {
                     self.counters.memory_catch_ups += 1;
                 }
@@ -456,6 +500,7 @@ impl Node {
             Message::StateReply { cohort, state, received, installed } => {
                 self.chunk_acknowledged(from, cohort, state, received, installed, now);
             }
+            Message::OfLives { .. } | Message::Life { .. } => {}
         }
     }
 
@@ -475,6 +520,7 @@ impl Node {
         let restarted = peer.boot != Boot(0);
         peer.boot = boot;
         self.beats.peer_restarted(from);
+        self.lives.forget_peer(from);
         self.each_cohort(now, |cohort, _| cohort.peer_restarted(from));
         if restarted {
             self.peer_forgot(from);

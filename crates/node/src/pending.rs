@@ -28,6 +28,8 @@ pub(crate) enum Origin {
     Drop(CohortId),
     /// This node itself, which leads the catalogue: a cohort is to take a split into its log, which gives that one a range.
     Split(CohortId),
+    /// This node itself, which leads the catalogue: the cohort is to carry out a plan of that number.
+    Move(CohortId, u64),
 }
 
 /// Whom it is put to.
@@ -108,7 +110,8 @@ impl Pending {
     /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
     /// write with a session's stamp is executed once at most (guarantee 10); what is dropped or split may be so again.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.query.reads() || self.query.stamp().is_some() || matches!(self.origin, Origin::Drop(_) | Origin::Split(_))
+        let may_come_twice = matches!(self.origin, Origin::Drop(_) | Origin::Split(_) | Origin::Move(..));
+        self.query.reads() || self.query.stamp().is_some() || may_come_twice
     }
 
     /// Whether it is for any replica, not for the leader's.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, KeyRange, LogRecord, Lsn, Member, Now, Record};
+use base::{CohortId, Duration, KeyRange, LogRecord, Lsn, Member, Membership, Now, Record, Sequence};
 use bytes::Bytes;
-use replication::{Cohort, Replay, SplitOff, Start};
+use replication::{Cohort, Replay, Replayed, SplitOff, Start};
 use store::manifest::CohortManifest;
 use store::tree::Tree;
 use store::{LogSink, Recovered};
@@ -94,11 +94,12 @@ impl Node {
             table: String::new(),
             range: KeyRange::all(),
             retention: Duration::ZERO,
-            members,
+            genesis: members,
             is_split_off: false,
         };
         node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
         node.let_go();
+        node.let_leavers_go();
         node.start_tables(now)?;
         node.settle(now, actions);
         Ok(node)
@@ -116,22 +117,29 @@ impl Node {
             return Ok(());
         };
         let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.doubt_unknown;
-        let may_start = |cohort| !is_in_doubt || self.dormant.contains_key(&cohort);
+        let may_start = |cohort| match self.dormant.get(&cohort) {
+            Some(dormant) => dormant.retiring.is_none(),
+            None => !is_in_doubt,
+        };
         let mut parts = BTreeMap::new();
         for (name, record) in catalogue.tables() {
-            for tablets::Part { range, cohort, members, parent } in record.parts() {
-                let is_ours = members.contains(&self.me) && !self.replicas.contains_key(&cohort);
-                if is_ours && may_start(cohort) {
-                    let (table, members) = (name.to_owned(), members.to_vec());
-                    let part =
-                        Part { table, range, retention: record.retention, members, is_split_off: parent.is_some() };
+            for part in record.parts() {
+                let (cohort, parent) = (part.cohort, part.parent);
+                let is_ours = part.is_on(self.me) || (self.dormant.contains_key(&cohort) && self.is_rested_on(cohort));
+                if is_ours && !self.replicas.contains_key(&cohort) && may_start(cohort) {
+                    let (genesis, retention) = (part.genesis.to_vec(), record.retention);
+                    let is_split_off = parent.is_some();
+                    let part = Part { table: name.to_owned(), range: part.range, retention, genesis, is_split_off };
                     parts.insert(cohort, (part, parent));
                 }
             }
         }
         // A range that others were split off has a lower number than theirs: it may begin them.
         for (cohort, (part, parent)) in parts {
-            if !self.replicas.contains_key(&cohort) && parent.is_none_or(|parent| self.may_begin(cohort, parent)) {
+            if self.replicas.contains_key(&cohort) {
+                continue;
+            }
+            if parent.is_none_or(|parent| self.may_begin(cohort, parent, &part.genesis)) {
                 self.start_replica(cohort, part, None, now)?;
             }
         }
@@ -146,16 +154,19 @@ impl Node {
         born: Option<Born>,
         now: Now,
     ) -> Result<(), StartError> {
-        let Part { table, range, retention, members, is_split_off } = part;
-        let Dormant { manifest, replay, chunks, tree, checkpoint_mark } =
-            self.dormant.remove(&id).unwrap_or_else(|| Dormant {
-                manifest: CohortManifest { doubtful: self.doubt_unknown, ..CohortManifest::default() },
-                checkpoint_mark: self.outgoing.appended_bytes,
-                ..Dormant::default()
-            });
-        let (promised, doubtful, split_off) = (manifest.promised, manifest.doubtful, born.as_ref().map(|born| born.at));
+        let Part { table, range, retention, genesis, is_split_off } = part;
+        let mut dormant = self.dormant.remove(&id).unwrap_or_else(|| Dormant {
+            manifest: CohortManifest { doubtful: self.doubt_unknown, ..CohortManifest::default() },
+            checkpoint_mark: self.outgoing.appended_bytes,
+            ..Dormant::default()
+        });
+        if !dormant.is_known {
+            dormant.begin(genesis, self.me);
+        }
+        let Dormant { manifest, replay, chunks, tree, lineage, checkpoint_mark, .. } = dormant;
         let snapshot = manifest.checkpoint.map(|_| load(id, &chunks)).transpose()?;
-        let on_disk = OnDisk::found(manifest.tables, manifest.checkpoint.zip(snapshot.clone()), checkpoint_mark);
+        let on_disk = OnDisk::found(&manifest, snapshot.clone(), checkpoint_mark);
+        let split_off = born.as_ref().map(|born| born.at);
         let tree = || tree.unwrap_or_else(|| Tree::new(self.tablespace.site(id)));
         let state = match (snapshot, born) {
             (Some(snapshot), _) => snapshot.into_state(tree()),
@@ -163,17 +174,39 @@ impl Node {
             (None, None) => State::new(id, tree()),
         };
         let mut checkpoint = (state.last_applied(), state.last_timestamp());
-        let log = replay.finish(checkpoint.0);
+        // What the log may hold of an earlier life of a replica that had left is no part of what is sent to it now.
+        let log = if manifest.is_retired {
+            Replayed { cut: Some(Sequence(1)), ..Replayed::default() }
+        } else {
+            replay.finish(checkpoint.0)
+        };
         if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
             checkpoint.0.epoch = base::Epoch(0);
         }
         let origin = if is_split_off { Tablet::SPLIT_OFF } else { Lsn::ZERO };
-        let config = cohort_config(&self.config, id, self.me, members, origin);
-        let start = Start { promised, checkpoint, log, doubtful, split_off };
+        let config = cohort_config(&self.config, id, self.me, origin);
+        let CohortManifest { promised, membership, doubtful, .. } = manifest;
+        let start = Start { promised, checkpoint, membership, log, doubtful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
-        self.replicas.insert(id, Replica::new(cohort, state, table, range, retention, on_disk));
+        let mut replica = Replica::new(cohort, state, table, range, retention, on_disk);
+        replica.lineage = lineage;
+        self.replicas.insert(id, replica);
         self.drain(id, now);
         Ok(())
+    }
+}
+
+impl Dormant {
+    /// A replica of which the manifest says nothing has promised nothing. Where it was there when the cohort was created, it
+    /// starts as the member that it then was. Everybody else joins, and learns from the log who the members are; in doubt
+    /// until it has caught up, since it may have been one before, and may have acknowledged what it holds no more
+    /// (guarantee 8).
+    fn begin(&mut self, genesis: Vec<Member>, me: Member) {
+        if me.is_among(&genesis) {
+            self.manifest.membership = Membership::of(genesis).into();
+        } else {
+            self.manifest.doubtful = true;
+        }
     }
 }
 
@@ -184,7 +217,8 @@ pub(crate) struct Part {
     pub(crate) range: KeyRange,
     /// How long old versions are kept.
     pub(crate) retention: Duration,
-    pub(crate) members: Vec<Member>,
+    /// Its members when it was created.
+    pub(crate) genesis: Vec<Member>,
     /// Whether its range was split off another's.
     pub(crate) is_split_off: bool,
 }
@@ -221,7 +255,7 @@ fn dormant(recovered: &Recovered<Replays>, cohort: CohortId, replay: Replay, che
     let unknown = || CohortManifest { doubtful: recovered.doubt_unknown, ..CohortManifest::default() };
     let manifest = known.cloned().unwrap_or_else(unknown);
     let chunks = recovered.checkpoints.get(&cohort).cloned().unwrap_or_default();
-    Dormant { manifest, replay, chunks, tree: None, checkpoint_mark }
+    Dormant { is_known: known.is_some(), manifest, replay, chunks, checkpoint_mark, ..Dormant::default() }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, Timestamp};
+use base::{CohortId, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp};
 use bytes::Bytes;
 use replication::{Cohort, Config, ManifestId, Outbox, Replay};
 use store::cell;
@@ -48,6 +48,8 @@ pub(crate) struct Replica {
     pub(crate) unsettled: Vec<CohortId>,
     /// The leader that requests were last routed by.
     pub(crate) leader_seen: Option<NodeId>,
+    /// Since when it knows of none.
+    pub(crate) alone_since: Option<Monotonic>,
     pub(crate) housekeeping_at: Monotonic,
     /// The timestamp of the last entry applied that a client asked for.
     pub(crate) last_change: Timestamp,
@@ -63,6 +65,16 @@ pub(crate) struct Replica {
     pub(crate) published: Option<Arc<ReadView>>,
 }
 
+/// All that another replica needs to go on from.
+#[derive(Debug)]
+pub(crate) struct WholeState {
+    /// The state but for the rows.
+    pub(crate) state: Snapshot,
+    /// The tables that hold the rows.
+    pub(crate) tables: Tables,
+    pub(crate) membership: SharedMembership,
+}
+
 /// Tables, each with its name.
 pub(crate) type Tables = Vec<(TableRef, Arc<Table>)>;
 
@@ -73,11 +85,13 @@ pub(crate) struct OnDisk {
     pub(crate) checkpoint: Option<(CheckpointRef, Snapshot)>,
     /// The tables that the manifest names beside it.
     pub(crate) tables: Arc<[TableRef]>,
+    /// The membership as of the checkpoint, or of the cohort's creation.
+    pub(crate) membership: SharedMembership,
     /// The tables that the manifests on their way name, where they are others than the manifest before names.
     named: VecDeque<(ManifestId, Arc<[TableRef]>)>,
     named_last: Arc<[TableRef]>,
     /// The checkpoint that is being written.
-    pub(crate) writing: Option<(Lsn, Snapshot)>,
+    pub(crate) writing: Option<(Lsn, Snapshot, SharedMembership)>,
     /// A checkpoint that is on disk, for the manifest to name once our own log is forced through it.
     pub(crate) written: Option<Written>,
     /// Somebody waits for a newer checkpoint.
@@ -95,6 +109,7 @@ pub(crate) struct OnDisk {
 pub(crate) struct Written {
     pub(crate) checkpoint: CheckpointRef,
     pub(crate) state: Snapshot,
+    pub(crate) membership: SharedMembership,
     /// The table of what was in the memtable.
     pub(crate) flushed: Option<Outputs>,
 }
@@ -111,6 +126,12 @@ pub(crate) struct Proposal {
 /// What the disk held of a cohort that the catalogue hasn't named yet.
 #[derive(Debug, Default)]
 pub(crate) struct Dormant {
+    /// Whether the manifest names it.
+    pub(crate) is_known: bool,
+    /// What trees it had here in this process.
+    pub(crate) lineage: Lineage,
+    /// The replica has left: the manifest that says so, while that is on its way.
+    pub(crate) retiring: Option<ManifestId>,
     pub(crate) manifest: CohortManifest,
     /// What the log holds of it.
     pub(crate) replay: Replay,
@@ -122,8 +143,16 @@ pub(crate) struct Dormant {
 
 impl OnDisk {
     /// What a manifest that was found on the disk names.
-    pub(crate) fn found(tables: Arc<[TableRef]>, checkpoint: Option<(CheckpointRef, Snapshot)>, mark: u64) -> Self {
-        Self { named_last: Arc::clone(&tables), tables, checkpoint, mark, may_compact: true, ..Self::default() }
+    pub(crate) fn found(manifest: &CohortManifest, state: Option<Snapshot>, mark: u64) -> Self {
+        Self {
+            named_last: Arc::clone(&manifest.tables),
+            tables: Arc::clone(&manifest.tables),
+            membership: Arc::clone(&manifest.membership),
+            checkpoint: manifest.checkpoint.zip(state),
+            mark,
+            may_compact: true,
+            ..Self::default()
+        }
     }
 
     /// Through which entry the checkpoint goes that the manifest names.
@@ -199,6 +228,7 @@ impl Replica {
             arrived: None,
             unsettled: Vec::new(),
             leader_seen: None,
+            alone_since: None,
             housekeeping_at: Monotonic(0),
             last_change,
             moments: Moments::default(),
@@ -236,13 +266,14 @@ impl Replica {
         self.on_disk.written.take().and_then(|written| written.flushed)
     }
 
-    /// The state that the manifest names, with the tables that hold its rows. None also while those are on their way out,
-    /// since a drop was applied that the checkpoint doesn't know of.
-    pub(crate) fn whole_state(&self) -> Option<(Snapshot, Tables)> {
-        let (_, state) = self.on_disk.checkpoint.as_ref()?;
-        let Some(tablet) = self.state.as_tablet() else { return Some((state.clone(), Vec::new())) };
+    /// The state that the manifest names. None also while its rows are on their way out, since a drop was applied that the
+    /// checkpoint doesn't know of; and if it was written before this replica knew who the members are.
+    pub(crate) fn whole_state(&self) -> Option<WholeState> {
+        let (_, state) = self.on_disk.checkpoint.as_ref().filter(|_| !self.on_disk.membership.is_empty())?;
+        let whole = |tables| WholeState { state: state.clone(), tables, membership: self.on_disk.membership.clone() };
+        let Some(tablet) = self.state.as_tablet() else { return Some(whole(Vec::new())) };
         let has_rows = state.is_dropped() || *tablet.ownership() != Ownership::Dropped;
-        has_rows.then(|| (state.clone(), tablet.tree().tables()))
+        has_rows.then(|| whole(tablet.tree().tables()))
     }
 
     /// What the manifest must hold of it.
@@ -251,26 +282,22 @@ impl Replica {
             promised: self.cohort.promised(),
             checkpoint: self.on_disk.checkpoint.as_ref().map(|(at, _)| *at),
             tables: Arc::clone(&self.on_disk.tables),
+            membership: SharedMembership::clone(&self.on_disk.membership),
             doubtful: self.cohort.doubtful(),
+            is_retired: false,
         }
     }
 }
 
 /// The protocol's configuration for a cohort on this node.
-pub(crate) fn cohort_config(
-    node: &NodeConfig,
-    cohort: CohortId,
-    me: Member,
-    members: Vec<Member>,
-    origin: Lsn,
-) -> Config {
+pub(crate) fn cohort_config(node: &NodeConfig, cohort: CohortId, me: Member, origin: Lsn) -> Config {
     let seed = node.seed ^ (u64::from(cohort.0) << 32) ^ u64::from(me.node.0);
     let mut timing = node.timing;
     if cohort == CohortId::CATALOGUE {
         // Every node finds tables and their ranges by what it has applied of the catalogue.
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
     }
-    Config { cohort, me, members, timing, limits: node.limits, seed, origin }
+    Config { cohort, me, timing, limits: node.limits, seed, origin }
 }
 
 /// The outbox and what is known of the node's appends.

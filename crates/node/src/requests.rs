@@ -21,6 +21,12 @@ const ANSWER_OVERDUE: Duration = Duration::from_millis(500);
 /// How often that is doubled.
 const DOUBLINGS_MAX: u32 = 4;
 
+/// Of so many times that a request is forwarded, one goes to whoever's turn it is, whatever we believe to know of a leader.
+const ASKED_IN_TURN: u32 = 4;
+/// A replica that knows of no leader for so long may have been removed, and is told nothing any more. A leader that was lost
+/// is replaced sooner.
+const ALONE: Duration = Duration::from_millis(1_500);
+
 impl Node {
     pub(crate) fn request(&mut self, id: RequestId, deadline: Monotonic, request: Request, now: Now) {
         let refusal = self.refusal(&request);
@@ -31,7 +37,7 @@ impl Node {
         let catalogue = Target::Cohort(CohortId::CATALOGUE);
         let (target, query) = match request {
             Request::Status => {
-                let status = Ok(Response::Status(self.status(now)));
+                let status = Ok(Response::Status(Box::new(self.status(now))));
                 self.actions.push(Action::Reply { to: id, outcome: status, valid_until: None });
                 return;
             }
@@ -42,6 +48,9 @@ impl Node {
                 (catalogue, Query::Catalogue(CatalogueCommand::BeginSplit { name, key }))
             }
             Request::DropTable { name } => (catalogue, Query::Catalogue(CatalogueCommand::BeginDrop { name })),
+            Request::MoveRange { cohort, nodes } => {
+                (catalogue, Query::Catalogue(CatalogueCommand::BeginMove { cohort, nodes }))
+            }
             Request::ListTables => (catalogue, Query::ListTables),
             Request::DescribeTable { name } => (catalogue, Query::DescribeTable(name)),
             Request::Table { table, request } => (Target::Table(table), Query::of_table(request)),
@@ -93,16 +102,17 @@ impl Node {
         }
         let from_peer = self.pendings.get(id).and_then(|pending| match pending.origin {
             Origin::Peer { node, request } => Some((node, request)),
-            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) | Origin::Split(_) => None,
+            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) | Origin::Split(_) | Origin::Move(..) => None,
         });
-        let leader = self.leader_of(cohort, id).filter(|leader| *leader != self.me.node);
-        match (from_peer, leader) {
-            (Some((node, request)), leader) => {
-                self.pendings.remove(id);
-                self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
-            }
-            (None, Some(leader)) => self.forward(id, cohort, leader, now),
-            (None, None) => self.pendings.place(id, Place::Waiting),
+        if let Some((node, request)) = from_peer {
+            // What our replica knows, and no guess of ours: two that know nothing would send each other round.
+            let leader = self.replicas.get(&cohort).and_then(|replica| replica.cohort.leader());
+            self.pendings.remove(id);
+            return self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
+        }
+        match self.leader_of(cohort, id, now).filter(|leader| *leader != self.me.node) {
+            Some(leader) => self.forward(id, cohort, leader, now),
+            None => self.pendings.place(id, Place::Waiting),
         }
     }
 
@@ -121,17 +131,34 @@ impl Node {
         Some(split_off.unwrap_or(cohort))
     }
 
-    /// Whom to ask: the leader that our replica follows, or was told of; without a replica here, one that has one.
-    fn leader_of(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
+    /// Whom to ask: the leader that our replica follows, or that we were told of; or else one that may have a replica. What
+    /// we know may be old for good: a newcomer may not have been heard of yet by those who are members, and who was removed is
+    /// not told so by the log. So every few times somebody else is asked, if that does no harm.
+    fn leader_of(&self, cohort: CohortId, id: PendingId, now: Now) -> Option<NodeId> {
+        let pending = self.pendings.get(id)?;
+        let is_in_turn = pending.is_repeatable() && pending.asked() % ASKED_IN_TURN == ASKED_IN_TURN - 1;
+        if let Some(member) = self.member_in_turn(cohort, id).filter(|_| is_in_turn) {
+            return Some(member);
+        }
         if let Some(replica) = self.replicas.get(&cohort) {
-            return replica.cohort.leader();
+            let (leader, membership) = (replica.cohort.leader(), replica.cohort.membership());
+            let is_alone = replica.alone_since.is_some_and(|since| now.monotonic.since(since) > ALONE);
+            let will_know = membership.is_voter(self.me) && !is_alone && !matches!(pending.origin, Origin::Move(..));
+            if leader.is_some() || will_know {
+                return leader;
+            }
         }
         let is_for_anyone = self.pendings.get(id).is_some_and(Pending::is_for_any_member);
-        if let Some(told) = self.routes.get(&cohort).filter(|_| !is_for_anyone) {
-            return Some(*told);
-        }
-        let members: Vec<NodeId> = self.catalogue()?.members_of(cohort)?.iter().map(|member| member.node).collect();
-        self.member_to_ask(&members, id)
+        let told = self.routes.get(&cohort).filter(|_| !is_for_anyone);
+        told.copied().or_else(|| self.member_in_turn(cohort, id))
+    }
+
+    /// One that has a replica by the map, or is to have one.
+    fn member_in_turn(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
+        let part = self.catalogue()?.part_of(cohort)?;
+        let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
+        let others: Vec<NodeId> = everyone.filter(|node| *node != self.me.node).collect();
+        self.member_to_ask(&others, id)
     }
 
     /// Another one each time, and one that left a request without an answer only if all have.
@@ -180,6 +207,10 @@ impl Node {
             Standing::NotYet => return self.pendings.place(id, Place::Waiting),
             Standing::Elsewhere => return self.elsewhere(id, now),
         }
+        if let Query::Plan(plan) = &pending.query {
+            let plan = plan.clone();
+            return self.carry_plan_on(id, cohort, &plan, now);
+        }
         if !pending.query.reads() {
             return self.write(id, cohort, now);
         }
@@ -194,7 +225,9 @@ impl Node {
                 self.pendings.remove(id);
                 self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None);
             }
-            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) | Origin::Split(_) => self.look_again(id, now),
+            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) | Origin::Split(_) | Origin::Move(..) => {
+                self.look_again(id, now);
+            }
         }
     }
 
@@ -275,6 +308,7 @@ impl Node {
             Origin::Lookup(parent) => self.looked_up(parent, outcome, valid_until),
             Origin::Drop(cohort) => self.drop_answered(cohort, &outcome),
             Origin::Split(child) => self.split_answered(child, &outcome),
+            Origin::Move(cohort, plan) => self.plan_answered(cohort, plan, &outcome),
         }
     }
 
@@ -334,7 +368,7 @@ impl Node {
 
     pub(crate) fn not_leader(&mut self, from: NodeId, request: u64, cohort: CohortId, leader: Option<NodeId>) {
         let Some(id) = self.pendings.asked(from, request) else { return };
-        match leader {
+        match leader.filter(|leader| *leader != self.me.node) {
             Some(leader) => self.routes.insert(cohort, leader),
             None => self.routes.remove(&cohort),
         };
@@ -369,12 +403,16 @@ impl Node {
     }
 
     /// A new leader is followed: what was forwarded to the old one has an unknown outcome, or may be asked again.
-    pub(crate) fn routes_changed(&mut self) {
+    pub(crate) fn routes_changed(&mut self, now: Now) {
         let mut changed = Vec::new();
         let touched: Vec<CohortId> = self.replicas.touched().collect();
         for id in touched {
             let Some(replica) = self.replicas.quietly(id) else { continue };
             let leader = replica.cohort.leader();
+            match leader {
+                Some(_) => replica.alone_since = None,
+                None => _ = replica.alone_since.get_or_insert(now.monotonic),
+            }
             if leader.is_some() && leader != replica.leader_seen {
                 replica.leader_seen = leader;
                 changed.push((id, leader));

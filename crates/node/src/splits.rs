@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, KeyRange, Now};
+use base::{CohortId, Duration, KeyRange, Member, Membership, Now};
 use replication::SplitOff;
 use tablets::request::{Failure, Outcome, Response};
 use tablets::{CatalogueCommand, Command, SplitUnderWay, State, Tablet};
@@ -22,7 +22,7 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, PendingId, Target};
 use crate::recovery::{Born, Part, StartError};
-use crate::replica::Dormant;
+use crate::replica::{Dormant, Replica};
 
 /// How long a cohort has to take a split into its log before it is asked again.
 const SPLIT_PATIENCE: Duration = Duration::from_millis(5_000);
@@ -44,6 +44,8 @@ pub(crate) struct Splits {
     parents: BTreeSet<CohortId>,
     /// The manifest that says of a replica that it is in doubt, while it is on its way.
     doubted: Option<ManifestId>,
+    /// Replicas that have left may be let go of now.
+    may_let_go: bool,
 }
 
 /// A replica that was split off another and is to begin.
@@ -51,6 +53,7 @@ pub(crate) struct Splits {
 struct Birth {
     parent: CohortId,
     child: CohortId,
+    genesis: Vec<Member>,
     range: KeyRange,
     state: State,
 }
@@ -70,12 +73,12 @@ impl Node {
         let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
         let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
         let splits: Vec<SplitUnderWay> = catalogue.splits().collect();
-        for SplitUnderWay { name, parent, key, child } in splits {
+        for SplitUnderWay { name, parent, key, child, members } in splits {
             if taken.contains(&child) {
                 self.end_split(&CatalogueCommand::EndSplit { name, child }, now);
             } else if self.splits.asked.insert(child) {
                 let deadline = now.monotonic + SPLIT_PATIENCE;
-                let query = Query::Command(Command::Split { key, child });
+                let query = Query::Command(Command::Split { key, child, members: Membership::of(members) });
                 self.begin(Origin::Split(child), deadline, Target::Cohort(parent), query, now);
             }
         }
@@ -104,16 +107,18 @@ impl Node {
     }
 
     /// The map has the new range.
-    pub(crate) fn split_ended(&mut self, child: CohortId, now: Now) {
+    pub(crate) fn split_ended(&mut self, child: CohortId) {
         for id in self.splits.waiting.remove(&child).unwrap_or_default() {
             self.complete(id, Ok(Response::RangeSplit { cohort: child.0 }), None);
         }
-        self.changed_tables(now);
+        self.tables_changed = true;
     }
 
     /// A part of a tablet's range was split off with the entry applied last: what it begins with is taken now, before
     /// another entry is applied.
-    pub(crate) fn split_off(&mut self, parent: CohortId, child: CohortId, range: KeyRange) {
+    pub(crate) fn split_off(&mut self, parent: CohortId, child: CohortId, members: &Membership, range: KeyRange) {
+        let has_left = self.dormant.get(&child).is_some_and(|dormant| dormant.manifest.is_retired);
+        let has_part = members.is_voter(self.me) && !has_left;
         let is_there = self.replicas.contains_key(&child);
         let site = self.tablespace.site(child);
         let Some(replica) = self.replicas.get_mut(&parent) else { return };
@@ -121,10 +126,11 @@ impl Node {
         replica.unsettled.push(child);
         replica.on_disk.may_compact |= planted(Bug::CompactionAheadOfSplit);
         self.splits.parents.insert(parent);
-        // One that a checkpoint of its own was there of runs already.
-        if !is_there {
+        // One that a checkpoint of its own was there of runs already. Who was no member then, or has left since, has no part.
+        if has_part && !is_there {
             let state = tablet.split_off(range.clone(), site);
-            self.splits.births.push_back(Birth { parent, child, range, state });
+            let genesis = members.voters().to_vec();
+            self.splits.births.push_back(Birth { parent, child, genesis, range, state });
         }
     }
 
@@ -134,11 +140,13 @@ impl Node {
             if let Err(error) = self.give_birth(birth, now) {
                 self.halt(error.to_string());
             }
+            // By the map, whoever was late to apply the split may have no part in it any more.
+            self.splits.may_let_go = true;
         }
     }
 
     fn give_birth(&mut self, birth: Birth, now: Now) -> Result<(), StartError> {
-        let Birth { parent: id, child, range, state } = birth;
+        let Birth { parent: id, child, genesis, range, state } = birth;
         let Some(parent) = self.replicas.get_mut(&id) else { return Ok(()) };
         // No record of the new cohort may be found after a restart, and this not.
         parent.cohort.note_committed(&mut self.outgoing.outbox);
@@ -148,9 +156,8 @@ impl Node {
         let voteless_until = parent.cohort.voteless_until();
         let at = SplitOff { voteless_until, stand_at: voteless_until.max(now.monotonic + patience) };
         let (table, retention) = (parent.table.clone(), parent.retention);
-        let members = parent.cohort.config().members.clone();
         self.drain(id, now);
-        let part = Part { table, range, retention, members, is_split_off: true };
+        let part = Part { table, range, retention, genesis, is_split_off: true };
         self.start_replica(child, part, Some(Born { state, at }), now)?;
         self.counters.splits += 1;
         if let Some(replica) = self.replicas.get_mut(&child) {
@@ -171,11 +178,29 @@ impl Node {
             unsettled.retain(|child| !self.is_settled(*child));
             if unsettled.is_empty() {
                 self.splits.parents.remove(&id);
+                self.splits.may_let_go = true;
             }
             if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.unsettled = unsettled;
             }
         }
+        if std::mem::take(&mut self.splits.may_let_go) {
+            self.let_leavers_go();
+        }
+    }
+
+    /// Whether something that was split off a replica here has nothing but that, so that it must not go.
+    pub(crate) fn is_rested_on(&self, id: CohortId) -> bool {
+        if let Some(replica) = self.replicas.get(&id) {
+            return !replica.unsettled.is_empty();
+        }
+        let Some(catalogue) = self.catalogue() else { return false };
+        let rests = |child: CohortId| {
+            let dormant = self.dormant.get(&child);
+            dormant.is_some_and(|dormant| dormant.manifest.checkpoint.is_none() && !dormant.replay.is_empty())
+        };
+        let mut parts = catalogue.tables().flat_map(|(_, table)| table.parts());
+        parts.any(|part| part.parent == Some(id) && part.is_on(self.me) && rests(part.cohort))
     }
 
     /// Whether what was split off has a checkpoint of its own, and a majority has it too, in its own log or checkpoint. One
@@ -194,16 +219,20 @@ impl Node {
         children.iter().any(is_unnamed) && !planted(Bug::SplitUnnamed)
     }
 
-    /// Whether a replica of a range that was split off may be started from what the disk holds of it. Without a checkpoint of
-    /// its own it begins with the split, when the old range's replica applies that; unless that one has been given a state of
-    /// after the split, and never will. Then it begins with nothing and is sent all. It may have forgotten what it had
-    /// acknowledged, if the log holds anything of it: then it is in doubt (guarantee 7), from before its log is cut.
-    pub(crate) fn may_begin(&mut self, id: CohortId, parent: CohortId) -> bool {
-        if self.dormant.get(&id).is_some_and(|dormant| dormant.manifest.checkpoint.is_some()) {
+    /// Whether a replica of a range that was split off may be started from what the disk holds of it. Without a
+    /// checkpoint of its own it begins with the split, when the old range's replica applies that; unless that one has
+    /// been given a state of after the split, or has left, and never will. Then it begins with nothing and is sent all,
+    /// as who joins later does. It may have forgotten what it had acknowledged, if the log holds anything of it: then it
+    /// is in doubt (guarantee 7), from before its log is cut.
+    pub(crate) fn may_begin(&mut self, id: CohortId, parent: CohortId, genesis: &[Member]) -> bool {
+        let manifest = self.dormant.get(&id).map(|dormant| &dormant.manifest);
+        let joins = !genesis.contains(&self.me) || manifest.is_some_and(|manifest| manifest.is_retired);
+        if joins || manifest.is_some_and(|manifest| manifest.checkpoint.is_some()) {
             return true;
         }
-        let parent = self.replicas.get(&parent).and_then(|replica| replica.state.as_tablet());
-        let is_passed = parent.is_some_and(|tablet| tablet.children().contains(&id));
+        let begun = |parent: &Replica| parent.state.as_tablet().is_some_and(|tablet| tablet.children().contains(&id));
+        // If the old range's replica has left, or never came, it begins nothing any more.
+        let is_passed = self.replicas.get(&parent).is_none_or(begun);
         let is_about_to = self.splits.births.iter().any(|birth| birth.child == id);
         if !is_passed || is_about_to || self.splits.doubted.is_some() {
             return false;
@@ -218,9 +247,9 @@ impl Node {
     }
 
     /// A manifest is forced: a replica whose doubt it holds may be started.
-    pub(crate) fn doubts_forced(&mut self, through: ManifestId, now: Now) {
+    pub(crate) fn doubts_forced(&mut self, through: ManifestId) {
         if self.splits.doubted.take_if(|manifest| *manifest <= through).is_some() {
-            self.changed_tables(now);
+            self.tables_changed = true;
         }
     }
 }

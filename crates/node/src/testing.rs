@@ -191,5 +191,5 @@ pub(crate) fn split_at(keys: &[&str]) -> Vec<Bytes> {
 pub(crate) fn entry(previous: Lsn, payload: Bytes) -> Entry {
     let lsn = Lsn::new(1, previous.sequence.0 + 1);
     let timestamp = Timestamp(i64::try_from(lsn.sequence.0).expect("a small number"));
-    Entry { lsn, previous, timestamp, payload }
+    Entry { lsn, previous, timestamp, payload, members: None }
 }

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Now, Timestamp};
+use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Now, SharedMembership, Timestamp};
 use bytes::Bytes;
 use store::shipping::PART_BYTES;
 use store::sstable::Table;
@@ -21,7 +21,7 @@ use tablets::{Chunks, Snapshot};
 use crate::contract::{Action, ReadId};
 use crate::message::{Message, StateId, StatePart};
 use crate::node::{AT_ONCE, Node};
-use crate::replica::Tables;
+use crate::replica::{Tables, WholeState};
 
 mod arrival;
 
@@ -59,6 +59,7 @@ struct Transfer {
     id: StateId,
     state: Snapshot,
     tables: Tables,
+    membership: SharedMembership,
     next: Next,
     /// The part under way; none while it is read from the disk. The last one stays until the state is installed.
     part: Option<StatePart>,
@@ -85,10 +86,11 @@ enum Step {
 }
 
 impl Transfer {
-    fn new(state: Snapshot, tables: Tables) -> Self {
+    fn new(whole: WholeState) -> Self {
+        let WholeState { state, tables, membership } = whole;
         let next = Next::Chunks(state.chunks());
         let id = StateId::new(state.last_applied(), tables.iter().map(|(named, _)| named));
-        Self { id, state, tables, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
+        Self { id, state, tables, membership, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
     }
 
     /// Steps to the next part.
@@ -105,7 +107,8 @@ impl Transfer {
             },
             Next::Tables => {
                 self.next = self.piece(0, 0);
-                Step::Here(StatePart::Tables(self.tables.iter().map(|(named, _)| *named).collect()))
+                let tables = self.tables.iter().map(|(named, _)| *named).collect();
+                Step::Here(StatePart::Tables { tables, membership: SharedMembership::clone(&self.membership) })
             }
             Next::Piece { table, offset } => {
                 let (table, offset) = (*table, *offset);
@@ -170,11 +173,11 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
         // The newer the better: the next transfer, if one is needed, sends a newer checkpoint.
         replica.on_disk.is_wanted = true;
-        let Some((state, tables)) = replica.whole_state() else {
+        let Some(whole) = replica.whole_state() else {
             return self.end_transfer(cohort, peer, None, now);
         };
         self.counters.state_catch_ups += 1;
-        let mut transfer = Transfer::new(state, tables);
+        let mut transfer = Transfer::new(whole);
         let step = transfer.step();
         self.transfers.under_way.insert((cohort, peer), transfer);
         self.take_step(cohort, peer, step, now);

@@ -200,7 +200,7 @@ impl Node {
 }
 
 fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> ReadView {
-    let is_alone = replica.cohort.config().members.len() == 1;
+    let is_alone = replica.cohort.membership().voters() == [replica.cohort.config().me];
     let content = match &replica.state {
         State::Catalogue(catalogue) => Content::Catalogue(catalogue.clone()),
         State::Tablet(tablet) => Content::Tablet(tablet.view()),

@@ -62,10 +62,11 @@ impl Cohort {
 
     /// A proposal that came by another follower, or by the leader as the first of a chain.
     pub(crate) fn relayed(&mut self, relay: Relay, now: Now, out: &mut Outbox) {
-        let Some(leader) = self.config.member(relay.leader) else { return };
-        let promised = Promise { epoch: relay.epoch, candidate: Some(leader) };
-        let follows = matches!(self.role, Role::Follower { leader: Some(node), .. } if node == leader.node);
-        let is_ours = follows && self.promised == promised && self.following == relay.epoch;
+        let leader = relay.leader;
+        let follows = matches!(self.role, Role::Follower { leader: Some(node), .. } if node == leader);
+        let Promise { epoch, candidate } = self.promised;
+        let is_promised = epoch == relay.epoch && candidate.is_some_and(|candidate| candidate.node == leader);
+        let is_ours = follows && is_promised && self.following == relay.epoch;
         if self.leads() || self.installing.is_some() || !(is_ours || planted(Bug::RelayBelieved)) {
             return;
         }
@@ -77,7 +78,7 @@ impl Cohort {
         self.end_doubt(out);
         let (committed, doubtful, at) = (self.committed, self.doubtful, now.monotonic);
         let message = Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful, at };
-        out.send(leader.node, message, self.durable_log());
+        out.send(leader, message, self.durable_log());
     }
 }
 

@@ -3,13 +3,17 @@
 use std::collections::VecDeque;
 
 use base::canary::{Bug, planted};
-use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SplitMix64, Timestamp};
+use base::{
+    Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SharedMembership, SplitMix64,
+    Timestamp,
+};
 
 use crate::config::Config;
 use crate::early::Early;
 use crate::leader::{Answered, Leader};
 use crate::lease::{Vote, grace};
 use crate::log::MemoryLog;
+use crate::membership::Memberships;
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 use crate::replay::Replayed;
@@ -23,6 +27,8 @@ pub struct Start {
     pub promised: Promise,
     /// The checkpoint its state starts from, and that entry's timestamp.
     pub checkpoint: (Lsn, Timestamp),
+    /// The membership as of the checkpoint; of the cohort's creation if there is none. Nobody, if that is not known here.
+    pub membership: SharedMembership,
     /// What its log holds past it.
     pub log: Replayed,
     /// Whether part of the log was lost: no promise and no candidacy until it has caught up (guarantee 7).
@@ -50,6 +56,7 @@ pub struct Cohort {
     /// The manifest that makes `promised` durable.
     pub(crate) promise_manifest: ManifestId,
     pub(crate) log: MemoryLog,
+    pub(crate) memberships: Memberships,
     /// Entries appended whose force hasn't been reported yet.
     pub(crate) unforced: VecDeque<(WriteId, Sequence)>,
     /// Our own log is forced through here.
@@ -72,12 +79,21 @@ pub struct Cohort {
     /// This replica can't serve, and leaves it to others.
     pub(crate) is_aside: bool,
     /// A whole state that was received, to take the log's place once the manifest names it.
-    pub(crate) installing: Option<(ManifestId, Lsn, Timestamp)>,
+    pub(crate) installing: Option<Installing>,
     /// The commit point last put into the log.
     pub(crate) committed_logged: Sequence,
     pub(crate) staleness: Staleness,
     pub(crate) views: Views,
     pub(crate) random: SplitMix64,
+}
+
+/// A whole state that waits for its manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Installing {
+    pub(crate) manifest: ManifestId,
+    pub(crate) lsn: Lsn,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) membership: SharedMembership,
 }
 
 /// What a replica is, at the moment.
@@ -116,22 +132,28 @@ impl Cohort {
         let (checkpoint, timestamp) = start.checkpoint;
         let timestamp = if planted(Bug::TimestampIgnoresCheckpoint) { Timestamp(0) } else { timestamp };
         let mut log = MemoryLog::new(checkpoint, timestamp);
+        let mut memberships = Memberships::new(start.membership);
         for entry in start.log.entries {
+            if let Some(members) = &entry.members {
+                memberships.push(entry.lsn.sequence, SharedMembership::clone(members));
+            }
             log.push(entry);
         }
         let last = log.last().sequence;
-        let wait = if config.members.len() == 1 || planted(Bug::VoteAfterRestart) {
-            base::Duration::ZERO
-        } else {
-            grace(config.timing.lease)
-        };
+        // Who votes alone has led since it does, and voted for nobody.
+        let is_alone = memberships.last().voters() == [config.me];
+        let wait =
+            if is_alone || planted(Bug::VoteAfterRestart) { base::Duration::ZERO } else { grace(config.timing.lease) };
+        // Who joins acknowledges nothing before its manifest says that there is a replica again.
+        let joins = if memberships.last().is_empty() { out.change_manifest() } else { ManifestId(0) };
         let random = SplitMix64::new(config.seed);
         let voteless_until = start.split_off.map_or(now.monotonic + wait, |split_off| split_off.voteless_until);
         let mut cohort = Self {
             role: Role::Follower { leader: None, stand_at: now.monotonic },
             promised: start.promised,
-            promise_manifest: ManifestId(0),
+            promise_manifest: joins,
             log,
+            memberships,
             unforced: VecDeque::new(),
             forced: last,
             committed: start.log.committed.min(last),
@@ -171,32 +193,35 @@ impl Cohort {
         }
     }
 
-    /// Takes a message. Messages from nodes that are no members are ignored.
-    pub fn message(&mut self, from: NodeId, message: Message, now: Now, out: &mut Outbox) {
-        let Some(sender) = self.config.member(from).filter(|member| *member != self.config.me) else { return };
+    /// Takes a message of another replica, member or not: whether the sender is one may be known to one of the two only.
+    /// What is counted is counted of those who are members by this replica's log.
+    pub fn message(&mut self, sender: Member, message: Message, now: Now, out: &mut Outbox) {
+        if sender.node == self.config.me.node {
+            return;
+        }
         match message {
             Message::PreVote { epoch, last } => self.pre_vote(sender, epoch, last, now, out),
             Message::PreVoteReply { epoch, granted, promised } => {
-                self.pre_vote_reply(from, epoch, granted, promised, now, out);
+                self.pre_vote_reply(sender, epoch, granted, promised, now, out);
             }
             Message::Prepare { epoch, last } => self.prepare(sender, epoch, last, now, out),
             Message::PrepareReply { epoch, granted, promised } => {
-                self.prepare_reply(from, epoch, granted, promised, now, out);
+                self.prepare_reply(sender, epoch, granted, promised, now, out);
             }
             Message::Propose { epoch, previous, entries, commit, sent, heard } => {
                 self.propose_received(sender, epoch, (previous, entries), commit, (sent, heard), now, out);
             }
             Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at } => {
                 let sent = if planted(Bug::LeaseFromReceipt) { now.monotonic } else { sent };
-                self.reply_received(from, epoch, Answered { sent, voted, reply, committed, doubtful, at }, now, out);
+                self.reply_received(sender, epoch, Answered { sent, voted, reply, committed, doubtful, at }, now, out);
             }
-            Message::ViewCheck { check } => self.view_asked(from, check, out),
+            Message::ViewCheck { check } => self.view_asked(sender, check, out),
             Message::ViewReply { check, epoch, stamp, commit } => {
-                self.view_told(from, check, (epoch, stamp), commit, now, out);
+                self.view_told(sender, check, (epoch, stamp), commit, now, out);
             }
             Message::Relay(relay) => self.relayed(relay, now, out),
             Message::Superseded { promised } => self.superseded(promised, now, out),
-            Message::Release { epoch, successor } => self.release_received(from, epoch, successor, now, out),
+            Message::Release { epoch, successor } => self.release_received(sender, epoch, successor, now, out),
         }
     }
 
@@ -216,11 +241,8 @@ impl Cohort {
     /// The manifest is forced, in both its places, through `manifest`.
     pub fn manifest_forced(&mut self, manifest: ManifestId, now: Now, out: &mut Outbox) {
         self.own_promise_forced(manifest, now, out);
-        if let Some((waits_for, lsn, timestamp)) = self.installing
-            && waits_for <= manifest
-        {
-            self.installing = None;
-            self.replace_log(lsn, timestamp, out);
+        if let Some(installing) = self.installing.take_if(|installing| installing.manifest <= manifest) {
+            self.replace_log(installing, out);
         }
     }
 
@@ -268,8 +290,8 @@ impl Cohort {
         self.installing.is_some() || matches!(self.role, Role::Candidate { .. })
     }
 
-    /// The peer's process is a new one: what the old one had acknowledged may be lost with its disk's last writes, and
-    /// counts no more until the new one says it again.
+    /// The peer's process is a new one, or the peer had left and has come back: what the old one had acknowledged may be
+    /// lost, and counts no more until the new one says it again.
     pub fn peer_restarted(&mut self, peer: NodeId) {
         if let Role::Leader(leader) = &mut self.role {
             leader.restarted(peer, self.committed);
@@ -299,6 +321,9 @@ impl Cohort {
     pub(crate) fn accept(&mut self, entry: Entry, out: &mut Outbox) {
         let sequence = entry.lsn.sequence;
         let write = out.append(LogRecord::Entry(entry.clone()), true);
+        if let Some(members) = &entry.members {
+            self.memberships.push(sequence, SharedMembership::clone(members));
+        }
         self.log.push(entry);
         self.unforced.push_back((write, sequence));
     }
@@ -307,6 +332,7 @@ impl Cohort {
     pub(crate) fn cut(&mut self, from: Sequence) {
         assert!(from > self.applied, "an applied entry is never cut");
         self.log.truncate(from);
+        self.memberships.truncate(from);
         self.unforced.retain(|(_, sequence)| *sequence < from);
         self.forced = self.forced.min(from.previous());
         self.matched = self.matched.min(from.previous());
@@ -321,6 +347,7 @@ impl Cohort {
             }
             out.push(Output::Apply(entry.clone()));
         }
+        self.memberships.settle(self.applied);
     }
 
     /// Ends a step: sends what has gathered, notes the commit point in the log for a quick restart, and forgets entries

@@ -1,16 +1,14 @@
 //! What a replica is told when it starts.
 
-use base::{CohortId, Duration, Lsn, Member, NodeId};
+use base::{CohortId, Duration, Lsn, Member};
 
-/// Who replicates the cohort, which of them this replica is, and how it keeps time.
+/// Which replica of which cohort this is, and how it keeps time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// The cohort.
     pub cohort: CohortId,
     /// This replica.
     pub me: Member,
-    /// Every replica, this one among them: 1, 3, 5 or 7.
-    pub members: Vec<Member>,
     /// Times.
     pub timing: Timing,
     /// Sizes.
@@ -85,24 +83,5 @@ impl Default for Limits {
             untold_bytes: 4 << 20,
             uncommitted_bytes: 64 << 20,
         }
-    }
-}
-
-impl Config {
-    /// How many replicas make a majority.
-    #[must_use]
-    pub fn quorum(&self) -> usize {
-        self.members.len() / 2 + 1
-    }
-
-    /// The replicas other than this one.
-    pub fn peers(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.members.iter().map(|member| member.node).filter(|node| *node != self.me.node)
-    }
-
-    /// The member on that node, if there is one.
-    #[must_use]
-    pub fn member(&self, node: NodeId) -> Option<Member> {
-        self.members.iter().copied().find(|member| member.node == node)
     }
 }

@@ -23,18 +23,19 @@ impl Cohort {
         let epoch = self.promised.epoch.next();
         self.role = Role::PreCandidate { epoch, granted: vec![self.config.me.node], give_up_at };
         let last = self.last();
-        for peer in self.config.peers() {
+        for peer in self.other_voters() {
             out.send(peer, Message::PreVote { epoch, last }, Durable::default());
         }
         self.count_pre_votes(now, out);
     }
 
-    /// Not while doubting our log or lacking what the cohort began with, nor in the grace after a restart, nor while our own
-    /// lease vote for another lives.
+    /// Not without a vote by our own log, nor while doubting that or lacking what the cohort began with, nor in the grace
+    /// after a restart, nor while our own lease vote for another lives.
     fn may_stand(&self, now: Now) -> bool {
         let doubts = self.doubtful && !planted(Bug::DoubtfulPromises);
-        let me = self.config.me.node;
-        !doubts
+        let me = self.config.me;
+        self.is_voter(me)
+            && !doubts
             && !self.is_aside
             && self.last() >= self.config.origin
             && self.installing.is_none()
@@ -52,7 +53,7 @@ impl Cohort {
             && !leads_now
             && self.installing.is_none()
             && now.monotonic >= self.voteless_until
-            && !self.vote_forbids(candidate.node, now.monotonic)
+            && !self.vote_forbids(candidate, now.monotonic)
             && last >= self.last()
     }
 
@@ -75,19 +76,20 @@ impl Cohort {
 
     pub(crate) fn pre_vote_reply(
         &mut self,
-        from: NodeId,
+        from: Member,
         epoch: Epoch,
         granted: bool,
         promised: Epoch,
         now: Now,
         out: &mut Outbox,
     ) {
+        let counts = self.is_voter(from);
         let Role::PreCandidate { epoch: asked, granted: voters, .. } = &mut self.role else { return };
-        if *asked != epoch {
+        if *asked != epoch || !counts {
             return;
         }
         if granted {
-            add(voters, from);
+            add(voters, from.node);
             self.count_pre_votes(now, out);
         } else if promised >= epoch {
             // Somebody is ahead of us: ask again with an epoch that can win.
@@ -106,7 +108,7 @@ impl Cohort {
 
     fn count_pre_votes(&mut self, now: Now, out: &mut Outbox) {
         let Role::PreCandidate { granted, .. } = &self.role else { return };
-        if granted.len() >= self.config.quorum() {
+        if granted.len() >= self.quorum() {
             self.campaign(now, out);
         }
     }
@@ -122,7 +124,7 @@ impl Cohort {
         let manifest = self.promise(Promise { epoch, candidate: Some(self.config.me) }, out);
         let last = self.last();
         let forced_first = Durable { manifest, ..Durable::default() };
-        for peer in self.config.peers() {
+        for peer in self.other_voters() {
             let after = if planted(Bug::CandidateNotForced) { Durable::default() } else { forced_first };
             out.send(peer, Message::Prepare { epoch, last }, after);
         }
@@ -178,24 +180,25 @@ impl Cohort {
 
     pub(crate) fn prepare_reply(
         &mut self,
-        from: NodeId,
+        from: Member,
         epoch: Epoch,
         granted: bool,
         promised: Epoch,
         now: Now,
         out: &mut Outbox,
     ) {
+        let (counts, most) = (self.is_voter(from), self.membership().voters().len().saturating_sub(self.quorum()));
         let Role::Candidate { epoch: asked, granted: voters, refused, .. } = &mut self.role else { return };
-        if *asked != epoch {
+        if *asked != epoch || !counts {
             return;
         }
         if granted {
-            add(voters, from);
+            add(voters, from.node);
             self.count_promises(now, out);
             return;
         }
-        add(refused, from);
-        let lost = refused.len() > self.config.members.len() - self.config.quorum();
+        add(refused, from.node);
+        let lost = refused.len() > most;
         if lost || promised > epoch {
             // Another stood for the same epoch, or for a newer one: try again soon, not when patience ends.
             self.promised_elsewhere(promised, now, out);
@@ -205,7 +208,7 @@ impl Cohort {
     fn count_promises(&mut self, now: Now, out: &mut Outbox) {
         let Role::Candidate { epoch, granted, .. } = &self.role else { return };
         let epoch = *epoch;
-        if granted.contains(&self.config.me.node) && granted.len() >= self.config.quorum() {
+        if granted.contains(&self.config.me.node) && granted.len() >= self.quorum() {
             self.lead(epoch, now, out);
         }
     }
@@ -227,12 +230,13 @@ impl Cohort {
     pub fn release(&mut self, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &self.role else { return };
         let epoch = leader.epoch;
-        let successor = leader.successor();
+        let successor = leader.successor(|member| self.is_voter(member));
+        let peers: Vec<NodeId> = leader.peers.keys().copied().collect();
         if !planted(Bug::ReadAfterRelease) {
             self.step_down(now, out);
             self.stay_out(now);
         }
-        for peer in self.config.peers() {
+        for peer in peers {
             out.send(peer, Message::Release { epoch, successor }, Durable::default());
         }
     }
@@ -240,7 +244,7 @@ impl Cohort {
     /// This replica can't serve, as long as this process lives: it leads no more and doesn't stand, but goes on voting and
     /// logging. If there is nobody else, it goes on as it is.
     pub fn stand_aside(&mut self, now: Now, out: &mut Outbox) {
-        if self.config.peers().next().is_some() && !self.is_aside {
+        if !self.other_voters().is_empty() && !self.is_aside {
             self.is_aside = true;
             self.release(now, out);
         }
@@ -254,7 +258,7 @@ impl Cohort {
 
     pub(crate) fn release_received(
         &mut self,
-        from: NodeId,
+        from: Member,
         epoch: Epoch,
         successor: Option<NodeId>,
         now: Now,
@@ -264,7 +268,7 @@ impl Cohort {
         if theirs {
             self.vote = None;
         }
-        let followed = matches!(self.role, Role::Follower { leader: Some(leader), .. } if leader == from);
+        let followed = matches!(self.role, Role::Follower { leader: Some(leader), .. } if leader == from.node);
         if !followed || self.promised.epoch != epoch {
             return;
         }

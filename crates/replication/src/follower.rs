@@ -2,11 +2,14 @@
 //! guarantees 1, 5, 7 and 9).
 
 use base::canary::{Bug, planted};
-use base::{Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, Timestamp};
+use base::{
+    Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SharedMembership, Timestamp,
+};
 
-use crate::cohort::{Cohort, Role};
+use crate::cohort::{Cohort, Installing, Role};
 use crate::lease::grace;
 use crate::log::MemoryLog;
+use crate::membership::Memberships;
 use crate::message::{Gap, Message, Reply};
 use crate::outbox::{Durable, Outbox, Output, WriteId};
 
@@ -29,7 +32,7 @@ impl Cohort {
         if self.installing.is_some() || !self.follow_leader(from, epoch, now, out) {
             return;
         }
-        let voted = self.give_vote(from.node, epoch, now.monotonic);
+        let voted = self.give_vote(from, epoch, now.monotonic);
         let (last, is_bare) = (self.last(), entries.is_empty());
         let mut reply = self.reconcile(previous, entries, out);
         self.learn_commit(commit, out);
@@ -97,8 +100,8 @@ impl Cohort {
     }
 
     /// Takes a heartbeat of the leader that we follow, which has no news (see `rest`).
-    pub(crate) fn renew_vote(&mut self, leader: NodeId, epoch: Epoch, now: Now) {
-        self.await_leader(leader, now);
+    pub(crate) fn renew_vote(&mut self, leader: Member, epoch: Epoch, now: Now) {
+        self.await_leader(leader.node, now);
         self.give_vote(leader, epoch, now.monotonic);
     }
 
@@ -210,25 +213,36 @@ impl Cohort {
     }
 
     /// The whole state as of `lsn` is on disk as a checkpoint: take it in the log's place once the manifest names it.
-    /// Manifest first, the log's cut after (guarantee 9). Says false if our own state has come as far meanwhile.
-    pub fn install(&mut self, lsn: Lsn, timestamp: Timestamp, now: Now, out: &mut Outbox) -> bool {
+    /// Manifest first, the log's cut after (guarantee 9). Its membership comes with it. Says false if our own state has come
+    /// as far meanwhile.
+    pub fn install(
+        &mut self,
+        lsn: Lsn,
+        timestamp: Timestamp,
+        membership: SharedMembership,
+        now: Now,
+        out: &mut Outbox,
+    ) -> bool {
         if lsn.sequence <= self.applied || self.leads() || self.installing.is_some() {
             return false;
         }
         self.step_down(now, out);
-        self.installing = Some((out.change_manifest(), lsn, timestamp));
+        self.installing = Some(Installing { manifest: out.change_manifest(), lsn, timestamp, membership });
         true
     }
 
-    pub(crate) fn replace_log(&mut self, lsn: Lsn, timestamp: Timestamp, out: &mut Outbox) {
+    pub(crate) fn replace_log(&mut self, installing: Installing, out: &mut Outbox) {
+        let Installing { lsn, timestamp, membership, .. } = installing;
         if self.log.lsn_at(lsn.sequence) == Some(lsn) {
             self.log.trim(lsn.sequence, 0);
+            self.memberships.replace(lsn.sequence, membership);
         } else {
             // What was not applied here may be of a leader that lost: neither a restart nor a laggard may be given it.
             if self.last().sequence > self.applied {
                 out.append(LogRecord::Truncation { from: self.applied.next() }, true);
             }
             self.log = MemoryLog::new(lsn, timestamp);
+            self.memberships = Memberships::new(membership);
             self.unforced.clear();
             self.forced = lsn.sequence;
         }

@@ -18,8 +18,10 @@ impl Cohort {
         assert!(self.matched <= last, "only entries that are held are matched");
         self.chain();
         self.early.invariants(self.config.limits.early_bytes);
+        assert!(self.memberships.are_steps(), "a membership differs from the one before by one voter at most");
         if let Role::Leader(leader) = &self.role {
             assert_eq!(self.promised.epoch, leader.epoch, "a leader has promised itself its epoch, and none since");
+            assert!(self.is_voter(self.config.me), "a leader votes");
             assert!(!leader.open || self.applied >= leader.barrier, "a leader opens after its barrier");
         }
     }

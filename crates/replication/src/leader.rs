@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use base::canary::{Bug, planted};
-use base::{Entry, Epoch, Lsn, Monotonic, NodeId, Now, Sequence, Timestamp};
+use base::{Entry, Epoch, Lsn, Member, Monotonic, NodeId, Now, Sequence, SharedMembership, Timestamp};
 use bytes::Bytes;
 
 use crate::cohort::{Cohort, Role};
@@ -14,6 +14,10 @@ use crate::outbox::{Durable, Outbox, Output};
 
 /// Clock readings outside this range count as no clock (guarantee 17): 2020 to 2200.
 const WALL_CLOCK_RANGE: std::ops::Range<i64> = 1_577_836_800_000_000_000..7_258_118_400_000_000_000;
+
+/// Entries that a learner may lack of what is committed and still count as caught up: it streams, and under load some are
+/// always on their way.
+const CLOSE: u64 = 1_000;
 
 /// A leader's state of its reign.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +42,7 @@ pub(crate) struct Leader {
 /// A follower as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer {
+    pub(crate) member: Member,
     /// The first entry not sent yet.
     next: Sequence,
     /// Its log equals ours, forced, through here.
@@ -104,8 +109,9 @@ pub enum CatchUp {
 }
 
 impl Peer {
-    fn new(next: Sequence, committed: Sequence) -> Self {
+    pub(crate) fn new(member: Member, next: Sequence, committed: Sequence) -> Self {
         Self {
+            member,
             next,
             matched: Sequence(0),
             committed: Sequence(0),
@@ -142,6 +148,17 @@ impl Peer {
         self.told.max(self.committed) < committed
     }
 
+    /// Whether its vote lives.
+    pub(crate) fn has_voted(&self, lease: base::Duration, now: Monotonic) -> bool {
+        self.voted && self.vote_sent + lease > now
+    }
+
+    /// Whether it follows so closely that it would hold up nothing as a voter.
+    pub(crate) fn is_close(&self, committed: Sequence) -> bool {
+        let lag = committed.0.saturating_sub(self.matched.0);
+        self.catch_up == CatchUp::Stream && !self.doubtful && lag <= CLOSE
+    }
+
     fn bytes_in_flight(&self) -> usize {
         self.in_flight.iter().map(|proposal| proposal.bytes).sum()
     }
@@ -167,6 +184,12 @@ impl Peer {
         let first = self.in_flight.iter().position(|proposal| proposal.until > moment);
         let Some(first) = first else { return self.next.previous() };
         first.checked_sub(1).map_or(self.matched, |place| self.in_flight[place].through)
+    }
+
+    /// The same peer under its other number.
+    pub(crate) fn renamed(self, rename: impl Fn(NodeId) -> NodeId) -> (NodeId, Self) {
+        let node = rename(self.member.node);
+        (node, Self { member: Member { node, ..self.member }, ..self })
     }
 
     fn probe_from(&mut self, next: Sequence) {
@@ -271,8 +294,8 @@ impl Leader {
     }
 
     /// The follower that holds most, for a hand-over.
-    pub(crate) fn successor(&self) -> Option<NodeId> {
-        let able = self.peers.iter().filter(|(_, peer)| peer.voted && !peer.doubtful);
+    pub(crate) fn successor(&self, may_lead: impl Fn(Member) -> bool) -> Option<NodeId> {
+        let able = self.peers.iter().filter(|(_, peer)| peer.voted && !peer.doubtful && may_lead(peer.member));
         able.max_by_key(|(_, peer)| peer.matched).map(|(node, _)| *node)
     }
 }
@@ -283,20 +306,20 @@ impl Cohort {
     pub(crate) fn lead(&mut self, epoch: Epoch, now: Now, out: &mut Outbox) {
         self.restamp(epoch, out);
         let last = self.last();
-        let peers = self.config.peers().map(|peer| (peer, Peer::new(last.sequence.next(), self.committed))).collect();
         let unresolved = self.log.entries().filter(|entry| entry.lsn.sequence > self.committed);
         self.role = Role::Leader(Leader {
             epoch,
             barrier: last.sequence.next(),
             open: false,
-            peers,
+            peers: BTreeMap::new(),
             heartbeat_at: now.monotonic + self.config.timing.heartbeat,
             tell_at: Monotonic::NEVER,
             untold_bytes: 0,
             since: now.monotonic,
             uncommitted_bytes: unresolved.map(Entry::size).sum(),
         });
-        self.append_own(epoch, Bytes::new(), now, out);
+        self.keep_peers();
+        self.append_own(epoch, Bytes::new(), None, now, out);
         self.propose_pending(now, out);
         self.advance_commit(out);
     }
@@ -320,7 +343,7 @@ impl Cohort {
     pub fn propose(&mut self, payload: Bytes, now: Now, out: &mut Outbox) -> Option<Lsn> {
         let Role::Leader(leader) = &self.role else { return None };
         let epoch = leader.epoch;
-        Some(self.append_own(epoch, payload, now, out))
+        Some(self.append_own(epoch, payload, None, now, out))
     }
 
     /// Whether so much is proposed and not yet committed that new proposals should be refused.
@@ -330,16 +353,27 @@ impl Cohort {
         matches!(&self.role, Role::Leader(leader) if leader.uncommitted_bytes > limit)
     }
 
-    fn append_own(&mut self, epoch: Epoch, payload: Bytes, now: Now, out: &mut Outbox) -> Lsn {
+    pub(crate) fn append_own(
+        &mut self,
+        epoch: Epoch,
+        payload: Bytes,
+        members: Option<SharedMembership>,
+        now: Now,
+        out: &mut Outbox,
+    ) -> Lsn {
         self.end_rest(now);
+        let changes = members.is_some();
         let previous = self.last();
         let lsn = Lsn { epoch, sequence: previous.sequence.next() };
         let timestamp = self.next_timestamp(now.wall);
-        let entry = Entry { lsn, previous, timestamp, payload };
+        let entry = Entry { lsn, previous, timestamp, payload, members };
         if let Role::Leader(leader) = &mut self.role {
             leader.uncommitted_bytes += entry.size();
         }
         self.accept(entry, out);
+        if changes {
+            self.keep_peers();
+        }
         lsn
     }
 
@@ -372,7 +406,7 @@ impl Cohort {
             return;
         }
         leader.heartbeat_at = now.monotonic + self.config.timing.heartbeat;
-        let nodes: Vec<NodeId> = self.config.peers().filter(|node| self.rest_with(*node).is_none()).collect();
+        let nodes: Vec<NodeId> = self.peers().filter(|node| self.rest_with(*node).is_none()).collect();
         for node in nodes {
             self.send_heartbeat(node, now, out);
         }
@@ -509,13 +543,13 @@ impl Cohort {
     }
 
     /// A follower's answer to a proposal.
-    pub(crate) fn reply_received(&mut self, from: NodeId, epoch: Epoch, answer: Answered, now: Now, out: &mut Outbox) {
+    pub(crate) fn reply_received(&mut self, from: Member, epoch: Epoch, answer: Answered, now: Now, out: &mut Outbox) {
         let last = self.log.last().sequence;
         let Role::Leader(leader) = &mut self.role else { return };
         if leader.epoch != epoch {
             return;
         }
-        let Some(peer) = leader.peers.get_mut(&from) else { return };
+        let Some(peer) = leader.peers.get_mut(&from.node).filter(|peer| peer.member == from) else { return };
         if answer.voted {
             peer.vote_given(answer.sent);
             peer.is_roused = false;
@@ -527,12 +561,18 @@ impl Cohort {
             Reply::Matched(through) if through <= last => peer.acknowledged(through),
             Reply::Missing(gap) if gap.after < last => {
                 let lacking = peer.lacks(gap, answer.sent);
-                self.send_again(from, lacking, now, out);
+                self.send_again(from.node, lacking, now, out);
             }
             Reply::Matched(_) | Reply::Missing(_) => return,
         }
         self.advance_commit(out);
-        self.pump(from, now, out);
+        self.pump(from.node, now, out);
+    }
+
+    /// The peers that count in majorities.
+    pub(crate) fn voting<'a>(&'a self, leader: &'a Leader) -> impl Iterator<Item = &'a Peer> {
+        let counts = |peer: &&Peer| self.is_voter(peer.member) || planted(Bug::CandidateAcknowledges);
+        leader.peers.values().filter(counts)
     }
 
     /// What a majority has forced is committed, if it is of our own epoch: with it everything before (guarantee 1). Any
@@ -540,10 +580,10 @@ impl Cohort {
     pub(crate) fn advance_commit(&mut self, out: &mut Outbox) {
         let Role::Leader(leader) = &self.role else { return };
         let epoch = leader.epoch;
-        let mut held: Vec<Sequence> = leader.peers.values().map(|peer| peer.matched).collect();
+        let mut held: Vec<Sequence> = self.voting(leader).map(|peer| peer.matched).collect();
         held.push(self.forced);
         held.sort_unstable_by(|a, b| b.cmp(a));
-        let mut reached = held[self.config.quorum() - 1];
+        let mut reached = held[self.quorum() - 1];
         if planted(Bug::AnswerBeforeCommit) {
             reached = self.forced;
         }
@@ -552,6 +592,9 @@ impl Cohort {
             return;
         }
         self.committed = reached;
+        if planted(Bug::MembershipOnCommit) {
+            self.keep_peers();
+        }
         self.apply_committed(out);
         let applied = self.applied;
         if let Role::Leader(leader) = &mut self.role {

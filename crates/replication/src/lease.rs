@@ -3,10 +3,12 @@
 //! A follower that answers a leader votes for it: for one grace period from the answer it promises no epoch to another.
 //! The leader counts the vote from the moment it *sent* the message that was answered, for one lease by its own clock.
 //! The grace is longer than the lease by what two clocks within 1% of true can drift apart, so a quorum of living votes
-//! means that nobody else can have been elected.
+//! means that nobody else can have been elected. Votes are counted among the voters at the leader's log, like everything: a
+//! change of the membership that is not committed differs from the membership before by one voter, and a majority of votes
+//! in the one meets every majority of promises in the other.
 
 use base::canary::{Bug, planted};
-use base::{Duration, Epoch, Monotonic, NodeId};
+use base::{Duration, Epoch, Member, Monotonic};
 
 use crate::cohort::{Cohort, Role};
 
@@ -19,7 +21,7 @@ pub fn grace(lease: Duration) -> Duration {
 /// A vote given: no promise to anybody else before its end, unless that leader released it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Vote {
-    pub(crate) leader: NodeId,
+    pub(crate) leader: Member,
     pub(crate) epoch: Epoch,
     pub(crate) until: Monotonic,
 }
@@ -42,16 +44,16 @@ impl Cohort {
         let Role::Leader(leader) = &self.role else { return None };
         let lease = self.config.timing.lease;
         let mut ends: Vec<Monotonic> =
-            leader.peers.values().filter(|peer| peer.voted).map(|peer| peer.vote_sent + lease).collect();
+            self.voting(leader).filter(|peer| peer.voted).map(|peer| peer.vote_sent + lease).collect();
         ends.push(now + lease);
         ends.sort_unstable_by(|a, b| b.cmp(a));
-        let quorum = if planted(Bug::LeaseOfMinority) { 1 } else { self.config.quorum() };
+        let quorum = if planted(Bug::LeaseOfMinority) { 1 } else { self.quorum() };
         ends.get(quorum - 1).copied()
     }
 
     /// Votes for the leader whose message is being answered. A replica that restarted gives no vote before one grace
     /// has passed: it may have forgotten another.
-    pub(crate) fn give_vote(&mut self, leader: NodeId, epoch: Epoch, now: Monotonic) -> bool {
+    pub(crate) fn give_vote(&mut self, leader: Member, epoch: Epoch, now: Monotonic) -> bool {
         if now < self.voteless_until {
             return false;
         }
@@ -66,7 +68,7 @@ impl Cohort {
     }
 
     /// Whether a vote for someone other than `candidate` lives.
-    pub(crate) fn vote_forbids(&self, candidate: NodeId, now: Monotonic) -> bool {
+    pub(crate) fn vote_forbids(&self, candidate: Member, now: Monotonic) -> bool {
         if planted(Bug::PrepareIgnoresVote) {
             return false;
         }

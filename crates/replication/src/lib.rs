@@ -17,6 +17,7 @@
 //!   nothing else to say has others ask for its votes (`rest`).
 //! * **Staleness** (`staleness`): how old a follower's state may be, told from what leaders stamped inside their leases.
 //! * **View checks** (`view`): a strong read at any replica, by a majority's word and no clock.
+//! * **Membership** (`membership`): who votes is part of the log; one member at a time comes or goes.
 //! * **Replay** (`replay`): what the records of the shared write-ahead log mean after a restart.
 //!
 //! The guarantees named in the code are those of `docs/guarantees.md`.
@@ -31,6 +32,7 @@ mod invariants;
 mod leader;
 mod lease;
 mod log;
+mod membership;
 mod message;
 mod outbox;
 mod renamed;
@@ -45,6 +47,7 @@ pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
 pub use config::{Config, Limits, Timing};
 pub use leader::CatchUp;
 pub use lease::grace;
+pub use membership::ChangeRefused;
 pub use message::{Gap, Message, Relay, Reply};
 pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 pub use renamed::renamed_promise;

@@ -1,7 +1,9 @@
 //! What replicas of a cohort say to each other.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Entry, Epoch, Lsn, Monotonic, NodeId, Sequence};
+use base::{Entry, Epoch, Lsn, Membership, Monotonic, NodeId, Sequence};
+
+use crate::view::Stamp;
 
 /// A message between two replicas of one cohort.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,8 +91,8 @@ pub enum Message {
         check: u64,
         /// The epoch.
         epoch: Epoch,
-        /// If the sender leads: the greater of what it has committed and what it re-proposed at its start.
-        stamp: Option<Sequence>,
+        /// If the sender leads, and its first entry is committed: through where, and who votes.
+        stamp: Option<Stamp>,
         /// What the sender knows to be committed.
         commit: Sequence,
     },
@@ -184,9 +186,12 @@ impl Message {
                 out.u8(11);
                 out.u64(*check);
                 out.u64(epoch.0);
-                out.bool(stamp.is_some());
-                out.u64(stamp.unwrap_or_default().0);
                 out.u64(commit.0);
+                out.bool(stamp.is_some());
+                if let Some(Stamp { committed, membership }) = stamp {
+                    out.u64(committed.0);
+                    membership.encode(out);
+                }
             }
             Self::Superseded { promised } => {
                 out.u8(7);
@@ -235,10 +240,9 @@ impl Message {
             9 => Self::Relay(decode_relay(input)?),
             10 => Self::ViewCheck { check: input.u64()? },
             11 => {
-                let (check, epoch) = (input.u64()?, Epoch(input.u64()?));
-                let leads = input.bool()?;
-                let stamp = Some(Sequence(input.u64()?)).filter(|_| leads);
-                Self::ViewReply { check, epoch, stamp, commit: Sequence(input.u64()?) }
+                let (check, epoch, commit) = (input.u64()?, Epoch(input.u64()?), Sequence(input.u64()?));
+                let stamp = if input.bool()? { Some(decode_stamp(input)?) } else { None };
+                Self::ViewReply { check, epoch, stamp, commit }
             }
             tag => return Err(DecodeError::UnknownTag { what: "cohort message", tag: u64::from(tag) }),
         })
@@ -263,8 +267,13 @@ fn encode_entries(out: &mut Writer, entries: &[Entry]) {
     entries.iter().for_each(|entry| entry.encode(out));
 }
 
-/// The least an encoded entry takes: two LSNs, a timestamp and a length.
-const ENTRY_BYTES_MIN: usize = 44;
+/// The least an encoded entry takes: two LSNs, a timestamp, a length, and that it changes no membership.
+const ENTRY_BYTES_MIN: usize = 45;
+
+fn decode_stamp(input: &mut Reader) -> Result<Stamp, DecodeError> {
+    let committed = Sequence(input.u64()?);
+    Ok(Stamp { committed, membership: Membership::decode(input)?.into() })
+}
 
 fn decode_propose(input: &mut Reader) -> Result<Message, DecodeError> {
     let epoch = Epoch(input.u64()?);

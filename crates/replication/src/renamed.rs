@@ -8,18 +8,19 @@ use crate::message::{Message, Relay};
 
 impl Cohort {
     /// Gives every node the number that `rename` says. It must map members to members, one to one.
-    pub fn rename(&mut self, rename: impl Fn(NodeId) -> NodeId) {
+    pub fn rename(&mut self, rename: impl Fn(NodeId) -> NodeId + Copy) {
         self.config.me.node = rename(self.config.me.node);
-        self.promised = renamed_promise(self.promised, &rename);
+        self.promised = renamed_promise(self.promised, rename);
+        self.memberships.rename(rename);
         if let Some(vote) = &mut self.vote {
-            vote.leader = rename(vote.leader);
+            vote.leader.node = rename(vote.leader.node);
         }
         let rename_all = |nodes: &mut Vec<NodeId>| {
             nodes.iter_mut().for_each(|node| *node = rename(*node));
             nodes.sort_unstable();
         };
         match &mut self.role {
-            Role::Follower { leader, .. } => *leader = leader.map(&rename),
+            Role::Follower { leader, .. } => *leader = leader.map(rename),
             Role::PreCandidate { granted, .. } => rename_all(granted),
             Role::Candidate { granted, refused, .. } => {
                 rename_all(granted);
@@ -27,7 +28,7 @@ impl Cohort {
             }
             Role::Leader(leader) => {
                 let peers = std::mem::take(&mut leader.peers);
-                leader.peers = peers.into_iter().map(|(node, peer)| (rename(node), peer)).collect();
+                leader.peers = peers.into_values().map(|peer| peer.renamed(rename)).collect();
             }
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{Entry, LogRecord, Lsn, Sequence};
+use base::{Entry, LogRecord, Lsn, Sequence, SharedMembership};
 
 /// Collects the records of one cohort in the order of the log.
 ///
@@ -57,6 +57,12 @@ impl Replay {
                 }
             }
         }
+    }
+
+    /// The newest membership that the log holds past the checkpoint, if any.
+    #[must_use]
+    pub fn members(&self) -> Option<&SharedMembership> {
+        self.live.values().rev().find_map(|entry| entry.members.as_ref())
     }
 
     fn entry(&mut self, entry: Entry) {
@@ -161,7 +167,13 @@ mod tests {
                 let record = match random.below(5) {
                     0 => LogRecord::Truncation { from: lsn.sequence },
                     1 => LogRecord::CommitPoint(lsn),
-                    _ => LogRecord::Entry(Entry { lsn, previous, timestamp: Timestamp(1), payload: Bytes::new() }),
+                    _ => LogRecord::Entry(Entry {
+                        lsn,
+                        previous,
+                        timestamp: Timestamp(1),
+                        payload: Bytes::new(),
+                        members: None,
+                    }),
                 };
                 kept.record(record.clone());
                 forgotten.record(record);

@@ -33,18 +33,18 @@ impl Cohort {
         let (last, peer) = (self.log.last(), leader.peers.get(&peer)?);
         let has_all = peer.matched == last.sequence && peer.committed == last.sequence;
         let is_quiet = peer.catch_up == CatchUp::Stream && !peer.is_roused && peer.voted && !peer.doubtful;
-        (self.is_settled(leader) && has_all && is_quiet).then_some(Rest { epoch: leader.epoch, last })
+        (self.has_nothing_open(leader) && has_all && is_quiet).then_some(Rest { epoch: leader.epoch, last })
     }
 
     /// Whether all that our log holds is forced here, committed and applied.
-    fn is_settled(&self, leader: &Leader) -> bool {
+    fn has_nothing_open(&self, leader: &Leader) -> bool {
         let last = self.log.last().sequence;
         leader.open && self.applied == last && self.forced == last && self.committed_logged == last
     }
 
     /// Whether every follower is at rest: then there is no moment to wait for.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.config.peers().all(|peer| self.rest_with(peer).is_some())
+        self.peers().all(|peer| self.rest_with(peer).is_some())
     }
 
     /// A proposal is about to leave. Whoever was at rest learns of its commit by the next heartbeat, which makes no sense
@@ -73,14 +73,13 @@ impl Cohort {
     /// manifest is forced. It learns that our clock had shown `heard` when the leader had all that was committed, if that is
     /// said. None, and nothing is done, if the answer would say more than that all is as it was: then the leader must ask by a
     /// message of its own.
-    pub fn vouch(&mut self, from: NodeId, rest: Rest, heard: Option<Monotonic>, now: Now) -> Option<ManifestId> {
-        let leader = self.config.member(from)?;
+    pub fn vouch(&mut self, leader: Member, rest: Rest, heard: Option<Monotonic>, now: Now) -> Option<ManifestId> {
         let agrees = self.agrees(leader, rest, now);
         if !agrees && !planted(Bug::BeatVouchedBlindly) {
             return None;
         }
         if agrees {
-            self.renew_vote(leader.node, rest.epoch, now);
+            self.renew_vote(leader, rest.epoch, now);
             self.learn_age(heard, rest.last.sequence, now.monotonic);
         }
         Some(self.promise_manifest)

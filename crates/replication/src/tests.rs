@@ -5,59 +5,63 @@ use base::{
     CohortId, Duration, Entry, Epoch, Incarnation, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Sequence, Timestamp,
 };
 use bytes::Bytes;
+use std::sync::Arc;
 
 use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId};
 
 mod reads;
 
-/// Three replicas whose disks force at once, and the messages under way between them.
-struct Scene {
-    now: Now,
-    replicas: Vec<(Cohort, Outbox)>,
+/// Replicas whose disks force at once, and the messages under way between them.
+pub(crate) struct Scene {
+    pub(crate) now: Now,
+    pub(crate) replicas: Vec<(Cohort, Outbox)>,
     /// From, to, what, in the order of sending.
-    under_way: Vec<(NodeId, NodeId, Message)>,
+    pub(crate) under_way: Vec<(NodeId, NodeId, Message)>,
     /// What the leaders asked to be read from the log.
     log_reads: Vec<(NodeId, base::Sequence)>,
 }
 
-fn node(index: usize) -> NodeId {
+pub(crate) fn member(node: NodeId) -> Member {
+    Member { node, incarnation: Incarnation(1) }
+}
+
+pub(crate) fn node(index: usize) -> NodeId {
     NodeId(u32::try_from(index).unwrap_or(0) + 1)
 }
 
 impl Scene {
+    /// Three replicas, all of them members.
     fn new(limits: Limits) -> Self {
-        Self::with(limits, Timing::default())
+        Self::with(3, 0, limits, Timing::default())
     }
 
-    fn with(limits: Limits, timing: Timing) -> Self {
-        let members: Vec<Member> =
-            (0..3).map(|index| Member { node: node(index), incarnation: Incarnation(1) }).collect();
+    /// So many members, and so many replicas that know of no membership and are in doubt.
+    pub(crate) fn with(members: usize, outsiders: usize, limits: Limits, timing: Timing) -> Self {
+        let all: Vec<Member> = (0..members + outsiders).map(|index| member(node(index))).collect();
+        let members = &all[..members];
         let timing = Timing { election_jitter: Duration::ZERO, ..timing };
         let start = |me: Member| {
-            let config = Config {
-                cohort: CohortId(1),
-                me,
-                members: members.clone(),
-                timing,
-                limits,
-                seed: 1,
-                origin: Lsn::ZERO,
+            let config = Config { cohort: CohortId(1), me, timing, limits, seed: 1, origin: Lsn::ZERO };
+            let start = if members.contains(&me) {
+                Start { membership: Arc::new(members.to_vec().into()), ..Start::default() }
+            } else {
+                Start { doubtful: true, ..Start::default() }
             };
             let mut out = Outbox::default();
-            (Cohort::start(config, Start::default(), Now::default(), &mut out), out)
+            (Cohort::start(config, start, Now::default(), &mut out), out)
         };
-        let replicas = members.iter().map(|me| start(*me)).collect();
+        let replicas = all.iter().map(|me| start(*me)).collect();
         // The grace after a start is over.
         let now = Now { monotonic: Monotonic(0) + Duration::from_millis(1_000), wall: Timestamp(1) };
         Self { now, replicas, under_way: Vec::new(), log_reads: Vec::new() }
     }
 
-    fn wait(&mut self, span: Duration) {
+    pub(crate) fn wait(&mut self, span: Duration) {
         self.now.monotonic = self.now.monotonic + span;
     }
 
     /// Lets a replica do something, and its disk force what that wants forced.
-    fn at(&mut self, index: usize, act: impl FnOnce(&mut Cohort, Now, &mut Outbox)) {
+    pub(crate) fn at(&mut self, index: usize, act: impl FnOnce(&mut Cohort, Now, &mut Outbox)) {
         let (cohort, out) = &mut self.replicas[index];
         act(cohort, self.now, out);
         loop {
@@ -80,31 +84,31 @@ impl Scene {
     }
 
     /// Takes the messages under way that a filter picks, and delivers them in their order.
-    fn deliver(&mut self, picks: impl Fn(NodeId, NodeId, &Message) -> bool) {
+    pub(crate) fn deliver(&mut self, picks: impl Fn(NodeId, NodeId, &Message) -> bool) {
         let (picked, left) = std::mem::take(&mut self.under_way)
             .into_iter()
             .partition::<Vec<_>, _>(|(from, to, message)| picks(*from, *to, message));
         self.under_way = left;
         for (from, to, message) in picked {
-            self.at(to.0 as usize - 1, |cohort, now, out| cohort.message(from, message, now, out));
+            self.at(to.0 as usize - 1, |cohort, now, out| cohort.message(member(from), message, now, out));
         }
     }
 
     /// Delivers everything, until nothing more is said.
-    fn deliver_all(&mut self) {
+    pub(crate) fn deliver_all(&mut self) {
         while !self.under_way.is_empty() {
             self.deliver(|_, _, _| true);
         }
     }
 
-    fn propose(&mut self, index: usize) {
+    pub(crate) fn propose(&mut self, index: usize) {
         self.at(index, |cohort, now, out| {
             cohort.propose(Bytes::from_static(b"x"), now, out).expect("it leads");
             cohort.settle(now, out);
         });
     }
 
-    fn heartbeat(&mut self, index: usize) {
+    pub(crate) fn heartbeat(&mut self, index: usize) {
         self.wait(Timing::default().heartbeat);
         self.at(index, |cohort, now, out| {
             cohort.timer(now, out);
@@ -180,7 +184,13 @@ fn a_follower_that_acknowledges_while_the_log_is_read_for_it_is_served_on() {
 
 fn entry(epoch: u64, sequence: u64, previous: Lsn) -> Entry {
     let lsn = Lsn::new(epoch, sequence);
-    Entry { lsn, previous, timestamp: Timestamp(sequence.cast_signed()), payload: Bytes::from_static(b"x") }
+    Entry {
+        lsn,
+        previous,
+        timestamp: Timestamp(sequence.cast_signed()),
+        payload: Bytes::from_static(b"x"),
+        members: None,
+    }
 }
 
 /// A whole state takes the place of a log whose tail was never committed: that tail must die in the log on disk as well,
@@ -199,10 +209,10 @@ fn what_a_whole_state_replaces_is_cut_from_the_log() {
     };
     let now = scene.now;
     let (cohort, out) = &mut scene.replicas[1];
-    cohort.message(node(0), propose(1, dead.clone(), Lsn::ZERO), now, out);
+    cohort.message(member(node(0)), propose(1, dead.clone(), Lsn::ZERO), now, out);
     cohort.log_forced(out.appended(), out);
     let state = Lsn::new(2, 1_000);
-    assert!(cohort.install(state, Timestamp(1_000), now, out));
+    assert!(cohort.install(state, Timestamp(1_000), Arc::default(), now, out));
     out.take();
     cohort.manifest_forced(out.manifest(), now, out);
     let cuts = out
@@ -344,7 +354,7 @@ fn what_a_follower_holds_ends_with_the_reign() {
     for (from, message) in
         [(0, propose(1, Lsn::new(1, 1), vec![second])), (1, propose(2, Lsn::ZERO, vec![first.clone()]))]
     {
-        scene.at(2, |cohort, now, out| cohort.message(node(from), message, now, out));
+        scene.at(2, |cohort, now, out| cohort.message(member(node(from)), message, now, out));
     }
     assert_eq!(scene.replicas[2].0.last(), first.lsn);
 }
@@ -352,7 +362,7 @@ fn what_a_follower_holds_ends_with_the_reign() {
 /// A leader that tells commits by a message of their own only, once a second, and has had an entry committed.
 fn with_an_untold_commit(limits: Limits) -> Scene {
     let timing = Timing { commit_period: SECOND, piggyback_commits: false, ..Timing::default() };
-    let mut scene = Scene::with(limits, timing);
+    let mut scene = Scene::with(3, 0, limits, timing);
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();
     scene.propose(0);
@@ -449,7 +459,7 @@ fn what_is_handed_on_in_the_name_of_a_leader_that_is_not_followed_is_ignored() {
     scene.at(2, |cohort, now, out| cohort.campaign(now, out));
     let relay = relays.pop().expect("there is one");
     for message in [relay.clone().renamed(|node| NodeId(node.0 % 3 + 1)), relay] {
-        scene.at(2, |cohort, now, out| cohort.message(node(1), message, now, out));
+        scene.at(2, |cohort, now, out| cohort.message(member(node(1)), message, now, out));
     }
     assert_eq!(scene.replicas[2].0.last().sequence, Sequence(1));
 }

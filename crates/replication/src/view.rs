@@ -1,13 +1,20 @@
 //! View checks (Gaios, section 3.3.2; guarantee 13): strong reads at any replica, without anybody's clock.
 //!
 //! A replica that has reads to answer asks all others whom they know as leader. The leader answers with a *stamp*: the
-//! greater of what it has committed and of what it re-proposed at its start. Once the leader and a majority, it and we among
-//! it, have said that they know no newer epoch than the leader's, the reads may be answered from the state through the stamp.
+//! greater of what it has committed and of what it re-proposed at its start. It does so once its first entry is committed: so
+//! what it has committed is the greater. Once a majority of the voters, by the leader's own word for who they are, the leader
+//! and we perhaps among them, have said that they know no newer epoch than the leader's, the reads may be answered from the
+//! state through the stamp.
 //!
 //! Let a write have been acknowledged before the check began. Had a later leader committed it, a majority would have promised
 //! that leader's epoch before, and one of them is among those who said, later, that they know no newer one. So it was committed
 //! by this leader, which had it committed when it gave its stamp, or by an earlier one, and then this leader found it in its
 //! log at its start. Either way it lies within the stamp.
+//!
+//! Majorities meet although members come and go: whoever was elected next after the leader holds the leader's first entry, and
+//! was elected by the last membership that the leader has committed, or by the one step that it has taken from that; the
+//! leader's newest is one of these two (guarantee 8). A leader whose first entry is not committed may have a membership that
+//! nobody else goes on with; our own log may have one that is older by any number of steps.
 //!
 //! One check is under way at a time. What comes meanwhile rests on the next, which begins when this one ends, however many
 //! wait for it.
@@ -15,7 +22,7 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{Duration, Epoch, Monotonic, NodeId, Now, Sequence};
+use base::{Duration, Epoch, Member, Membership, Monotonic, Now, Sequence, SharedMembership};
 
 use crate::cohort::{Cohort, Role};
 use crate::message::Message;
@@ -54,7 +61,16 @@ pub(crate) struct Views {
 struct UnderWay {
     asked_at: Monotonic,
     /// The newest epoch that each of the others knows, and the stamp if it leads in it.
-    answers: BTreeMap<NodeId, (Epoch, Option<Sequence>)>,
+    answers: BTreeMap<Member, (Epoch, Option<Stamp>)>,
+}
+
+/// What a leader says to a check.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp {
+    /// All that was acknowledged before lies within this.
+    pub committed: Sequence,
+    /// The newest membership of the leader's log.
+    pub membership: SharedMembership,
 }
 
 impl Cohort {
@@ -102,19 +118,25 @@ impl Cohort {
 
     fn ask_for_views(&self, out: &mut Outbox) {
         let check = self.views.last.0;
-        for peer in self.config.peers() {
+        for peer in self.peers() {
             out.send(peer, Message::ViewCheck { check }, Durable::default());
         }
     }
 
-    /// The greater of what this leader has committed and what it re-proposed at its start.
-    fn own_stamp(&self) -> Option<Sequence> {
+    fn own_stamp(&self) -> Option<Stamp> {
         let Role::Leader(leader) = &self.role else { return None };
-        Some(self.committed.max(leader.barrier.previous()))
+        let (committed, membership) = (self.committed, SharedMembership::clone(self.membership()));
+        (committed >= leader.barrier).then_some(Stamp { committed, membership })
     }
 
     fn taken(&self, stamp: Sequence) -> Sequence {
         if planted(Bug::ViewStampIsOwn) { self.committed } else { stamp }
+    }
+
+    /// Whether these, and we, make up a majority.
+    fn are_majority(&self, others: impl Iterator<Item = Member>, membership: &Membership) -> bool {
+        let voters = others.chain([self.config.me]).filter(|member| membership.is_voter(*member));
+        voters.count() >= membership.quorum()
     }
 
     /// What a view check came to that this replica made with these others, all of them asked at one moment: for the search.
@@ -122,21 +144,22 @@ impl Cohort {
     pub fn view_of(&self, others: &[&Self]) -> Option<Sequence> {
         let epoch = self.promised.epoch;
         let of_epoch = || others.iter().filter(|other| other.promised.epoch == epoch);
-        let stamp = self.own_stamp().or_else(|| of_epoch().find_map(|other| other.own_stamp()));
-        stamp.filter(|_| of_epoch().count() + 1 >= self.config.quorum()).map(|stamp| self.taken(stamp))
+        let stamp = self.own_stamp().or_else(|| of_epoch().find_map(|other| other.own_stamp()))?;
+        let is_majority = self.are_majority(of_epoch().map(|other| other.config.me), &stamp.membership);
+        is_majority.then(|| self.taken(stamp.committed))
     }
 
     /// Says whom we know as leader. It waits for nothing: a newer epoch that we promised, forced or not, is one that we know.
-    pub(crate) fn view_asked(&self, from: NodeId, check: u64, out: &mut Outbox) {
+    pub(crate) fn view_asked(&self, from: Member, check: u64, out: &mut Outbox) {
         let (epoch, stamp, commit) = (self.promised.epoch, self.own_stamp(), self.committed);
-        out.send(from, Message::ViewReply { check, epoch, stamp, commit }, Durable::default());
+        out.send(from.node, Message::ViewReply { check, epoch, stamp, commit }, Durable::default());
     }
 
     pub(crate) fn view_told(
         &mut self,
-        from: NodeId,
+        from: Member,
         check: u64,
-        (epoch, stamp): (Epoch, Option<Sequence>),
+        (epoch, stamp): (Epoch, Option<Stamp>),
         commit: Sequence,
         now: Now,
         out: &mut Outbox,
@@ -157,11 +180,11 @@ impl Cohort {
     fn finish_check(&mut self, now: Now, out: &mut Outbox) {
         let epoch = self.promised.epoch;
         let Some(UnderWay { answers, .. }) = &self.views.under_way else { return };
-        let of_epoch = || answers.values().filter(|(known, _)| *known == epoch);
-        let stamp = self.own_stamp().or_else(|| of_epoch().find_map(|(_, stamp)| *stamp));
-        let is_majority = of_epoch().count() + 1 >= self.config.quorum();
-        let Some(stamp) = stamp.filter(|_| is_majority) else { return };
-        let stamp = self.taken(stamp);
+        let of_epoch = || answers.iter().filter(|(_, (known, _))| *known == epoch);
+        let stamp = self.own_stamp().or_else(|| of_epoch().find_map(|(_, (_, stamp))| stamp.clone()));
+        let asked = of_epoch().map(|(member, _)| *member);
+        let Some(stamp) = stamp.filter(|stamp| self.are_majority(asked, &stamp.membership)) else { return };
+        let stamp = self.taken(stamp.committed);
         self.views.under_way = None;
         self.views.done = Some(Checked { check: self.views.last, epoch, stamp });
         out.push(Output::ViewChecked);

@@ -63,6 +63,10 @@ async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<An
         Asked::SplitRange(request) => {
             Told::RangeSplit(AdminClient::new(channel).split_range(timed(request, time)).await?.into_inner())
         }
+        Asked::MoveRange(request) => {
+            AdminClient::new(channel).move_range(timed(request, time)).await?;
+            Told::MoveBegun
+        }
         Asked::Status(request) => {
             Told::Status(Box::new(AdminClient::new(channel).status(timed(request, time)).await?.into_inner()))
         }

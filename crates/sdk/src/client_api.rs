@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::admin::admin_client::AdminClient;
-use api::admin::{SplitRangeRequest, StatusRequest, StatusResponse};
+use api::admin::{MoveRangeRequest, SplitRangeRequest, StatusRequest, StatusResponse};
 use api::columns::{self as message, AsOf, Cell, Mutation, Row};
 use base::KeyRange;
 use base::limits::DEADLINE_DEFAULT;
@@ -148,6 +148,19 @@ impl Client {
             }
             Ok(other) => Err(unexpected(&other)),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Has the replicas of a range move to these nodes, while it is read and written. It is begun, and goes on by itself: the
+    /// table's description says when they are there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such cohort, or no such node.
+    pub async fn move_range(&self, cohort: u32, nodes: &[u32]) -> Result<(), Error> {
+        let request = MoveRangeRequest { cohort, nodes: nodes.to_vec() };
+        match self.ask(Asked::MoveRange(request)).await? {
+            Told::MoveBegun => Ok(()),
+            other => Err(unexpected(&other)),
         }
     }
 

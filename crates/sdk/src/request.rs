@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::admin::{SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse};
+use api::admin::{MoveRangeRequest, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse};
 use api::columns::streamed_answer::Answer as StreamedAnswer;
 use api::columns::streamed_request::Request as StreamedRequest;
 use api::columns::{self as message, SessionStamp};
@@ -30,6 +30,7 @@ pub(crate) enum Asked {
     DeleteRow(message::DeleteRowRequest),
     Status(StatusRequest),
     SplitRange(SplitRangeRequest),
+    MoveRange(MoveRangeRequest),
 }
 
 /// Its answer.
@@ -44,13 +45,16 @@ pub(crate) enum Told {
     Written(message::WriteResponse),
     Status(Box<StatusResponse>),
     RangeSplit(SplitRangeResponse),
+    MoveBegun,
 }
 
 impl Asked {
     /// What the machine needs to know of it.
     pub(crate) fn ask(self) -> Ask<Self> {
         let (effect, pace) = match &self {
-            Self::CreateTable(_) | Self::DropTable(_) | Self::SplitRange(_) => (Effect::Repeatable, Pace::Slow),
+            Self::CreateTable(_) | Self::DropTable(_) | Self::SplitRange(_) | Self::MoveRange(_) => {
+                (Effect::Repeatable, Pace::Slow)
+            }
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),
             Self::Get(_) => (Effect::Reads, Pace::Prompt),
             Self::Write(_) | Self::DeleteRow(_) => (Effect::Writes, Pace::Prompt),

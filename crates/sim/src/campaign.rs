@@ -32,6 +32,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "dropped tables asked",
     "lease expiries",
     "looks compared",
+    "members changed",
     "moments refused",
     "power losses of all",
     "proposals handed on",
@@ -41,6 +42,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "reads by view checks",
     "reads that doors left to the machine",
     "reads that stood still at doors",
+    "replicas left",
     "retries answered",
     "scans gone on with",
     "segments reused",
@@ -167,7 +169,9 @@ pub fn catch_bug(bug: Bug, limit: Duration) -> Catch {
     let campaign = campaign(1.., if is_searched { limit / 4 } else { limit }, |_| {});
     let mut catch = Catch { bug, found: campaign.failure, seeds: campaign.runs, elapsed: campaign.elapsed };
     if is_searched {
-        catch.found = catch.found.or_else(|| found_in("the search", || search::search_small_scopes(limit * 5 / 8)));
+        catch.found = catch.found.or_else(|| {
+            found_in("the search", || search::search_small_scopes(search::telling(bug.guarantee()), limit * 5 / 8))
+        });
         catch.found = catch.found.or_else(|| found_in("a walk", || search::walk(WALKED, SEED, left())));
     }
     catch.elapsed = started.elapsed();
@@ -189,8 +193,18 @@ const SEED: u64 = 1;
 
 /// How far walks go.
 #[cfg(feature = "canary")]
-const WALKED: Scope =
-    Scope { epochs: 5, entries: 2, crashes: 2, ticks: 5, checkpoints: 1, releases: 1, forces: Forces::AnyTime };
+const WALKED: Scope = Scope {
+    voters: 3,
+    learners: 1,
+    changes: 2,
+    epochs: 5,
+    entries: 2,
+    crashes: 2,
+    ticks: 5,
+    checkpoints: 1,
+    releases: 1,
+    forces: Forces::AnyTime,
+};
 
 /// Plants nothing: this build holds no bugs.
 #[cfg(not(feature = "canary"))]

@@ -1,12 +1,12 @@
 //! The exhaustive search: every order of events at small scope.
 //!
-//! Three replicas of one cohort, the real [`replication::Cohort`] with the real replay of its records. The network is the
+//! Three or four replicas of one cohort, the real [`replication::Cohort`] with the real replay of its records. The network is the
 //! set of all messages ever sent: each may be delivered at any time, any number of times, or never, which is loss,
 //! delay, duplication and reordering at once. A force may come at any time; a crash keeps any part of the records that
 //! were not forced, from the oldest on. Time moves in steps that let every vote and lease lapse.
 //!
 //! What is bounded: how often a replica stands for election, how many entries clients propose, how many replicas crash,
-//! how many steps time makes. Within the bounds the search is exhaustive, up to what makes no difference:
+//! how many members come or go, how many steps time makes. Within the bounds the search is exhaustive, up to what makes no difference:
 //! * what a message tells is split into parts, and dropped when nobody can learn from it any more (`message`);
 //! * a force comes at once or, if a crash makes it so, never (`event`);
 //! * what only few other events look at is put off until just before these (`moves`);
@@ -40,6 +40,12 @@ use world::World;
 /// How far a search goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
+    /// Replicas that vote at the beginning.
+    pub voters: u64,
+    /// Replicas that are candidate members at the beginning. There are four replicas at most.
+    pub learners: u64,
+    /// Changes of the membership: a learner becomes a voter, or a voter goes.
+    pub changes: u64,
     /// Candidacies.
     pub epochs: u64,
     /// Entries that clients propose, in all.
@@ -57,8 +63,18 @@ pub struct Scope {
 }
 
 /// One step of time, and nothing else.
-const NOTHING: Scope =
-    Scope { epochs: 0, entries: 0, crashes: 0, ticks: 1, checkpoints: 0, releases: 0, forces: Forces::Eager };
+const NOTHING: Scope = Scope {
+    voters: 3,
+    learners: 0,
+    changes: 0,
+    epochs: 0,
+    entries: 0,
+    crashes: 0,
+    ticks: 1,
+    checkpoints: 0,
+    releases: 0,
+    forces: Forces::Eager,
+};
 
 /// Small scopes that between them show what goes wrong without one of the guarantees of a cohort: four reigns, as it takes
 /// to overwrite an entry of an old epoch that a majority holds (Raft, figure 8); a client's entry, two reigns and a crash;
@@ -72,6 +88,21 @@ const TELLING: [Scope; 6] = [
     Scope { epochs: 2, crashes: 1, checkpoints: 1, ..NOTHING },
     Scope { epochs: 3, crashes: 1, ..NOTHING },
 ];
+
+/// The same for members that come and go: two changes and two reigns; a learner beside three voters; and two reigns that
+/// would each go one step in another direction, of whose leaders one forgets its step (Ongaro's correction of Raft's
+/// single-server changes).
+const TELLING_OF_MEMBERS: [Scope; 3] = [
+    Scope { changes: 2, epochs: 2, ..NOTHING },
+    Scope { learners: 1, epochs: 2, ..NOTHING },
+    Scope { voters: 2, learners: 1, changes: 2, epochs: 3, crashes: 1, ..NOTHING },
+];
+
+/// The small scopes that tell of a guarantee of a cohort.
+#[must_use]
+pub fn telling(guarantee: u8) -> &'static [Scope] {
+    if guarantee == 8 { &TELLING_OF_MEMBERS } else { &TELLING }
+}
 
 /// Every bug that one cohort can show. Not among them, of the same guarantees: `SegmentsOutOfOrder`, `OldestNotForced`
 /// and `IdlePromiseForgotten` are about segments of the log and several cohorts of a node, `RefusalBeforeCommit`,
@@ -100,6 +131,10 @@ pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::TruncateToCommitPoint,
     Bug::TruncationLoggedAgain,
     Bug::PromiseInOnePlace,
+    Bug::MembershipOnCommit,
+    Bug::MembershipBeforeBarrier,
+    Bug::TwoChangesAtOnce,
+    Bug::CandidateAcknowledges,
     Bug::AnswerBeforeCommit,
     Bug::ViewStampIsOwn,
     Bug::LeaseCheckedBefore,
@@ -169,11 +204,11 @@ pub fn search(scope: Scope, limit: Duration) -> Report {
 /// Looks for a violation in several small scopes, for at most `limit`: for a little while in each, since most that can go
 /// wrong shows soon in one of them, and then for as long as it takes.
 #[must_use]
-pub fn search_small_scopes(limit: Duration) -> Report {
+pub fn search_small_scopes(scopes: &[Scope], limit: Duration) -> Report {
     let started = Instant::now();
     let mut report = Report::default();
     for at_most in [limit / 30, limit] {
-        for scope in TELLING {
+        for scope in scopes.iter().copied() {
             let left = limit.saturating_sub(started.elapsed());
             if report.violation.is_none() && left > Duration::ZERO {
                 report = search(scope, left.min(at_most));
@@ -208,7 +243,7 @@ impl Search {
             path: Vec::new(),
             choices: Vec::new(),
             scope,
-            orders: scope.releases == 0,
+            orders: scope.releases == 0 && scope.changes == 0 && scope.learners == 0 && scope.voters == 3,
         };
         let first = search.start();
         search.enter(first);

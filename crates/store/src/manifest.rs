@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Boot, CohortId, Epoch, Incarnation, Lsn, Member, NodeId, Promise, Timestamp};
+use base::{Boot, CohortId, Epoch, Incarnation, Lsn, Member, Membership, NodeId, Promise, SharedMembership, Timestamp};
 use bytes::Bytes;
 
 use crate::FORMAT;
@@ -50,8 +50,13 @@ pub struct CohortManifest {
     pub checkpoint: Option<CheckpointRef>,
     /// The tables that hold its rows as they were at the checkpoint.
     pub tables: Arc<[TableRef]>,
+    /// The cohort's members as of the checkpoint; as of its creation if there is none. Nobody, if this replica joined a cohort
+    /// that was there already, and has no checkpoint yet: the log that it is sent will tell (guarantee 8).
+    pub membership: SharedMembership,
     /// Whether something that this replica had forced, and may have acknowledged, was lost to damage (guarantee 7).
     pub doubtful: bool,
+    /// Whether the replica has gone from here: nothing is left of it but its promise, and the log may forget what it holds.
+    pub is_retired: bool,
 }
 
 /// The hard state of a node.
@@ -90,7 +95,9 @@ impl CohortManifest {
         }
         out.u32(u32::try_from(self.tables.len()).expect("tables are far fewer than 2^32"));
         self.tables.iter().for_each(|table| table.encode(out));
+        self.membership.encode(out);
         out.bool(self.doubtful);
+        out.bool(self.is_retired);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
@@ -104,7 +111,10 @@ impl CohortManifest {
             false => None,
         };
         let tables = (0..input.count(TableRef::BYTES)?).map(|_| TableRef::decode(input)).collect::<Result<_, _>>()?;
-        Ok(Self { promised: Promise { epoch, candidate }, checkpoint, tables, doubtful: input.bool()? })
+        let membership = Membership::decode(input)?.into();
+        let promised = Promise { epoch, candidate };
+        let (doubtful, is_retired) = (input.bool()?, input.bool()?);
+        Ok(Self { promised, checkpoint, tables, membership, doubtful, is_retired })
     }
 }
 
@@ -143,7 +153,7 @@ impl Manifest {
             doubt_unknown: input.bool()?,
             cohorts: BTreeMap::new(),
         };
-        for _ in 0..input.count(15)? {
+        for _ in 0..input.count(36)? {
             let cohort = CohortId(input.u32()?);
             manifest.cohorts.insert(cohort, CohortManifest::decode(&mut input)?);
         }

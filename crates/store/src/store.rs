@@ -185,7 +185,11 @@ impl<F: Files> Store<F> {
         doubt_unknown: bool,
     ) -> ManifestWrite<F::File> {
         let floors = cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn.sequence)));
-        let gone_floors = self.gone.iter().map(|id| (*id, Sequence(u64::MAX)));
+        let retired: BTreeSet<CohortId> =
+            cohorts.iter().filter(|(_, cohort)| cohort.is_retired).map(|(id, _)| *id).collect();
+        let was_retired = |id: &CohortId| self.manifest.cohorts.get(id).is_some_and(|cohort| cohort.is_retired);
+        let leavers: Vec<CohortId> = retired.iter().copied().filter(|id| !was_retired(id)).collect();
+        let gone_floors = self.gone.iter().chain(&retired).map(|id| (*id, Sequence(u64::MAX)));
         let gone = self.log.dispensable(&floors.chain(gone_floors).collect(), self.config.keep_bytes);
         while gone.contains(&self.manifest.oldest_segment) {
             self.manifest.oldest_segment += 1;
@@ -200,6 +204,8 @@ impl<F: Files> Store<F> {
         let mut write = self.places.write(self.manifest.clone());
         write.release = gone;
         write.gone.clone_from(&self.gone);
+        // Once: a replica that comes back has checkpoints again.
+        write.gone.extend(leavers);
         write
     }
 

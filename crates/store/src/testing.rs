@@ -27,6 +27,7 @@ pub(crate) fn entry(cohort: u32, sequence: u64, payload: &[u8]) -> Record {
         previous: Lsn::new(1, sequence.saturating_sub(1)),
         timestamp: Timestamp(sequence as i64),
         payload: payload.to_vec().into(),
+        members: None,
     });
     Record { cohort: CohortId(cohort), body }
 }

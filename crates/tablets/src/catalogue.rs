@@ -9,7 +9,7 @@
 //! promised things it doesn't remember (guarantee 6).
 
 use base::limits::{RANGES_IN_UNIVERSE_MAX, RETENTION_DEFAULT, TABLES_MAX};
-use base::{CohortId, Duration, Entry, KeyRange, Lsn, Member, NodeId, Timestamp};
+use base::{CohortId, Duration, Entry, KeyRange, Lsn, Member, Membership, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
 
@@ -20,9 +20,11 @@ use crate::request::{Failure, Outcome, Response, SessionId};
 use crate::tablet::invalid;
 
 mod drops;
+mod moves;
 mod splits;
 mod table;
 
+pub use moves::Move;
 pub use splits::SplitUnderWay;
 pub use table::{Part, RangeRecord, SplitRecord, TableRecord};
 
@@ -81,12 +83,18 @@ pub enum Change {
     RangeSplit {
         /// Its cohort.
         child: CohortId,
+        /// That one's members.
+        members: Membership,
         /// Its keys.
         range: KeyRange,
     },
     /// The entry is about a row that is another tablet's by now: nothing was done, and whoever proposed it is to look the
     /// range up again.
     PutElsewhere,
+    /// It was planned on which nodes a range's replicas are to be: whoever leads the catalogue sees to it.
+    MoveBegun,
+    /// A range's replicas are where they are to be: those who have none any more let go.
+    MoveEnded,
     /// A tablet was told its range: it may answer.
     RangeFounded,
     /// A tablet's table is dropped: its rows are gone from its tree, and may go from the disk.
@@ -152,6 +160,12 @@ impl Catalogue {
             CatalogueCommand::EndSplit { name, child } => (None, self.end_split(&name, child)),
             CatalogueCommand::BeginDrop { name } => self.begin_drop(&name),
             CatalogueCommand::EndDrop { name, table } => (None, self.end_drop(&name, table)),
+            CatalogueCommand::BeginMove { cohort, nodes } => {
+                let begun = self.begin_move(cohort, &nodes);
+                let change = begun.is_ok().then_some(Change::MoveBegun);
+                (Some(begun), change)
+            }
+            CatalogueCommand::EndMove { cohort, plan } => (None, self.end_move(cohort, plan)),
             CatalogueCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
                 Ok(()) => (None, None),
                 Err(failure) => (Some(Err(failure)), None),
@@ -230,7 +244,8 @@ impl Catalogue {
         let mut members: Vec<Member> = nodes.iter().cycle().skip(first).take(count).copied().collect();
         members.sort_unstable();
         // The key is a slice of the entry that asked for it, which goes.
-        RangeRecord { start: Bytes::copy_from_slice(start), cohort, members, parent: None, split: None }
+        let start = Bytes::copy_from_slice(start);
+        RangeRecord::new(start, cohort, members)
     }
 
     /// Registers all of the nodes, or none if one is refused.
@@ -289,10 +304,10 @@ impl Catalogue {
         self.table(name).map(TableRecord::describe).ok_or_else(|| Failure::UnknownTable(name.to_owned()))
     }
 
-    /// The members of a range's cohort, if it is one.
+    /// What a cohort is there for, if it is a range's or what is being split off from one.
     #[must_use]
-    pub fn members_of(&self, cohort: CohortId) -> Option<&[Member]> {
-        self.tables.values().flat_map(TableRecord::parts).find(|part| part.cohort == cohort).map(|part| part.members)
+    pub fn part_of(&self, cohort: CohortId) -> Option<Part<'_>> {
+        self.tables.values().flat_map(TableRecord::parts).find(|part| part.cohort == cohort)
     }
 
     /// The names of all tables but those that are being dropped: a [`Response::Tables`].
@@ -341,11 +356,13 @@ impl Catalogue {
         let mut cohorts: Vec<CohortId> = ranges().map(|range| range.cohort).collect();
         cohorts.sort_unstable();
         let was_given_out = |cohort: &CohortId| (FIRST_TABLE_COHORT..self.next_cohort).contains(cohort);
+        let is_sorted = |members: &[Member]| members.is_sorted_by(|a, b| a.node < b.node);
         let members_fit = |range: Part<'_>| {
-            let members = range.members;
-            !members.is_empty()
-                && members.is_sorted_by(|a, b| a.node < b.node)
-                && members.iter().all(|member| self.nodes.contains_key(&member.node))
+            !range.members.is_empty()
+                && !range.genesis.is_empty()
+                && is_sorted(range.members)
+                && is_sorted(range.genesis)
+                && range.members.iter().all(|member| self.nodes.contains_key(&member.node))
         };
         let bytes = self.tables.iter().map(|(name, table)| table.bytes(name)).sum::<usize>()
             + self.nodes.values().map(node_bytes).sum::<usize>();

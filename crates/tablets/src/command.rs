@@ -8,7 +8,7 @@
 //! differ between versions of Loggos, and an entry that is in the log must mean the same to all of them.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Duration, Incarnation, KeyRange, Member, NodeId, Timestamp};
+use base::{CohortId, Duration, Incarnation, KeyRange, Member, Membership, NodeId, Timestamp};
 use bytes::Bytes;
 
 use crate::catalogue::NodeRecord;
@@ -28,8 +28,10 @@ pub enum Command {
     Split {
         /// The first key of the other.
         key: Bytes,
-        /// The other's cohort, of the same members.
+        /// The other's cohort.
         child: CohortId,
+        /// The members that it begins with: those of this one, as the catalogue knows them. They don't change meanwhile.
+        members: Membership,
     },
     /// From here on the tablet owns nothing, and its rows may go: its table is dropped (guarantee 19).
     Drop,
@@ -113,6 +115,20 @@ pub enum CatalogueCommand {
         /// Its first range's cohort: the name may be another table's by now.
         table: CohortId,
     },
+    /// A range's replicas are to be on these nodes.
+    BeginMove {
+        /// The range's cohort.
+        cohort: CohortId,
+        /// The nodes.
+        nodes: Vec<NodeId>,
+    },
+    /// They are there.
+    EndMove {
+        /// The range's cohort.
+        cohort: CohortId,
+        /// The number of the plan that was carried out: another may have been made since.
+        plan: u64,
+    },
     /// Make nodes known, or their addresses.
     RegisterNodes {
         /// The nodes.
@@ -135,6 +151,8 @@ const BEGIN_DROP: u8 = 67;
 const END_DROP: u8 = 68;
 const BEGIN_SPLIT: u8 = 69;
 const END_SPLIT: u8 = 70;
+const BEGIN_MOVE: u8 = 71;
+const END_MOVE: u8 = 72;
 
 impl Command {
     /// A write that has no conditions, or whose conditions are met.
@@ -166,11 +184,12 @@ impl Command {
                 range.encode(&mut out);
                 out.finish()
             }
-            Self::Split { key, child } => {
-                let mut out = Writer::with_capacity(9 + key.len());
+            Self::Split { key, child, members } => {
+                let mut out = Writer::with_capacity(9 + key.len() + members.bytes());
                 out.u8(SPLIT);
                 out.bytes(key);
                 out.u32(child.0);
+                members.encode(&mut out);
                 out.finish()
             }
             Self::Drop => Bytes::from_static(&[DROP]),
@@ -225,7 +244,10 @@ impl Command {
         let mut input = Reader::new(payload);
         let command = match input.u8()? {
             FOUND => Self::Found { range: KeyRange::decode(&mut input)? },
-            SPLIT => Self::Split { key: input.bytes()?, child: CohortId(input.u32()?) },
+            SPLIT => {
+                let (key, child) = (input.bytes()?, CohortId(input.u32()?));
+                Self::Split { key, child, members: Membership::decode(&mut input)? }
+            }
             DROP => Self::Drop,
             OPEN_SESSION => Self::OpenSession { key: input.bytes()? },
             WRITE => decode_write(&mut input)?,
@@ -286,6 +308,17 @@ impl CatalogueCommand {
                 out.bytes(name.as_bytes());
                 out.u32(table.0);
             }
+            Self::BeginMove { cohort, nodes } => {
+                out.u8(BEGIN_MOVE);
+                out.u32(cohort.0);
+                out.u32(count(nodes.len()));
+                nodes.iter().for_each(|node| out.u32(node.0));
+            }
+            Self::EndMove { cohort, plan } => {
+                out.u8(END_MOVE);
+                out.u32(cohort.0);
+                out.u64(*plan);
+            }
             Self::RegisterNodes { nodes } => {
                 out.u8(REGISTER_NODES);
                 out.u32(count(nodes.len()));
@@ -323,6 +356,13 @@ impl CatalogueCommand {
                 let name = decode_string(&mut input, "table name")?;
                 Self::EndDrop { name, table: CohortId(input.u32()?) }
             }
+            BEGIN_MOVE => {
+                let cohort = CohortId(input.u32()?);
+                let nodes =
+                    (0..input.count(4)?).map(|_| Ok(NodeId(input.u32()?))).collect::<Result<_, DecodeError>>()?;
+                Self::BeginMove { cohort, nodes }
+            }
+            END_MOVE => Self::EndMove { cohort: CohortId(input.u32()?), plan: input.u64()? },
             REGISTER_NODES => {
                 let nodes = (0..input.count(NODE_BYTES_MIN)?)
                     .map(|_| decode_node(&mut input))

@@ -2,7 +2,7 @@
 //! retries (guarantee 10). These types stand between the doors, the node and the simulator; the gRPC messages are
 //! `api`'s.
 
-use base::{CohortId, Duration, KeyRange, Lsn, Sequence, Timestamp};
+use base::{CohortId, Duration, KeyRange, Lsn, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
 
 pub use crate::consistency::{AsOf, Consistency, Place};
@@ -174,6 +174,13 @@ pub enum Request {
         /// The key at which the new range begins.
         key: Bytes,
     },
+    /// Has a range's replicas move to these nodes. The answer says that it is begun.
+    MoveRange {
+        /// The range's cohort.
+        cohort: CohortId,
+        /// The nodes that are to have a replica.
+        nodes: Vec<NodeId>,
+    },
     /// Asks a table.
     Table {
         /// Its name.
@@ -190,7 +197,8 @@ impl Request {
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
-            Self::CreateTable { .. } | Self::DropTable { .. } | Self::SplitRange { .. } => true,
+            Self::CreateTable { .. } | Self::DropTable { .. } => true,
+            Self::SplitRange { .. } | Self::MoveRange { .. } => true,
             Self::Table { request, .. } => match request {
                 TableRequest::OpenSession { .. } | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
                 TableRequest::Get { .. } | TableRequest::Scan { .. } => false,
@@ -235,6 +243,10 @@ pub enum Response {
         /// The new range's cohort.
         cohort: u32,
     },
+    /// A range's replicas are on their way.
+    MoveBegun,
+    /// A cohort's members are those of the plan that was asked for.
+    PlanDone,
     /// The tables' names in order.
     Tables(Vec<String>),
     /// What is known of the table.
@@ -268,7 +280,7 @@ pub enum Response {
         as_of: Box<AsOf>,
     },
     /// How the node is.
-    Status(Status),
+    Status(Box<Status>),
 }
 
 /// Why a request was not done, or is not known to be done.
@@ -334,8 +346,10 @@ pub struct RangeDescription {
     pub range: KeyRange,
     /// The cohort that keeps its rows.
     pub cohort: u32,
-    /// The nodes that the cohort's replicas are on.
+    /// The nodes that the cohort's replicas are on, or are to be on.
     pub members: Vec<u32>,
+    /// They are on their way there.
+    pub is_moving: bool,
 }
 
 /// What a request came to.
@@ -361,6 +375,10 @@ pub struct Status {
 /// What has happened on a node since its start. The simulator demands that each of them happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counters {
+    /// Members of cohorts that came, went or were given a vote by leaders here.
+    pub members_changed: u64,
+    /// Replicas that left this node.
+    pub replicas_left: u64,
     /// Reigns begun here.
     pub takeovers: u64,
     /// Entries of ours that gave way to a new leader's.

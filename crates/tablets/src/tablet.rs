@@ -89,11 +89,11 @@ impl Tablet {
         }
         let outcome = match command {
             Command::Found { range } => return (None, self.found(&range).then_some(Change::RangeFounded)),
-            Command::Split { key, child } => {
+            Command::Split { key, child, members } => {
                 return match self.split(&key, child) {
                     Ok(None) => (Some(Ok(Response::RangeSplit { cohort: child.0 })), None),
                     Ok(Some(range)) => {
-                        let change = Change::RangeSplit { child, range };
+                        let change = Change::RangeSplit { child, members, range };
                         (Some(Ok(Response::RangeSplit { cohort: child.0 })), Some(change))
                     }
                     Err(failure) => (Some(Err(failure)), None),

@@ -34,7 +34,7 @@ impl Log {
     pub(crate) fn entry(&mut self, payload: Bytes) -> Entry {
         let lsn = Lsn::new(self.last.epoch.0.max(1), self.last.sequence.0 + 1);
         self.timestamp = Timestamp(self.timestamp.0 + 10);
-        let entry = Entry { lsn, previous: self.last, timestamp: self.timestamp, payload };
+        let entry = Entry { lsn, previous: self.last, timestamp: self.timestamp, payload, members: None };
         self.last = lsn;
         entry
     }

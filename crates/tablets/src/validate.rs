@@ -11,13 +11,16 @@ use base::limits::{
     COLUMN_BYTES_MAX, KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SESSION_WINDOW, SPLIT_BYTES_MAX,
     TABLE_NAME_BYTES_MAX, VALUE_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX,
 };
-use base::{Duration, shown};
+use base::{Duration, NodeId, shown};
 use bytes::Bytes;
 
 use crate::request::{Failure, Mutation, Request, Scan, SessionStamp, TableRequest, Write};
 
 /// Columns that one read may name, at most: as many as a write.
 const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
+
+/// Replicas that a range may be moved to, at most.
+const MOVED_MAX: usize = REPLICAS_MAX as usize;
 
 /// Checks a request's form and limits.
 ///
@@ -37,6 +40,7 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
             check_split(std::slice::from_ref(key))
         }
         Request::ListTables | Request::Status => Ok(()),
+        Request::MoveRange { nodes, .. } => check_nodes(nodes),
         Request::Table { table, request } => {
             check_table_name(table)?;
             match request {
@@ -50,6 +54,17 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
                 TableRequest::Scan { scan, .. } => check_scan(scan),
             }
         }
+    }
+}
+
+fn check_nodes(nodes: &[NodeId]) -> Result<(), Failure> {
+    let distinct: BTreeSet<NodeId> = nodes.iter().copied().collect();
+    if distinct.len() != nodes.len() {
+        return refuse("a node is named twice");
+    }
+    match nodes.len() {
+        1..=MOVED_MAX => Ok(()),
+        other => refuse(format!("{other} nodes are named: a range has 1 to {MOVED_MAX} replicas")),
     }
 }
 

@@ -24,6 +24,15 @@ pub(crate) enum Command {
         /// The first key of the new range.
         key: OsString,
     },
+    /// Move the replicas of a range to other nodes, while it is read and written. It goes on by itself, even if nobody waits.
+    Move {
+        table: String,
+        /// A key of the range; the empty one is in the first.
+        key: OsString,
+        /// The nodes that are to have a replica: those that have one already keep it, all others lose theirs.
+        #[arg(long, value_name = "NODE,...", value_delimiter = ',', required = true)]
+        to: Vec<u32>,
+    },
 }
 
 /// Does it.
@@ -31,6 +40,7 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
     match command {
         Command::Form => form(universe, output).await,
         Command::Split { table, key } => split(universe, output, table, key).await,
+        Command::Move { table, key, to } => move_range(universe, output, &table, key, &to).await,
     }
 }
 
@@ -63,4 +73,36 @@ async fn split(universe: &Universe, output: Output, table: String, key: OsString
     object.insert("cohort".into(), cohort.into());
     let people = || format!("table {table} split at {}: cohort {cohort} has the rows from there on", shown(&key));
     output.print(&Value::from(object), people)
+}
+
+/// How often is asked whether a range's replicas are there.
+const ASKED_AGAIN: Duration = Duration::from_millis(100);
+
+async fn move_range(universe: &Universe, output: Output, table: &str, key: OsString, to: &[u32]) -> Result<(), Stop> {
+    let until = Instant::now() + Duration::from_millis(universe.timeout);
+    let (client, key) = (universe.client()?, bytes(key));
+    let cohort = range_of(&client, table, &key).await?.cohort;
+    client.move_range(cohort, to).await?;
+    loop {
+        let range = range_of(&client, table, &key).await?;
+        if !range.is_moving {
+            let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
+            let object = json!({ "table": table, "cohort": cohort, "members": range.members });
+            return output.print(&object, || format!("cohort {cohort} of table {table} is on {}", nodes.join(",")));
+        }
+        if Instant::now() >= until {
+            let waits =
+                format!("cohort {cohort} is still on its way, and goes on; loggos columns describe {table} shows it");
+            return Err(sdk::Error::Unavailable(waits).into());
+        }
+        tokio::time::sleep(ASKED_AGAIN).await;
+    }
+}
+
+/// The range of a table that holds a key.
+async fn range_of(client: &sdk::Client, table: &str, key: &[u8]) -> Result<sdk::Range, Stop> {
+    let known = client.describe_table(table).await?;
+    let holds = |range: &&sdk::Range| *range.start <= *key && range.end.as_ref().is_none_or(|end| *key < **end);
+    let range = known.ranges.iter().find(holds).cloned();
+    Ok(range.ok_or_else(|| sdk::Error::NotFound(format!("no range of table {table} holds that key")))?)
 }

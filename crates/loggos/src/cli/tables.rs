@@ -45,7 +45,8 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
             let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
             let end = range.end.as_ref().map_or_else(|| "-".into(), |end| shown(end));
             let start = if range.start.is_empty() { "-".into() } else { shown(&range.start) };
-            lines.add([range.cohort.to_string(), start, end, nodes.join(",")]);
+            let moving = if range.is_moving { " (on their way)" } else { "" };
+            lines.add([range.cohort.to_string(), start, end, nodes.join(",") + moving]);
         }
         let seconds = known.retention_ms as f64 / 1_000.0;
         format!("{}old versions are kept for {seconds} s", lines)
@@ -58,5 +59,6 @@ fn range_object(range: &sdk::Range) -> Value {
     object.insert(name.into(), keys);
     object.insert("cohort".into(), range.cohort.into());
     object.insert("members".into(), range.members.clone().into());
+    object.insert("moving".into(), range.is_moving.into());
     object.into()
 }

@@ -10,6 +10,7 @@ mod formation;
 mod harness;
 mod house;
 mod loads;
+mod moves;
 mod ranges;
 mod reads;
 mod refusals;

@@ -109,7 +109,8 @@ fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
     };
     let (early, ready) = (named(forced.next()), named(forced));
     let state = replica.state.snapshot();
-    let written = |checkpoint| Some(Written { checkpoint, state: state.clone(), flushed: None });
+    let written =
+        |checkpoint| Some(Written { checkpoint, state: state.clone(), membership: Default::default(), flushed: None });
     let named_now = |bench: &Bench| {
         let on_disk = &bench.node.replicas[&TABLE].on_disk;
         (on_disk.checkpoint.as_ref().map(|(at, _)| *at), on_disk.written.as_ref().map(|written| written.checkpoint))
@@ -131,7 +132,7 @@ fn writes_wait_while_all_memtables_have_too_much() {
     bench.ask(3, Request::Table { table: "t".into(), request: put() });
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.answers.contains_key(&RequestId(3)));
-    let (lsn, _) = bench.node.replicas[&TABLE].on_disk.writing.clone().expect("it is being flushed");
+    let (lsn, ..) = bench.node.replicas[&TABLE].on_disk.writing.clone().expect("it is being flushed");
     bench.step(crate::contract::Event::CheckpointFailed { cohort: TABLE, lsn });
     bench.writes_checkpoints = true;
     bench.pass(Duration::from_millis(6_000));

@@ -132,12 +132,12 @@ fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
     assert_eq!(*replica.state.as_tablet().expect("a tablet").ownership(), tablets::Ownership::Dropped);
     assert_eq!((replica.manifest().tables.len(), tables(&bench)), (1, 1), "they are the old checkpoint's");
     assert!(replica.whole_state().is_none(), "that is nothing to send");
-    let (lsn, _) = replica.on_disk.writing.clone().expect("another is wanted at once");
+    let (lsn, ..) = replica.on_disk.writing.clone().expect("another is wanted at once");
     assert!(crate::node::newer(lsn, before));
     bench.step(crate::contract::Event::CheckpointWritten { cohort: FIRST, lsn, bytes: 1, flushed: None });
     bench.pass(Duration::from_millis(100));
     assert_eq!((bench.node.replicas[&FIRST].manifest().tables.len(), tables(&bench)), (0, 0));
-    assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|(_, tables)| tables.is_empty()));
+    assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|whole| whole.tables.is_empty()));
 }
 
 /// The tables of a cohort that is gone stay as long as a manifest names them, or somebody reads them.

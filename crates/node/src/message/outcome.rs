@@ -66,6 +66,8 @@ fn encode_response(response: &Response, out: &mut Writer) {
             as_of.encode(out);
             encode_response(response, out);
         }
+        Response::MoveBegun => out.u8(11),
+        Response::PlanDone => out.u8(12),
         // A node answers for itself only: its status is never forwarded.
         Response::Status(_) => encode_failure(&Failure::Invalid("a status is not forwarded".to_owned()), out),
     }
@@ -76,11 +78,12 @@ fn encode_table(TableDescription { ranges, created, replicas, retention }: &Tabl
     out.u32(*replicas);
     out.u64(retention.0);
     out.u32(length(ranges.len()));
-    for RangeDescription { range, cohort, members } in ranges {
+    for RangeDescription { range, cohort, members, is_moving } in ranges {
         range.encode(out);
         out.u32(*cohort);
         out.u32(length(members.len()));
         members.iter().for_each(|node| out.u32(*node));
+        out.bool(*is_moving);
     }
 }
 
@@ -143,6 +146,8 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
                 tag => return Err(DecodeError::UnknownTag { what: "dated answer", tag: u64::from(tag) }),
             }
         }
+        11 => Ok(Response::MoveBegun),
+        12 => Ok(Response::PlanDone),
         32 => Err(Failure::VersionMismatch {
             column: input.bytes()?,
             expected: Timestamp(input.i64()?),
@@ -164,7 +169,7 @@ fn decode_table(input: &mut Reader) -> Result<TableDescription, DecodeError> {
     let range = |input: &mut Reader| {
         let (range, cohort) = (KeyRange::decode(input)?, input.u32()?);
         let members = (0..input.count(4)?).map(|_| input.u32()).collect::<Result<_, _>>()?;
-        Ok(RangeDescription { range, cohort, members })
+        Ok(RangeDescription { range, cohort, members, is_moving: input.bool()? })
     };
     let ranges = (0..input.count(RANGE_BYTES_MIN)?).map(|_| range(input)).collect::<Result<_, DecodeError>>()?;
     Ok(TableDescription { ranges, created, replicas, retention })

@@ -1,7 +1,7 @@
 //! A request as it is put to the cohort that answers it.
 
-use base::Timestamp;
 use base::codec::{DecodeError, Reader, Writer};
+use base::{Membership, Timestamp};
 use bytes::Bytes;
 use tablets::command::{decode_stamp, encode_stamp};
 use tablets::request::{Consistency, Mutation, Scan, SessionStamp, TableRequest, Write};
@@ -43,6 +43,8 @@ pub enum Query {
     FindTable(String),
     /// Reads what is known of a table.
     DescribeTable(String),
+    /// Brings the cohort's membership one step on toward a plan, and says whether it is there.
+    Plan(Membership),
 }
 
 impl Query {
@@ -62,7 +64,7 @@ impl Query {
     #[must_use]
     pub fn reads(&self) -> bool {
         match self {
-            Self::Write(_) | Self::OpenSession { .. } | Self::Command(_) | Self::Catalogue(_) => false,
+            Self::Write(_) | Self::OpenSession { .. } | Self::Command(_) | Self::Catalogue(_) | Self::Plan(_) => false,
             Self::Get { .. } | Self::Scan { .. } | Self::ListTables | Self::FindTable(_) | Self::DescribeTable(_) => {
                 true
             }
@@ -156,6 +158,10 @@ impl Query {
                 out.u8(9);
                 out.bytes(name.as_bytes());
             }
+            Self::Plan(plan) => {
+                out.u8(10);
+                plan.encode(out);
+            }
         }
     }
 
@@ -179,6 +185,7 @@ impl Query {
             7 => Self::Write(decode_write(input)?),
             8 => Self::OpenSession { key: input.bytes()? },
             9 => Self::DescribeTable(text(input)?),
+            10 => Self::Plan(Membership::decode(input)?),
             tag => return Err(DecodeError::UnknownTag { what: "query", tag: u64::from(tag) }),
         })
     }

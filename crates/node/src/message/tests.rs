@@ -9,7 +9,7 @@ use tablets::request::{
 };
 use tablets::{CatalogueCommand, Command};
 
-use super::{Beaten, ListId, Message, Query, StateId, StatePart};
+use super::{Beaten, Life, ListId, Message, Query, StateId, StatePart};
 use store::sstable::{TableId, TableRef};
 
 fn samples() -> Vec<Message> {
@@ -19,6 +19,7 @@ fn samples() -> Vec<Message> {
         previous,
         timestamp: Timestamp(9),
         payload: Bytes::from_static(b"payload"),
+        members: None,
     };
     let entries = vec![entry(5, Lsn::new(2, 4)), entry(6, Lsn::new(3, 5))];
     let propose = replication::Message::Propose {
@@ -62,12 +63,16 @@ fn samples() -> Vec<Message> {
         Query::ListTables,
         Query::FindTable("t".into()),
         Query::DescribeTable("t".into()),
+        Query::Plan(
+            base::Membership::of(vec![base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) }])
+                .by_plan(3),
+        ),
         Query::OpenSession { key: "k".into() },
     ];
     let cell = Cell { column: "c".into(), value: "v".into(), version: Timestamp(8) };
     let row = Row { key: "k".into(), cells: vec![cell] };
     let range = KeyRange { start: "a".into(), end: Some("b".into()) };
-    let ranges = vec![RangeDescription { range: range.clone(), cohort: 2, members: vec![1, 2, 3] }];
+    let ranges = vec![RangeDescription { range: range.clone(), cohort: 2, members: vec![1, 2, 3], is_moving: true }];
     let as_of = AsOf { place, timestamp: Timestamp(9), age: Some(Duration(1)), range: range.clone() };
     let own = Box::new(Response::Row(row.cells.clone()));
     let outcomes = [
@@ -75,6 +80,8 @@ fn samples() -> Vec<Message> {
         Ok(Response::Rows { rows: vec![row], continuation: Some("k".into()) }),
         Ok(Response::Tables(vec!["t".into()])),
         Ok(Response::TableDropped),
+        Ok(Response::MoveBegun),
+        Ok(Response::PlanDone),
         Ok(Response::SessionOpened { session: SessionId(7), range: range.clone() }),
         Ok(Response::Table(TableDescription {
             ranges,
@@ -101,11 +108,18 @@ fn samples() -> Vec<Message> {
     let (epoch, timestamp) = (Epoch(3), Timestamp(9));
     let table = TableRef { id: TableId { cohort: CohortId(3), number: 7 }, level: 1, bytes: 4_096, checksum: 9 };
     let bytes = Bytes::from_static(b"part");
-    let parts = [StatePart::Chunk(bytes.clone()), StatePart::Tables(vec![table, table]), StatePart::Piece(bytes)];
+    let parts = [
+        StatePart::Chunk(bytes.clone()),
+        StatePart::Tables { tables: vec![table, table], membership: base::Membership::default().into() },
+        StatePart::Piece(bytes),
+    ];
     let state = StateId::new(Lsn::new(3, 5), [table].iter());
     let chunk = |part| Message::StateChunk { cohort, epoch, state, timestamp, index: 2, last: true, part };
     samples.extend(parts.map(chunk));
     samples.push(Message::ElsewhereNow { request: 3 });
+    let reply = Box::new(Message::StateReply { cohort, state, received: 3, installed: false });
+    samples.push(Message::OfLives { from: Life(1), to: Life::FIRST, message: reply });
+    samples.push(Message::Life { cohort, life: Life(2) });
     samples.push(Message::StateReply { cohort, state, received: 3, installed: true });
     samples
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{CohortId, NodeId, Timestamp};
+use base::{CohortId, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
 use store::manifest::CheckpointRef;
 use store::shipping;
@@ -29,6 +29,7 @@ pub(crate) struct Incoming {
     loader: Loader,
     /// The tables, as they are named on this disk.
     tables: Vec<TableRef>,
+    membership: SharedMembership,
     /// Which of them the next piece belongs to, and where.
     table: usize,
     offset: u64,
@@ -47,6 +48,7 @@ pub(crate) struct Arrived {
     pub(crate) parts: u32,
     pub(crate) state: Snapshot,
     pub(crate) tree: Tree,
+    pub(crate) membership: SharedMembership,
     pub(crate) is_being_written: bool,
     /// The checkpoint that holds it, once it is on disk.
     pub(crate) written: Option<CheckpointRef>,
@@ -80,6 +82,7 @@ impl Incoming {
             parts: 0,
             loader: Loader::new(cohort),
             tables: Vec::new(),
+            membership: SharedMembership::default(),
             table: 0,
             offset: 0,
             is_writing: false,
@@ -100,7 +103,8 @@ impl Incoming {
                 self.parts += 1;
                 Taken::Parts(self.parts)
             }
-            StatePart::Tables(tables) => {
+            StatePart::Tables { tables, membership } => {
+                self.membership = membership;
                 // A catalogue has none.
                 self.tables = tree.map(|tree| shipping::renamed(tree.site(), &tables)).unwrap_or_default();
                 self.parts += 1;
@@ -224,7 +228,7 @@ impl Node {
     pub(crate) fn tables_adopted(&mut self, id: CohortId, arrival: ArrivalId, tree: Option<Box<Tree>>) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(incoming) = replica.incoming.take_if(|incoming| incoming.number == arrival) else { return };
-        let Incoming { from, state: whole, timestamp, parts, loader, tables, .. } = incoming;
+        let Incoming { from, state: whole, timestamp, parts, loader, tables, membership, .. } = incoming;
         if replica.cohort.applied() >= whole.lsn.sequence {
             // Meanwhile another leader told it through its log.
             self.abandon(&tables);
@@ -233,8 +237,17 @@ impl Node {
         match (loader.finish(), tree) {
             (Ok(state), Some(tree)) if state.last_applied() == whole.lsn => {
                 let tree = *tree;
-                let (is_being_written, written) = (false, None);
-                let arrived = Arrived { from, id: whole, timestamp, parts, state, tree, is_being_written, written };
+                let arrived = Arrived {
+                    from,
+                    id: whole,
+                    timestamp,
+                    parts,
+                    state,
+                    tree,
+                    membership,
+                    is_being_written: false,
+                    written: None,
+                };
                 replica.arrived = Some(Box::new(arrived));
                 self.reply_received(id, from, whole, parts);
                 self.write_arrived(id);

@@ -3,7 +3,7 @@ use store::tree::{Config, Tablespace, Tree};
 use tablets::{Loader, State};
 
 use super::*;
-use crate::testing::{Bench, empty};
+use crate::testing::{Bench, empty, members};
 
 const TABLE: CohortId = CohortId(2);
 
@@ -13,8 +13,13 @@ fn tree(cohort: CohortId) -> Tree {
     Tree::new(Tablespace::new(owner, Config::DEFAULT, 1 << 20).site(cohort))
 }
 
+fn membership() -> SharedMembership {
+    SharedMembership::new(members(3).into())
+}
+
 fn transfer() -> Transfer {
-    let mut transfer = Transfer::new(State::new(TABLE, tree(TABLE)).snapshot(), Vec::new());
+    let state = State::new(TABLE, tree(TABLE)).snapshot();
+    let mut transfer = Transfer::new(WholeState { state, tables: Vec::new(), membership: membership() });
     let Step::Here(first) = transfer.step() else { panic!("a state begins with a chunk") };
     transfer.part = Some(first);
     transfer
@@ -27,7 +32,11 @@ fn each_part_follows_the_acknowledgement_of_the_one_before() {
     for received in 1.. {
         match transfer.part.clone() {
             Some(StatePart::Chunk(chunk)) => loader.push(&chunk).expect("the next part"),
-            other => assert_eq!(other, Some(StatePart::Tables(Vec::new())), "it has no tables"),
+            other => assert_eq!(
+                other,
+                Some(StatePart::Tables { tables: Vec::new(), membership: membership() }),
+                "it has no tables"
+            ),
         }
         let more = !transfer.is_last();
         match transfer.acknowledged(received) {
@@ -56,7 +65,7 @@ fn a_follower_that_has_nothing_gets_it_all_again() {
 #[test]
 fn a_follower_that_is_further_gets_what_it_lacks() {
     let mut transfer = transfer();
-    assert!(matches!(transfer.acknowledged(2), Some(Step::Here(StatePart::Tables(_)))));
+    assert!(matches!(transfer.acknowledged(2), Some(Step::Here(StatePart::Tables { .. }))));
     assert!(transfer.is_last());
 }
 
@@ -68,8 +77,17 @@ fn a_follower_that_installs_has_the_leader_wait() {
     let state = State::new(cohort, tree(cohort)).snapshot();
     let at = |sequence| StateId { lsn: Lsn::new(1, sequence), tables: 5 };
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);
-    let (state, tree) = (state, tree(cohort));
-    let arrived = Arrived { from, id: at(9), timestamp, parts, state, tree, is_being_written: true, written: None };
+    let arrived = Arrived {
+        from,
+        id: at(9),
+        timestamp,
+        parts,
+        state,
+        tree: tree(cohort),
+        membership: membership(),
+        is_being_written: true,
+        written: None,
+    };
     bench.node.replicas.get_mut(&cohort).expect("every node has one").arrived = Some(Box::new(arrived));
     let mut say = |state| {
         let (epoch, part) = (Epoch(1), StatePart::Chunk(Bytes::from_static(b"part")));

@@ -95,7 +95,7 @@ fn an_age_counts_from_what_the_leader_heard() {
 fn an_age_counts_from_when_the_commit_point_that_is_told_was_current() {
     let (second, interval) = (Duration::from_millis(1_000), Timing::default().heartbeat);
     let timing = Timing { commit_period: second, piggyback_commits: false, ..Timing::default() };
-    let mut scene = Scene::with(Limits::default(), timing);
+    let mut scene = Scene::with(3, 0, Limits::default(), timing);
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();
     let say = |scene: &mut Scene, times: u64| {

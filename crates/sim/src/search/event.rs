@@ -1,11 +1,11 @@
 //! What can happen to one replica, and what it then does.
 
-use base::{Entry, Monotonic, NodeId, Now, Sequence, Timestamp};
+use base::{Entry, MembershipChange, Monotonic, NodeId, Now, Sequence, Timestamp};
 use bytes::Bytes;
 
 use super::Forces;
 use super::message::{Envelope, commit_point, parts};
-use super::replica::{Replica, Step};
+use super::replica::{Replica, Step, member};
 use super::world::tick;
 
 /// Something that can happen.
@@ -19,6 +19,8 @@ pub(super) enum Event {
     /// A client's entry is proposed.
     Propose,
     Release,
+    /// The leader appends a change of the membership.
+    Change(MembershipChange),
     Crash {
         kept: usize,
         manifests_kept: usize,
@@ -98,6 +100,7 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
             let votes = commit_point(&message).is_none() || replica.cohort.has_voted(now.monotonic);
             // A vote that was given a tick ago has lapsed.
             let now = if votes { now } else { Now { monotonic: now.monotonic - tick(), ..now } };
+            let from = member(from.0);
             replica.compare_with_vouching(from, &message, now);
             replica.step(|cohort, out| cohort.message(from, message, now, out))
         }
@@ -106,6 +109,10 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
         Event::Campaign => replica.step(|cohort, out| cohort.campaign(now, out)),
         Event::Propose => replica.step(|cohort, out| {
             cohort.propose(Bytes::from_static(b"entry"), now, out);
+        }),
+        Event::Change(change) => replica.step(|cohort, out| {
+            // What is refused changes nothing.
+            let _ = cohort.change_membership(change, 1, now, out);
         }),
         Event::Release => replica.step(|cohort, out| cohort.release(now, out)),
         Event::Crash { kept, manifests_kept, rots } => replica.crash(kept, manifests_kept, rots, now),
@@ -145,7 +152,7 @@ fn send_everything(replica: &mut Replica, now: Now) -> Step {
         return step;
     }
     let first = replica.cohort.entries().next().map_or_else(|| replica.cohort.last(), |first| first.previous);
-    let peers: Vec<NodeId> = replica.cohort.config().peers().collect();
+    let peers: Vec<NodeId> = replica.cohort.peers().collect();
     for peer in peers {
         for next in first.sequence.0 + 1..=replica.cohort.last().sequence.0 + 1 {
             step.add(replica.step(|cohort, out| cohort.send_from(peer, Sequence(next), now, out)));

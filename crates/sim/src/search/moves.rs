@@ -10,7 +10,7 @@
 use std::rc::Rc;
 
 use base::canary::{Bug, planted};
-use base::{Entry, Lsn, Monotonic, Sequence};
+use base::{Entry, Lsn, MembershipChange, Monotonic, Sequence};
 use replication::Message;
 
 use super::Forces;
@@ -192,6 +192,12 @@ impl World {
         if replica.cohort.leads() {
             events.extend((scope.entries > 0).then_some(Event::Propose));
             events.extend((scope.releases > 0).then_some(Event::Release));
+            if scope.changes > 0 {
+                let membership = replica.cohort.membership();
+                let promotions = membership.learners().iter().map(|learner| MembershipChange::Promote(*learner));
+                let removals = membership.voters().iter().map(|voter| MembershipChange::Remove(*voter));
+                events.extend(promotions.chain(removals).map(Event::Change));
+            }
         } else {
             events.push(Event::Campaign);
         }

@@ -9,7 +9,7 @@ use super::replica::Replica;
 pub(super) type Marks = u32;
 
 /// Their names, by bit.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "leaders of epoch 1",
     "leaders of epoch 2",
     "leaders of epoch 3",
@@ -23,6 +23,7 @@ const NAMES: [&str; 13] = [
     "commits",
     "crashes",
     "records lost",
+    "changes of the membership",
 ];
 const EPOCHS: u64 = 4;
 const TRUNCATION: Marks = 1 << 8;
@@ -30,6 +31,7 @@ const REPROPOSAL: Marks = 1 << 9;
 const COMMIT: Marks = 1 << 10;
 const CRASH: Marks = 1 << 11;
 const LOSS: Marks = 1 << 12;
+const CHANGE: Marks = 1 << 13;
 
 /// What an event did to a replica.
 pub(super) fn marks(before: &Replica, event: Event, outcome: &Outcome) -> Marks {
@@ -44,6 +46,9 @@ pub(super) fn marks(before: &Replica, event: Event, outcome: &Outcome) -> Marks 
     }
     if event == Event::Propose && new.last() > old.last() {
         marks |= 1 << (u64::from(epoch) + EPOCHS);
+    }
+    if matches!(event, Event::Change(_)) && new.last() > old.last() {
+        marks |= CHANGE;
     }
     if let Event::Crash { .. } = event {
         marks |= CRASH;

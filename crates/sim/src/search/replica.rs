@@ -3,14 +3,17 @@
 use std::hash::{Hash, Hasher};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Now, Promise, Timestamp};
+use base::{
+    CohortId, Entry, Incarnation, LogRecord, Lsn, Member, Membership, MembershipChange, NodeId, Now, Promise,
+    SharedMembership, Timestamp,
+};
 use replication::{
     Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Replay, Reply, Rest, Start, Timing, WriteId,
     renamed_promise,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::Forces;
+use super::{Forces, Scope};
 
 /// A message that waits for the disk.
 type Parked = (Durable, NodeId, Message);
@@ -20,6 +23,7 @@ type Parked = (Durable, NodeId, Message);
 struct HardState {
     promised: Promise,
     checkpoint: (Lsn, Timestamp),
+    membership: SharedMembership,
 }
 
 /// A replica and its disk.
@@ -36,9 +40,13 @@ pub(super) struct Replica {
     second_place: HardState,
     manifests_unforced: Vec<(ManifestId, HardState)>,
     checkpoint: (Lsn, Timestamp),
+    /// The membership as of the checkpoint.
+    membership: SharedMembership,
     parked: Vec<Parked>,
     /// The LSNs that a restart would find, by sequence from 1.
     pub(super) durable: Vec<Lsn>,
+    /// The membership that would then be in force.
+    pub(super) durable_membership: SharedMembership,
     /// LSN of every applied entry, by sequence from 1.
     pub(super) applied: Vec<Lsn>,
 }
@@ -63,11 +71,20 @@ pub(super) fn member(node: u32) -> Member {
     Member { node: NodeId(node), incarnation: Incarnation(1) }
 }
 
+/// The membership at the beginning.
+pub(super) fn genesis(scope: Scope) -> SharedMembership {
+    let learner = |node: u64| MembershipChange::AddLearner(member(node as u32));
+    let mut membership = Membership::of((1..=scope.voters as u32).map(member).collect());
+    for node in scope.voters + 1..=scope.voters + scope.learners {
+        membership = membership.after(learner(node)).expect("it is none yet");
+    }
+    membership.into()
+}
+
 fn config(node: u32) -> Config {
     Config {
         cohort: CohortId(1),
         me: member(node),
-        members: (1..=3).map(member).collect(),
         // Without jitter no random number is drawn, and equal states are equal.
         timing: Timing { election_jitter: base::Duration::ZERO, ..Timing::default() },
         // One entry a proposal: longer ones come to the same as several in a row. None is held before its turn: one that
@@ -79,21 +96,25 @@ fn config(node: u32) -> Config {
 }
 
 impl Replica {
-    pub(super) fn new(node: u32, forces: Forces) -> Self {
-        let mut out = Outbox::default();
-        let cohort = Cohort::start(config(node), Start::default(), Now::default(), &mut out);
+    pub(super) fn new(node: u32, genesis: &SharedMembership, forces: Forces) -> Self {
+        let out = Outbox::default();
+        let start = Start { membership: SharedMembership::clone(genesis), ..Start::default() };
+        let cohort = Cohort::start(config(node), start, Now::default(), &mut Outbox::default());
+        let manifest = HardState { membership: SharedMembership::clone(genesis), ..HardState::default() };
         Self {
             cohort,
             out,
             replay: Replay::default(),
             forces,
             unforced: Vec::new(),
-            manifest: HardState::default(),
-            second_place: HardState::default(),
+            second_place: manifest.clone(),
+            manifest,
             manifests_unforced: Vec::new(),
             checkpoint: (Lsn::ZERO, Timestamp(0)),
+            membership: SharedMembership::clone(genesis),
             parked: Vec::new(),
             durable: Vec::new(),
+            durable_membership: SharedMembership::clone(genesis),
             applied: Vec::new(),
         }
     }
@@ -104,6 +125,10 @@ impl Replica {
         let hard = self.manifests_unforced.iter_mut().map(|(_, hard)| hard);
         for hard in hard.chain([&mut self.manifest, &mut self.second_place]) {
             hard.promised = renamed_promise(hard.promised, rename);
+            hard.membership = SharedMembership::new(hard.membership.renamed(rename));
+        }
+        for membership in [&mut self.membership, &mut self.durable_membership] {
+            *membership = SharedMembership::new(membership.renamed(rename));
         }
         for (_, to, message) in &mut self.parked {
             *to = rename(*to);
@@ -122,10 +147,10 @@ impl Replica {
     ///
     /// # Panics
     /// When it is not.
-    pub(super) fn compare_with_vouching(&self, from: NodeId, message: &Message, now: Now) {
+    pub(super) fn compare_with_vouching(&self, from: Member, message: &Message, now: Now) {
         let Message::Propose { epoch, sent, .. } = *message else { return };
         let rest = Rest { epoch, last: self.cohort.last() };
-        if !self.cohort.agrees(member(from.0), rest, now) && !planted(Bug::BeatVouchedBlindly) {
+        if !self.cohort.agrees(from, rest, now) && !planted(Bug::BeatVouchedBlindly) {
             return;
         }
         let mut vouching = self.cohort.clone();
@@ -139,7 +164,7 @@ impl Replica {
         let at = now.monotonic;
         let message = Message::ProposeReply { epoch, sent, voted: true, reply, committed, doubtful: false, at };
         let after = Durable { manifest, ..Durable::default() };
-        assert_eq!(out.take(), [Output::Send { to: from, message, after }], "a heartbeat has another answer");
+        assert_eq!(out.take(), [Output::Send { to: from.node, message, after }], "a heartbeat has another answer");
         assert!(vouching == cohort, "a heartbeat does something else: {vouching:?}, {cohort:?}");
     }
 
@@ -185,7 +210,8 @@ impl Replica {
     }
 
     fn hard_state(&self) -> HardState {
-        HardState { promised: self.cohort.promised(), checkpoint: self.checkpoint }
+        let membership = SharedMembership::clone(&self.membership);
+        HardState { promised: self.cohort.promised(), checkpoint: self.checkpoint, membership }
     }
 
     /// Lets go of the messages whose time has come.
@@ -256,7 +282,9 @@ impl Replica {
         }
         let timestamp = Timestamp(through.0.cast_signed());
         self.checkpoint = (lsn, timestamp);
+        self.membership = SharedMembership::clone(self.cohort.membership_applied());
         self.manifest.checkpoint = self.checkpoint;
+        self.manifest.membership = SharedMembership::clone(&self.membership);
         self.second_place = self.manifest.clone();
         self.find_durable();
         true
@@ -277,6 +305,7 @@ impl Replica {
         self.second_place = self.manifest.clone();
         self.parked.clear();
         self.checkpoint = self.manifest.checkpoint;
+        self.membership = SharedMembership::clone(&self.manifest.membership);
         self.find_durable();
         let start = self.recovered();
         self.out = Outbox::default();
@@ -292,7 +321,8 @@ impl Replica {
         if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
             checkpoint.0.epoch = base::Epoch(0);
         }
-        Start { promised: self.manifest.promised, checkpoint, log, doubtful: false, split_off: None }
+        let membership = SharedMembership::clone(&self.manifest.membership);
+        Start { promised: self.manifest.promised, checkpoint, membership, log, doubtful: false, split_off: None }
     }
 
     fn find_durable(&mut self) {
@@ -300,6 +330,8 @@ impl Replica {
         let kept = self.manifest.checkpoint.0.sequence.0 as usize;
         let mut durable: Vec<Lsn> = self.applied.iter().copied().take(kept).collect();
         durable.extend(start.log.entries.iter().map(|entry| entry.lsn));
+        let changes = start.log.entries.iter().filter_map(|entry| entry.members.as_ref());
+        self.durable_membership = SharedMembership::clone(changes.last().unwrap_or(&start.membership));
         self.durable = durable;
     }
 

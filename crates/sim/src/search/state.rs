@@ -2,14 +2,15 @@
 
 use std::hash::Hasher;
 
-use base::{Entry, Lsn, Sequence};
+use base::{Entry, Lsn, Member, Sequence};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::Scope;
 use super::event::Event;
 use super::moves::Move;
 use super::reached::Marks;
-use super::world::{Number, ORDERS, Table, World};
+use super::replica::Replica;
+use super::world::{Number, ORDERS, REPLICAS, Table, World};
 
 /// What clients were told and may be told, numbered: the entries that were applied anywhere, by sequence from 1, and
 /// every entry that was ever appended anywhere.
@@ -22,7 +23,7 @@ pub(super) struct Histories {
 /// A state of the world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    pub(super) cells: [Number; 3],
+    pub(super) cells: [Number; REPLICAS],
     /// What was ever applied anywhere.
     pub(super) chosen: Number,
     /// Every entry that was ever appended anywhere: an LSN has one value. This is no part of the fingerprint: a value
@@ -40,6 +41,7 @@ struct Left {
     ticks: u8,
     checkpoints: u8,
     releases: u8,
+    changes: u8,
 }
 
 /// Something that can happen next.
@@ -68,6 +70,7 @@ impl State {
                 ticks: small(scope.ticks),
                 checkpoints: small(scope.checkpoints),
                 releases: small(scope.releases),
+                changes: small(scope.changes),
             },
         }
     }
@@ -76,8 +79,8 @@ impl State {
         let mut hasher = Xxh3Default::new();
         self.cells.iter().for_each(|cell| hasher.write_u32(*cell));
         hasher.write_u32(self.chosen);
-        let Left { epochs, entries, crashes, ticks, checkpoints, releases } = self.left;
-        hasher.write(&[epochs, entries, crashes, ticks, checkpoints, releases]);
+        let Left { epochs, entries, crashes, ticks, checkpoints, releases, changes } = self.left;
+        hasher.write(&[epochs, entries, crashes, ticks, checkpoints, releases, changes]);
         hasher.finish()
     }
 
@@ -85,10 +88,11 @@ impl State {
     /// who. Nothing in the cohort depends on the order of the numbers, except whom a leader that releases its epoch names
     /// as its successor when two have come equally far: then there is no such order.
     pub(super) fn in_order(mut self, world: &mut World) -> Self {
-        let renamings = self.cells.map(|cell| world.renamings(cell));
+        // A fourth replica has no part where this is asked.
+        let renamings = [0, 1, 2].map(|index| world.renamings(self.cells[index]));
         let mut least = self.cells;
         for (number, order) in ORDERS.iter().enumerate() {
-            let mut cells = [0; 3];
+            let mut cells = self.cells;
             for (renamings, place) in renamings.iter().zip(order) {
                 cells[usize::from(*place)] = renamings[number];
             }
@@ -103,7 +107,7 @@ impl State {
         if self.left.ticks > 0 {
             choices.push(Choice::Tick);
         }
-        for index in 0..3 {
+        for index in 0..REPLICAS {
             let moves = world.moves(self.cells[index]);
             for (number, what) in moves.iter().enumerate() {
                 if self.allows(index, what, world) {
@@ -117,11 +121,12 @@ impl State {
     fn allows(&self, index: usize, what: &Move, world: &World) -> bool {
         let left = self.left;
         let stuck_elsewhere =
-            (0..3).filter(|other| *other != index && world.get(self.cells[*other]).local.is_stuck).count();
+            (0..REPLICAS).filter(|other| *other != index && world.get(self.cells[*other]).local.is_stuck).count();
         let can_crash = usize::from(left.crashes) > stuck_elsewhere;
         let of_event = match what.event {
             Event::Propose => left.entries > 0,
             Event::Release => left.releases > 0,
+            Event::Change(_) => left.changes > 0,
             Event::Crash { .. } => can_crash,
             Event::Checkpoint => left.checkpoints > 0,
             Event::Campaign | Event::Deliver(_) | Event::ForceLog | Event::ForceManifest | Event::Tick => true,
@@ -191,13 +196,20 @@ impl State {
         self.check_reads(world, chosen.len())
     }
 
-    /// What was applied anywhere is what a restart would find on a majority.
+    /// What was applied anywhere is what restarts would find on one disk of every majority that can elect a leader. Who the
+    /// members are is the word of each log that holds it.
     fn chosen_is_durable(&self, chosen: &[Lsn], world: &World) -> Result<(), String> {
-        let replicas = self.cells.map(|cell| &world.get(cell).local);
+        let replicas = self.cells.map(|cell| &world.get(cell).local.replica);
         for (index, lsn) in chosen.iter().enumerate() {
-            let holders = replicas.iter().filter(|local| local.durable(index) == Some(lsn)).count();
-            if holders < 2 {
-                return Err(format!("{lsn} was applied, but a restart would find it on {holders} of 3 disks"));
+            let holds = |replica: &&&Replica| replica.durable.get(index) == Some(lsn);
+            let holders: Vec<Member> = replicas.iter().filter(holds).map(|replica| replica.cohort.me()).collect();
+            let meets = |replica: &&Replica| {
+                let membership = &replica.durable_membership;
+                let held = membership.voters().iter().filter(|voter| holders.contains(voter)).count();
+                held + membership.quorum() > membership.voters().len()
+            };
+            if holders.is_empty() || !replicas.iter().filter(holds).all(meets) {
+                return Err(format!("{lsn} was applied, but restarts would find it on the disks of {holders:?} only"));
             }
         }
         Ok(())
@@ -234,6 +246,7 @@ impl Left {
         match what.event {
             Event::Propose => self.entries -= 1,
             Event::Release => self.releases -= 1,
+            Event::Change(_) => self.changes -= 1,
             Event::Crash { .. } => self.crashes -= 1,
             Event::Checkpoint => self.checkpoints -= 1,
             _ => {}

@@ -7,7 +7,7 @@ use base::SplitMix64;
 
 use super::event::Event;
 use super::state::{Choice, Histories, State, describe};
-use super::world::World;
+use super::world::{REPLICAS, World};
 use super::{Report, Scope, Violation};
 
 /// Steps of one walk: several times what it takes to use a small scope up.
@@ -47,11 +47,11 @@ fn one_walk(
     let mut state = State::start(scope, world, histories);
     let mut trace = Vec::new();
     let mut choices = Vec::new();
-    // One replica is cut off from the others, or (3) none is.
-    let mut alone = 3;
+    // One replica is cut off from the others, or (past the last) none is.
+    let mut alone = REPLICAS;
     for _ in 0..WALK_STEPS {
         if random.below(CUT_EVERY) == 0 {
-            alone = random.below(5) as usize;
+            alone = random.below(REPLICAS as u64 + 2) as usize;
         }
         let chooses = random.below(CHOICE_EVERY) == 0;
         choices.clear();

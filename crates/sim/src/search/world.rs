@@ -6,13 +6,13 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::rc::Rc;
 
 use base::canary::{Bug, planted};
-use base::{Lsn, Monotonic, NodeId, Now, Sequence, Timestamp};
+use base::{Monotonic, NodeId, Now, Sequence, Timestamp};
 use replication::{Outbox, Timing};
 
 use super::event::{Disk, Event};
 use super::message::{Envelope, alive, covered, is_vote};
 use super::moves::{Move, Step};
-use super::replica::Replica;
+use super::replica::{Replica, genesis, member};
 use super::{Forces, Scope};
 
 /// Numbers of cells, replicas and so on.
@@ -57,6 +57,9 @@ pub(super) struct World {
     left: Map<(Number, Number), Option<Number>>,
 }
 
+/// Replicas in the world. Those that are no members have no part in anything.
+pub(super) const REPLICAS: usize = 4;
+
 /// Longer than a lease and its grace.
 pub(super) fn tick() -> base::Duration {
     let grace = replication::grace(Timing::default().lease);
@@ -82,12 +85,14 @@ impl World {
         }
     }
 
-    /// Three replicas that have never done anything.
-    pub(super) fn start(&mut self) -> [Number; 3] {
+    /// Replicas that have never done anything.
+    pub(super) fn start(&mut self) -> [Number; REPLICAS] {
         let forces = self.scope.forces;
+        let genesis = genesis(self.scope);
         let now = Monotonic(0) + tick();
-        [1, 2, 3].map(|node| {
-            let local = self.local(node - 1, Replica::new(node as u32, forces), now);
+        [1, 2, 3, 4].map(|node| {
+            let known = if genesis.on(NodeId(node as u32)).is_some() { genesis.clone() } else { Default::default() };
+            let local = self.local(node - 1, Replica::new(node as u32, &known, forces), now);
             self.cell(local, &[])
         })
     }
@@ -143,7 +148,7 @@ impl World {
         let mut cohort = local.replica.cohort.clone();
         for envelope in inbox.iter().map(|number| self.messages.get(*number)).filter(|envelope| is_vote(envelope)) {
             let now = Now { monotonic: local.now, wall: Timestamp(0) };
-            cohort.message(envelope.from, envelope.message.clone(), now, &mut Outbox::default());
+            cohort.message(member(envelope.from.0), envelope.message.clone(), now, &mut Outbox::default());
         }
         let mut read_at = local.now;
         while read_at > Monotonic(0) {
@@ -209,7 +214,7 @@ impl World {
     }
 
     fn renamed(&mut self, cell: Number, order: [u8; 3]) -> Number {
-        let rename = |node: NodeId| NodeId(u32::from(order[node.0 as usize - 1]) + 1);
+        let rename = |node: NodeId| order.get(node.0 as usize - 1).map_or(node, |place| NodeId(u32::from(*place) + 1));
         let Cell { local, inbox, .. } = &self.cells[cell as usize];
         let (now, index) = (local.now, usize::from(order[local.index]));
         let mut replica = local.replica.clone();
@@ -228,12 +233,7 @@ impl World {
 /// Every order of three replicas.
 pub(super) const ORDERS: [[u8; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-impl Local {
-    /// The LSN that a restart would find at a place.
-    pub(super) fn durable(&self, index: usize) -> Option<&Lsn> {
-        self.replica.durable.get(index)
-    }
-}
+impl Local {}
 
 /// Things with their numbers.
 pub(super) struct Table<T> {

@@ -116,6 +116,7 @@ impl World {
     /// Counts the bytes of entries that a leader sends to a follower for the first time in its reign, and those that it
     /// sends anew.
     pub(crate) fn count_proposed(&mut self, from: NodeId, to: NodeId, message: &Message) {
+        let message = if let Message::OfLives { message, .. } = message { message } else { message };
         let Message::Cohort { cohort, message } = message else { return };
         match message {
             replication::Message::Propose { epoch, entries, .. } => {
@@ -167,6 +168,8 @@ impl World {
             ("doubts ended", new.doubts_ended - old.doubts_ended),
             ("sessions expired", new.sessions_expired - old.sessions_expired),
             ("replicas split off", new.splits - old.splits),
+            ("members changed", new.members_changed - old.members_changed),
+            ("replicas left", new.replicas_left - old.replicas_left),
         ];
         for (what, by) in grown {
             if by > 0 {
@@ -185,6 +188,12 @@ impl World {
         let mut leaders: BTreeMap<CohortId, usize> = BTreeMap::new();
         let mut missing: BTreeSet<(CohortId, NodeId)> = BTreeSet::new();
         let replicas = || processes.iter().flat_map(|process| process.node.replicas());
+        if replicas()
+            .filter_map(|(_, _, state)| state.as_catalogue())
+            .any(|catalogue| catalogue.moves().next().is_some())
+        {
+            return false;
+        }
         for (cohort, replica, _) in replicas() {
             let least = replica.forced().min(replica.committed());
             if replica.doubtful() || least < replica.last().sequence {
@@ -192,7 +201,7 @@ impl World {
             }
             ends.entry(cohort).or_default().insert(replica.last());
             *leaders.entry(cohort).or_default() += usize::from(replica.leads());
-            missing.extend(replica.config().peers().map(|peer| (cohort, peer)));
+            missing.extend(replica.peers().map(|peer| (cohort, peer)));
         }
         for (cohort, replica, _) in replicas() {
             missing.remove(&(cohort, replica.me().node));
@@ -211,13 +220,14 @@ impl World {
             };
             for (cohort, replica, _) in process.node.replicas() {
                 lines.push(format!(
-                    "node {id}, cohort {cohort}: leader {:?}, promised {}, last {}, committed {}, doubtful {}, {:?}",
+                    "node {id}, cohort {cohort}: leader {:?}, promised {}, last {}, committed {}, doubtful {}, {:?}, {:?}",
                     replica.leader(),
                     replica.promised().epoch,
                     replica.last(),
                     replica.committed(),
                     replica.doubtful(),
                     replica.catch_ups().collect::<Vec<_>>(),
+                    replica.membership(),
                 ));
             }
         }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use base::{Entry, Monotonic, NodeId};
+use base::{CohortId, Entry, Monotonic, NodeId};
 use client::Link;
 use node::contract::{ReadId, RequestId};
 use store::log::SegmentJob;
@@ -68,6 +68,8 @@ pub(crate) enum Happening {
     LinkBroken { library: usize, link: Link },
     /// The timer of a client's library.
     LibraryTimer { library: usize, number: u64 },
+    /// An operator has a range move once more.
+    MoveAgain { cohort: CohortId },
     /// A machine loses its power.
     PowerLoss { node: NodeId },
     /// A disk that was full has room again.
@@ -125,6 +127,7 @@ impl Happening {
             Self::DoorsClose { node, .. } => of(22, *node),
             Self::PowerLoss { node } => of(14, *node),
             Self::Rot => 16 << 32,
+            Self::MoveAgain { cohort } => 23 << 32 | u64::from(cohort.0),
             Self::Room { node } => of(17, *node),
             Self::RoomWanted { node, .. } => of(18, *node),
             Self::Fault => 12 << 32,

@@ -1,6 +1,8 @@
 //! What goes wrong, and when it stops going wrong.
 
-use base::NodeId;
+use base::{CohortId, Duration, NodeId};
+use node::contract::{Event, RequestId};
+use tablets::request::Request;
 
 use super::events::Happening;
 use super::{MILLISECOND, SECOND, World};
@@ -62,7 +64,52 @@ impl World {
             8 => self.rot(),
             9 => self.blank(),
             11 => self.fill(id),
+            // A process that stands still takes nothing in.
+            _ if self.machines[&id].paused => {}
+            12 => self.move_a_range(id),
             _ => self.step(id, node::contract::Event::Stop),
+        }
+    }
+
+    /// An operator asks a node to have some range's replicas move.
+    fn move_a_range(&mut self, id: NodeId) {
+        let Some(process) = self.process(id) else { return };
+        let catalogue = process.node.replicas().find_map(|(_, _, state)| state.as_catalogue());
+        let tables = catalogue.into_iter().flat_map(|catalogue| catalogue.tables());
+        let cohorts: Vec<CohortId> = tables.flat_map(|(_, table)| &table.ranges).map(|range| range.cohort).collect();
+        if cohorts.is_empty() {
+            return;
+        }
+        let cohort = cohorts[self.random.below(cohorts.len() as u64) as usize];
+        self.move_cohort(id, cohort);
+    }
+
+    /// The operator has thought better of it, and asks some node.
+    pub(crate) fn move_again(&mut self, cohort: CohortId) {
+        let id = self.any_node();
+        if !self.healed && !self.machines[&id].paused {
+            self.move_cohort(id, cohort);
+        }
+    }
+
+    /// Replicas are to go to three of five nodes, or to two or three of three. What has come from there may be to go back
+    /// before it has left.
+    fn move_cohort(&mut self, id: NodeId, cohort: CohortId) {
+        let mut nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let kept = if nodes.len() > 3 { 3 } else { 2 + self.random.below(2) as usize };
+        while nodes.len() > kept {
+            nodes.remove(self.random.below(nodes.len() as u64) as usize);
+        }
+        self.count("moves asked for");
+        let machine = &self.machines[&id];
+        let deadline = machine.clocks.monotonic(self.now) + Duration::from_millis(5_000);
+        // Nobody waits for the answer: what matters is whether the replicas are there in the end.
+        let number = RequestId(u64::MAX - self.counters["moves asked for"]);
+        self.step(id, Event::Request { id: number, deadline, request: Request::MoveRange { cohort, nodes } });
+        if self.random.below(2) == 0 {
+            let span = if self.random.below(2) == 0 { SECOND / 10 } else { SECOND };
+            let later = self.now + self.random.below(span);
+            self.queue.put(later, Happening::MoveAgain { cohort });
         }
     }
 

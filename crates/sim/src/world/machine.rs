@@ -1,6 +1,6 @@
 //! A machine: what outlives its processes.
 
-use base::{Incarnation, Member, NodeId, Now, SplitMix64, UniverseId};
+use base::{CohortId, Incarnation, Member, NodeId, Now, SplitMix64, UniverseId};
 use node::NodeConfig;
 use store::identity::Identity;
 use store::log::LogPosition;
@@ -44,8 +44,16 @@ impl KnownLog {
 
     /// What is wrong with what a start found: all that was forced is there, or was taken by rot and is missed; and nothing
     /// but rot is damage, or cause for doubt.
-    pub(super) fn wrong_with<L>(&self, found: &Recovered<L>, tail: LogPosition, rot: Rot) -> Option<String> {
-        let is_doubted = found.doubt_unknown || found.cohorts.values().any(|cohort| cohort.doubtful);
+    pub(super) fn wrong_with<L>(
+        &self,
+        found: &Recovered<L>,
+        tail: LogPosition,
+        rot: Rot,
+        may_join: impl Fn(CohortId) -> bool,
+    ) -> Option<String> {
+        // Who joins a cohort that is there already starts in doubt.
+        let doubted = found.cohorts.iter().any(|(id, cohort)| cohort.doubtful && !may_join(*id));
+        let is_doubted = found.doubt_unknown || doubted;
         if found.damage.is_some() && !rot.log_since_start || is_doubted && !rot.ever {
             return Some("a disk that nothing damaged is doubted".to_owned());
         }

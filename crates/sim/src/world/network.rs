@@ -36,7 +36,8 @@ impl World {
         message.encode(&mut out);
         // A connection never doubles what it carries: a request that is forwarded arrives once or not at all. What
         // cohorts say to each other must bear it all the same.
-        let may_double = matches!(message, Message::Cohort { .. } | Message::StateChunk { .. });
+        let may_double =
+            matches!(message, Message::Cohort { .. } | Message::StateChunk { .. } | Message::OfLives { .. });
         self.send_bytes(from, to, &out.finish(), may_double);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::{Boot, Monotonic, NodeId};
+use base::{Boot, CohortId, Monotonic, NodeId};
 use node::Node;
 use node::contract::{Action, Answer, Durable, Event, ManifestId};
 use node::message::Message;
@@ -85,7 +85,9 @@ impl World {
             Ok(opened) => opened,
             Err(error) => return self.start_failed(id, &error.to_string()),
         };
-        if let Some(wrong) = machine.log.wrong_with(&recovered, store.log().tail(), machine.rot) {
+        let (is_foreign, moves) = (machine.is_foreign(), self.options.faults.move_range > 0);
+        let may_join = |cohort| is_foreign || moves && cohort != CohortId::CATALOGUE;
+        if let Some(wrong) = machine.log.wrong_with(&recovered, store.log().tail(), machine.rot, may_join) {
             return self.violate(&format!("node {id}: {wrong} ({})", recovered.notes.join("; ")));
         }
         machine.log = KnownLog::at_start(store.log().tail());
@@ -209,6 +211,7 @@ impl World {
             Happening::LibraryTimer { library, number } => self.library_timer(library, number),
             Happening::PowerLoss { node } => self.power_loss(node),
             Happening::Rot => self.rot(),
+            Happening::MoveAgain { cohort } => self.move_again(cohort),
             Happening::Room { node } => self.make_room(node),
             Happening::RoomWanted { node, .. } => {
                 if let Some(process) = self.process(node) {

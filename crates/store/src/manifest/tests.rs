@@ -4,7 +4,7 @@ use super::*;
 use crate::memory::MemoryDisk;
 use crate::sstable::TableId;
 use crate::testing::{crash_everywhere, identity};
-use base::SplitMix64;
+use base::{Membership, SplitMix64};
 
 fn manifest(version: u64, cohorts: u32) -> Manifest {
     let cohort = |id: u32| CohortManifest {
@@ -20,7 +20,9 @@ fn manifest(version: u64, cohorts: u32) -> Manifest {
         tables: (0..u64::from(id % 4))
             .map(|number| TableRef { id: TableId { cohort: CohortId(id), number }, level: 1, bytes: 7, checksum: id })
             .collect(),
+        membership: Membership::of(vec![Member { node: NodeId(id), incarnation: Incarnation(1) }]).into(),
         doubtful: id.is_multiple_of(3),
+        is_retired: id.is_multiple_of(5),
     };
     Manifest {
         version,

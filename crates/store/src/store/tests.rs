@@ -66,7 +66,7 @@ impl Model {
                 let lsn = Lsn::new(self.draws, *next);
                 *next += 1;
                 let payload = vec![self.draws as u8; self.random.below(3000) as usize].into();
-                LogRecord::Entry(Entry { lsn, previous: Lsn::ZERO, timestamp: Timestamp(0), payload })
+                LogRecord::Entry(Entry { lsn, previous: Lsn::ZERO, timestamp: Timestamp(0), payload, members: None })
             }
         };
         Record { cohort, body }

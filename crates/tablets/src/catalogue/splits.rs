@@ -5,7 +5,7 @@
 //! puts both into the map. A split that has begun always ends: nothing undoes it, and the table isn't dropped meanwhile.
 
 use base::limits::{RANGES_MAX, SPLIT_BYTES_MAX};
-use base::{CohortId, shown};
+use base::{CohortId, Member, shown};
 use bytes::Bytes;
 
 use super::{Catalogue, Change, RangeRecord, SplitRecord, TableRecord};
@@ -24,6 +24,8 @@ pub struct SplitUnderWay {
     pub key: Bytes,
     /// Its cohort.
     pub child: CohortId,
+    /// The members of both.
+    pub members: Vec<Member>,
 }
 
 impl Catalogue {
@@ -48,6 +50,9 @@ impl Catalogue {
                 let other = shown(&split.key);
                 return Err(Failure::Unavailable(format!("that range of table {name} is being split at \"{other}\"")));
             }
+            None if range.leaving.is_some() => {
+                return Err(Failure::Unavailable(format!("that range of table {name} is moving")));
+            }
             None => {}
         }
         check_size(name, table, key)?;
@@ -71,12 +76,12 @@ impl Catalogue {
             let parent = &mut table.ranges[place];
             let Some(SplitRecord { key, child }) = parent.split.take() else { return };
             let (members, parent) = (parent.members.clone(), Some(parent.cohort));
-            table.ranges.insert(place + 1, RangeRecord { start: key, cohort: child, members, parent, split: None });
+            table.ranges.insert(place + 1, RangeRecord { parent, ..RangeRecord::new(key, child, members) });
         });
         Some(Change::SplitEnded { child })
     }
 
-    fn change_table(&mut self, name: &str, change: impl FnOnce(&mut TableRecord)) {
+    pub(super) fn change_table(&mut self, name: &str, change: impl FnOnce(&mut TableRecord)) {
         let Some(table) = self.tables.get_mut(name) else { return };
         self.bytes -= table.bytes(name);
         change(table);
@@ -88,7 +93,8 @@ impl Catalogue {
         self.tables().flat_map(|(name, table)| table.ranges.iter().map(move |range| (name, range))).filter_map(
             |(name, range)| {
                 let SplitRecord { key, child } = range.split.clone()?;
-                Some(SplitUnderWay { name: name.to_owned(), parent: range.cohort, key, child })
+                let (name, members) = (name.to_owned(), range.members.clone());
+                Some(SplitUnderWay { name, parent: range.cohort, key, child, members })
             },
         )
     }

@@ -17,12 +17,29 @@ pub struct RangeRecord {
     pub start: Bytes,
     /// The cohort that keeps its rows.
     pub cohort: CohortId,
-    /// The cohort's members, in the order of nodes.
+    /// Who is to have a replica, in the order of nodes. Who has one is decided in the cohort's own log (guarantee 8).
     pub members: Vec<Member>,
+    /// Who had one when the cohort was created, in the order of nodes.
+    pub genesis: Vec<Member>,
+    /// Plans made so far of who is to have one.
+    pub plan: u64,
+    /// While the last plan is being carried out: who had a replica before and is to have none.
+    pub leaving: Option<Vec<Member>>,
     /// The cohort whose range it was split off from, if it was.
     pub parent: Option<CohortId>,
     /// The split of it that is under way.
     pub split: Option<SplitRecord>,
+}
+
+impl RangeRecord {
+    /// A range as it begins.
+    pub(super) fn new(start: Bytes, cohort: CohortId, members: Vec<Member>) -> Self {
+        Self { start, cohort, genesis: members.clone(), members, plan: 0, leaving: None, parent: None, split: None }
+    }
+
+    fn all_members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().chain(&self.genesis).chain(self.leaving.iter().flatten())
+    }
 }
 
 /// A split that is under way: the cohort is being told.
@@ -41,10 +58,24 @@ pub struct Part<'a> {
     pub range: KeyRange,
     /// The cohort that keeps its rows.
     pub cohort: CohortId,
-    /// The cohort's members, in the order of nodes.
+    /// Who is to have a replica, in the order of nodes.
     pub members: &'a [Member],
+    /// Who has had one and is to have none.
+    pub leaving: &'a [Member],
+    /// Who had one when the cohort was created, in the order of nodes.
+    pub genesis: &'a [Member],
+    /// Plans made so far of who is to have one.
+    pub plan: u64,
     /// The cohort that it was split off from, if it was.
     pub parent: Option<CohortId>,
+}
+
+impl Part<'_> {
+    /// Whether it has a replica here, to stay or to go.
+    #[must_use]
+    pub fn is_on(&self, member: Member) -> bool {
+        self.members.contains(&member) || self.leaving.contains(&member)
+    }
 }
 
 /// What is known of a table.
@@ -93,14 +124,19 @@ impl TableRecord {
     /// All that have a cohort, in the order of the map; what is being split off comes after the range that it is part of.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         self.ranges().flat_map(|(range, record)| {
-            let RangeRecord { cohort, members, parent, split, .. } = record;
+            let RangeRecord { cohort, members, genesis, plan, leaving, parent, split, .. } = record;
             let child = split.as_ref().map(|split| Part {
                 range: KeyRange { start: split.key.clone(), end: range.end.clone() },
                 cohort: split.child,
                 members,
+                leaving: &[],
+                genesis: members,
+                plan: 0,
                 parent: Some(*cohort),
             });
-            std::iter::once(Part { range, cohort: *cohort, members, parent: *parent }).chain(child)
+            let leaving = leaving.as_deref().unwrap_or_default();
+            let whole = Part { range, cohort: *cohort, members, leaving, genesis, plan: *plan, parent: *parent };
+            std::iter::once(whole).chain(child)
         })
     }
 
@@ -141,6 +177,7 @@ impl TableRecord {
             range,
             cohort: record.cohort.0,
             members: record.members.iter().map(|member| member.node.0).collect(),
+            is_moving: record.leaving.is_some(),
         };
         Response::Table(TableDescription {
             ranges: self.ranges().map(range).collect(),
@@ -160,7 +197,8 @@ impl TableRecord {
     pub(super) fn bytes(&self, name: &str) -> usize {
         let range = |range: &RangeRecord| {
             let split = range.split.as_ref().map_or(0, |split| split.key.len());
-            size_of::<RangeRecord>() + range.start.len() + split + size_of_val(range.members.as_slice())
+            let members = range.all_members().count() * size_of::<Member>();
+            size_of::<RangeRecord>() + range.start.len() + split + members
         };
         RECORD_BYTES + name.len() + self.ranges.iter().map(range).sum::<usize>()
     }
@@ -174,8 +212,10 @@ impl TableRecord {
         for range in &self.ranges {
             hash.bytes(&range.start);
             hash.word(u64::from(range.cohort.0));
+            hash.word(range.plan);
+            hash.word(u64::from(range.leaving.is_some()));
             hash.word(range.members.len() as u64);
-            range.members.iter().for_each(|member| super::hash_member(*member, hash));
+            range.all_members().for_each(|member| super::hash_member(*member, hash));
             hash.word(range.parent.map_or(0, |parent| u64::from(parent.0)));
             hash.bytes(range.split.as_ref().map_or(&[], |split| &split.key));
             hash.word(range.split.as_ref().map_or(0, |split| u64::from(split.child.0)));

@@ -241,11 +241,13 @@ fn a_split_has_a_beginning_and_an_end() {
     };
     assert_eq!(starts(&catalogue), [(Bytes::new(), 2), (Bytes::from("m"), 3)]);
     assert_eq!(catalogue.gone(vec![CohortId(4)]), []);
-    assert_eq!(catalogue.members_of(CohortId(4)), catalogue.members_of(CohortId(2)));
+    let members = |cohort| catalogue.part_of(CohortId(cohort)).map(|part| part.members.to_vec());
+    assert_eq!(members(4), members(2));
     let table = catalogue.table("t").expect("it was created");
     let at = |key: &'static str| table.split_off_at(&Position::At(key.into()));
     assert_eq!([at("b"), at("c"), at("l"), at("m")], [None, Some(CohortId(4)), Some(CohortId(4)), None]);
-    for refused in [begin("d"), CatalogueCommand::BeginDrop { name: "t".into() }] {
+    let moved = |cohort| CatalogueCommand::BeginMove { cohort: CohortId(cohort), nodes: vec![NodeId(1)] };
+    for refused in [begin("d"), CatalogueCommand::BeginDrop { name: "t".into() }, moved(2), moved(4)] {
         let refused = apply(&mut catalogue, &mut log, &refused);
         assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
     }
@@ -266,4 +268,39 @@ fn a_split_has_a_beginning_and_an_end() {
     }
     let unknown = CatalogueCommand::BeginSplit { name: "u".into(), key: "c".into() };
     assert!(matches!(apply(&mut catalogue, &mut log, &unknown), (Some(Err(Failure::UnknownTable(_))), None)));
+}
+
+/// A range's replicas move by two entries: those who go are named until the plan is known to be carried out, and only the
+/// last plan counts.
+#[test]
+fn a_range_moves_by_plan() {
+    let (mut catalogue, mut log) = with_nodes(5);
+    apply(&mut catalogue, &mut log, &create("t"));
+    let cohort = CohortId(2);
+    let begin =
+        |nodes: &[u32]| CatalogueCommand::BeginMove { cohort, nodes: nodes.iter().copied().map(NodeId).collect() };
+    let begun = (Some(Ok(Response::MoveBegun)), Some(Change::MoveBegun));
+    assert_eq!(apply(&mut catalogue, &mut log, &begin(&[2, 3, 4])), begun);
+    assert_eq!(apply(&mut catalogue, &mut log, &begin(&[3, 4, 5])), begun);
+    let on = |catalogue: &Catalogue| -> Vec<u32> {
+        let range = catalogue.part_of(cohort).expect("it is there");
+        catalogue.nodes().filter(|node| range.is_on(node.member)).map(|node| node.member.node.0).collect()
+    };
+    assert_eq!((on(&catalogue), nodes_of(&catalogue, "t")), (vec![1, 2, 3, 4, 5], vec![vec![3, 4, 5]]));
+    let planned: Vec<(u64, usize)> = catalogue.moves().map(|planned| (planned.plan, planned.members.len())).collect();
+    assert_eq!(planned, [(2, 3)]);
+    let split = CatalogueCommand::BeginSplit { name: "t".into(), key: "c".into() };
+    let refused = apply(&mut catalogue, &mut log, &split);
+    assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
+    let end = |plan| CatalogueCommand::EndMove { cohort, plan };
+    assert_eq!(apply(&mut catalogue, &mut log, &end(1)), (None, None));
+    assert_eq!(on(&catalogue).len(), 5, "an old plan that was carried out says nothing");
+    assert_eq!(apply(&mut catalogue, &mut log, &end(2)), (None, Some(Change::MoveEnded)));
+    assert_eq!((on(&catalogue), catalogue.moves().count()), (vec![3, 4, 5], 0));
+    for refused in
+        [begin(&[]), begin(&[9]), CatalogueCommand::BeginMove { cohort: CohortId(9), nodes: vec![NodeId(1)] }]
+    {
+        let (outcome, change) = apply(&mut catalogue, &mut log, &refused);
+        assert!(matches!(outcome, Some(Err(Failure::Invalid(_)))) && change.is_none(), "{refused:?}");
+    }
 }

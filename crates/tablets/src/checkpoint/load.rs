@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use base::codec::{DecodeError, Reader};
 use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
-use base::{CohortId, Duration, Lsn, Timestamp};
+use base::{CohortId, Duration, Lsn, Member, Timestamp};
 use bytes::Bytes;
 
 use super::{Content, Snapshot, format};
@@ -208,13 +208,19 @@ fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> 
 fn decode_range(input: &mut Reader) -> Result<RangeRecord, DecodeError> {
     let start = Bytes::copy_from_slice(&input.bytes()?);
     let cohort = CohortId(input.u32()?);
-    let members = (0..input.count(12)?).map(|_| decode_member(input)).collect::<Result<_, DecodeError>>()?;
+    let (members, genesis) = (decode_members(input)?, decode_members(input)?);
+    let plan = input.u64()?;
+    let leaving = if input.bool()? { Some(decode_members(input)?) } else { None };
     let parent = Some(CohortId(input.u32()?)).filter(|parent| parent.0 != 0);
     let split = match input.bool()? {
         true => Some(SplitRecord { key: Bytes::copy_from_slice(&input.bytes()?), child: CohortId(input.u32()?) }),
         false => None,
     };
-    Ok(RangeRecord { start, cohort, members, parent, split })
+    Ok(RangeRecord { start, cohort, members, genesis, plan, leaving, parent, split })
+}
+
+fn decode_members(input: &mut Reader) -> Result<Vec<Member>, DecodeError> {
+    (0..input.count(12)?).map(|_| decode_member(input)).collect()
 }
 
 fn load_sessions(input: &mut Reader, progress: Progress, sessions: &mut Sessions) -> Result<(), LoadError> {

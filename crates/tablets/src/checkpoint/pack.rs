@@ -1,5 +1,6 @@
 //! Records into chunks.
 
+use base::Member;
 use base::codec::Writer;
 use bytes::Bytes;
 
@@ -83,8 +84,11 @@ impl Record for &NodeRecord {
 
 impl Record for (&String, &TableRecord) {
     fn size(&self) -> usize {
+        let members = |range: &RangeRecord| {
+            range.members.len() + range.genesis.len() + range.leaving.as_ref().map_or(0, Vec::len)
+        };
         let split = |range: &RangeRecord| range.split.as_ref().map_or(0, |split| 8 + split.key.len());
-        let range = |range: &RangeRecord| 17 + range.start.len() + 12 * range.members.len() + split(range);
+        let range = |range: &RangeRecord| 34 + range.start.len() + 12 * members(range) + split(range);
         29 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
     }
 
@@ -99,8 +103,13 @@ impl Record for (&String, &TableRecord) {
         for range in &table.ranges {
             out.bytes(&range.start);
             out.u32(range.cohort.0);
-            out.u32(count(range.members.len()));
-            range.members.iter().for_each(|member| encode_member(*member, out));
+            encode_members(&range.members, out);
+            encode_members(&range.genesis, out);
+            out.u64(range.plan);
+            out.bool(range.leaving.is_some());
+            if let Some(leaving) = &range.leaving {
+                encode_members(leaving, out);
+            }
             out.u32(range.parent.map_or(0, |parent| parent.0));
             out.bool(range.split.is_some());
             if let Some(split) = &range.split {
@@ -109,6 +118,11 @@ impl Record for (&String, &TableRecord) {
             }
         }
     }
+}
+
+fn encode_members(members: &[Member], out: &mut Writer) {
+    out.u32(count(members.len()));
+    members.iter().for_each(|member| encode_member(*member, out));
 }
 
 fn count(items: usize) -> u32 {

@@ -1,5 +1,5 @@
 use base::limits::{COLUMN_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
-use base::{Incarnation, KeyRange, SplitMix64};
+use base::{Incarnation, KeyRange, Membership, SplitMix64};
 
 use super::*;
 use crate::request::{Mutation, SessionStamp, Write};
@@ -10,6 +10,7 @@ fn commands() -> Vec<Command> {
     let columns = vec![(bytes("a"), Some(bytes("1"))), (bytes("b"), Some(bytes(""))), (bytes("c"), None)];
     let stamp = Some(SessionStamp { session: SessionId(3), sequence: 9, first_incomplete: 8 });
     let mismatch = Mismatch { column: bytes("c"), expected: Timestamp(7), actual: Timestamp(0) };
+    let member = Member { node: NodeId(3), incarnation: Incarnation(4) };
     vec![
         Command::Found { range: KeyRange::all() },
         Command::Found { range: KeyRange { start: bytes("a"), end: Some(bytes("b")) } },
@@ -21,7 +22,7 @@ fn commands() -> Vec<Command> {
         Command::DeleteRow { stamp, key: bytes("k") },
         Command::Refuse { stamp: None, key: "k".into(), mismatch: mismatch.clone() },
         Command::Refuse { stamp, key: Bytes::new(), mismatch },
-        Command::Split { key: "k".into(), child: CohortId(9) },
+        Command::Split { key: "k".into(), child: CohortId(9), members: Membership::of(vec![member]) },
         Command::ExpireSessions { sessions: vec![] },
         Command::ExpireSessions { sessions: vec![(SessionId(1), Timestamp(2)), (SessionId(u64::MAX), Timestamp(-1))] },
         Command::Watermark(Timestamp(i64::MIN)),
@@ -41,6 +42,8 @@ fn catalogue_commands() -> Vec<CatalogueCommand> {
         },
         CatalogueCommand::BeginDrop { name: "t".into() },
         CatalogueCommand::EndDrop { name: "t".into(), table: CohortId(2) },
+        CatalogueCommand::BeginMove { cohort: CohortId(2), nodes: vec![NodeId(1), NodeId(3)] },
+        CatalogueCommand::EndMove { cohort: CohortId(2), plan: 7 },
         CatalogueCommand::RegisterNodes { nodes: vec![] },
         CatalogueCommand::RegisterNodes { nodes: vec![node.clone(), node] },
     ]

@@ -46,6 +46,7 @@ fn record(sequence: u64) -> Record {
         previous: Lsn::new(1, sequence - 1),
         timestamp: Timestamp(1),
         payload: vec![7; 3_000].into(),
+        members: None,
     };
     Record { cohort: CohortId(2), body: LogRecord::Entry(entry) }
 }

@@ -1,6 +1,6 @@
 //! A range that is split is two tablets which hold, each for its keys, all that the one held (guarantees 10, 16, 17, 19).
 
-use base::KeyRange;
+use base::{KeyRange, Membership};
 
 use super::*;
 use crate::catalogue::Change;
@@ -8,14 +8,14 @@ use crate::catalogue::Change;
 const CHILD: CohortId = CohortId(9);
 
 fn split(key: &str) -> Command {
-    Command::Split { key: bytes(key), child: CHILD }
+    Command::Split { key: bytes(key), child: CHILD, members: Membership::default() }
 }
 
 /// Applies a split, and gives the tablet that it makes with its log.
 fn split_off(state: &mut State, log: &mut Log, key: &str) -> (State, Log) {
     let applied = state.apply(&log.entry(split(key).encode())).expect("the next entry");
     assert_eq!(applied.outcome, Some(Ok(Response::RangeSplit { cohort: CHILD.0 })));
-    let Some(Change::RangeSplit { child: CHILD, range }) = applied.change else { panic!("{:?}", applied.change) };
+    let Some(Change::RangeSplit { child: CHILD, range, .. }) = applied.change else { panic!("{:?}", applied.change) };
     let site = testing::tree(CHILD).site().clone();
     let child = state.as_tablet_mut().expect("it is a tablet").split_off(range, site);
     child.invariants();
@@ -75,7 +75,7 @@ fn a_split_is_done_once_and_at_a_key_between_the_ends() {
     let again = state.apply(&log.entry(split("m").encode())).expect("the next entry");
     assert_eq!((again.outcome, again.change), (Some(Ok(Response::RangeSplit { cohort: CHILD.0 })), None));
     for key in ["", "m", "z"] {
-        let other = Command::Split { key: bytes(key), child: CohortId(10) };
+        let other = Command::Split { key: bytes(key), child: CohortId(10), members: Membership::default() };
         assert!(matches!(log.apply(&mut state, &other), Some(Err(Failure::Invalid(_)))), "{key}");
     }
     assert_eq!(tablet(&state).children(), [CHILD]);

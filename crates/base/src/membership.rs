@@ -1,0 +1,299 @@
+//! Who has a part in a cohort (guarantee 8).
+
+use std::sync::Arc;
+
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::{Incarnation, Member, NodeId};
+
+/// The members of a cohort at one place of its log. Voters make up the majorities; *learners* are the candidate members:
+/// they are sent the log as voters are, and count in nothing.
+///
+/// Nobody at all is the membership that a replica knows whose log has not come to one yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Membership {
+    /// The plan that the last step was made by. Plans are numbered for each cohort by whoever makes them, and never go back.
+    plan: u64,
+    /// In the order of their nodes; no node is twice among voters and learners.
+    voters: Vec<Member>,
+    learners: Vec<Member>,
+}
+
+/// Voters and learners of one cohort, at most: five replicas, and one that takes another's place, with room for the
+/// catalogue's learners, one on every other node.
+pub const MEMBERS_MAX: usize = 1_024;
+
+/// One step from a membership to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MembershipChange {
+    /// A candidate member comes.
+    AddLearner(Member),
+    /// A candidate member becomes a voter.
+    Promote(Member),
+    /// A voter or a candidate member goes.
+    Remove(Member),
+    /// All stay as they are, by another plan.
+    Keep,
+}
+
+/// Why a step can't be made from a membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoStep {
+    /// It is made already.
+    #[error("it is so already")]
+    AlreadySo,
+    /// The node is there with another disk: that one is to be removed first.
+    #[error("node {} is a member with another disk", .0.node)]
+    OtherDisk(Member),
+    /// What is to be promoted is no learner.
+    #[error("it is no candidate member")]
+    NoLearner,
+    /// Nobody would be left to vote.
+    #[error("it is the last voter")]
+    LastVoter,
+    /// There are too many members.
+    #[error("there are {MEMBERS_MAX} members already")]
+    TooMany,
+}
+
+impl Membership {
+    /// Bytes of an encoded member.
+    const MEMBER_BYTES: usize = 12;
+
+    /// These voters, and no learners.
+    #[must_use]
+    pub fn of(mut voters: Vec<Member>) -> Self {
+        voters.sort_unstable();
+        voters.dedup_by_key(|member| member.node);
+        Self { plan: 0, voters, learners: Vec::new() }
+    }
+
+    /// The plan that the last step was made by; 0 before any.
+    #[must_use]
+    pub fn plan(&self) -> u64 {
+        self.plan
+    }
+
+    /// The same members, by that plan.
+    #[must_use]
+    pub fn by_plan(self, plan: u64) -> Self {
+        Self { plan, ..self }
+    }
+
+    /// Whether nobody is a member.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.voters.is_empty()
+    }
+
+    /// Who makes up the majorities, in the order of nodes.
+    #[must_use]
+    pub fn voters(&self) -> &[Member] {
+        &self.voters
+    }
+
+    /// The candidate members, in the order of nodes.
+    #[must_use]
+    pub fn learners(&self) -> &[Member] {
+        &self.learners
+    }
+
+    /// Voters and learners.
+    pub fn everyone(&self) -> impl Iterator<Item = Member> + '_ {
+        self.voters.iter().chain(&self.learners).copied()
+    }
+
+    /// How many voters make a majority.
+    #[must_use]
+    pub fn quorum(&self) -> usize {
+        self.voters.len() / 2 + 1
+    }
+
+    /// Whether it votes.
+    #[must_use]
+    pub fn is_voter(&self, member: Member) -> bool {
+        self.voters.contains(&member)
+    }
+
+    /// Whether it is a candidate member.
+    #[must_use]
+    pub fn is_learner(&self, member: Member) -> bool {
+        self.learners.contains(&member)
+    }
+
+    /// The member on a node.
+    #[must_use]
+    pub fn on(&self, node: NodeId) -> Option<Member> {
+        self.everyone().find(|member| member.node == node)
+    }
+
+    /// The membership after a step.
+    ///
+    /// # Errors
+    /// When the step can't be made from here.
+    pub fn after(&self, change: MembershipChange) -> Result<Self, NoStep> {
+        let mut next = self.clone();
+        match change {
+            MembershipChange::AddLearner(member) => {
+                match self.on(member.node) {
+                    Some(there) if there == member => return Err(NoStep::AlreadySo),
+                    Some(there) => return Err(NoStep::OtherDisk(there)),
+                    None => {}
+                }
+                if self.voters.len() + self.learners.len() >= MEMBERS_MAX {
+                    return Err(NoStep::TooMany);
+                }
+                next.learners.push(member);
+            }
+            MembershipChange::Promote(member) => {
+                if self.is_voter(member) {
+                    return Err(NoStep::AlreadySo);
+                }
+                let place = self.learners.iter().position(|learner| *learner == member).ok_or(NoStep::NoLearner)?;
+                next.voters.push(next.learners.remove(place));
+            }
+            MembershipChange::Remove(member) => {
+                if self.on(member.node) != Some(member) {
+                    return Err(NoStep::AlreadySo);
+                }
+                if self.voters == [member] {
+                    return Err(NoStep::LastVoter);
+                }
+                next.voters.retain(|voter| *voter != member);
+                next.learners.retain(|learner| *learner != member);
+            }
+            MembershipChange::Keep => {}
+        }
+        next.voters.sort_unstable();
+        next.learners.sort_unstable();
+        Ok(next)
+    }
+
+    /// Whether one voter at most came or went from `before`: then every majority of the one meets every majority of the
+    /// other.
+    #[must_use]
+    pub fn meets(&self, before: &Self) -> bool {
+        let lacks = |one: &Self, other: &Self| one.voters.iter().filter(|voter| !other.is_voter(**voter)).count();
+        lacks(self, before) + lacks(before, self) <= 1
+    }
+
+    /// The same membership where every node has the number that `rename` says.
+    #[must_use]
+    pub fn renamed(&self, rename: impl Fn(NodeId) -> NodeId) -> Self {
+        let all = |members: &[Member]| {
+            let mut renamed: Vec<Member> =
+                members.iter().map(|member| Member { node: rename(member.node), ..*member }).collect();
+            renamed.sort_unstable();
+            renamed
+        };
+        Self { plan: self.plan, voters: all(&self.voters), learners: all(&self.learners) }
+    }
+
+    /// Bytes that it takes encoded.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        16 + (self.voters.len() + self.learners.len()) * Self::MEMBER_BYTES
+    }
+
+    /// Appends the membership to `out`.
+    pub fn encode(&self, out: &mut Writer) {
+        out.u64(self.plan);
+        for members in [&self.voters, &self.learners] {
+            out.u32(u32::try_from(members.len()).expect("members are few"));
+            for member in members {
+                out.u32(member.node.0);
+                out.u64(member.incarnation.0);
+            }
+        }
+    }
+
+    /// Reads what [`Membership::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are not a membership.
+    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let plan = input.u64()?;
+        let mut all = [Vec::new(), Vec::new()];
+        for members in &mut all {
+            for _ in 0..input.count(Self::MEMBER_BYTES)? {
+                members.push(Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) });
+            }
+        }
+        let [voters, learners] = all;
+        let read = Self { plan, voters, learners };
+        let mut nodes: Vec<NodeId> = read.everyone().map(|member| member.node).collect();
+        nodes.sort_unstable();
+        let is_in_order = |members: &[Member]| members.is_sorted_by(|a, b| a.node < b.node);
+        let is_one = nodes.is_sorted_by(|a, b| a < b) && is_in_order(&read.voters) && is_in_order(&read.learners);
+        if !is_one || nodes.len() > MEMBERS_MAX || (read.voters.is_empty() && !nodes.is_empty()) {
+            return Err(DecodeError::Invalid { what: "membership of a cohort" });
+        }
+        Ok(read)
+    }
+}
+
+impl From<Vec<Member>> for Membership {
+    fn from(voters: Vec<Member>) -> Self {
+        Self::of(voters)
+    }
+}
+
+/// The membership as entries, logs and replicas share it.
+pub type SharedMembership = Arc<Membership>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(node: u32) -> Member {
+        Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 10) }
+    }
+
+    fn three() -> Membership {
+        Membership::of([3, 1, 2].map(member).to_vec())
+    }
+
+    #[test]
+    fn a_member_comes_by_two_steps_and_goes_by_one() {
+        let with = three().after(MembershipChange::AddLearner(member(4))).unwrap();
+        assert_eq!((with.quorum(), with.learners()), (2, &[member(4)][..]));
+        let four = with.after(MembershipChange::Promote(member(4))).unwrap();
+        assert_eq!((four.quorum(), four.learners().len()), (3, 0));
+        assert!(with.meets(&three()) && four.meets(&with) && four.meets(&three()));
+        let back = four.after(MembershipChange::Remove(member(1))).unwrap();
+        assert_eq!(back, Membership::of([2, 3, 4].map(member).to_vec()));
+        assert!(back.meets(&four) && !back.meets(&three()));
+    }
+
+    #[test]
+    fn steps_that_cannot_be_made_are_told_why() {
+        let other = Member { node: NodeId(3), incarnation: Incarnation(99) };
+        let after = |change| three().after(change).unwrap_err();
+        assert_eq!(after(MembershipChange::AddLearner(member(3))), NoStep::AlreadySo);
+        assert_eq!(after(MembershipChange::AddLearner(other)), NoStep::OtherDisk(member(3)));
+        assert_eq!(after(MembershipChange::Promote(member(4))), NoStep::NoLearner);
+        assert_eq!(after(MembershipChange::Promote(member(3))), NoStep::AlreadySo);
+        assert_eq!(after(MembershipChange::Remove(other)), NoStep::AlreadySo);
+        let alone = Membership::of(vec![member(1)]);
+        assert_eq!(alone.after(MembershipChange::Remove(member(1))), Err(NoStep::LastVoter));
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nonsense_is_refused() {
+        let read = |membership: &Membership| {
+            let mut out = Writer::new();
+            membership.encode(&mut out);
+            assert_eq!(out.len(), membership.bytes());
+            Membership::decode(&mut Reader::new(out.finish()))
+        };
+        let with = three().after(MembershipChange::AddLearner(member(4))).unwrap();
+        for whole in [Membership::default(), three(), with] {
+            assert_eq!(read(&whole), Ok(whole.clone()));
+        }
+        let twice = Membership { plan: 1, voters: vec![member(1)], learners: vec![member(1)] };
+        let unsorted = Membership { plan: 1, voters: vec![member(2), member(1)], learners: Vec::new() };
+        let voiceless = Membership { plan: 1, voters: Vec::new(), learners: vec![member(1)] };
+        for broken in [twice, unsorted, voiceless] {
+            assert!(read(&broken).is_err(), "{broken:?}");
+        }
+    }
+}

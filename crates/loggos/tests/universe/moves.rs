@@ -1,0 +1,49 @@
+//! `loggos admin move`: as people do it, while rows are written, with what it refuses; and ranges brought away from a lost disk.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{Done, Universe};
+
+fn move_to(universe: &Universe, arguments: &[&str]) -> Done {
+    universe.admin(&[&["move"], arguments, &["--timeout", "30000"]].concat())
+}
+
+fn members(universe: &Universe) -> Value {
+    let described: Value =
+        serde_json::from_str(&universe.columns(&["describe", "t", "--json"]).ok()).expect("an object");
+    described["ranges"].as_array().expect("an array").iter().map(|range| range["members"].clone()).collect()
+}
+
+#[test]
+fn ranges_move_and_leave_a_lost_disk_behind() {
+    let universe = Universe::of(5);
+    universe.columns(&["create", "t", "--split-at", "k250"]).ok();
+    let lines: String = (0..500).map(|row| format!("k{row:03},value {row}\n")).collect();
+    let file = universe.scratch().file("rows.csv", format!("id,value\n{lines}"));
+    universe.columns(&["load", "t", &file, "--key", "id"]).ok();
+    let before = universe.columns(&["scan", "t", "--json"]).ok();
+    assert_eq!(members(&universe), json!([[1, 2, 3], [2, 3, 4]]));
+
+    let object: Value =
+        serde_json::from_str(&move_to(&universe, &["t", "k1", "--to", "3,4,5", "--json"]).ok()).expect("an object");
+    assert_eq!((&object["table"], &object["members"]), (&json!("t"), &json!([3, 4, 5])));
+    assert_eq!(members(&universe), json!([[3, 4, 5], [2, 3, 4]]));
+    assert_eq!(universe.columns(&["scan", "t", "--json"]).ok(), before);
+    move_to(&universe, &["t", "", "--to", "9"]).failed(2, &["no node 9"]);
+    move_to(&universe, &["t", "", "--to", "1,1"]).failed(2, &["twice"]);
+    move_to(&universe, &["nothing", "", "--to", "1"]).failed(1, &["nothing"]);
+    assert_eq!(members(&universe), json!([[3, 4, 5], [2, 3, 4]]), "nothing is half done");
+
+    universe.signal(4, Signal::KILL);
+    std::fs::remove_dir_all(universe.node_directory(4)).expect("its disk is lost");
+    move_to(&universe, &["t", "k1", "--to", "1,3,5"]).ok();
+    assert!(move_to(&universe, &["t", "k3", "--to", "1,2,3"]).ok().contains("1,2,3"));
+    assert_eq!(members(&universe), json!([[1, 3, 5], [1, 2, 3]]));
+    // One more may fail now.
+    universe.signal(3, Signal::KILL);
+    assert_eq!(universe.columns(&["scan", "t", "--json"]).ok(), before);
+    for key in ["k001", "k499"] {
+        universe.columns(&["put", "t", key, "note", "after"]).ok();
+    }
+}

@@ -1,0 +1,70 @@
+use base::{Boot, Epoch, Lsn};
+
+use super::*;
+use crate::contract::Event;
+use crate::testing::{Bench, empty};
+
+const COHORT: CohortId = CohortId::CATALOGUE;
+const PEER: NodeId = NodeId(2);
+
+/// What a candidate asks, and any replica answers.
+fn question() -> Message {
+    Message::Cohort {
+        cohort: COHORT,
+        message: replication::Message::PreVote { epoch: Epoch(9), last: Lsn::new(8, 99) },
+    }
+}
+
+fn say(bench: &mut Bench, message: Message) -> Vec<(NodeId, Message)> {
+    bench.sent.clear();
+    bench.step(Event::Message { from: PEER, boot: Boot(1), message });
+    bench.sent.clone()
+}
+
+fn between(from: u32, to: u32) -> Message {
+    Message::OfLives { from: Life(from), to: Life(to), message: Box::new(question()) }
+}
+
+/// Whether one answer was given, to the peer, from and for these lives; the first say nothing of themselves.
+fn is_answered(sent: &[(NodeId, Message)], lives: (u32, u32)) -> bool {
+    match sent {
+        [(PEER, Message::Cohort { .. })] => lives == (0, 0),
+        [(PEER, Message::OfLives { from, to, .. })] => lives == (from.0, to.0),
+        _ => false,
+    }
+}
+
+#[test]
+fn what_is_for_one_that_left_reaches_nobody_and_its_sender_is_told() {
+    let mut bench = Bench::start(empty(1, 3));
+    assert!(is_answered(&say(&mut bench, question()), (0, 0)));
+    bench.node.lives.end(COHORT);
+    let told = [(PEER, Message::Life { cohort: COHORT, life: Life(1) })];
+    assert_eq!(say(&mut bench, question()), told);
+    assert!(is_answered(&say(&mut bench, between(0, 1)), (1, 0)));
+}
+
+#[test]
+fn what_one_said_that_left_counts_for_nothing_once_another_was_heard_of() {
+    let mut bench = Bench::start(empty(1, 3));
+    assert_eq!(say(&mut bench, Message::Life { cohort: COHORT, life: Life(2) }), []);
+    assert!(is_answered(&say(&mut bench, between(2, 0)), (0, 2)));
+    assert_eq!(say(&mut bench, question()), []);
+    assert_eq!(say(&mut bench, between(1, 0)), []);
+    // A new process of the peer begins with a first life.
+    bench.sent.clear();
+    bench.step(Event::Message { from: PEER, boot: Boot(2), message: question() });
+    assert!(is_answered(&bench.sent, (0, 0)));
+}
+
+#[cfg(feature = "canary")]
+#[test]
+fn lives_that_are_mixed_up_are_found() {
+    base::canary::plant(Some(Bug::FormerLifeHeard));
+    let outcomes = [
+        std::panic::catch_unwind(what_is_for_one_that_left_reaches_nobody_and_its_sender_is_told),
+        std::panic::catch_unwind(what_one_said_that_left_counts_for_nothing_once_another_was_heard_of),
+    ];
+    base::canary::plant(None);
+    assert!(outcomes.iter().all(Result::is_err));
+}

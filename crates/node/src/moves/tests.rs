@@ -1,0 +1,75 @@
+use base::{Incarnation, LogRecord, NodeId, Sequence};
+use tablets::request::Request;
+
+use super::*;
+use crate::contract::Event;
+use crate::testing::{Bench, empty};
+
+fn member(node: u32, incarnation: u64) -> Member {
+    Member { node: NodeId(node), incarnation: Incarnation(incarnation) }
+}
+
+fn of(nodes: &[u32]) -> Membership {
+    Membership::of(nodes.iter().map(|node| member(*node, 1)).collect())
+}
+
+/// The steps that lead from one membership to another, taken by the lowest of its voters.
+fn steps(mut held: Membership, plan: &Membership) -> Vec<MembershipChange> {
+    let mut steps = Vec::new();
+    while let Some(step) = next_step(&held, plan, held.voters()[0]) {
+        held = held.after(step).expect("it is a step");
+        steps.push(step);
+    }
+    assert_eq!(&held, plan);
+    steps
+}
+
+#[test]
+fn newcomers_come_before_others_go_and_the_leader_goes_last() {
+    use MembershipChange::{AddLearner, Promote, Remove};
+    let (two, four, five) = (member(2, 1), member(4, 1), member(5, 1));
+    let taken = steps(of(&[1, 2, 3]), &of(&[3, 4, 5]));
+    let expected =
+        [AddLearner(four), Promote(four), AddLearner(five), Promote(five), Remove(two), Remove(member(1, 1))];
+    assert_eq!(taken, expected);
+    assert_eq!(steps(of(&[1, 2, 3]), &of(&[1, 2, 3])), []);
+}
+
+#[test]
+fn a_lost_disk_goes_before_the_one_that_takes_its_place_comes() {
+    use MembershipChange::{AddLearner, Promote, Remove};
+    let (lost, new) = (member(3, 1), member(3, 2));
+    let plan = Membership::of(vec![member(1, 1), member(2, 1), new]);
+    assert_eq!(steps(of(&[1, 2, 3]), &plan), [Remove(lost), AddLearner(new), Promote(new)]);
+}
+
+/// What a replica held that has left is forgotten: its promise stays, marked, and if the map gives it a part here once more it
+/// knows nobody, is in doubt, and has cut what the log holds of its earlier life.
+#[test]
+fn a_replica_that_left_comes_back_as_a_stranger() {
+    const COHORT: CohortId = CohortId(2);
+    let mut bench = Bench::start(empty(1, 1));
+    bench.pass(Duration::from_millis(5_000));
+    bench.ask(
+        1,
+        Request::CreateTable { name: "t".into(), split_at: Vec::new(), replicas: 0, retention: Duration::ZERO },
+    );
+    bench.pass(Duration::from_millis(2_000));
+    let promised = bench.node.replicas[&COHORT].cohort.promised();
+    assert!(promised.candidate.is_some());
+    bench.manifests.clear();
+    bench.appended.clear();
+
+    bench.node.retire(COHORT);
+    bench.step(Event::Timer);
+    let left = &bench.manifests.first().expect("it is said").0[&COHORT];
+    let (is_marked, checkpoint) = (left.is_retired && left.doubtful, left.checkpoint);
+    assert_eq!((is_marked, checkpoint, left.promised), (true, None, promised));
+    let replica = &bench.node.replicas[&COHORT];
+    assert!(replica.cohort.doubtful() && replica.cohort.membership().is_empty());
+    assert!(replica.lineage > Lineage(0), "what was begun for its earlier trees is of no use");
+    let cut = LogRecord::Truncation { from: Sequence(1) };
+    assert!(bench.appended.iter().any(|record| record.cohort == COHORT && record.body == cut));
+    let back = &bench.manifests.last().expect("it is said").0[&COHORT];
+    assert!(!back.is_retired && back.doubtful);
+}

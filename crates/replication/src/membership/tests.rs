@@ -1,0 +1,208 @@
+use base::{Epoch, Incarnation, Member, MembershipChange, NoStep, Now, Sequence};
+
+use crate::tests::{Scene, member, node};
+use crate::{ChangeRefused, Cohort, Limits, Message, Outbox, Timing};
+
+fn change(scene: &mut Scene, index: usize, change: MembershipChange) -> Result<(), ChangeRefused> {
+    let mut outcome = Ok(());
+    scene.at(index, |cohort, now, out| {
+        outcome = cohort.change_membership(change, 1, now, out);
+        cohort.settle(now, out);
+    });
+    outcome
+}
+
+fn lead(scene: &mut Scene, index: usize) {
+    scene.at(index, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    assert!(scene.replicas[index].0.is_open());
+}
+
+fn settle(scene: &mut Scene, leader: usize) {
+    scene.deliver_all();
+    scene.heartbeat(leader);
+    scene.deliver_all();
+}
+
+fn voters(scene: &Scene, index: usize) -> usize {
+    scene.replicas[index].0.membership().voters().len()
+}
+
+/// A newcomer is brought up to date as a learner, counts in nothing until it is a voter, and is counted on from then on.
+#[test]
+fn a_newcomer_learns_and_then_votes() {
+    let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
+    lead(&mut scene, 0);
+    scene.propose(0);
+    settle(&mut scene, 0);
+    let newcomer = member(node(3));
+    assert_eq!(
+        change(&mut scene, 0, MembershipChange::Promote(newcomer)),
+        Err(ChangeRefused::NoStep(NoStep::NoLearner))
+    );
+    assert_eq!(change(&mut scene, 0, MembershipChange::AddLearner(newcomer)), Ok(()));
+    let readiness = |scene: &Scene| scene.replicas[0].0.is_ready_for(MembershipChange::Promote(newcomer), scene.now);
+    assert_eq!(readiness(&scene), Err(ChangeRefused::Behind));
+    settle(&mut scene, 0);
+    settle(&mut scene, 0);
+    assert_eq!(scene.replicas[3].0.last(), scene.replicas[0].0.last());
+    assert!(!scene.replicas[3].0.doubtful(), "it has caught up");
+    assert_eq!(readiness(&scene), Ok(()));
+
+    // What only the leader and the learner hold is not committed.
+    scene.propose(0);
+    scene.deliver(|_, to, _| to == node(3));
+    scene.deliver(|from, _, _| from == node(3));
+    assert!(scene.replicas[0].0.committed() < scene.replicas[0].0.last().sequence);
+    settle(&mut scene, 0);
+
+    assert_eq!(change(&mut scene, 0, MembershipChange::Promote(newcomer)), Ok(()));
+    settle(&mut scene, 0);
+    assert!((0..4).all(|index| voters(&scene, index) == 4 && scene.replicas[index].0.is_settled()));
+}
+
+#[test]
+fn a_leader_makes_one_change_at_a_time_and_only_after_its_barrier() {
+    let mut scene = Scene::with(3, 0, Limits::default(), Timing::default());
+    let remove = |index| MembershipChange::Remove(member(node(index)));
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver(|_, to, _| to == node(1));
+    scene.deliver(|from, _, _| from == node(1));
+    assert!(scene.replicas[0].0.leads() && !scene.replicas[0].0.is_open());
+    assert_eq!(change(&mut scene, 0, remove(2)), Err(ChangeRefused::BeforeBarrier));
+    settle(&mut scene, 0);
+    assert_eq!(change(&mut scene, 0, remove(0)), Err(ChangeRefused::Leads));
+    assert_eq!(change(&mut scene, 1, remove(2)), Err(ChangeRefused::NotLeader));
+    let other_disk = Member { incarnation: Incarnation(9), ..member(node(2)) };
+    let refused = change(&mut scene, 0, MembershipChange::AddLearner(other_disk));
+    assert_eq!(refused, Err(ChangeRefused::NoStep(NoStep::OtherDisk(member(node(2))))));
+    assert_eq!(change(&mut scene, 0, remove(2)), Ok(()));
+    assert_eq!(change(&mut scene, 0, remove(1)), Err(ChangeRefused::UnderWay));
+    settle(&mut scene, 0);
+    // Two are left, and both are needed.
+    scene.propose(0);
+    assert!(scene.replicas[0].0.committed() < scene.replicas[0].0.last().sequence);
+    settle(&mut scene, 0);
+    assert_eq!(scene.replicas[0].0.committed(), scene.replicas[0].0.last().sequence);
+    assert_eq!(change(&mut scene, 0, remove(1)), Ok(()));
+    assert!(scene.replicas[0].0.is_settled(), "a leader that is alone commits alone");
+}
+
+/// A change that only its leader held gives way to the next leader's log, and with it the membership.
+#[test]
+fn a_change_that_is_cut_reverts() {
+    let mut scene = Scene::with(3, 0, Limits::default(), Timing::default());
+    lead(&mut scene, 0);
+    settle(&mut scene, 0);
+    assert_eq!(change(&mut scene, 0, MembershipChange::Remove(member(node(2)))), Ok(()));
+    assert_eq!(voters(&scene, 0), 2);
+    scene.under_way.clear();
+    scene.wait(base::Duration::from_millis(2_000));
+    scene.at(1, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver(|from, to, _| from == node(1) && to == node(2) || from == node(2) && to == node(1));
+    scene.deliver(|from, to, _| from == node(2) && to == node(1));
+    assert!(scene.replicas[1].0.leads());
+    settle(&mut scene, 1);
+    settle(&mut scene, 1);
+    assert_eq!((voters(&scene, 0), scene.replicas[0].0.last()), (3, scene.replicas[1].0.last()));
+}
+
+/// Who was removed and doesn't know it asks the others in vain, as long as a leader lives: nothing changes for them.
+#[test]
+fn who_was_removed_disturbs_nobody() {
+    let mut scene = Scene::with(3, 0, Limits::default(), Timing::default());
+    lead(&mut scene, 0);
+    settle(&mut scene, 0);
+    assert_eq!(change(&mut scene, 0, MembershipChange::Remove(member(node(2)))), Ok(()));
+    settle(&mut scene, 0);
+    let before: Vec<Epoch> = (0..2).map(|index| scene.replicas[index].0.promised().epoch).collect();
+    for _ in 0..30 {
+        // Else it is at rest, and others would have to ask for its votes.
+        scene.propose(0);
+        scene.heartbeat(0);
+        scene.deliver_all();
+        scene.at(2, Cohort::timer);
+        scene.deliver_all();
+    }
+    let after: Vec<Epoch> = (0..2).map(|index| scene.replicas[index].0.promised().epoch).collect();
+    assert!(scene.replicas[0].0.leads());
+    assert_eq!(before, after);
+}
+
+/// A replica that knows of no membership follows, and neither stands nor promises before it has caught up.
+#[test]
+fn an_outsider_promises_nothing_before_it_has_caught_up() {
+    let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
+    let ask = |scene: &mut Scene| {
+        scene.at(3, Cohort::timer);
+        scene.at(3, |cohort, now, out| cohort.campaign(now, out));
+        let epoch = scene.replicas[3].0.promised().epoch.next();
+        let prepare = Message::Prepare { epoch, last: base::Lsn::new(99, 99) };
+        scene.under_way.clear();
+        scene.at(3, |cohort: &mut Cohort, now: Now, out: &mut Outbox| {
+            cohort.message(member(node(1)), prepare, now, out);
+        });
+        let granted = |message: &Message| matches!(message, Message::PrepareReply { granted: true, .. });
+        let asked = scene.under_way.iter().any(|(_, _, message)| matches!(message, Message::Prepare { .. }));
+        assert!(!asked, "it does not stand");
+        let promised = scene.under_way.iter().any(|(_, _, message)| granted(message));
+        scene.under_way.clear();
+        promised
+    };
+    assert!(!ask(&mut scene));
+    lead(&mut scene, 0);
+    assert_eq!(change(&mut scene, 0, MembershipChange::AddLearner(member(node(3)))), Ok(()));
+    settle(&mut scene, 0);
+    settle(&mut scene, 0);
+    assert_eq!(scene.replicas[3].0.committed(), Sequence(2));
+    scene.wait(base::Duration::from_millis(2_000));
+    assert!(ask(&mut scene), "it holds what was committed: it may be asked, should its vote be needed just now");
+}
+
+/// A replica that had a part before, and has not heard yet that it left, lets go of all that it holds as soon as it hears. So it
+/// has no vote before its own log says that it is a candidate anew.
+#[test]
+fn a_candidate_has_a_vote_once_its_own_log_says_that_it_is_one() {
+    let limits = Limits { propose_bytes: 1, window_bytes: 1, ..Limits::default() };
+    let mut scene = Scene::with(3, 1, limits, Timing::default());
+    lead(&mut scene, 0);
+    let newcomer = member(node(3));
+    change(&mut scene, 0, MembershipChange::AddLearner(newcomer)).expect("it is open");
+    for _ in 0..3 {
+        settle(&mut scene, 0);
+    }
+    assert!(!scene.replicas[3].0.doubtful());
+    let had = scene.replicas[3].0.last();
+
+    for step in [MembershipChange::Remove(newcomer), MembershipChange::AddLearner(newcomer)] {
+        change(&mut scene, 0, step).expect("the one before is committed");
+        while scene.under_way.iter().any(|(_, to, _)| *to != node(3)) {
+            scene.deliver(|_, to, _| to != node(3));
+        }
+    }
+    scene.under_way.clear();
+    assert_eq!(scene.replicas[3].0.last(), had, "it has heard of neither");
+    let mut was_unaware = false;
+    for _ in 0..20 {
+        scene.heartbeat(0);
+        scene.deliver(|_, _, _| true);
+        scene.deliver(|_, _, _| true);
+        let (leader, candidate) = (&scene.replicas[0].0, &scene.replicas[3].0);
+        if leader.is_ready_for(MembershipChange::Promote(newcomer), scene.now).is_ok() {
+            assert_eq!(candidate.membership(), leader.membership());
+            assert!(was_unaware, "it came one entry at a time");
+            return;
+        }
+        was_unaware |= candidate.last() > had && candidate.membership() != leader.membership();
+    }
+    panic!("it never catches up");
+}
+
+#[cfg(feature = "canary")]
+#[test]
+fn a_vote_given_too_early_is_found() {
+    base::canary::plant(Some(base::canary::Bug::PromotedUnawares));
+    let outcome = std::panic::catch_unwind(a_candidate_has_a_vote_once_its_own_log_says_that_it_is_one);
+    base::canary::plant(None);
+    assert!(outcome.is_err());
+}
