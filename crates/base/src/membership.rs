@@ -67,6 +67,14 @@ impl Membership {
         Self { plan: 0, voters, learners: Vec::new() }
     }
 
+    /// So many of these are voters, those with the lowest numbers, and the others are learners.
+    #[must_use]
+    pub fn with_voters(members: Vec<Member>, voters: usize) -> Self {
+        let mut all = Self::of(members);
+        all.learners = all.voters.split_off(voters.min(all.voters.len()));
+        all
+    }
+
     /// The plan that the last step was made by; 0 before any.
     #[must_use]
     pub fn plan(&self) -> u64 {
@@ -250,6 +258,13 @@ mod tests {
 
     fn three() -> Membership {
         Membership::of([3, 1, 2].map(member).to_vec())
+    }
+
+    #[test]
+    fn the_first_ones_vote_and_the_others_learn() {
+        let five = Membership::with_voters([5, 4, 3, 2, 1].map(member).to_vec(), 3);
+        assert_eq!((five.voters(), five.learners()), (&[1, 2, 3].map(member)[..], &[4, 5].map(member)[..]));
+        assert_eq!(Membership::with_voters(vec![member(1)], 3), Membership::of(vec![member(1)]));
     }
 
     #[test]

@@ -68,6 +68,12 @@ impl LogSink for Replays {
     }
 }
 
+/// Who decides what the catalogue says: three nodes, those with the lowest numbers; ...
+const CATALOGUE_VOTERS: usize = 3;
+/// ... and five in a universe of so many nodes. All others learn what was decided, since every node finds tables by its own copy.
+const CATALOGUE_VOTERS_OF_MANY: usize = 5;
+const MANY_NODES: usize = 7;
+
 impl Node {
     /// Starts a node from what its disk held. The first actions are put into `actions`.
     ///
@@ -90,11 +96,12 @@ impl Node {
         let mut node = Self::empty(config, me, recovered.boot, members.clone(), tablespace, recovered.doubt_unknown);
         node.dormant = dormant;
         node.outgoing.appended_bytes = recovered.records.bytes;
+        let voters = if members.len() < MANY_NODES { CATALOGUE_VOTERS } else { CATALOGUE_VOTERS_OF_MANY };
         let catalogue = Part {
             table: String::new(),
             range: KeyRange::all(),
             retention: Duration::ZERO,
-            genesis: members,
+            genesis: Membership::with_voters(members, voters),
             is_split_off: false,
         };
         node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
@@ -127,7 +134,7 @@ impl Node {
                 let (cohort, parent) = (part.cohort, part.parent);
                 let is_ours = part.is_on(self.me) || (self.dormant.contains_key(&cohort) && self.is_rested_on(cohort));
                 if is_ours && !self.replicas.contains_key(&cohort) && may_start(cohort) {
-                    let (genesis, retention) = (part.genesis.to_vec(), record.retention);
+                    let (genesis, retention) = (Membership::of(part.genesis.to_vec()), record.retention);
                     let is_split_off = parent.is_some();
                     let part = Part { table: name.to_owned(), range: part.range, retention, genesis, is_split_off };
                     parts.insert(cohort, (part, parent));
@@ -139,7 +146,7 @@ impl Node {
             if self.replicas.contains_key(&cohort) {
                 continue;
             }
-            if parent.is_none_or(|parent| self.may_begin(cohort, parent, &part.genesis)) {
+            if parent.is_none_or(|parent| self.may_begin(cohort, parent, part.genesis.voters())) {
                 self.start_replica(cohort, part, None, now)?;
             }
         }
@@ -201,9 +208,9 @@ impl Dormant {
     /// starts as the member that it then was. Everybody else joins, and learns from the log who the members are; in doubt
     /// until it has caught up, since it may have been one before, and may have acknowledged what it holds no more
     /// (guarantee 8).
-    fn begin(&mut self, genesis: Vec<Member>, me: Member) {
-        if me.is_among(&genesis) {
-            self.manifest.membership = Membership::of(genesis).into();
+    fn begin(&mut self, genesis: Membership, me: Member) {
+        if genesis.on(me.node) == Some(me) {
+            self.manifest.membership = genesis.into();
         } else {
             self.manifest.doubtful = true;
         }
@@ -218,7 +225,7 @@ pub(crate) struct Part {
     /// How long old versions are kept.
     pub(crate) retention: Duration,
     /// Its members when it was created.
-    pub(crate) genesis: Vec<Member>,
+    pub(crate) genesis: Membership,
     /// Whether its range was split off another's.
     pub(crate) is_split_off: bool,
 }

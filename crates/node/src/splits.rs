@@ -53,7 +53,7 @@ pub(crate) struct Splits {
 struct Birth {
     parent: CohortId,
     child: CohortId,
-    genesis: Vec<Member>,
+    genesis: Membership,
     range: KeyRange,
     state: State,
 }
@@ -129,7 +129,7 @@ impl Node {
         // One that a checkpoint of its own was there of runs already. Who was no member then, or has left since, has no part.
         if has_part && !is_there {
             let state = tablet.split_off(range.clone(), site);
-            let genesis = members.voters().to_vec();
+            let genesis = Membership::of(members.voters().to_vec());
             self.splits.births.push_back(Birth { parent, child, genesis, range, state });
         }
     }

@@ -35,3 +35,14 @@ fn what_the_log_holds_past_a_checkpoint_counts_towards_the_next() {
     assert_eq!(mark(checkpoint(4)), 4 * size);
     assert_eq!(mark(checkpoint(10)), 10 * size, "nothing is needed");
 }
+
+#[test]
+fn few_decide_what_the_catalogue_says_and_all_learn_it() {
+    let votes = |nodes| {
+        let bench = Bench::start(empty(nodes, nodes));
+        let membership = bench.node.replicas[&CohortId::CATALOGUE].cohort.membership().clone();
+        assert_eq!(membership.everyone().count(), nodes as usize);
+        membership.voters().len()
+    };
+    assert_eq!([1, 3, 5, 7].map(votes), [1, 3, 3, 5]);
+}

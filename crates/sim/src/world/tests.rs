@@ -5,7 +5,7 @@ use crate::campaign;
 
 /// Traces of a few seeds. They change with every change of behaviour, and never with the build: when the product has
 /// changed, put the new ones here.
-const TRACES: &[(u64, u64)] = &[(1, 0x2b42_68ae_0559_7a2c), (2, 0x0ad1_226b_a6eb_ce34), (3, 0x4554_ebf1_9ec9_b46f)];
+const TRACES: &[(u64, u64)] = &[(1, 0x2b42_68ae_0559_7a2c), (2, 0xf6c4_b3de_aad9_86b7), (3, 0x4554_ebf1_9ec9_b46f)];
 
 /// Seeds that once showed a bug, and what it was.
 const ONCE_BROKEN: &[(u64, &str)] = &[
@@ -47,7 +47,7 @@ fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
     assert_eq!(campaign.missing(), Vec::<&str>::new(), "never happened");
 }
 
-/// The catalogue's cohort has all nodes: seven replicas, four of which commit.
+/// The catalogue's cohort has all nodes: five of the seven vote, three of which commit.
 #[test]
 fn universes_of_seven_hold() {
     let seven = |seed| super::Options { nodes: 7, ..super::Options::draw(seed) };
