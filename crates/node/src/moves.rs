@@ -11,7 +11,7 @@
 //! go of one whose log knows of a newer plan than the map: the map that a start finds may be older than what it had before;
 //! nor of one that what was split off it rests on here (`splits.rs`).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use base::{CohortId, Duration, Member, Membership, MembershipChange, Now, SharedMembership};
 use store::manifest::CohortManifest;
@@ -29,10 +29,12 @@ const PLAN_PATIENCE: Duration = Duration::from_millis(10_000);
 /// Cohorts whose members change at once, at most: each may have a whole state on its way.
 const MOVES_AT_ONCE: usize = 8;
 
-/// The cohorts that are being asked to carry out a plan.
+/// The cohorts that are being asked to carry out a plan, and which.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
-    asked: BTreeSet<CohortId>,
+    asked: BTreeMap<CohortId, u64>,
+    /// The one that was asked last: those after it come next, so that moves which hang keep no other waiting for ever.
+    last: CohortId,
 }
 
 impl Node {
@@ -40,11 +42,18 @@ impl Node {
     pub(crate) fn push_moves(&mut self, now: Now) {
         let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
         let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
-        let room = MOVES_AT_ONCE.saturating_sub(self.moves.asked.len());
-        let moves: Vec<tablets::Move> =
-            catalogue.moves().filter(|planned| !self.moves.asked.contains(&planned.cohort)).take(room).collect();
+        let (asked, last) = (&self.moves.asked, self.moves.last);
+        let is_asked = |planned: &tablets::Move| asked.get(&planned.cohort) == Some(&planned.plan);
+        let mut moves: Vec<tablets::Move> = catalogue.moves().filter(|planned| !is_asked(planned)).collect();
+        // A newer plan takes the place of the one that was asked for, and waits for nobody.
+        let is_replaced = |planned: &tablets::Move| asked.contains_key(&planned.cohort);
+        moves.sort_unstable_by_key(|planned| (!is_replaced(planned), planned.cohort <= last, planned.cohort));
         for tablets::Move { cohort, plan, members } in moves {
-            self.moves.asked.insert(cohort);
+            if self.moves.asked.len() >= MOVES_AT_ONCE && !self.moves.asked.contains_key(&cohort) {
+                break;
+            }
+            self.moves.asked.insert(cohort, plan);
+            self.moves.last = cohort;
             let deadline = now.monotonic + PLAN_PATIENCE;
             let query = Query::Plan(Membership::of(members).by_plan(plan));
             self.begin(Origin::Move(cohort, plan), deadline, Target::Cohort(cohort), query, now);
@@ -53,7 +62,9 @@ impl Node {
 
     /// What a cohort said that was asked to carry out a plan. If it has not, housekeeping asks again.
     pub(crate) fn plan_answered(&mut self, cohort: CohortId, plan: u64, outcome: &Outcome) {
-        self.moves.asked.remove(&cohort);
+        if self.moves.asked.get(&cohort) == Some(&plan) {
+            self.moves.asked.remove(&cohort);
+        }
         if outcome.is_ok() {
             self.moves_done.push((cohort, plan));
         }

@@ -40,6 +40,7 @@ mod leftovers;
 mod levels;
 mod memtable;
 mod merge;
+mod pressure;
 mod retention;
 mod run;
 mod tablespace;
@@ -53,12 +54,14 @@ pub use job::{JobError, Outputs, Progress};
 pub use leftovers::Leftovers;
 pub use levels::LEVELS;
 pub use merge::Direction;
+pub use pressure::Pressure;
 pub use tablespace::Tablespace;
 pub use versions::Versions;
 pub use view::View;
 
 use levels::Levels;
 use memtable::Memtable;
+use pressure::Pressing;
 
 /// Sizes of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +104,8 @@ pub struct Site {
     pub cache: Arc<BlockCache>,
     /// The numbers of its tables.
     pub numbers: TableNumbers,
+    /// Whether the node's compactions are pressed for.
+    pub pressure: Arc<Pressure>,
 }
 
 /// Tables that are open, by their names: trees that share one have it once.
@@ -122,6 +127,8 @@ pub struct Tree {
     replaced: Vec<Arc<Table>>,
     /// Tables that no manifest names for this tree, but which a view may still read, or another tree have.
     unnamed: Vec<Arc<Table>>,
+    /// Writers would soon have to wait for a compaction.
+    pressing: Option<Pressing>,
 }
 
 impl Config {
@@ -183,6 +190,7 @@ impl Tree {
             cursors: Default::default(),
             replaced: Vec::new(),
             unnamed: Vec::new(),
+            pressing: None,
         }
     }
 
@@ -229,6 +237,7 @@ impl Tree {
         self.replaced = gone.levels.tables().filter(|table| !stays(table)).cloned().chain(gone.replaced).collect();
         self.unnamed = gone.unnamed;
         self.levels = Arc::new(levels);
+        self.note_pressure();
         Ok(())
     }
 
@@ -319,6 +328,16 @@ impl Tree {
         let left = self.frozen.len() - flushed;
         self.frozen = self.frozen[..left].into();
         self.levels = Arc::new(self.levels.replaced(&[], outputs.level, &outputs.tables));
+        self.note_pressure();
+    }
+
+    /// It presses from half-way to where writers wait.
+    fn note_pressure(&mut self) {
+        let config = &self.site.config;
+        let presses = 2 * self.levels.level(0).len() > config.level0_tables + config.level0_tables_max;
+        if presses != self.pressing.is_some() {
+            self.pressing = presses.then(|| self.site.pressure.begin());
+        }
     }
 
     /// The flush under way ended with an error, or was dropped: it is to be done again.
@@ -348,6 +367,7 @@ impl Tree {
         assert!(std::mem::take(&mut self.is_compacting), "a compaction is under way");
         let gone: Vec<TableId> = outputs.inputs.iter().map(|table| table.id()).collect();
         self.levels = Arc::new(self.levels.replaced(&gone, outputs.level, &outputs.tables));
+        self.note_pressure();
         // A table that only moved is still there.
         let has_moved = |table: &Table| outputs.tables.iter().any(|output| output.id() == table.id());
         self.replaced.extend(outputs.inputs.iter().filter(|table| !has_moved(table)).cloned());

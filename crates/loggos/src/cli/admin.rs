@@ -24,7 +24,8 @@ pub(crate) enum Command {
         /// The first key of the new range.
         key: OsString,
     },
-    /// Move the replicas of a range to other nodes, while it is read and written. It goes on by itself, even if nobody waits.
+    /// Move the replicas of a range to other nodes, while it is read and written. It goes on by itself, even if nobody waits
+    /// any more. A later move of the same range takes its place: move it back to give it up.
     Move {
         table: String,
         /// A key of the range; the empty one is in the first.
@@ -81,12 +82,18 @@ const ASKED_AGAIN: Duration = Duration::from_millis(100);
 async fn move_range(universe: &Universe, output: Output, table: &str, key: OsString, to: &[u32]) -> Result<(), Stop> {
     let until = Instant::now() + Duration::from_millis(universe.timeout);
     let (client, key) = (universe.client()?, bytes(key));
+    let mut wanted = to.to_vec();
+    wanted.sort_unstable();
     let cohort = range_of(&client, table, &key).await?.cohort;
     client.move_range(cohort, to).await?;
     loop {
         let range = range_of(&client, table, &key).await?;
+        let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
+        if range.members != wanted {
+            let replaced = format!("another move has taken the place of this one: to {}", nodes.join(","));
+            return Err(sdk::Error::Exists(replaced).into());
+        }
         if !range.is_moving {
-            let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
             let object = json!({ "table": table, "cohort": cohort, "members": range.members });
             return output.print(&object, || format!("cohort {cohort} of table {table} is on {}", nodes.join(",")));
         }

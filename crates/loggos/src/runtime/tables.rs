@@ -152,9 +152,9 @@ fn compaction_lane(
 }
 
 fn compact_whole(mut job: CompactionJob, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
-    let (bytes, is_urgent) = (job.step_bytes(), job.is_urgent());
+    let bytes = job.step_bytes();
     loop {
-        if let Progress::Done(outputs) = budget.compact(bytes, is_urgent, || job.step(files))? {
+        if let Progress::Done(outputs) = budget.compact(bytes, job.is_urgent(), || job.step(files))? {
             return Ok(outputs);
         }
     }

@@ -99,6 +99,7 @@ fn main() {
         config: Config::default(),
         cache: Arc::new(BlockCache::new(1 << 30)),
         numbers: TableNumbers::default(),
+        pressure: Arc::default(),
     };
     let mut tree = Tree::new(site.clone());
     fill(&mut tree, &files, entries);

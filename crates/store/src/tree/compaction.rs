@@ -119,7 +119,6 @@ pub struct CompactionJob {
     retention: Retention,
     sink: Sink,
     dropped_through: Lsn,
-    is_urgent: bool,
 }
 
 impl CompactionJob {
@@ -130,16 +129,14 @@ impl CompactionJob {
         let lsns = span(inputs().map(|table| table.meta().lsns));
         let sink = Sink::new(site.clone(), choice.into as u8, site.config.table_bytes, lsns);
         let retention = Retention::of_job(watermark);
-        // Half-way to where writes wait.
-        let is_urgent = 2 * levels.level(0).len() > site.config.level0_tables + site.config.level0_tables_max;
         let place = Some((range.start.clone(), Timestamp(i64::MAX)));
-        Self { choice, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO, is_urgent }
+        Self { choice, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO }
     }
 
-    /// Whether writes will have to wait for it, unless it ends soon.
+    /// Whether writes will have to wait, for it or for one that comes after it, unless it ends soon.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
-        self.is_urgent
+        self.site.pressure.is_any()
     }
 
     /// Bytes of versions that a step reads, about.
@@ -208,7 +205,7 @@ impl CompactionJob {
 
 /// Merges until enough was read, and says how much that was. The job's place is where to go on, none at the end.
 fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobError> {
-    let CompactionJob { choice, others, site, range, place, retention, sink, dropped_through, is_urgent: _ } = job;
+    let CompactionJob { choice, others, site, range, place, retention, sink, dropped_through } = job;
     let Some((key, timestamp)) = place.take() else { return Ok(0) };
     let mut merge = merge_of(choice, Blocks { cache: &site.cache, io: Io::PassBy });
     merge.seek(&key, timestamp)?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::CohortId;
 
-use super::{CompactionJob, Config, FlushJob, Outputs, Site, TableNumbers, Tree, View};
+use super::{CompactionJob, Config, FlushJob, Outputs, Pressure, Site, TableNumbers, Tree, View};
 use crate::identity::Owner;
 use crate::sstable::{BlockCache, Table};
 
@@ -17,13 +17,20 @@ pub struct Tablespace {
     config: Config,
     cache: Arc<BlockCache>,
     numbers: Arc<Mutex<BTreeMap<CohortId, TableNumbers>>>,
+    pressure: Arc<Pressure>,
 }
 
 impl Tablespace {
     /// A tablespace with a cache of so many bytes.
     #[must_use]
     pub fn new(owner: Owner, config: Config, cache_bytes: u64) -> Self {
-        Self { owner, config, cache: Arc::new(BlockCache::new(cache_bytes)), numbers: Arc::default() }
+        Self {
+            owner,
+            config,
+            cache: Arc::new(BlockCache::new(cache_bytes)),
+            numbers: Arc::default(),
+            pressure: Arc::default(),
+        }
     }
 
     /// The place for a cohort's tree.
@@ -31,7 +38,8 @@ impl Tablespace {
     pub fn site(&self, cohort: CohortId) -> Site {
         let (owner, config, cache) = (self.owner, self.config, Arc::clone(&self.cache));
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        Site { owner, cohort, config, cache, numbers: numbers.entry(cohort).or_default().clone() }
+        let (numbers, pressure) = (numbers.entry(cohort).or_default().clone(), Arc::clone(&self.pressure));
+        Site { owner, cohort, config, cache, numbers, pressure }
     }
 
     /// The cache of blocks.

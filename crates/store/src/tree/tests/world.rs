@@ -168,6 +168,7 @@ impl World {
             config: TINY,
             cache: cache.clone(),
             numbers: numbers.clone(),
+            pressure: Arc::default(),
         };
         let (refs, flushed) = named(&disk);
         let ids = refs.iter().map(|named| named.id);
@@ -179,7 +180,7 @@ impl World {
 
     pub(super) fn site(&self) -> Site {
         let (cache, numbers) = (self.cache.clone(), self.numbers.clone());
-        Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache, numbers }
+        Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache, numbers, pressure: Arc::default() }
     }
 
     /// As another process has it.
