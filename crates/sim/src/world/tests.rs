@@ -80,7 +80,9 @@ fn what_arrives_out_of_order_is_hardly_sent_again() {
     (options.loss, options.duplication, options.long_delay, options.stall) = (0, 0, 0, 0);
     options.delay = 20 * super::MILLISECOND;
     (options.early_bytes, options.chain_bytes, options.piggyback_commits) = (65_536, 0, true);
-    (options.replicas, options.leases) = (5, true);
+    (options.replicas, options.leases, options.splits, options.drops) = (5, true, 0, false);
+    // Who has crashed lacks what it lacks.
+    (options.resets, options.crash_at_manifest) = (0, 0);
     options.commit_period = base::Duration::from_millis(100);
     for memory_log_bytes in [256, 2_048, 65_536] {
         let outcome = super::run_with(7, super::Options { memory_log_bytes, ..options.clone() });
