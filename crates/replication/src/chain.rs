@@ -30,7 +30,7 @@ impl Cohort {
             let entries = self.log.slice(previous.next(), limits.propose_bytes);
             let bytes: usize = entries.iter().map(Entry::size).sum();
             let (Some(last), Some(previous)) = (entries.last(), self.log.lsn_at(previous)) else { return };
-            let last = last.lsn.sequence;
+            let last = last.lsn;
             let Role::Leader(leader) = &self.role else { return };
             if bytes <= limits.chain_bytes {
                 return;

@@ -3,6 +3,7 @@
 use base::Sequence;
 
 use crate::cohort::{Cohort, Role};
+use crate::leader::Peer;
 
 impl Cohort {
     /// Checks what must hold of one replica between steps. The simulator and the search call it after each.
@@ -23,6 +24,7 @@ impl Cohort {
             assert_eq!(self.promised.epoch, leader.epoch, "a leader has promised itself its epoch, and none since");
             assert!(self.is_voter(self.config.me), "a leader votes");
             assert!(!leader.open || self.applied >= leader.barrier, "a leader opens after its barrier");
+            leader.peers.values().for_each(Peer::invariants);
         }
     }
 

@@ -45,6 +45,8 @@ pub(crate) struct Peer {
     pub(crate) member: Member,
     /// The first entry not sent yet.
     next: Sequence,
+    /// The last entry that was sent, for proposals that go on from there when memory holds it no more.
+    last_sent: Lsn,
     /// Its log equals ours, forced, through here.
     pub(crate) matched: Sequence,
     pub(crate) committed: Sequence,
@@ -103,7 +105,10 @@ pub enum CatchUp {
     /// It follows closely: proposals are sent without waiting for the answers to earlier ones.
     Stream,
     /// What it lacks is being read from our log.
-    ReadingLog,
+    ReadingLog {
+        /// Whether it is sent as a probe, and not as one more of many.
+        probes: bool,
+    },
     /// It is being sent the whole state.
     State,
 }
@@ -113,6 +118,7 @@ impl Peer {
         Self {
             member,
             next,
+            last_sent: Lsn::ZERO,
             matched: Sequence(0),
             committed: Sequence(0),
             told: committed,
@@ -174,9 +180,10 @@ impl Peer {
     }
 
     /// It was sent what goes on through there. Others hand it on until then, if they do at all.
-    pub(crate) fn sent(&mut self, through: Sequence, bytes: usize, until: Monotonic) {
-        self.next = through.next();
-        self.in_flight.push_back(InFlight { through, bytes, until });
+    pub(crate) fn sent(&mut self, last: Lsn, bytes: usize, until: Monotonic) {
+        self.next = last.sequence.next();
+        self.last_sent = last;
+        self.in_flight.push_back(InFlight { through: last.sequence, bytes, until });
     }
 
     /// The last entry before those that others may still hand on to it after that moment.
@@ -200,12 +207,14 @@ impl Peer {
 
     fn acknowledged(&mut self, through: Sequence) {
         self.matched = self.matched.max(through);
-        while self.in_flight.front().is_some_and(|proposal| proposal.through <= through) {
-            self.in_flight.pop_front();
-        }
         if let CatchUp::Probe { .. } = self.catch_up {
+            // What else it was sent while nothing came back is sent again, and is under way no more.
             self.catch_up = CatchUp::Stream;
             self.next = self.matched.next();
+            self.in_flight.clear();
+        }
+        while self.in_flight.front().is_some_and(|proposal| proposal.through <= through) {
+            self.in_flight.pop_front();
         }
         self.next = self.next.max(self.matched.next());
     }
@@ -221,7 +230,7 @@ impl Peer {
                 return first.max(known)..gap.through.min(self.before_handed_on(sent)).next();
             }
             CatchUp::Probe { .. } if first < self.next => self.probe_from(first),
-            CatchUp::Stream | CatchUp::Probe { .. } | CatchUp::ReadingLog | CatchUp::State => {}
+            CatchUp::Stream | CatchUp::Probe { .. } | CatchUp::ReadingLog { .. } | CatchUp::State => {}
         }
         first..first
     }
@@ -230,6 +239,17 @@ impl Peer {
     pub(crate) fn vote_given(&mut self, sent: Monotonic) {
         self.voted = true;
         self.vote_sent = self.vote_sent.max(sent);
+    }
+
+    /// Where what is sent to it next goes on, if that is the last entry that was sent.
+    fn goes_on_after(&self) -> Option<Lsn> {
+        (self.last_sent.sequence == self.next.previous()).then_some(self.last_sent)
+    }
+
+    /// What is under way comes before what is sent next.
+    pub(crate) fn invariants(&self) {
+        let goes_on = self.in_flight.iter().all(|proposal| proposal.through < self.next);
+        assert!(goes_on, "what is to be sent again is not under way");
     }
 
     /// A probe leaves.
@@ -283,6 +303,7 @@ impl Leader {
             }
             peer.probe_from(peer.matched.next());
             peer.again = Sequence(0);
+            peer.last_sent = Lsn::ZERO;
             (peer.told, peer.told_as_of) = (Sequence(0), None);
             peer.is_roused = false;
         }
@@ -448,7 +469,7 @@ impl Cohort {
                 return;
             }
         }
-        let previous = self.log.lsn_at(peer.next.previous()).unwrap_or(base);
+        let previous = self.log.lsn_at(peer.next.previous()).or_else(|| peer.goes_on_after()).unwrap_or(base);
         self.send_proposal(node, previous, Vec::new(), now, out);
         self.pump(node, now, out);
     }
@@ -484,7 +505,7 @@ impl Cohort {
         match peer.catch_up {
             CatchUp::Probe { waiting } => !waiting,
             CatchUp::Stream => pending && peer.bytes_in_flight() < self.config.limits.window_bytes,
-            CatchUp::ReadingLog | CatchUp::State => false,
+            CatchUp::ReadingLog { .. } | CatchUp::State => false,
         }
     }
 
@@ -493,7 +514,7 @@ impl Cohort {
         let Role::Leader(leader) = &mut self.role else { return };
         let Some(peer) = leader.peers.get_mut(&node) else { return };
         let Some(previous) = self.log.lsn_at(peer.next.previous()) else {
-            peer.catch_up = CatchUp::ReadingLog;
+            peer.catch_up = CatchUp::ReadingLog { probes: matches!(peer.catch_up, CatchUp::Probe { .. }) };
             out.push(Output::ReadLog { peer: node, from: peer.next });
             return;
         };
@@ -501,7 +522,7 @@ impl Cohort {
         if let CatchUp::Probe { .. } = peer.catch_up {
             peer.probed(now.monotonic);
         } else if let Some(last) = entries.last() {
-            peer.sent(last.lsn.sequence, entries.iter().map(Entry::size).sum(), Monotonic(0));
+            peer.sent(last.lsn, entries.iter().map(Entry::size).sum(), Monotonic(0));
         }
         self.send_proposal(node, previous, entries, now, out);
     }
@@ -606,9 +627,7 @@ impl Cohort {
     pub fn log_read(&mut self, node: NodeId, from: Sequence, entries: Option<Vec<Entry>>, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &mut self.role else { return };
         let Some(peer) = leader.peers.get_mut(&node) else { return };
-        if peer.catch_up != CatchUp::ReadingLog {
-            return;
-        }
+        let CatchUp::ReadingLog { probes } = peer.catch_up else { return };
         if peer.next != from {
             // It has acknowledged more while the log was read.
             peer.probe_from(peer.next);
@@ -623,10 +642,15 @@ impl Cohort {
             return;
         };
         assert_eq!(first.lsn.sequence, from, "the log was read from where it was asked for");
-        peer.sent(last.lsn.sequence, entries.iter().map(Entry::size).sum(), Monotonic(0));
-        peer.probed(now.monotonic);
+        peer.sent(last.lsn, entries.iter().map(Entry::size).sum(), Monotonic(0));
+        if probes {
+            peer.probed(now.monotonic);
+        } else {
+            peer.catch_up = CatchUp::Stream;
+        }
         let previous = first.previous;
         self.send_proposal(node, previous, entries, now, out);
+        self.pump(node, now, out);
     }
 
     /// The follower has the whole state through `lsn` on its disk; or, with none, the sending came to nothing.

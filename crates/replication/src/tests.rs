@@ -182,6 +182,51 @@ fn a_follower_that_acknowledges_while_the_log_is_read_for_it_is_served_on() {
     assert_eq!((scene.replicas[2].0.last(), scene.replicas[2].0.committed()), (last, last.sequence));
 }
 
+/// A leader that was stopped for some seconds: what it was sent meanwhile is lost, more of it than may be under way. It
+/// answers, and is served.
+#[test]
+fn a_follower_that_was_silent_for_long_is_served_when_it_answers() {
+    let limits = Limits { memory_log_bytes: 0, window_bytes: 1_000, propose_bytes: 600, ..Limits::default() };
+    let mut scene = Scene::new(limits);
+    scene.at(0, |cohort, now, out| cohort.campaign(now, out));
+    scene.deliver_all();
+    let mut log: Vec<Entry> = Vec::new();
+    for _ in 0..20 {
+        let previous = scene.replicas[0].0.last();
+        let payload = Bytes::from(vec![0; 500]);
+        scene.at(0, |cohort, now, out| {
+            cohort.propose(payload.clone(), now, out);
+            cohort.settle(now, out);
+        });
+        let (lsn, timestamp) = (scene.replicas[0].0.last(), Timestamp(scene.now.wall.0));
+        log.push(Entry { lsn, previous, timestamp, payload, members: None });
+        scene.deliver(|_, to, _| to != node(2));
+        scene.under_way.retain(|(_, to, _)| *to != node(2));
+        scene.deliver_all();
+    }
+    let serve = |scene: &mut Scene| {
+        for (peer, from) in std::mem::take(&mut scene.log_reads) {
+            let entries = log.iter().filter(|entry| entry.lsn.sequence >= from).take(1).cloned().collect();
+            scene.at(0, |cohort, now, out| cohort.log_read(peer, from, Some(entries), now, out));
+        }
+    };
+    for _ in 0..10 {
+        scene.heartbeat(0);
+        serve(&mut scene);
+        scene.under_way.retain(|(_, to, _)| *to != node(2));
+        scene.deliver_all();
+        scene.replicas[0].0.invariants();
+    }
+    for _ in 0..30 {
+        scene.heartbeat(0);
+        scene.deliver_all();
+        serve(&mut scene);
+        scene.deliver_all();
+        scene.replicas[0].0.invariants();
+    }
+    assert_eq!(scene.replicas[2].0.last(), scene.replicas[0].0.last());
+}
+
 fn entry(epoch: u64, sequence: u64, previous: Lsn) -> Entry {
     let lsn = Lsn::new(epoch, sequence);
     Entry {
