@@ -134,12 +134,12 @@ pub struct Tree {
 impl Config {
     /// Sizes for a node with gigabytes on its disk.
     pub const DEFAULT: Self = Self {
-        memtable_bytes: 16 << 20,
+        memtable_bytes: 32 << 20,
         frozen_max: 2,
         table_bytes: 32 << 20,
-        level0_tables: 4,
-        level0_tables_max: 12,
-        level1_bytes: 64 << 20,
+        level0_tables: 8,
+        level0_tables_max: 20,
+        level1_bytes: 1 << 30,
         level_ratio: 10,
         step_bytes: 1 << 20,
         table: sstable::Config::DEFAULT,

@@ -257,7 +257,10 @@ fn open_store(
     }
     if let Some(bytes) = config.tuning.memory_bytes {
         store_config.cache_bytes = bytes / 2;
-        store_config.tree.memtable_bytes = (bytes / 16).min(store_config.tree.memtable_bytes);
+        let tree = &mut store_config.tree;
+        tree.memtable_bytes = (bytes / 16).min(tree.memtable_bytes);
+        // Filters of tables as large as this level are in memory, too.
+        tree.level1_bytes = bytes.saturating_mul(2).min(tree.level1_bytes);
     }
     store::open_into(files, tables, store_config, Replays::default())
         .map_err(|error| StartError::Store { directory: config.data.clone(), error })

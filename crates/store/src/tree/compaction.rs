@@ -8,7 +8,7 @@ use base::{Lsn, Timestamp};
 use bytes::Bytes;
 
 use super::job::{JobError, Outputs, Progress, Sink, span};
-use super::levels::{LEVELS, Levels, Span, holds_older};
+use super::levels::{LEVELS, Levels, Span, bytes_of, holds_older};
 use super::merge::{Direction, Merge, Source};
 use super::retention::Retention;
 use super::run::RunCursor;
@@ -56,28 +56,49 @@ pub(super) fn choose(
     if score < 1000 {
         return choose_dead(levels, watermark).or_else(|| choose_foreign(levels, range));
     }
-    let upper = match level {
-        0 => oldest_and_overlapping(levels.level(0)),
-        _ => {
-            let tables = levels.level(level);
-            let next = tables.iter().find(|table| table.meta().first_key > cursors[level]);
-            vec![Arc::clone(next.or_else(|| tables.first())?)]
-        }
-    };
+    if level == 0 {
+        return choose_of_first(levels, config);
+    }
+    let tables = levels.level(level);
+    let next = tables.iter().find(|table| table.meta().first_key > cursors[level]);
+    let upper = vec![Arc::clone(next.or_else(|| tables.first())?)];
     let lower = levels.overlapping(level + 1, &Span::of_all(&upper)?);
     Some(Choice { level, into: level + 1, upper, lower })
 }
 
+/// Of the first level. Its tables go down once they are as much as what they would be merged with there, or as the next level
+/// may have. Until then some of the newest become one, which stays: versions that are kept for the retention's sake alone mostly die
+/// there, and what comes down takes much with it (lazy levelling: Dayan and Idreos, "Dostoevsky", SIGMOD 2018).
+fn choose_of_first(levels: &Levels, config: &Config) -> Option<Choice> {
+    let upper = oldest_and_overlapping(levels.level(0));
+    let lower = levels.overlapping(1, &Span::of_all(&upper)?);
+    if upper.len() == 1 || bytes_of(&upper) >= bytes_of(&lower).min(config.level1_bytes) {
+        return Some(Choice { level: 0, into: 1, upper, lower });
+    }
+    let cheapest = cheapest_to_merge(&upper);
+    Some(Choice { level: 0, into: 0, upper: upper[..cheapest].to_vec(), lower: Vec::new() })
+}
+
+/// How many of the newest tables, two at least, are merged with the fewest bytes for each table that there is less.
+fn cheapest_to_merge(tables: &[Arc<Table>]) -> usize {
+    let sums = tables.iter().scan(0, |sum, table| {
+        *sum += table.meta().bytes;
+        Some(*sum)
+    });
+    let costs = sums.enumerate().skip(1).map(|(fewer, bytes)| (bytes / fewer as u64, fewer + 1));
+    costs.min().map_or(tables.len(), |(_, count)| count)
+}
+
 /// A table that is to be written anew where it stands, since much of it is superseded below the watermark: what was kept
-/// for a watermark that stood still for long may lie deep, where nothing new comes by. The next writing leaves nothing
-/// of it, so no table is chosen for ever.
+/// for a watermark that stood still for long may lie deep, where nothing new comes by, or in the first level when writers
+/// rest. The next writing leaves nothing of it, so no table is chosen for ever.
 fn choose_dead(levels: &Levels, watermark: Timestamp) -> Option<Choice> {
     let is_mostly_dead = |table: &&Arc<Table>| {
         let meta = table.meta();
         meta.superseded.saturating_mul(DEAD_SHARE) >= meta.entries && meta.timestamps.1 <= watermark
     };
-    let mut deeper = levels.iter().skip(1);
-    let (level, table) = deeper.find_map(|(level, tables)| Some((level, tables.iter().find(is_mostly_dead)?)))?;
+    let found = levels.iter().find_map(|(level, tables)| Some((level, tables.iter().find(is_mostly_dead)?)));
+    let (level, table) = found?;
     Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
 }
 
@@ -127,7 +148,9 @@ impl CompactionJob {
         let is_input = |table: &Arc<Table>| inputs().any(|input| input.id() == table.id());
         let others = levels.tables().filter(|table| !is_input(table)).cloned().collect();
         let lsns = span(inputs().map(|table| table.meta().lsns));
-        let sink = Sink::new(site.clone(), choice.into as u8, site.config.table_bytes, lsns);
+        // The first level's tables are counted: one, however large.
+        let table_bytes = if choice.into == 0 { u64::MAX } else { site.config.table_bytes };
+        let sink = Sink::new(site.clone(), choice.into as u8, table_bytes, lsns);
         let retention = Retention::of_job(watermark);
         let place = Some((range.start.clone(), Timestamp(i64::MAX)));
         Self { choice, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO }

@@ -4,6 +4,7 @@
 //! Invariant: no key has versions in two tables of one level below the first. So one table of such a level is looked
 //! into for a key at most.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use base::Timestamp;
@@ -20,7 +21,7 @@ pub const LEVELS: usize = 7;
 /// The tables of a tree. Never changed: a flush or a compaction makes new ones.
 #[derive(Clone, Default)]
 pub(super) struct Levels {
-    /// The first level has its newest table first.
+    /// The first level has the table with the newest version first.
     levels: [Vec<Arc<Table>>; LEVELS],
     /// Whether any table has the tombstone of a row: asked with every read.
     has_row_tombstones: bool,
@@ -51,6 +52,11 @@ impl Span {
     }
 }
 
+/// Bytes of tables' files.
+pub(super) fn bytes_of(tables: &[Arc<Table>]) -> u64 {
+    tables.iter().map(|table| table.meta().bytes).sum()
+}
+
 /// Whether a table may hold something that a tombstone with that timestamp deletes.
 pub(super) fn holds_older(table: &Table, tombstone: Tombstone<'_>, timestamp: Timestamp) -> bool {
     let meta = table.meta();
@@ -63,7 +69,7 @@ pub(super) fn holds_older(table: &Table, tombstone: Tombstone<'_>, timestamp: Ti
 }
 
 impl Levels {
-    /// These tables, each in its level, those of the first level in their order here.
+    /// These tables, each in its level.
     pub(super) fn new(tables: impl IntoIterator<Item = (u8, Arc<Table>)>) -> Self {
         let mut levels = Self::default();
         for (level, table) in tables {
@@ -75,8 +81,9 @@ impl Levels {
         levels
     }
 
-    /// Sorts the levels that are sorted, and sums up.
+    /// Sorts each level, and sums up.
     fn settle(&mut self) {
+        self.levels[0].sort_by_key(|table| Reverse(table.meta().timestamps.1));
         for level in &mut self.levels[1..] {
             level.sort_by(|left, right| left.meta().first_key.cmp(&right.meta().first_key));
         }
@@ -104,7 +111,7 @@ impl Levels {
 
     /// Bytes of a level's files.
     pub(super) fn bytes(&self, level: usize) -> u64 {
-        self.levels[level].iter().map(|table| table.meta().bytes).sum()
+        bytes_of(&self.levels[level])
     }
 
     /// The tables of a level that overlap a span.
@@ -119,13 +126,13 @@ impl Levels {
         tables.get(place_of(tables, key)).filter(|table| *table.meta().first_key <= *key)
     }
 
-    /// Without some tables, with others in a level. New tables of the first level are the newest.
+    /// Without some tables, with others in a level.
     pub(super) fn replaced(&self, gone: &[TableId], level: u8, new: &[Arc<Table>]) -> Self {
         let mut levels = self.clone();
         for tables in &mut levels.levels {
             tables.retain(|table| !gone.contains(&table.id()));
         }
-        levels.levels[usize::from(level)].splice(0..0, new.iter().cloned());
+        levels.levels[usize::from(level)].extend(new.iter().cloned());
         levels.settle();
         levels
     }

@@ -87,6 +87,40 @@ fn a_table_without_overlap_moves_as_it_is() {
 }
 
 #[test]
+fn the_newest_tables_become_one_until_they_are_as_much_as_what_is_below() {
+    let mut world = World::new(1);
+    let mut put = |world: &mut World, rows: std::ops::Range<usize>| {
+        for number in rows {
+            let row = format!("row{number:05}").into_bytes();
+            world.write(Write { puts: vec![(row, b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None });
+        }
+    };
+    let of_level = |world: &World, level: usize| -> Vec<TableId> {
+        world.tree.tree.levels.level(level).iter().map(|table| table.id()).collect()
+    };
+    put(&mut world, 0..30);
+    world.settle();
+    put(&mut world, 0..30);
+    world.settle();
+    let below = of_level(&world, 1);
+    assert!(!below.is_empty() && of_level(&world, 0).is_empty());
+    let mut rounds = 0;
+    while of_level(&world, 1) == below {
+        for _ in 0..2 {
+            // The first and the last row, so that each table overlaps all.
+            put(&mut world, 0..3);
+            put(&mut world, 29..30);
+            world.flush_all();
+        }
+        world.settle();
+        assert!(of_level(&world, 0).len() <= 1, "the newest became one, or went down");
+        rounds += 1;
+    }
+    assert!((3..20).contains(&rounds), "{rounds}");
+    world.check_whole();
+}
+
+#[test]
 fn files_are_removed_when_no_manifest_names_them_and_no_view_reads_them() {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(3);
