@@ -5,6 +5,7 @@
 
 pub mod canary;
 pub mod codec;
+mod durability;
 mod ids;
 pub mod limits;
 mod lsn;
@@ -15,6 +16,7 @@ mod splitmix;
 mod text;
 mod time;
 
+pub use durability::{Durability, Force};
 pub use ids::{Boot, CohortId, Incarnation, Member, NodeId, Promise, UniverseId};
 pub use lsn::{Epoch, Lsn, Sequence};
 pub use membership::{MEMBERS_MAX, Membership, MembershipChange, NoStep, SharedMembership};

@@ -59,7 +59,8 @@ impl Seen {
         let Shown { place, range } = shown.clone();
         let Ranges(ranges) = self.0.entry(table.to_owned()).or_default();
         let seen = ranges.entry(place.cohort).or_insert(shown);
-        if place.lsn.sequence > seen.place.lsn.sequence {
+        // By epoch first: after a loss, sequences are given out again (guarantee 11).
+        if place.lsn > seen.place.lsn {
             seen.place = place;
         }
         seen.range.start = range.start.min(std::mem::take(&mut seen.range.start));

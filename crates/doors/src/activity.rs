@@ -126,6 +126,8 @@ mod tests {
             epoch: 1,
             replicas: vec![],
             applied: Lsn::ZERO,
+            durability: base::Durability::Forced,
+            losses: 0,
             writes,
             reads,
         };

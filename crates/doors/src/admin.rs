@@ -7,7 +7,7 @@ use api::admin::{
     StatusResponse,
 };
 use api::servers::admin_server::Admin;
-use base::{CohortId, Lsn, NodeId};
+use base::{CohortId, Durability, Lsn, NodeId};
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
 use tonic::Status;
 
@@ -77,11 +77,24 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
 }
 
 fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
-    let CohortStatus { cohort, table, range, leader, epoch, replicas, applied: _, writes: _, reads: _ } = status;
+    let CohortStatus { cohort, table, range, leader, epoch, replicas, durability, losses, .. } = status;
+    let in_memory = durability == Durability::Memory;
     let Rates { writes_per_second, reads_per_second } = observer.activity.of_cohort(cohort);
     let replicas = replicas.iter().map(replica).collect();
     let (start, end) = (range.start, range.end);
-    message::Cohort { cohort, table, leader, epoch, replicas, writes_per_second, reads_per_second, start, end }
+    message::Cohort {
+        cohort,
+        table,
+        leader,
+        epoch,
+        replicas,
+        writes_per_second,
+        reads_per_second,
+        start,
+        end,
+        in_memory,
+        losses,
+    }
 }
 
 fn replica(status: &ReplicaStatus) -> message::Replica {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
+use base::Durability;
 use tablets::request::{RangeDescription, Request, Response, Scan, TableDescription, TableRequest};
 use tonic::Status;
 
@@ -61,16 +62,36 @@ pub(crate) fn unexpected(response: &Response) -> Status {
     Status::internal("the node's answer does not fit the question")
 }
 
+/// The durability that a new table is to have, if that is said.
+fn wanted(durability: i32) -> Result<Option<Durability>, Status> {
+    match message::Durability::try_from(durability) {
+        Ok(message::Durability::Unspecified) => Ok(None),
+        Ok(message::Durability::Forced) => Ok(Some(Durability::Forced)),
+        Ok(message::Durability::Memory) => Ok(Some(Durability::Memory)),
+        Err(_) => Err(Status::invalid_argument(format!("{durability} is no durability"))),
+    }
+}
+
+fn told(durability: Durability) -> message::Durability {
+    match durability {
+        Durability::Forced => message::Durability::Forced,
+        Durability::Memory => message::Durability::Memory,
+    }
+}
+
 #[tonic::async_trait]
 impl<G: Gateway> Columns for Door<G> {
     async fn create_table(
         &self,
         mut call: tonic::Request<message::CreateTableRequest>,
     ) -> Answer<message::CreateTableResponse> {
-        let message::CreateTableRequest { table: name, split_at, replicas, retention_ms } =
+        let message::CreateTableRequest { table: name, split_at, replicas, retention_ms, durability } =
             std::mem::take(call.get_mut());
+        let durability = wanted(durability)?;
         let retention = base::Duration(retention_ms.saturating_mul(NANOSECONDS_IN_MS));
-        match ask(&*self.gateway, &call, Request::CreateTable { name, split_at, replicas, retention }).await? {
+        match ask(&*self.gateway, &call, Request::CreateTable { name, split_at, replicas, retention, durability })
+            .await?
+        {
             Response::TableCreated { existed } => answer(message::CreateTableResponse { existed }),
             other => Err(unexpected(&other)),
         }
@@ -92,10 +113,11 @@ impl<G: Gateway> Columns for Door<G> {
     ) -> Answer<message::DescribeTableResponse> {
         let name = std::mem::take(&mut call.get_mut().table);
         match ask(&*self.gateway, &call, Request::DescribeTable { name }).await? {
-            Response::Table(TableDescription { ranges, created, replicas, retention }) => {
+            Response::Table(TableDescription { ranges, created, replicas, retention, durability }) => {
                 let ranges = ranges.into_iter().map(range).collect();
                 let retention_ms = retention.0 / NANOSECONDS_IN_MS;
-                answer(message::DescribeTableResponse { ranges, created: created.0, replicas, retention_ms })
+                let (created, durability) = (created.0, told(durability).into());
+                answer(message::DescribeTableResponse { ranges, created, replicas, retention_ms, durability })
             }
             other => Err(unexpected(&other)),
         }

@@ -105,6 +105,8 @@ impl Snapshot {
             beats,
             checked_reads,
             lease_expiries,
+            losses,
+            states_left,
             doubts_ended,
             sessions_expired,
             splits,
@@ -128,6 +130,11 @@ impl Snapshot {
         self.counter("loggos_beats_total", "Heartbeats sent, each for all cohorts at rest with a node.", beats)?;
         self.counter("loggos_checked_reads_total", "Strong reads that rested on a view check.", checked_reads)?;
         self.counter("loggos_lease_expiries_total", "Reads that found the lease lapsed.", lease_expiries)?;
+        let declared =
+            "Losses of acknowledged entries that were declared by leaders on this node, of tables in main memory.";
+        self.counter("loggos_losses_total", declared, losses)?;
+        let left = "Replicas whose states gave way to those of logs that had lost some of what they held.";
+        self.counter("loggos_states_left_total", left, states_left)?;
         self.counter("loggos_doubts_ended_total", "Replicas that doubted their logs and caught up.", doubts_ended)?;
         let forgotten = "Sessions that were proposed to be forgotten.";
         self.counter("loggos_sessions_expired_total", forgotten, sessions_expired)?;
@@ -149,11 +156,13 @@ impl Snapshot {
         let leads = |cohort: &CohortStatus| i64::from(cohort.leader == Some(status.node));
         gauge("loggos_cohort_leader", "Whether this node leads the cohort.", &leads)?;
         gauge("loggos_cohort_epoch", "The newest epoch that this node knows.", &|cohort| signed(cohort.epoch))?;
-        gauge("loggos_cohort_last_sequence", "The last entry that is durable in this node's log.", &last)?;
+        gauge("loggos_cohort_last_sequence", "The last entry of this node's log that counts.", &last)?;
         gauge("loggos_cohort_committed_sequence", "The last entry that this node knows to be committed.", &committed)?;
         let applied = |cohort: &CohortStatus| signed(cohort.applied.sequence.0);
         gauge("loggos_cohort_applied_sequence", "The last entry that this node applied.", &applied)?;
         let doubtful = |cohort: &CohortStatus| i64::from(own(status, cohort).is_some_and(|replica| replica.doubtful));
+        let losses = |cohort: &CohortStatus| i64::from(cohort.losses);
+        gauge("loggos_cohort_losses", "How often its log declares that acknowledged entries may be lost.", &losses)?;
         gauge("loggos_cohort_doubtful", "Whether this node doubts its log, and has no vote.", &doubtful)?;
 
         let writes = "Requests to change something that were decided while this node led.";

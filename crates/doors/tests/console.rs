@@ -68,6 +68,8 @@ fn status() -> Status {
         epoch: 5,
         replicas: vec![replica(1, 120), replica(2, 110)],
         applied: Lsn::new(5, 117),
+        durability: base::Durability::Memory,
+        losses: 1,
         writes: 40,
         reads: 50,
     };

@@ -87,6 +87,7 @@ impl View {
         // Each node tells what it decided itself.
         known.writes_per_second += seen.writes_per_second;
         known.reads_per_second += seen.reads_per_second;
+        known.losses = known.losses.max(seen.losses);
         for replica in &seen.replicas {
             if !known.replicas.iter().any(|other| other.node == replica.node) {
                 known.replicas.push(*replica);
@@ -131,6 +132,8 @@ fn cohort_object(cohort: &Cohort) -> Value {
         range: keys,
         "leader": cohort.leader,
         "epoch": cohort.epoch,
+        "durability": if cohort.in_memory { "memory" } else { "forced" },
+        "losses": cohort.losses,
         "replicas": replicas,
     })
 }

@@ -10,7 +10,7 @@
 //!   covered; after a failed force the process ends (guarantee 25).
 //! * Between two events no time passes for the machine: it never reads a clock.
 
-use base::{Boot, CohortId, Entry, Lsn, Monotonic, NodeId, Record, Sequence, Timestamp};
+use base::{Boot, CohortId, Entry, Force, Lsn, Monotonic, NodeId, Record, Sequence, Timestamp};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -197,8 +197,8 @@ pub enum Action {
         write: WriteId,
         /// The record.
         record: Record,
-        /// Whether it is to be forced at once; if not, it rides on the next force.
-        force: bool,
+        /// How soon it is to be forced.
+        force: Force,
     },
     /// Write the manifest in both places, one forced after the other. The driver adds what is the log's own (the oldest
     /// segment, the boot) and lets go of segments that the checkpoints named in it make dispensable, once it is forced.
@@ -313,6 +313,11 @@ pub enum Action {
         from: Sequence,
         /// About how many bytes.
         bytes: usize,
+    },
+    /// Tell the operator of something that is not as it should be.
+    Warn {
+        /// What.
+        what: String,
     },
     /// The machine has stopped cleanly: the process may end.
     Stopped,

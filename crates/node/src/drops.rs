@@ -189,7 +189,7 @@ impl Node {
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
         self.discard(unused);
         self.abandon(&arriving);
-        self.dormant.insert(id, Dormant { manifest: replica.manifest(), ..Dormant::default() });
+        self.dormant.insert(id, Dormant { manifest: replica.manifest(false), ..Dormant::default() });
         // The manifest may name the tables of a whole state that was about to take the tree's place.
         let arrived = replica.arrived.take().map(|arrived| arrived.tree);
         let tree = replica.state.into_tree();

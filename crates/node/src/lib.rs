@@ -28,6 +28,7 @@ mod replicas;
 mod requests;
 mod splits;
 mod status;
+mod stop;
 #[cfg(test)]
 mod testing;
 mod transfer;

@@ -20,15 +20,14 @@ use crate::lives::Lives;
 use crate::message::Message;
 use crate::moves::Moves;
 use crate::pending::{PendingId, Pendings, Place};
-use crate::replica::{Dormant, Outgoing, Proposal};
+use crate::replica::{Dormant, Outgoing, Proposal, Replica};
 use crate::replicas::Replicas;
 use crate::splits::Splits;
+use crate::stop::Stop;
 use crate::transfer::Transfers;
 
 /// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
 pub(crate) const RETRY: base::Duration = base::Duration::from_millis(20);
-/// How long a clean stop waits for what is under way.
-const STOP_PATIENCE: base::Duration = base::Duration::from_millis(1_000);
 /// A peer that wasn't heard of for so long counts as not alive.
 pub(crate) const ALIVE: base::Duration = base::Duration::from_millis(1_000);
 
@@ -82,7 +81,9 @@ pub struct Node {
     pub(crate) retry_now: bool,
     retry_at: Monotonic,
     timer_at: Monotonic,
-    stopping: Option<Monotonic>,
+    pub(crate) stopping: Option<Stop>,
+    /// The log is forced through here.
+    pub(crate) log_forced_through: WriteId,
     pub(crate) halted: bool,
     /// The cohort whose checkpoint the manifest in the making is for (a planted bug asks).
     pub(crate) manifest_for: Option<CohortId>,
@@ -152,6 +153,7 @@ impl Node {
             retry_at: Monotonic(0),
             timer_at: Monotonic::NEVER,
             stopping: None,
+            log_forced_through: WriteId(0),
             halted: false,
             manifest_for: None,
         }
@@ -162,6 +164,10 @@ impl Node {
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
         if self.halted {
             return;
+        }
+        if self.is_leaving() {
+            self.leave(now, &event);
+            return self.flush(now, actions);
         }
         match event {
             Event::Timer => self.timer(now),
@@ -190,7 +196,7 @@ impl Node {
     /// Ends a group of events: proposals that gathered leave, requests that waited are tried again, checkpoints that are
     /// due begin, and the next timer is set.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
-        if !self.halted {
+        if !self.halted && !self.is_leaving() {
             self.routes_changed(now);
             if std::mem::take(&mut self.drops_changed) {
                 self.push_drops(now);
@@ -258,8 +264,11 @@ impl Node {
     }
 
     fn manifest(&self) -> BTreeMap<CohortId, CohortManifest> {
-        let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest()));
-        let dormant = self.dormant.iter().map(|(id, dormant)| (*id, dormant.manifest.clone()));
+        let is_last = self.is_marking();
+        let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest(is_last)));
+        let dormant = self.dormant.iter().map(|(id, Dormant { manifest, .. })| {
+            (*id, CohortManifest { whole: manifest.whole && is_last, ..manifest.clone() })
+        });
         let mut cohorts: BTreeMap<CohortId, CohortManifest> = running.chain(dormant).collect();
         if planted(Bug::IdlePromiseForgotten) && self.manifest_for.is_some() {
             for (_, manifest) in cohorts.iter_mut().filter(|(id, _)| Some(**id) != self.manifest_for) {
@@ -270,7 +279,7 @@ impl Node {
     }
 
     /// Runs something on every cohort, and takes what comes of it.
-    fn each_cohort(&mut self, now: Now, mut run: impl FnMut(&mut Cohort, &mut Outbox)) {
+    pub(crate) fn each_cohort(&mut self, now: Now, mut run: impl FnMut(&mut Cohort, &mut Outbox)) {
         let ids: Vec<CohortId> = self.replicas.keys().copied().collect();
         for id in ids {
             self.with_cohort(id, now, &mut run);
@@ -285,11 +294,13 @@ impl Node {
     /// Runs something on a cohort, and takes what comes of it.
     pub(crate) fn with_cohort(&mut self, id: CohortId, now: Now, run: impl FnOnce(&mut Cohort, &mut Outbox)) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let (led, doubted) = (replica.cohort.leads(), replica.cohort.doubtful());
+        let (led, doubted) = (replica.cohort.leads(), replica.cohort.is_in_doubt());
+        let stood_apart = replica.cohort.stands_apart();
         run(&mut replica.cohort, &mut self.outgoing.outbox);
         self.counters.takeovers += u64::from(!led && replica.cohort.leads());
-        let doubt_ended = doubted && !replica.cohort.doubtful();
+        let doubt_ended = doubted && !replica.cohort.is_in_doubt();
         self.counters.doubts_ended += u64::from(doubt_ended);
+        self.counters.states_left += u64::from(!stood_apart && replica.cohort.stands_apart());
         self.drain(id, now);
         // The catalogue is whole again: every cohort that this node can have had a part in before the damage is named in
         // the manifest now, and what is created from here on is new.
@@ -301,6 +312,7 @@ impl Node {
     }
 
     fn log_forced(&mut self, through: WriteId, now: Now) {
+        self.log_forced_through = through;
         for id in std::mem::take(&mut self.awaiting_log) {
             self.with_cohort(id, now, |cohort, out| cohort.log_forced(through, out));
         }
@@ -421,6 +433,7 @@ impl Node {
             Change::RangeSplit { child, members, range } => self.split_off(id, *child, members, range.clone()),
             Change::RangeFounded | Change::PutElsewhere => {}
             Change::RangeDropped => self.rows_dropped(id),
+            Change::LossDeclared => self.loss_declared(id),
         }
     }
 
@@ -433,6 +446,20 @@ impl Node {
         if let Err(error) = self.start_tables(now) {
             self.halt(error.to_string());
         }
+    }
+
+    /// A log that is in main memory says that it may have lost acknowledged entries.
+    fn loss_declared(&mut self, id: CohortId) {
+        let Some(replica) = self.replicas.get(&id).filter(|replica| replica.cohort.leads()) else { return };
+        self.counters.losses += 1;
+        let Replica { table, range, .. } = replica;
+        let (epoch, left) = (replica.cohort.promised().epoch, replica.cohort.last());
+        self.actions.push(Action::Warn {
+            what: format!(
+                "table {table}, range {range} (cohort {id}): most of its replicas ended at once, and what was acknowledged \
+                 of late may be lost: epoch {epoch} goes on from what is left, to {left}"
+            ),
+        });
     }
 
     /// A tablet that owns nothing yet is told its range by whoever leads it, once the reign's barrier is applied: by then
@@ -554,7 +581,7 @@ impl Node {
         let retry = self.pendings.any_waits().then_some(self.retry_at);
         let pendings = [self.pendings.first_deadline(), self.pendings.first_overdue(), retry];
         let replicas = [self.replicas.next_due(), self.beats.next_timer()];
-        let others = [self.transfers.next_timer(), self.stopping];
+        let others = [self.transfers.next_timer(), self.stopping.map(Stop::until)];
         let next = pendings.into_iter().chain(replicas).chain(others).flatten().min().unwrap_or(Monotonic::NEVER);
         if next != self.timer_at {
             self.timer_at = next;
@@ -576,31 +603,6 @@ impl Node {
         self.with_cohort(reading.cohort, now, |cohort, out| {
             cohort.log_read(reading.peer, reading.from, entries, now, out);
         });
-    }
-
-    /// Whether a clean stop is under way: new requests are refused.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.is_some()
-    }
-
-    fn stop(&mut self, now: Now) {
-        if self.stopping.is_none() {
-            self.stopping = Some(now.monotonic + STOP_PATIENCE);
-        }
-    }
-
-    /// Once what was proposed is committed, or patience ends: leaders hand over, and every request gets an answer.
-    fn finish_stop(&mut self, now: Now) {
-        let Some(until) = self.stopping else { return };
-        if self.pendings.any_proposed() && now.monotonic < until {
-            return;
-        }
-        self.each_cohort(now, |cohort, out| cohort.release(now, out));
-        for id in self.pendings.ids() {
-            self.give_up(id, "the node is stopping");
-        }
-        self.halted = true;
-        self.actions.push(Action::Stopped);
     }
 
     /// This node.

@@ -13,7 +13,7 @@
 //! do so: an entry without a command has the timestamp of its proposal.
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Monotonic, Now, Sequence, Timestamp};
+use base::{CohortId, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
 use tablets::request::{AsOf, Consistency, Failure, Outcome, Place};
 use tablets::{Evaluation, Question, State, Tablet, TabletView};
@@ -66,7 +66,7 @@ impl Node {
             Consistency::Timeline { at_least, stale_ok } => {
                 let (seen, is_current) = (Seen { cohort, at_least, stale_ok }, replica.cohort.is_current());
                 let has_leader = replica.cohort.leader().is_some();
-                let may = seen.may_be_shown(replica.cohort.applied(), has_leader, is_current);
+                let may = seen.may_be_shown(replica.state.last_applied(), has_leader, is_current);
                 may.then(|| tablet.view()).ok_or(NotNow::Wait)
             }
             Consistency::At(moment) => tablet.view().at(moment).map_err(|failure| match failure {
@@ -99,7 +99,7 @@ impl Node {
         let checked = rests_on.and_then(|check| replica.cohort.checked(check));
         let holds = checked.is_none_or(|checked| replica.cohort.still_holds(checked));
         if let Some(checked) = checked.filter(|_| holds)
-            && replica.cohort.applied() >= checked.stamp
+            && replica.cohort.has_applied(checked.stamp)
         {
             return true;
         }
@@ -183,9 +183,9 @@ impl Seen {
     /// A place may be of another cohort's log. Cohorts are numbered as they come to be, and one that comes to be later goes on
     /// from what was there. So a client that has seen the range of a later cohort has seen more than is kept here, though our
     /// map says that the row is here; and what it has seen of an earlier one is kept here.
-    pub(crate) fn may_be_shown(&self, applied: Sequence, has_leader: bool, is_current: bool) -> bool {
+    pub(crate) fn may_be_shown(&self, applied: Lsn, has_leader: bool, is_current: bool) -> bool {
         let is_here = self.at_least.is_none_or(|place| match place.cohort {
-            other if other == self.cohort => place.lsn.sequence <= applied,
+            other if other == self.cohort => place.lsn <= applied,
             other => other < self.cohort,
         });
         let may_go_back = planted(Bug::TimelineGoesBack);

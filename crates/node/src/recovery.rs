@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, KeyRange, LogRecord, Lsn, Member, Membership, Now, Record, Sequence};
+use base::{
+    CohortId, Durability, Duration, Epoch, KeyRange, LogRecord, Lsn, Member, Membership, Now, Record, Sequence,
+};
 use bytes::Bytes;
 use replication::{Cohort, Replay, Replayed, SplitOff, Start};
 use store::manifest::CohortManifest;
@@ -101,6 +103,7 @@ impl Node {
             table: String::new(),
             range: KeyRange::all(),
             retention: Duration::ZERO,
+            durability: Durability::Forced,
             genesis: Membership::with_voters(members, voters),
             is_split_off: false,
         };
@@ -134,9 +137,10 @@ impl Node {
                 let (cohort, parent) = (part.cohort, part.parent);
                 let is_ours = part.is_on(self.me) || (self.dormant.contains_key(&cohort) && self.is_rested_on(cohort));
                 if is_ours && !self.replicas.contains_key(&cohort) && may_start(cohort) {
-                    let (genesis, retention) = (Membership::of(part.genesis.to_vec()), record.retention);
-                    let is_split_off = parent.is_some();
-                    let part = Part { table: name.to_owned(), range: part.range, retention, genesis, is_split_off };
+                    let genesis = Membership::of(part.genesis.to_vec());
+                    let (table, is_split_off) = (name.to_owned(), parent.is_some());
+                    let (range, retention, durability) = (part.range, record.retention, record.durability);
+                    let part = Part { table, range, retention, durability, genesis, is_split_off };
                     parts.insert(cohort, (part, parent));
                 }
             }
@@ -161,7 +165,7 @@ impl Node {
         born: Option<Born>,
         now: Now,
     ) -> Result<(), StartError> {
-        let Part { table, range, retention, genesis, is_split_off } = part;
+        let Part { table, range, retention, durability, genesis, is_split_off } = part;
         let mut dormant = self.dormant.remove(&id).unwrap_or_else(|| Dormant {
             manifest: CohortManifest { doubtful: self.doubt_unknown, ..CohortManifest::default() },
             checkpoint_mark: self.outgoing.appended_bytes,
@@ -171,6 +175,9 @@ impl Node {
             dormant.begin(genesis, self.me);
         }
         let Dormant { manifest, replay, chunks, tree, lineage, checkpoint_mark, .. } = dormant;
+        // Who has followed nobody yet has acknowledged nothing.
+        let has_acknowledged = manifest.promised.epoch > Epoch(0) && born.is_none();
+        let forgetful = durability == Durability::Memory && has_acknowledged && !manifest.whole;
         let snapshot = manifest.checkpoint.map(|_| load(id, &chunks)).transpose()?;
         let on_disk = OnDisk::found(&manifest, snapshot.clone(), checkpoint_mark);
         let split_off = born.as_ref().map(|born| born.at);
@@ -191,9 +198,9 @@ impl Node {
             checkpoint.0.epoch = base::Epoch(0);
         }
         let origin = if is_split_off { Tablet::SPLIT_OFF } else { Lsn::ZERO };
-        let config = cohort_config(&self.config, id, self.me, origin);
+        let config = cohort_config(&self.config, id, self.me, origin, durability);
         let CohortManifest { promised, membership, doubtful, .. } = manifest;
-        let start = Start { promised, checkpoint, membership, log, doubtful, split_off };
+        let start = Start { promised, checkpoint, membership, log, doubtful, forgetful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
         let mut replica = Replica::new(cohort, state, table, range, retention, on_disk);
         replica.lineage = lineage;
@@ -224,6 +231,8 @@ pub(crate) struct Part {
     pub(crate) range: KeyRange,
     /// How long old versions are kept.
     pub(crate) retention: Duration,
+    /// What its log must be on before an entry counts.
+    pub(crate) durability: Durability,
     /// Its members when it was created.
     pub(crate) genesis: Membership,
     /// Whether its range was split off another's.

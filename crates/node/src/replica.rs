@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp};
+use base::{
+    CohortId, Durability, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp,
+};
 use bytes::Bytes;
 use replication::{Cohort, Config, ManifestId, Outbox, Replay};
 use store::cell;
 use store::manifest::{CheckpointRef, CohortManifest};
 use store::sstable::{Table, TableRef};
 use store::tree::{Outputs, Tree};
-use tablets::{Ownership, Snapshot, State};
+use tablets::{Command, Ownership, Snapshot, State};
 
 use crate::config::NodeConfig;
 use crate::contract::Lineage;
@@ -276,8 +278,8 @@ impl Replica {
         has_rows.then(|| whole(tablet.tree().tables()))
     }
 
-    /// What the manifest must hold of it.
-    pub(crate) fn manifest(&self) -> CohortManifest {
+    /// What the manifest must hold of it. Only the last one of a clean stop says that it leaves all it acknowledged behind.
+    pub(crate) fn manifest(&self, is_last: bool) -> CohortManifest {
         CohortManifest {
             promised: self.cohort.promised(),
             checkpoint: self.on_disk.checkpoint.as_ref().map(|(at, _)| *at),
@@ -285,19 +287,27 @@ impl Replica {
             membership: SharedMembership::clone(&self.on_disk.membership),
             doubtful: self.cohort.doubtful(),
             is_retired: false,
+            whole: is_last && self.cohort.leaves_whole(),
         }
     }
 }
 
 /// The protocol's configuration for a cohort on this node.
-pub(crate) fn cohort_config(node: &NodeConfig, cohort: CohortId, me: Member, origin: Lsn) -> Config {
+pub(crate) fn cohort_config(
+    node: &NodeConfig,
+    cohort: CohortId,
+    me: Member,
+    origin: Lsn,
+    durability: Durability,
+) -> Config {
     let seed = node.seed ^ (u64::from(cohort.0) << 32) ^ u64::from(me.node.0);
     let mut timing = node.timing;
     if cohort == CohortId::CATALOGUE {
         // Every node finds tables and their ranges by what it has applied of the catalogue.
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
     }
-    Config { cohort, me, timing, limits: node.limits, seed, origin }
+    let (limits, declaration) = (node.limits, Command::DeclareLoss.encode());
+    Config { cohort, me, timing, limits, seed, origin, durability, declaration }
 }
 
 /// The outbox and what is known of the node's appends.

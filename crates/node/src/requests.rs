@@ -41,8 +41,9 @@ impl Node {
                 self.actions.push(Action::Reply { to: id, outcome: status, valid_until: None });
                 return;
             }
-            Request::CreateTable { name, split_at, replicas, retention } => {
-                (catalogue, Query::Catalogue(CatalogueCommand::CreateTable { name, split_at, replicas, retention }))
+            Request::CreateTable { name, split_at, replicas, retention, durability } => {
+                let create = CatalogueCommand::CreateTable { name, split_at, replicas, retention, durability };
+                (catalogue, Query::Catalogue(create))
             }
             Request::SplitRange { name, key } => {
                 (catalogue, Query::Catalogue(CatalogueCommand::BeginSplit { name, key }))

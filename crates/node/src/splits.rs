@@ -155,9 +155,10 @@ impl Node {
         let patience = if parent.cohort.leads() { Duration::ZERO } else { self.config.timing.lease };
         let voteless_until = parent.cohort.voteless_until();
         let at = SplitOff { voteless_until, stand_at: voteless_until.max(now.monotonic + patience) };
-        let (table, retention) = (parent.table.clone(), parent.retention);
+        let (table, retention, durability) =
+            (parent.table.clone(), parent.retention, parent.cohort.config().durability);
         self.drain(id, now);
-        let part = Part { table, range, retention, genesis, is_split_off: true };
+        let part = Part { table, range, retention, durability, genesis, is_split_off: true };
         self.start_replica(child, part, Some(Born { state, at }), now)?;
         self.counters.splits += 1;
         if let Some(replica) = self.replicas.get_mut(&child) {

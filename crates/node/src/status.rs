@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use base::{KeyRange, NodeId, Now};
 use replication::ReplicaView;
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
-use tablets::{Catalogue, NodeRecord};
+use tablets::{Catalogue, NodeRecord, Tablet};
 
 use crate::node::{ALIVE, Node};
 use crate::replica::Replica;
@@ -45,6 +45,8 @@ fn cohort_status(cohort: u32, replica: &Replica) -> CohortStatus {
         epoch: replica.cohort.promised().epoch.0,
         replicas: replica.cohort.view().into_iter().map(replica_status).collect(),
         applied: replica.state.last_applied(),
+        durability: replica.cohort.config().durability,
+        losses: replica.state.as_tablet().map_or(0, Tablet::losses),
         writes: replica.writes,
         reads: replica.reads + replica.reads_elsewhere.load(Ordering::Relaxed),
     }

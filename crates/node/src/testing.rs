@@ -161,6 +161,7 @@ impl Bench {
                 split_at: split_at(keys),
                 replicas: 0,
                 retention: Duration::ZERO,
+                durability: None,
             }
             .encode(),
         ];

@@ -102,7 +102,7 @@ impl DoorRead {
             Consistency::Timeline { at_least, stale_ok } => {
                 let seen = Seen { cohort, at_least, stale_ok };
                 let has_leader = view.leader_until.is_some_and(|until| now <= until);
-                let may = seen.may_be_shown(view.place.lsn.sequence, has_leader, view.is_current);
+                let may = seen.may_be_shown(view.place.lsn, has_leader, view.is_current);
                 (may && now.since(view.at) <= STALE).then(|| dated(outcome, view.as_of(&evaluation.view, now)))
             }
             Consistency::At(_) => Some(dated(outcome, view.as_of(&evaluation.view, now))),

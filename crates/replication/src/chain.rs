@@ -74,9 +74,11 @@ impl Cohort {
         let Relay { epoch, previous, entries, sent, .. } = relay;
         let reply = self.reconcile(previous, entries, out);
         self.learn_commit(self.leader_committed, out);
-        self.learn_age(None, self.leader_committed, now.monotonic);
+        if self.is_within() {
+            self.learn_age(None, self.leader_committed, now.monotonic);
+        }
         self.end_doubt(out);
-        let (committed, doubtful, at) = (self.committed, self.doubtful, now.monotonic);
+        let (committed, doubtful, at) = (self.committed, self.is_in_doubt(), now.monotonic);
         let message = Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful, at };
         out.send(leader, message, self.durable_log());
     }

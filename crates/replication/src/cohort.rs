@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use base::canary::{Bug, planted};
 use base::{
-    Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SharedMembership, SplitMix64,
-    Timestamp,
+    Entry, Epoch, Force, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SharedMembership,
+    SplitMix64, Timestamp,
 };
 
 use crate::config::Config;
@@ -13,6 +13,8 @@ use crate::early::Early;
 use crate::leader::{Answered, Leader};
 use crate::lease::{Vote, grace};
 use crate::log::MemoryLog;
+use crate::loss::Grants;
+use crate::main_memory::MainMemory;
 use crate::membership::Memberships;
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox, Output, WriteId};
@@ -33,6 +35,8 @@ pub struct Start {
     pub log: Replayed,
     /// Whether part of the log was lost: no promise and no candidacy until it has caught up (guarantee 7).
     pub doubtful: bool,
+    /// Whether its log was in main memory, and its last process didn't stop cleanly (guarantee 11).
+    pub forgetful: bool,
     /// The moments of a replica that was split off another, in the place of those of a process that has just started.
     pub split_off: Option<SplitOff>,
 }
@@ -58,7 +62,7 @@ pub struct Cohort {
     pub(crate) log: MemoryLog,
     pub(crate) memberships: Memberships,
     /// Entries appended whose force hasn't been reported yet.
-    pub(crate) unforced: VecDeque<(WriteId, Sequence)>,
+    pub(crate) unforced: VecDeque<Unforced>,
     /// Our own log is forced through here.
     pub(crate) forced: Sequence,
     /// Everything through here is known to be committed.
@@ -84,7 +88,17 @@ pub struct Cohort {
     pub(crate) committed_logged: Sequence,
     pub(crate) staleness: Staleness,
     pub(crate) views: Views,
+    pub(crate) memory: MainMemory,
     pub(crate) random: SplitMix64,
+}
+
+/// An entry whose force hasn't been reported yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Unforced {
+    pub(crate) write: WriteId,
+    pub(crate) sequence: Sequence,
+    /// About how many bytes it is.
+    pub(crate) bytes: usize,
 }
 
 /// A whole state that waits for its manifest.
@@ -106,9 +120,9 @@ pub(crate) enum Role {
         stand_at: Monotonic,
     },
     /// It asks whether it could win.
-    PreCandidate { epoch: Epoch, granted: Vec<NodeId>, give_up_at: Monotonic },
-    /// It asks for promises. Its own counts once it is forced.
-    Candidate { epoch: Epoch, granted: Vec<NodeId>, refused: Vec<NodeId>, give_up_at: Monotonic },
+    PreCandidate { epoch: Epoch, granted: Grants, give_up_at: Monotonic },
+    /// It asks for promises. Its own counts once it is forced. It may come to declare a loss (`loss`).
+    Candidate { epoch: Epoch, granted: Grants, refused: Vec<NodeId>, give_up_at: Monotonic, declares: bool },
     /// It leads.
     Leader(Leader),
 }
@@ -118,11 +132,11 @@ pub(crate) enum Role {
 pub struct ReplicaView {
     /// The node it is on.
     pub node: NodeId,
-    /// The last entry that is forced in its log, as far as known.
+    /// The last entry that counts as acknowledged by it, as far as known.
     pub last: Lsn,
     /// The last entry it knows to be committed.
     pub committed: Lsn,
-    /// Whether it doubts its log.
+    /// Whether it doubts its log, or may have forgotten some of it.
     pub doubtful: bool,
 }
 
@@ -140,6 +154,9 @@ impl Cohort {
             log.push(entry);
         }
         let last = log.last().sequence;
+        let forgetful = start.forgetful && !planted(Bug::ForgetfulVotes);
+        // What was committed may have been lost with a majority's memories.
+        let committed = if start.forgetful { checkpoint.sequence } else { start.log.committed.min(last) };
         // Who votes alone has led since it does, and voted for nobody.
         let is_alone = memberships.last().voters() == [config.me];
         let wait =
@@ -156,7 +173,7 @@ impl Cohort {
             memberships,
             unforced: VecDeque::new(),
             forced: last,
-            committed: start.log.committed.min(last),
+            committed,
             applied: checkpoint.sequence,
             matched: Sequence(0),
             following: Epoch(0),
@@ -167,14 +184,15 @@ impl Cohort {
             doubtful: start.doubtful,
             is_aside: false,
             installing: None,
-            committed_logged: start.log.committed.min(last),
+            committed_logged: committed,
             staleness: Staleness::default(),
             views: Views::default(),
+            memory: MainMemory { forgetful, ..MainMemory::default() },
             random,
             config,
         };
         if let Some(from) = start.log.cut {
-            out.append(LogRecord::Truncation { from }, true);
+            out.append(LogRecord::Truncation { from }, Force::Now);
         }
         match start.split_off {
             Some(SplitOff { stand_at, .. }) => cohort.role = Role::Follower { leader: None, stand_at },
@@ -189,7 +207,7 @@ impl Cohort {
     fn resume_lead(&mut self, now: Now, out: &mut Outbox) {
         let mine = self.promised.candidate == Some(self.config.me);
         if planted(Bug::RestartedLeaderGoesOn) && mine && self.log.last().epoch == self.promised.epoch {
-            self.lead(self.promised.epoch, now, out);
+            self.lead(self.promised.epoch, false, now, out);
         }
     }
 
@@ -201,12 +219,12 @@ impl Cohort {
         }
         match message {
             Message::PreVote { epoch, last } => self.pre_vote(sender, epoch, last, now, out),
-            Message::PreVoteReply { epoch, granted, promised } => {
-                self.pre_vote_reply(sender, epoch, granted, promised, now, out);
+            Message::PreVoteReply { epoch, granted, worth, promised } => {
+                self.pre_vote_reply((sender, worth), epoch, granted, promised, now, out);
             }
             Message::Prepare { epoch, last } => self.prepare(sender, epoch, last, now, out),
-            Message::PrepareReply { epoch, granted, promised } => {
-                self.prepare_reply(sender, epoch, granted, promised, now, out);
+            Message::PrepareReply { epoch, granted, worth, promised } => {
+                self.prepare_reply((sender, worth), epoch, granted, promised, now, out);
             }
             Message::Propose { epoch, previous, entries, commit, sent, heard } => {
                 self.propose_received(sender, epoch, (previous, entries), commit, (sent, heard), now, out);
@@ -227,13 +245,11 @@ impl Cohort {
 
     /// The log is forced through `write`.
     pub fn log_forced(&mut self, write: WriteId, out: &mut Outbox) {
-        while let Some(&(first, sequence)) = self.unforced.front() {
-            if first > write {
-                break;
-            }
-            self.unforced.pop_front();
-            self.forced = sequence;
+        while let Some(entry) = self.unforced.pop_front_if(|entry| entry.write <= write) {
+            self.memory.unforced_bytes -= entry.bytes;
+            self.forced = entry.sequence;
         }
+        self.memory.firm.retain(|(firm, _)| *firm > write);
         self.end_doubt(out);
         self.advance_commit(out);
     }
@@ -319,13 +335,17 @@ impl Cohort {
 
     /// Accepts an entry into the log: in memory, and as a record to be forced.
     pub(crate) fn accept(&mut self, entry: Entry, out: &mut Outbox) {
-        let sequence = entry.lsn.sequence;
-        let write = out.append(LogRecord::Entry(entry.clone()), true);
+        let (sequence, bytes, waits) = (entry.lsn.sequence, entry.size(), !self.counts_unforced(&entry));
+        let write = out.append(LogRecord::Entry(entry.clone()), if waits { Force::Now } else { Force::Soon });
+        if self.is_in_memory() && waits {
+            self.memory.firm.push_back((write, sequence));
+        }
         if let Some(members) = &entry.members {
             self.memberships.push(sequence, SharedMembership::clone(members));
         }
         self.log.push(entry);
-        self.unforced.push_back((write, sequence));
+        self.unforced.push_back(Unforced { write, sequence, bytes });
+        self.memory.unforced_bytes += bytes;
     }
 
     /// Drops our entries from `from` on. No record of it is needed: the entry that takes the place kills them at replay.
@@ -333,7 +353,9 @@ impl Cohort {
         assert!(from > self.applied, "an applied entry is never cut");
         self.log.truncate(from);
         self.memberships.truncate(from);
-        self.unforced.retain(|(_, sequence)| *sequence < from);
+        self.unforced.retain(|entry| entry.sequence < from);
+        self.memory.unforced_bytes = self.unforced.iter().map(|entry| entry.bytes).sum();
+        self.memory.firm.retain(|(_, sequence)| *sequence < from);
         self.forced = self.forced.min(from.previous());
         self.matched = self.matched.min(from.previous());
     }
@@ -356,8 +378,10 @@ impl Cohort {
         self.propose_pending(now, out);
         self.tell_commits(now, out);
         self.note_committed(out);
-        let applied_and_forced = self.applied.min(self.forced);
-        self.log.trim(applied_and_forced, self.config.limits.memory_log_bytes);
+        // What is not compared with the leader's log yet must stay comparable.
+        let is_compared = !self.is_in_memory() || self.leads();
+        let needless = if is_compared { self.applied } else { self.applied.min(self.matched) };
+        self.log.trim(needless.min(self.forced), self.config.limits.memory_log_bytes);
     }
 
     /// Notes in the log how far it is committed, now: what the log holds of others after this rests on it.
@@ -365,7 +389,7 @@ impl Cohort {
         if self.committed > self.committed_logged
             && let Some(lsn) = self.log.lsn_at(self.committed)
         {
-            out.append(LogRecord::CommitPoint(lsn), false);
+            out.append(LogRecord::CommitPoint(lsn), Force::WithNext);
             self.committed_logged = self.committed;
         }
     }
@@ -386,8 +410,8 @@ impl Cohort {
         if self.voteless_until <= now {
             self.voteless_until = Monotonic(0);
         }
-        for (write, _) in &mut self.unforced {
-            write.0 -= log.0;
+        for entry in &mut self.unforced {
+            entry.write.0 -= log.0;
         }
         self.promise_manifest.0 = self.promise_manifest.0.saturating_sub(manifest.0);
         out.renumber(log, manifest);
@@ -410,7 +434,12 @@ impl Cohort {
         if planted(Bug::AcknowledgeBeforeForce) {
             return Durable::default();
         }
-        Durable { log: self.unforced.back().map_or(WriteId(0), |(write, _)| *write), manifest: self.promise_manifest }
+        let last = if self.is_in_memory() {
+            self.memory.firm.back().map(|(write, _)| *write)
+        } else {
+            self.unforced.back().map(|entry| entry.write)
+        };
+        Durable { log: last.unwrap_or(WriteId(0)), manifest: self.promise_manifest }
     }
 
     /// The node that leads, as far as known here.
@@ -427,6 +456,12 @@ impl Cohort {
     #[must_use]
     pub fn leads(&self) -> bool {
         matches!(self.role, Role::Leader(_))
+    }
+
+    /// Whether this replica leads in a reign that began with the declaration of a loss.
+    #[must_use]
+    pub fn declares_loss(&self) -> bool {
+        matches!(&self.role, Role::Leader(leader) if leader.declares)
     }
 
     /// Whether this replica leads and its barrier is applied: the state holds all that its log held before this reign.
@@ -519,9 +554,9 @@ impl Cohort {
         let lsn = |sequence: Sequence| self.log.lsn_at(sequence).unwrap_or_else(|| Lsn { sequence, ..self.log.base() });
         let mut views = vec![ReplicaView {
             node: self.config.me.node,
-            last: lsn(self.forced),
+            last: lsn(self.acknowledged()),
             committed: lsn(self.committed),
-            doubtful: self.doubtful,
+            doubtful: self.is_in_doubt(),
         }];
         if let Role::Leader(leader) = &self.role {
             views.extend(leader.peers.iter().filter(|(_, peer)| peer.voted).map(|(node, peer)| ReplicaView {

@@ -1,6 +1,7 @@
 //! What a replica is told when it starts.
 
-use base::{CohortId, Duration, Lsn, Member};
+use base::{CohortId, Durability, Duration, Lsn, Member};
+use bytes::Bytes;
 
 /// Which replica of which cohort this is, and how it keeps time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +19,10 @@ pub struct Config {
     /// The place in the log at which the cohort begins, which no entry has: zero; or, of a range that was split off, that
     /// of the state it began with. A replica that hasn't come there has nothing, and must be sent the whole state.
     pub origin: Lsn,
+    /// What its log must be on before an entry counts.
+    pub durability: Durability,
+    /// The payload of the entry that declares a loss, which main-memory logs may have: it tells the state machine.
+    pub declaration: Bytes,
 }
 
 /// The times a cohort lives by. Every replica must have the same lease: in this version it is a constant, and no setting.
@@ -34,6 +39,9 @@ pub struct Timing {
     pub piggyback_commits: bool,
     /// The spread of election timeouts after a leader's vote has lapsed.
     pub election_jitter: Duration,
+    /// How long a candidate that would have to declare a loss waits for those that it hasn't heard from: one of them may hold
+    /// what is lost here, or lead.
+    pub loss_patience: Duration,
     /// Whether a leader reads by its lease. If not, no clock has a part in what is read: it asks a majority each time.
     pub leases: bool,
 }
@@ -48,6 +56,7 @@ impl Default for Timing {
             commit_period: Duration::from_millis(100),
             piggyback_commits: true,
             election_jitter: Duration::from_millis(100),
+            loss_patience: Duration::from_millis(5_000),
             leases: true,
         }
     }

@@ -9,6 +9,7 @@ use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Member, NodeId, Now, Promise};
 
 use crate::cohort::{Cohort, Role};
+use crate::loss::{Grants, Worth};
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox};
 
@@ -21,7 +22,7 @@ impl Cohort {
             return;
         }
         let epoch = self.promised.epoch.next();
-        self.role = Role::PreCandidate { epoch, granted: vec![self.config.me.node], give_up_at };
+        self.role = Role::PreCandidate { epoch, granted: Grants::of(self.config.me.node, self.worth()), give_up_at };
         let last = self.last();
         for peer in self.other_voters() {
             out.send(peer, Message::PreVote { epoch, last }, Durable::default());
@@ -29,10 +30,10 @@ impl Cohort {
         self.count_pre_votes(now, out);
     }
 
-    /// Not without a vote by our own log, nor while doubting that or lacking what the cohort began with, nor in the grace
-    /// after a restart, nor while our own lease vote for another lives.
+    /// Not without a vote by our own log, nor while doubting that (but where losses can be declared) or lacking what the
+    /// cohort began with, nor in the grace after a restart, nor while our own lease vote for another lives.
     fn may_stand(&self, now: Now) -> bool {
-        let doubts = self.doubtful && !planted(Bug::DoubtfulPromises);
+        let doubts = self.doubtful && !self.is_in_memory() && !planted(Bug::DoubtfulPromises);
         let me = self.config.me;
         self.is_voter(me)
             && !doubts
@@ -46,8 +47,10 @@ impl Cohort {
     /// Whether `epoch` may be promised to a candidate whose log ends with `last`.
     fn may_promise(&self, candidate: Member, epoch: Epoch, last: Lsn, now: Now) -> bool {
         let unpromised = epoch > self.promised.epoch || (planted(Bug::PromiseTwice) && epoch == self.promised.epoch);
-        let leads_now = self.leads() && self.votes_end(now.monotonic).is_some_and(|end| end > now.monotonic);
-        let doubts = self.doubtful && !planted(Bug::DoubtfulPromises);
+        // A leader whose followers have forgotten gets the time to catch them up: nothing is lost then.
+        let has_votes = || self.votes_end(now.monotonic).is_some_and(|end| end > now.monotonic);
+        let leads_now = self.leads() && (self.is_in_memory() || has_votes());
+        let doubts = self.doubtful && !self.is_in_memory() && !planted(Bug::DoubtfulPromises);
         unpromised
             && !doubts
             && !leads_now
@@ -62,7 +65,8 @@ impl Cohort {
         if granted {
             self.give_way(now);
         }
-        let reply = Message::PreVoteReply { epoch, granted, promised: self.promised.epoch };
+        let (worth, promised) = (self.worth(), self.promised.epoch);
+        let reply = Message::PreVoteReply { epoch, granted, worth, promised };
         out.send(from.node, reply, Durable::default());
     }
 
@@ -76,7 +80,7 @@ impl Cohort {
 
     pub(crate) fn pre_vote_reply(
         &mut self,
-        from: Member,
+        (from, worth): (Member, Worth),
         epoch: Epoch,
         granted: bool,
         promised: Epoch,
@@ -89,7 +93,7 @@ impl Cohort {
             return;
         }
         if granted {
-            add(voters, from.node);
+            voters.add(from.node, worth);
             self.count_pre_votes(now, out);
         } else if promised >= epoch {
             // Somebody is ahead of us: ask again with an epoch that can win.
@@ -108,39 +112,56 @@ impl Cohort {
 
     fn count_pre_votes(&mut self, now: Now, out: &mut Outbox) {
         let Role::PreCandidate { granted, .. } = &self.role else { return };
-        if granted.len() >= self.quorum() {
+        if granted.whole.len() >= self.quorum() {
             self.campaign(now, out);
+        } else if self.may_declare(now) {
+            self.campaign_as(true, now, out);
         }
     }
 
     /// Asks for promises, our own first. The search calls this without a pre-vote.
     pub fn campaign(&mut self, now: Now, out: &mut Outbox) {
+        self.campaign_as(false, now, out);
+    }
+
+    fn campaign_as(&mut self, declares: bool, now: Now, out: &mut Outbox) {
         if !self.may_stand(now) || self.leads() {
             return;
         }
         let epoch = self.promised.epoch.next();
         let give_up_at = now.monotonic + self.config.timing.lease + self.jitter();
-        self.role = Role::Candidate { epoch, granted: Vec::new(), refused: Vec::new(), give_up_at };
+        let (granted, refused) = (Grants::default(), Vec::new());
+        self.role = Role::Candidate { epoch, granted, refused, give_up_at, declares };
         let manifest = self.promise(Promise { epoch, candidate: Some(self.config.me) }, out);
         let last = self.last();
         let forced_first = Durable { manifest, ..Durable::default() };
         for peer in self.other_voters() {
-            let after = if planted(Bug::CandidateNotForced) { Durable::default() } else { forced_first };
+            let after = if self.stands_unforced() { Durable::default() } else { forced_first };
             out.send(peer, Message::Prepare { epoch, last }, after);
         }
-        if planted(Bug::CandidateNotForced) {
+        if self.stands_unforced() {
             self.own_promise_forced(manifest, now, out);
         }
+    }
+
+    /// What a candidate must not do, wherever its log is (guarantees 2 and 11).
+    fn stands_unforced(&self) -> bool {
+        planted(Bug::CandidateNotForced) || self.promises_unforced()
+    }
+
+    /// What nobody must do whose log is in main memory (guarantee 11).
+    fn promises_unforced(&self) -> bool {
+        self.is_in_memory() && planted(Bug::MemoryPromiseNotForced)
     }
 
     /// Our own promise is durable: it counts.
     pub(crate) fn own_promise_forced(&mut self, manifest: ManifestId, now: Now, out: &mut Outbox) {
         let me = self.config.me.node;
-        let forced = manifest >= self.promise_manifest;
+        let (forced, worth) = (manifest >= self.promise_manifest, self.worth());
         if let Role::Candidate { granted, .. } = &mut self.role
             && forced
         {
-            add(granted, me);
+            granted.add(me, worth);
             self.count_promises(now, out);
         }
     }
@@ -154,10 +175,11 @@ impl Cohort {
             self.wait_for_candidate(now);
         }
         let mut after = Durable { manifest: self.promise_manifest, ..Durable::default() };
-        if planted(Bug::PromiseNotForced) {
+        if planted(Bug::PromiseNotForced) || self.promises_unforced() {
             after = Durable::default();
         }
-        let reply = Message::PrepareReply { epoch, granted, promised: self.promised.epoch };
+        let (worth, promised) = (self.worth(), self.promised.epoch);
+        let reply = Message::PrepareReply { epoch, granted, worth, promised };
         out.send(from.node, reply, after);
     }
 
@@ -180,7 +202,7 @@ impl Cohort {
 
     pub(crate) fn prepare_reply(
         &mut self,
-        from: Member,
+        (from, worth): (Member, Worth),
         epoch: Epoch,
         granted: bool,
         promised: Epoch,
@@ -193,7 +215,7 @@ impl Cohort {
             return;
         }
         if granted {
-            add(voters, from.node);
+            voters.add(from.node, worth);
             self.count_promises(now, out);
             return;
         }
@@ -206,10 +228,12 @@ impl Cohort {
     }
 
     fn count_promises(&mut self, now: Now, out: &mut Outbox) {
-        let Role::Candidate { epoch, granted, .. } = &self.role else { return };
-        let epoch = *epoch;
-        if granted.contains(&self.config.me.node) && granted.len() >= self.quorum() {
-            self.lead(epoch, now, out);
+        let Role::Candidate { epoch, granted, declares, .. } = &self.role else { return };
+        let (epoch, quorum) = (*epoch, self.quorum());
+        let is_whole = granted.whole.len() >= quorum;
+        let is_lossy = *declares && self.suffice_for_loss(granted);
+        if granted.contains(self.config.me.node) && (is_whole || is_lossy) {
+            self.lead(epoch, !is_whole, now, out);
         }
     }
 
@@ -280,7 +304,7 @@ impl Cohort {
     }
 }
 
-fn add(nodes: &mut Vec<NodeId>, node: NodeId) {
+pub(crate) fn add(nodes: &mut Vec<NodeId>, node: NodeId) {
     if !nodes.contains(&node) {
         nodes.push(node);
         nodes.sort_unstable();

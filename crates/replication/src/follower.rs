@@ -3,7 +3,7 @@
 
 use base::canary::{Bug, planted};
 use base::{
-    Entry, Epoch, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SharedMembership, Timestamp,
+    Entry, Epoch, Force, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Promise, Sequence, SharedMembership, Timestamp,
 };
 
 use crate::cohort::{Cohort, Installing, Role};
@@ -36,21 +36,23 @@ impl Cohort {
         let (last, is_bare) = (self.last(), entries.is_empty());
         let mut reply = self.reconcile(previous, entries, out);
         self.learn_commit(commit, out);
-        self.learn_age(heard, commit, now.monotonic);
+        if self.is_within() {
+            self.learn_age(heard, commit, now.monotonic);
+        }
         self.end_doubt(out);
         let mut after = self.durable_log();
         match &mut reply {
             // A vote needn't wait for a disk that is slow or full: the leader's reads hang on it. What is acknowledged
             // with it is forced; the rest is by the answers to the proposals that brought it.
             Reply::Matched(through) if is_bare && self.last() == last => {
-                *through = self.forced.min(*through);
+                *through = self.acknowledged().min(*through);
                 after.log = WriteId(0);
             }
             Reply::Matched(_) => {}
             // Nothing is acknowledged.
-            Reply::Missing(_) => after.log = WriteId(0),
+            Reply::Missing(_) | Reply::Apart(_) => after.log = WriteId(0),
         }
-        let (committed, doubtful, at) = (self.committed, self.doubtful, now.monotonic);
+        let (committed, doubtful, at) = (self.committed, self.is_in_doubt(), now.monotonic);
         let message = Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at };
         out.send(from.node, message, after);
     }
@@ -86,8 +88,7 @@ impl Cohort {
             if !planted(Bug::EarlyOutlivesReign) {
                 self.early.clear();
             }
-            // What is committed is in every later leader's log.
-            self.matched = self.committed;
+            self.begin_matching();
             self.forget_unresolved(out);
         }
         self.await_leader(from.node, now);
@@ -96,6 +97,7 @@ impl Cohort {
 
     /// Follows that leader, for one grace without a word from it.
     fn await_leader(&mut self, leader: NodeId, now: Now) {
+        self.memory.patience_ends = None;
         self.follow(Some(leader), now.monotonic + grace(self.config.timing.lease));
     }
 
@@ -111,24 +113,38 @@ impl Cohort {
         if planted(Bug::TruncateToCommitPoint) && self.last().sequence > self.committed {
             let from = self.committed.next();
             self.cut(from);
-            out.append(LogRecord::Truncation { from }, true);
+            out.append(LogRecord::Truncation { from }, Force::Now);
         }
     }
 
     /// Makes our log equal the leader's through the last of `entries`, if it holds their predecessor, and through what
     /// was waiting for them.
     pub(crate) fn reconcile(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) -> Reply {
+        let (previous, entries) = self.after_state(previous, entries);
         if !self.holds(previous) {
+            if previous.sequence <= self.committed {
+                return self.stand_apart();
+            }
             let after = self.conflict_hint(previous.sequence).max(self.matched);
             self.early.hold(previous, entries, self.config.limits.early_bytes);
             let through = self.early.first_lacking().map_or(previous.sequence, |first| first.min(previous.sequence));
             return Reply::Missing(Gap { after, through });
         }
+        if self.contradicts(&entries) {
+            return self.stand_apart();
+        }
         self.take_in(previous, entries, out);
         while let Some((previous, entries)) = self.early.take_next(self.matched) {
+            if self.contradicts(&entries) {
+                return self.stand_apart();
+            }
             if self.holds(previous) {
                 self.take_in(previous, entries, out);
             }
+        }
+        if !self.is_within() {
+            // It is acknowledged all at once or not at all.
+            return self.stand_apart();
         }
         Reply::Matched(self.matched)
     }
@@ -138,7 +154,8 @@ impl Cohort {
         if previous.sequence > self.last().sequence {
             return false;
         }
-        let resolved = previous.sequence <= self.committed;
+        // As long as nothing is known to equal the leader's log, nor is its beginning: our state may be of another.
+        let resolved = self.resolved() > Sequence(0) && previous.sequence <= self.resolved();
         resolved || self.log.lsn_at(previous.sequence) == Some(previous) || planted(Bug::NoPredecessorCheck)
     }
 
@@ -148,19 +165,20 @@ impl Cohort {
             self.reconcile_entry(entry, out);
         }
         self.matched = self.matched.max(through);
+        self.memory.is_apart &= !self.is_within();
     }
 
     /// An entry that is held already is acknowledged and never logged again: its record would kill those after it at
     /// replay. Ours is cut only where the leader's log holds another LSN.
     fn reconcile_entry(&mut self, entry: Entry, out: &mut Outbox) {
         let sequence = entry.lsn.sequence;
-        if sequence <= self.committed {
+        if sequence <= self.resolved() || sequence < self.log.base().sequence {
             return;
         }
         let held = self.log.lsn_at(sequence);
         if held == Some(entry.lsn) {
             if planted(Bug::HeldEntryLoggedAgain) {
-                out.append(LogRecord::Entry(entry), true);
+                out.append(LogRecord::Entry(entry), Force::Now);
             }
             return;
         }
@@ -170,7 +188,7 @@ impl Cohort {
         }
         self.accept(entry, out);
         if held.is_some() && planted(Bug::TruncationLoggedAgain) {
-            out.append(LogRecord::Truncation { from: sequence }, true);
+            out.append(LogRecord::Truncation { from: sequence }, Force::Now);
         }
     }
 
@@ -200,15 +218,14 @@ impl Cohort {
     /// leader's own barrier among it: whatever was lost and may have been committed is in there (guarantee 7). Our own
     /// commit point is no measure: it goes only as far as we have matched.
     pub(crate) fn end_doubt(&mut self, out: &mut Outbox) {
-        if !self.doubtful || !matches!(self.role, Role::Follower { leader: Some(_), .. }) {
+        if !self.is_in_doubt() || !matches!(self.role, Role::Follower { leader: Some(_), .. }) {
             return;
         }
         let all = self.leader_committed;
         let reached_barrier = self.log.lsn_at(all).is_some_and(|lsn| lsn.epoch == self.following);
-        let held = self.matched >= all && self.forced >= all;
+        let held = self.matched >= all && self.acknowledged() >= all;
         if reached_barrier && held && self.following == self.promised.epoch {
-            self.doubtful = false;
-            out.change_manifest();
+            self.end_all_doubt(out);
         }
     }
 
@@ -223,7 +240,7 @@ impl Cohort {
         now: Now,
         out: &mut Outbox,
     ) -> bool {
-        if lsn.sequence <= self.applied || self.leads() || self.installing.is_some() {
+        if !self.wants_state(lsn) || self.leads() || self.installing.is_some() {
             return false;
         }
         self.step_down(now, out);
@@ -233,24 +250,36 @@ impl Cohort {
 
     pub(crate) fn replace_log(&mut self, installing: Installing, out: &mut Outbox) {
         let Installing { lsn, timestamp, membership, .. } = installing;
-        if self.log.lsn_at(lsn.sequence) == Some(lsn) {
+        let gives_way = self.memory.is_apart;
+        if self.log.lsn_at(lsn.sequence) == Some(lsn) && !gives_way {
             self.log.trim(lsn.sequence, 0);
             self.memberships.replace(lsn.sequence, membership);
         } else {
             // What was not applied here may be of a leader that lost: neither a restart nor a laggard may be given it.
-            if self.last().sequence > self.applied {
-                out.append(LogRecord::Truncation { from: self.applied.next() }, true);
+            // Nor may any of what was applied here, if it is of another log than the state.
+            let kept = if gives_way { Sequence(0) } else { self.applied };
+            if self.last().sequence > kept {
+                out.append(LogRecord::Truncation { from: kept.next() }, Force::Now);
             }
             self.log = MemoryLog::new(lsn, timestamp);
             self.memberships = Memberships::new(membership);
             self.unforced.clear();
+            self.memory.firm.clear();
+            self.memory.unforced_bytes = 0;
             self.forced = lsn.sequence;
+        }
+        if gives_way {
+            self.leave_state(lsn);
         }
         self.committed = self.committed.max(lsn.sequence);
         self.committed_logged = self.committed_logged.max(lsn.sequence);
         self.forced = self.forced.max(lsn.sequence);
         self.applied = lsn.sequence;
         self.matched = self.matched.min(self.last().sequence).max(lsn.sequence);
+        if self.is_in_memory() {
+            // It may be of an earlier leader than the one that is followed: LSNs will tell.
+            (self.matched, self.following) = (Sequence(0), Epoch(0));
+        }
         out.push(Output::Installed(lsn));
         self.apply_committed(out);
     }

@@ -25,6 +25,8 @@ pub(crate) struct Leader {
     pub(crate) epoch: Epoch,
     /// The first entry of our own epoch: nothing counts as committed before it does.
     pub(crate) barrier: Sequence,
+    /// The reign began with the declaration of a loss.
+    pub(crate) declares: bool,
     /// The barrier is committed and applied: reads may be answered.
     pub(crate) open: bool,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
@@ -61,6 +63,8 @@ pub(crate) struct Peer {
     /// Its clock, as its newest answer showed it.
     pub(crate) heard: Option<Monotonic>,
     pub(crate) catch_up: CatchUp,
+    /// Its state is of this entry: our log on the disk is to tell whether it is in there.
+    stands_at: Option<Lsn>,
     /// It is sent heartbeats of this cohort's own, at rest or not.
     pub(crate) is_roused: bool,
     /// When the last probe was sent.
@@ -128,6 +132,7 @@ impl Peer {
             vote_sent: Monotonic(0),
             heard: None,
             catch_up: CatchUp::Probe { waiting: false },
+            stands_at: None,
             is_roused: false,
             probed_at: Monotonic(0),
             again: Sequence(0),
@@ -323,14 +328,17 @@ impl Leader {
 
 impl Cohort {
     /// Takes over: what the log holds past the commit point is proposed again as it is, and a barrier of our own epoch
-    /// after it.
-    pub(crate) fn lead(&mut self, epoch: Epoch, now: Now, out: &mut Outbox) {
+    /// after it. Where acknowledged entries may be lost, that is declared before the barrier.
+    pub(crate) fn lead(&mut self, epoch: Epoch, declares: bool, now: Now, out: &mut Outbox) {
         self.restamp(epoch, out);
         let last = self.last();
         let unresolved = self.log.entries().filter(|entry| entry.lsn.sequence > self.committed);
+        let declares = declares && !planted(Bug::LossNotDeclared);
+        let first = last.sequence.next();
         self.role = Role::Leader(Leader {
             epoch,
-            barrier: last.sequence.next(),
+            barrier: if declares { first.next() } else { first },
+            declares,
             open: false,
             peers: BTreeMap::new(),
             heartbeat_at: now.monotonic + self.config.timing.heartbeat,
@@ -340,6 +348,9 @@ impl Cohort {
             uncommitted_bytes: unresolved.map(Entry::size).sum(),
         });
         self.keep_peers();
+        if declares {
+            self.append_own(epoch, self.config.declaration.clone(), None, now, out);
+        }
         self.append_own(epoch, Bytes::new(), None, now, out);
         self.propose_pending(now, out);
         self.advance_commit(out);
@@ -364,7 +375,12 @@ impl Cohort {
     pub fn propose(&mut self, payload: Bytes, now: Now, out: &mut Outbox) -> Option<Lsn> {
         let Role::Leader(leader) = &self.role else { return None };
         let epoch = leader.epoch;
-        Some(self.append_own(epoch, payload, None, now, out))
+        let lsn = self.append_own(epoch, payload, None, now, out);
+        if self.quorum() == 1 {
+            // Where memory is enough, nobody else will tell us that it is committed.
+            self.advance_commit(out);
+        }
+        Some(lsn)
     }
 
     /// Whether so much is proposed and not yet committed that new proposals should be refused.
@@ -584,7 +600,21 @@ impl Cohort {
                 let lacking = peer.lacks(gap, answer.sent);
                 self.send_again(from.node, lacking, now, out);
             }
-            Reply::Matched(_) | Reply::Missing(_) => return,
+            Reply::Apart(lsn) if matches!(peer.catch_up, CatchUp::Probe { .. } | CatchUp::Stream) => {
+                match self.log.lsn_at(lsn.sequence) {
+                    Some(ours) if ours == lsn => peer.probe_from(lsn.sequence.next()),
+                    // The log on our disk has to tell.
+                    None if lsn.sequence < self.log.base().sequence => {
+                        peer.stands_at = Some(lsn);
+                        peer.probe_from(lsn.sequence);
+                    }
+                    _ => {
+                        peer.catch_up = CatchUp::State;
+                        out.push(Output::SendState { peer: from.node });
+                    }
+                }
+            }
+            Reply::Matched(_) | Reply::Missing(_) | Reply::Apart(_) => return,
         }
         self.advance_commit(out);
         self.pump(from.node, now, out);
@@ -602,11 +632,11 @@ impl Cohort {
         let Role::Leader(leader) = &self.role else { return };
         let epoch = leader.epoch;
         let mut held: Vec<Sequence> = self.voting(leader).map(|peer| peer.matched).collect();
-        held.push(self.forced);
+        held.push(self.acknowledged());
         held.sort_unstable_by(|a, b| b.cmp(a));
         let mut reached = held[self.quorum() - 1];
         if planted(Bug::AnswerBeforeCommit) {
-            reached = self.forced;
+            reached = self.acknowledged();
         }
         let own_epoch = self.log.lsn_at(reached).is_some_and(|lsn| lsn.epoch == epoch);
         if reached <= self.committed || !(own_epoch || planted(Bug::CommitOldEpochByCount)) {
@@ -621,6 +651,7 @@ impl Cohort {
         if let Role::Leader(leader) = &mut self.role {
             leader.open |= applied >= leader.barrier;
         }
+        self.remember(out);
     }
 
     /// The entries that [`Output::ReadLog`] asked for, in order from there; none if the log doesn't hold them any more.
@@ -636,6 +667,11 @@ impl Cohort {
         }
         let mut entries = entries.unwrap_or_default();
         entries.truncate(chained(&entries));
+        let is_other = |first: &Entry| peer.stands_at.is_some_and(|at| at.sequence == from && at != first.lsn);
+        if entries.first().is_some_and(is_other) {
+            entries.clear();
+        }
+        peer.stands_at = None;
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             peer.catch_up = CatchUp::State;
             out.push(Output::SendState { peer: node });
@@ -660,6 +696,10 @@ impl Cohort {
         if peer.catch_up == CatchUp::State {
             let next = lsn.map_or(peer.next, |lsn| lsn.sequence.next());
             peer.probe_from(next);
+            if lsn.is_none() {
+                // There is no state yet, or it didn't get through: the next heartbeat finds out what is to be done.
+                peer.catch_up = CatchUp::Probe { waiting: true };
+            }
             self.pump(node, now, out);
         }
     }

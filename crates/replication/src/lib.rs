@@ -16,6 +16,7 @@
 //! * **Leases** (`lease`): votes ride on acknowledgements; a leader reads alone while a quorum of votes lives. Who has
 //!   nothing else to say has others ask for its votes (`rest`).
 //! * **Staleness** (`staleness`): how old a follower's state may be, told from what leaders stamped inside their leases.
+//! * **Main-memory logs** (`main_memory`, `loss`): entries that count before disks have them, and what follows from that.
 //! * **View checks** (`view`): a strong read at any replica, by a majority's word and no clock.
 //! * **Membership** (`membership`): who votes is part of the log; one member at a time comes or goes.
 //! * **Replay** (`replay`): what the records of the shared write-ahead log mean after a restart.
@@ -32,6 +33,8 @@ mod invariants;
 mod leader;
 mod lease;
 mod log;
+mod loss;
+mod main_memory;
 mod membership;
 mod message;
 mod outbox;
@@ -47,6 +50,8 @@ pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
 pub use config::{Config, Limits, Timing};
 pub use leader::CatchUp;
 pub use lease::grace;
+pub use loss::Worth;
+pub use main_memory::{UNFORCED_BYTES_MAX, UNFORCED_MAX};
 pub use membership::ChangeRefused;
 pub use message::{Gap, Message, Relay, Reply};
 pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};

@@ -5,6 +5,8 @@ use base::{Entry, Epoch, Lsn, Membership, Monotonic, NodeId, Sequence};
 
 use crate::view::Stamp;
 
+use crate::loss::Worth;
+
 /// A message between two replicas of one cohort.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
@@ -21,6 +23,8 @@ pub enum Message {
         epoch: Epoch,
         /// Whether it would be promised.
         granted: bool,
+        /// What the log of the one who answers is worth.
+        worth: Worth,
         /// The newest epoch promised by the one who answers.
         promised: Epoch,
     },
@@ -37,6 +41,8 @@ pub enum Message {
         epoch: Epoch,
         /// Whether it is promised.
         granted: bool,
+        /// What the log of the one who answers is worth.
+        worth: Worth,
         /// The newest epoch promised by the one who answers.
         promised: Epoch,
     },
@@ -68,7 +74,7 @@ pub enum Message {
         reply: Reply,
         /// What the follower knows to be committed.
         committed: Sequence,
-        /// Whether the follower doubts its log.
+        /// Whether the follower doubts its log, or may have forgotten some of it.
         doubtful: bool,
         /// The follower's clock.
         at: Monotonic,
@@ -125,10 +131,12 @@ pub struct Relay {
 /// What a follower has of its leader's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reply {
-    /// Its log equals the leader's through here, and is forced.
+    /// Its log equals the leader's through here, and counts.
     Matched(Sequence),
     /// It has not the predecessor that was named.
     Missing(Gap),
+    /// Its state is of this entry, which it can't find in what it was sent.
+    Apart(Lsn),
 }
 
 /// The first entries that a follower lacks of what its leader has sent it.
@@ -145,9 +153,13 @@ impl Message {
     pub fn encode(&self, out: &mut Writer) {
         match self {
             Self::PreVote { epoch, last } => encode_request(out, 1, *epoch, *last),
-            Self::PreVoteReply { epoch, granted, promised } => encode_answer(out, 2, *epoch, *granted, *promised),
+            Self::PreVoteReply { epoch, granted, worth, promised } => {
+                encode_answer(out, 2, *epoch, (*granted, *worth), *promised);
+            }
             Self::Prepare { epoch, last } => encode_request(out, 3, *epoch, *last),
-            Self::PrepareReply { epoch, granted, promised } => encode_answer(out, 4, *epoch, *granted, *promised),
+            Self::PrepareReply { epoch, granted, worth, promised } => {
+                encode_answer(out, 4, *epoch, (*granted, *worth), *promised);
+            }
             Self::Propose { epoch, previous, entries, commit, sent, heard } => {
                 out.u8(5);
                 out.u64(epoch.0);
@@ -165,13 +177,17 @@ impl Message {
                 out.bool(*voted);
                 match reply {
                     Reply::Matched(through) => {
-                        out.bool(true);
+                        out.u8(1);
                         out.u64(through.0);
                     }
                     Reply::Missing(gap) => {
-                        out.bool(false);
+                        out.u8(0);
                         out.u64(gap.after.0);
                         out.u64(gap.through.0);
+                    }
+                    Reply::Apart(lsn) => {
+                        out.u8(2);
+                        out.lsn(*lsn);
                     }
                 }
                 out.u64(committed.0);
@@ -223,11 +239,13 @@ impl Message {
         Ok(match input.u8()? {
             1 => Self::PreVote { epoch: Epoch(input.u64()?), last: input.lsn()? },
             2 => {
-                Self::PreVoteReply { epoch: Epoch(input.u64()?), granted: input.bool()?, promised: Epoch(input.u64()?) }
+                let (epoch, (granted, worth), promised) = decode_answer(input)?;
+                Self::PreVoteReply { epoch, granted, worth, promised }
             }
             3 => Self::Prepare { epoch: Epoch(input.u64()?), last: input.lsn()? },
             4 => {
-                Self::PrepareReply { epoch: Epoch(input.u64()?), granted: input.bool()?, promised: Epoch(input.u64()?) }
+                let (epoch, (granted, worth), promised) = decode_answer(input)?;
+                Self::PrepareReply { epoch, granted, worth, promised }
             }
             5 => decode_propose(input)?,
             6 => decode_propose_reply(input)?,
@@ -255,11 +273,16 @@ fn encode_request(out: &mut Writer, tag: u8, epoch: Epoch, last: Lsn) {
     out.lsn(last);
 }
 
-fn encode_answer(out: &mut Writer, tag: u8, epoch: Epoch, granted: bool, promised: Epoch) {
+fn encode_answer(out: &mut Writer, tag: u8, epoch: Epoch, (granted, worth): (bool, Worth), promised: Epoch) {
     out.u8(tag);
     out.u64(epoch.0);
     out.bool(granted);
+    worth.encode(out);
     out.u64(promised.0);
+}
+
+fn decode_answer(input: &mut Reader) -> Result<(Epoch, (bool, Worth), Epoch), DecodeError> {
+    Ok((Epoch(input.u64()?), (input.bool()?, Worth::decode(input)?), Epoch(input.u64()?)))
 }
 
 fn encode_entries(out: &mut Writer, entries: &[Entry]) {
@@ -315,10 +338,11 @@ fn decode_propose_reply(input: &mut Reader) -> Result<Message, DecodeError> {
     let epoch = Epoch(input.u64()?);
     let sent = Monotonic(input.u64()?);
     let voted = input.bool()?;
-    let reply = if input.bool()? {
-        Reply::Matched(Sequence(input.u64()?))
-    } else {
-        Reply::Missing(Gap { after: Sequence(input.u64()?), through: Sequence(input.u64()?) })
+    let reply = match input.u8()? {
+        0 => Reply::Missing(Gap { after: Sequence(input.u64()?), through: Sequence(input.u64()?) }),
+        1 => Reply::Matched(Sequence(input.u64()?)),
+        2 => Reply::Apart(input.lsn()?),
+        tag => return Err(DecodeError::UnknownTag { what: "answer to a proposal", tag: u64::from(tag) }),
     };
     let (committed, doubtful, at) = (Sequence(input.u64()?), input.bool()?, Monotonic(input.u64()?));
     Ok(Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at })

@@ -1,6 +1,6 @@
 //! What a cohort wants done, and how it names what must be durable first.
 
-use base::{Entry, LogRecord, NodeId, Sequence};
+use base::{Entry, Force, LogRecord, NodeId, Sequence};
 
 use crate::Message;
 
@@ -31,8 +31,8 @@ pub enum Output {
         write: WriteId,
         /// The record.
         record: LogRecord,
-        /// Whether it asks for a force, or rides on the next.
-        force: bool,
+        /// How soon it is to be forced.
+        force: Force,
     },
     /// Send this message.
     Send {
@@ -117,7 +117,7 @@ impl Outbox {
     }
 
     /// Appends a record.
-    pub fn append(&mut self, record: LogRecord, force: bool) -> WriteId {
+    pub fn append(&mut self, record: LogRecord, force: Force) -> WriteId {
         self.appended.0 += 1;
         self.outputs.push(Output::Append { write: self.appended, record, force });
         self.appended

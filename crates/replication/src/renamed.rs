@@ -21,9 +21,9 @@ impl Cohort {
         };
         match &mut self.role {
             Role::Follower { leader, .. } => *leader = leader.map(rename),
-            Role::PreCandidate { granted, .. } => rename_all(granted),
+            Role::PreCandidate { granted, .. } => granted.rename(rename_all),
             Role::Candidate { granted, refused, .. } => {
-                rename_all(granted);
+                granted.rename(rename_all);
                 rename_all(refused);
             }
             Role::Leader(leader) => {

@@ -50,8 +50,7 @@ impl Replay {
             LogRecord::Entry(entry) => self.entry(entry),
             LogRecord::Truncation { from } => self.kill(from),
             LogRecord::CommitPoint(lsn) => {
-                // A commit point speaks of the entry that is live where it stands in the log, and committed entries
-                // are never cut: the newest point holds.
+                // A commit point speaks of the entry that is live where it stands in the log: the newest point holds.
                 if lsn.sequence > self.committed.sequence {
                     self.committed = lsn;
                 }
@@ -84,6 +83,10 @@ impl Replay {
     }
 
     fn kill(&mut self, from: Sequence) {
+        if from <= self.committed.sequence {
+            // What was committed was lost by a majority (guarantee 11).
+            self.committed.sequence = from.previous();
+        }
         while let Some(last) = self.live.last_entry().filter(|last| *last.key() >= from) {
             last.remove();
         }

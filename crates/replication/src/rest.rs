@@ -39,7 +39,7 @@ impl Cohort {
     /// Whether all that our log holds is forced here, committed and applied.
     fn has_nothing_open(&self, leader: &Leader) -> bool {
         let last = self.log.last().sequence;
-        leader.open && self.applied == last && self.forced == last && self.committed_logged == last
+        leader.open && self.applied == last && self.acknowledged() == last && self.committed_logged == last
     }
 
     /// Whether every follower is at rest: then there is no moment to wait for.
@@ -92,9 +92,9 @@ impl Cohort {
         let follows = matches!(self.role, Role::Follower { leader: Some(node), .. } if node == leader.node);
         let promised = Promise { epoch: rest.epoch, candidate: Some(leader) };
         let is_ours = follows && self.promised == promised && self.following == rest.epoch;
-        let has_all = self.last() == rest.last && self.forced == last && self.matched == last;
+        let has_all = self.last() == rest.last && self.acknowledged() == last && self.matched == last;
         let knows_all = self.committed == last && self.leader_committed == last;
-        let may_vote = self.installing.is_none() && !self.doubtful && now.monotonic >= self.voteless_until;
+        let may_vote = self.installing.is_none() && !self.is_in_doubt() && now.monotonic >= self.voteless_until;
         is_ours && has_all && knows_all && may_vote
     }
 

@@ -2,7 +2,8 @@
 //! search and the simulator; these say which orders it was.
 
 use base::{
-    CohortId, Duration, Entry, Epoch, Incarnation, LogRecord, Lsn, Member, Monotonic, NodeId, Now, Sequence, Timestamp,
+    CohortId, Durability, Duration, Entry, Epoch, Incarnation, LogRecord, Lsn, Member, Monotonic, NodeId, Now,
+    Sequence, Timestamp,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -35,13 +36,32 @@ impl Scene {
         Self::with(3, 0, limits, Timing::default())
     }
 
+    /// So many members whose logs are in main memory.
+    pub(crate) fn in_memory(members: usize) -> Self {
+        let mut scene = Self::with(members, 0, Limits::default(), Timing::default());
+        for (cohort, _) in &mut scene.replicas {
+            cohort.config.durability = Durability::Memory;
+            cohort.config.declaration = Bytes::from_static(b"loss");
+        }
+        scene
+    }
+
     /// So many members, and so many replicas that know of no membership and are in doubt.
     pub(crate) fn with(members: usize, outsiders: usize, limits: Limits, timing: Timing) -> Self {
         let all: Vec<Member> = (0..members + outsiders).map(|index| member(node(index))).collect();
         let members = &all[..members];
         let timing = Timing { election_jitter: Duration::ZERO, ..timing };
         let start = |me: Member| {
-            let config = Config { cohort: CohortId(1), me, timing, limits, seed: 1, origin: Lsn::ZERO };
+            let config = Config {
+                cohort: CohortId(1),
+                me,
+                timing,
+                limits,
+                seed: 1,
+                origin: Lsn::ZERO,
+                durability: Durability::Forced,
+                declaration: Bytes::new(),
+            };
             let start = if members.contains(&me) {
                 Start { membership: Arc::new(members.to_vec().into()), ..Start::default() }
             } else {

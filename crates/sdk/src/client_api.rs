@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::endpoints::Endpoints;
 use crate::request::{Asked, Told};
 use crate::skin::{Ended, Skin};
-use crate::{Error, Reads, TableDescription, fault};
+use crate::{Durability, Error, Reads, TableDescription, fault};
 
 /// How long one node may take to say how it is.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(2);
@@ -28,6 +28,8 @@ pub struct NewTable {
     pub replicas: u32,
     /// How long old versions are kept; zero: a minute.
     pub retention: Duration,
+    /// What a write must be on before it is acknowledged; [`Durability::Unspecified`]: disks.
+    pub durability: Durability,
 }
 
 /// Which rows, and in which order.
@@ -107,9 +109,10 @@ impl Client {
     /// # Errors
     /// [`Error::Exists`] when it is there, and other than it is wanted.
     pub async fn create_table_of(&self, table: &str, wanted: NewTable) -> Result<bool, Error> {
-        let NewTable { split_at, replicas, retention } = wanted;
+        let NewTable { split_at, replicas, retention, durability } = wanted;
         let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        let request = message::CreateTableRequest { table: table.to_owned(), split_at, replicas, retention_ms };
+        let (table, durability) = (table.to_owned(), durability.into());
+        let request = message::CreateTableRequest { table, split_at, replicas, retention_ms, durability };
         match self.ask(Asked::CreateTable(request)).await? {
             Told::TableCreated(answer) => Ok(answer.existed),
             other => Err(unexpected(&other)),

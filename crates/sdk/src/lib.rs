@@ -34,7 +34,7 @@ mod skin;
 mod stream;
 
 pub use api::admin;
-pub use api::columns::{AsOf, Cell, DescribeTableResponse as TableDescription, Mutation, Range, Row};
+pub use api::columns::{AsOf, Cell, DescribeTableResponse as TableDescription, Durability, Mutation, Range, Row};
 pub use client::Error;
 pub use client_api::{Client, NewTable, Page, Scan};
 pub use reads::Reads;

@@ -30,8 +30,10 @@ pub const MUST_HAPPEN: &[&str] = &[
     "doubtful starts",
     "doubts ended",
     "dropped tables asked",
+    "forgetful starts",
     "lease expiries",
     "looks compared",
+    "losses declared",
     "members changed",
     "moments refused",
     "power losses of all",
@@ -54,6 +56,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "torn ends cut",
     "truncations",
     "unknown sessions met",
+    "whole starts",
 ];
 
 /// What a campaign came to.

@@ -14,6 +14,7 @@ mod events;
 mod faults;
 mod libraries;
 mod looks;
+mod losses;
 mod machine;
 mod network;
 mod options;
@@ -36,6 +37,7 @@ use checks::Checks;
 use clients::Clients;
 use events::{Happening, Queue};
 use libraries::Libraries;
+use losses::Losses;
 use machine::Machine;
 use network::Network;
 
@@ -73,6 +75,7 @@ pub(crate) struct World {
     pub(crate) clients: Clients,
     pub(crate) libraries: Libraries,
     pub(crate) checks: Checks,
+    pub(crate) losses: Losses,
     pub(crate) counters: BTreeMap<&'static str, u64>,
     trace: Xxh3Default,
     pub(crate) violation: Option<String>,
@@ -124,6 +127,7 @@ impl World {
             clients,
             libraries,
             checks: Checks::default(),
+            losses: Losses::default(),
             counters: BTreeMap::new(),
             trace: Xxh3Default::new(),
             violation: None,

@@ -5,7 +5,7 @@
 //! its place in the order and a checksum; the footer has the number of blocks and a checksum over all their bytes, so
 //! that a file that lost its end, or a block of it, is never taken for a shorter state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Epoch, Lsn, Sequence, Timestamp, checksum, checksum_append};
@@ -207,12 +207,15 @@ fn parse_name(name: &str) -> Option<(CohortId, Lsn)> {
     Some((CohortId(cohort.parse().ok()?), lsn))
 }
 
-/// Removes the checkpoints that are older than the one to keep of their cohort. A newer one stays: it is finished, and
-/// the manifest that names it is on its way.
-pub(crate) fn remove_older<F: Files>(files: &F, keep: &BTreeMap<CohortId, Lsn>) -> Result<(), FileError> {
-    remove_where(files, |name| {
-        parse_name(name).is_some_and(|(cohort, lsn)| keep.get(&cohort).is_some_and(|keep| lsn < *keep))
-    })
+/// Removes these checkpoints, and those of cohorts that are gone. Any other stays, be it older: it is finished, and the
+/// manifest that names it may be on its way.
+pub(crate) fn remove<F: Files>(
+    files: &F,
+    superseded: &BTreeMap<CohortId, Lsn>,
+    gone: &BTreeSet<CohortId>,
+) -> Result<(), FileError> {
+    let is_due = |(cohort, lsn)| gone.contains(&cohort) || superseded.get(&cohort) == Some(&lsn);
+    remove_where(files, |name| parse_name(name).is_some_and(is_due))
 }
 
 /// Removes every file but the checkpoints to keep: unfinished ones, and finished ones that no manifest came to name.

@@ -36,7 +36,7 @@ pub use open::{Recovered, format, open, open_into};
 pub use store::{Config, Store};
 
 /// The format that this version writes and reads.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 
 /// The unit of IO past the page cache: addresses, offsets and lengths are multiples of it, and batches are padded to it.
 pub const BLOCK_BYTES: usize = 4096;

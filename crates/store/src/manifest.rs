@@ -57,6 +57,9 @@ pub struct CohortManifest {
     pub doubtful: bool,
     /// Whether the replica has gone from here: nothing is left of it but its promise, and the log may forget what it holds.
     pub is_retired: bool,
+    /// Whether a clean stop has left in the log all that this replica acknowledged, where its log was in main memory
+    /// (guarantee 11). Every start takes it back before anything else.
+    pub whole: bool,
 }
 
 /// The hard state of a node.
@@ -98,6 +101,7 @@ impl CohortManifest {
         self.membership.encode(out);
         out.bool(self.doubtful);
         out.bool(self.is_retired);
+        out.bool(self.whole);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
@@ -113,8 +117,8 @@ impl CohortManifest {
         let tables = (0..input.count(TableRef::BYTES)?).map(|_| TableRef::decode(input)).collect::<Result<_, _>>()?;
         let membership = Membership::decode(input)?.into();
         let promised = Promise { epoch, candidate };
-        let (doubtful, is_retired) = (input.bool()?, input.bool()?);
-        Ok(Self { promised, checkpoint, tables, membership, doubtful, is_retired })
+        let (doubtful, is_retired, whole) = (input.bool()?, input.bool()?, input.bool()?);
+        Ok(Self { promised, checkpoint, tables, membership, doubtful, is_retired, whole })
     }
 }
 
@@ -153,7 +157,7 @@ impl Manifest {
             doubt_unknown: input.bool()?,
             cohorts: BTreeMap::new(),
         };
-        for _ in 0..input.count(36)? {
+        for _ in 0..input.count(37)? {
             let cohort = CohortId(input.u32()?);
             manifest.cohorts.insert(cohort, CohortManifest::decode(&mut input)?);
         }
@@ -202,6 +206,7 @@ impl<H: File> Places<H> {
             owner: self.owner,
             manifest,
             release: Vec::new(),
+            superseded: BTreeMap::new(),
             gone: BTreeSet::new(),
         }
     }
@@ -242,6 +247,8 @@ pub struct ManifestWrite<H> {
     owner: Owner,
     manifest: Manifest,
     pub(crate) release: Vec<u64>,
+    /// The checkpoints that the manifest before named, and this one doesn't.
+    pub(crate) superseded: BTreeMap<CohortId, Lsn>,
     /// Cohorts whose checkpoints go.
     pub(crate) gone: BTreeSet<CohortId>,
 }
@@ -271,9 +278,7 @@ impl<H: File> ManifestWrite<H> {
     /// # Errors
     /// When a file operation fails.
     pub fn remove_superseded<F: Files<File = H>>(&self, files: &F) -> Result<(), FileError> {
-        let keep = self.manifest.cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn)));
-        let none = Lsn::new(u64::MAX, u64::MAX);
-        crate::checkpoint::remove_older(files, &keep.chain(self.gone.iter().map(|id| (*id, none))).collect())
+        crate::checkpoint::remove(files, &self.superseded, &self.gone)
     }
 
     /// All steps, one after the other.

@@ -28,7 +28,7 @@ pub struct Recovered<L = Vec<Record>> {
     /// The number of this start, forced.
     pub boot: Boot,
     /// The hard state of every cohort. A cohort whose checkpoint or one of whose tables was found damaged has neither and
-    /// is doubtful; after damage in the log every cohort is.
+    /// is doubtful; after damage in the log every cohort is. What a clean stop said of them is taken back by now.
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
     /// Whether a cohort that is not among them is to be doubted too.
     pub doubt_unknown: bool,
@@ -153,6 +153,9 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
         doubt_everything(&mut manifest, &log.cohorts);
     }
 
+    let found = manifest.cohorts.clone();
+    // From here on replicas may acknowledge what only the next clean stop will leave behind.
+    manifest.cohorts.values_mut().for_each(|cohort| cohort.whole = false);
     manifest.version += 1;
     manifest.boot = Boot(manifest.boot.0 + 1);
     manifest.log_end = log.writer.tail();
@@ -167,7 +170,7 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
     let recovered = Recovered {
         identity: identity.clone(),
         boot: manifest.boot,
-        cohorts: manifest.cohorts.clone(),
+        cohorts: found,
         doubt_unknown: manifest.doubt_unknown,
         records,
         checkpoints,

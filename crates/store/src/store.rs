@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
-use base::{Boot, CohortId, Record, Sequence};
+use base::{Boot, CohortId, Force, Lsn, Record, Sequence};
 
 use crate::error::{RecordTooLarge, StoreError};
 use crate::files::{FileError, Files, OpenOptions};
@@ -102,7 +102,7 @@ impl<F: Files> Store<F> {
     ///
     /// # Errors
     /// When the record fits in no segment.
-    pub fn append(&mut self, write: u64, record: Record, force: bool) -> Result<(), RecordTooLarge> {
+    pub fn append(&mut self, write: u64, record: Record, force: Force) -> Result<(), RecordTooLarge> {
         self.log.append(write, record, force)
     }
 
@@ -115,6 +115,17 @@ impl<F: Files> Store<F> {
     /// The next batch, if something asks to be forced and its segment is prepared; see [`LogWriter::next_batch`].
     pub fn next_batch(&mut self) -> Option<Batch> {
         self.log.next_batch()
+    }
+
+    /// Whether something is to be forced soon, and nothing now; see [`LogWriter::has_time`].
+    #[must_use]
+    pub fn has_time(&self) -> bool {
+        self.log.has_time()
+    }
+
+    /// What was to be forced soon is to be forced now.
+    pub fn hurry(&mut self) {
+        self.log.hurry();
     }
 
     /// A batch that names the last one, if no later one does; see [`LogWriter::echo`].
@@ -196,6 +207,7 @@ impl<F: Files> Store<F> {
         }
         self.manifest.version += 1;
         self.manifest.log_end = self.log.tail();
+        let superseded = superseded(&self.manifest.cohorts, &cohorts);
         self.manifest.cohorts = cohorts;
         self.manifest.doubt_unknown = doubt_unknown;
         if planted(Bug::OldestNotForced) {
@@ -203,6 +215,7 @@ impl<F: Files> Store<F> {
         }
         let mut write = self.places.write(self.manifest.clone());
         write.release = gone;
+        write.superseded = superseded;
         write.gone.clone_from(&self.gone);
         // Once: a replica that comes back has checkpoints again.
         write.gone.extend(leavers);
@@ -238,6 +251,18 @@ impl<F: Files> Store<F> {
     pub fn invariants(&self) {
         self.log.invariants();
     }
+}
+
+/// The checkpoints that were named, where others are now.
+fn superseded(
+    before: &BTreeMap<CohortId, CohortManifest>,
+    now: &BTreeMap<CohortId, CohortManifest>,
+) -> BTreeMap<CohortId, Lsn> {
+    let named = |(id, cohort): (&CohortId, &CohortManifest)| Some((*id, cohort.checkpoint?.lsn));
+    let is_other = |(id, lsn): &(CohortId, Lsn)| {
+        now.get(id).and_then(|cohort| cohort.checkpoint).is_some_and(|checkpoint| checkpoint.lsn != *lsn)
+    };
+    before.iter().filter_map(named).filter(is_other).collect()
 }
 
 #[cfg(test)]

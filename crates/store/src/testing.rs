@@ -61,7 +61,7 @@ pub(crate) fn prepare(store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
 
 /// Appends one record and forces it: a batch of its own.
 pub(crate) fn write(store: &mut Store<MemoryDisk>, number: u64, record: Record) -> Result<Batch, FileError> {
-    store.append(number, record, true).unwrap();
+    store.append(number, record, base::Force::Now).unwrap();
     let batch = store.next_batch().expect("its segment is prepared");
     execute(store, &batch)?;
     prepare(store)?;

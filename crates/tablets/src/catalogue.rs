@@ -9,7 +9,7 @@
 //! promised things it doesn't remember (guarantee 6).
 
 use base::limits::{RANGES_IN_UNIVERSE_MAX, RETENTION_DEFAULT, TABLES_MAX};
-use base::{CohortId, Duration, Entry, KeyRange, Lsn, Member, Membership, NodeId, Timestamp};
+use base::{CohortId, Durability, Duration, Entry, KeyRange, Lsn, Member, Membership, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
 
@@ -97,6 +97,8 @@ pub enum Change {
     MoveEnded,
     /// A tablet was told its range: it may answer.
     RangeFounded,
+    /// A tablet's log declares that acknowledged entries may be lost.
+    LossDeclared,
     /// A tablet's table is dropped: its rows are gone from its tree, and may go from the disk.
     RangeDropped,
 }
@@ -151,8 +153,8 @@ impl Catalogue {
             CatalogueCommand::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
         self.progress.advance(entry);
         Ok(match command {
-            CatalogueCommand::CreateTable { name, split_at, replicas, retention } => {
-                let created = self.create_table(&name, split_at, replicas, retention, entry.timestamp);
+            CatalogueCommand::CreateTable { name, split_at, replicas, retention, durability } => {
+                let created = self.create_table(&name, split_at, replicas, (retention, durability), entry.timestamp);
                 let change = matches!(created, Ok(Response::TableCreated { existed: false }));
                 (Some(created), change.then_some(Change::TableCreated { name }))
             }
@@ -178,7 +180,7 @@ impl Catalogue {
         name: &str,
         mut split_at: Vec<Bytes>,
         replicas: u32,
-        retention: Duration,
+        (retention, durability): (Duration, Option<Durability>),
         created: Timestamp,
     ) -> Outcome {
         // Doors refuse keys that come twice; here it only matters that a record is whole, whatever the entry holds.
@@ -189,14 +191,15 @@ impl Catalogue {
             if table.is_dropping {
                 return Err(Failure::Unavailable(format!("the last table {name} is still being dropped")));
             }
-            return table.created_again(name, &split_at, replicas, retention);
+            return table.created_again(name, &split_at, replicas, retention, durability);
         }
         self.check_room(split_at.len() + 1, replicas)?;
         let wanted = if replicas == 0 { REPLICAS } else { replicas };
         let starts = std::iter::once(Bytes::new()).chain(split_at);
         let ranges = starts.map(|start| self.place(&start, wanted)).collect();
         let retention = if retention == Duration::ZERO { RETENTION_DEFAULT } else { retention };
-        let table = TableRecord { ranges, created, replicas: wanted, retention, is_dropping: false };
+        let durability = durability.unwrap_or_default();
+        let table = TableRecord { ranges, created, replicas: wanted, retention, durability, is_dropping: false };
         self.insert_table(name.to_owned(), table);
         Ok(Response::TableCreated { existed: false })
     }

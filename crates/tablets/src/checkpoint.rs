@@ -151,6 +151,7 @@ impl Snapshot {
         out.u32(self.progress.cohort.0);
         out.lsn(self.progress.last_applied);
         out.i64(self.progress.last_timestamp.0);
+        out.u32(self.progress.losses);
         match &self.content {
             Content::Catalogue { next_cohort, .. } => out.u32(next_cohort.0),
             Content::Tablet { ownership, children, watermark, sessions } => {

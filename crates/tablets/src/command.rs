@@ -8,7 +8,7 @@
 //! differ between versions of Loggos, and an entry that is in the log must mean the same to all of them.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Duration, Incarnation, KeyRange, Member, Membership, NodeId, Timestamp};
+use base::{CohortId, Durability, Duration, Incarnation, KeyRange, Member, Membership, NodeId, Timestamp};
 use bytes::Bytes;
 
 use crate::catalogue::NodeRecord;
@@ -35,6 +35,8 @@ pub enum Command {
     },
     /// From here on the tablet owns nothing, and its rows may go: its table is dropped (guarantee 19).
     Drop,
+    /// What was acknowledged before may be lost, from some entry on that nobody knows (guarantee 11).
+    DeclareLoss,
     /// Open a session, named for this entry's sequence.
     OpenSession {
         /// A key that it is to be good for.
@@ -88,6 +90,8 @@ pub enum CatalogueCommand {
         replicas: u32,
         /// How long old versions are kept; zero: as long as is usual.
         retention: Duration,
+        /// What its logs must be on before a write counts; none: as is usual.
+        durability: Option<Durability>,
     },
     /// A range of the table is to be split; its cohort is about to be told.
     BeginSplit {
@@ -145,6 +149,7 @@ const REFUSE: u8 = 6;
 const FOUND: u8 = 7;
 const DROP: u8 = 8;
 const SPLIT: u8 = 9;
+const DECLARE_LOSS: u8 = 10;
 const CREATE_TABLE: u8 = 65;
 const REGISTER_NODES: u8 = 66;
 const BEGIN_DROP: u8 = 67;
@@ -193,6 +198,7 @@ impl Command {
                 out.finish()
             }
             Self::Drop => Bytes::from_static(&[DROP]),
+            Self::DeclareLoss => Bytes::from_static(&[DECLARE_LOSS]),
             Self::OpenSession { key } => {
                 let mut out = Writer::with_capacity(5 + key.len());
                 out.u8(OPEN_SESSION);
@@ -249,6 +255,7 @@ impl Command {
                 Self::Split { key, child, members: Membership::decode(&mut input)? }
             }
             DROP => Self::Drop,
+            DECLARE_LOSS => Self::DeclareLoss,
             OPEN_SESSION => Self::OpenSession { key: input.bytes()? },
             WRITE => decode_write(&mut input)?,
             DELETE_ROW => Self::DeleteRow { stamp: decode_stamp(&mut input)?, key: input.bytes()? },
@@ -281,11 +288,12 @@ impl CatalogueCommand {
     pub fn encode(&self) -> Bytes {
         let mut out = Writer::new();
         match self {
-            Self::CreateTable { name, split_at, replicas, retention } => {
+            Self::CreateTable { name, split_at, replicas, retention, durability } => {
                 out.u8(CREATE_TABLE);
                 out.bytes(name.as_bytes());
                 out.u32(*replicas);
                 out.u64(retention.0);
+                Durability::encode_wanted(*durability, &mut out);
                 out.u32(count(split_at.len()));
                 split_at.iter().for_each(|key| out.bytes(key));
             }
@@ -340,8 +348,9 @@ impl CatalogueCommand {
             CREATE_TABLE => {
                 let name = decode_string(&mut input, "table name")?;
                 let (replicas, retention) = (input.u32()?, Duration(input.u64()?));
+                let durability = Durability::decode_wanted(&mut input)?;
                 let split_at = (0..input.count(4)?).map(|_| input.bytes()).collect::<Result<_, _>>()?;
-                Self::CreateTable { name, split_at, replicas, retention }
+                Self::CreateTable { name, split_at, replicas, retention, durability }
             }
             BEGIN_SPLIT => {
                 let name = decode_string(&mut input, "table name")?;

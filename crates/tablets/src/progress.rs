@@ -5,9 +5,13 @@
 //! a checkpoint has forgotten neither.
 
 use base::codec::DecodeError;
-use base::{CohortId, Entry, Lsn, Timestamp};
+use base::{CohortId, Entry, Lsn, Sequence, Timestamp};
 
 use crate::hash::LogicalHash;
+
+/// Names that are left out at a loss: more than there are entries that a replica acknowledges before its disk has them
+/// (`replication`'s `UNFORCED_MAX`), sixteen times over.
+const NAMES_LOST: u64 = 1 << 24;
 
 /// Why an entry can't be applied. Each is fatal: the node halts, or its replica would drift apart from the others. The
 /// state is as it was before.
@@ -55,12 +59,14 @@ pub(crate) struct Progress {
     pub(crate) cohort: CohortId,
     pub(crate) last_applied: Lsn,
     pub(crate) last_timestamp: Timestamp,
+    /// Losses that were declared in the log (guarantee 11).
+    pub(crate) losses: u32,
 }
 
 impl Progress {
     /// Before the first entry. Timestamp 0 is the version of what is absent: no entry ever has it.
     pub(crate) fn new(cohort: CohortId) -> Self {
-        Self { cohort, last_applied: Lsn::ZERO, last_timestamp: Timestamp(0) }
+        Self { cohort, last_applied: Lsn::ZERO, last_timestamp: Timestamp(0), losses: 0 }
     }
 
     /// Whether `entry` may be applied now.
@@ -95,6 +101,12 @@ impl Progress {
         self.last_timestamp = entry.timestamp;
     }
 
+    /// What an entry may be known by for ever. After a loss sequences are given out again: names go on past all that the
+    /// lost entries can have had.
+    pub(crate) fn name_of(&self, sequence: Sequence) -> Sequence {
+        Sequence(sequence.0 + u64::from(self.losses) * NAMES_LOST)
+    }
+
     pub(crate) fn undecodable(&self, entry: &Entry, source: DecodeError) -> ApplyError {
         ApplyError::Undecodable { cohort: self.cohort, lsn: entry.lsn, source }
     }
@@ -104,5 +116,6 @@ impl Progress {
         hash.word(self.last_applied.epoch.0);
         hash.word(self.last_applied.sequence.0);
         hash.signed(self.last_timestamp.0);
+        hash.word(u64::from(self.losses));
     }
 }

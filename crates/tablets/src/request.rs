@@ -2,7 +2,7 @@
 //! retries (guarantee 10). These types stand between the doors, the node and the simulator; the gRPC messages are
 //! `api`'s.
 
-use base::{CohortId, Duration, KeyRange, Lsn, NodeId, Sequence, Timestamp};
+use base::{CohortId, Durability, Duration, KeyRange, Lsn, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
 
 pub use crate::consistency::{AsOf, Consistency, Place};
@@ -154,6 +154,8 @@ pub enum Request {
         replicas: u32,
         /// How long old versions are kept; zero: as long as is usual.
         retention: Duration,
+        /// What its logs must be on before a write counts; none: disks, as is usual.
+        durability: Option<Durability>,
     },
     /// Lists the tables.
     ListTables,
@@ -337,6 +339,8 @@ pub struct TableDescription {
     pub replicas: u32,
     /// How long old versions are kept.
     pub retention: Duration,
+    /// What its logs must be on before a write counts.
+    pub durability: Durability,
 }
 
 /// A range of a table.
@@ -405,7 +409,11 @@ pub struct Counters {
     pub checked_reads: u64,
     /// Reads that found the lease lapsed.
     pub lease_expiries: u64,
-    /// Replicas that doubted their logs and have caught up.
+    /// Losses declared by replicas that led here (guarantee 11).
+    pub losses: u64,
+    /// Replicas whose states gave way to those of logs that had lost some of what they held.
+    pub states_left: u64,
+    /// Replicas that doubted their logs, or had forgotten some of them, and have caught up.
     pub doubts_ended: u64,
     /// Sessions that were proposed to be forgotten.
     pub sessions_expired: u64,
@@ -443,6 +451,10 @@ pub struct CohortStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// The last entry that this node has applied.
     pub applied: Lsn,
+    /// What its log must be on before an entry counts.
+    pub durability: Durability,
+    /// Losses that were declared in its log, as far as this node has applied it.
+    pub losses: u32,
     /// Requests to change something that the log decided while this node led, since its start ...
     pub writes: u64,
     /// ... and reads that it answered.
@@ -454,10 +466,10 @@ pub struct CohortStatus {
 pub struct ReplicaStatus {
     /// The node it is on.
     pub node: u32,
-    /// The last entry that is durable in its log.
+    /// The last entry of its log that counts.
     pub last_lsn: Lsn,
     /// The last entry it is known to have committed.
     pub committed_lsn: Lsn,
-    /// Whether it doubts its log and has no vote until it has caught up.
+    /// Whether it doubts its log, or may have forgotten some of it, and has no vote until it has caught up.
     pub doubtful: bool,
 }

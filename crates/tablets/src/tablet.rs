@@ -103,6 +103,10 @@ impl Tablet {
                 let is_news = self.drop_all();
                 return (Some(Ok(Response::TableDropped)), is_news.then_some(Change::RangeDropped));
             }
+            Command::DeclareLoss => {
+                self.progress.losses += 1;
+                return (None, Some(Change::LossDeclared));
+            }
             Command::OpenSession { .. } => Some(self.open_session(entry)),
             Command::Write { stamp, key, columns } => Some(self.once(stamp.as_ref(), entry, |rows| {
                 rows.put(&key, columns, entry);
@@ -132,7 +136,7 @@ impl Tablet {
         let Some(range) = self.ownership.range().cloned() else {
             return Err(Failure::Unavailable("the range belongs to nobody yet".to_owned()));
         };
-        let session = SessionId::new(self.progress.cohort, entry.lsn.sequence)
+        let session = SessionId::new(self.progress.cohort, self.progress.name_of(entry.lsn.sequence))
             .ok_or_else(|| Failure::Overloaded("the numbers of sessions are used up".to_owned()))?;
         self.sessions.open(session, entry.timestamp)?;
         Ok(Response::SessionOpened { session, range })
@@ -165,6 +169,12 @@ impl Tablet {
             applied: self.last_timestamp(),
             watermark: self.watermark(),
         }
+    }
+
+    /// How many losses were declared in its log (guarantee 11).
+    #[must_use]
+    pub fn losses(&self) -> u32 {
+        self.progress.losses
     }
 
     /// Where the rows are kept.
@@ -228,7 +238,8 @@ impl Tablet {
     pub fn invariants(&self) {
         assert!(self.rows.watermark() <= self.last_timestamp(), "the watermark is a moment of the log");
         self.rows.tree.invariants();
-        self.sessions.invariants(self.progress.cohort, self.last_timestamp(), self.last_applied().sequence);
+        let last = self.progress.name_of(self.last_applied().sequence);
+        self.sessions.invariants(self.progress.cohort, self.last_timestamp(), last);
     }
 
     pub(crate) fn hash(&self, hash: &mut LogicalHash) -> Result<(), TableError> {

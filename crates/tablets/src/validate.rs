@@ -28,7 +28,7 @@ const MOVED_MAX: usize = REPLICAS_MAX as usize;
 /// [`Failure::Invalid`], saying what is wrong.
 pub fn validate(request: &Request) -> Result<(), Failure> {
     match request {
-        Request::CreateTable { name, split_at, replicas, retention } => {
+        Request::CreateTable { name, split_at, replicas, retention, durability: _ } => {
             check_table_name(name)?;
             check_split(split_at)?;
             check_replicas(*replicas)?;

@@ -30,6 +30,10 @@ pub(crate) enum Command {
         /// How long old versions are kept, as in 500ms, 90s, 10m, 2h or 7d [default: 60s].
         #[arg(long, value_name = "TIME", value_parser = time)]
         retention: Option<Duration>,
+        /// What a write must be on before it is acknowledged, on most replicas: their disks, or their main memories, from
+        /// which the last writes are lost if most of them end at once [default: forced].
+        #[arg(long, value_enum)]
+        durability: Option<tables::Durability>,
     },
     /// List the tables.
     List,
@@ -115,10 +119,11 @@ pub(crate) struct ScanArguments {
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     let client = universe.client()?;
     match command {
-        Command::Create { table, split_at, replicas, retention } => {
+        Command::Create { table, split_at, replicas, retention, durability } => {
             let split_at = split_at.into_iter().map(bytes).collect();
             let (replicas, retention) = (replicas.unwrap_or(0), retention.unwrap_or(Duration::ZERO));
-            tables::create(&client, output, &table, NewTable { split_at, replicas, retention }).await
+            let durability = durability.map_or_else(Default::default, Into::into);
+            tables::create(&client, output, &table, NewTable { split_at, replicas, retention, durability }).await
         }
         Command::List => tables::list(&client, output).await,
         Command::Describe { table } => tables::describe(&client, output, &table).await,

@@ -1,8 +1,11 @@
 //! `loggos status`: nodes, cohorts, leaders, epochs, LSNs and lag.
 
+use sdk::admin::Cohort;
+
 use super::Universe;
 use super::output::{Output, Table};
 use super::stop::Stop;
+use super::tables::MAY_BE_LOST;
 use crate::view::{View, lag, lsn, not_asked};
 
 /// Asks and prints.
@@ -32,7 +35,8 @@ fn print(view: &View, output: Output) -> Result<(), Stop> {
         }
         return Ok(());
     }
-    output.print(&(), || format!("{}\n{}", node_table(view), cohort_table(view)).trim_end().to_owned())
+    let notes = || view.cohorts.values().filter_map(memory_note).map(|note| format!("\n{note}")).collect::<String>();
+    output.print(&(), || format!("{}\n{}{}", node_table(view), cohort_table(view), notes()).trim_end().to_owned())
 }
 
 fn node_table(view: &View) -> Table<4> {
@@ -63,6 +67,18 @@ fn cohort_table(view: &View) -> Table<8> {
         }
     }
     table
+}
+
+/// What is to be said of a cohort that is in main memory.
+fn memory_note(cohort: &Cohort) -> Option<String> {
+    let Cohort { cohort: number, table, losses, .. } = cohort;
+    let lost = match losses {
+        0 => MAY_BE_LOST.to_owned(),
+        times => {
+            format!("LOSS DECLARED, {times} in all: most replicas failed together, and acknowledged writes may be lost")
+        }
+    };
+    cohort.in_memory.then(|| format!("table {table} (cohort {number}) is IN MAIN MEMORY: {lost}"))
 }
 
 fn or_dash(number: Option<impl ToString>) -> String {

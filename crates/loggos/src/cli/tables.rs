@@ -1,17 +1,51 @@
 //! `loggos columns create`, `list`, `describe` and `drop`: tables, and the ranges that they are made of.
 
 use base::shown;
+use clap::ValueEnum;
 use sdk::{Client, NewTable};
 use serde_json::{Map, Value, json};
 
 use super::output::{Output, Table, range_field};
 use super::stop::Stop;
 
+/// What a write must be on before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Durability {
+    /// The disks of a majority.
+    Forced,
+    /// The main memories of a majority; their disks have it a little later.
+    Memory,
+}
+
+impl Durability {
+    /// Its name, as people write it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Forced => "forced",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// What everybody is told who looks at a table in main memory.
+pub(super) const MAY_BE_LOST: &str = "acknowledged writes can be lost if most replicas of a range fail together";
+
+impl From<Durability> for sdk::Durability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Forced => Self::Forced,
+            Durability::Memory => Self::Memory,
+        }
+    }
+}
+
 /// Creates a table, unless it is there as it is asked for.
 pub(super) async fn create(client: &Client, output: Output, table: &str, wanted: NewTable) -> Result<(), Stop> {
+    let is_in_memory = wanted.durability == sdk::Durability::Memory;
     let existed = client.create_table_of(table, wanted).await?;
-    let people = || if existed { format!("table {table} was there") } else { format!("table {table} created") };
-    output.print(&json!({ "table": table, "existed": existed }), people)
+    let what = if existed { "was there" } else { "created" };
+    let memory = if is_in_memory { format!(", IN MAIN MEMORY: {MAY_BE_LOST}") } else { String::new() };
+    output.print(&json!({ "table": table, "existed": existed }), || format!("table {table} {what}{memory}"))
 }
 
 /// Lists the tables.
@@ -37,6 +71,7 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
         "created": known.created,
         "replicas": known.replicas,
         "retention_ms": known.retention_ms,
+        "durability": if known.durability() == sdk::Durability::Memory { "memory" } else { "forced" },
         "ranges": ranges,
     });
     output.print(&object, || {
@@ -49,7 +84,11 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
             lines.add([range.cohort.to_string(), start, end, nodes.join(",") + moving]);
         }
         let seconds = known.retention_ms as f64 / 1_000.0;
-        format!("{}old versions are kept for {seconds} s", lines)
+        let memory = match known.durability() {
+            sdk::Durability::Memory => format!("\nIN MAIN MEMORY: {MAY_BE_LOST}"),
+            sdk::Durability::Forced | sdk::Durability::Unspecified => String::new(),
+        };
+        format!("{}old versions are kept for {seconds} s{memory}", lines)
     })
 }
 

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
-use base::{CohortId, Duration, Monotonic, Record, Sequence};
+use base::{CohortId, Duration, Force, Monotonic, Record, Sequence};
 use node::contract::{Event, ManifestId, ReadId, WriteId};
 use prometheus::IntCounter;
 use store::Store;
@@ -30,6 +30,8 @@ use super::tables::{TableFiles, Tables};
 
 /// The log is named by an echo when nothing came for so long after its last batch.
 const ECHO_AFTER: Duration = Duration::from_millis(10);
+/// What nobody waits for is forced after so long, if nothing that somebody waits for has come with it.
+const SOON: Duration = Duration::from_millis(100);
 /// The pause before what a full disk stopped is tried again.
 const NO_SPACE_PAUSE: StdDuration = StdDuration::from_secs(5);
 
@@ -59,6 +61,8 @@ pub(crate) struct Disk {
     tables: Tables,
     /// When the log's last batch is to be named, unless another comes first.
     echo_at: Monotonic,
+    /// When what has time is to be forced.
+    hurry_at: Monotonic,
     metrics: DiskMetrics,
 }
 
@@ -82,6 +86,7 @@ impl Disk {
             tables: Tables::start(tables, store.owner(), budget, inbox)?,
             // What recovery found last may not be named yet.
             echo_at: Monotonic(0),
+            hurry_at: Monotonic::NEVER,
             metrics,
             store,
         };
@@ -91,7 +96,7 @@ impl Disk {
     }
 
     /// Appends a record.
-    pub(crate) fn append(&mut self, write: WriteId, record: Record, force: bool) {
+    pub(crate) fn append(&mut self, write: WriteId, record: Record, force: Force) {
         self.metrics.appended_records.inc();
         self.metrics.appended_bytes.inc_by(record.size() as u64);
         if let Err(error) = self.store.append(write.0, record, force) {
@@ -154,7 +159,7 @@ impl Disk {
 
     /// When [`Disk::pump`] has something to do by itself.
     pub(crate) fn deadline(&self) -> Monotonic {
-        if self.store.is_idle() { self.echo_at } else { Monotonic::NEVER }
+        if self.store.is_idle() { self.echo_at.min(self.hurry_at) } else { Monotonic::NEVER }
     }
 
     /// Hands what gathered to the log thread, if that is idle.
@@ -162,6 +167,7 @@ impl Disk {
         if !self.store.is_idle() {
             return;
         }
+        self.take_time(now);
         let batch = match self.store.next_batch() {
             Some(batch) => Some(batch),
             None if self.echo_at <= now => {
@@ -176,6 +182,18 @@ impl Disk {
             Err(error) => super::die(&format!("the log's segment can't be opened: {error}")),
         }
         self.next_segment_job();
+    }
+
+    /// What has time gets it once, and is then to be forced.
+    fn take_time(&mut self, now: Monotonic) {
+        if !self.store.has_time() {
+            self.hurry_at = Monotonic::NEVER;
+        } else if self.hurry_at == Monotonic::NEVER {
+            self.hurry_at = now + SOON;
+        } else if self.hurry_at <= now {
+            self.hurry_at = Monotonic::NEVER;
+            self.store.hurry();
+        }
     }
 
     fn next_segment_job(&mut self) {

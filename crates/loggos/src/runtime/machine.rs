@@ -251,6 +251,7 @@ impl Machine {
                 self.disk.tables().change(Change::Adopt { cohort, arrival, site: *site, tables });
             }
             Action::RemoveTables { tables } => self.disk.tables().change(Change::Remove { tables }),
+            Action::Warn { what } => tracing::warn!("{what}"),
             Action::Stopped => return Some(End::Stopped),
             Action::Halt { reason } => return Some(End::Halted(reason)),
         }

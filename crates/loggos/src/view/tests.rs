@@ -12,7 +12,8 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
     let (table, leader) = ("t".into(), Some(leader));
     let (writes_per_second, reads_per_second) = (1.5, 0.0);
     let (start, end) = ("a".into(), Some("b".into()));
-    let cohort = Cohort { cohort: 2, table, leader, epoch, replicas, writes_per_second, reads_per_second, start, end };
+    let rates = Cohort { writes_per_second, reads_per_second, ..Cohort::default() };
+    let cohort = Cohort { cohort: 2, table, leader, epoch, replicas, start, end, ..rates };
     let (http, activity) = (format!("h:80{node}"), None);
     StatusResponse { node, incarnation: 7, boot: 1, nodes, cohorts: vec![cohort], http, activity }
 }
@@ -47,7 +48,8 @@ fn objects_have_the_promised_shape() {
     assert_eq!(objects[1], json!({ "node": 2, "alive": false, "incarnation": 7 }));
     let replicas = json!([{ "node": 1, "last_lsn": "5.120", "committed_lsn": "5.120", "lag": 0, "doubtful": false }]);
     let cohort = json!({
-        "cohort": 2, "table": "t", "range": ["a", "b"], "leader": 1, "epoch": 5, "replicas": replicas,
+        "cohort": 2, "table": "t", "range": ["a", "b"], "leader": 1, "epoch": 5, "durability": "forced",
+        "losses": 0, "replicas": replicas,
     });
     assert_eq!(objects[3], cohort);
 }

@@ -10,6 +10,7 @@ mod formation;
 mod harness;
 mod house;
 mod loads;
+mod memory;
 mod moves;
 mod ranges;
 mod reads;

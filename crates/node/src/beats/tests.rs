@@ -23,7 +23,7 @@ impl Universe {
         let mut universe = Self { nodes, cut_off: None, seen: Vec::new() };
         universe.pass(Duration::from_millis(2_000));
         let (split_at, retention) = (split_at(&["b", "c", "d", "e", "f"]), Duration::ZERO);
-        let create = Request::CreateTable { name: "t".into(), split_at, replicas: 3, retention };
+        let create = Request::CreateTable { name: "t".into(), split_at, replicas: 3, retention, durability: None };
         universe.nodes[0].ask(1, create);
         universe.pass(Duration::from_millis(3_000));
         universe.seen.clear();

@@ -17,7 +17,7 @@ fn alone() -> Bench {
 fn with_retention(retention: Duration) -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
-    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0, retention });
+    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0, retention, durability: None });
     bench.pass(Duration::from_millis(1_000));
     assert_eq!(bench.answers[&RequestId(1)], Ok(Response::TableCreated { existed: false }));
     bench

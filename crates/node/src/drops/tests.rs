@@ -20,6 +20,7 @@ fn alone() -> Bench {
             split_at: split_at(&["m"]),
             replicas: 0,
             retention: base::Duration::ZERO,
+            durability: None,
         },
     );
     bench.ask(2, of_table(put()));
@@ -54,7 +55,13 @@ fn a_dropped_table_is_unknown_and_its_name_is_free() {
     }
     bench.ask(
         7,
-        Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0, retention: base::Duration::ZERO },
+        Request::CreateTable {
+            name: "t".into(),
+            split_at: vec![],
+            replicas: 0,
+            retention: base::Duration::ZERO,
+            durability: None,
+        },
     );
     bench.pass(Duration::from_millis(2_000));
     bench.ask(8, of_table(get()));
@@ -130,13 +137,13 @@ fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
     bench.pass(Duration::from_millis(100));
     let replica = &bench.node.replicas[&FIRST];
     assert_eq!(*replica.state.as_tablet().expect("a tablet").ownership(), tablets::Ownership::Dropped);
-    assert_eq!((replica.manifest().tables.len(), tables(&bench)), (1, 1), "they are the old checkpoint's");
+    assert_eq!((replica.manifest(false).tables.len(), tables(&bench)), (1, 1), "they are the old checkpoint's");
     assert!(replica.whole_state().is_none(), "that is nothing to send");
     let (lsn, ..) = replica.on_disk.writing.clone().expect("another is wanted at once");
     assert!(crate::node::newer(lsn, before));
     bench.step(crate::contract::Event::CheckpointWritten { cohort: FIRST, lsn, bytes: 1, flushed: None });
     bench.pass(Duration::from_millis(100));
-    assert_eq!((bench.node.replicas[&FIRST].manifest().tables.len(), tables(&bench)), (0, 0));
+    assert_eq!((bench.node.replicas[&FIRST].manifest(false).tables.len(), tables(&bench)), (0, 0));
     assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|whole| whole.tables.is_empty()));
 }
 

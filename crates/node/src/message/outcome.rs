@@ -1,7 +1,7 @@
 //! The codec of answers between nodes.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Duration, KeyRange, Timestamp};
+use base::{Durability, Duration, KeyRange, Timestamp};
 use tablets::request::{AsOf, Cell, Failure, Outcome, RangeDescription, Response, Row, SessionId, TableDescription};
 
 use super::query::{decode_optional, optional, text};
@@ -73,10 +73,12 @@ fn encode_response(response: &Response, out: &mut Writer) {
     }
 }
 
-fn encode_table(TableDescription { ranges, created, replicas, retention }: &TableDescription, out: &mut Writer) {
+fn encode_table(table: &TableDescription, out: &mut Writer) {
+    let TableDescription { ranges, created, replicas, retention, durability } = table;
     out.i64(created.0);
     out.u32(*replicas);
     out.u64(retention.0);
+    durability.encode(out);
     out.u32(length(ranges.len()));
     for RangeDescription { range, cohort, members, is_moving } in ranges {
         range.encode(out);
@@ -166,13 +168,14 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
 
 fn decode_table(input: &mut Reader) -> Result<TableDescription, DecodeError> {
     let (created, replicas, retention) = (Timestamp(input.i64()?), input.u32()?, Duration(input.u64()?));
+    let durability = Durability::decode(input)?;
     let range = |input: &mut Reader| {
         let (range, cohort) = (KeyRange::decode(input)?, input.u32()?);
         let members = (0..input.count(4)?).map(|_| input.u32()).collect::<Result<_, _>>()?;
         Ok(RangeDescription { range, cohort, members, is_moving: input.bool()? })
     };
     let ranges = (0..input.count(RANGE_BYTES_MIN)?).map(|_| range(input)).collect::<Result<_, DecodeError>>()?;
-    Ok(TableDescription { ranges, created, replicas, retention })
+    Ok(TableDescription { ranges, created, replicas, retention, durability })
 }
 
 fn dated(response: Response, as_of: AsOf) -> Response {

@@ -52,7 +52,13 @@ fn a_replica_that_left_comes_back_as_a_stranger() {
     bench.pass(Duration::from_millis(5_000));
     bench.ask(
         1,
-        Request::CreateTable { name: "t".into(), split_at: Vec::new(), replicas: 0, retention: Duration::ZERO },
+        Request::CreateTable {
+            name: "t".into(),
+            split_at: Vec::new(),
+            replicas: 0,
+            retention: Duration::ZERO,
+            durability: Some(base::Durability::Forced),
+        },
     );
     bench.pass(Duration::from_millis(2_000));
     let promised = bench.node.replicas[&COHORT].cohort.promised();

@@ -169,7 +169,16 @@ fn each_range_keeps_its_own_rows() {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
     let split_at = crate::testing::split_at(&["m", "d"]);
-    bench.ask(1, Request::CreateTable { name: "t".into(), split_at, replicas: 0, retention: base::Duration::ZERO });
+    bench.ask(
+        1,
+        Request::CreateTable {
+            name: "t".into(),
+            split_at,
+            replicas: 0,
+            retention: base::Duration::ZERO,
+            durability: None,
+        },
+    );
     for (number, key) in (2..).zip(["a", "d", "z"]) {
         let mutations = vec![Mutation { column: "c".into(), value: Some("v".into()), condition: None }];
         bench.ask(number, of_table(TableRequest::Write(Write { stamp: None, key: key.into(), mutations })));

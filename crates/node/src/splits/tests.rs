@@ -14,7 +14,13 @@ fn alone() -> Bench {
     bench.pass(Duration::from_millis(5_000));
     bench.ask(
         1,
-        Request::CreateTable { name: "t".into(), split_at: Vec::new(), replicas: 0, retention: base::Duration::ZERO },
+        Request::CreateTable {
+            name: "t".into(),
+            split_at: Vec::new(),
+            replicas: 0,
+            retention: base::Duration::ZERO,
+            durability: None,
+        },
     );
     bench.pass(Duration::from_millis(2_000));
     for (number, key) in [(2, "a"), (3, "z")] {

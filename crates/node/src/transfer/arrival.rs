@@ -172,7 +172,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let follows = replica.cohort.leader() == Some(from) && replica.cohort.promised().epoch == part.epoch;
         let state = part.state;
-        if replica.cohort.applied() >= state.lsn.sequence {
+        if !replica.cohort.wants_state(state.lsn) {
             return self.reply_installed(id, from, state);
         }
         match &replica.arrived {
@@ -229,7 +229,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(incoming) = replica.incoming.take_if(|incoming| incoming.number == arrival) else { return };
         let Incoming { from, state: whole, timestamp, parts, loader, tables, membership, .. } = incoming;
-        if replica.cohort.applied() >= whole.lsn.sequence {
+        if !replica.cohort.wants_state(whole.lsn) {
             // Meanwhile another leader told it through its log.
             self.abandon(&tables);
             return self.reply_installed(id, from, whole);
@@ -285,7 +285,7 @@ impl Node {
         let Some(replica) = self.replicas.get(&id) else { return };
         // Not before the manifest that names it is forced, which it is: the log's cut comes after it.
         let received = u32::MAX;
-        let installed = replica.cohort.applied() >= state.lsn.sequence;
+        let installed = !replica.cohort.wants_state(state.lsn);
         self.send(to, Message::StateReply { cohort: id, state, received, installed }, AT_ONCE, None);
     }
 }

@@ -98,13 +98,14 @@ pub(super) fn alive(envelope: &Envelope, receiver: &Replica, now: Monotonic) -> 
             let leads = receiver.cohort.leads() && receiver.cohort.promised().epoch == *epoch;
             let tells = match reply {
                 Reply::Matched(through) => *through > receiver.cohort.committed(),
-                Reply::Missing(_) => *voted && *sent == now,
+                // No replica of the search has forgotten anything.
+                Reply::Missing(_) | Reply::Apart(_) => *voted && *sent == now,
             };
             (leads && tells).then(|| envelope.message.clone())
         }
         Message::Superseded { promised } if *promised <= durable.epoch => None,
         // Who asks for votes asks for the epoch after the one it has promised; and a bare "no" changes nothing.
-        Message::PreVoteReply { epoch, granted, promised } => {
+        Message::PreVoteReply { epoch, granted, promised, .. } => {
             let tells = *epoch > durable.epoch && (*granted || promised >= epoch);
             tells.then(|| envelope.message.clone())
         }

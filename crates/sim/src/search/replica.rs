@@ -4,8 +4,8 @@ use std::hash::{Hash, Hasher};
 
 use base::canary::{Bug, planted};
 use base::{
-    CohortId, Entry, Incarnation, LogRecord, Lsn, Member, Membership, MembershipChange, NodeId, Now, Promise,
-    SharedMembership, Timestamp,
+    CohortId, Durability, Entry, Force, Incarnation, LogRecord, Lsn, Member, Membership, MembershipChange, NodeId, Now,
+    Promise, SharedMembership, Timestamp,
 };
 use replication::{
     Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Replay, Reply, Rest, Start, Timing, WriteId,
@@ -92,6 +92,8 @@ fn config(node: u32) -> Config {
         limits: Limits { propose_bytes: 1, early_bytes: 0, ..Limits::default() },
         seed: 0,
         origin: Lsn::ZERO,
+        durability: Durability::Forced,
+        declaration: bytes::Bytes::new(),
     }
 }
 
@@ -177,7 +179,7 @@ impl Replica {
         for output in self.out.take() {
             match output {
                 // A record that nothing forces may always be lost: in the smaller search it always is.
-                Output::Append { force: false, .. } if self.forces == Forces::Eager => {}
+                Output::Append { force: Force::WithNext, .. } if self.forces == Forces::Eager => {}
                 Output::Append { write, record, .. } => {
                     if let LogRecord::Entry(entry) = &record {
                         step.proposed.push(entry.clone());
@@ -322,7 +324,8 @@ impl Replica {
             checkpoint.0.epoch = base::Epoch(0);
         }
         let membership = SharedMembership::clone(&self.manifest.membership);
-        Start { promised: self.manifest.promised, checkpoint, membership, log, doubtful: false, split_off: None }
+        let (promised, doubtful, forgetful, split_off) = (self.manifest.promised, false, false, None);
+        Start { promised, checkpoint, membership, log, doubtful, forgetful, split_off }
     }
 
     fn find_durable(&mut self) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Entry, Epoch, Lsn, NodeId, Sequence};
 use node::message::Message;
+use tablets::{State, Tablet};
 
 use super::World;
 use crate::history;
@@ -11,12 +12,12 @@ use crate::history;
 /// What checkers remember.
 #[derive(Default)]
 pub(crate) struct Checks {
-    /// What was applied at each sequence, anywhere.
-    chosen: BTreeMap<CohortId, BTreeMap<Sequence, Lsn>>,
+    /// What was applied at each sequence, anywhere, after so many losses.
+    chosen: BTreeMap<(CohortId, u32), BTreeMap<Sequence, Lsn>>,
     /// How far a process's applied entries were looked at.
-    looked_at: BTreeMap<(NodeId, CohortId), (u64, Sequence)>,
-    /// Logical hashes of states, by the sequence they end with.
-    hashes: BTreeMap<(CohortId, Sequence), (NodeId, u64)>,
+    looked_at: BTreeMap<(NodeId, CohortId), ((u64, u32), Sequence)>,
+    /// Logical hashes of states, by the entry they end with.
+    hashes: BTreeMap<(CohortId, Lsn), (NodeId, u64)>,
     /// The newest entry that a leader has sent to a follower in its reign.
     proposed: BTreeMap<(NodeId, NodeId, CohortId), (Epoch, Sequence)>,
     steps: u64,
@@ -27,11 +28,17 @@ const DEAR_EVERY: u64 = 32;
 /// One step in so many is followed by a look at the leases.
 const LEASES_EVERY: u64 = 4;
 
+/// How many losses a state knows of.
+fn losses(state: &State) -> u32 {
+    state.as_tablet().map_or(0, Tablet::losses)
+}
+
 impl World {
     /// Looks at a node after it did something.
     pub(crate) fn check_node(&mut self, id: NodeId) {
         self.checks.steps += 1;
         self.check_applied(id);
+        self.check_losses(id);
         if self.checks.steps.is_multiple_of(LEASES_EVERY) {
             self.check_leases();
             self.check_owners();
@@ -46,26 +53,29 @@ impl World {
     fn check_applied(&mut self, id: NodeId) {
         let Some(machine) = self.machines.get(&id) else { return };
         let Some(process) = machine.process.as_ref() else { return };
-        let mut wrong = None;
-        for (cohort, replica, _) in process.node.replicas() {
+        let mut others = Vec::new();
+        for (cohort, replica, state) in process.node.replicas() {
+            let losses = losses(state);
             let looked = self.checks.looked_at.entry((id, cohort)).or_default();
-            if looked.0 != machine.generation {
-                *looked = (machine.generation, Sequence(0));
+            if looked.0 != (machine.generation, losses) {
+                *looked = ((machine.generation, losses), Sequence(0));
             }
-            let chosen = self.checks.chosen.entry(cohort).or_default();
+            let chosen = self.checks.chosen.entry((cohort, losses)).or_default();
             let first = looked.1.next().max(replica.entries().next().map_or(Sequence(0), |entry| entry.lsn.sequence));
             for sequence in first.0..=replica.applied().0 {
                 let sequence = Sequence(sequence);
                 let Some(lsn) = replica.lsn_at(sequence) else { continue };
                 let known = *chosen.entry(sequence).or_insert(lsn);
                 if known != lsn {
-                    wrong = Some(format!("node {id} applied {lsn} in cohort {cohort}, where {known} was applied"));
+                    others.push((cohort, known, lsn));
                 }
             }
             looked.1 = replica.applied();
         }
-        if let Some(wrong) = wrong {
-            self.violate(&wrong);
+        // On its way to a loss that it hasn't applied yet, a replica applies what is left.
+        let wrong = others.into_iter().find(|(cohort, _, _)| !self.losses.is_of(*cohort));
+        if let Some((cohort, known, lsn)) = wrong {
+            self.violate(&format!("node {id} applied {lsn} in cohort {cohort}, where {known} was applied"));
         }
     }
 
@@ -73,15 +83,17 @@ impl World {
     fn check_leases(&mut self) {
         let mut readers: BTreeMap<CohortId, NodeId> = BTreeMap::new();
         let mut wrong = None;
-        let last = |cohort| self.checks.chosen.get(&cohort).and_then(|chosen| chosen.keys().last().copied());
+        let last = |cohort, state| {
+            self.checks.chosen.get(&(cohort, losses(state))).and_then(|chosen| chosen.keys().last().copied())
+        };
         for (id, machine) in &self.machines {
             let Some(process) = machine.process.as_ref() else { continue };
             let now = machine.clocks.monotonic(self.now);
-            for (cohort, replica, _) in process.node.replicas() {
+            for (cohort, replica, state) in process.node.replicas() {
                 if replica.lease_end(now).is_none() {
                     continue;
                 }
-                if last(cohort).is_some_and(|last| last > replica.applied()) {
+                if last(cohort, state).is_some_and(|last| last > replica.applied()) {
                     wrong = Some(format!("node {id} may read cohort {cohort} at {}, behind others", replica.applied()));
                 }
                 if let Some(other) = readers.insert(cohort, *id) {
@@ -100,12 +112,12 @@ impl World {
         process.node.invariants();
         let mut wrong = None;
         for (cohort, _, state) in process.node.replicas() {
-            let sequence = state.last_applied().sequence;
+            let last = state.last_applied();
             // A table that rots can't be read, and says so.
             let Ok(hash) = state.logical_hash() else { continue };
-            let (other, known) = *self.checks.hashes.entry((cohort, sequence)).or_insert((id, hash));
+            let (other, known) = *self.checks.hashes.entry((cohort, last)).or_insert((id, hash));
             if known != hash {
-                wrong = Some(format!("nodes {other} and {id} differ in cohort {cohort} at {sequence}"));
+                wrong = Some(format!("nodes {other} and {id} differ in cohort {cohort} at {last}"));
             }
         }
         if let Some(wrong) = wrong {
@@ -166,6 +178,7 @@ impl World {
             ("reads by view checks", new.checked_reads - old.checked_reads),
             ("lease expiries", new.lease_expiries - old.lease_expiries),
             ("doubts ended", new.doubts_ended - old.doubts_ended),
+            ("states left", new.states_left - old.states_left),
             ("sessions expired", new.sessions_expired - old.sessions_expired),
             ("replicas split off", new.splits - old.splits),
             ("members changed", new.members_changed - old.members_changed),
@@ -196,7 +209,7 @@ impl World {
         }
         for (cohort, replica, _) in replicas() {
             let least = replica.forced().min(replica.committed());
-            if replica.doubtful() || least < replica.last().sequence {
+            if replica.is_in_doubt() || least < replica.last().sequence {
                 return false;
             }
             ends.entry(cohort).or_default().insert(replica.last());
@@ -225,7 +238,7 @@ impl World {
                     replica.promised().epoch,
                     replica.last(),
                     replica.committed(),
-                    replica.doubtful(),
+                    replica.is_in_doubt(),
                     replica.catch_ups().collect::<Vec<_>>(),
                     replica.membership(),
                 ));
@@ -246,7 +259,7 @@ impl World {
         }
         self.check_leases();
         self.check_owners();
-        if let Err(violation) = history::check(&self.clients.history) {
+        if let Err(violation) = history::check(&self.history_until_loss()) {
             self.violate(&violation.to_string());
         }
     }

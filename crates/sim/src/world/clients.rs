@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{KeyRange, NodeId, SplitMix64, Timestamp};
+use base::{Durability, KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
 use client::Effect;
 use node::contract::RequestId;
@@ -44,6 +44,7 @@ pub(crate) struct Clients {
     nodes: u32,
     split_at: Vec<Bytes>,
     replicas: u32,
+    durability: Durability,
     think: TrueTime,
     tables: u64,
     tables_wanted: u64,
@@ -113,6 +114,7 @@ impl Clients {
             nodes: options.nodes,
             split_at: options.split_at.iter().map(|number| key(*number)).collect(),
             replicas: options.replicas,
+            durability: options.durability,
             think: options.think,
             tables: 0,
             tables_wanted: options.tables,
@@ -133,6 +135,11 @@ impl Clients {
     pub(crate) fn waiting_for(&self) -> String {
         let doing = self.clients.iter().filter(|client| !client.is_done).map(|client| format!("{:?}", client.doing));
         doing.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Counts calls and returns so far.
+    pub(super) fn moment(&self) -> u64 {
+        self.moment
     }
 
     fn tick(&mut self) -> u64 {
@@ -513,15 +520,16 @@ fn effect(task: &Task) -> Option<Effect> {
 
 fn request(task: &Task, clients: &Clients) -> Request {
     let of_table = |request| Request::Table { table: TABLE.to_owned(), request };
-    let create = |name, split_at: &[Bytes], replicas| Request::CreateTable {
+    let create = |name, split_at: &[Bytes], replicas, durability| Request::CreateTable {
         name,
         split_at: split_at.to_vec(),
         replicas,
         retention: RETENTION,
+        durability: Some(durability),
     };
     match task {
-        Task::CreateTable(0) => create(TABLE.to_owned(), &clients.split_at, clients.replicas),
-        Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[], 0),
+        Task::CreateTable(0) => create(TABLE.to_owned(), &clients.split_at, clients.replicas, clients.durability),
+        Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[], 0, Durability::Forced),
         Task::Write(write) | Task::BareWrite(write) if deletes_row(write) => {
             of_table(TableRequest::DeleteRow { stamp: write.stamp, key: write.key.clone() })
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use base::{CohortId, Entry, Monotonic, NodeId};
 use client::Link;
-use node::contract::{ReadId, RequestId};
+use node::contract::{Answer, ReadId, RequestId};
 use store::log::SegmentJob;
 use tablets::request::Request;
 
@@ -35,6 +35,8 @@ pub(crate) enum Happening {
     LogForced { node: NodeId, generation: Generation },
     /// The log was idle for a while.
     Echo { node: NodeId, generation: Generation, batches: u64 },
+    /// What the log was to force soon is to be forced now.
+    Hurry { node: NodeId, generation: Generation },
     /// The next step of writing a manifest.
     Manifest { node: NodeId, generation: Generation, step: ManifestStep },
     /// The next step of a work on tables.
@@ -56,6 +58,10 @@ pub(crate) enum Happening {
     Door { node: NodeId, generation: Generation, reading: Box<Reading> },
     /// The doors close that were open after a clean stop.
     DoorsClose { node: NodeId, generation: Generation },
+    /// An answer of a process came too late to be given.
+    AnswerExpired { node: NodeId, generation: Generation, answer: Answer },
+    /// A process is asked to stop.
+    Stop { node: NodeId, generation: Generation },
     /// A process that stood still goes on.
     Resume { node: NodeId, generation: Generation },
     /// A client does what it does next.
@@ -91,6 +97,9 @@ impl Happening {
             Self::Timer { node, generation, .. }
             | Self::LogForced { node, generation }
             | Self::Echo { node, generation, .. }
+            | Self::Hurry { node, generation }
+            | Self::AnswerExpired { node, generation, .. }
+            | Self::Stop { node, generation }
             | Self::Manifest { node, generation, .. }
             | Self::Work { node, generation, .. }
             | Self::LogRead { node, generation, .. }
@@ -112,6 +121,9 @@ impl Happening {
             Self::Timer { node, .. } => of(3, *node),
             Self::LogForced { node, .. } => of(4, *node),
             Self::Echo { node, .. } => of(5, *node),
+            Self::Hurry { node, .. } => of(25, *node),
+            Self::AnswerExpired { node, .. } => of(26, *node),
+            Self::Stop { node, .. } => of(24, *node),
             Self::Manifest { node, .. } => of(6, *node),
             Self::Work { node, .. } => of(7, *node),
             Self::LogRead { node, .. } => of(8, *node),

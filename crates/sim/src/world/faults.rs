@@ -65,9 +65,12 @@ impl World {
             9 => self.blank(),
             11 => self.fill(id),
             // A process that stands still takes nothing in.
-            _ if self.machines[&id].paused => {}
+            12 if self.machines[&id].paused => {}
             12 => self.move_a_range(id),
-            _ => self.step(id, node::contract::Event::Stop),
+            _ => {
+                let generation = self.generation(id);
+                self.happen(Happening::Stop { node: id, generation });
+            }
         }
     }
 

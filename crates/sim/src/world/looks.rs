@@ -109,7 +109,8 @@ impl World {
             (Ok(Response::Dated { response, as_of }), _) => self.judge(id, look, response, as_of),
             (Err(Failure::Invalid(_)), Consistency::At(moment)) => {
                 self.count("moments refused");
-                self.is_kept(moment).then(|| format!("the moment {moment} is refused, and is before no watermark"))
+                (!self.is_lossy() && self.is_kept(moment))
+                    .then(|| format!("the moment {moment} is refused, and is before no watermark"))
             }
             (Err(Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => None,
             _ => Some("that is no answer".to_owned()),
@@ -127,10 +128,12 @@ impl World {
             }
             _ => {
                 self.count("timeline reads");
-                self.is_behind_client(id, look, as_of).or_else(|| self.is_older_than_told(look, as_of))
+                let wrong = self.is_behind_client(id, look, as_of);
+                wrong.or_else(|| if self.is_lossy() { None } else { self.is_older_than_told(look, as_of) })
             }
         };
-        wrong.or_else(|| self.is_other_than_replicas(look, response, as_of))
+        // What was lost is not there to be compared.
+        wrong.or_else(|| if self.is_lossy() { None } else { self.is_other_than_replicas(look, response, as_of) })
     }
 
     fn is_behind_client(&mut self, id: u32, look: &Look, as_of: &AsOf) -> Option<String> {
@@ -147,13 +150,13 @@ impl World {
             .seen
             .entry((id, look.node, place.cohort))
             .or_insert_with(|| (place, KeyRange::default()));
-        let before = seen.lsn.sequence;
+        let before = seen.lsn;
         seen.lsn = seen.lsn.max(place.lsn);
         range.clone_from(&as_of.range);
         if may_go_back {
             return None;
         }
-        let is_behind = before > place.lsn.sequence;
+        let is_behind = before > place.lsn;
         is_behind
             .then(|| format!("it had seen {before} already"))
             .or_else(|| later.map(|later| format!("it had seen it at {later} already, which was split off later")))

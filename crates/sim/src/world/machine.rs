@@ -132,6 +132,7 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
     config.timing.leases = options.leases;
     config.timing.heartbeat = options.heartbeat;
     config.timing.election_jitter = options.election_jitter;
+    config.timing.loss_patience = options.loss_patience;
     config
 }
 

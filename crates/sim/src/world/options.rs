@@ -1,6 +1,6 @@
 //! What a run is like: its size, and which kinds of fault it has.
 
-use base::{Duration, SplitMix64};
+use base::{Durability, Duration, SplitMix64};
 
 use super::{SECOND, TrueTime};
 
@@ -21,6 +21,12 @@ pub struct Options {
     pub splits: u32,
     /// Replicas of each range of their table; 0: as many as is usual.
     pub replicas: u32,
+    /// What the logs of their table must be on before a write counts.
+    pub durability: Durability,
+    /// How long who would declare a loss waits for others.
+    pub loss_patience: Duration,
+    /// What needn't be forced at once is forced after this.
+    pub force_soon: TrueTime,
     /// Whether a client creates, drops and creates again a table of its own.
     pub drops: bool,
     /// Tables: the first is used, the others make manifests long enough to tear.
@@ -184,6 +190,9 @@ impl Options {
             split_at: Vec::new(),
             splits: 0,
             replicas: 0,
+            durability: Durability::Forced,
+            loss_patience: Duration::ZERO,
+            force_soon: 0,
             drops: false,
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
@@ -228,14 +237,25 @@ impl Options {
         let replicas = if nodes == 5 { pick(&[0, 5, 5]) } else { 0 };
         options.replicas = u32::try_from(replicas).unwrap_or(0);
         options.faults.full = pick(&[0, 0, 1, 3]);
-        let splits = u32::try_from(pick(&[0, 2, 12])).unwrap_or(0);
+        let mut splits = u32::try_from(pick(&[0, 2, 6])).unwrap_or(0);
         options.early_bytes = pick(&[0, 512, 65_536, 65_536]) as usize;
         options.commit_period = Duration::from_millis(pick(&[1, 20, 100, 1_000]));
         options.piggyback_commits = pick(&[0, 1, 1]) == 1;
         options.chain_bytes = pick(&[0, 0, 1, 300]) as usize;
+        if pick(&[0, 0, 1]) == 1 {
+            // The ranges of such a table stay as they are.
+            (options.durability, splits) = (Durability::Memory, 0);
+            // Once a disk is lost, the end of one more process leaves nobody who may lead.
+            options.faults.blank = 0;
+            // What a stop leaves behind and what is promised is what such logs rest on.
+            options.faults.stop = pick(&[1, 4, 12]);
+            options.crash_at_manifest = pick(&[0, 50_000, 300_000]);
+        }
+        options.loss_patience = Duration::from_millis(pick(&[0, 300, 5_000]));
+        options.force_soon = pick(&[5, 100, 1_000]) * millisecond;
         // A range of two replicas, one of them on a disk that rots or is lost, may come to have none that is whole.
         let is_safe = options.faults.blank == 0 && (options.faults.rot == 0 || nodes > 3) && nodes > 1;
-        options.faults.move_range = if is_safe { pick(&[0, 2, 6]) } else { 0 };
+        options.faults.move_range = if is_safe { pick(&[0, 2, 12]) } else { 0 };
         Self { split_at, drops, splits, ..options }
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Process {
     pub(super) unmade: Option<SegmentJob>,
     /// It will be tried again.
     pub(super) wants_room: bool,
+    /// What the log is to force soon will be.
+    pub(super) will_hurry: bool,
     timer: u64,
     /// Actions that a stall has held up.
     stalled: Vec<Action>,
@@ -95,6 +97,7 @@ impl World {
         let damaged = recovered.damage.is_some();
         let torn = recovered.torn_bytes > 0;
         let doubtful = recovered.cohorts.values().any(|cohort| cohort.doubtful);
+        let whole = recovered.cohorts.values().any(|cohort| cohort.whole);
         let now = machine.clocks.now(self.now);
         let mut actions = Vec::new();
         let node = Node::new(node_config(&self.options, seed), &mut recovered, now, &mut actions);
@@ -102,6 +105,7 @@ impl World {
             Ok(node) => node,
             Err(error) => return self.violate(&format!("node {id} can't start: {error}")),
         };
+        let forgetful = node.replicas().any(|(_, replica, _)| replica.forgetful());
         machine.last_counters = node::Counters::default();
         machine.process = Some(Process {
             node,
@@ -115,6 +119,7 @@ impl World {
             works: Works::default(),
             unmade: None,
             wants_room: false,
+            will_hurry: false,
             timer: 0,
             stalled: Vec::new(),
         });
@@ -128,6 +133,12 @@ impl World {
         if doubtful {
             self.count("doubtful starts");
         }
+        if whole {
+            self.count("whole starts");
+        }
+        if forgetful {
+            self.count("forgetful starts");
+        }
         let peers: Vec<NodeId> = self.machines.keys().copied().filter(|peer| *peer != id).collect();
         peers.into_iter().for_each(|peer| self.hello(id, peer));
         self.carry_out(id, actions);
@@ -138,6 +149,7 @@ impl World {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         if machine.disk.has_crashed() || machine.disk.is_bounded() || self.options.faults.force_error > 0 {
             machine.disk.crash(&mut self.random);
+            self.losses.ended.insert(id);
             self.count("crashes during recovery");
             let again = self.now + 50 * MILLISECOND + self.random.below(SECOND);
             self.queue.put(again, Happening::Start { node: id });
@@ -148,6 +160,7 @@ impl World {
 
     /// The process ends, and with it all connections. With power loss, so does what was not forced.
     pub(crate) fn end(&mut self, id: NodeId, power: bool) {
+        self.losses.ended.insert(id);
         self.end_machine(id, power);
         self.clients_lose(id);
     }
@@ -186,6 +199,9 @@ impl World {
             Happening::Timer { node, number, .. } => self.timer(node, number),
             Happening::LogForced { node, .. } => self.log_forced(node),
             Happening::Echo { node, batches, .. } => self.echo(node, batches),
+            Happening::Hurry { node, .. } => self.hurry(node),
+            Happening::AnswerExpired { node, answer, .. } => self.step(node, Event::AnswerExpired { answer }),
+            Happening::Stop { node, .. } => self.step(node, Event::Stop),
             Happening::Manifest { node, step, .. } => self.manifest_step(node, step),
             Happening::Work { node, number, .. } => self.work(node, number),
             Happening::LogRead { node, id, entries, .. } => self.step(node, Event::LogRead { id, entries }),
@@ -253,6 +269,8 @@ impl World {
         if envelope.from_boot > known {
             process.boots.insert(from, envelope.from_boot);
             self.step(id, Event::PeerStarted { from, boot: envelope.from_boot });
+            // It may stand still by now.
+            return self.deliver(envelope);
         }
         if meant_for_another {
             return self.hello(id, from);
@@ -384,7 +402,7 @@ impl World {
                 if self.is_valid(id, valid_until) {
                     self.request_answered(to, outcome);
                 } else {
-                    self.step(id, Event::AnswerExpired { answer: Answer::Door(to) });
+                    self.answer_expired(id, Answer::Door(to));
                 }
             }
             Action::SetTimer { at } => self.set_timer(id, at),
@@ -419,8 +437,10 @@ impl World {
                 let at = self.now + self.random.below(5 * MILLISECOND);
                 self.queue.put(at, Happening::LogRead { node: id, generation, id: read, entries });
             }
+            Action::Warn { .. } => self.count("warnings"),
             Action::Stopped => {
                 self.count("clean stops");
+                self.note_stop(id);
                 let published = self.machines.get(&id).map(|machine| machine.published.clone()).unwrap_or_default();
                 self.end_machine(id, false);
                 self.doors_close(id, published);
@@ -448,9 +468,14 @@ impl World {
         if self.is_valid(id, valid_until) {
             self.send(id, to, message);
         } else if let Message::Answer { request, .. } = message {
-            let answer = Answer::Forwarded { node: to, request: *request };
-            self.step(id, Event::AnswerExpired { answer });
+            self.answer_expired(id, Answer::Forwarded { node: to, request: *request });
         }
+    }
+
+    /// The machine hears of it once all that it wanted to be done now is done.
+    fn answer_expired(&mut self, id: NodeId, answer: Answer) {
+        let generation = self.generation(id);
+        self.queue.put(self.now, Happening::AnswerExpired { node: id, generation, answer });
     }
 
     fn set_timer(&mut self, id: NodeId, at: Monotonic) {

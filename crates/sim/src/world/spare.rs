@@ -71,7 +71,7 @@ impl Spare {
         match step {
             Step::Create => {
                 let split_at = vec![Bytes::from_static(b"m")];
-                Request::CreateTable { name, split_at, replicas: 0, retention: RETENTION }
+                Request::CreateTable { name, split_at, replicas: 0, retention: RETENTION, durability: None }
             }
             Step::ReadEmpty | Step::Read | Step::ReadDropped => {
                 of_table(TableRequest::Get { key: key(), columns: None, consistency: Consistency::Strong })

@@ -39,6 +39,7 @@ impl World {
         }
         let batch = if process.batch.is_none() { process.store.next_batch() } else { None };
         let writes = batch.is_some();
+        let may_wait = !writes && process.store.has_time() && !std::mem::replace(&mut process.will_hurry, true);
         if let Some(batch) = batch {
             failed |= !process.write(batch);
         }
@@ -53,6 +54,9 @@ impl World {
                 self.count("segments reused");
             }
             self.queue.put(now + MILLISECOND, Happening::Segment { node: id, generation, job });
+        }
+        if may_wait {
+            self.queue.put(now + self.options.force_soon, Happening::Hurry { node: id, generation });
         }
         if writes {
             self.queue.put(force, Happening::LogForced { node: id, generation });
@@ -82,6 +86,14 @@ impl World {
         self.queue.put(now + ECHO_AFTER, Happening::Echo { node: id, generation, batches });
         self.release_parked(id);
         self.step(id, Event::LogForced { through: WriteId(through) });
+    }
+
+    /// What had time to be forced has none any more.
+    pub(super) fn hurry(&mut self, id: NodeId) {
+        let Some(process) = self.process(id) else { return };
+        process.will_hurry = false;
+        process.store.hurry();
+        self.begin_io(id);
     }
 
     pub(super) fn echo(&mut self, id: NodeId, batches: u64) {

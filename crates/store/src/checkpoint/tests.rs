@@ -66,9 +66,10 @@ fn only_what_is_superseded_or_unnamed_goes() {
         write_checkpoint(&disk, &identity().owner(), &meta, std::iter::empty()).unwrap();
     }
     disk.create("checkpoints/1-1.11.new", OpenOptions::BUFFERED).unwrap();
+    let superseded = BTreeMap::from([(CohortId(1), Lsn::new(1, 9))]);
+    remove(&disk, &superseded, &BTreeSet::from([CohortId(2)])).unwrap();
+    assert_eq!(disk.list(DIRECTORY).unwrap(), ["1-1.11.new", "1-1.5", "1-1.7"]);
     let keep = BTreeMap::from([(CohortId(1), Lsn::new(1, 7))]);
-    remove_older(&disk, &keep).unwrap();
-    assert_eq!(disk.list(DIRECTORY).unwrap(), ["1-1.11.new", "1-1.7", "1-1.9", "2-1.5"]);
     remove_unnamed(&disk, &keep).unwrap();
     assert_eq!(disk.list(DIRECTORY).unwrap(), ["1-1.7"]);
 }

@@ -1,6 +1,6 @@
 //! Torn is told from damaged; what was cut, recycled or foreign never comes back.
 
-use base::{CohortId, Lsn, Record, Sequence, SplitMix64, Timestamp};
+use base::{CohortId, Force, Lsn, Record, Sequence, SplitMix64, Timestamp};
 
 use crate::files::Files;
 use crate::manifest::{CheckpointRef, CohortManifest};
@@ -37,7 +37,7 @@ fn a_torn_last_batch_is_cut_and_the_log_goes_on() {
         for _ in 0..20 {
             let (disk, mut store, mut records) = filled(torn_at);
             let large = entry(1, torn_at + 1, &[9; 7000]);
-            store.append(torn_at + 1, large.clone(), true).unwrap();
+            store.append(torn_at + 1, large.clone(), Force::Now).unwrap();
             let batch = store.next_batch().unwrap();
             disk.crash_after_operations(2);
             let file = store.batch_file(batch.segment).unwrap();
@@ -186,7 +186,7 @@ fn reads_follow_the_replay_rule_and_stop_at_damage() {
         entry(1, 4, b"d"),
     ];
     for (number, record) in (1..).zip(records) {
-        store.append(number, record, number % 3 == 0).unwrap();
+        store.append(number, record, if number % 3 == 0 { Force::Now } else { Force::WithNext }).unwrap();
         if let Some(batch) = store.next_batch() {
             execute(&mut store, &batch).unwrap();
             prepare(&mut store).unwrap();
@@ -200,7 +200,7 @@ fn reads_follow_the_replay_rule_and_stop_at_damage() {
     assert_eq!(read(&store, 1, 1000).as_deref(), Some("abcd"));
     assert_eq!(read(&store, 2, 1).as_deref(), Some("b"), "one at least");
     assert_eq!(read(&store, 5, 1000), None);
-    store.append(10, entry(1, 3, b"pending"), false).unwrap();
+    store.append(10, entry(1, 3, b"pending"), Force::WithNext).unwrap();
     assert_eq!(read(&store, 1, 1000).as_deref(), Some("ab"), "what waits will kill the rest");
     disk.flip_bit(&super::segment_path(1), 4096 + 90, 1);
     assert_eq!(read(&store, 1, 1000).as_deref(), Some("a"));
@@ -210,7 +210,7 @@ fn reads_follow_the_replay_rule_and_stop_at_damage() {
 #[test]
 fn a_record_that_fits_in_no_segment_is_refused() {
     let mut store = open(formatted(), CONFIG).unwrap().0;
-    let error = store.append(1, entry(1, 1, &[0; 16 << 10]), true).unwrap_err();
+    let error = store.append(1, entry(1, 1, &[0; 16 << 10]), Force::Now).unwrap_err();
     assert!(error.bytes > error.limit);
     let fits = vec![1; error.limit - entry(1, 1, b"").size()];
     write(&mut store, 1, entry(1, 1, &fits)).unwrap();

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use base::codec::Writer;
-use base::{CohortId, LogRecord, Record, Sequence};
+use base::{CohortId, Force, LogRecord, Record, Sequence};
 
 use super::frame::{self, BatchIdentity, HEADER_BYTES, Place, padded};
 use super::index::Index;
@@ -73,9 +73,10 @@ pub struct LogWriter {
     encoded: Writer,
     /// ... and the buffer of one that is forced, for the next.
     spare: Option<AlignedBuffer>,
-    /// The last append, the last that asked to be forced, the last that a batch took, the last that is forced.
+    /// The last append, the last that asked to be forced now or soon, the last that a batch took, the last that is forced.
     appended: u64,
     wanted: u64,
+    wanted_soon: u64,
     taken: u64,
     forced: u64,
 }
@@ -98,6 +99,7 @@ impl LogWriter {
             spare: None,
             appended: 0,
             wanted: 0,
+            wanted_soon: 0,
             taken: 0,
             forced: 0,
         }
@@ -109,15 +111,16 @@ impl LogWriter {
         usize::try_from(self.segment_bytes).unwrap_or(usize::MAX) - HEADER_BYTES
     }
 
-    /// Appends a record under its number. If it is to be forced, the next batch, or the one after, holds it; if not, it
-    /// rides along with the next that is made.
+    /// Appends a record under its number. If it is to be forced now, the next batch, or the one after, holds it; if not, it
+    /// rides along with the next that is made. If it is to be forced soon, the driver sees to it that there is one
+    /// ([`LogWriter::hurry`]).
     ///
     /// # Errors
     /// When the record fits in no segment; nothing is appended then.
     ///
     /// # Panics
     /// When the number is not higher than the last.
-    pub fn append(&mut self, write: u64, record: Record, force: bool) -> Result<(), RecordTooLarge> {
+    pub fn append(&mut self, write: u64, record: Record, force: Force) -> Result<(), RecordTooLarge> {
         assert!(write > self.appended, "appends are numbered in their order");
         let (bytes, limit) = (record.size(), self.record_bytes_max());
         if bytes > limit {
@@ -126,7 +129,10 @@ impl LogWriter {
         self.appended = write;
         self.pending_bytes += bytes;
         self.pending.push_back(Pending { write, record });
-        if force || self.pending_bytes >= self.batch_bytes_max() {
+        if force == Force::Soon {
+            self.wanted_soon = write;
+        }
+        if force == Force::Now || self.pending_bytes >= self.batch_bytes_max() {
             self.wanted = write;
         }
         Ok(())
@@ -142,6 +148,17 @@ impl LogWriter {
     #[must_use]
     pub fn forced_through(&self) -> u64 {
         self.forced
+    }
+
+    /// Whether something waits that is to be forced soon, and that no batch takes along by itself.
+    #[must_use]
+    pub fn has_time(&self) -> bool {
+        self.wanted_soon > self.taken && self.wanted <= self.taken
+    }
+
+    /// What was to be forced soon is to be forced now.
+    pub fn hurry(&mut self) {
+        self.wanted = self.wanted.max(self.wanted_soon);
     }
 
     /// The next batch, if something asks to be forced: all that waits, up to [`BATCH_BYTES_MAX`]. Nothing while the
@@ -273,6 +290,7 @@ impl LogWriter {
         let sum: usize = self.pending.iter().map(|pending| pending.record.size()).sum();
         assert_eq!(self.pending_bytes, sum, "what waits is counted");
         assert!(self.forced <= self.taken && self.taken <= self.appended && self.wanted <= self.appended);
+        assert!(self.wanted_soon <= self.appended);
         assert!(self.last.end() <= self.tail, "the tail lies behind the last batch");
         self.index.invariants();
     }

@@ -23,6 +23,7 @@ fn manifest(version: u64, cohorts: u32) -> Manifest {
         membership: Membership::of(vec![Member { node: NodeId(id), incarnation: Incarnation(1) }]).into(),
         doubtful: id.is_multiple_of(3),
         is_retired: id.is_multiple_of(5),
+        whole: id.is_multiple_of(7),
     };
     Manifest {
         version,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{CohortId, Entry, Epoch, LogRecord, Lsn, Promise, Record, Sequence, SplitMix64, Timestamp};
+use base::{CohortId, Entry, Epoch, Force, LogRecord, Lsn, Promise, Record, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
 
 use super::*;
@@ -112,7 +112,7 @@ impl Model {
     }
 
     fn append(&mut self, store: &mut Store<MemoryDisk>) {
-        let (record, force) = (self.record(), self.random.chance(500_000));
+        let (record, force) = (self.record(), if self.random.chance(500_000) { Force::Now } else { Force::WithNext });
         self.history.push(record.clone());
         store.append((self.history.len() - self.first_write) as u64, record, force).unwrap();
     }
@@ -294,6 +294,32 @@ fn a_damaged_checkpoint_puts_its_cohort_in_doubt() {
     }
 }
 
+/// What a clean stop said of main-memory logs is good for one start: by the time at which that is through, hence before anything
+/// is acknowledged, no power cut brings it back.
+#[test]
+fn the_mark_of_a_clean_stop_is_taken_back_by_the_next_start() {
+    let whole = CohortManifest { whole: true, ..CohortManifest::default() };
+    let marked = || {
+        let disk = formatted();
+        let mut store = open(disk.clone(), CONFIG).unwrap().0;
+        store.begin_manifest([(CohortId(2), whole.clone())].into(), false).execute(&disk).unwrap();
+        disk
+    };
+    let disk = marked();
+    let (store, recovered) = open(disk.clone(), CONFIG).unwrap();
+    assert_eq!(recovered.cohorts[&CohortId(2)], whole, "this start knows of it");
+    assert!(!store.manifest().cohorts[&CohortId(2)].whole);
+    disk.crash(&mut SplitMix64::new(1));
+    assert!(!open(disk, CONFIG).unwrap().1.cohorts[&CohortId(2)].whole, "and no other");
+
+    // A start that is cut short has acknowledged nothing: the mark may still be there, and the disk still starts.
+    let again = |disk: &MemoryDisk| {
+        open(disk.clone(), CONFIG).unwrap();
+        assert!(!open(disk.clone(), CONFIG).unwrap().1.cohorts[&CohortId(2)].whole);
+    };
+    crash_everywhere(marked, |disk| open(disk.clone(), CONFIG).map(drop), again);
+}
+
 #[test]
 fn the_only_node_of_a_universe_keeps_a_damaged_checkpoint_and_does_not_start() {
     let alone = Identity { members: identity().members[1..2].to_vec(), ..identity() };
@@ -385,7 +411,7 @@ fn a_full_disk_stops_the_preparing_and_not_the_log() {
     let (mut number, mut job) = (0, None);
     while store.is_idle() {
         number += 1;
-        store.append(number, crate::testing::entry(1, number, b"x"), true).unwrap();
+        store.append(number, crate::testing::entry(1, number, b"x"), Force::Now).unwrap();
         let Some(batch) = store.next_batch() else { break };
         execute(&mut store, &batch).unwrap();
         job = job.or_else(|| store.segment_job());

@@ -5,7 +5,7 @@
 //! puts both into the map. A split that has begun always ends: nothing undoes it, and the table isn't dropped meanwhile.
 
 use base::limits::{RANGES_MAX, SPLIT_BYTES_MAX};
-use base::{CohortId, Member, shown};
+use base::{CohortId, Durability, Member, shown};
 use bytes::Bytes;
 
 use super::{Catalogue, Change, RangeRecord, SplitRecord, TableRecord};
@@ -40,6 +40,11 @@ impl Catalogue {
 
     fn note_split(&mut self, name: &str, key: &Bytes) -> Result<CohortId, Failure> {
         let table = self.table(name).ok_or_else(|| Failure::UnknownTable(name.to_owned()))?;
+        if table.durability == Durability::Memory {
+            return Err(invalid(format!(
+                "table {name} is in main memory, and a loss could undo a split: its ranges stay as it was created with"
+            )));
+        }
         let range = table.at(&Position::At(key.clone()));
         if range.start == *key {
             return Err(Failure::Exists(format!("a range of table {name} begins at \"{}\" already", shown(key))));

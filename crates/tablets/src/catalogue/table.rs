@@ -1,6 +1,6 @@
 //! What is known of a table: its ranges, and where each of them lies.
 
-use base::{CohortId, Duration, KeyRange, Member, Timestamp};
+use base::{CohortId, Durability, Duration, KeyRange, Member, Timestamp};
 use bytes::Bytes;
 
 use crate::hash::LogicalHash;
@@ -89,6 +89,8 @@ pub struct TableRecord {
     pub replicas: u32,
     /// How long old versions are kept.
     pub retention: Duration,
+    /// What its logs must be on before a write counts.
+    pub durability: Durability,
     /// Whether it is being dropped: then it is there only so that its cohorts are not forgotten before they know.
     pub is_dropping: bool,
 }
@@ -153,6 +155,7 @@ impl TableRecord {
         split_at: &[Bytes],
         replicas: u32,
         retention: Duration,
+        durability: Option<Durability>,
     ) -> Result<Response, Failure> {
         let is_split_so = || self.ranges[1..].iter().map(|range| &range.start).eq(split_at);
         if !split_at.is_empty() && !is_split_so() {
@@ -169,6 +172,10 @@ impl TableRecord {
             let has = self.retention.0 / 1_000_000;
             return Err(Failure::Exists(format!("table {name} is there, and keeps old versions for {has} ms")));
         }
+        if durability.is_some_and(|wanted| wanted != self.durability) {
+            let has = self.durability.name();
+            return Err(Failure::Exists(format!("table {name} is there, with durability \"{has}\"")));
+        }
         Ok(Response::TableCreated { existed: true })
     }
 
@@ -184,6 +191,7 @@ impl TableRecord {
             created: self.created,
             replicas: self.replicas,
             retention: self.retention,
+            durability: self.durability,
         })
     }
 
@@ -207,6 +215,7 @@ impl TableRecord {
         hash.signed(self.created.0);
         hash.word(u64::from(self.replicas));
         hash.word(self.retention.0);
+        hash.word(u64::from(self.durability == Durability::Memory));
         hash.word(u64::from(self.is_dropping));
         hash.word(self.ranges.len() as u64);
         for range in &self.ranges {

@@ -30,7 +30,7 @@ fn create(name: &str) -> CatalogueCommand {
 
 fn split(name: &str, split_at: &[&str], replicas: u32) -> CatalogueCommand {
     let split_at = split_at.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
-    CatalogueCommand::CreateTable { name: name.into(), split_at, replicas, retention: Duration::ZERO }
+    CatalogueCommand::CreateTable { name: name.into(), split_at, replicas, retention: Duration::ZERO, durability: None }
 }
 
 /// A table is created once, and says so to those who come later.
@@ -125,7 +125,13 @@ fn a_table_that_is_there_is_not_made_another() {
     }
     let mut keeps = |milliseconds| {
         let retention = Duration::from_millis(milliseconds);
-        let create = CatalogueCommand::CreateTable { name: "t".into(), split_at: Vec::new(), replicas: 0, retention };
+        let create = CatalogueCommand::CreateTable {
+            name: "t".into(),
+            split_at: Vec::new(),
+            replicas: 0,
+            retention,
+            durability: None,
+        };
         apply(&mut catalogue, &mut log, &create).0
     };
     assert_eq!(keeps(60_000), Some(Ok(Response::TableCreated { existed: true })), "that is the usual");
@@ -268,6 +274,28 @@ fn a_split_has_a_beginning_and_an_end() {
     }
     let unknown = CatalogueCommand::BeginSplit { name: "u".into(), key: "c".into() };
     assert!(matches!(apply(&mut catalogue, &mut log, &unknown), (Some(Err(Failure::UnknownTable(_))), None)));
+}
+
+/// What a table's logs must be on is said when it is created, and goes for all its ranges; a loss could undo a split.
+#[test]
+fn a_table_in_main_memory_stays_so_and_is_not_split() {
+    let (mut catalogue, mut log) = with_nodes(3);
+    let create = |durability| CatalogueCommand::CreateTable {
+        name: "t".into(),
+        split_at: Vec::new(),
+        replicas: 0,
+        retention: Duration::ZERO,
+        durability,
+    };
+    let mut created = |durability| apply(&mut catalogue, &mut log, &create(durability)).0;
+    assert_eq!(created(Some(Durability::Memory)), Some(Ok(Response::TableCreated { existed: false })));
+    for durability in [None, Some(Durability::Memory)] {
+        assert_eq!(created(durability), Some(Ok(Response::TableCreated { existed: true })));
+    }
+    assert!(matches!(created(Some(Durability::Forced)), Some(Err(Failure::Exists(_)))));
+    let split = CatalogueCommand::BeginSplit { name: "t".into(), key: "c".into() };
+    assert!(matches!(apply(&mut catalogue, &mut log, &split), (Some(Err(Failure::Invalid(_))), None)));
+    assert_eq!(catalogue.table("t").map(|table| table.durability), Some(Durability::Memory));
 }
 
 /// A range's replicas move by two entries: those who go are named until the plan is known to be carried out, and only the

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 /// The first eight bytes after a header's tag.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"loggos-s");
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// What a chunk holds. Chunks come in the order of their tags.
 pub(crate) const HEADER: u8 = 1;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use base::codec::{DecodeError, Reader};
 use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
-use base::{CohortId, Duration, Lsn, Member, Timestamp};
+use base::{CohortId, Durability, Duration, Lsn, Member, Timestamp};
 use bytes::Bytes;
 
 use super::{Content, Snapshot, format};
@@ -157,7 +157,8 @@ fn decode_header(input: &mut Reader, expected: CohortId) -> Result<(u8, Progress
     if found != expected {
         return Err(LoadError::OtherCohort { expected, found });
     }
-    let progress = Progress { cohort: found, last_applied: input.lsn()?, last_timestamp: Timestamp(input.i64()?) };
+    let (last_applied, last_timestamp, losses) = (input.lsn()?, Timestamp(input.i64()?), input.u32()?);
+    let progress = Progress { cohort: found, last_applied, last_timestamp, losses };
     let untouched = progress.last_applied == Lsn::ZERO;
     if progress.last_timestamp.0 < 0 || untouched != (progress.last_timestamp == Timestamp(0)) {
         return Err(LoadError::Impossible("a last timestamp that doesn't go with the last entry"));
@@ -201,8 +202,9 @@ fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> 
     let name = decode_string(input, "table name")?;
     let created = Timestamp(input.i64()?);
     let (replicas, retention, is_dropping) = (input.u32()?, Duration(input.u64()?), input.bool()?);
+    let durability = Durability::decode(input)?;
     let ranges = (0..input.count(17)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
-    Ok((name, TableRecord { ranges, created, replicas, retention, is_dropping }))
+    Ok((name, TableRecord { ranges, created, replicas, retention, durability, is_dropping }))
 }
 
 fn decode_range(input: &mut Reader) -> Result<RangeRecord, DecodeError> {
@@ -234,7 +236,7 @@ fn load_sessions(input: &mut Reader, progress: Progress, sessions: &mut Sessions
         }
         let outcomes = (0..count).map(|_| decode_outcome(input)).collect::<Result<VecDeque<_>, DecodeError>>()?;
         let session = Session { last_used, floor, outcomes };
-        let is_own = id.may_be_known_to(progress.cohort, progress.last_applied.sequence);
+        let is_own = id.may_be_known_to(progress.cohort, progress.name_of(progress.last_applied.sequence));
         if !is_own || last_used > progress.last_timestamp || !session.is_bounded() {
             return Err(LoadError::Impossible(
                 "a session of another cohort or of the future, or one with outcomes out of its window",

@@ -89,7 +89,7 @@ impl Record for (&String, &TableRecord) {
         };
         let split = |range: &RangeRecord| range.split.as_ref().map_or(0, |split| 8 + split.key.len());
         let range = |range: &RangeRecord| 34 + range.start.len() + 12 * members(range) + split(range);
-        29 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
+        30 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
     }
 
     fn encode(&self, out: &mut Writer) {
@@ -99,6 +99,7 @@ impl Record for (&String, &TableRecord) {
         out.u32(table.replicas);
         out.u64(table.retention.0);
         out.bool(table.is_dropping);
+        table.durability.encode(out);
         out.u32(count(table.ranges.len()));
         for range in &table.ranges {
             out.bytes(&range.start);

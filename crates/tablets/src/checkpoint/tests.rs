@@ -48,6 +48,7 @@ fn catalogue() -> State {
             split_at,
             replicas: 2 * (number % 3) + 1,
             retention: base::Duration::from_millis(u64::from(number)),
+            durability: number.is_multiple_of(2).then_some(base::Durability::Memory),
         });
     }
     apply(&CatalogueCommand::BeginDrop { name: "table-7".into() });
@@ -153,6 +154,7 @@ fn go_on(state: &mut State) {
             split_at: vec![],
             replicas: 0,
             retention: base::Duration::ZERO,
+            durability: None,
         };
         state.apply(&log.entry(create.encode())).expect("the log's next entry");
     } else {

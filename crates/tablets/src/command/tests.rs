@@ -15,6 +15,7 @@ fn commands() -> Vec<Command> {
         Command::Found { range: KeyRange::all() },
         Command::Found { range: KeyRange { start: bytes("a"), end: Some(bytes("b")) } },
         Command::Drop,
+        Command::DeclareLoss,
         Command::OpenSession { key: "k".into() },
         Command::Write { stamp: None, key: bytes("k"), columns: columns.clone() },
         Command::Write { stamp, key: bytes("k"), columns },
@@ -33,12 +34,19 @@ fn catalogue_commands() -> Vec<CatalogueCommand> {
     let member = Member { node: NodeId(1), incarnation: Incarnation(u64::MAX) };
     let node = NodeRecord { member, peer: "127.0.0.1:7101".into(), grpc: String::new() };
     vec![
-        CatalogueCommand::CreateTable { name: "t".into(), split_at: vec![], replicas: 0, retention: Duration::ZERO },
+        CatalogueCommand::CreateTable {
+            name: "t".into(),
+            split_at: vec![],
+            replicas: 0,
+            retention: Duration::ZERO,
+            durability: None,
+        },
         CatalogueCommand::CreateTable {
             name: "t".into(),
             split_at: vec![bytes("a"), bytes("b")],
             replicas: 5,
             retention: Duration(7),
+            durability: Some(base::Durability::Memory),
         },
         CatalogueCommand::BeginDrop { name: "t".into() },
         CatalogueCommand::EndDrop { name: "t".into(), table: CohortId(2) },

@@ -57,7 +57,7 @@ impl Tablet {
     pub fn split_off(&mut self, range: KeyRange, site: Site) -> State {
         let forgets_time = planted(Bug::SplitForgetsTimestamp);
         let last_timestamp = if forgets_time { Timestamp(1) } else { self.last_timestamp() };
-        let progress = Progress { cohort: site.cohort, last_applied: Self::SPLIT_OFF, last_timestamp };
+        let progress = Progress { cohort: site.cohort, last_applied: Self::SPLIT_OFF, last_timestamp, losses: 0 };
         let sessions = if planted(Bug::SplitForgetsSessions) || forgets_time {
             Sessions::default()
         } else {

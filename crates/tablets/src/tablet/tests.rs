@@ -196,6 +196,22 @@ fn sessions_expire_unless_used_since() {
     state.invariants();
 }
 
+/// After a loss sequences are given out again, and a session that is opened then has no name that a lost one can have had; also
+/// where the state went through a checkpoint.
+#[test]
+fn no_session_after_a_loss_has_the_name_of_one_that_was_lost() {
+    let (mut state, mut log) = fresh();
+    let (mut left, mut after) = (testing::copy(&state), log.clone());
+    let lost: Vec<SessionId> = (0..5).map(|_| open(&mut state, &mut log)).collect();
+    assert_eq!(after.apply(&mut left, &Command::DeclareLoss), None);
+    let mut left = testing::copy(&left);
+    assert_eq!(tablet(&left).losses(), 1);
+    let opened: Vec<SessionId> = (0..5).map(|_| open(&mut left, &mut after)).collect();
+    assert!(opened.iter().all(|session| !lost.contains(session)), "{opened:?} {lost:?}");
+    left.invariants();
+    testing::copy(&left).invariants();
+}
+
 #[test]
 fn sessions_are_bounded() {
     let (mut state, mut log) = fresh();

@@ -8,7 +8,7 @@ fn table(request: TableRequest) -> Request {
 
 fn create(name: &str, split_at: &[&str]) -> Request {
     let split_at = split_at.iter().map(|key| bytes(key)).collect();
-    Request::CreateTable { name: name.into(), split_at, replicas: 0, retention: Duration::ZERO }
+    Request::CreateTable { name: name.into(), split_at, replicas: 0, retention: Duration::ZERO, durability: None }
 }
 
 fn writing(write: Write) -> Request {
@@ -43,7 +43,13 @@ fn what_keeps_to_the_limits_is_let_through() {
         Request::Status,
         create(&long(TABLE_NAME_BYTES_MAX), &[]),
         create("aZ09_-.", &["b", "a"]),
-        Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 5, retention: RETENTION_MAX },
+        Request::CreateTable {
+            name: "t".into(),
+            split_at: vec![],
+            replicas: 5,
+            retention: RETENTION_MAX,
+            durability: None,
+        },
         table(TableRequest::OpenSession { key: bytes("") }),
         table(TableRequest::OpenSession { key: bytes(&long(KEY_BYTES_MAX)) }),
         writing(write(&long(KEY_BYTES_MAX), [largest])),
@@ -85,7 +91,13 @@ fn ranges() {
     let large: Vec<&str> = large.iter().map(String::as_str).collect();
     check_refused(&create("t", &large), &["together", "1048576"]);
     for replicas in [2, 4, 6, 7] {
-        let request = Request::CreateTable { name: "t".into(), split_at: vec![], replicas, retention: Duration::ZERO };
+        let request = Request::CreateTable {
+            name: "t".into(),
+            split_at: vec![],
+            replicas,
+            retention: Duration::ZERO,
+            durability: None,
+        };
         check_refused(&request, &[&replicas.to_string(), "1, 3 or 5"]);
     }
     check_refused(&table(TableRequest::OpenSession { key: bytes(&long(8193)) }), &["session's key", "8193"]);

@@ -153,9 +153,11 @@ function showCohorts(answer) {
   }
   list.forEach((cohort, place) => {
     const [name, number, range, leader, epoch, replicas, writes, reads, line] = all[place].cells;
-    say(name, cohort.table || "catalogue");
+    const [durability, text, title] = durabilityOf(cohort);
+    say(name, `${cohort.table || "catalogue"}${text}`);
     name.classList.toggle("own", !cohort.table);
-    name.title = cohort.table || "The list of tables and nodes";
+    name.title = `${cohort.table || "The list of tables and nodes"}${title}`;
+    mark(name, "durability", durability);
     say(number, String(cohort.cohort));
     say(range, rangeOf(cohort));
     say(leader, cohort.leader === null ? "none" : `node ${cohort.leader}`);
@@ -183,6 +185,16 @@ function remember(cohort) {
   if (history.length > COHORT_SAMPLES_MAX) history.shift();
   histories.set(cohort.cohort, history);
   return history;
+}
+
+/** What is to be said beside a table's name: nothing, unless its logs are in main memory. */
+function durabilityOf(cohort) {
+  if (cohort.durability !== "memory") return ["forced", "", ""];
+  if (cohort.losses > 0) {
+    const times = plural(cohort.losses, "loss", "losses");
+    return ["lost", ` · in main memory, ${times} declared`, ": acknowledged writes may be lost, since most replicas failed together"];
+  }
+  return ["memory", " · in main memory", ": acknowledged writes can be lost if most replicas of a range fail together"];
 }
 
 /** A range's keys, from the first on and before the last; those that are not text come in base64. */

@@ -45,6 +45,8 @@ pub(crate) struct Figures {
     pub(crate) key_order: &'static str,
     /// What reads may show.
     pub(crate) reads: &'static str,
+    /// What a write is on before it is acknowledged.
+    pub(crate) durability: &'static str,
     pub(crate) conflicts: u64,
     pub(crate) p90_us: u64,
     pub(crate) p95_us: u64,
@@ -83,6 +85,7 @@ impl Figures {
             keys: work.keys,
             key_order: if work.consecutive { "consecutive" } else { "random" },
             reads: work.reads.name(),
+            durability: work.durability.name(),
             rate,
             pacing,
             ..Self::counted(counted, offered, server_cpu)
@@ -117,6 +120,7 @@ impl Figures {
             keys: 0,
             key_order: "",
             reads: "",
+            durability: "",
             conflicts,
             p90_us: latencies.value_at_quantile(0.90),
             p95_us: latencies.value_at_quantile(0.95),
@@ -282,6 +286,7 @@ mod tests {
             keys: 5_000,
             key_order: "random",
             reads: "strong",
+            durability: "forced",
             ..Figures::counted(counted(1_000), None, Some(Duration::from_millis(100)))
         };
         assert_eq!(
@@ -290,7 +295,8 @@ mod tests {
              \"seconds\":2.0,\"operations\":1000,\"operations_per_second\":500.0,\"mean_us\":500.0,\"p50_us\":500,\
              \"p99_us\":500,\"max_us\":500,\"errors\":1,\"longest_gap_us\":3000,\"server_cpu_us_per_operation\":100.0,\
              \"load_average\":1.5,\"side\":null,\"mode\":\"closed\",\"write_percent\":100,\"keys\":5000,\
-             \"key_order\":\"random\",\"reads\":\"strong\",\"conflicts\":2,\"p90_us\":500,\"p95_us\":500,\"p999_us\":500,\"rate\":null,\
+             \"key_order\":\"random\",\"reads\":\"strong\",\"durability\":\"forced\",\"conflicts\":2,\
+             \"p90_us\":500,\"p95_us\":500,\"p999_us\":500,\"rate\":null,\
              \"pacing\":null,\"offered_per_second\":null,\"saturated\":false,\"held_back\":0,\"unfinished\":0}"
         );
     }

@@ -8,10 +8,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sdk::NewTable;
 
 use self::etcd::Etcd;
 use crate::cli::reads::Kind;
 use crate::cli::stop::Stop;
+use crate::cli::tables::Durability;
 
 /// The table that is written and read.
 pub(crate) const TABLE: &str = "bench";
@@ -71,10 +73,14 @@ impl Target {
     }
 
     /// Creates what is needed, and fails early if nobody is there.
-    pub(crate) async fn prepare(&self) -> Result<(), Stop> {
+    pub(crate) async fn prepare(&self, durability: Durability) -> Result<(), Stop> {
         match self {
             Self::Loggos(endpoints) | Self::LoggosStream(endpoints) => {
-                sdk::Client::connect(endpoints)?.create_table(TABLE).await?;
+                let wanted = NewTable { durability: durability.into(), ..NewTable::default() };
+                sdk::Client::connect(endpoints)?.create_table_of(TABLE, wanted).await?;
+            }
+            Self::Etcd(_) if durability == Durability::Memory => {
+                return Err(Stop::invalid("etcd forces what it acknowledges: --durability memory is for Loggos"));
             }
             Self::Etcd(endpoints) => {
                 Etcd::connect(endpoints).await?;

@@ -12,6 +12,7 @@ use super::target::{Connection, Target};
 use super::{SEED, parse};
 use crate::cli::reads::Kind;
 use crate::cli::stop::Stop;
+use crate::cli::tables::Durability;
 
 /// Writes under way while the keys are put that are to be read or replaced.
 const PREPARING_CLIENTS: usize = 32;
@@ -38,12 +39,16 @@ pub(crate) struct Workload {
     /// What reads may show.
     #[arg(long, value_enum, value_name = "KIND", default_value = "strong")]
     pub(crate) reads: Kind,
+    /// What a write must be on before it is acknowledged, on most replicas: the table is created so, and one that is there
+    /// otherwise is refused.
+    #[arg(long, value_enum, value_name = "KIND", default_value = "forced")]
+    pub(crate) durability: Durability,
 }
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Operation {
-    /// Puts, each acknowledged when it is durable on a majority.
+    /// Puts, each acknowledged when it is durable on a majority, as --durability says.
     Write,
     /// Linearizable reads.
     Read,
@@ -74,8 +79,16 @@ impl Operation {
 impl Workload {
     /// Puts, as `bench failover` wants them.
     pub(crate) fn writes(keys: usize, value_bytes: usize) -> Self {
-        let reads = Kind::Strong;
-        Self { operation: Operation::Write, write_percent: None, keys, consecutive: false, value_bytes, reads }
+        let (reads, durability) = (Kind::Strong, Durability::Forced);
+        Self {
+            operation: Operation::Write,
+            write_percent: None,
+            keys,
+            consecutive: false,
+            value_bytes,
+            reads,
+            durability,
+        }
     }
 
     /// The same with this operation.
@@ -122,7 +135,7 @@ impl Workload {
 
     /// Puts every key once if the operation wants something to be there; gives the versions.
     pub(crate) async fn prepare(&self, target: &Target) -> Result<Versions, Stop> {
-        target.prepare().await?;
+        target.prepare(self.durability).await?;
         let mut versions = vec![0; self.keys];
         if self.operation.wants_rows() {
             self.put_all_keys(target, &mut versions).await?;

@@ -1,6 +1,6 @@
 use std::time::{Duration as StdDuration, Instant};
 
-use base::{Boot, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp, UniverseId};
+use base::{Boot, Entry, Force, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp, UniverseId};
 use mio::{Events, Poll, Token, Waker};
 use prometheus::Registry;
 use store::Recovered;
@@ -94,12 +94,12 @@ fn what_was_forced_is_found_by_the_next_process() {
 
     // More than two segments' worth, so that they are prepared while the log goes on.
     for sequence in 1..=60 {
-        bench.disk.append(WriteId(sequence), record(sequence), true);
+        bench.disk.append(WriteId(sequence), record(sequence), Force::Now);
     }
     bench.until(|_, disk| disk.store.log().forced_through() == 60);
     // What isn't forced for its own sake waits for the next that is.
-    bench.disk.append(WriteId(61), record(61), false);
-    bench.disk.append(WriteId(62), record(62), true);
+    bench.disk.append(WriteId(61), record(61), Force::WithNext);
+    bench.disk.append(WriteId(62), record(62), Force::Now);
     bench.until(|_, disk| disk.store.log().forced_through() == 62);
 
     let id = ReadId(9);
@@ -126,7 +126,7 @@ fn a_checkpoint_in_a_forced_manifest_lets_segments_go() {
     store::format(&files, &identity(), &small()).unwrap();
     let (mut bench, _) = open(&files);
     for sequence in 1..=100 {
-        bench.disk.append(WriteId(sequence), record(sequence), true);
+        bench.disk.append(WriteId(sequence), record(sequence), Force::Now);
     }
     bench.until(|_, disk| disk.store.log().forced_through() == 100);
 

@@ -42,7 +42,8 @@ impl Model {
             | Command::Refuse { .. }
             | Command::Found { .. }
             | Command::Split { .. }
-            | Command::Drop => {
+            | Command::Drop
+            | Command::DeclareLoss => {
                 unreachable!("these are not drawn")
             }
             Command::DeleteRow { key, .. } => {

@@ -1,0 +1,89 @@
+//! What is lost with main memories (guarantee 11), and what may be: nothing, as long as a majority's processes have not ended
+//! other than by a clean stop, and then it is declared. What clients were told before is linearizable all the same; after it, all
+//! replicas agree.
+
+use std::collections::BTreeSet;
+
+use base::{CohortId, Durability, Epoch, Member, NodeId};
+
+use super::World;
+use crate::history::{Operation, What};
+
+/// The losses of a run.
+#[derive(Default)]
+pub(crate) struct Losses {
+    /// Who has led on after one.
+    seen: BTreeSet<(CohortId, Epoch)>,
+    /// The clients' moment at which the first of them began.
+    pub(super) first: Option<u64>,
+    /// Nodes whose processes have ended otherwise than they were asked to.
+    pub(super) ended: BTreeSet<NodeId>,
+}
+
+impl Losses {
+    /// Whether a cohort may have lost something.
+    pub(super) fn is_of(&self, cohort: CohortId) -> bool {
+        self.seen.iter().any(|(of, _)| *of == cohort)
+    }
+}
+
+impl World {
+    /// Whether something may be lost by now.
+    pub(super) fn is_lossy(&self) -> bool {
+        self.losses.first.is_some()
+    }
+
+    /// A process has stopped as it was asked to. Where its disk was full or stuck it leaves no mark, and says so by that.
+    pub(super) fn note_stop(&mut self, id: NodeId) {
+        let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        let marked = &process.store.manifest().cohorts;
+        let is_left = |cohort: &CohortId| marked.get(cohort).is_some_and(|cohort| cohort.whole);
+        let mut in_memory = process.node.replicas().filter(|(_, replica, _)| !replica.is_in_doubt());
+        let has_marks =
+            in_memory.all(|(cohort, replica, _)| replica.config().durability == Durability::Forced || is_left(&cohort));
+        drop(in_memory);
+        let has_mark = has_marks && process.manifests.is_empty();
+        self.count(if has_mark { "stops with marks" } else { "stops without marks" });
+        if !has_mark {
+            self.losses.ended.insert(id);
+        }
+    }
+
+    /// Looks whether a node leads on after a loss, and whether that can be.
+    pub(super) fn check_losses(&mut self, id: NodeId) {
+        let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        let mut wrong = None;
+        for (cohort, replica, _) in process.node.replicas() {
+            if !replica.declares_loss() || !self.losses.seen.insert((cohort, replica.promised().epoch)) {
+                continue;
+            }
+            *self.counters.entry("losses declared").or_default() += 1;
+            let membership = replica.membership();
+            let has_ended = |member: &&Member| self.losses.ended.contains(&member.node);
+            let ended = membership.voters().iter().filter(has_ended).count();
+            let others = membership.voters().len() - ended;
+            if replica.config().durability == Durability::Forced || others >= membership.quorum() {
+                wrong = Some(format!("node {id} declares a loss in cohort {cohort}, and {ended} processes have ended"));
+            }
+            let now = self.clients.moment();
+            self.losses.first.get_or_insert(now);
+        }
+        if let Some(wrong) = wrong {
+            self.violate(&wrong);
+        }
+    }
+
+    /// What clients did until something was lost: what wasn't answered by then may have been done or not.
+    pub(super) fn history_until_loss(&self) -> Vec<Operation> {
+        let history = self.clients.history.clone();
+        let Some(end) = self.losses.first else { return history };
+        let is_early = |operation: &Operation| operation.called <= end;
+        let until_loss = history.into_iter().filter(is_early).map(|operation| {
+            let returned = operation.returned.filter(|at| *at <= end);
+            Operation { returned, ..operation }
+        });
+        until_loss
+            .filter(|operation| operation.returned.is_some() || matches!(operation.what, What::Write { .. }))
+            .collect()
+    }
+}
