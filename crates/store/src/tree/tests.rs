@@ -89,7 +89,7 @@ fn a_table_without_overlap_moves_as_it_is() {
 #[test]
 fn the_newest_tables_become_one_until_they_are_as_much_as_what_is_below() {
     let mut world = World::new(1);
-    let mut put = |world: &mut World, rows: std::ops::Range<usize>| {
+    let put = |world: &mut World, rows: std::ops::Range<usize>| {
         for number in rows {
             let row = format!("row{number:05}").into_bytes();
             world.write(Write { puts: vec![(row, b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None });

@@ -48,7 +48,8 @@ pub(crate) struct Arguments {
     /// Seconds before, which don't count.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
     warmup: f64,
-    /// Who is measured: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...` or `etcd://HOST:PORT,...`.
+    /// Who is measured: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...`, `etcd://HOST:PORT,...` or, built with
+    /// `--features cassandra`, `cassandra://HOST:PORT,...`.
     #[arg(long, default_value = "loggos://127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
     target: Target,
     /// Through streams: as `loggos-stream://` in the target's place.

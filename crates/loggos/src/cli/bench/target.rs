@@ -1,7 +1,11 @@
-//! Who is measured: Loggos through its own client library, or etcd through the little of its API that is needed.
+//! Who is measured: Loggos through its own client library, etcd through the little of its API that is needed, or Cassandra
+//! through its driver (a build with the feature `cassandra`).
 //!
-//! Either is asked at its leader, so that no forwarding is measured in one and not in the other.
+//! Each is asked at its leader, or at a replica where there is none, so that no forwarding is measured in one and not in the
+//! other.
 
+#[cfg(feature = "cassandra")]
+mod cassandra;
 mod etcd;
 
 use std::str::FromStr;
@@ -10,6 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use sdk::NewTable;
 
+#[cfg(feature = "cassandra")]
+use self::cassandra::Cassandra;
 use self::etcd::Etcd;
 use crate::cli::reads::Kind;
 use crate::cli::stop::Stop;
@@ -29,20 +35,27 @@ pub(crate) enum Target {
     /// The same, through streams.
     LoggosStream(Vec<String>),
     Etcd(Vec<String>),
+    #[cfg(feature = "cassandra")]
+    Cassandra(Vec<String>),
 }
 
 impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, endpoints) =
-            text.split_once("://").ok_or("loggos://, loggos-stream:// or etcd://HOST:PORT,... is wanted")?;
+        let (kind, endpoints) = text
+            .split_once("://")
+            .ok_or("loggos://, loggos-stream://, etcd:// or cassandra://HOST:PORT,... is wanted")?;
         let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
         match kind {
             "loggos" => Ok(Self::Loggos(endpoints)),
             "loggos-stream" => Ok(Self::LoggosStream(endpoints)),
             "etcd" => Ok(Self::Etcd(endpoints)),
-            _ => Err(format!("{kind:?} is neither loggos, loggos-stream nor etcd")),
+            #[cfg(feature = "cassandra")]
+            "cassandra" => Ok(Self::Cassandra(endpoints)),
+            #[cfg(not(feature = "cassandra"))]
+            "cassandra" => Err("this build can't ask Cassandra: cargo build --release --features cassandra".into()),
+            _ => Err(format!("{kind:?} is neither loggos, loggos-stream, etcd nor cassandra")),
         }
     }
 }
@@ -53,6 +66,8 @@ impl Target {
             Self::Loggos(_) => "loggos",
             Self::LoggosStream(_) => "loggos-stream",
             Self::Etcd(_) => "etcd",
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(_) => "cassandra",
         }
     }
 
@@ -68,6 +83,9 @@ impl Target {
     pub(crate) fn clients_per_connection(&self) -> usize {
         match self {
             Self::Loggos(_) | Self::Etcd(_) => 8,
+            // Its driver keeps connections to each node.
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(_) => 64,
             Self::LoggosStream(_) => 64,
         }
     }
@@ -85,6 +103,8 @@ impl Target {
             Self::Etcd(endpoints) => {
                 Etcd::connect(endpoints).await?;
             }
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(endpoints) => Cassandra::prepare(endpoints).await?,
         }
         Ok(())
     }
@@ -95,6 +115,8 @@ impl Target {
             Self::Loggos(endpoints) => loggos(sdk::Client::connect(endpoints)?).await,
             Self::LoggosStream(endpoints) => loggos(sdk::Client::streaming(endpoints)?).await,
             Self::Etcd(endpoints) => Ok(Connection::Etcd(Etcd::connect(endpoints).await?)),
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(endpoints) => Ok(Connection::Cassandra(Box::new(Cassandra::connect(endpoints).await?))),
         }
     }
 }
@@ -110,6 +132,8 @@ async fn loggos(client: sdk::Client) -> Result<Connection, Stop> {
 pub(crate) enum Connection {
     Loggos(sdk::Client),
     Etcd(Etcd),
+    #[cfg(feature = "cassandra")]
+    Cassandra(Box<Cassandra>),
 }
 
 impl Connection {
@@ -118,6 +142,8 @@ impl Connection {
         match self {
             Self::Loggos(client) => client.put(TABLE, key, COLUMN, value).await,
             Self::Etcd(etcd) => etcd.write(key, value).await,
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(cassandra) => cassandra.write(key, value).await,
         }
     }
 
@@ -130,6 +156,8 @@ impl Connection {
         match self {
             Self::Loggos(client) => client.conditional_put(TABLE, key, COLUMN, value, version).await,
             Self::Etcd(etcd) => etcd.conditional_put(key, value, version).await,
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(cassandra) => cassandra.conditional_put(key, value, version).await,
         }
     }
 
@@ -138,6 +166,8 @@ impl Connection {
         let found = match self {
             Self::Loggos(client) => !client.read_row(TABLE, key, vec![COLUMN], reads.reads()).await?.0.is_empty(),
             Self::Etcd(etcd) => etcd.read(key).await?,
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(cassandra) => cassandra.read(key).await?,
         };
         if found { Ok(()) } else { Err(sdk::Error::NotFound("the key that was put is not there".into())) }
     }
