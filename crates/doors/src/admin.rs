@@ -1,19 +1,24 @@
 //! The admin service: how this very node is, and what an operator has the universe do.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use api::admin::roster_node::Standing as RosterStanding;
 use api::admin::{
-    self as message, MoveRangeRequest, MoveRangeResponse, SplitRangeRequest, SplitRangeResponse, StatusRequest,
-    StatusResponse,
+    self as message, AddNodeRequest, ListNodesRequest, MoveRangeRequest, MoveRangeResponse, NodesResponse,
+    RemoveNodeRequest, RemoveNodeResponse, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse,
 };
 use api::servers::admin_server::Admin;
-use base::{CohortId, Durability, Lsn, NodeId};
-use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
+use base::{CohortId, Durability, Incarnation, Lsn, Member, NodeId};
+use tablets::request::{
+    CohortStatus, Failure, NodeDescription, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport,
+};
+use tablets::{NodeRecord, Standing};
 use tonic::Status;
 
 use crate::activity::Rates;
 use crate::columns::{ask, unexpected};
-use crate::{Gateway, Observer};
+use crate::{Gateway, Observer, refusal};
 
 pub(crate) struct Door<G> {
     gateway: Arc<G>,
@@ -57,13 +62,74 @@ impl<G: Gateway> Admin for Door<G> {
             other => Err(unexpected(&other)),
         }
     }
+
+    async fn add_node(
+        &self,
+        mut call: tonic::Request<AddNodeRequest>,
+    ) -> Result<tonic::Response<NodesResponse>, Status> {
+        let AddNodeRequest { node, incarnation, peer, grpc } = std::mem::take(call.get_mut());
+        let member = Member { node: NodeId(node), incarnation: Incarnation(incarnation) };
+        for address in [&peer, &grpc] {
+            check_address(address).map_err(|failure| refusal::status(&failure))?;
+        }
+        let node = NodeRecord { member, peer, grpc, standing: Standing::Stays };
+        roster(ask(&*self.gateway, &call, Request::AddNode(node)).await?)
+    }
+
+    async fn remove_node(
+        &self,
+        call: tonic::Request<RemoveNodeRequest>,
+    ) -> Result<tonic::Response<RemoveNodeResponse>, Status> {
+        let node = NodeId(call.get_ref().node);
+        match ask(&*self.gateway, &call, Request::RemoveNode { node }).await? {
+            Response::LeaveBegun => Ok(tonic::Response::new(RemoveNodeResponse {})),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn list_nodes(
+        &self,
+        call: tonic::Request<ListNodesRequest>,
+    ) -> Result<tonic::Response<NodesResponse>, Status> {
+        roster(ask(&*self.gateway, &call, Request::ListNodes).await?)
+    }
+}
+
+/// Whether others reach somebody there.
+fn check_address(address: &str) -> Result<(), Failure> {
+    match address.parse::<SocketAddr>() {
+        Ok(known) if !known.ip().is_unspecified() && known.port() != 0 => Ok(()),
+        _ => Err(Failure::Invalid(format!("{address:?} is no address and port at which others reach a node"))),
+    }
+}
+
+fn roster(response: Response) -> Result<tonic::Response<NodesResponse>, Status> {
+    match response {
+        Response::Nodes(nodes) => {
+            Ok(tonic::Response::new(NodesResponse { nodes: nodes.into_iter().map(roster_node).collect() }))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn roster_node(NodeDescription { record, ranges }: NodeDescription) -> message::RosterNode {
+    let NodeRecord { member: Member { node, incarnation }, peer, grpc, standing } = record;
+    let standing = match standing {
+        Standing::Stays => RosterStanding::Stays,
+        Standing::Leaving => RosterStanding::Leaving,
+        Standing::Left => RosterStanding::Left,
+    };
+    message::RosterNode { node: node.0, incarnation: incarnation.0, peer, grpc, standing: standing.into(), ranges }
 }
 
 fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
     let NodeReport { node, incarnation, boot, nodes, cohorts, counters: _ } = report;
     let nodes = nodes
         .into_iter()
-        .map(|NodeStatus { node, incarnation, alive, grpc }| message::Node { node, incarnation, alive, grpc })
+        .map(|status| {
+            let NodeStatus { node, incarnation, alive, leaving, grpc } = status;
+            message::Node { node, incarnation, alive, grpc, leaving }
+        })
         .collect();
     StatusResponse {
         node,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::admin::{self as message, FormRequest, FormResponse, LookRequest, LookResponse};
+use api::admin::{self as message, FormRequest, FormResponse, JoinRequest, LookRequest, LookResponse};
 use api::servers::formation_server::Formation;
 use base::limits::UNIVERSE_NODES;
 use base::{Incarnation, Member, NodeId, UniverseId};
@@ -20,12 +20,34 @@ pub struct Genesis {
     pub members: Vec<Member>,
 }
 
+/// What a node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// The node and its disk.
+    pub member: Member,
+    /// The format of what it writes.
+    pub format: u32,
+    /// The version of the protocol between nodes.
+    pub protocol: u32,
+    /// Where other nodes reach it, as `address:port`.
+    pub peer: String,
+    /// Where clients reach it, as `address:port`.
+    pub grpc: String,
+}
+
+/// A universe that is there, as a node is told which joins it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// Its name.
+    pub universe: UniverseId,
+    /// Its nodes, the new one among them, each with where other nodes reach it.
+    pub hosts: Vec<(Member, String)>,
+}
+
 /// What a node is, before it is formed and after.
 pub trait Founding: Send + Sync + 'static {
-    /// The node and its disk.
-    fn own(&self) -> Member;
-    /// The format of what it writes.
-    fn format(&self) -> u32;
+    /// What it says of itself.
+    fn own(&self) -> &Own;
     /// The universe that it is a member of; none while its disk is blank.
     fn genesis(&self) -> Option<Genesis>;
     /// Makes it a member of the universe of these disks: in the order of nodes, each named once, this one among them. May take as
@@ -34,32 +56,37 @@ pub trait Founding: Send + Sync + 'static {
     /// # Errors
     /// When it is not to be a member, for a reason of its own.
     fn form(&self, members: Vec<Member>) -> Result<Genesis, Failure>;
+    /// Makes it one of a universe that has it on its list of nodes. May take as long as the disk does.
+    ///
+    /// # Errors
+    /// When it is one of another, or for a reason of its own.
+    fn join(&self, invitation: Invitation) -> Result<Genesis, Failure>;
 }
 
 /// A node that was formed.
 #[derive(Clone, Debug)]
 pub struct Founded {
-    own: Member,
-    format: u32,
+    own: Own,
     genesis: Genesis,
 }
 
 impl Founded {
-    /// A node with this disk, which writes this format, a member of this universe.
+    /// A node that says this of itself, a member of this universe.
     #[must_use]
-    pub fn new(own: Member, format: u32, mut genesis: Genesis) -> Self {
+    pub fn new(own: Own, mut genesis: Genesis) -> Self {
         genesis.members.sort_unstable();
-        Self { own, format, genesis }
+        Self { own, genesis }
+    }
+
+    fn is_one_already(&self) -> Failure {
+        let (node, universe) = (self.own.member.node, self.genesis.universe);
+        Failure::Exists(format!("node {node} is a member of universe {universe} already"))
     }
 }
 
 impl Founding for Founded {
-    fn own(&self) -> Member {
-        self.own
-    }
-
-    fn format(&self) -> u32 {
-        self.format
+    fn own(&self) -> &Own {
+        &self.own
     }
 
     fn genesis(&self) -> Option<Genesis> {
@@ -70,8 +97,11 @@ impl Founding for Founded {
         if members == self.genesis.members {
             return Ok(self.genesis.clone());
         }
-        let (node, universe) = (self.own.node, self.genesis.universe);
-        Err(Failure::Exists(format!("node {node} is a member of universe {universe} already")))
+        Err(self.is_one_already())
+    }
+
+    fn join(&self, invitation: Invitation) -> Result<Genesis, Failure> {
+        if invitation.universe == self.genesis.universe { Ok(self.genesis.clone()) } else { Err(self.is_one_already()) }
     }
 }
 
@@ -80,11 +110,15 @@ pub(crate) struct Door(pub(crate) Arc<dyn Founding>);
 #[tonic::async_trait]
 impl Formation for Door {
     async fn look(&self, _: tonic::Request<LookRequest>) -> Result<tonic::Response<LookResponse>, Status> {
+        let Own { member, format, protocol, peer, grpc } = self.0.own().clone();
         Ok(tonic::Response::new(LookResponse {
-            disk: Some(disk(self.0.own())),
+            disk: Some(disk(member)),
             genesis: self.0.genesis().map(genesis),
-            format: self.0.format(),
+            format,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol,
+            peer,
+            grpc,
         }))
     }
 
@@ -92,13 +126,51 @@ impl Formation for Door {
         let disks = call.into_inner().disks;
         let mut members: Vec<Member> = disks.iter().map(member).collect();
         members.sort_unstable();
-        check(self.0.own(), &members).map_err(|failure| refusal::status(&failure))?;
+        check(self.0.own().member, &members).map_err(|failure| refusal::status(&failure))?;
+        self.format(move |founding| founding.form(members)).await
+    }
+
+    async fn join(&self, call: tonic::Request<JoinRequest>) -> Result<tonic::Response<FormResponse>, Status> {
+        let invitation =
+            invitation(self.0.own().member, call.into_inner()).map_err(|failure| refusal::status(&failure))?;
+        self.format(move |founding| founding.join(invitation)).await
+    }
+}
+
+impl Door {
+    /// Does what takes as long as the disk does.
+    async fn format(
+        &self,
+        format: impl FnOnce(&dyn Founding) -> Result<Genesis, Failure> + Send + 'static,
+    ) -> Result<tonic::Response<FormResponse>, Status> {
         let founding = Arc::clone(&self.0);
-        let formed = tokio::task::spawn_blocking(move || founding.form(members)).await;
+        let formed = tokio::task::spawn_blocking(move || format(&*founding)).await;
         let formed = formed.map_err(|_| Status::internal("the formation ended without a word"))?;
         let genesis = formed.map(genesis).map_err(|failure| refusal::status(&failure))?;
         Ok(tonic::Response::new(FormResponse { genesis: Some(genesis) }))
     }
+}
+
+/// The universe that this node is to join, if what is said of it makes sense.
+fn invitation(own: Member, request: JoinRequest) -> Result<Invitation, Failure> {
+    let universe = u128::from_str_radix(&request.universe, 16).ok().filter(|_| request.universe.len() == 32);
+    let universe = universe
+        .map(UniverseId)
+        .ok_or_else(|| Failure::Invalid(format!("{:?} is no universe: 32 hexadecimal digits are", request.universe)))?;
+    let host = |host: message::Host| Some((member(&host.disk?), host.peer));
+    let hosts: Option<Vec<(Member, String)>> = request.hosts.into_iter().map(host).collect();
+    let mut hosts = hosts.ok_or_else(|| Failure::Invalid("a node without a disk is named".to_owned()))?;
+    hosts.sort_unstable();
+    if hosts.windows(2).any(|pair| pair[0].0.node == pair[1].0.node) {
+        return Err(Failure::Invalid("a node is named twice".to_owned()));
+    }
+    if !hosts.iter().any(|(member, _)| *member == own) {
+        return Err(Failure::Invalid(format!(
+            "this is node {} with disk {:x}, which is not among those that are named",
+            own.node, own.incarnation.0
+        )));
+    }
+    Ok(Invitation { universe, hosts })
 }
 
 /// Whether these may be the members of a universe that this node is one of.

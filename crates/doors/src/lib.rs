@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use tablets::request::{Outcome, Request};
 
-pub use formation::{Founded, Founding, Genesis};
+pub use formation::{Founded, Founding, Genesis, Invitation, Own};
 pub use limits::{CONSOLE_CONNECTIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 pub use observer::Observer;
 pub use replies::Replies;

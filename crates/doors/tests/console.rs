@@ -48,9 +48,10 @@ impl doors::Gateway for Told {
 }
 
 fn founded() -> doors::Founded {
-    let own = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
-    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![own] };
-    doors::Founded::new(own, 1, genesis)
+    let member = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
+    let own = doors::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
+    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![member] };
+    doors::Founded::new(own, genesis)
 }
 
 fn status() -> Status {
@@ -73,7 +74,7 @@ fn status() -> Status {
         writes: 40,
         reads: 50,
     };
-    let node = |node: u32| NodeStatus { node, incarnation: 7, alive: true, grpc: String::new() };
+    let node = |node: u32| NodeStatus { node, incarnation: 7, alive: true, leaving: false, grpc: String::new() };
     let counters = Counters { takeovers: 3, state_catch_ups: 2, ..Counters::default() };
     Status { node: 1, incarnation: 7, boot: 9, nodes: vec![node(1), node(2)], cohorts: vec![cohort], counters }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Node {
     pub(crate) incarnation: u64,
     /// It answered, or another heard of it within the last second.
     pub(crate) alive: bool,
+    /// Whether it is to leave, as far as those who answered know.
+    pub(crate) leaving: bool,
     /// Where clients reach it; empty while nobody knows.
     pub(crate) grpc: String,
     /// Known only of those that answered: the number of its start, ...
@@ -69,6 +71,7 @@ impl View {
             let node = self.nodes.entry(seen.node).or_default();
             node.incarnation = seen.incarnation;
             node.alive |= seen.alive;
+            node.leaving |= seen.leaving;
             if node.grpc.is_empty() {
                 node.grpc.clone_from(&seen.grpc);
             }
@@ -104,7 +107,8 @@ impl View {
 }
 
 fn node_object(number: u32, node: &Node) -> Value {
-    let mut object = json!({ "node": number, "alive": node.alive, "incarnation": node.incarnation });
+    let mut object =
+        json!({ "node": number, "alive": node.alive, "incarnation": node.incarnation, "leaving": node.leaving });
     if let Some(boot) = node.boot {
         object["boot"] = boot.into();
     }

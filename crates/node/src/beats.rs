@@ -85,6 +85,12 @@ impl Beats {
         }
     }
 
+    /// The node has left.
+    pub(crate) fn forget_peer(&mut self, peer: NodeId) {
+        self.told.remove(&peer);
+        self.heard.remove(&peer);
+    }
+
     /// When the next beat is due, if there is one.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
         self.told.values().any(|told| !told.resting.is_empty()).then_some(self.next_at)

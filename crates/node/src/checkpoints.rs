@@ -10,12 +10,13 @@ use store::manifest::CheckpointRef;
 use store::sstable::TableId;
 use store::tree::Outputs;
 use tablets::request::SessionId;
-use tablets::{Catalogue, CatalogueCommand, Command, State, Tablet};
+use tablets::{Catalogue, CatalogueCommand, Command, Standing, State, Tablet};
 
 use crate::config::NodeConfig;
 use crate::contract::{Action, Lineage, ManifestId};
 use crate::node::{Node, newer};
 use crate::replica::{Replica, Written};
+use crate::roster;
 use crate::transfer::Arrived;
 
 /// How long nothing is written of a cohort after there was no room for it.
@@ -325,6 +326,7 @@ impl Node {
         self.retry_now = true;
         self.let_go();
         self.let_leavers_go();
+        self.learn_roster();
         self.tables_changed = true;
     }
 
@@ -352,11 +354,11 @@ impl Node {
                 let nodes = self.config.addresses.iter().map(node_record).collect();
                 vec![CatalogueCommand::RegisterNodes { nodes }.encode()]
             }
-            State::Catalogue(_) => {
+            State::Catalogue(catalogue) => {
                 self.drops_changed = true;
                 self.splits.changed = true;
                 self.moves_changed = true;
-                Vec::new()
+                roster::proposals(catalogue, &replica.cohort, &self.peers, now.monotonic)
             }
             State::Tablet(tablet) => {
                 let (retention, lifetime) = (replica.retention, self.config.session_lifetime);
@@ -384,7 +386,7 @@ fn watermark(tablet: &Tablet, moment: Timestamp) -> Option<Command> {
 }
 
 fn node_record((member, peer, grpc): &(Member, String, String)) -> tablets::NodeRecord {
-    tablets::NodeRecord { member: *member, peer: peer.clone(), grpc: grpc.clone() }
+    tablets::NodeRecord { member: *member, peer: peer.clone(), grpc: grpc.clone(), standing: Standing::Stays }
 }
 
 #[cfg(test)]

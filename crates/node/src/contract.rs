@@ -10,7 +10,7 @@
 //!   covered; after a failed force the process ends (guarantee 25).
 //! * Between two events no time passes for the machine: it never reads a clock.
 
-use base::{Boot, CohortId, Entry, Force, Lsn, Monotonic, NodeId, Record, Sequence, Timestamp};
+use base::{Boot, CohortId, Entry, Force, Lsn, Member, Monotonic, NodeId, Record, Sequence, Timestamp};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use store::manifest::CohortManifest;
 use store::sstable::{Table, TableError, TableId, TableRef};
 use store::tree::{CompactionJob, FlushJob, Outputs, Site, Tree};
 use tablets::request::{Outcome, Request};
-use tablets::{Evaluated, Evaluation};
+use tablets::{Evaluated, Evaluation, NodeRecord};
 
 use crate::message::Message;
 use crate::views::ReadView;
@@ -63,8 +63,9 @@ pub enum Event {
     /// A peer has made its process known. The driver says so before it hands in that process's first message, and before
     /// it addresses any message to it: what an earlier process of the peer had acknowledged counts no more.
     PeerStarted {
-        /// The peer.
-        from: NodeId,
+        /// The peer. Of a number that the catalogue here says nothing of yet, it is who it says it is: nobody is given the
+        /// universe's name before the roster holds them.
+        from: Member,
         /// Its start.
         boot: Boot,
     },
@@ -318,6 +319,11 @@ pub enum Action {
     Warn {
         /// What.
         what: String,
+    },
+    /// The roster has changed as far as this node knows: whom to dial, whom to accept, and who has left.
+    Know {
+        /// All nodes that there ever were.
+        roster: Vec<NodeRecord>,
     },
     /// The machine has stopped cleanly: the process may end.
     Stopped,

@@ -104,7 +104,7 @@ impl Node {
     }
 
     /// Takes a step, if it is time: what is in the way now may be out of it when it is tried again.
-    fn take_step_of(&mut self, cohort: CohortId, step: MembershipChange, plan: u64, now: Now) {
+    pub(crate) fn take_step_of(&mut self, cohort: CohortId, step: MembershipChange, plan: u64, now: Now) {
         let me = self.me;
         let mut changed = false;
         self.with_cohort(cohort, now, |cohort, out| {

@@ -37,6 +37,7 @@ pub struct Node {
     pub(crate) config: NodeConfig,
     pub(crate) me: Member,
     pub(crate) boot: Boot,
+    /// Every other node and this one, as far as is known here, in the order of their numbers.
     pub(crate) members: Vec<Member>,
     pub(crate) replicas: Replicas,
     /// Cohorts with entries that are not known to be forced.
@@ -66,6 +67,8 @@ pub struct Node {
     pub(crate) leftovers: Leftovers,
     pub(crate) moves: Moves,
     pub(crate) lives: Lives,
+    /// The driver is to be told of the roster.
+    pub(crate) roster_changed: bool,
     /// Plans that were carried out, and that the map is to say so of.
     pub(crate) moves_done: Vec<(CohortId, u64)>,
     /// The map may give this node a part in more ranges than it has replicas of.
@@ -143,6 +146,7 @@ impl Node {
             leftovers: Leftovers::default(),
             moves: Moves::default(),
             lives: Lives::default(),
+            roster_changed: false,
             moves_done: Vec::new(),
             tables_changed: false,
             moves_changed: false,
@@ -172,7 +176,7 @@ impl Node {
         match event {
             Event::Timer => self.timer(now),
             Event::Message { from, boot, message } => self.message(from, boot, message, now),
-            Event::PeerStarted { from, boot } => self.heard(from, boot, now),
+            Event::PeerStarted { from, boot } => self.peer_started(from, boot, now),
             Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
             Event::AnswerExpired { answer } => self.answer_expired(answer),
             Event::LogForced { through } => self.log_forced(through, now),
@@ -205,7 +209,9 @@ impl Node {
             self.end_moves(now);
             if std::mem::take(&mut self.moves_changed) {
                 self.push_moves(now);
+                self.push_roster(now);
             }
+            self.tell_roster();
             self.retry_unlatched(now);
             if self.retry_now || (self.pendings.any_waits() && self.retry_at <= now.monotonic) {
                 self.retry_now = false;
@@ -387,6 +393,7 @@ impl Node {
         let is_barrier = entry.payload.is_empty();
         if is_barrier {
             self.retry_now = true;
+            self.moves_changed |= id == CohortId::CATALOGUE;
         }
         if applied.outcome.is_some() {
             replica.last_change = entry.timestamp;
@@ -419,6 +426,11 @@ impl Node {
             Change::MoveBegun => {
                 self.moves_changed = true;
                 self.tables_changed = true;
+            }
+            Change::NodesChanged => {
+                self.moves_changed = true;
+                self.tables_changed = true;
+                self.learn_roster();
             }
             Change::MoveEnded => {
                 self.moves_changed = true;
@@ -537,7 +549,7 @@ impl Node {
     }
 
     /// Notes that a peer lives. Its new process has forgotten what was under way with the old one.
-    fn heard(&mut self, from: NodeId, boot: Boot, now: Now) {
+    pub(crate) fn heard(&mut self, from: NodeId, boot: Boot, now: Now) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.heard_at = Some(now.monotonic);
         peer.silent = false;
@@ -611,7 +623,7 @@ impl Node {
         self.me
     }
 
-    /// Every node of the universe.
+    /// Every node of the universe, as far as is known here.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members

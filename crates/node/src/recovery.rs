@@ -17,6 +17,7 @@ use crate::config::NodeConfig;
 use crate::contract::Action;
 use crate::node::Node;
 use crate::replica::{Dormant, OnDisk, Replica, cohort_config};
+use crate::roster::catalogue_voters;
 
 /// Why a node can't start from what its disk holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,12 +71,6 @@ impl LogSink for Replays {
     }
 }
 
-/// Who decides what the catalogue says: three nodes, those with the lowest numbers; ...
-const CATALOGUE_VOTERS: usize = 3;
-/// ... and five in a universe of so many nodes. All others learn what was decided, since every node finds tables by its own copy.
-const CATALOGUE_VOTERS_OF_MANY: usize = 5;
-const MANY_NODES: usize = 7;
-
 impl Node {
     /// Starts a node from what its disk held. The first actions are put into `actions`.
     ///
@@ -90,24 +85,28 @@ impl Node {
         let dormant = sort_out(recovered);
         let identity = &recovered.identity;
         let me = Member { node: identity.node, incarnation: identity.incarnation };
-        let members = identity.members.clone();
-        if members.len() == 1 && dormant.values().any(|cohort| cohort.manifest.doubtful) {
+        let genesis = identity.members.clone();
+        if genesis.len() == 1 && dormant.values().any(|cohort| cohort.manifest.doubtful && cohort.is_alone(me)) {
             return Err(StartError::NothingToMendFrom);
         }
+        let mut members: Vec<Member> = identity.known().chain([me]).collect();
+        members.sort_unstable();
+        members.dedup();
         let tablespace = recovered.tablespace.clone();
-        let mut node = Self::empty(config, me, recovered.boot, members.clone(), tablespace, recovered.doubt_unknown);
+        let mut node = Self::empty(config, me, recovered.boot, members, tablespace, recovered.doubt_unknown);
         node.dormant = dormant;
         node.outgoing.appended_bytes = recovered.records.bytes;
-        let voters = if members.len() < MANY_NODES { CATALOGUE_VOTERS } else { CATALOGUE_VOTERS_OF_MANY };
+        let voters = catalogue_voters(genesis.len());
         let catalogue = Part {
             table: String::new(),
             range: KeyRange::all(),
             retention: Duration::ZERO,
             durability: Durability::Forced,
-            genesis: Membership::with_voters(members, voters),
+            genesis: Membership::with_voters(genesis, voters),
             is_split_off: false,
         };
         node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
+        node.learn_roster();
         node.let_go();
         node.let_leavers_go();
         node.start_tables(now)?;
@@ -211,6 +210,12 @@ impl Node {
 }
 
 impl Dormant {
+    /// Whether nobody else is a member of the cohort, as far as the disk says.
+    fn is_alone(&self, me: Member) -> bool {
+        let membership = self.replay.members().unwrap_or(&self.manifest.membership);
+        membership.everyone().all(|member| member == me)
+    }
+
     /// A replica of which the manifest says nothing has promised nothing. Where it was there when the cohort was created, it
     /// starts as the member that it then was. Everybody else joins, and learns from the log who the members are; in doubt
     /// until it has caught up, since it may have been one before, and may have acknowledged what it holds no more

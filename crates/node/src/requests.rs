@@ -52,6 +52,9 @@ impl Node {
             Request::MoveRange { cohort, nodes } => {
                 (catalogue, Query::Catalogue(CatalogueCommand::BeginMove { cohort, nodes }))
             }
+            Request::AddNode(node) => (catalogue, Query::Catalogue(CatalogueCommand::AddNode { node })),
+            Request::RemoveNode { node } => (catalogue, Query::Catalogue(CatalogueCommand::BeginLeave { node })),
+            Request::ListNodes => (catalogue, Query::ListNodes),
             Request::ListTables => (catalogue, Query::ListTables),
             Request::DescribeTable { name } => (catalogue, Query::DescribeTable(name)),
             Request::Table { table, request } => (Target::Table(table), Query::of_table(request)),
@@ -474,6 +477,7 @@ pub(crate) fn standing(state: &State, query: &Query) -> Standing {
 pub(crate) fn look_into(catalogue: &Catalogue, query: &Query) -> Outcome {
     match query {
         Query::ListTables => Ok(catalogue.list()),
+        Query::ListNodes => Ok(catalogue.list_nodes()),
         Query::DescribeTable(name) => catalogue.describe(name),
         Query::FindTable(name) => match catalogue.table(name) {
             Some(_) => Ok(Response::TableCreated { existed: true }),

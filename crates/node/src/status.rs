@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use base::{KeyRange, NodeId, Now};
 use replication::ReplicaView;
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
-use tablets::{Catalogue, NodeRecord, Tablet};
+use tablets::{Catalogue, NodeRecord, Standing, Tablet};
 
 use crate::node::{ALIVE, Node};
 use crate::replica::Replica;
@@ -23,6 +23,7 @@ impl Node {
             node: member.node.0,
             incarnation: member.incarnation.0,
             alive: alive(member.node),
+            leaving: known.get(&member.node).is_some_and(|node| node.standing == Standing::Leaving),
             grpc: known.get(&member.node).map_or_else(String::new, |node| node.grpc.clone()),
         });
         Status {

@@ -12,7 +12,7 @@ use store::manifest::CohortManifest;
 use store::memory::MemoryDisk;
 use store::tree::{Config, FlushJob, Outputs, Progress, Tablespace};
 use tablets::request::{Outcome, Request};
-use tablets::{CatalogueCommand, NodeRecord};
+use tablets::{CatalogueCommand, NodeRecord, Standing};
 
 use crate::contract::{Action, Event, RequestId};
 use crate::message::Message;
@@ -48,7 +48,13 @@ pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
     Recovered {
         tablespace: Tablespace::new(owner, Config::DEFAULT, 1 << 20),
         trees: BTreeMap::new(),
-        identity: Identity { universe: UniverseId(1), node: NodeId(node), incarnation: Incarnation(7), members },
+        identity: Identity {
+            universe: UniverseId(1),
+            node: NodeId(node),
+            incarnation: Incarnation(7),
+            members,
+            hosts: Vec::new(),
+        },
         boot: Boot(1),
         cohorts: BTreeMap::new(),
         doubt_unknown: false,
@@ -152,7 +158,8 @@ impl Bench {
     /// Has the node's copy of the catalogue know these nodes and a table that is split at these keys, its first range on the
     /// first three nodes.
     pub(crate) fn with_table(mut self, nodes: u32, name: &str, keys: &[&str]) -> Self {
-        let record = |member| NodeRecord { member, peer: String::new(), grpc: String::new() };
+        let record =
+            |member| NodeRecord { member, peer: String::new(), grpc: String::new(), standing: Standing::Stays };
         let nodes = members(nodes).into_iter().map(record).collect();
         let payloads = [
             CatalogueCommand::RegisterNodes { nodes }.encode(),

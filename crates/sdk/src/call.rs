@@ -67,6 +67,16 @@ async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<An
             AdminClient::new(channel).move_range(timed(request, time)).await?;
             Told::MoveBegun
         }
+        Asked::AddNode(request) => {
+            Told::Nodes(AdminClient::new(channel).add_node(timed(request, time)).await?.into_inner())
+        }
+        Asked::RemoveNode(request) => {
+            AdminClient::new(channel).remove_node(timed(request, time)).await?;
+            Told::LeaveBegun
+        }
+        Asked::ListNodes(request) => {
+            Told::Nodes(AdminClient::new(channel).list_nodes(timed(request, time)).await?.into_inner())
+        }
         Asked::Status(request) => {
             Told::Status(Box::new(AdminClient::new(channel).status(timed(request, time)).await?.into_inner()))
         }

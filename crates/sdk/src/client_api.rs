@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::admin::admin_client::AdminClient;
-use api::admin::{MoveRangeRequest, SplitRangeRequest, StatusRequest, StatusResponse};
+use api::admin::{
+    AddNodeRequest, ListNodesRequest, MoveRangeRequest, RemoveNodeRequest, RosterNode, SplitRangeRequest,
+    StatusRequest, StatusResponse,
+};
 use api::columns::{self as message, AsOf, Cell, Mutation, Row};
 use base::KeyRange;
 use base::limits::DEADLINE_DEFAULT;
@@ -163,6 +166,40 @@ impl Client {
         let request = MoveRangeRequest { cohort, nodes: nodes.to_vec() };
         match self.ask(Asked::MoveRange(request)).await? {
             Told::MoveBegun => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Puts a node with a blank disk on the universe's list; gives all nodes that there ever were. A node that is on it
+    /// already stays there. The disk is made the universe's next: [`crate::formation::join`] does both.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when the number or an address is taken, or the node has left.
+    pub(crate) async fn add_node(&self, node: AddNodeRequest) -> Result<Vec<RosterNode>, Error> {
+        match self.ask(Asked::AddNode(node)).await? {
+            Told::Nodes(answer) => Ok(answer.nodes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has a node leave, whether it lives or not. It is begun, and goes on by itself: [`Client::nodes`] says when it has left.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such node, or too few would be left.
+    pub async fn remove_node(&self, node: u32) -> Result<(), Error> {
+        match self.ask(Asked::RemoveNode(RemoveNodeRequest { node })).await? {
+            Told::LeaveBegun => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All nodes that there ever were, in the order of their numbers.
+    ///
+    /// # Errors
+    /// As [`Error`] has them.
+    pub async fn nodes(&self) -> Result<Vec<RosterNode>, Error> {
+        match self.ask(Asked::ListNodes(ListNodesRequest {})).await? {
+            Told::Nodes(answer) => Ok(answer.nodes),
             other => Err(unexpected(&other)),
         }
     }

@@ -5,18 +5,23 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use api::admin::formation_client::FormationClient;
-use api::admin::{Disk, FormRequest, FormResponse, Genesis, LookRequest, LookResponse};
+use api::admin::roster_node::Standing;
+use api::admin::{
+    AddNodeRequest, Disk, FormRequest, FormResponse, Genesis, Host, JoinRequest, LookRequest, LookResponse, RosterNode,
+};
 use base::limits::UNIVERSE_NODES;
 use client::Fault;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 
-use crate::Error;
 use crate::endpoints::Endpoints;
 use crate::fault;
+use crate::{Client, Error};
 
 /// How long a node may take for an answer; formatting fills some files with zeros.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long one node of several is asked before the next is.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 /// Between two attempts at a node that does not answer.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -43,10 +48,96 @@ pub async fn form<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, patienc
     formed.ok_or_else(|| Error::Unavailable("a node did not say what it was formed as".to_owned()))
 }
 
+/// A node that has joined a universe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The universe.
+    pub universe: String,
+    /// The node.
+    pub node: u32,
+}
+
+/// Has the node that serves gRPC at `newcomer`, with a blank disk, join the universe whose nodes serve at these endpoints.
+/// First the universe puts it on its list of nodes, for good, and only then its disk is made the universe's: so whatever
+/// cuts this short, doing it again ends it, and another disk never takes the node's place.
+///
+/// # Errors
+/// [`Error::Exists`] when it is one of another universe, its number or an address is taken, or it has left this one;
+/// [`Error::Invalid`] when it is of another version; [`Error::Unavailable`] when a node did not answer within `patience`:
+/// to try again does no harm.
+pub async fn join<S: AsRef<str>>(
+    newcomer: &str,
+    endpoints: impl IntoIterator<Item = S>,
+    patience: Duration,
+) -> Result<Joined, Error> {
+    let until = Instant::now() + patience;
+    let names: Vec<String> = endpoints.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    let universe = look_at_any(&Endpoints::parse(&names)?, until).await?;
+    let door = Endpoints::parse([newcomer])?;
+    let newcomer = ask(&door, 0, until, LookRequest {}, look).await?;
+    let request = request(&universe, newcomer)?;
+    let node = request.node;
+    let left = until.saturating_duration_since(Instant::now()).max(PAUSE);
+    let roster = Client::connect(names)?.with_deadline(left).add_node(request).await?;
+    let there = roster.into_iter().filter(|node| node.standing() != Standing::Left);
+    let hosts =
+        there.map(|RosterNode { node, incarnation, peer, .. }| Host { disk: Some(Disk { node, incarnation }), peer });
+    let universe = universe.genesis.map(|genesis| genesis.universe).unwrap_or_default();
+    let invitation = JoinRequest { universe: universe.clone(), hosts: hosts.collect() };
+    ask(&door, 0, until, invitation, invite).await?;
+    Ok(Joined { universe, node })
+}
+
+/// What one of a universe's nodes says, whichever answers.
+async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookResponse, Error> {
+    let mut last = Error::Unavailable("no node answers".to_owned());
+    for endpoint in (0..endpoints.count()).cycle() {
+        let soon = until.min(Instant::now() + LOOK_TIME_MAX);
+        match ask(endpoints, endpoint, soon, LookRequest {}, look).await {
+            Ok(found) if found.genesis.is_some() => return Ok(found),
+            Ok(_) => {
+                let name = endpoints.name(endpoint);
+                return Err(Error::Invalid(format!("the node at {name} has a blank disk, and is in no universe yet")));
+            }
+            Err(error) => last = error,
+        }
+        if Instant::now() + PAUSE > until {
+            break;
+        }
+    }
+    Err(last)
+}
+
+/// What a universe is asked, if a node may join it.
+fn request(universe: &LookResponse, newcomer: LookResponse) -> Result<AddNodeRequest, Error> {
+    let LookResponse { disk, genesis, format, protocol, peer, grpc, version } = newcomer;
+    let Some(Disk { node, incarnation }) = disk else {
+        return Err(Error::Invalid("the node does not say what disk it has".to_owned()));
+    };
+    let name = |genesis: &Option<Genesis>| genesis.as_ref().map(|genesis| genesis.universe.clone());
+    let (ours, theirs) = (name(&universe.genesis).unwrap_or_default(), name(&genesis));
+    if let Some(theirs) = theirs.filter(|theirs| *theirs != ours) {
+        return Err(Error::Exists(format!(
+            "node {node} is a member of universe {theirs}, and can't join universe {ours}"
+        )));
+    }
+    if (format, protocol) != (universe.format, universe.protocol) {
+        return Err(Error::Invalid(format!(
+            "node {node} runs version {version}, which writes format {format} and speaks protocol {protocol}; the universe              runs version {}, with format {} and protocol {}",
+            universe.version, universe.format, universe.protocol
+        )));
+    }
+    Ok(AddNodeRequest { node, incarnation, peer, grpc })
+}
+
 type Channel = FormationClient<tonic::transport::Channel>;
 
 async fn look(mut node: Channel, request: LookRequest) -> Result<LookResponse, Status> {
     Ok(node.look(request).await?.into_inner())
+}
+
+async fn invite(mut node: Channel, request: JoinRequest) -> Result<FormResponse, Status> {
+    Ok(node.join(request).await?.into_inner())
 }
 
 async fn format(mut node: Channel, request: FormRequest) -> Result<FormResponse, Status> {
@@ -119,6 +210,11 @@ fn check_against(genesis: &Genesis, looks: &[LookResponse], disks: &[Disk]) -> R
     let universe = &genesis.universe;
     if let Some(other) = looks.iter().filter_map(|look| look.genesis.as_ref()).find(|other| *other != genesis) {
         let others = &other.universe;
+        if universe == others {
+            return Err(Error::Exists(format!(
+                "not all of the nodes are those that universe {universe} was formed of"
+            )));
+        }
         return Err(Error::Exists(format!("the nodes are members of two universes, {universe} and {others}")));
     }
     for disk in disks {
@@ -172,6 +268,22 @@ mod tests {
         assert_eq!(nodes(&[blank(1), formed(2, "u", &[1, 2, 3]), blank(3)]), Ok(vec![1, 2, 3]));
         let all = [1, 2, 3].map(|node| formed(node, "u", &[1, 2, 3]));
         assert_eq!(nodes(&all), Ok(vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn only_a_blank_disk_of_the_same_version_joins() {
+        let universe = formed(1, "u", &[1, 2, 3]);
+        let newcomer = LookResponse { peer: "p".to_owned(), grpc: "g".to_owned(), ..blank(4) };
+        let request = super::request;
+        let asked = request(&universe, newcomer.clone()).unwrap();
+        assert_eq!((asked.node, asked.incarnation, &*asked.peer, &*asked.grpc), (4, 4, "p", "g"));
+        assert!(request(&universe, formed(4, "u", &[1, 2, 3, 4])).is_ok(), "it has joined already");
+        let other = request(&universe, formed(4, "v", &[4])).unwrap_err();
+        assert!(matches!(&other, Error::Exists(why) if why.contains("universe v")), "{other}");
+        for wrong in [LookResponse { format: 9, ..newcomer.clone() }, LookResponse { protocol: 9, ..newcomer }] {
+            let refused = request(&universe, wrong).unwrap_err();
+            assert!(matches!(&refused, Error::Invalid(why) if why.contains('9')), "{refused}");
+        }
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use api::admin::{MoveRangeRequest, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse};
+use api::admin::{
+    AddNodeRequest, ListNodesRequest, MoveRangeRequest, NodesResponse, RemoveNodeRequest, SplitRangeRequest,
+    SplitRangeResponse, StatusRequest, StatusResponse,
+};
 use api::columns::streamed_answer::Answer as StreamedAnswer;
 use api::columns::streamed_request::Request as StreamedRequest;
 use api::columns::{self as message, SessionStamp};
@@ -31,6 +34,9 @@ pub(crate) enum Asked {
     Status(StatusRequest),
     SplitRange(SplitRangeRequest),
     MoveRange(MoveRangeRequest),
+    AddNode(AddNodeRequest),
+    RemoveNode(RemoveNodeRequest),
+    ListNodes(ListNodesRequest),
 }
 
 /// Its answer.
@@ -46,6 +52,8 @@ pub(crate) enum Told {
     Status(Box<StatusResponse>),
     RangeSplit(SplitRangeResponse),
     MoveBegun,
+    Nodes(NodesResponse),
+    LeaveBegun,
 }
 
 impl Asked {
@@ -55,6 +63,8 @@ impl Asked {
             Self::CreateTable(_) | Self::DropTable(_) | Self::SplitRange(_) | Self::MoveRange(_) => {
                 (Effect::Repeatable, Pace::Slow)
             }
+            Self::AddNode(_) | Self::RemoveNode(_) => (Effect::Repeatable, Pace::Slow),
+            Self::ListNodes(_) => (Effect::Reads, Pace::Slow),
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),
             Self::Get(_) => (Effect::Reads, Pace::Prompt),
             Self::Write(_) | Self::DeleteRow(_) => (Effect::Writes, Pace::Prompt),

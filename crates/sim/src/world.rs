@@ -19,6 +19,7 @@ mod machine;
 mod network;
 mod options;
 mod process;
+mod roster;
 mod spare;
 mod splits;
 mod storage;
@@ -40,6 +41,7 @@ use libraries::Libraries;
 use losses::Losses;
 use machine::Machine;
 use network::Network;
+use roster::Operator;
 
 /// Nanoseconds of true time, which nobody in the universe knows.
 pub(crate) type TrueTime = u64;
@@ -74,6 +76,7 @@ pub(crate) struct World {
     pub(crate) network: Network,
     pub(crate) clients: Clients,
     pub(crate) libraries: Libraries,
+    pub(crate) operator: Operator,
     pub(crate) checks: Checks,
     pub(crate) losses: Losses,
     pub(crate) counters: BTreeMap<&'static str, u64>,
@@ -126,6 +129,7 @@ impl World {
             network: Network::default(),
             clients,
             libraries,
+            operator: Operator::default(),
             checks: Checks::default(),
             losses: Losses::default(),
             counters: BTreeMap::new(),
@@ -145,6 +149,7 @@ impl World {
         }
         self.begin_clients();
         self.begin_faults();
+        self.begin_errands();
         self.play_until(self.options.fault_time);
         self.heal();
         self.play_until_all("clients were answered", |world| world.clients.are_done());

@@ -27,8 +27,19 @@ pub struct Identity {
     pub node: NodeId,
     /// The disk, drawn when it was formatted.
     pub incarnation: Incarnation,
-    /// Every node of the universe at its formation, this one among them.
+    /// Every node of the universe at its formation, this one among them; nobody if this one joined later.
     pub members: Vec<Member>,
+    /// The nodes of the universe when this one joined, itself among them; nobody if it was there from the beginning.
+    pub hosts: Vec<Host>,
+}
+
+/// A node of the universe that another one joined.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Host {
+    /// The node and its disk.
+    pub member: Member,
+    /// Where other nodes reach it, as `address:port`.
+    pub peer: String,
 }
 
 /// The part of an identity that every frame and file carries, so that those of another node or of an earlier life of
@@ -73,9 +84,11 @@ impl Identity {
         let mut out = Writer::new();
         self.owner().encode(&mut out);
         out.u32(u32::try_from(self.members.len()).expect("a universe has few nodes"));
-        for member in &self.members {
-            out.u32(member.node.0);
-            out.u64(member.incarnation.0);
+        self.members.iter().for_each(|member| encode_member(*member, &mut out));
+        out.u32(u32::try_from(self.hosts.len()).expect("a universe has few nodes"));
+        for Host { member, peer } in &self.hosts {
+            encode_member(*member, &mut out);
+            out.bytes(peer.as_bytes());
         }
         seal(MAGIC, out.as_slice())
     }
@@ -86,11 +99,32 @@ impl Identity {
         let count = input.count(12)?;
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
-            members.push(Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) });
+            members.push(decode_member(&mut input)?);
+        }
+        let count = input.count(16)?;
+        let mut hosts = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (member, peer) = (decode_member(&mut input)?, input.bytes()?);
+            let peer = String::from_utf8(peer.to_vec()).map_err(|_| DecodeError::Invalid { what: "address" })?;
+            hosts.push(Host { member, peer });
         }
         input.end()?;
-        Ok(Self { universe, node, incarnation, members })
+        Ok(Self { universe, node, incarnation, members, hosts })
     }
+
+    /// Every node that this one knew when its disk became the universe's.
+    pub fn known(&self) -> impl Iterator<Item = Member> + '_ {
+        self.members.iter().copied().chain(self.hosts.iter().map(|host| host.member))
+    }
+}
+
+fn encode_member(member: Member, out: &mut Writer) {
+    out.u32(member.node.0);
+    out.u64(member.incarnation.0);
+}
+
+fn decode_member(input: &mut Reader) -> Result<Member, DecodeError> {
+    Ok(Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) })
 }
 
 /// One copy, as it was found.

@@ -18,7 +18,13 @@ pub(crate) const CONFIG: Config = Config {
 
 pub(crate) fn identity() -> Identity {
     let members = (1..=3).map(|node| Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 100) });
-    Identity { universe: UniverseId(7), node: NodeId(2), incarnation: Incarnation(200), members: members.collect() }
+    Identity {
+        universe: UniverseId(7),
+        node: NodeId(2),
+        incarnation: Incarnation(200),
+        members: members.collect(),
+        hosts: Vec::new(),
+    }
 }
 
 pub(crate) fn entry(cohort: u32, sequence: u64, payload: &[u8]) -> Record {

@@ -21,10 +21,12 @@ use crate::tablet::invalid;
 
 mod drops;
 mod moves;
+mod nodes;
 mod splits;
 mod table;
 
 pub use moves::Move;
+pub use nodes::{NodeRecord, Standing};
 pub use splits::SplitUnderWay;
 pub use table::{Part, RangeRecord, SplitRecord, TableRecord};
 
@@ -39,17 +41,6 @@ pub const REPLICAS: u32 = 3;
 
 /// The first cohort that a range can have.
 const FIRST_TABLE_COHORT: CohortId = CohortId(CohortId::CATALOGUE.0 + 1);
-
-/// What is known of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeRecord {
-    /// The node and its disk.
-    pub member: Member,
-    /// Where other nodes reach it, as `host:port`.
-    pub peer: String,
-    /// Where clients reach it, as `host:port`.
-    pub grpc: String,
-}
 
 /// What an entry changed, for the node to act on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -93,6 +84,8 @@ pub enum Change {
     PutElsewhere,
     /// It was planned on which nodes a range's replicas are to be: whoever leads the catalogue sees to it.
     MoveBegun,
+    /// A node has joined, is to leave, or has left.
+    NodesChanged,
     /// A range's replicas are where they are to be: those who have none any more let go.
     MoveEnded,
     /// A tablet was told its range: it may answer.
@@ -169,9 +162,13 @@ impl Catalogue {
             }
             CatalogueCommand::EndMove { cohort, plan } => (None, self.end_move(cohort, plan)),
             CatalogueCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
-                Ok(()) => (None, None),
+                Ok(()) => (None, Some(Change::NodesChanged)),
                 Err(failure) => (Some(Err(failure)), None),
             },
+            CatalogueCommand::AddNode { node } => changed_nodes(self.add_node(node)),
+            CatalogueCommand::BeginLeave { node } => changed_nodes(self.begin_leave(node)),
+            CatalogueCommand::MoveOff { absent } => (None, self.move_off(&absent)),
+            CatalogueCommand::EndLeave { node } => (None, self.end_leave(node)),
         })
     }
 
@@ -206,7 +203,7 @@ impl Catalogue {
 
     /// Whether there may be a table of so many ranges more, each with so many replicas (0: as is usual).
     fn check_room(&self, ranges: usize, replicas: u32) -> Result<(), Failure> {
-        let nodes = self.nodes.len();
+        let nodes = self.staying().count();
         if self.tables.len() >= TABLES_MAX {
             return Err(Failure::Overloaded(format!("there are {TABLES_MAX} tables, and no more may be")));
         }
@@ -241,7 +238,7 @@ impl Catalogue {
     fn place(&mut self, start: &Bytes, replicas: u32) -> RangeRecord {
         let cohort = self.next_cohort;
         self.next_cohort = CohortId(cohort.0 + 1);
-        let nodes: Vec<Member> = self.nodes.values().map(|node| node.member).collect();
+        let nodes: Vec<Member> = self.staying().collect();
         let first = (cohort.0 - FIRST_TABLE_COHORT.0) as usize % nodes.len();
         let count = nodes.len().min(replicas as usize);
         let mut members: Vec<Member> = nodes.iter().cycle().skip(first).take(count).copied().collect();
@@ -249,31 +246,6 @@ impl Catalogue {
         // The key is a slice of the entry that asked for it, which goes.
         let start = Bytes::copy_from_slice(start);
         RangeRecord::new(start, cohort, members)
-    }
-
-    /// Registers all of the nodes, or none if one is refused.
-    fn register_nodes(&mut self, nodes: Vec<NodeRecord>) -> Result<(), Failure> {
-        let mut registered = self.nodes.clone();
-        for node in nodes {
-            let known = registered.get(&node.member.node);
-            if let Some(known) = known.filter(|known| known.member != node.member) {
-                return Err(invalid(format!(
-                    "node {} is known with the disk {}: the disk {} is another's",
-                    node.member.node, known.member, node.member
-                )));
-            }
-            registered.insert(node.member.node, node);
-        }
-        if registered.len() > NODES_MAX {
-            return Err(Failure::Overloaded(format!(
-                "{} nodes would be known, over the limit of {NODES_MAX}",
-                registered.len()
-            )));
-        }
-        self.bytes -= self.nodes.values().map(node_bytes).sum::<usize>();
-        self.bytes += registered.values().map(node_bytes).sum::<usize>();
-        self.nodes = registered;
-        Ok(())
     }
 
     /// Puts a table in; false if it was there before.
@@ -320,11 +292,6 @@ impl Catalogue {
         Response::Tables(self.tables().filter(is_there).map(|(name, _)| name.to_owned()).collect())
     }
 
-    /// All nodes, in the order of their numbers.
-    pub fn nodes(&self) -> impl Iterator<Item = &NodeRecord> {
-        self.nodes.values()
-    }
-
     /// The last entry applied.
     #[must_use]
     pub fn last_applied(&self) -> Lsn {
@@ -365,14 +332,14 @@ impl Catalogue {
                 && !range.genesis.is_empty()
                 && is_sorted(range.members)
                 && is_sorted(range.genesis)
-                && range.members.iter().all(|member| self.nodes.contains_key(&member.node))
+                && range.members.iter().all(|member| self.nodes().any(|node| node.member == *member))
         };
         let bytes = self.tables.iter().map(|(name, table)| table.bytes(name)).sum::<usize>()
             + self.nodes.values().map(node_bytes).sum::<usize>();
         match () {
             () if self.tables.len() > TABLES_MAX => Err("too many tables"),
             () if cohorts.len() > RANGES_IN_UNIVERSE_MAX => Err("too many ranges"),
-            () if self.nodes.len() > NODES_MAX => Err("too many nodes"),
+            () if self.nodes().count() > NODES_MAX => Err("too many nodes"),
             () if self.next_cohort < FIRST_TABLE_COHORT => Err("a next cohort that no range can have"),
             () if !self.tables.values().all(TableRecord::is_whole) => Err("a table's ranges don't hold every key once"),
             () if !cohorts.is_sorted_by(|a, b| a < b) => Err("two ranges in one cohort"),
@@ -391,6 +358,7 @@ impl Catalogue {
             hash_member(node.member, hash);
             hash.bytes(node.peer.as_bytes());
             hash.bytes(node.grpc.as_bytes());
+            hash.word(u64::from(node.standing.tag()));
         }
         for (name, table) in &self.tables {
             hash.bytes(name.as_bytes());
@@ -403,6 +371,11 @@ impl Default for Catalogue {
     fn default() -> Self {
         Self::new()
     }
+}
+
+fn changed_nodes(outcome: Outcome) -> (Option<Outcome>, Option<Change>) {
+    let change = outcome.is_ok().then_some(Change::NodesChanged);
+    (Some(outcome), change)
 }
 
 fn hash_member(member: Member, hash: &mut LogicalHash) {

@@ -11,7 +11,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Durability, Duration, Incarnation, KeyRange, Member, Membership, NodeId, Timestamp};
 use bytes::Bytes;
 
-use crate::catalogue::NodeRecord;
+use crate::catalogue::{NodeRecord, Standing};
 use crate::request::{Mismatch, SessionId, SessionStamp, Write};
 
 /// What a tablet is to do.
@@ -138,6 +138,26 @@ pub enum CatalogueCommand {
         /// The nodes.
         nodes: Vec<NodeRecord>,
     },
+    /// A node joins.
+    AddNode {
+        /// The node.
+        node: NodeRecord,
+    },
+    /// A node is to leave.
+    BeginLeave {
+        /// The node.
+        node: NodeId,
+    },
+    /// Plan for the ranges on all nodes that are to leave to be elsewhere.
+    MoveOff {
+        /// Nodes that nothing was heard of lately: they are chosen last.
+        absent: Vec<NodeId>,
+    },
+    /// It has left, if no range counts on it. The catalogue's own cohort does not: its log holds the removal before this.
+    EndLeave {
+        /// The node.
+        node: NodeId,
+    },
 }
 
 const OPEN_SESSION: u8 = 1;
@@ -158,6 +178,10 @@ const BEGIN_SPLIT: u8 = 69;
 const END_SPLIT: u8 = 70;
 const BEGIN_MOVE: u8 = 71;
 const END_MOVE: u8 = 72;
+const ADD_NODE: u8 = 73;
+const BEGIN_LEAVE: u8 = 74;
+const END_LEAVE: u8 = 75;
+const MOVE_OFF: u8 = 76;
 
 impl Command {
     /// A write that has no conditions, or whose conditions are met.
@@ -334,6 +358,23 @@ impl CatalogueCommand {
                     encode_node(node, &mut out);
                 }
             }
+            Self::AddNode { node } => {
+                out.u8(ADD_NODE);
+                encode_node(node, &mut out);
+            }
+            Self::BeginLeave { node } => {
+                out.u8(BEGIN_LEAVE);
+                out.u32(node.0);
+            }
+            Self::MoveOff { absent } => {
+                out.u8(MOVE_OFF);
+                out.u32(count(absent.len()));
+                absent.iter().for_each(|node| out.u32(node.0));
+            }
+            Self::EndLeave { node } => {
+                out.u8(END_LEAVE);
+                out.u32(node.0);
+            }
         }
         out.finish()
     }
@@ -367,9 +408,7 @@ impl CatalogueCommand {
             }
             BEGIN_MOVE => {
                 let cohort = CohortId(input.u32()?);
-                let nodes =
-                    (0..input.count(4)?).map(|_| Ok(NodeId(input.u32()?))).collect::<Result<_, DecodeError>>()?;
-                Self::BeginMove { cohort, nodes }
+                Self::BeginMove { cohort, nodes: decode_numbers(&mut input)? }
             }
             END_MOVE => Self::EndMove { cohort: CohortId(input.u32()?), plan: input.u64()? },
             REGISTER_NODES => {
@@ -378,6 +417,10 @@ impl CatalogueCommand {
                     .collect::<Result<_, DecodeError>>()?;
                 Self::RegisterNodes { nodes }
             }
+            ADD_NODE => Self::AddNode { node: decode_node(&mut input)? },
+            BEGIN_LEAVE => Self::BeginLeave { node: NodeId(input.u32()?) },
+            MOVE_OFF => Self::MoveOff { absent: decode_numbers(&mut input)? },
+            END_LEAVE => Self::EndLeave { node: NodeId(input.u32()?) },
             tag => return Err(DecodeError::UnknownTag { what: "catalogue command", tag: u64::from(tag) }),
         };
         input.end()?;
@@ -387,6 +430,10 @@ impl CatalogueCommand {
 
 fn count(items: usize) -> u32 {
     u32::try_from(items).expect("limits keep counts below 2^32")
+}
+
+fn decode_numbers(input: &mut Reader) -> Result<Vec<NodeId>, DecodeError> {
+    (0..input.count(4)?).map(|_| Ok(NodeId(input.u32()?))).collect()
 }
 
 fn encode_write(stamp: Option<&SessionStamp>, key: &Bytes, columns: &[(Bytes, Option<Bytes>)]) -> Bytes {
@@ -441,19 +488,26 @@ pub fn decode_stamp(input: &mut Reader) -> Result<Option<SessionStamp>, DecodeEr
 }
 
 /// Bytes of an encoded node, at least.
-pub(crate) const NODE_BYTES_MIN: usize = 20;
+pub const NODE_BYTES_MIN: usize = 21;
 
-pub(crate) fn encode_node(node: &NodeRecord, out: &mut Writer) {
+/// Writes what is known of a node.
+pub fn encode_node(node: &NodeRecord, out: &mut Writer) {
     encode_member(node.member, out);
     out.bytes(node.peer.as_bytes());
     out.bytes(node.grpc.as_bytes());
+    out.u8(node.standing.tag());
 }
 
-pub(crate) fn decode_node(input: &mut Reader) -> Result<NodeRecord, DecodeError> {
+/// Reads what [`encode_node`] wrote.
+///
+/// # Errors
+/// When it is none.
+pub fn decode_node(input: &mut Reader) -> Result<NodeRecord, DecodeError> {
     Ok(NodeRecord {
         member: decode_member(input)?,
         peer: decode_string(input, "peer address")?,
         grpc: decode_string(input, "gRPC address")?,
+        standing: Standing::from_tag(input.u8()?).ok_or(DecodeError::Invalid { what: "standing of a node" })?,
     })
 }
 

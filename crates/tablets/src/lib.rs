@@ -29,7 +29,7 @@ pub mod tablet;
 mod testing;
 pub mod validate;
 
-pub use catalogue::{Catalogue, Change, Move, NodeRecord, Part, RangeRecord, SplitUnderWay, TableRecord};
+pub use catalogue::{Catalogue, Change, Move, NodeRecord, Part, RangeRecord, SplitUnderWay, Standing, TableRecord};
 pub use checkpoint::{Chunks, LoadError, Loader, Snapshot};
 pub use command::{CatalogueCommand, Command};
 pub use evaluation::{Evaluated, Evaluation, Question};

@@ -5,6 +5,7 @@
 use base::{CohortId, Durability, Duration, KeyRange, Lsn, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
 
+use crate::catalogue::NodeRecord;
 pub use crate::consistency::{AsOf, Consistency, Place};
 
 /// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever. So
@@ -183,6 +184,15 @@ pub enum Request {
         /// The nodes that are to have a replica.
         nodes: Vec<NodeId>,
     },
+    /// Has a node join: its disk is blank, and is the universe's once the answer names it.
+    AddNode(NodeRecord),
+    /// Has a node leave. The answer says that it is begun.
+    RemoveNode {
+        /// The node.
+        node: NodeId,
+    },
+    /// Lists the nodes, those that have left among them.
+    ListNodes,
     /// Asks a table.
     Table {
         /// Its name.
@@ -201,11 +211,12 @@ impl Request {
         match self {
             Self::CreateTable { .. } | Self::DropTable { .. } => true,
             Self::SplitRange { .. } | Self::MoveRange { .. } => true,
+            Self::AddNode(_) | Self::RemoveNode { .. } => true,
             Self::Table { request, .. } => match request {
                 TableRequest::OpenSession { .. } | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
                 TableRequest::Get { .. } | TableRequest::Scan { .. } => false,
             },
-            Self::ListTables | Self::DescribeTable { .. } | Self::Status => false,
+            Self::ListTables | Self::DescribeTable { .. } | Self::ListNodes | Self::Status => false,
         }
     }
 }
@@ -247,6 +258,10 @@ pub enum Response {
     },
     /// A range's replicas are on their way.
     MoveBegun,
+    /// A node is on its way out, or out.
+    LeaveBegun,
+    /// All nodes that there ever were, in the order of their numbers.
+    Nodes(Vec<NodeDescription>),
     /// A cohort's members are those of the plan that was asked for.
     PlanDone,
     /// The tables' names in order.
@@ -356,6 +371,15 @@ pub struct RangeDescription {
     pub is_moving: bool,
 }
 
+/// A node, and how much it keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeDescription {
+    /// The node.
+    pub record: NodeRecord,
+    /// Ranges that have a replica on it, to stay or to go.
+    pub ranges: u32,
+}
+
 /// What a request came to.
 pub type Outcome = Result<Response, Failure>;
 
@@ -430,6 +454,8 @@ pub struct NodeStatus {
     pub incarnation: u64,
     /// Whether it was heard of within the last second.
     pub alive: bool,
+    /// Whether it is to leave.
+    pub leaving: bool,
     /// Where clients reach it, as `host:port`; empty while the catalogue hasn't told.
     pub grpc: String,
 }

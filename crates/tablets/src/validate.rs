@@ -14,10 +14,16 @@ use base::limits::{
 use base::{Duration, NodeId, shown};
 use bytes::Bytes;
 
+use crate::catalogue::NodeRecord;
 use crate::request::{Failure, Mutation, Request, Scan, SessionStamp, TableRequest, Write};
 
 /// Columns that one read may name, at most: as many as a write.
 const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
+
+/// Bytes of an address and port.
+const ADDRESS_BYTES_MAX: usize = 64;
+/// The highest number that a node can have.
+const NODE_MAX: u32 = 65_535;
 
 /// Replicas that a range may be moved to, at most.
 const MOVED_MAX: usize = REPLICAS_MAX as usize;
@@ -39,7 +45,8 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
             check_table_name(name)?;
             check_split(std::slice::from_ref(key))
         }
-        Request::ListTables | Request::Status => Ok(()),
+        Request::ListTables | Request::ListNodes | Request::RemoveNode { .. } | Request::Status => Ok(()),
+        Request::AddNode(node) => check_node(node),
         Request::MoveRange { nodes, .. } => check_nodes(nodes),
         Request::Table { table, request } => {
             check_table_name(table)?;
@@ -55,6 +62,19 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
             }
         }
     }
+}
+
+fn check_node(node: &NodeRecord) -> Result<(), Failure> {
+    if !(1..=NODE_MAX).contains(&node.member.node.0) {
+        return refuse(format!("node {}: a node's number is 1 to {NODE_MAX}", node.member.node));
+    }
+    for address in [&node.peer, &node.grpc] {
+        if address.is_empty() {
+            return refuse(format!("node {} has an address that is empty", node.member.node));
+        }
+        check_size("a node's address", address.len(), ADDRESS_BYTES_MAX)?;
+    }
+    Ok(())
 }
 
 fn check_nodes(nodes: &[NodeId]) -> Result<(), Failure> {

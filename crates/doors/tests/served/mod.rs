@@ -95,9 +95,10 @@ pub(crate) struct Served {
 }
 
 fn founded() -> doors::Founded {
-    let own = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
-    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![own] };
-    doors::Founded::new(own, 1, genesis)
+    let member = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
+    let own = doors::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
+    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![member] };
+    doors::Founded::new(own, genesis)
 }
 
 impl Served {

@@ -13,11 +13,23 @@ use super::columns::bytes;
 use super::output::{Output, key_field};
 use super::stop::Stop;
 
+mod nodes;
+
 /// What may be done with a universe.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Form a new universe of the nodes at `--at`, all of which run on blank disks; done already, it does nothing.
     Form,
+    /// Have a node that runs on a blank disk join the universe at `--at`. Cut short, it is done again; done already, it does
+    /// nothing.
+    Join {
+        /// Where the node serves gRPC.
+        #[arg(value_name = "HOST:PORT")]
+        newcomer: String,
+    },
+    /// Have a node leave, whether it lives or is lost: what it has goes to others first. It goes on by itself, even if nobody
+    /// waits any more. Its number is never used again.
+    Leave { node: u32 },
     /// Split a range of a table in two, while it is read and written. The new range begins at the key, on the same nodes.
     Split {
         table: String,
@@ -40,6 +52,8 @@ pub(crate) enum Command {
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     match command {
         Command::Form => form(universe, output).await,
+        Command::Join { newcomer } => nodes::join(universe, output, &newcomer).await,
+        Command::Leave { node } => nodes::leave(universe, output, node).await,
         Command::Split { table, key } => split(universe, output, table, key).await,
         Command::Move { table, key, to } => move_range(universe, output, &table, key, &to).await,
     }

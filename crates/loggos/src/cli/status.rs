@@ -43,7 +43,13 @@ fn node_table(view: &View) -> Table<4> {
     let mut table = Table::new(["NODE", "ALIVE", "BOOT", "INCARNATION"]);
     for (number, node) in &view.nodes {
         let alive = if node.alive { "yes" } else { "no" };
-        table.add([number.to_string(), alive.into(), or_dash(node.boot), format!("{:016x}", node.incarnation)]);
+        let leaving = if node.leaving { ", leaving" } else { "" };
+        table.add([
+            number.to_string(),
+            format!("{alive}{leaving}"),
+            or_dash(node.boot),
+            format!("{:016x}", node.incarnation),
+        ]);
     }
     table
 }

@@ -138,6 +138,12 @@ impl Config {
         Ok(config)
     }
 
+    /// Where others reach this node, peers and clients: as it lists itself among its peers, or else where it listens.
+    pub(crate) fn own_addresses(&self) -> (SocketAddr, SocketAddr) {
+        let listed = self.peers.iter().find(|peer| peer.node == self.node);
+        listed.map_or((self.listen.peers, self.listen.grpc), |own| (own.address, own.grpc))
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         range("node", u64::from(self.node), 1, 65_535)?;
         self.check_listen("listen.peers", self.listen.peers)?;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Incarnation, Member, NodeId};
-use doors::{Founded, Founding, Gateway, Genesis, Observer, Replies, Ticketed};
-use store::identity::Identity;
+use doors::{Founded, Founding, Gateway, Genesis, Invitation, Observer, Own, Replies, Ticketed};
+use store::identity::{Host, Identity};
 use tablets::request::{Failure, Outcome, Request};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -17,7 +17,8 @@ use tokio::sync::watch;
 use super::claim::Claim;
 use super::config::Config;
 use super::files::OsFiles;
-use super::start::{STORE, StartError, addresses, listen};
+use super::frames::PROTOCOL_VERSION;
+use super::start::{STORE, StartError, listen, without_address};
 use super::{descriptors, random};
 
 /// How the wait of a blank node ended.
@@ -39,11 +40,12 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     listener.set_nonblocking(true)?;
     let (formed, told) = watch::channel(false);
     let newcomer = Newcomer::new(config, formed)?;
-    let own = newcomer.own;
+    let (own, address) = (newcomer.own.member, &newcomer.own.peer);
     tracing::info!(
-        node = %own.node, disk = format_args!("{:x}", own.incarnation.0), grpc = %config.listen.grpc,
+        node = %own.node, disk = format_args!("{:x}", own.incarnation.0), peers = address, grpc = %config.listen.grpc,
         "the disk is blank: waits to be formed (`loggos admin form --at HOST:PORT,...` names the gRPC doors of all nodes of \
-         the new universe). If it held a node's data, that is lost: it can't be formed once more as the same disk"
+         the new universe) or to join (`loggos admin join HOST:PORT --at ...` names this node's gRPC door, and those of the \
+         universe). If it held a node's data, that is lost: it can't be formed once more as the same disk"
     );
     let registry = prometheus::Registry::new();
     let observer = Arc::new(Observer::new(registry, None).map_err(io::Error::other)?);
@@ -71,7 +73,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
 
 /// A node with a blank disk.
 struct Newcomer {
-    own: Member,
+    own: Own,
     config: Config,
     /// Who forms it has this, one at a time.
     genesis: Mutex<Option<Genesis>>,
@@ -84,27 +86,43 @@ impl Newcomer {
         let files = OsFiles::new(&config.data.join(STORE));
         let own = store::blank::claim(&files, NodeId(config.node), Incarnation(drawn));
         let own = own.map_err(|error| StartError::Store { directory: config.data.clone(), error })?;
+        let own = of_itself(config, own);
         Ok(Self { own, config: config.clone(), genesis: Mutex::default(), formed })
     }
 
     fn format(&self, identity: &Identity) -> Result<(), Failure> {
-        if let Err(error) = addresses(&self.config, identity) {
-            return Err(Failure::Invalid(format!("node {}: {error}", self.own.node)));
+        let node = self.own.member.node;
+        if let Some(unknown) = without_address(&self.config, identity).first() {
+            return Err(Failure::Invalid(format!("node {node}: the configuration names no address of node {unknown}")));
         }
         let files = OsFiles::new(&self.config.data.join(STORE));
-        let failed = |error: &dyn std::fmt::Display| Failure::Unavailable(format!("node {}: {error}", self.own.node));
+        let failed = |error: &dyn std::fmt::Display| Failure::Unavailable(format!("node {node}: {error}"));
         store::format(&files, identity, &store::Config::default()).map_err(|error| failed(&error))?;
         store::blank::forget(&files).map_err(|error| failed(&error))
+    }
+
+    /// Makes the disk the universe's, unless it is one's already: that one says what is to be said.
+    fn found(
+        &self,
+        identity: &Identity,
+        again: impl FnOnce(Founded) -> Result<Genesis, Failure>,
+    ) -> Result<Genesis, Failure> {
+        let mut formed = self.genesis.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(genesis) = &*formed {
+            return again(Founded::new(self.own.clone(), genesis.clone()));
+        }
+        self.format(identity)?;
+        let genesis = genesis_of(identity);
+        tracing::info!(universe = %identity.universe, joined = !identity.hosts.is_empty(), "formed");
+        *formed = Some(genesis.clone());
+        self.formed.send_replace(true);
+        Ok(genesis)
     }
 }
 
 impl Founding for Newcomer {
-    fn own(&self) -> Member {
-        self.own
-    }
-
-    fn format(&self) -> u32 {
-        store::FORMAT
+    fn own(&self) -> &Own {
+        &self.own
     }
 
     fn genesis(&self) -> Option<Genesis> {
@@ -113,25 +131,34 @@ impl Founding for Newcomer {
     }
 
     fn form(&self, members: Vec<Member>) -> Result<Genesis, Failure> {
-        let mut formed = self.genesis.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(genesis) = &*formed {
-            return Founded::new(self.own, store::FORMAT, genesis.clone()).form(members);
-        }
-        let (universe, Member { node, incarnation }) = (store::blank::universe_of(&members), self.own);
-        self.format(&Identity { universe, node, incarnation, members: members.clone() })?;
-        tracing::info!(%universe, "formed");
-        let genesis = Genesis { universe, members };
-        *formed = Some(genesis.clone());
-        self.formed.send_replace(true);
-        Ok(genesis)
+        let (universe, Member { node, incarnation }) = (store::blank::universe_of(&members), self.own.member);
+        let identity = Identity { universe, node, incarnation, members: members.clone(), hosts: Vec::new() };
+        self.found(&identity, |founded| founded.form(members))
+    }
+
+    fn join(&self, invitation: Invitation) -> Result<Genesis, Failure> {
+        let Member { node, incarnation } = self.own.member;
+        let hosts = invitation.hosts.iter().map(|(member, peer)| Host { member: *member, peer: peer.clone() });
+        let (universe, hosts) = (invitation.universe, hosts.collect());
+        let identity = Identity { universe, node, incarnation, members: Vec::new(), hosts };
+        self.found(&identity, |founded| founded.join(invitation))
     }
 }
 
 /// What a node that was formed says of it.
-pub(crate) fn founded(identity: &Identity) -> Founded {
+pub(crate) fn founded(config: &Config, identity: &Identity) -> Founded {
     let own = Member { node: identity.node, incarnation: identity.incarnation };
-    let genesis = Genesis { universe: identity.universe, members: identity.members.clone() };
-    Founded::new(own, store::FORMAT, genesis)
+    Founded::new(of_itself(config, own), genesis_of(identity))
+}
+
+fn genesis_of(identity: &Identity) -> Genesis {
+    Genesis { universe: identity.universe, members: identity.known().collect() }
+}
+
+fn of_itself(config: &Config, member: Member) -> Own {
+    let (peer, grpc) = config.own_addresses();
+    let (format, protocol) = (store::FORMAT, PROTOCOL_VERSION);
+    Own { member, format, protocol, peer: peer.to_string(), grpc: grpc.to_string() }
 }
 
 /// What is behind the other services of a node with a blank disk.

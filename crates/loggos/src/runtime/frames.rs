@@ -63,6 +63,8 @@ pub(crate) struct Hello {
     pub(crate) incarnation: Incarnation,
     pub(crate) boot: Boot,
     pub(crate) to: NodeId,
+    /// Where the speaker is dialled, as `address:port`: a node that it joined after may not know yet.
+    pub(crate) address: String,
 }
 
 /// Why one node doesn't talk to another.
@@ -78,6 +80,8 @@ pub(crate) enum RefusalKind {
     NotMember,
     /// A later start of the sender is known.
     EarlierBoot,
+    /// The node has left the universe, for good.
+    Left,
 }
 
 /// A refusal: who refuses, why, and the same for people.
@@ -130,6 +134,7 @@ impl Hello {
             out.u64(self.incarnation.0);
             out.u64(self.boot.0);
             out.u32(self.to.0);
+            out.bytes(self.address.as_bytes());
         });
     }
 
@@ -137,16 +142,18 @@ impl Hello {
         if input.u64()? != MAGIC {
             return Err(FrameError::Magic);
         }
-        let hello = Self {
+        let mut hello = Self {
             version: input.u32()?,
             universe: UniverseId(input.u128()?),
             node: NodeId(input.u32()?),
             incarnation: Incarnation(input.u64()?),
             boot: Boot(input.u64()?),
             to: NodeId(input.u32()?),
+            address: String::new(),
         };
-        // A later version may say more after these.
+        // Another version may say something else after these.
         if hello.version == PROTOCOL_VERSION {
+            hello.address = String::from_utf8_lossy(&input.bytes()?).into_owned();
             input.end()?;
         }
         Ok(hello)
@@ -181,7 +188,8 @@ impl Refusal {
 }
 
 impl RefusalKind {
-    const ALL: [Self; 5] = [Self::Version, Self::Universe, Self::Recipient, Self::NotMember, Self::EarlierBoot];
+    const ALL: [Self; 6] =
+        [Self::Version, Self::Universe, Self::Recipient, Self::NotMember, Self::EarlierBoot, Self::Left];
 
     fn tag(self) -> u8 {
         match self {
@@ -190,6 +198,7 @@ impl RefusalKind {
             Self::Recipient => 3,
             Self::NotMember => 4,
             Self::EarlierBoot => 5,
+            Self::Left => 6,
         }
     }
 

@@ -177,7 +177,8 @@ fn size(request: &Request) -> usize {
         Request::SplitRange { name, key } => name.len() + key.len(),
         Request::DescribeTable { name } | Request::DropTable { name } => name.len(),
         Request::MoveRange { nodes, .. } => size_of_val(nodes.as_slice()),
-        Request::ListTables | Request::Status => 0,
+        Request::AddNode(node) => node.peer.len() + node.grpc.len(),
+        Request::ListTables | Request::ListNodes | Request::RemoveNode { .. } | Request::Status => 0,
         Request::Table { table, request } => table.len() + table_request_size(request),
     };
     FIXED + variable

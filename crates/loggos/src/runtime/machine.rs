@@ -252,6 +252,7 @@ impl Machine {
             }
             Action::RemoveTables { tables } => self.disk.tables().change(Change::Remove { tables }),
             Action::Warn { what } => tracing::warn!("{what}"),
+            Action::Know { roster } => self.peers.know(&roster, clock::monotonic()),
             Action::Stopped => return Some(End::Stopped),
             Action::Halt { reason } => return Some(End::Halted(reason)),
         }

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::config::Config;
-use crate::view::{View, document};
+use crate::view::{View, document, not_asked};
 
 /// A look is good for so long.
 const FRESH: Duration = Duration::from_millis(500);
@@ -27,37 +27,45 @@ const LOOK_TIME_MAX: Duration = Duration::from_millis(600);
 /// Looks at the universe.
 pub(crate) struct Onlooker {
     own: u32,
-    /// A client for each node, so that each is asked by itself.
-    clients: BTreeMap<u32, Client>,
+    /// A client for each node of the configuration, by its address, so that each is asked by itself.
+    clients: BTreeMap<String, Client>,
     /// Held while looking: those who ask meanwhile wait for that look.
     last: Mutex<Option<(Instant, Arc<str>)>>,
 }
 
 impl Onlooker {
-    /// For the node of this configuration, which names all others.
+    /// For the node of this configuration. Nodes that it does not name, those tell of that it does.
     pub(crate) fn new(config: &Config) -> Result<Self, sdk::Error> {
         let others = config.peers.iter().map(|peer| (peer.node, peer.grpc));
         let addresses: BTreeMap<u32, _> = others.chain([(config.node, config.listen.grpc)]).collect();
-        let client = |(node, address): (u32, std::net::SocketAddr)| {
-            Ok((node, Client::connect([address.to_string()])?.with_deadline(ANSWER_TIME_MAX)))
-        };
-        let clients = addresses.into_iter().map(client).collect::<Result<_, sdk::Error>>()?;
+        let client = |address: std::net::SocketAddr| Ok((address.to_string(), client(&address.to_string())?));
+        let clients = addresses.into_values().map(client).collect::<Result<_, sdk::Error>>()?;
         Ok(Self { own: config.node, clients, last: Mutex::new(None) })
     }
 
     async fn look(&self) -> Vec<StatusResponse> {
-        let mut asked = JoinSet::new();
-        for client in self.clients.values() {
-            let client = client.clone();
-            asked.spawn(async move {
-                let answer = tokio::time::timeout(LOOK_TIME_MAX, client.status_of_each()).await;
-                answer.ok().into_iter().flatten().flatten().next()
-            });
-        }
-        let mut answers: Vec<StatusResponse> = asked.join_all().await.into_iter().flatten().collect();
+        let mut answers = ask(self.clients.values().cloned()).await;
+        let others = not_asked(&answers).into_iter().filter(|address| !self.clients.contains_key(address));
+        answers.extend(ask(others.filter_map(|address| client(&address).ok())).await);
         answers.sort_by_key(|answer| answer.node);
         answers
     }
+}
+
+fn client(address: &str) -> Result<Client, sdk::Error> {
+    Ok(Client::connect([address])?.with_deadline(ANSWER_TIME_MAX))
+}
+
+/// Asks all of them at once.
+async fn ask(clients: impl Iterator<Item = Client>) -> Vec<StatusResponse> {
+    let mut asked = JoinSet::new();
+    for client in clients {
+        asked.spawn(async move {
+            let answer = tokio::time::timeout(LOOK_TIME_MAX, client.status_of_each()).await;
+            answer.ok().into_iter().flatten().flatten().next()
+        });
+    }
+    asked.join_all().await.into_iter().flatten().collect()
 }
 
 impl Universe for Onlooker {

@@ -62,8 +62,6 @@ pub(crate) enum StartError {
     OtherNode { directory: PathBuf, found: NodeId, wanted: u32 },
     #[error("{directory} holds data of universe {found}, the configuration is for universe {wanted}")]
     OtherUniverse { directory: PathBuf, found: UniverseId, wanted: String },
-    #[error("the configuration names no address of node {0}, a member of this universe")]
-    NoAddress(NodeId),
     #[error("{directory}: {error}")]
     Store { directory: PathBuf, error: StoreError },
     #[error("{0}")]
@@ -77,7 +75,7 @@ pub(crate) enum StartError {
 impl StartError {
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::NoAddress(_) | Self::OtherNode { .. } => 2,
+            Self::Config(_) | Self::OtherNode { .. } => 2,
             _ => 3,
         }
     }
@@ -148,7 +146,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
         return Ok(End::Stopped);
     }
     let identity = check_identity(&config, &files)?;
-    let addresses = addresses(&config, &identity)?;
+    let addresses = addresses(&config, &identity);
     let _claim = Claim::take(&config.data)?;
     let peers_listener = listen("peers", config.listen.peers)?;
     let grpc_listener = listen("gRPC", config.listen.grpc)?;
@@ -167,6 +165,9 @@ fn run_node(path: &Path) -> Result<End, StartError> {
         "starting"
     );
 
+    for node in without_address(&config, &identity) {
+        tracing::warn!(%node, "the configuration names no address of a node that the universe was formed with");
+    }
     let poll = Poll::new()?;
     let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), INBOX)?));
     let answers = Arc::new(Answers::default());
@@ -174,7 +175,8 @@ fn run_node(path: &Path) -> Result<End, StartError> {
         universe: identity.universe,
         member: own,
         boot: recovered.boot,
-        members: identity.members.clone(),
+        address: config.own_addresses().0.to_string(),
+        members: identity.known().collect(),
     };
     let peers = Peers::new(poll.registry().try_clone()?, peers_listener, hello, &addresses)?;
     let registry = prometheus::Registry::new();
@@ -194,7 +196,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let onlooker = Onlooker::new(&config).map_err(io::Error::other)?;
     let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
-    let founded = founding::founded(&identity);
+    let founded = founding::founded(&config, &identity);
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
     stop_on_signals(inbox)?;
 
@@ -231,15 +233,23 @@ fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartErr
     }
 }
 
-/// The addresses of all other members.
-pub(crate) fn addresses(config: &Config, identity: &Identity) -> Result<Vec<PeerAddress>, StartError> {
-    let others = identity.members.iter().map(|member| member.node).filter(|node| *node != identity.node);
-    others
-        .map(|node| {
-            let peer = config.peers.iter().find(|peer| peer.node == node.0).ok_or(StartError::NoAddress(node))?;
-            Ok(PeerAddress { node, address: peer.address })
-        })
-        .collect()
+/// Where the nodes are that this one knew when its disk became the universe's. What the configuration says holds, so that a
+/// node can be found that has moved since.
+fn addresses(config: &Config, identity: &Identity) -> Vec<PeerAddress> {
+    let configured = |node: NodeId| config.peers.iter().find(|peer| peer.node == node.0).map(|peer| peer.address);
+    let told = |node: NodeId| {
+        let host = identity.hosts.iter().find(|host| host.member.node == node)?;
+        host.peer.parse().ok()
+    };
+    let known = identity.known().map(|member| member.node).filter(|node| *node != identity.node);
+    known.filter_map(|node| Some(PeerAddress { node, address: configured(node).or_else(|| told(node))? })).collect()
+}
+
+/// The nodes of its universe's formation that a node can't find by itself. They may have left since; those that are there
+/// are found by the catalogue, or make themselves known.
+pub(crate) fn without_address(config: &Config, identity: &Identity) -> Vec<NodeId> {
+    let is_named = |node: &NodeId| node.0 == config.node || config.peers.iter().any(|peer| peer.node == node.0);
+    identity.members.iter().map(|member| member.node).filter(|node| !is_named(node)).collect()
 }
 
 pub(crate) fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
@@ -301,7 +311,7 @@ fn machine_config(config: &Config, recovered: &Recovered<Replays>) -> NodeConfig
 /// A member's address for its peers and the one for clients.
 fn addresses_of(config: &Config, member: Member) -> Option<(Member, String, String)> {
     let (peers, grpc) = if member.node.0 == config.node {
-        (config.listen.peers, config.listen.grpc)
+        config.own_addresses()
     } else {
         let peer = config.peers.iter().find(|peer| peer.node == member.node.0)?;
         (peer.address, peer.grpc)

@@ -7,7 +7,13 @@ pub(super) fn replica(node: u32, sequence: u64) -> Replica {
 
 pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>) -> StatusResponse {
     let nodes = (1..=3)
-        .map(|other| sdk::admin::Node { node: other, incarnation: 7, alive: other == node, grpc: format!("h:{other}") })
+        .map(|other| sdk::admin::Node {
+            node: other,
+            incarnation: 7,
+            alive: other == node,
+            grpc: format!("h:{other}"),
+            leaving: false,
+        })
         .collect();
     let (table, leader) = ("t".into(), Some(leader));
     let (writes_per_second, reads_per_second) = (1.5, 0.0);
@@ -44,8 +50,8 @@ fn whoever_is_known_is_asked_too() {
 fn objects_have_the_promised_shape() {
     let view = View::of(&[answer(1, 5, 1, vec![replica(1, 120)])]);
     let objects = view.objects();
-    assert_eq!(objects[0], json!({ "node": 1, "alive": true, "incarnation": 7, "boot": 1 }));
-    assert_eq!(objects[1], json!({ "node": 2, "alive": false, "incarnation": 7 }));
+    assert_eq!(objects[0], json!({ "node": 1, "alive": true, "incarnation": 7, "leaving": false, "boot": 1 }));
+    assert_eq!(objects[1], json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false }));
     let replicas = json!([{ "node": 1, "last_lsn": "5.120", "committed_lsn": "5.120", "lag": 0, "doubtful": false }]);
     let cohort = json!({
         "cohort": 2, "table": "t", "range": ["a", "b"], "leader": 1, "epoch": 5, "durability": "forced",

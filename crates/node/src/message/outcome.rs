@@ -2,7 +2,10 @@
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Durability, Duration, KeyRange, Timestamp};
-use tablets::request::{AsOf, Cell, Failure, Outcome, RangeDescription, Response, Row, SessionId, TableDescription};
+use tablets::command::{NODE_BYTES_MIN, decode_node, encode_node};
+use tablets::request::{
+    AsOf, Cell, Failure, NodeDescription, Outcome, RangeDescription, Response, Row, SessionId, TableDescription,
+};
 
 use super::query::{decode_optional, optional, text};
 
@@ -68,6 +71,15 @@ fn encode_response(response: &Response, out: &mut Writer) {
         }
         Response::MoveBegun => out.u8(11),
         Response::PlanDone => out.u8(12),
+        Response::LeaveBegun => out.u8(13),
+        Response::Nodes(nodes) => {
+            out.u8(14);
+            out.u32(length(nodes.len()));
+            for NodeDescription { record, ranges } in nodes {
+                encode_node(record, out);
+                out.u32(*ranges);
+            }
+        }
         // A node answers for itself only: its status is never forwarded.
         Response::Status(_) => encode_failure(&Failure::Invalid("a status is not forwarded".to_owned()), out),
     }
@@ -150,6 +162,12 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
         }
         11 => Ok(Response::MoveBegun),
         12 => Ok(Response::PlanDone),
+        13 => Ok(Response::LeaveBegun),
+        14 => {
+            let node = |input: &mut Reader| Ok(NodeDescription { record: decode_node(input)?, ranges: input.u32()? });
+            let count = input.count(NODE_BYTES_MIN + 4)?;
+            Ok(Response::Nodes((0..count).map(|_| node(input)).collect::<Result<_, DecodeError>>()?))
+        }
         32 => Err(Failure::VersionMismatch {
             column: input.bytes()?,
             expected: Timestamp(input.i64()?),

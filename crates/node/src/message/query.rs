@@ -41,6 +41,8 @@ pub enum Query {
     ListTables,
     /// Asks whether there is such a table.
     FindTable(String),
+    /// Reads which nodes there are.
+    ListNodes,
     /// Reads what is known of a table.
     DescribeTable(String),
     /// Brings the cohort's membership one step on toward a plan, and says whether it is there.
@@ -65,9 +67,8 @@ impl Query {
     pub fn reads(&self) -> bool {
         match self {
             Self::Write(_) | Self::OpenSession { .. } | Self::Command(_) | Self::Catalogue(_) | Self::Plan(_) => false,
-            Self::Get { .. } | Self::Scan { .. } | Self::ListTables | Self::FindTable(_) | Self::DescribeTable(_) => {
-                true
-            }
+            Self::Get { .. } | Self::Scan { .. } | Self::ListTables | Self::FindTable(_) => true,
+            Self::DescribeTable(_) | Self::ListNodes => true,
         }
     }
 
@@ -162,6 +163,7 @@ impl Query {
                 out.u8(10);
                 plan.encode(out);
             }
+            Self::ListNodes => out.u8(11),
         }
     }
 
@@ -186,6 +188,7 @@ impl Query {
             8 => Self::OpenSession { key: input.bytes()? },
             9 => Self::DescribeTable(text(input)?),
             10 => Self::Plan(Membership::decode(input)?),
+            11 => Self::ListNodes,
             tag => return Err(DecodeError::UnknownTag { what: "query", tag: u64::from(tag) }),
         })
     }

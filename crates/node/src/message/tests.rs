@@ -4,10 +4,10 @@ use base::codec::Writer;
 use base::{CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
 use tablets::request::{
-    AsOf, Cell, Consistency, Failure, Mutation, Place, RangeDescription, Response, Row, Scan, SessionId,
-    TableDescription, Write,
+    AsOf, Cell, Consistency, Failure, Mutation, NodeDescription, Place, RangeDescription, Response, Row, Scan,
+    SessionId, TableDescription, Write,
 };
-use tablets::{CatalogueCommand, Command};
+use tablets::{CatalogueCommand, Command, NodeRecord, Standing};
 
 use super::{Beaten, Life, ListId, Message, Query, StateId, StatePart};
 use store::sstable::{TableId, TableRef};
@@ -47,6 +47,8 @@ fn samples() -> Vec<Message> {
     let write = Write { stamp: None, key: "k".into(), mutations: vec![mutation] };
     let place = Place { cohort, lsn: Lsn::new(2, 4) };
     let scan = Scan { from: "a".into(), to: Some("b".into()), limit: 9, ..Scan::default() };
+    let member = base::Member { node: NodeId(6), incarnation: base::Incarnation(60) };
+    let node = NodeRecord { member, peer: "p".into(), grpc: "g".into(), standing: Standing::Leaving };
     let queries = [
         Query::Write(write),
         Query::Command(Command::DeleteRow { stamp: None, key: "k".into() }),
@@ -62,6 +64,8 @@ fn samples() -> Vec<Message> {
         Query::Get { key: "k".into(), columns: None, consistency: Consistency::At(Timestamp(7)) },
         Query::Scan { scan, consistency: Consistency::Timeline { at_least: Some(place), stale_ok: true } },
         Query::ListTables,
+        Query::ListNodes,
+        Query::Catalogue(CatalogueCommand::AddNode { node: node.clone() }),
         Query::FindTable("t".into()),
         Query::DescribeTable("t".into()),
         Query::Plan(
@@ -83,6 +87,8 @@ fn samples() -> Vec<Message> {
         Ok(Response::TableDropped),
         Ok(Response::MoveBegun),
         Ok(Response::PlanDone),
+        Ok(Response::LeaveBegun),
+        Ok(Response::Nodes(vec![NodeDescription { record: node, ranges: 4 }])),
         Ok(Response::SessionOpened { session: SessionId(7), range: range.clone() }),
         Ok(Response::Table(TableDescription {
             ranges,

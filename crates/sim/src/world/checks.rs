@@ -7,6 +7,7 @@ use node::message::Message;
 use tablets::{State, Tablet};
 
 use super::World;
+use super::machine::Machine;
 use crate::history;
 
 /// What checkers remember.
@@ -42,6 +43,7 @@ impl World {
         if self.checks.steps.is_multiple_of(LEASES_EVERY) {
             self.check_leases();
             self.check_owners();
+            self.check_roster();
         }
         if self.checks.steps.is_multiple_of(DEAR_EVERY) {
             self.check_state(id);
@@ -194,7 +196,12 @@ impl World {
     /// Whether every cohort has one leader, and every replica of it that still belongs to the universe holds the leader's
     /// log to its end, without doubt, and was told that it is committed.
     pub(crate) fn are_replicas_equal(&self) -> bool {
-        let members = self.machines.values().filter(|machine| !machine.is_foreign());
+        if !self.operator.is_idle() {
+            return false;
+        }
+        let left = self.those_that_left();
+        let is_there = |machine: &&Machine| !machine.is_gone && !left.contains(&machine.member);
+        let members = self.machines.values().filter(|machine| !machine.is_foreign()).filter(is_there);
         let processes: Option<Vec<_>> = members.map(|machine| machine.process.as_ref()).collect();
         let Some(processes) = processes else { return false };
         let mut ends: BTreeMap<CohortId, BTreeSet<Lsn>> = BTreeMap::new();
@@ -219,13 +226,13 @@ impl World {
         for (cohort, replica, _) in replicas() {
             missing.remove(&(cohort, replica.me().node));
         }
-        missing.iter().all(|(_, node)| self.machines[node].is_foreign())
+        missing.iter().all(|(_, node)| self.machines.get(node).is_some_and(Machine::is_foreign))
             && ends.values().all(|ends| ends.len() == 1)
             && leaders.values().all(|count| *count == 1)
     }
 
     pub(crate) fn why_stuck(&self) -> String {
-        let mut lines = vec![self.clients.waiting_for()];
+        let mut lines = vec![self.clients.waiting_for(), self.operator.waiting_for()];
         for (id, machine) in &self.machines {
             let Some(process) = machine.process.as_ref() else {
                 lines.push(format!("node {id} is down"));
@@ -259,6 +266,7 @@ impl World {
         }
         self.check_leases();
         self.check_owners();
+        self.check_roster();
         if let Err(violation) = history::check(&self.history_until_loss()) {
             self.violate(&violation.to_string());
         }

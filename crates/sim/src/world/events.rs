@@ -12,6 +12,7 @@ use tablets::request::Request;
 use super::TrueTime;
 use super::door::Reading;
 use super::network::Envelope;
+use super::roster::Errand;
 
 /// Counts the processes of a machine.
 pub(crate) type Generation = u64;
@@ -76,6 +77,8 @@ pub(crate) enum Happening {
     LibraryTimer { library: usize, number: u64 },
     /// An operator has a range move once more.
     MoveAgain { cohort: CohortId },
+    /// The operator goes on with an errand.
+    Errand { errand: Errand },
     /// A machine loses its power.
     PowerLoss { node: NodeId },
     /// A disk that was full has room again.
@@ -140,6 +143,7 @@ impl Happening {
             Self::PowerLoss { node } => of(14, *node),
             Self::Rot => 16 << 32,
             Self::MoveAgain { cohort } => 23 << 32 | u64::from(cohort.0),
+            Self::Errand { .. } => 24 << 32,
             Self::Room { node } => of(17, *node),
             Self::RoomWanted { node, .. } => of(18, *node),
             Self::Fault => 12 << 32,

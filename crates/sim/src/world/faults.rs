@@ -98,7 +98,8 @@ impl World {
     /// Replicas are to go to three of five nodes, or to two or three of three. What has come from there may be to go back
     /// before it has left.
     fn move_cohort(&mut self, id: NodeId, cohort: CohortId) {
-        let mut nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let there = self.machines.iter().filter(|(_, machine)| !machine.is_gone);
+        let mut nodes: Vec<NodeId> = there.map(|(node, _)| *node).collect();
         let kept = if nodes.len() > 3 { 3 } else { 2 + self.random.below(2) as usize };
         while nodes.len() > kept {
             nodes.remove(self.random.below(nodes.len() as u64) as usize);
@@ -116,14 +117,14 @@ impl World {
         }
     }
 
-    fn any_node(&mut self) -> NodeId {
+    pub(crate) fn any_node(&mut self) -> NodeId {
         let index = self.random.below(self.machines.len() as u64) as usize;
         self.machines.keys().copied().nth(index).unwrap_or(NodeId(1))
     }
 
     /// The one machine whose disk may rot or be replaced in this run.
     fn rotten_node(&self) -> NodeId {
-        NodeId(u32::try_from(self.machines.len()).unwrap_or(1))
+        NodeId(self.options.nodes)
     }
 
     fn jump_a_clock(&mut self) {
@@ -296,6 +297,7 @@ impl World {
             self.queue.put(self.now, Happening::Start { node: id });
         }
         self.options.faults.force_error = 1;
+        self.introduce_all();
         self.end_clients();
     }
 }

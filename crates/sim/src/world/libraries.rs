@@ -200,6 +200,9 @@ impl World {
     /// A node has answered.
     pub(crate) fn request_answered(&mut self, id: RequestId, outcome: Outcome) {
         self.note(id.0, u64::from(outcome.is_ok()));
+        if self.errand_answered(id, &outcome) {
+            return;
+        }
         let Some(Attempt { of: library, link, attempt, opens, is_lasting }) = self.libraries.asked.remove(&id) else {
             return self.bare_answered(id, outcome);
         };

@@ -2,7 +2,7 @@
 
 use base::{CohortId, Incarnation, Member, NodeId, Now, SplitMix64, UniverseId};
 use node::NodeConfig;
-use store::identity::Identity;
+use store::identity::{Host, Identity};
 use store::log::LogPosition;
 use store::memory::MemoryDisk;
 use store::{Config, Recovered, sstable, tree};
@@ -85,6 +85,10 @@ pub(crate) struct Machine {
     /// What its log is to give back at the next start.
     pub(super) log: KnownLog,
     pub(super) rot: Rot,
+    /// It joined the universe later.
+    pub(super) has_joined: bool,
+    /// It was taken away for good.
+    pub(super) is_gone: bool,
 }
 
 pub(super) fn store_config(options: &Options) -> Config {
@@ -108,7 +112,7 @@ fn members(nodes: u32) -> Vec<Member> {
 }
 
 /// What a node's disk is numbered with at first.
-fn incarnation(node: u32) -> Incarnation {
+pub(super) fn incarnation(node: u32) -> Incarnation {
     Incarnation(u64::from(node) * 17)
 }
 
@@ -141,8 +145,13 @@ impl Machine {
         let members = members(options.nodes);
         let member = members[node.0 as usize - 1];
         let disk = MemoryDisk::new();
-        let identity = Identity { universe: UniverseId(7), node, incarnation: member.incarnation, members };
+        let identity =
+            Identity { universe: UniverseId(7), node, incarnation: member.incarnation, members, hosts: Vec::new() };
         store::format(&disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
+        Self::with(member, disk, false, options, random)
+    }
+
+    fn with(member: Member, disk: MemoryDisk, has_joined: bool, options: &Options, random: &mut SplitMix64) -> Self {
         Self {
             member,
             disk,
@@ -158,7 +167,17 @@ impl Machine {
             last_counters: node::Counters::default(),
             log: KnownLog::default(),
             rot: Rot::default(),
+            has_joined,
+            is_gone: false,
         }
+    }
+
+    /// A machine that joins the universe of these hosts.
+    pub(crate) fn join(node: NodeId, hosts: Vec<Host>, options: &Options, random: &mut SplitMix64) -> Self {
+        let (disk, incarnation) = (MemoryDisk::new(), incarnation(node.0));
+        let identity = Identity { universe: UniverseId(7), node, incarnation, members: Vec::new(), hosts };
+        store::format(&disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
+        Self::with(Member { node, incarnation }, disk, true, options, random)
     }
 
     /// Puts an empty disk under the old name: another incarnation.
@@ -168,7 +187,13 @@ impl Machine {
         self.disk = MemoryDisk::new();
         (self.log, self.rot) = (KnownLog::default(), Rot::default());
         let members = members(options.nodes);
-        let identity = Identity { universe: UniverseId(7), node, incarnation: self.member.incarnation, members };
+        let identity = Identity {
+            universe: UniverseId(7),
+            node,
+            incarnation: self.member.incarnation,
+            members,
+            hosts: Vec::new(),
+        };
         store::format(&self.disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
     }
 

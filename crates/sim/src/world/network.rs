@@ -17,7 +17,7 @@ pub(crate) struct Envelope {
     pub(crate) from_boot: Boot,
     pub(crate) to: NodeId,
     /// The disk it is meant for: no connection carries anything to another under its name (guarantee 6).
-    pub(crate) to_member: Option<Member>,
+    pub(crate) to_member: Member,
     /// The process it is meant for, if the sender knows one.
     pub(crate) to_boot: Boot,
     pub(crate) bytes: Bytes,
@@ -51,7 +51,7 @@ impl World {
         let Some(process) = machine.process.as_ref() else { return };
         let member = machine.member;
         let (from_boot, to_boot) = (process.boot(), process.known_boot(to));
-        let to_member = process.node.members().iter().find(|member| member.node == to).copied();
+        let Some(to_member) = process.node.members().iter().find(|member| member.node == to).copied() else { return };
         let faulty = !self.healed;
         if self.network.cut.contains(&(from, to)) || (faulty && self.random.chance(self.options.loss)) {
             return;
@@ -128,7 +128,13 @@ impl World {
     pub(crate) fn rejoin(&mut self, number: u64) {
         if number == self.network.partition {
             self.network.cut.clear();
+            self.introduce_all();
         }
+    }
+
+    pub(crate) fn introduce_all(&mut self) {
+        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.introduce_others_to(node));
     }
 
     pub(crate) fn end_partitions(&mut self) {

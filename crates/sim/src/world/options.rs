@@ -27,6 +27,10 @@ pub struct Options {
     pub loss_patience: Duration,
     /// What needn't be forced at once is forced after this.
     pub force_soon: TrueTime,
+    /// How many nodes join the universe.
+    pub joins: u32,
+    /// How often a node is to leave it.
+    pub leaves: u32,
     /// Whether a client creates, drops and creates again a table of its own.
     pub drops: bool,
     /// Tables: the first is used, the others make manifests long enough to tear.
@@ -193,6 +197,8 @@ impl Options {
             durability: Durability::Forced,
             loss_patience: Duration::ZERO,
             force_soon: 0,
+            joins: 0,
+            leaves: 0,
             drops: false,
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
@@ -256,6 +262,11 @@ impl Options {
         // A range of two replicas, one of them on a disk that rots or is lost, may come to have none that is whole.
         let is_safe = options.faults.blank == 0 && (options.faults.rot == 0 || nodes > 3) && nodes > 1;
         options.faults.move_range = if is_safe { pick(&[0, 2, 12]) } else { 0 };
+        options.joins = u32::try_from(pick(&[0, 0, 1, 2])).unwrap_or(0);
+        // What goes to a disk that is lost next does not arrive.
+        let has_room = options.joins > 0 && nodes > 1 || nodes == 5;
+        let may_leave = has_room && options.replicas != 5 && options.faults.blank == 0;
+        options.leaves = if may_leave { u32::try_from(pick(&[0, 1, 2])).unwrap_or(0) } else { 0 };
         Self { split_at, drops, splits, ..options }
     }
 }

@@ -1,8 +1,8 @@
 //! The process on a machine: the driver of a node in this world, as `loggos`'s runtime is in the other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use base::{Boot, CohortId, Monotonic, NodeId};
+use base::{Boot, CohortId, Member, Monotonic, NodeId};
 use node::Node;
 use node::contract::{Action, Answer, Durable, Event, ManifestId};
 use node::message::Message;
@@ -11,6 +11,7 @@ use store::checkpoint::CheckpointMeta;
 use store::log::{Batch, SegmentJob};
 use store::manifest::ManifestWrite;
 use store::memory::{MemoryDisk, MemoryFile};
+use tablets::Standing;
 
 use super::door::Published;
 use super::events::{Generation, Happening};
@@ -23,6 +24,8 @@ pub(crate) struct Process {
     pub(crate) node: Node,
     pub(super) store: Store<MemoryDisk>,
     pub(super) boots: BTreeMap<NodeId, Boot>,
+    /// Who has left, as far as the node has said.
+    pub(super) left: BTreeSet<NodeId>,
     pub(super) parked: Vec<(Durable, NodeId, Message, Option<Monotonic>)>,
     pub(super) forced: Durable,
     pub(super) batch: Option<(Batch, MemoryFile)>,
@@ -69,7 +72,7 @@ impl World {
     /// Starts the process of a machine, if it has none.
     pub(crate) fn start(&mut self, id: NodeId) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
-        if machine.process.is_some() {
+        if machine.process.is_some() || machine.is_gone {
             return;
         }
         let before = machine.generation;
@@ -87,7 +90,8 @@ impl World {
             Ok(opened) => opened,
             Err(error) => return self.start_failed(id, &error.to_string()),
         };
-        let (is_foreign, moves) = (machine.is_foreign(), self.options.faults.move_range > 0);
+        let is_foreign = machine.is_foreign() || machine.has_joined;
+        let moves = self.options.faults.move_range + u64::from(self.options.leaves) > 0;
         let may_join = |cohort| is_foreign || moves && cohort != CohortId::CATALOGUE;
         if let Some(wrong) = machine.log.wrong_with(&recovered, store.log().tail(), machine.rot, may_join) {
             return self.violate(&format!("node {id}: {wrong} ({})", recovered.notes.join("; ")));
@@ -111,6 +115,7 @@ impl World {
             node,
             store,
             boots: BTreeMap::new(),
+            left: BTreeSet::new(),
             parked: Vec::new(),
             forced: Durable::default(),
             batch: None,
@@ -141,6 +146,7 @@ impl World {
         }
         let peers: Vec<NodeId> = self.machines.keys().copied().filter(|peer| *peer != id).collect();
         peers.into_iter().for_each(|peer| self.hello(id, peer));
+        self.introduce_others_to(id);
         self.carry_out(id, actions);
         self.look_at_started(id);
     }
@@ -225,6 +231,7 @@ impl World {
             Happening::LinkMade { library, link } => self.link_made(library, link),
             Happening::LinkBroken { library, link } => self.link_broken(library, link),
             Happening::LibraryTimer { library, number } => self.library_timer(library, number),
+            Happening::Errand { errand } => self.errand(errand),
             Happening::PowerLoss { node } => self.power_loss(node),
             Happening::Rot => self.rot(),
             Happening::MoveAgain { cohort } => self.move_again(cohort),
@@ -255,11 +262,16 @@ impl World {
         let from = envelope.from.node;
         let known = process.known_boot(from);
         let meant_for_another = envelope.to_boot != Boot(0) && envelope.to_boot != process.boot();
-        if !envelope.from.is_among(process.node.members()) {
+        if process.left.contains(&from) {
+            self.count("messages of a node that left");
+            return;
+        }
+        let holder: Vec<Member> = process.node.members().iter().filter(|known| known.node == from).copied().collect();
+        if !holder.is_empty() && !envelope.from.is_among(&holder) {
             self.count("blank disks refused");
             return;
         }
-        if !envelope.to_member.is_some_and(|meant| machine.member.is_among(&[meant])) {
+        if !machine.member.is_among(&[envelope.to_member]) {
             self.count("messages for a lost disk");
             return;
         }
@@ -268,7 +280,8 @@ impl World {
         }
         if envelope.from_boot > known {
             process.boots.insert(from, envelope.from_boot);
-            self.step(id, Event::PeerStarted { from, boot: envelope.from_boot });
+            let (from, boot) = (envelope.from, envelope.from_boot);
+            self.step(id, Event::PeerStarted { from, boot });
             // It may stand still by now.
             return self.deliver(envelope);
         }
@@ -438,6 +451,12 @@ impl World {
                 self.queue.put(at, Happening::LogRead { node: id, generation, id: read, entries });
             }
             Action::Warn { .. } => self.count("warnings"),
+            Action::Know { roster } => {
+                let left = roster.iter().filter(|node| node.standing == Standing::Left).map(|node| node.member.node);
+                if let Some(process) = self.process(id) {
+                    process.left = left.collect();
+                }
+            }
             Action::Stopped => {
                 self.count("clean stops");
                 self.note_stop(id);

@@ -10,7 +10,7 @@
 
 use base::{CohortId, Member, NodeId};
 
-use super::{Catalogue, Change, RangeRecord};
+use super::{Catalogue, Change, RangeRecord, Standing};
 use crate::request::{Failure, Outcome, Response};
 use crate::tablet::invalid;
 
@@ -30,7 +30,11 @@ impl Catalogue {
     pub(super) fn begin_move(&mut self, cohort: CohortId, nodes: &[NodeId]) -> Outcome {
         let mut members = Vec::new();
         for node in nodes {
-            let known = self.nodes.get(node).ok_or_else(|| invalid(format!("there is no node {node}")))?;
+            let known = self.nodes().find(|known| known.member.node == *node);
+            let known = known.ok_or_else(|| invalid(format!("there is no node {node}")))?;
+            if known.standing == Standing::Leaving {
+                return Err(invalid(format!("node {node} is leaving")));
+            }
             members.push(known.member);
         }
         members.sort_unstable();

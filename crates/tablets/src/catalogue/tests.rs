@@ -5,9 +5,11 @@ use super::*;
 use crate::position::Position;
 use crate::testing::Log;
 
+mod nodes;
+
 fn node(number: u32, disk: u64) -> NodeRecord {
     let member = Member { node: NodeId(number), incarnation: Incarnation(disk) };
-    NodeRecord { member, peer: format!("peer-{number}"), grpc: format!("grpc-{number}") }
+    NodeRecord { member, peer: format!("peer-{number}"), grpc: format!("grpc-{number}"), standing: Standing::Stays }
 }
 
 fn apply(catalogue: &mut Catalogue, log: &mut Log, command: &CatalogueCommand) -> (Option<Outcome>, Option<Change>) {
@@ -20,7 +22,7 @@ fn with_nodes(count: u32) -> (Catalogue, Log) {
     let (mut catalogue, mut log) = (Catalogue::new(), Log::new());
     let nodes = (1..=count).map(|number| node(number, u64::from(number))).collect();
     let applied = apply(&mut catalogue, &mut log, &CatalogueCommand::RegisterNodes { nodes });
-    assert_eq!(applied, (None, None));
+    assert_eq!(applied, (None, Some(Change::NodesChanged)));
     (catalogue, log)
 }
 
@@ -159,7 +161,7 @@ fn an_empty_disk_under_a_known_name_is_refused() {
     let moved = NodeRecord { peer: "elsewhere".into(), ..node(2, 2) };
     let nodes = vec![moved.clone()];
     let register = CatalogueCommand::RegisterNodes { nodes };
-    assert_eq!(apply(&mut catalogue, &mut log, &register), (None, None));
+    assert_eq!(apply(&mut catalogue, &mut log, &register), (None, Some(Change::NodesChanged)));
     let nodes = vec![node(4, 4), node(2, 99)];
     let refused = apply(&mut catalogue, &mut log, &CatalogueCommand::RegisterNodes { nodes });
     assert!(matches!(refused, (Some(Err(Failure::Invalid(_))), None)));

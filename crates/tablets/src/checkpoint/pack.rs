@@ -74,7 +74,7 @@ fn encode_outcome(outcome: &Remembered, out: &mut Writer) {
 
 impl Record for &NodeRecord {
     fn size(&self) -> usize {
-        20 + self.peer.len() + self.grpc.len()
+        21 + self.peer.len() + self.grpc.len()
     }
 
     fn encode(&self, out: &mut Writer) {

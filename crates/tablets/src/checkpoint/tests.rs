@@ -1,6 +1,7 @@
 use base::{Incarnation, Member, Sequence, SplitMix64};
 
 use super::*;
+use crate::catalogue::Standing;
 use crate::command::{CatalogueCommand, Command};
 use crate::request::{Response, SessionId};
 use crate::testing::{Log, delete, fresh, if_version, load, noise, put, stamped, tablet_of_all, write};
@@ -37,6 +38,7 @@ fn catalogue() -> State {
         member: Member { node: NodeId(number), incarnation: Incarnation(7) },
         peer: format!("127.0.0.1:{number}"),
         grpc: String::new(),
+        standing: if number == 5 { Standing::Left } else { Standing::Stays },
     };
     let nodes = (1..=5).map(node).collect();
     let mut apply = |command: &CatalogueCommand| state.apply(&log.entry(command.encode())).expect("the next entry");

@@ -32,7 +32,7 @@ fn commands() -> Vec<Command> {
 
 fn catalogue_commands() -> Vec<CatalogueCommand> {
     let member = Member { node: NodeId(1), incarnation: Incarnation(u64::MAX) };
-    let node = NodeRecord { member, peer: "127.0.0.1:7101".into(), grpc: String::new() };
+    let node = NodeRecord { member, peer: "127.0.0.1:7101".into(), grpc: String::new(), standing: Standing::Leaving };
     vec![
         CatalogueCommand::CreateTable {
             name: "t".into(),
@@ -53,7 +53,11 @@ fn catalogue_commands() -> Vec<CatalogueCommand> {
         CatalogueCommand::BeginMove { cohort: CohortId(2), nodes: vec![NodeId(1), NodeId(3)] },
         CatalogueCommand::EndMove { cohort: CohortId(2), plan: 7 },
         CatalogueCommand::RegisterNodes { nodes: vec![] },
-        CatalogueCommand::RegisterNodes { nodes: vec![node.clone(), node] },
+        CatalogueCommand::RegisterNodes { nodes: vec![node.clone(), node.clone()] },
+        CatalogueCommand::AddNode { node },
+        CatalogueCommand::BeginLeave { node: NodeId(7) },
+        CatalogueCommand::MoveOff { absent: vec![NodeId(1), NodeId(2)] },
+        CatalogueCommand::EndLeave { node: NodeId(7) },
     ]
 }
 

@@ -214,7 +214,7 @@ impl Plan {
         let members: Option<Vec<Member>> = self.nodes.iter().map(PlannedNode::member).collect();
         let members = members?;
         let own = members.iter().find(|member| member.node.0 == node)?;
-        Some(Identity { universe, node: own.node, incarnation: own.incarnation, members })
+        Some(Identity { universe, node: own.node, incarnation: own.incarnation, members, hosts: Vec::new() })
     }
 }
 

@@ -23,7 +23,13 @@ struct Bench {
 
 fn identity() -> Identity {
     let member = Member { node: NodeId(1), incarnation: Incarnation(5) };
-    Identity { universe: UniverseId(7), node: member.node, incarnation: member.incarnation, members: vec![member] }
+    Identity {
+        universe: UniverseId(7),
+        node: member.node,
+        incarnation: member.incarnation,
+        members: vec![member],
+        hosts: Vec::new(),
+    }
 }
 
 fn small() -> store::Config {

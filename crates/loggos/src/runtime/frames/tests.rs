@@ -12,6 +12,7 @@ fn hello() -> Hello {
         incarnation: Incarnation(11),
         boot: Boot(3),
         to: NodeId(2),
+        address: "10.0.0.1:7101".to_owned(),
     }
 }
 

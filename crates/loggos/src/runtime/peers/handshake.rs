@@ -3,7 +3,7 @@
 //! A node is one disk of one universe (guarantee 6): a stranger under a member's name is refused, and is told so,
 //! since the cause is nearly always a data directory that was lost and formatted anew, which a person must know about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Boot, Member, NodeId, UniverseId};
 
@@ -15,9 +15,14 @@ pub(crate) struct Identity {
     pub(crate) universe: UniverseId,
     pub(crate) member: Member,
     pub(crate) boot: Boot,
-    /// Every node of the universe with its disk, this one among them.
+    /// Where others dial this node.
+    pub(crate) address: String,
+    /// Every node of the universe with its disk, this one among them, as far as is known here.
     pub(crate) members: Vec<Member>,
 }
+
+/// Nodes that made themselves known and that the roster here does not hold yet, at most: as many as a universe may have.
+const UNANNOUNCED_MAX: usize = tablets::catalogue::NODES_MAX;
 
 /// Judges hellos, and remembers the newest start of each member.
 #[derive(Debug)]
@@ -25,12 +30,22 @@ pub(crate) struct Handshake {
     identity: Identity,
     newest: BTreeMap<NodeId, Boot>,
     /// Starts that became known and that the machine was not told of yet.
-    started: Vec<(NodeId, Boot)>,
+    started: Vec<(Member, Boot)>,
+    /// Nodes that have left.
+    left: BTreeSet<NodeId>,
+    /// Nodes that made themselves known, each by its own word, with where they are dialled.
+    unannounced: BTreeMap<NodeId, (Member, String)>,
 }
 
 impl Handshake {
     pub(crate) fn new(identity: Identity) -> Self {
-        Self { identity, newest: BTreeMap::new(), started: Vec::new() }
+        Self {
+            identity,
+            newest: BTreeMap::new(),
+            started: Vec::new(),
+            left: BTreeSet::new(),
+            unannounced: BTreeMap::new(),
+        }
     }
 
     /// What this node says of itself to `to`.
@@ -42,7 +57,25 @@ impl Handshake {
             incarnation: self.identity.member.incarnation,
             boot: self.identity.boot,
             to,
+            address: self.identity.address.clone(),
         }
+    }
+
+    /// Takes over what the machine says of the roster: who is there, and who has left.
+    pub(crate) fn know(&mut self, there: impl IntoIterator<Item = Member>, left: impl IntoIterator<Item = NodeId>) {
+        self.left = left.into_iter().collect();
+        let members = &mut self.identity.members;
+        members.extend(there);
+        members.sort_unstable();
+        members.dedup();
+        members.retain(|member| !self.left.contains(&member.node));
+        self.unannounced
+            .retain(|node, _| !self.left.contains(node) && members.iter().all(|member| member.node != *node));
+    }
+
+    /// Where a node is dialled that made itself known before it was on the roster here.
+    pub(crate) fn address_of(&self, node: NodeId) -> Option<&str> {
+        self.unannounced.get(&node).map(|(_, address)| address.as_str())
     }
 
     /// Whether this is the newest start of the node that we know of: what an earlier one still has under way is dropped.
@@ -59,15 +92,19 @@ impl Handshake {
             incarnation: self.identity.member.incarnation,
             reason,
         })?;
+        let member = Member { node: hello.node, incarnation: hello.incarnation };
+        if !self.identity.members.iter().any(|known| known.node == member.node) {
+            self.unannounced.insert(member.node, (member, hello.address.clone()));
+        }
         if self.newest.insert(hello.node, hello.boot) != Some(hello.boot) {
-            self.started.push((hello.node, hello.boot));
+            self.started.push((member, hello.boot));
         }
         Ok(())
     }
 
     /// The starts that became known since the last call. The machine is told of them before any message of theirs, and
     /// before it sends them any.
-    pub(crate) fn take_started(&mut self) -> Vec<(NodeId, Boot)> {
+    pub(crate) fn take_started(&mut self) -> Vec<(Member, Boot)> {
         std::mem::take(&mut self.started)
     }
 
@@ -100,29 +137,47 @@ impl Handshake {
         Ok(())
     }
 
+    /// A node whose number is not known here has joined since: nobody is given the universe's name before the roster holds
+    /// them, and no number is used twice.
     fn check_membership(&self, hello: &Hello) -> Result<(), (RefusalKind, String)> {
         let members = &self.identity.members;
+        if self.left.contains(&hello.node) {
+            let reason = format!(
+                "node {} has left universe {}, and its disk holds nothing that is needed: it may be made blank, and join with \
+                 another number",
+                hello.node, self.identity.universe
+            );
+            return Err((RefusalKind::Left, reason));
+        }
         if (Member { node: hello.node, incarnation: hello.incarnation }).is_among(members) {
             return Ok(());
         }
-        let reason = match members.iter().find(|member| member.node == hello.node) {
-            Some(member) => format!(
-                "the disk of node {} is not the one the universe knows: its incarnation is {:x}, the member's is {:x}. \
-                 A lost or replaced disk may have forgotten what it promised; it doesn't join under the old name",
-                hello.node, hello.incarnation.0, member.incarnation.0
-            ),
-            None => format!("node {} is not a member of universe {}", hello.node, self.identity.universe),
-        };
-        Err((RefusalKind::NotMember, reason))
+        let unannounced = self.unannounced.get(&hello.node).map(|(member, _)| member);
+        let known = members.iter().find(|member| member.node == hello.node).or(unannounced);
+        match known.filter(|member| member.incarnation != hello.incarnation) {
+            Some(member) => {
+                let reason = format!(
+                    "the disk of node {} is not the one the universe knows: its incarnation is {:x}, the member's is {:x}. \
+                     A lost or replaced disk may have forgotten what it promised; it doesn't join under the old name",
+                    hello.node, hello.incarnation.0, member.incarnation.0
+                );
+                Err((RefusalKind::NotMember, reason))
+            }
+            None if unannounced.is_none() && self.unannounced.len() >= UNANNOUNCED_MAX => {
+                let reason = format!("{UNANNOUNCED_MAX} nodes are known here that are on no list of the universe");
+                Err((RefusalKind::NotMember, reason))
+            }
+            None => Ok(()),
+        }
     }
 
     /// What a refusal means for this node: the reason to halt, if a member says that this disk is not the one the
-    /// universe knows.
+    /// universe knows, or that this node has left it.
     pub(crate) fn verdict(&self, refusal: &Refusal) -> Option<String> {
         let own = &self.identity;
         let by_member = refusal.universe == own.universe
             && own.members.iter().any(|m| m.node == refusal.node && m.incarnation == refusal.incarnation);
-        (by_member && refusal.kind == RefusalKind::NotMember)
+        (by_member && matches!(refusal.kind, RefusalKind::NotMember | RefusalKind::Left))
             .then(|| format!("node {} refuses this node: {}", refusal.node, refusal.reason))
     }
 }
@@ -139,7 +194,8 @@ mod tests {
 
     fn handshake(node: u32, incarnation: u64) -> Handshake {
         let members = vec![member(1, 10), member(2, 20), member(3, 30)];
-        Handshake::new(Identity { universe: UniverseId(7), member: member(node, incarnation), boot: Boot(5), members })
+        let (universe, address) = (UniverseId(7), format!("10.0.0.{node}:7"));
+        Handshake::new(Identity { universe, member: member(node, incarnation), boot: Boot(5), address, members })
     }
 
     fn refused(change: impl FnOnce(&mut Hello)) -> Refusal {
@@ -167,7 +223,23 @@ mod tests {
         assert!(refusal.reason.contains(&UniverseId(8).to_string()), "{}", refusal.reason);
 
         assert_eq!(refused(|hello| hello.to = NodeId(3)).kind, RefusalKind::Recipient);
-        assert_eq!(refused(|hello| hello.node = NodeId(4)).kind, RefusalKind::NotMember);
+    }
+
+    #[test]
+    fn a_node_that_joined_since_is_known_by_its_word_and_one_that_left_is_told_so() {
+        let (mut own, mut later) = (handshake(1, 10), handshake(4, 40));
+        assert_eq!(own.judge(&later.hello(NodeId(1))), Ok(()));
+        assert_eq!(own.take_started(), [(member(4, 40), Boot(5))]);
+        assert_eq!(own.address_of(NodeId(4)), Some("10.0.0.4:7"));
+        assert_eq!(own.judge(&handshake(4, 41).hello(NodeId(1))).unwrap_err().kind, RefusalKind::NotMember);
+        own.know([member(4, 40)], []);
+        assert_eq!(own.judge(&later.hello(NodeId(1))), Ok(()));
+        assert_eq!(own.address_of(NodeId(4)), None);
+        own.know([], [NodeId(4)]);
+        let refusal = own.judge(&later.hello(NodeId(1))).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::Left);
+        assert!(later.verdict(&refusal).is_some_and(|why| why.contains("has left")));
+        assert!(later.judge(&own.hello(NodeId(4))).is_ok());
     }
 
     #[test]

@@ -23,6 +23,7 @@ use mio::net::TcpListener;
 use mio::{Interest, Registry, Token};
 use node::contract::Event;
 use node::message::Message;
+use tablets::{NodeRecord, Standing};
 
 use self::accepted::{Accepted, Heard};
 use self::connection::{Closed, Connection, Reading};
@@ -58,6 +59,7 @@ pub(crate) struct Peers {
     /// The listener has connections that no event will announce again.
     accepting: bool,
     accept_after: Monotonic,
+    own: NodeId,
     handshake: Handshake,
     dials: Vec<Dial>,
     accepted: BTreeMap<Token, Accepted>,
@@ -87,6 +89,7 @@ impl Peers {
             listener,
             accepting: false,
             accept_after: Monotonic(0),
+            own,
             handshake: Handshake::new(identity),
             dials: others.map(|peer| Dial::new(peer.node, peer.address)).collect(),
             accepted: BTreeMap::new(),
@@ -145,8 +148,40 @@ impl Peers {
 
     /// A peer's new process: what the one before had acknowledged counts no more (guarantee 7).
     fn tell_started(&mut self, events: &mut Vec<Event>) {
-        let started = self.handshake.take_started().into_iter();
-        events.extend(started.map(|(from, boot)| Event::PeerStarted { from, boot }));
+        let started = self.handshake.take_started();
+        for (from, boot) in started {
+            events.push(Event::PeerStarted { from, boot });
+            let address = self.handshake.address_of(from.node).and_then(|address| address.parse().ok());
+            if let Some(address) = address {
+                self.dial(PeerAddress { node: from.node, address });
+            }
+        }
+    }
+
+    /// Takes over what the machine says of the universe's nodes.
+    pub(crate) fn know(&mut self, roster: &[NodeRecord], now: Monotonic) {
+        let (left, there): (Vec<&NodeRecord>, Vec<&NodeRecord>) =
+            roster.iter().partition(|node| node.standing == Standing::Left);
+        let left: BTreeSet<NodeId> = left.iter().map(|node| node.member.node).collect();
+        for node in &there {
+            if let Ok(address) = node.peer.parse() {
+                self.dial(PeerAddress { node: node.member.node, address });
+            }
+        }
+        self.handshake.know(there.iter().map(|node| node.member), left.iter().copied());
+        self.dials.retain(|dial| !left.contains(&dial.to()));
+        let gone = |accepted: &Accepted| accepted.member().is_some_and(|member| left.contains(&member));
+        let gone = self.accepted.iter().filter(|(_, accepted)| gone(accepted)).map(|(token, _)| *token);
+        for token in gone.collect::<Vec<_>>() {
+            self.close(token, &Closed::Ended, now);
+        }
+    }
+
+    /// Dials a node from now on, unless it is dialled already: what the configuration says of an address holds.
+    fn dial(&mut self, peer: PeerAddress) {
+        if peer.node != self.own && self.dials.iter().all(|dial| dial.to() != peer.node) {
+            self.dials.push(Dial::new(peer.node, peer.address));
+        }
     }
 
     /// Dials whom it is time to dial, and closes what took too long.

@@ -20,7 +20,13 @@ fn member(node: u32) -> Member {
 }
 
 fn identity(node: u32) -> Identity {
-    Identity { universe: UniverseId(7), member: member(node), boot: Boot(1), members: vec![member(1), member(2)] }
+    Identity {
+        universe: UniverseId(7),
+        member: member(node),
+        boot: Boot(1),
+        address: String::new(),
+        members: vec![member(1), member(2)],
+    }
 }
 
 impl End {

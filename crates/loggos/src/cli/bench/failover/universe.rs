@@ -212,9 +212,11 @@ fn has_caught_up(statuses: &[StatusResponse], table: &str) -> bool {
         replica.last_lsn.filter(|_| !replica.doubtful)
     };
     let wanted = cohorts.iter().find(|(node, _)| node == leader).and_then(last);
+    let has_all = |node: u32| cohorts.iter().any(|own| own.0 == node && last(own) == wanted);
     // One that has not voted for the leader yet is not among those that the leader knows.
     let is_known = |node: u32| cohort.replicas.iter().any(|replica| replica.node == node);
-    wanted.is_some() && cohorts.iter().all(|own| is_known(own.0) && last(own) == wanted)
+    let all_are_known = cohorts.iter().all(|(node, _)| is_known(*node));
+    wanted.is_some() && all_are_known && cohort.replicas.iter().all(|replica| has_all(replica.node))
 }
 
 /// Where a node serves, as its configuration says.

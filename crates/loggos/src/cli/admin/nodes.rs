@@ -1,0 +1,52 @@
+//! Nodes that join a universe, and nodes that leave it.
+
+use std::time::{Duration, Instant};
+
+use sdk::admin::RosterNode;
+use sdk::admin::roster_node::Standing;
+use sdk::formation::{self, Joined};
+use serde_json::json;
+
+use crate::cli::Universe;
+use crate::cli::output::Output;
+use crate::cli::stop::Stop;
+
+/// How often is asked whether a node has left.
+const ASKED_AGAIN: Duration = Duration::from_millis(200);
+
+pub(super) async fn join(universe: &Universe, output: Output, newcomer: &str) -> Result<(), Stop> {
+    let until = Instant::now() + Duration::from_millis(universe.timeout);
+    let joined = formation::join(newcomer, universe.endpoints()?, Duration::from_millis(universe.timeout)).await?;
+    let Joined { universe: name, node } = joined;
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+    let served = universe.client_at(vec![newcomer.to_owned()])?.with_deadline(left).list_tables().await;
+    if let Err(error) = served {
+        let joined = format!("node {node} has joined universe {name}, and does not serve yet: {error}");
+        return Err(sdk::Error::Unavailable(joined).into());
+    }
+    output.print(&json!({ "universe": name, "node": node }), || {
+        format!("node {node} has joined universe {name}: it serves")
+    })
+}
+
+pub(super) async fn leave(universe: &Universe, output: Output, node: u32) -> Result<(), Stop> {
+    let until = Instant::now() + Duration::from_millis(universe.timeout);
+    let client = universe.client()?;
+    client.remove_node(node).await?;
+    let mut told = None;
+    loop {
+        let known = client.nodes().await?.into_iter().find(|known| known.node == node);
+        let Some(RosterNode { ranges, .. }) = known.filter(|known| known.standing() != Standing::Left) else {
+            return output.print(&json!({ "node": node, "left": true }), || format!("node {node} has left"));
+        };
+        if told != Some(ranges) && !output.is_json() {
+            eprintln!("node {node} is leaving: {ranges} ranges to go");
+            told = Some(ranges);
+        }
+        if Instant::now() >= until {
+            let waits = format!("node {node} is still leaving, and goes on: {ranges} ranges to go");
+            return Err(sdk::Error::Unavailable(waits).into());
+        }
+        tokio::time::sleep(ASKED_AGAIN).await;
+    }
+}

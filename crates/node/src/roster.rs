@@ -1,0 +1,156 @@
+//! The nodes of the universe as this one knows them, and what whoever leads the catalogue does about those that come and go
+//! (guarantees 6 and 8; `tablets/src/catalogue/nodes.rs` has the entries about it).
+//!
+//! A node knows those that it was formed with or joined, those on the roster that its copy of the catalogue holds, and those
+//! that have made themselves known to it. The last are needed after a restart, while that copy is behind what it was: of any
+//! two nodes, the one that came later was told of the other when it joined, and makes itself known to it. To know a node makes
+//! it count in nothing: who counts is decided in each cohort's log.
+//!
+//! Every node is a member of the catalogue, since it finds tables by its own copy. Those that stay come as learners, and become
+//! voters where one is missing; those that leave go once no range is on them.
+
+use std::collections::BTreeMap;
+
+use base::canary::{Bug, planted};
+use base::{Boot, CohortId, Member, Membership, MembershipChange, Monotonic, NodeId, Now, SharedMembership};
+use bytes::Bytes;
+use replication::Cohort;
+use tablets::{Catalogue, CatalogueCommand, Standing};
+
+use crate::contract::Action;
+use crate::node::{ALIVE, Node, Peer};
+
+/// Who decides what the catalogue says: three nodes, at first those with the lowest numbers; ...
+const CATALOGUE_VOTERS: usize = 3;
+/// ... and five in a universe of so many nodes.
+const CATALOGUE_VOTERS_OF_MANY: usize = 5;
+const MANY_NODES: usize = 7;
+
+/// How many vote about the catalogue in a universe of so many nodes, at least.
+pub(crate) fn catalogue_voters(nodes: usize) -> usize {
+    match nodes {
+        0..CATALOGUE_VOTERS => 1,
+        CATALOGUE_VOTERS..MANY_NODES => CATALOGUE_VOTERS,
+        _ => CATALOGUE_VOTERS_OF_MANY,
+    }
+}
+
+impl Node {
+    /// A peer has made its process known.
+    pub(crate) fn peer_started(&mut self, from: Member, boot: Boot, now: Now) {
+        let is_over = |catalogue: &Catalogue| {
+            catalogue.roster().any(|node| node.member.node == from.node && node.standing == Standing::Left)
+        };
+        if !self.catalogue().is_some_and(is_over) {
+            self.know(from);
+        }
+        if self.member(from.node) == Some(from) {
+            self.heard(from.node, boot, now);
+        }
+    }
+
+    fn know(&mut self, member: Member) {
+        if self.member(member.node).is_none() {
+            self.members.push(member);
+            self.members.sort_unstable();
+        }
+        if member != self.me {
+            self.peers.entry(member.node).or_default();
+        }
+    }
+
+    /// Takes over the roster of our copy of the catalogue.
+    pub(crate) fn learn_roster(&mut self) {
+        let Some(catalogue) = self.catalogue() else { return };
+        let (left, there): (Vec<_>, Vec<_>) = catalogue
+            .roster()
+            .map(|node| (node.member, node.standing))
+            .partition(|(_, standing)| *standing == Standing::Left);
+        for (member, _) in left.into_iter().filter(|(member, _)| *member != self.me) {
+            self.members.retain(|known| *known != member);
+            self.peers.remove(&member.node);
+            self.beats.forget_peer(member.node);
+        }
+        there.into_iter().for_each(|(member, _)| self.know(member));
+        self.roster_changed = true;
+    }
+
+    /// Tells the driver of a roster that has changed.
+    pub(crate) fn tell_roster(&mut self) {
+        if std::mem::take(&mut self.roster_changed)
+            && let Some(catalogue) = self.catalogue()
+        {
+            let roster = catalogue.roster().cloned().collect();
+            self.actions.push(Action::Know { roster });
+        }
+    }
+
+    /// Takes the next step toward the members that the catalogue's own cohort is to have, if we lead it.
+    pub(crate) fn push_roster(&mut self, now: Now) {
+        let Some(replica) = self.replicas.get(&CohortId::CATALOGUE).filter(|replica| replica.cohort.is_open()) else {
+            return;
+        };
+        let Some(catalogue) = replica.state.as_catalogue() else { return };
+        let held = SharedMembership::clone(replica.cohort.membership());
+        let is_ready = |change| replica.cohort.is_ready_for(change, now).is_ok();
+        if let Some(step) = next_step(&held, catalogue, is_ready) {
+            let plan = held.plan();
+            self.take_step_of(CohortId::CATALOGUE, step, plan, now);
+        }
+    }
+}
+
+/// What is next on the way to a catalogue whose members are the nodes that stay, as many of them voters as are needed.
+fn next_step(
+    held: &Membership,
+    catalogue: &Catalogue,
+    is_ready: impl Fn(MembershipChange) -> bool,
+) -> Option<MembershipChange> {
+    let stays: Vec<Member> = catalogue.staying().collect();
+    if let Some(newcomer) = stays.iter().find(|member| held.on(member.node).is_none()) {
+        return Some(MembershipChange::AddLearner(*newcomer));
+    }
+    let voters = stays.iter().filter(|member| held.is_voter(**member)).count();
+    let is_short = voters < catalogue_voters(stays.len());
+    // An even number of voters survives no more failures than the odd one below, and needs one more to agree.
+    if is_short || voters % 2 == 0 {
+        let learners = stays.iter().filter(|member| held.is_learner(**member));
+        let promotion = learners.map(|learner| MembershipChange::Promote(*learner)).find(|change| is_ready(*change));
+        if promotion.is_some() {
+            return promotion;
+        }
+    }
+    if is_short {
+        return None;
+    }
+    let has_nothing = |member: &Member| catalogue.ranges_on(*member) == 0 || planted(Bug::LeaverLeftBehind);
+    let mut leavers = catalogue.leaving().filter(|member| held.on(member.node).is_some()).filter(has_nothing);
+    leavers.next().map(MembershipChange::Remove)
+}
+
+/// What whoever leads the catalogue proposes now and then of nodes that are to leave: that the ranges on them are to go; and
+/// that one is gone, on which nothing counts any more.
+pub(crate) fn proposals(
+    catalogue: &Catalogue,
+    cohort: &Cohort,
+    peers: &BTreeMap<NodeId, Peer>,
+    now: Monotonic,
+) -> Vec<Bytes> {
+    let is_out = |member: Member| {
+        let is_removed = cohort.is_settled() && cohort.membership().on(member.node).is_none();
+        (is_removed || planted(Bug::LeaverStillVotes))
+            && (catalogue.ranges_on(member) == 0 || planted(Bug::LeaverLeftBehind))
+    };
+    let gone = catalogue.leaving().filter(|member| is_out(*member));
+    let mut proposals: Vec<CatalogueCommand> =
+        gone.map(|member| CatalogueCommand::EndLeave { node: member.node }).collect();
+    if catalogue.leaving().any(|member| catalogue.is_kept_on(member)) {
+        let is_heard = |peer: &Peer| peer.heard_at.is_some_and(|heard| now.since(heard) < ALIVE);
+        let absent = peers.iter().filter(|(_, peer)| !is_heard(peer)).map(|(node, _)| *node).collect();
+        proposals.push(CatalogueCommand::MoveOff { absent });
+    }
+    proposals.iter().map(CatalogueCommand::encode).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+use base::{Entry, Incarnation, Lsn, NodeId};
+use tablets::NodeRecord;
+
+use super::*;
+use crate::testing::{Bench, empty, entry};
+
+fn member(node: u32) -> Member {
+    Member { node: NodeId(node), incarnation: Incarnation(u64::from(node)) }
+}
+
+/// A catalogue after these commands.
+fn catalogue(commands: &[CatalogueCommand]) -> Catalogue {
+    let mut catalogue = Catalogue::new();
+    let mut previous = Lsn::ZERO;
+    for command in commands {
+        let next: Entry = entry(previous, command.encode());
+        previous = next.lsn;
+        catalogue.apply(&next).expect("the next entry");
+    }
+    catalogue
+}
+
+fn record(node: u32) -> NodeRecord {
+    let peer = format!("127.0.0.1:{node}");
+    NodeRecord { member: member(node), grpc: peer.clone(), peer, standing: Standing::Stays }
+}
+
+fn registered(nodes: u32) -> CatalogueCommand {
+    CatalogueCommand::RegisterNodes { nodes: (1..=nodes).map(record).collect() }
+}
+
+/// The steps that lead from a membership to that of the roster, if everybody lives.
+fn steps(mut held: Membership, catalogue: &Catalogue) -> Vec<MembershipChange> {
+    let mut steps = Vec::new();
+    while let Some(step) = next_step(&held, catalogue, |_| true) {
+        held = held.after(step).expect("it is a step");
+        steps.push(step);
+    }
+    steps
+}
+
+fn founders(nodes: u32, voters: usize) -> Membership {
+    Membership::with_voters((1..=nodes).map(member).collect(), voters)
+}
+
+#[test]
+fn who_joins_learns_and_votes_where_a_voter_is_missing() {
+    use MembershipChange::{AddLearner, Promote, Remove};
+    let add = |node| CatalogueCommand::AddNode { node: record(node) };
+    let leave = |node| CatalogueCommand::BeginLeave { node: NodeId(node) };
+    let joined = [registered(3), add(4), add(5)];
+    assert_eq!(steps(founders(3, 3), &catalogue(&joined)), [AddLearner(member(4)), AddLearner(member(5))]);
+    let one_grows = [registered(1), add(2), add(3)];
+    let grown = [AddLearner(member(2)), AddLearner(member(3)), Promote(member(2)), Promote(member(3))];
+    assert_eq!(steps(founders(1, 1), &catalogue(&one_grows)), grown);
+    let left = [registered(4), leave(2)];
+    assert_eq!(steps(founders(4, 3), &catalogue(&left)), [Promote(member(4)), Remove(member(2))]);
+    // Five vote of seven; of six that are left, five do still.
+    let of_many = [registered(7), leave(2)];
+    assert_eq!(steps(founders(7, 5), &catalogue(&of_many)), [Promote(member(6)), Remove(member(2))]);
+}
+
+#[test]
+fn nobody_goes_before_another_votes() {
+    let left = catalogue(&[registered(4), CatalogueCommand::BeginLeave { node: NodeId(2) }]);
+    assert_eq!(next_step(&founders(4, 3), &left, |_| false), None);
+}
+
+/// A node is known as the catalogue says, or by its own word as long as that says nothing of it, and one that has left by
+/// nobody's.
+#[test]
+fn nodes_are_known_by_the_roster_and_by_their_word() {
+    let mut bench = Bench::start(empty(1, 3));
+    let known = |bench: &Bench| bench.node.members().iter().map(|member| member.node.0).collect::<Vec<_>>();
+    let from = |node, incarnation| Member { node: NodeId(node), incarnation: Incarnation(incarnation) };
+    bench.node.peer_started(from(5, 50), Boot(3), bench.now);
+    bench.node.peer_started(from(2, 99), Boot(3), bench.now);
+    assert_eq!((known(&bench), bench.node.peers[&NodeId(5)].boot), (vec![1, 2, 3, 5], Boot(3)));
+    assert_eq!(bench.node.peers[&NodeId(2)].boot, Boot(0), "that is another disk's");
+    let node = NodeRecord { member: from(5, 50), ..record(5) };
+    let replica = bench.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
+    let mut previous = Lsn::ZERO;
+    let leave = [CatalogueCommand::BeginLeave { node: NodeId(5) }, CatalogueCommand::EndLeave { node: NodeId(5) }];
+    let all = [
+        CatalogueCommand::RegisterNodes {
+            nodes: bench
+                .node
+                .members
+                .iter()
+                .filter(|m| m.node.0 < 4)
+                .map(|member| NodeRecord { member: *member, ..record(member.node.0) })
+                .collect(),
+        },
+        CatalogueCommand::AddNode { node },
+    ];
+    for command in all.iter().chain(&leave) {
+        let next = entry(previous, command.encode());
+        previous = next.lsn;
+        replica.state.apply(&next).expect("the next entry");
+    }
+    bench.node.learn_roster();
+    assert_eq!(known(&bench), [1, 2, 3]);
+    bench.node.peer_started(from(5, 50), Boot(4), bench.now);
+    assert_eq!(known(&bench), [1, 2, 3]);
+}
