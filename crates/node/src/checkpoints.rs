@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, Lsn, Member, Monotonic, Now, SharedMembership, Timestamp};
+use base::{CohortId, Durability, Duration, Lsn, Member, Monotonic, Now, SharedMembership, Timestamp};
 use bytes::Bytes;
 use store::manifest::CheckpointRef;
 use store::sstable::TableId;
@@ -292,7 +292,11 @@ impl Node {
         let (state, tables) = (arrived.state.clone(), arrived.tables());
         let membership = SharedMembership::clone(&arrived.membership);
         let shared = SharedMembership::clone(&membership);
-        if replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
+        // Where logs are in main memory, a later leader may have declared some of it lost, and we may have acknowledged what
+        // came in its place (guarantee 11).
+        let is_in_memory = replica.cohort.config().durability == Durability::Memory;
+        let may_be_lost = is_in_memory && arrived.epoch != replica.cohort.promised().epoch;
+        if !may_be_lost && replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
             replica.on_disk.checkpoint = Some((at, state));
             replica.on_disk.tables = tables;
             replica.on_disk.membership = membership;

@@ -213,7 +213,7 @@ impl Dormant {
     /// Whether nobody else is a member of the cohort, as far as the disk says.
     fn is_alone(&self, me: Member) -> bool {
         let membership = self.replay.members().unwrap_or(&self.manifest.membership);
-        membership.everyone().all(|member| member == me)
+        !membership.is_empty() && membership.everyone().all(|member| member == me)
     }
 
     /// A replica of which the manifest says nothing has promised nothing. Where it was there when the cohort was created, it

@@ -57,6 +57,13 @@ fn main_memory_survives_a_minority_and_clean_stops_and_says_what_it_does_not_sur
         has(&universe, key);
     }
     assert_eq!(losses(&universe), Some(0));
+
+    // The same after a while in which nothing was written.
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    universe.stop();
+    universe.start();
+    has(&universe, "last");
+    assert_eq!(losses(&universe), Some(0));
     let people = universe.status(&[]).ok();
     assert!(people.contains("is IN MAIN MEMORY: acknowledged writes can be lost if"), "{people}");
 

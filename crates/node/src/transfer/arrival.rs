@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{CohortId, NodeId, SharedMembership, Timestamp};
+use base::{CohortId, Epoch, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
 use store::manifest::CheckpointRef;
 use store::shipping;
@@ -21,6 +21,8 @@ use crate::replica::Replica;
 pub(crate) struct Incoming {
     number: ArrivalId,
     from: NodeId,
+    /// In which epoch the sender led when the last part came.
+    epoch: Epoch,
     state: StateId,
     timestamp: Timestamp,
     /// Parts received, in order.
@@ -43,6 +45,7 @@ pub(crate) struct Incoming {
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: NodeId,
+    pub(crate) epoch: Epoch,
     pub(crate) id: StateId,
     pub(crate) timestamp: Timestamp,
     pub(crate) parts: u32,
@@ -77,6 +80,7 @@ impl Incoming {
         Self {
             number,
             from,
+            epoch: part.epoch,
             state: part.state,
             timestamp: part.timestamp,
             parts: 0,
@@ -154,6 +158,7 @@ impl Replica {
             *arrivals += 1;
             Incoming::new(ArrivalId(*arrivals), cohort, from, &part)
         });
+        incoming.epoch = part.epoch;
         let taken = incoming.take(part, self.state.as_tablet().map(|tablet| tablet.tree()));
         if matches!(taken, Taken::Refused) {
             unused.extend(self.incoming.take().into_iter().flat_map(|incoming| incoming.tables));
@@ -228,7 +233,7 @@ impl Node {
     pub(crate) fn tables_adopted(&mut self, id: CohortId, arrival: ArrivalId, tree: Option<Box<Tree>>) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(incoming) = replica.incoming.take_if(|incoming| incoming.number == arrival) else { return };
-        let Incoming { from, state: whole, timestamp, parts, loader, tables, membership, .. } = incoming;
+        let Incoming { from, epoch, state: whole, timestamp, parts, loader, tables, membership, .. } = incoming;
         if !replica.cohort.wants_state(whole.lsn) {
             // Meanwhile another leader told it through its log.
             self.abandon(&tables);
@@ -239,6 +244,7 @@ impl Node {
                 let tree = *tree;
                 let arrived = Arrived {
                     from,
+                    epoch,
                     id: whole,
                     timestamp,
                     parts,

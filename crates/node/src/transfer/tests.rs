@@ -79,6 +79,7 @@ fn a_follower_that_installs_has_the_leader_wait() {
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);
     let arrived = Arrived {
         from,
+        epoch: Epoch(1),
         id: at(9),
         timestamp,
         parts,
