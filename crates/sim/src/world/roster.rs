@@ -140,6 +140,8 @@ impl World {
             (Errand::Leave(node), Err(Failure::Invalid(_))) => {
                 self.operator.leaving.remove(&node);
             }
+            // Asked once more before the first answer came, and answered after the node has come, and left.
+            (Errand::Join(node), Err(Failure::Exists(_))) if self.machines.contains_key(&node) => {}
             (Errand::Impostor(node), Err(Failure::Exists(_))) => {
                 self.count("impostors refused");
                 self.operator.refused.insert(node);
