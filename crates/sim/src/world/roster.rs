@@ -8,7 +8,7 @@ use base::{CohortId, Durability, Duration, Epoch, Incarnation, Member, NodeId};
 use node::contract::{Event, RequestId};
 use store::identity::Host;
 use tablets::request::{Failure, NodeDescription, Outcome, Request, Response};
-use tablets::{NodeRecord, Standing, State};
+use tablets::{NodeRecord, Ownership, Standing, State};
 
 use super::events::Happening;
 use super::machine::{Machine, incarnation};
@@ -239,7 +239,9 @@ impl World {
                 let epoch = replica.promised().epoch;
                 let newest = self.operator.epochs.entry(cohort).or_default();
                 *newest = epoch.max(*newest);
-                if replica.leads() {
+                // What is dropped owns nothing any more: its replica on the leaver may hear last that its table is gone.
+                let is_dropped = state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Dropped);
+                if replica.leads() && !is_dropped {
                     leaders.push((cohort, epoch, replica.membership().everyone().collect()));
                 }
                 let State::Catalogue(catalogue) = state else { continue };
