@@ -13,7 +13,8 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::BLOCK_BYTES;
-use crate::files::{File, FileError, Files, OpenOptions, TEMPORARY, read_whole, remove_if_exists};
+use crate::appender::Appender;
+use crate::files::{FileError, Files, TEMPORARY, read_whole, remove_if_exists};
 use crate::identity::Owner;
 use crate::sealed::{Broken, seal, unseal};
 
@@ -23,9 +24,6 @@ const FOOTER: u8 = 2;
 
 /// The directory of the checkpoints.
 pub const DIRECTORY: &str = "checkpoints";
-
-/// Bytes gathered before they are written: large enough that a write costs little, small enough to be held.
-const WRITE_BYTES: usize = 256 << 10;
 
 /// What a checkpoint holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,27 +85,6 @@ impl CheckpointMeta {
     }
 }
 
-/// Gathers bytes and writes them one after the other.
-struct Appender<'a, H> {
-    file: &'a H,
-    at: u64,
-    gathered: Vec<u8>,
-}
-
-impl<H: File> Appender<'_, H> {
-    fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        self.gathered.extend_from_slice(bytes);
-        if self.gathered.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> Result<(), FileError> {
-        self.file.write_at(self.at, &self.gathered)?;
-        self.at += self.gathered.len() as u64;
-        self.gathered.clear();
-        Ok(())
-    }
-}
-
 /// Writes a checkpoint, forced with its directory, and says how many bytes its file has. One of the same name is
 /// replaced. May run on any thread, one checkpoint of a cohort at a time.
 ///
@@ -124,25 +101,25 @@ pub fn write_checkpoint<F: Files>(
 ) -> Result<u64, FileError> {
     let (path, beside) = (meta.path(), format!("{}{TEMPORARY}", meta.path()));
     remove_if_exists(files, &beside)?;
-    let file = files.create(&beside, OpenOptions::BUFFERED)?;
-    let mut out = Appender { file: &file, at: 0, gathered: Vec::new() };
-    out.append(&meta.encode(owner))?;
+    let mut out = Appender::create(files, beside.clone())?;
+    out.room().extend_from_slice(&meta.encode(owner));
     let (mut blocks, mut sum) = (0_u64, 0);
     for chunk in chunks {
         let length = u32::try_from(chunk.len()).expect("a chunk is far below 4 GiB");
-        out.append(&[BLOCK])?;
-        out.append(&length.to_le_bytes())?;
-        out.append(&block_checksum(blocks, &chunk).to_le_bytes())?;
-        out.append(&chunk)?;
+        out.room().push(BLOCK);
+        out.room().extend_from_slice(&length.to_le_bytes());
+        out.room().extend_from_slice(&block_checksum(blocks, &chunk).to_le_bytes());
+        out.room().extend_from_slice(&chunk);
+        out.write_if_full()?;
         sum = checksum_append(sum, &chunk);
         blocks += 1;
     }
-    out.append(&footer(blocks, sum))?;
-    out.flush()?;
-    file.sync()?;
+    out.room().extend_from_slice(&footer(blocks, sum));
+    let bytes = out.write_rest(files)?;
+    out.force()?;
     files.rename(&beside, &path)?;
     files.sync_dir(DIRECTORY)?;
-    Ok(out.at)
+    Ok(bytes)
 }
 
 fn block_checksum(place: u64, block: &[u8]) -> u32 {

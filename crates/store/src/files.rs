@@ -149,7 +149,7 @@ pub(crate) fn read_whole<F: Files>(files: &F, path: &str, bytes_max: u64) -> Res
     let Some(file) = open_if_exists(files, path, OpenOptions::BUFFERED)? else { return Ok(None) };
     let length = usize::try_from(file.len()?.min(bytes_max)).unwrap_or(usize::MAX);
     let mut content = vec![0; length];
-    let read = read_full(&file, 0, &mut content)?;
+    let read = file.read_at(0, &mut content)?;
     content.truncate(read);
     Ok(Some(content.into()))
 }
@@ -165,18 +165,6 @@ pub(crate) fn open_if_exists<F: Files>(
         Err(error) if error.kind == FileErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Reads until `buffer` is full or the file ends.
-pub(crate) fn read_full<F: ReadAt + ?Sized>(file: &F, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
-    let mut done = 0;
-    while done < buffer.len() {
-        match file.read_at(offset + done as u64, &mut buffer[done..])? {
-            0 => break,
-            read => done += read,
-        }
-    }
-    Ok(done)
 }
 
 /// Removes a file if there is one.

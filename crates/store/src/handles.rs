@@ -2,14 +2,15 @@
 //! the rest is opened again when it is read.
 //!
 //! For files that are written once and then only read. One that is created here is held open by who created it, since a
-//! force speaks for what was written through its own handle; only what is opened to be read is shared.
+//! force speaks for what was written through its own handle. So is one that is opened past the page cache, for few are at a
+//! time, by who reads them from one end to the other. Only what is opened to be read in places is shared.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::files::{File, FileError, Files, OpenOptions, ReadAt};
 
-/// Files of which so many are open at most, beside those that are being written. Clones share them.
+/// Files of which so many are open at most, beside those that somebody holds. Clones share them.
 pub struct HandleCache<F: Files> {
     shared: Arc<Shared<F>>,
 }
@@ -30,7 +31,7 @@ struct Open<H> {
 pub struct CachedFile<F: Files> {
     shared: Arc<Shared<F>>,
     path: Arc<str>,
-    /// The handle of who created the file.
+    /// The handle of who created the file, or opened it for itself.
     own: Option<F::File>,
 }
 
@@ -42,7 +43,7 @@ impl<F: Files> HandleCache<F> {
         Self { shared: Arc::new(Shared { files, open_max: open_max.max(1), open }) }
     }
 
-    /// How many files are open now, beside those that are being written.
+    /// How many files are open now, beside those that somebody holds.
     #[must_use]
     pub fn open_files(&self) -> usize {
         self.shared.open().handles.len()
@@ -103,7 +104,11 @@ impl<F: Files> Clone for CachedFile<F> {
 impl<F: Files + Send + Sync + 'static> Files for HandleCache<F> {
     type File = CachedFile<F>;
 
-    fn open(&self, path: &str, _options: OpenOptions) -> Result<CachedFile<F>, FileError> {
+    fn open(&self, path: &str, options: OpenOptions) -> Result<CachedFile<F>, FileError> {
+        if options.direct {
+            let own = self.shared.files.open(path, options)?;
+            return Ok(self.file(path, Some(own)));
+        }
         let file = self.file(path, None);
         self.shared.handle(&file.path)?;
         Ok(file)

@@ -12,6 +12,7 @@
 //! record is told from a torn one (guarantee 7); no force is tried twice (guarantee 25).
 
 mod aligned;
+mod appender;
 pub mod blank;
 pub mod cell;
 pub mod checkpoint;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::SplitMix64;
 
+use crate::BLOCK_BYTES;
 use crate::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 
 mod content;
@@ -45,6 +46,8 @@ pub struct MemoryFile {
     content: Arc<Mutex<Content>>,
     path: Arc<str>,
     process: u64,
+    /// Whether only whole blocks are taken, as a real disk takes them past the page cache.
+    direct: bool,
 }
 
 type Directory = BTreeMap<String, Arc<Mutex<Content>>>;
@@ -263,22 +266,23 @@ impl Change {
 }
 
 impl MemoryDisk {
-    fn handle(&self, path: &str, content: &Arc<Mutex<Content>>, process: u64) -> MemoryFile {
-        MemoryFile { disk: Arc::clone(&self.disk), content: Arc::clone(content), path: path.into(), process }
+    fn handle(&self, path: &str, options: OpenOptions, content: &Arc<Mutex<Content>>, process: u64) -> MemoryFile {
+        let OpenOptions { direct } = options;
+        MemoryFile { disk: Arc::clone(&self.disk), content: Arc::clone(content), path: path.into(), process, direct }
     }
 }
 
 impl Files for MemoryDisk {
     type File = MemoryFile;
 
-    fn open(&self, path: &str, _options: OpenOptions) -> Result<MemoryFile, FileError> {
+    fn open(&self, path: &str, options: OpenOptions) -> Result<MemoryFile, FileError> {
         let disk = lock(&self.disk);
         disk.look("open", path)?;
         let content = disk.seen.get(path).ok_or_else(|| failed("open", path, FileErrorKind::NotFound))?;
-        Ok(self.handle(path, content, disk.process))
+        Ok(self.handle(path, options, content, disk.process))
     }
 
-    fn create(&self, path: &str, _options: OpenOptions) -> Result<MemoryFile, FileError> {
+    fn create(&self, path: &str, options: OpenOptions) -> Result<MemoryFile, FileError> {
         let mut disk = lock(&self.disk);
         disk.change("create", path)?;
         if disk.seen.contains_key(path) {
@@ -290,7 +294,7 @@ impl Files for MemoryDisk {
         let content = Arc::<Mutex<Content>>::default();
         disk.seen.insert(path.into(), Arc::clone(&content));
         disk.unforced.push(Change::Create { path: path.into(), content: Arc::clone(&content) });
-        Ok(self.handle(path, &content, disk.process))
+        Ok(self.handle(path, options, &content, disk.process))
     }
 
     fn list(&self, directory: &str) -> Result<Vec<String>, FileError> {
@@ -344,12 +348,20 @@ impl MemoryFile {
     fn check(&self, op: &'static str, disk: &Disk) -> Result<(), FileError> {
         if disk.process == self.process { Ok(()) } else { Err(failed(op, &self.path, FileErrorKind::Crashed)) }
     }
+
+    fn check_blocks(&self, op: &'static str, offset: u64, buffer: &[u8]) -> Result<(), FileError> {
+        let is_whole = |number: usize| number.is_multiple_of(BLOCK_BYTES);
+        let are_blocks =
+            offset.is_multiple_of(BLOCK_BYTES as u64) && is_whole(buffer.len()) && is_whole(buffer.as_ptr().addr());
+        if are_blocks || !self.direct { Ok(()) } else { Err(failed(op, &self.path, FileErrorKind::Other)) }
+    }
 }
 
 impl ReadAt for MemoryFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         let disk = lock(&self.disk);
         self.check("read", &disk)?;
+        self.check_blocks("read whole blocks of", offset, buffer)?;
         disk.look("read", &self.path)?;
         Ok(lock(&self.content).read_at(offset, buffer))
     }
@@ -359,6 +371,7 @@ impl File for MemoryFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         let mut disk = lock(&self.disk);
         self.check("write", &disk)?;
+        self.check_blocks("write whole blocks of", offset, bytes)?;
         disk.change("write", &self.path)?;
         let grows_by = (offset + bytes.len() as u64).saturating_sub(lock(&self.content).len());
         if grows_by > 0 && disk.capacity.is_some_and(|capacity| disk.used() + grows_by > capacity) {

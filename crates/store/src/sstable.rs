@@ -47,8 +47,8 @@ mod filter;
 mod footer;
 mod frame;
 mod index;
-mod output;
 mod reader;
+mod sweep;
 mod varint;
 mod writer;
 

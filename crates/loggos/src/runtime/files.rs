@@ -63,7 +63,7 @@ impl OsFiles {
 
     fn say_buffered(&self, path: &Path) {
         if !self.buffered_said.swap(true, Ordering::Relaxed) {
-            tracing::warn!(path = %path.display(), "the file system has no O_DIRECT: log writes go through the page cache");
+            tracing::warn!(path = %path.display(), "the file system has no O_DIRECT: all IO goes through the page cache");
         }
     }
 

@@ -1,6 +1,7 @@
 //! A checkpoint is there whole or not at all, and no damage to it goes unseen.
 
 use super::*;
+use crate::files::{File, OpenOptions};
 use crate::memory::MemoryDisk;
 use crate::testing::{crash_everywhere, identity};
 

@@ -7,7 +7,7 @@ use super::index::Run;
 use super::segments;
 use super::writer::LogWriter;
 use crate::AlignedBuffer;
-use crate::files::{FileError, Files, OpenOptions, open_if_exists, read_full};
+use crate::files::{FileError, Files, OpenOptions, ReadAt as _, open_if_exists};
 use crate::identity::Owner;
 
 /// Batches that one read looks into, at most.
@@ -64,7 +64,7 @@ impl ReadPlan {
             return Ok(None);
         };
         let mut bytes = AlignedBuffer::zeroed(run.bytes as usize);
-        let read = read_full(&file, run.batch.offset(self.segment_bytes), &mut bytes)?;
+        let read = file.read_at(run.batch.offset(self.segment_bytes), &mut bytes)?;
         let place = Place { owner: self.owner, position: run.batch, segment: number };
         let records = frame::parse(&bytes[..read], &place).and_then(|frame: Frame| frame.records().ok());
         Ok(records.and_then(|records| self.live(records, run)))

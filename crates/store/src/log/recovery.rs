@@ -10,7 +10,7 @@ use super::frame::{self, BatchIdentity, Frame, Place};
 use super::segments::{self, Segments};
 use super::writer::LogWriter;
 use super::{BATCH_BYTES_MAX, LogPosition};
-use crate::files::{File, FileError, Files, OpenOptions, read_full, remove_if_exists, write_zeros};
+use crate::files::{File, FileError, Files, OpenOptions, ReadAt as _, remove_if_exists, write_zeros};
 use crate::identity::Owner;
 use crate::manifest::Manifest;
 use crate::{AlignedBuffer, BLOCK_BYTES};
@@ -133,7 +133,7 @@ fn lengthen<H: File>(file: &H, segment_bytes: u64) -> Result<(), FileError> {
     // What is left of its last block may be a batch whose padding alone is gone.
     let last = length - length % BLOCK_BYTES as u64;
     let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
-    read_full(file, last, &mut block)?;
+    file.read_at(last, &mut block)?;
     file.write_at(last, &block)?;
     write_zeros(file, last + BLOCK_BYTES as u64, segment_bytes)?;
     file.sync()
@@ -146,7 +146,7 @@ fn zero<H: File>(file: &H, from: u64, to: u64) -> Result<u64, FileError> {
     let mut content = AlignedBuffer::zeroed(STEP.min(usize::try_from(to.saturating_sub(from)).unwrap_or(STEP)));
     let (mut at, mut zeroed) = (from, 0);
     while at < to {
-        let read = read_full(file, at, &mut content)?;
+        let read = file.read_at(at, &mut content)?;
         for (place, block) in content[..read].chunks(BLOCK_BYTES).enumerate() {
             let offset = at + (place * BLOCK_BYTES) as u64;
             if offset < to && block != &blank[..block.len()] {
@@ -332,7 +332,7 @@ impl<F: Files> Scan<F> {
         self.loaded.retain(|held, _| *held == tail);
         let mut content = AlignedBuffer::zeroed(usize::try_from(self.segment_bytes).unwrap_or(0));
         // A file that is too short is one that ends in zeros: whatever was lost then shows like any other damage.
-        let _ = read_full(file, 0, &mut content)?;
+        let _ = file.read_at(0, &mut content)?;
         self.loaded.insert(segment, content);
         Ok(true)
     }

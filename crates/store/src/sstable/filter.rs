@@ -74,8 +74,8 @@ impl FilterBuilder {
     }
 }
 
-/// A filter in memory.
-#[derive(Debug)]
+/// A filter in memory. Clones share its bytes.
+#[derive(Clone, Debug)]
 pub(super) struct Filter {
     lines: Bytes,
     probes: u8,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
 use super::{KEY_BYTES_MAX, Origin, TableError, VALUE_BYTES_MAX};
-use crate::files::{ReadAt, read_full};
+use crate::files::ReadAt;
 
 /// Bytes before a block's content.
 const HEADER_BYTES: usize = 9;
@@ -114,6 +114,7 @@ impl Framer {
 }
 
 /// A file that blocks are read from.
+#[derive(Clone)]
 pub(super) struct Source {
     pub(super) file: Arc<dyn ReadAt>,
     pub(super) path: String,
@@ -123,6 +124,11 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// The same bytes, read from another handle.
+    pub(super) fn with_file(self, file: Arc<dyn ReadAt>) -> Self {
+        Self { file, ..self }
+    }
+
     pub(super) fn damaged(&self, offset: u64) -> TableError {
         TableError::Damaged { path: self.path.clone(), offset }
     }
@@ -135,7 +141,7 @@ impl Source {
             return Err(damaged());
         }
         let mut frame = vec![0; length];
-        if read_full(&*self.file, handle.offset, &mut frame)? < length {
+        if self.file.read_at(handle.offset, &mut frame)? < length {
             return Err(damaged());
         }
         self.open(handle.offset, kind, &frame.into()).ok_or_else(damaged)

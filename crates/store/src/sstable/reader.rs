@@ -9,8 +9,9 @@ use super::block::Block;
 use super::filter::{self, Filter};
 use super::footer::{BlocksChecksum, FOOTER_BYTES_MAX, Footer, Part, TableMeta};
 use super::frame::{Handle, Kind, Seed, Source};
+use super::sweep::Sweep;
 use super::{Blocks, FilterPrefix, Io, TableCursor, TableError, TableId, TableRef, Version};
-use crate::files::{File, Files, OpenOptions, open_if_exists, read_full};
+use crate::files::{File, Files, OpenOptions, open_if_exists};
 use crate::sealed::Broken;
 
 mod verify;
@@ -18,7 +19,8 @@ mod verify;
 /// Bytes at the end of a file that are read at once: more than all but the longest keys make of a footer.
 const END_BYTES: u64 = 1 << 10;
 
-/// A table that can be read, with its filter and its top index in memory. Threads may share it.
+/// A table that can be read, with its filter and its top index in memory. Threads may share it; clones share its memory.
+#[derive(Clone)]
 pub struct Table {
     id: TableId,
     pub(super) source: Source,
@@ -61,6 +63,15 @@ impl Table {
         Ok(Self { id, source, top, meta, blocks, filter, filter_prefix })
     }
 
+    /// The same table for who reads it once, from one end to the other, leaving all caches to others.
+    ///
+    /// # Errors
+    /// When its file can't be opened.
+    pub(crate) fn swept<F: Files>(&self, files: &F) -> Result<Self, TableError> {
+        let file = open_if_exists(files, &self.source.path, OpenOptions::DIRECT)?.ok_or(TableError::Missing)?;
+        Ok(Self { source: self.source.clone().with_file(Arc::new(Sweep::new(file))), ..self.clone() })
+    }
+
     /// Its name on this disk.
     #[must_use]
     pub fn id(&self) -> TableId {
@@ -88,7 +99,7 @@ impl Table {
     pub fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, TableError> {
         let left = usize::try_from(self.meta.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; left.min(bytes_max)];
-        let read = read_full(&*self.source.file, offset, &mut bytes)?;
+        let read = self.source.file.read_at(offset, &mut bytes)?;
         if read < bytes.len() { Err(self.source.damaged(offset)) } else { Ok(bytes.into()) }
     }
 
@@ -150,7 +161,7 @@ fn read_footer<H: File>(file: &H, path: &str, length: u64) -> Result<(Footer, u6
     let read_end = |bytes: u64| {
         let bytes = bytes.min(length);
         let mut end = vec![0; usize::try_from(bytes).unwrap_or(0)];
-        let read = read_full(file, length - bytes, &mut end)?;
+        let read = file.read_at(length - bytes, &mut end)?;
         if read < end.len() { Err(damaged(bytes)) } else { Ok(Bytes::from(end)) }
     };
     let mut end = read_end(END_BYTES)?;

@@ -12,20 +12,17 @@ use super::filter::{self, FilterBuilder};
 use super::footer::{BlocksChecksum, Footer, Origin, Part, TableMeta};
 use super::frame::{Framer, Handle, Kind, Seed};
 use super::index::{IndexBuilder, separator};
-use super::output::Output;
 use super::{Config, DIRECTORY, FilterPrefix, KEY_BYTES_MAX, TableId, VALUE_BYTES_MAX, VersionRef, compare};
-use crate::files::{FileError, Files, OpenOptions};
+use crate::appender::Appender;
+use crate::files::{FileError, Files};
 use crate::identity::Owner;
-
-/// Bytes gathered before they are written: large enough that a write costs little, small enough to be held.
-const WRITE_BYTES: usize = 256 << 10;
 
 /// Bytes of an entry beside its key and its value, about: for the decision where a block ends.
 const ENTRY_BYTES: usize = 16;
 
 /// Writes one table.
 pub struct TableWriter {
-    file: Box<dyn Output>,
+    out: Appender,
     config: Config,
     filter_prefix: FilterPrefix,
     /// What was pushed so far. Its last key is in `last_key` until the end.
@@ -42,9 +39,6 @@ pub struct TableWriter {
     top: IndexBuilder,
     filter: FilterBuilder,
     framer: Framer,
-    gathered: Vec<u8>,
-    /// Where in the file what was gathered belongs.
-    gathered_at: u64,
 }
 
 impl TableWriter {
@@ -65,7 +59,7 @@ impl TableWriter {
         assert!(config.block_bytes <= VALUE_BYTES_MAX, "no reader takes a block of {} bytes", config.block_bytes);
         let origin = Origin { owner: *owner, id };
         Ok(Self {
-            file: Box::new(files.create(&id.path(), OpenOptions::BUFFERED)?),
+            out: Appender::create(files, id.path())?,
             config,
             filter_prefix,
             meta: TableMeta::new(origin),
@@ -79,8 +73,6 @@ impl TableWriter {
             top: IndexBuilder::default(),
             filter: FilterBuilder::new(config.filter_bits_per_key),
             framer: Framer::new(Seed::new(&origin)),
-            gathered: Vec::new(),
-            gathered_at: 0,
         })
     }
 
@@ -122,7 +114,7 @@ impl TableWriter {
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         self.last_timestamp = timestamp;
-        if self.gathered.len() >= WRITE_BYTES { self.write() } else { Ok(()) }
+        self.out.write_if_full()
     }
 
     /// Counts what was left out: the table is to be sent to whoever misses any of these entries, so that they learn what
@@ -135,7 +127,7 @@ impl TableWriter {
     /// Bytes that the file will have, about, if it ends here: for the decision where one table ends and the next begins.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.offset() + self.data.bytes() as u64
+        self.out.offset() + self.data.bytes() as u64
     }
 
     /// Versions pushed so far.
@@ -168,12 +160,12 @@ impl TableWriter {
         self.meta.last_key = Bytes::copy_from_slice(&self.last_key);
         let mut footer = Footer { meta: self.meta.clone(), blocks: self.blocks, filter, top };
         // The length of the file is a field of its own footer, of the same size whatever it says.
-        footer.meta.bytes = self.offset() + footer.encode().0.len() as u64;
+        footer.meta.bytes = self.out.offset() + footer.encode().0.len() as u64;
         let (end, checksum) = footer.encode();
-        self.gathered.extend_from_slice(&end);
-        self.write()?;
+        self.out.room().extend_from_slice(&end);
+        self.out.write_rest(files)?;
         if !planted(Bug::TableNotForced) {
-            self.file.force()?;
+            self.out.force()?;
         }
         if !planted(Bug::TableDirectoryNotForced) {
             files.sync_dir(DIRECTORY)?;
@@ -181,37 +173,25 @@ impl TableWriter {
         Ok(TableMeta { checksum, ..footer.meta })
     }
 
-    /// Where the next block will lie.
-    fn offset(&self) -> u64 {
-        self.gathered_at + self.gathered.len() as u64
-    }
-
     fn append(&mut self, kind: Kind, content: &[u8]) -> Part {
-        let offset = self.offset();
-        let (handle, checksum) = self.framer.append(&mut self.gathered, offset, kind, content);
+        let offset = self.out.offset();
+        let (handle, checksum) = self.framer.append(self.out.room(), offset, kind, content);
         Part { handle, checksum }
     }
 
     fn end_data_block(&mut self) {
-        let offset = self.offset();
-        let (handle, sum) = self.framer.append(&mut self.gathered, offset, Kind::Data, self.data.finish());
+        let offset = self.out.offset();
+        let (handle, sum) = self.framer.append(self.out.room(), offset, Kind::Data, self.data.finish());
         self.data.clear();
         self.blocks.add(sum);
         self.unnamed = Some(handle);
     }
 
     fn end_index_block(&mut self) {
-        let offset = self.offset();
-        let (handle, sum) = self.framer.append(&mut self.gathered, offset, Kind::Index, self.index.finish());
+        let offset = self.out.offset();
+        let (handle, sum) = self.framer.append(self.out.room(), offset, Kind::Index, self.index.finish());
         self.top.add(self.index.last(), handle);
         self.index.clear();
         self.blocks.add(sum);
-    }
-
-    fn write(&mut self) -> Result<(), FileError> {
-        self.file.write(self.gathered_at, &self.gathered)?;
-        self.gathered_at += self.gathered.len() as u64;
-        self.gathered.clear();
-        Ok(())
     }
 }

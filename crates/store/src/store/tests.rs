@@ -372,7 +372,7 @@ fn a_log_of_zeros_is_damaged_if_the_manifest_knew_more() {
     let write = store.begin_manifest(Cohorts::new(), false);
     write.execute(&disk).unwrap();
     store.finish_manifest(&write);
-    let file = disk.open(&crate::log::segment_path(1), OpenOptions::DIRECT).unwrap();
+    let file = disk.open(&crate::log::segment_path(1), OpenOptions::BUFFERED).unwrap();
     file.write_at(0, &vec![0; CONFIG.segment_bytes as usize]).unwrap();
     file.sync().unwrap();
     assert!(open(disk.clone(), CONFIG).unwrap().1.damage.is_some());

@@ -15,9 +15,10 @@ use super::run::RunCursor;
 use super::{Config, Site};
 use crate::cell::Range;
 use crate::files::Files;
-use crate::sstable::{Blocks, Io, Table};
+use crate::sstable::{Blocks, Io, Table, TableError};
 
 /// What a compaction works on.
+#[derive(Clone)]
 pub(super) struct Choice {
     /// The level that has too much, or too much that is dead.
     pub(super) level: usize,
@@ -27,6 +28,15 @@ pub(super) struct Choice {
     pub(super) upper: Vec<Arc<Table>>,
     /// The tables of the next that they overlap.
     pub(super) lower: Vec<Arc<Table>>,
+}
+
+impl Choice {
+    fn swept<F: Files>(&self, files: &F) -> Result<Self, TableError> {
+        let swept = |tables: &[Arc<Table>]| -> Result<Vec<_>, TableError> {
+            tables.iter().map(|table| table.swept(files).map(Arc::new)).collect()
+        };
+        Ok(Self { upper: swept(&self.upper)?, lower: swept(&self.lower)?, ..*self })
+    }
 }
 
 /// A table is written anew if that rids it of one version in so many.
@@ -130,6 +140,8 @@ fn oldest_and_overlapping(tables: &[Arc<Table>]) -> Vec<Arc<Table>> {
 /// Merges tables into new ones, a level lower.
 pub struct CompactionJob {
     choice: Choice,
+    /// The same tables, opened to be read from one end to the other; none before the first step.
+    swept: Option<Choice>,
     /// All other tables that may hold something older than a tombstone here.
     others: Vec<Arc<Table>>,
     site: Site,
@@ -153,7 +165,7 @@ impl CompactionJob {
         let sink = Sink::new(site.clone(), choice.into as u8, table_bytes, lsns);
         let retention = Retention::of_job(watermark);
         let place = Some((range.start.clone(), Timestamp(i64::MAX)));
-        Self { choice, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO }
+        Self { choice, swept: None, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO }
     }
 
     /// Whether writes will have to wait, for it or for one that comes after it, unless it ends soon.
@@ -228,9 +240,13 @@ impl CompactionJob {
 
 /// Merges until enough was read, and says how much that was. The job's place is where to go on, none at the end.
 fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobError> {
-    let CompactionJob { choice, others, site, range, place, retention, sink, dropped_through } = job;
+    let CompactionJob { choice, swept, others, site, range, place, retention, sink, dropped_through } = job;
     let Some((key, timestamp)) = place.take() else { return Ok(0) };
-    let mut merge = merge_of(choice, Blocks { cache: &site.cache, io: Io::PassBy });
+    let swept = match swept {
+        Some(swept) => swept,
+        none => none.insert(choice.swept(files)?),
+    };
+    let mut merge = merge_of(swept, Blocks { cache: &site.cache, io: Io::PassBy });
     merge.seek(&key, timestamp)?;
     let mut bytes = 0;
     while let Some(version) = merge.current().filter(|version| range.ends_after(version.key)) {
