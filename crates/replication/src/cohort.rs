@@ -57,7 +57,7 @@ pub struct Cohort {
     pub(crate) config: Config,
     pub(crate) role: Role,
     pub(crate) promised: Promise,
-    /// The manifest that makes `promised` durable.
+    /// The manifest that makes `promised` durable, and the end of a doubt.
     pub(crate) promise_manifest: ManifestId,
     pub(crate) log: MemoryLog,
     pub(crate) memberships: Memberships,

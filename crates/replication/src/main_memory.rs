@@ -159,7 +159,8 @@ impl Cohort {
     pub(crate) fn end_all_doubt(&mut self, out: &mut Outbox) {
         self.memory.forgetful = false;
         if std::mem::take(&mut self.doubtful) {
-            out.change_manifest();
+            // Who is told of it may count on us, and give us a vote: a crash must not bring the doubt back.
+            self.promise_manifest = out.change_manifest();
         }
     }
 

@@ -1,7 +1,7 @@
 use base::{Epoch, Incarnation, Member, MembershipChange, NoStep, Now, Sequence};
 
 use crate::tests::{Scene, member, node};
-use crate::{ChangeRefused, Cohort, Limits, Message, Outbox, Timing};
+use crate::{ChangeRefused, Cohort, Limits, ManifestId, Message, Outbox, Output, Timing, WriteId};
 
 fn change(scene: &mut Scene, index: usize, change: MembershipChange) -> Result<(), ChangeRefused> {
     let mut outcome = Ok(());
@@ -26,6 +26,45 @@ fn settle(scene: &mut Scene, leader: usize) {
 
 fn voters(scene: &Scene, index: usize) -> usize {
     scene.replicas[index].0.membership().voters().len()
+}
+
+/// Who hears that a newcomer has caught up may give it a vote: from then on no crash may bring its doubt back.
+#[test]
+fn the_end_of_a_doubt_is_told_once_it_is_forced() {
+    let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
+    lead(&mut scene, 0);
+    assert_eq!(change(&mut scene, 0, MembershipChange::AddLearner(member(node(3)))), Ok(()));
+    for _ in 0..20 {
+        scene.heartbeat(0);
+        scene.deliver(|_, to, _| to != node(3));
+        for (from, to, message) in std::mem::take(&mut scene.under_way) {
+            if to != node(3) {
+                scene.under_way.push((from, to, message));
+                continue;
+            }
+            let (cohort, out) = &mut scene.replicas[3];
+            cohort.message(member(from), message, scene.now, out);
+            let mut written = None;
+            for output in out.take() {
+                match output {
+                    Output::Append { write, .. } => written = Some(write),
+                    Output::Send { to, message, after, .. } => {
+                        if let Message::ProposeReply { doubtful: false, .. } = message {
+                            assert_eq!(Some(after.manifest), out.take_manifest(), "it says so before that is forced");
+                            return;
+                        }
+                        scene.under_way.push((node(3), to, message));
+                    }
+                    _ => {}
+                }
+            }
+            cohort.log_forced(written.unwrap_or(WriteId(0)), out);
+            if cohort.doubtful() {
+                cohort.manifest_forced(out.take_manifest().unwrap_or(ManifestId(0)), scene.now, out);
+            }
+        }
+    }
+    panic!("it never says that it has caught up");
 }
 
 /// A newcomer is brought up to date as a learner, counts in nothing until it is a voter, and is counted on from then on.
