@@ -1,6 +1,8 @@
 //! Identifiers, each a type of its own so that none can stand in another's place.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use crate::canary::{Bug, planted};
 
@@ -45,8 +47,9 @@ impl CohortId {
     pub const CATALOGUE: Self = Self(1);
 }
 
-/// A replica's place in a cohort: the node *and* its disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A replica's place in a cohort: the node *and* its disk. Who has another disk is another member: an empty disk under a
+/// known name is not the replica that was there (guarantee 6).
+#[derive(Clone, Copy, Debug)]
 pub struct Member {
     /// The node.
     pub node: NodeId,
@@ -55,13 +58,42 @@ pub struct Member {
 }
 
 impl Member {
-    /// Whether a node with this disk is one of `members`: an empty disk under a known name is not (guarantee 6).
+    /// Whether a node with this disk is one of `members`.
     #[must_use]
     pub fn is_among(self, members: &[Self]) -> bool {
-        if planted(Bug::BlankDiskJoins) {
-            return members.iter().any(|member| member.node == self.node);
-        }
         members.contains(&self)
+    }
+
+    /// What tells members apart, everywhere.
+    fn identity(self) -> (NodeId, Incarnation) {
+        let disk = if planted(Bug::BlankDiskJoins) { Incarnation(0) } else { self.incarnation };
+        (self.node, disk)
+    }
+}
+
+impl PartialEq for Member {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Eq for Member {}
+
+impl PartialOrd for Member {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Member {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.identity().cmp(&other.identity())
+    }
+}
+
+impl Hash for Member {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity().hash(state);
     }
 }
 

@@ -255,14 +255,21 @@ fn catch_all(only: Option<Bug>) -> ExitCode {
     say!("{:<28} {:>9} {:>7} {:>10} {:>8}  found as", "bug", "guarantee", "seeds", "seed", "seconds");
     for bug in Bug::ALL.iter().copied().filter(|bug| only.is_none_or(|only| only == *bug)) {
         let catch = catch_bug(bug, CATCH_LIMIT);
-        let (seed, how) = catch.found.map_or_else(
-            || ("-".to_owned(), "NOT FOUND".to_owned()),
-            |(seed, violation)| (seed.to_string(), violation.lines().next().unwrap_or_default().to_owned()),
-        );
-        escaped += u32::from(seed == "-");
+        let (seed, how) = match (catch.found, catch.by_test) {
+            (Some((seed, violation)), _) => (seed.to_string(), violation.lines().next().unwrap_or_default().to_owned()),
+            (None, Some(test)) => ("-".to_owned(), format!("not run: the test {test} finds it")),
+            (None, None) => {
+                escaped += 1;
+                ("-".to_owned(), "NOT FOUND".to_owned())
+            }
+        };
         let how: String = how.chars().take(100).collect();
         let elapsed = catch.elapsed.as_secs_f64();
         say!("{:<28} {:>9} {:>7} {seed:>10} {elapsed:>8.1}  {how}", bug.name(), bug.guarantee(), catch.seeds);
     }
-    if escaped == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if escaped > 0 {
+        return ExitCode::FAILURE;
+    }
+    say!("every bug was found{}", if only.is_none() { ", or is by a test" } else { "" });
+    ExitCode::SUCCESS
 }

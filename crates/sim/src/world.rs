@@ -25,6 +25,7 @@ mod splits;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod themes;
 mod work;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use base::{NodeId, SplitMix64};
 use xxhash_rust::xxh3::Xxh3Default;
 
 pub use options::Options;
+pub use themes::Theme;
 
 use checks::Checks;
 use clients::Clients;

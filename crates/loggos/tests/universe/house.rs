@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use base::canary::Bug;
 use serde_json::Value;
+use sim::campaign::FOUND_BY_TESTS;
 
 /// The crates in the order of their dependencies: each knows only crates above it.
 const ORDER: [&str; 11] =
@@ -149,6 +151,24 @@ fn found(words: &[&str], is_chosen: impl Fn(&Path) -> bool) -> Vec<String> {
         }
     }
     found
+}
+
+#[test]
+fn every_planted_bug_is_in_the_list_of_guarantees_and_the_tests_that_find_some_exist() {
+    let guarantees = fs::read_to_string(root().join("docs/guarantees.md")).expect("there is a list of guarantees");
+    let named: BTreeSet<&str> = quoted(&guarantees).collect();
+    let unnamed: Vec<&str> = Bug::ALL.iter().map(|bug| bug.name()).filter(|name| !named.contains(name)).collect();
+    assert_eq!(unnamed, [""; 0], "docs/guarantees.md doesn't name them");
+    let tests: Vec<String> = sources()
+        .iter()
+        .filter(|path| is_test(path))
+        .map(|path| fs::read_to_string(root().join(path)).expect("a source is text"))
+        .collect();
+    for (bug, test) in FOUND_BY_TESTS {
+        assert!(named.contains(test), "docs/guarantees.md doesn't name {test}");
+        let exists = tests.iter().any(|text| text.contains(&format!("#[test]\nfn {test}()")));
+        assert!(exists, "the test of {} is gone: {test}", bug.name());
+    }
 }
 
 #[test]

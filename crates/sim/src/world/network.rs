@@ -27,6 +27,8 @@ pub(crate) struct Envelope {
 #[derive(Default)]
 pub(crate) struct Network {
     cut: BTreeSet<(NodeId, NodeId)>,
+    /// What arrives once the partition ends, as what a connection that outlives one sends again.
+    held: Vec<Envelope>,
     partition: u64,
 }
 
@@ -53,7 +55,12 @@ impl World {
         let (from_boot, to_boot) = (process.boot(), process.known_boot(to));
         let Some(to_member) = process.node.members().iter().find(|member| member.node == to).copied() else { return };
         let faulty = !self.healed;
-        if self.network.cut.contains(&(from, to)) || (faulty && self.random.chance(self.options.loss)) {
+        let is_cut = self.network.cut.contains(&(from, to));
+        if is_cut && self.random.chance(self.options.held_back) {
+            let envelope = Envelope { from: member, from_boot, to, to_member, to_boot, bytes: bytes.clone() };
+            return self.network.held.push(envelope);
+        }
+        if is_cut || (faulty && self.random.chance(self.options.loss)) {
             return;
         }
         let copies = if faulty && may_double && self.random.chance(self.options.duplication) { 2 } else { 1 };
@@ -76,7 +83,7 @@ impl World {
             Some(leader) => self.minority_with(leader, &nodes),
             None => nodes.iter().copied().filter(|_| self.random.below(2) == 0).collect(),
         };
-        self.network.cut.clear();
+        self.end_partitions();
         for a in &nodes {
             for b in &nodes {
                 let apart = side.contains(a) && !side.contains(b);
@@ -88,7 +95,6 @@ impl World {
                 }
             }
         }
-        self.network.partition += 1;
         let number = self.network.partition;
         let span = 100 * MILLISECOND + self.random.below(4 * SECOND);
         self.queue.put(self.now + span, Happening::Rejoin { number });
@@ -127,7 +133,7 @@ impl World {
 
     pub(crate) fn rejoin(&mut self, number: u64) {
         if number == self.network.partition {
-            self.network.cut.clear();
+            self.end_partitions();
             self.introduce_all();
         }
     }
@@ -137,8 +143,14 @@ impl World {
         nodes.into_iter().for_each(|node| self.introduce_others_to(node));
     }
 
+    /// Everybody reaches everybody, and what was held back arrives, in whatever order.
     pub(crate) fn end_partitions(&mut self) {
         self.network.partition += 1;
         self.network.cut.clear();
+        for envelope in std::mem::take(&mut self.network.held) {
+            self.count("messages held back");
+            let delay = self.random.below(self.options.delay);
+            self.queue.put(self.now + 20_000 + delay, Happening::Deliver(Box::new(envelope)));
+        }
     }
 }

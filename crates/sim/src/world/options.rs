@@ -2,6 +2,7 @@
 
 use base::{Durability, Duration, SplitMix64};
 
+use super::themes::Theme;
 use super::{SECOND, TrueTime};
 
 /// The options of one run. Chances are per million of the occasions they belong to.
@@ -69,6 +70,8 @@ pub struct Options {
     pub session_lifetime: Duration,
     /// A message is lost.
     pub loss: u64,
+    /// What is sent while nodes are cut off from each other arrives when they no longer are.
+    pub held_back: u64,
     /// A message arrives twice.
     pub duplication: u64,
     /// A client's connection breaks soon after a request.
@@ -87,6 +90,8 @@ pub struct Options {
     pub crash_at_manifest: u64,
     /// A step of the work on tables takes hundreds of times as long.
     pub slow_work: u64,
+    /// A copy of the manifest takes a hundred times as long to be written.
+    pub slow_manifests: u64,
     /// How far monotonic clocks may run from true, in parts per million.
     pub clock_rate: u64,
     /// Whether wall clocks jump about.
@@ -218,6 +223,7 @@ impl Options {
             election_jitter: Duration::from_millis(pick(&[1, 20, 100, 100])),
             session_lifetime: Duration::from_millis(pick(&[700, 3_000, 600_000])),
             loss: pick(&[0, 5_000, 50_000]),
+            held_back: 0,
             duplication: pick(&[0, 5_000, 50_000]),
             resets: pick(&[0, 5_000, 50_000]),
             delay: pick(&[200, 1_000, 5_000, 20_000]) * (millisecond / 1_000),
@@ -227,6 +233,7 @@ impl Options {
             stall: pick(&[0, 50, 500]),
             crash_at_manifest: pick(&[0, 0, 50_000, 300_000]),
             slow_work: pick(&[0, 0, 20_000, 300_000]),
+            slow_manifests: 0,
             clock_rate: pick(&[0, 5_000, 10_000]),
             wall_jumps: pick(&[0, 1]) == 1,
             leases: pick(&[0, 1, 1, 1]) == 1,
@@ -267,6 +274,12 @@ impl Options {
         let has_room = options.joins > 0 && nodes > 1 || nodes == 5;
         let may_leave = has_room && options.replicas != 5 && options.faults.blank == 0;
         options.leaves = if may_leave { u32::try_from(pick(&[0, 1, 2])).unwrap_or(0) } else { 0 };
-        Self { split_at, drops, splits, ..options }
+        options.slow_manifests = pick(&[0, 0, 20_000, 100_000]);
+        options.held_back = pick(&[0, 300_000, 1_000_000]);
+        let options = Self { split_at, drops, splits, ..options };
+        match Theme::of(seed) {
+            Some(theme) => theme.put(options),
+            None => options,
+        }
     }
 }

@@ -15,6 +15,8 @@ use super::{MILLISECOND, TrueTime, World};
 
 /// The log writes its last batch's identity again after being idle for so long (guarantee 7).
 const ECHO_AFTER: TrueTime = 10 * MILLISECOND;
+/// How much longer a copy of the manifest takes when it takes long.
+const MANIFESTS_SLOWED: u64 = 100;
 /// What found no room on the disk is tried again after so long.
 const ROOM_PAUSE: TrueTime = 100 * MILLISECOND;
 
@@ -142,7 +144,9 @@ impl World {
 
     fn manifest_later(&mut self, id: NodeId, step: ManifestStep) {
         let generation = self.generation(id);
-        let at = self.now + 50_000 + self.random.below(self.options.force_time);
+        let is_slow = !self.healed && self.random.chance(self.options.slow_manifests);
+        let longest = if is_slow { MANIFESTS_SLOWED } else { 1 } * self.options.force_time;
+        let at = self.now + 50_000 + self.random.below(longest);
         self.queue.put(at, Happening::Manifest { node: id, generation, step });
     }
 
