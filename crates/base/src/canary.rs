@@ -84,6 +84,7 @@ bugs! {
     LeaverStillVotes(8, "a node is gone from the roster while it is a member of the catalogue's cohort"),
     LeaverLeftBehind(8, "a node is gone from the roster while a range counts on it"),
     FilterOnWholeKey(9, "a table's filter is made of whole keys, and asked for rows"),
+    RecentOutlivesState(9, "memtables that were flushed answer for the state that took their place"),
     StaleBlockCached(9, "the cache answers for one table with another's block"),
     TableRemovedEarly(9, "a table is removed that no forced manifest names, but one on its way"),
     FlushOldestOnly(9, "a flush that was tried again leaves out what was frozen meanwhile"),

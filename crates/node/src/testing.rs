@@ -46,7 +46,7 @@ pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
     let members = members(nodes);
     let owner = Owner { universe: UniverseId(1), node: NodeId(node), incarnation: Incarnation(7) };
     Recovered {
-        tablespace: Tablespace::new(owner, Config::DEFAULT, 1 << 20),
+        tablespace: Tablespace::new(owner, Config::DEFAULT, 1 << 20, 1 << 20),
         trees: BTreeMap::new(),
         identity: Identity {
             universe: UniverseId(1),

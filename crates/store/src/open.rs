@@ -142,7 +142,7 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
 
     // Before the log is read: what a checkpoint holds that can't be believed is wanted from the log.
     let is_alone = identity.members.len() == 1;
-    let tablespace = Tablespace::new(owner, config.tree, config.cache_bytes);
+    let tablespace = Tablespace::new(owner, config.tree, config.cache_bytes, config.recent_bytes);
     let (checkpoints, trees) = read_states(&files, tables, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
     let log = log::recover(&files, owner, &manifest, &mut records)?;
     if let Some(damage) = log.damage.as_ref().filter(|_| is_alone) {

@@ -30,12 +30,21 @@ pub struct Config {
     pub tree: tree::Config,
     /// Bytes of the cache of blocks that all tables share.
     pub cache_bytes: u64,
+    /// Bytes of memtables that are kept though they are flushed.
+    pub recent_bytes: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let tree = tree::Config::default();
-        Self { segment_bytes: 64 << 20, keep_bytes: 128 << 20, segments_ahead: 2, tree, cache_bytes: 128 << 20 }
+        Self {
+            segment_bytes: 64 << 20,
+            keep_bytes: 128 << 20,
+            segments_ahead: 2,
+            tree,
+            cache_bytes: 128 << 20,
+            recent_bytes: 64 << 20,
+        }
     }
 }
 

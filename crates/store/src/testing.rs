@@ -14,6 +14,7 @@ pub(crate) const CONFIG: Config = Config {
     segments_ahead: 1,
     tree: crate::tree::Config::DEFAULT,
     cache_bytes: 1 << 20,
+    recent_bytes: 0,
 };
 
 pub(crate) fn identity() -> Identity {

@@ -14,8 +14,9 @@
 //! * A table is forced, then its directory; only then does the tree take it in, and only then can [`Tree::refs`] name it.
 //!   The manifest that names it is forced next, and only then may the log forget what the table holds, and only then are
 //!   the files of the tables it replaces removed ([`Tree::forced`], [`Tree::give_up`], [`Leftovers`]).
-//! * Nothing rests on the order in which sources are read: timestamps decide. So an entry may be applied again, and a
-//!   table that came from another replica may hold what this one has already.
+//! * Timestamps decide, not the order in which sources are read. So an entry may be applied again, and a table that came from
+//!   another replica may hold what this one has already. Entries are applied in the order of their timestamps, so of what
+//!   may be read at a timestamp no table holds anything newer of a key than the memtables, if these hold any of it.
 //! * One flush and one compaction are under way at most. A job that is dropped leaves files that nobody names.
 //! * A number is drawn for one table only while the process lives: the cache knows blocks by it.
 
@@ -41,6 +42,7 @@ mod levels;
 mod memtable;
 mod merge;
 mod pressure;
+mod recent;
 mod retention;
 mod run;
 mod tablespace;
@@ -55,6 +57,7 @@ pub use leftovers::Leftovers;
 pub use levels::LEVELS;
 pub use merge::Direction;
 pub use pressure::Pressure;
+pub use recent::Recent;
 pub use tablespace::Tablespace;
 pub use versions::Versions;
 pub use view::View;
@@ -62,6 +65,7 @@ pub use view::View;
 use levels::Levels;
 use memtable::Memtable;
 use pressure::Pressing;
+use recent::RecentOfTree;
 
 /// Sizes of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +110,8 @@ pub struct Site {
     pub numbers: TableNumbers,
     /// Whether the node's compactions are pressed for.
     pub pressure: Arc<Pressure>,
+    /// What the node's trees have flushed last.
+    pub recent: Arc<Recent>,
 }
 
 /// Tables that are open, by their names: trees that share one have it once.
@@ -117,6 +123,8 @@ pub struct Tree {
     active: Arc<Memtable>,
     /// The newest first.
     frozen: Arc<[Arc<Memtable>]>,
+    /// What was flushed last, as long as there is room for it.
+    recent: RecentOfTree,
     levels: Arc<Levels>,
     /// How many of the oldest frozen memtables the flush under way has; 0 if there is none.
     flushing: usize,
@@ -184,6 +192,7 @@ impl Tree {
             site,
             active: Arc::new(Memtable::new()),
             frozen: Arc::new([]),
+            recent: RecentOfTree::default(),
             levels: Arc::new(Levels::default()),
             flushing: 0,
             is_compacting: false,
@@ -236,6 +245,9 @@ impl Tree {
         let stays = |table: &Arc<Table>| levels.tables().any(|new| new.id() == table.id());
         self.replaced = gone.levels.tables().filter(|table| !stays(table)).cloned().chain(gone.replaced).collect();
         self.unnamed = gone.unnamed;
+        if planted(Bug::RecentOutlivesState) {
+            self.recent = gone.recent;
+        }
         self.levels = Arc::new(levels);
         self.note_pressure();
         Ok(())
@@ -277,6 +289,7 @@ impl Tree {
         View {
             active: Arc::clone(&self.active),
             frozen: Arc::clone(&self.frozen),
+            recent: self.recent.clone(),
             levels: Arc::clone(&self.levels),
             cache: Arc::clone(&self.site.cache),
         }
@@ -326,6 +339,7 @@ impl Tree {
         let flushed = std::mem::take(&mut self.flushing);
         assert!(flushed > 0, "a flush is under way");
         let left = self.frozen.len() - flushed;
+        self.recent = self.site.recent.keep(&self.frozen[left..], &self.recent);
         self.frozen = self.frozen[..left].into();
         self.levels = Arc::new(self.levels.replaced(&[], outputs.level, &outputs.tables));
         self.note_pressure();

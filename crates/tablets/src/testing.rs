@@ -55,7 +55,7 @@ impl Log {
 pub(crate) fn tree(cohort: CohortId) -> Tree {
     let (universe, node, incarnation) = (UniverseId(1), NodeId(1), Incarnation(1));
     let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
-    Tree::new(Tablespace::new(Owner { universe, node, incarnation }, config, 1 << 20).site(cohort))
+    Tree::new(Tablespace::new(Owner { universe, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
 }
 
 /// A state before its first entry.

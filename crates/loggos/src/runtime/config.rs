@@ -99,7 +99,8 @@ pub(crate) struct Tuning {
     /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_log_bytes: Option<u64>,
-    /// Bytes of memory for rows: half of it caches tables, a quarter is for what is not in tables yet; 32 MiB to 1 TiB.
+    /// Bytes of memory for rows: half of it keeps what was read or written lately, a quarter is for what is not in
+    /// tables yet; 32 MiB to 1 TiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
     /// Bytes of tables that compactions read in a second, at most, as long as writes need not wait for them: 1 MiB to 64 GiB.

@@ -266,7 +266,8 @@ fn open_store(
         store_config.keep_bytes = bytes;
     }
     if let Some(bytes) = config.tuning.memory_bytes {
-        store_config.cache_bytes = bytes / 2;
+        store_config.cache_bytes = bytes * 3 / 8;
+        store_config.recent_bytes = bytes / 8;
         let tree = &mut store_config.tree;
         tree.memtable_bytes = (bytes / 16).min(tree.memtable_bytes);
         // Filters of tables as large as this level are in memory, too.

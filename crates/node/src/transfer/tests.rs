@@ -10,7 +10,7 @@ const TABLE: CohortId = CohortId(2);
 fn tree(cohort: CohortId) -> Tree {
     let (universe, node) = (base::UniverseId(1), NodeId(1));
     let owner = Owner { universe, node, incarnation: base::Incarnation(7) };
-    Tree::new(Tablespace::new(owner, Config::DEFAULT, 1 << 20).site(cohort))
+    Tree::new(Tablespace::new(owner, Config::DEFAULT, 1 << 20, 1 << 20).site(cohort))
 }
 
 fn membership() -> SharedMembership {

@@ -104,7 +104,8 @@ pub(super) fn store_config(options: &Options) -> Config {
         table: sstable::Config { block_bytes: 128, filter_bits_per_key: 10 },
     };
     let (segment_bytes, keep_bytes) = (options.segment_bytes, options.keep_bytes);
-    Config { segment_bytes, keep_bytes, segments_ahead: 1, tree, cache_bytes: options.cache_bytes }
+    let cache_bytes = options.cache_bytes;
+    Config { segment_bytes, keep_bytes, segments_ahead: 1, tree, cache_bytes, recent_bytes: cache_bytes }
 }
 
 fn members(nodes: u32) -> Vec<Member> {

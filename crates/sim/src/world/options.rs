@@ -48,7 +48,7 @@ pub struct Options {
     pub checkpoint_log_bytes: u64,
     /// Bytes of a memtable, small so that tables come and go.
     pub memtable_bytes: u64,
-    /// Bytes of the cache of blocks: few have every read wait for the disk.
+    /// Bytes of the cache of blocks, and as many of memtables that are flushed: few have every read wait for the disk.
     pub cache_bytes: u64,
     /// Bytes of committed entries kept in memory.
     pub memory_log_bytes: usize,

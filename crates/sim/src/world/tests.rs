@@ -14,8 +14,13 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (19, "a session was opened in a range that held its key no more, since it had been split"),
     (36, "the manifest named a checkpoint with a timestamp that memory no longer held"),
     (37, "memtables that splits had frozen, and that nothing flushed, had writers wait for ever"),
+    (
+        40,
+        "a cell was read from a flushed memtable, and the tombstone of its row looked for in tables that had dropped it",
+    ),
     (136, "a follower acknowledged while the log was read for it, and was never sent anything again"),
     (657, "a table was removed that a manifest on its way named"),
+    (351, "a flushed memtable was asked though a newer one was given up"),
     (382, "a read at a moment that a clock had passed which nobody believes had the log grow without end"),
     (1403, "a whole state that began to arrive in some tables was gone on with in others"),
     (1535, "an answer to an earlier process's request was taken for one of this process's"),

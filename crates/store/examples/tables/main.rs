@@ -15,7 +15,7 @@ use store::cell::{self, Range};
 use store::files::Files as _;
 use store::identity::Owner;
 use store::sstable::{BlockCache, DIRECTORY, Io};
-use store::tree::{Config, Direction, Leftovers, OpenTables, Progress, Site, TableNumbers, Tree, View};
+use store::tree::{Config, Direction, Leftovers, OpenTables, Progress, Recent, Site, TableNumbers, Tree, View};
 
 mod files;
 use files::Directory;
@@ -100,6 +100,8 @@ fn main() {
         cache: Arc::new(BlockCache::new(1 << 30)),
         numbers: TableNumbers::default(),
         pressure: Arc::default(),
+        // What is measured are tables.
+        recent: Arc::new(Recent::new(0)),
     };
     let mut tree = Tree::new(site.clone());
     fill(&mut tree, &files, entries);

@@ -10,6 +10,7 @@ use super::job::{JobError, Outputs, Progress, Sink, span};
 use super::levels::{Levels, holds_older};
 use super::memtable::Memtable;
 use super::merge::{Direction, Merge, Source};
+use super::recent::Recent;
 use super::retention::Retention;
 use crate::cell::Range;
 use crate::files::Files;
@@ -25,6 +26,7 @@ pub struct FlushJob {
     place: (Bytes, Timestamp),
     retention: Retention,
     sink: Sink,
+    recent: Arc<Recent>,
     dropped_through: Lsn,
 }
 
@@ -37,11 +39,12 @@ impl FlushJob {
         range: Range,
     ) -> Self {
         let step_bytes = site.config.step_bytes;
+        let recent = Arc::clone(&site.recent);
         // One table, however large: the number of tables of the first level says how far compactions lag behind.
         let sink = Sink::new(site, 0, u64::MAX, span(memtables.iter().map(|memtable| memtable.lsns())));
         let retention = Retention::of_job(watermark);
         let place = (range.start.clone(), Timestamp(i64::MAX));
-        Self { memtables, levels, step_bytes, range, place, retention, sink, dropped_through: Lsn::ZERO }
+        Self { memtables, levels, step_bytes, range, place, retention, sink, recent, dropped_through: Lsn::ZERO }
     }
 
     /// Does some of the work. After the last step the table is forced, and so is its directory.
@@ -85,6 +88,8 @@ impl FlushJob {
             merge.step()?;
         }
         let tables = self.sink.finish(files)?;
+        // What is flushed is kept next: whatever has to go for that goes here, where nobody waits.
+        self.recent.make_room(self.memtables.iter().map(|memtable| memtable.bytes()).sum());
         let dropped_through = self.dropped_through;
         Ok(Progress::Done(Outputs { tables, level: 0, inputs: Vec::new(), dropped_through }))
     }

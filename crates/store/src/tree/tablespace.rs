@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::CohortId;
 
-use super::{CompactionJob, Config, FlushJob, Outputs, Pressure, Site, TableNumbers, Tree, View};
+use super::{CompactionJob, Config, FlushJob, Outputs, Pressure, Recent, Site, TableNumbers, Tree, View};
 use crate::identity::Owner;
 use crate::sstable::{BlockCache, Table};
 
@@ -18,18 +18,20 @@ pub struct Tablespace {
     cache: Arc<BlockCache>,
     numbers: Arc<Mutex<BTreeMap<CohortId, TableNumbers>>>,
     pressure: Arc<Pressure>,
+    recent: Arc<Recent>,
 }
 
 impl Tablespace {
-    /// A tablespace with a cache of so many bytes.
+    /// A tablespace with a cache of so many bytes, and room for so many of memtables that are flushed already.
     #[must_use]
-    pub fn new(owner: Owner, config: Config, cache_bytes: u64) -> Self {
+    pub fn new(owner: Owner, config: Config, cache_bytes: u64, recent_bytes: u64) -> Self {
         Self {
             owner,
             config,
             cache: Arc::new(BlockCache::new(cache_bytes)),
             numbers: Arc::default(),
             pressure: Arc::default(),
+            recent: Arc::new(Recent::new(recent_bytes)),
         }
     }
 
@@ -38,8 +40,9 @@ impl Tablespace {
     pub fn site(&self, cohort: CohortId) -> Site {
         let (owner, config, cache) = (self.owner, self.config, Arc::clone(&self.cache));
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        let (numbers, pressure) = (numbers.entry(cohort).or_default().clone(), Arc::clone(&self.pressure));
-        Site { owner, cohort, config, cache, numbers, pressure }
+        let numbers = numbers.entry(cohort).or_default().clone();
+        let (pressure, recent) = (Arc::clone(&self.pressure), Arc::clone(&self.recent));
+        Site { owner, cohort, config, cache, numbers, pressure, recent }
     }
 
     /// The cache of blocks.

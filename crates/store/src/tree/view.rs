@@ -9,6 +9,7 @@ use super::cells::Cells;
 use super::levels::Levels;
 use super::memtable::Memtable;
 use super::merge::{Direction, Merge, Source};
+use super::recent::{RecentAtOnce, RecentOfTree};
 use super::run::RunCursor;
 use super::versions::Versions;
 use crate::cell;
@@ -23,6 +24,8 @@ pub struct View {
     pub(super) active: Arc<Memtable>,
     /// The newest first.
     pub(super) frozen: Arc<[Arc<Memtable>]>,
+    /// In tables, too: one key is looked for here first.
+    pub(super) recent: RecentOfTree,
     pub(super) levels: Arc<Levels>,
     pub(super) cache: Arc<BlockCache>,
 }
@@ -64,10 +67,13 @@ impl View {
         let prefix = &key[..key.len() - column.len()];
         let filter_hash = filter_hash(prefix);
         let wanted = Wanted { key: &key, filter_hash, at, above: None, is_row: false };
-        let Some((timestamp, Some(value))) = self.find(&wanted, io)? else { return Ok(None) };
+        // What is found there is asked about there: a table may have dropped the tombstone with all that it deleted.
+        let recent = self.recent.at_once();
+        let Some((timestamp, Some(value))) = self.find(&wanted, &recent, io)? else { return Ok(None) };
         let above = timestamp.0.checked_sub(1).map(Timestamp);
         let deletes = Wanted { key: prefix, filter_hash, at, above, is_row: true };
-        let is_deleted = self.has_row_tombstones() && self.find(&deletes, io)?.is_some();
+        let has_tombstones = self.has_row_tombstones() || recent.has_row_tombstones();
+        let is_deleted = has_tombstones && self.find(&deletes, &recent, io)?.is_some();
         Ok((!is_deleted).then_some((timestamp, value)))
     }
 
@@ -98,7 +104,7 @@ impl View {
     pub(super) fn row_deleted(&self, prefix: &[u8], at: Timestamp, io: Io) -> Result<Option<Timestamp>, TableError> {
         let filter_hash = filter_hash(prefix);
         let wanted = Wanted { key: prefix, filter_hash, at, above: None, is_row: true };
-        Ok(self.find(&wanted, io)?.map(|(timestamp, _)| timestamp))
+        Ok(self.find(&wanted, &RecentAtOnce::default(), io)?.map(|(timestamp, _)| timestamp))
     }
 
     pub(super) fn merge(&self, direction: Direction, io: Io) -> Merge<'_> {
@@ -116,11 +122,18 @@ impl View {
 
     /// The newest version of what is wanted. Newer sources are looked into first; what can't hold anything newer than
     /// what was found isn't looked into at all.
-    fn find(&self, wanted: &Wanted<'_>, io: Io) -> Result<Found, TableError> {
+    fn find(&self, wanted: &Wanted<'_>, recent: &RecentAtOnce, io: Io) -> Result<Found, TableError> {
         let blocks = Blocks { cache: &self.cache, io };
         let mut found = None;
         for memtable in self.memtables() {
             wanted.find_in_memtable(memtable, &mut found);
+        }
+        for memtable in recent.iter() {
+            wanted.find_in_memtable(memtable, &mut found);
+        }
+        if found.is_some() {
+            // What tables have of the key is older, or the same.
+            return Ok(found);
         }
         for table in self.levels.level(0) {
             wanted.find_in_table(table, blocks, &mut found)?;

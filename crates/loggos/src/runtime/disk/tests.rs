@@ -60,7 +60,7 @@ fn record(sequence: u64) -> Record {
 impl Bench {
     /// A cohort's state before its first entry.
     fn state(&self, cohort: CohortId) -> tablets::State {
-        let tablespace = Tablespace::new(identity().owner(), small().tree, small().cache_bytes);
+        let tablespace = Tablespace::new(identity().owner(), small().tree, small().cache_bytes, small().recent_bytes);
         tablets::State::new(cohort, Tree::new(tablespace.site(cohort)))
     }
 

@@ -49,6 +49,7 @@ pub(super) struct World {
     cache_bytes: u64,
     cache: Arc<BlockCache>,
     numbers: TableNumbers,
+    recent: Arc<Recent>,
     pub(super) tree: Driven,
     pub(super) log: Vec<Write>,
     pub(super) model: Model,
@@ -162,6 +163,7 @@ impl World {
 
     fn of(disk: MemoryDisk, cache_bytes: u64, log: Vec<Write>, model: Model, watermark: Timestamp) -> Self {
         let (cache, numbers) = (Arc::new(BlockCache::new(cache_bytes)), TableNumbers::default());
+        let recent = Arc::new(Recent::new(cache_bytes));
         let site = Site {
             owner: identity().owner(),
             cohort: COHORT,
@@ -169,23 +171,27 @@ impl World {
             cache: cache.clone(),
             numbers: numbers.clone(),
             pressure: Arc::default(),
+            recent: recent.clone(),
         };
         let (refs, flushed) = named(&disk);
         let ids = refs.iter().map(|named| named.id);
         remove_unnamed(&disk, &ids.collect()).unwrap();
         let mut tree = Driven::new(Tree::open(&disk, site, &refs, &mut OpenTables::new()).unwrap(), flushed);
         log[flushed..].iter().for_each(|write| tree.apply(write));
-        Self { disk, cache_bytes, cache, numbers, tree, log, model, watermark }
+        Self { disk, cache_bytes, cache, numbers, recent, tree, log, model, watermark }
     }
 
     pub(super) fn site(&self) -> Site {
         let (cache, numbers) = (self.cache.clone(), self.numbers.clone());
-        Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache, numbers, pressure: Arc::default() }
+        let (pressure, recent) = (Arc::default(), self.recent.clone());
+        Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache, numbers, pressure, recent }
     }
 
     /// As another process has it.
     pub(super) fn fresh_site(&self) -> Site {
-        Site { cache: Arc::new(BlockCache::new(self.cache_bytes)), numbers: TableNumbers::default(), ..self.site() }
+        let (cache, recent) = (BlockCache::new(self.cache_bytes), Recent::new(self.cache_bytes));
+        let (cache, recent) = (Arc::new(cache), Arc::new(recent));
+        Site { cache, recent, numbers: TableNumbers::default(), ..self.site() }
     }
 
     /// The process ends, and another begins: what was in memory is put again.
