@@ -15,7 +15,7 @@ use bytes::Bytes;
 use sdk::NewTable;
 
 #[cfg(feature = "cassandra")]
-use self::cassandra::Cassandra;
+use self::cassandra::{Cassandra, Level};
 use self::etcd::Etcd;
 use crate::cli::reads::Kind;
 use crate::cli::stop::Stop;
@@ -36,7 +36,7 @@ pub(crate) enum Target {
     LoggosStream(Vec<String>),
     Etcd(Vec<String>),
     #[cfg(feature = "cassandra")]
-    Cassandra(Vec<String>),
+    Cassandra(Vec<String>, Level),
 }
 
 impl FromStr for Target {
@@ -52,10 +52,14 @@ impl FromStr for Target {
             "loggos-stream" => Ok(Self::LoggosStream(endpoints)),
             "etcd" => Ok(Self::Etcd(endpoints)),
             #[cfg(feature = "cassandra")]
-            "cassandra" => Ok(Self::Cassandra(endpoints)),
+            "cassandra" => Ok(Self::Cassandra(endpoints, Level::Quorum)),
+            #[cfg(feature = "cassandra")]
+            "cassandra-weak" => Ok(Self::Cassandra(endpoints, Level::One)),
             #[cfg(not(feature = "cassandra"))]
-            "cassandra" => Err("this build can't ask Cassandra: cargo build --release --features cassandra".into()),
-            _ => Err(format!("{kind:?} is neither loggos, loggos-stream, etcd nor cassandra")),
+            "cassandra" | "cassandra-weak" => {
+                Err("this build can't ask Cassandra: cargo build --release --features cassandra".into())
+            }
+            _ => Err(format!("{kind:?} is neither loggos, loggos-stream, etcd, cassandra nor cassandra-weak")),
         }
     }
 }
@@ -67,7 +71,9 @@ impl Target {
             Self::LoggosStream(_) => "loggos-stream",
             Self::Etcd(_) => "etcd",
             #[cfg(feature = "cassandra")]
-            Self::Cassandra(_) => "cassandra",
+            Self::Cassandra(_, Level::Quorum) => "cassandra",
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(_, Level::One) => "cassandra-weak",
         }
     }
 
@@ -85,7 +91,7 @@ impl Target {
             Self::Loggos(_) | Self::Etcd(_) => 8,
             // Its driver keeps connections to each node.
             #[cfg(feature = "cassandra")]
-            Self::Cassandra(_) => 64,
+            Self::Cassandra(..) => 64,
             Self::LoggosStream(_) => 64,
         }
     }
@@ -97,14 +103,16 @@ impl Target {
                 let wanted = NewTable { durability: durability.into(), ..NewTable::default() };
                 sdk::Client::connect(endpoints)?.create_table_of(TABLE, wanted).await?;
             }
-            Self::Etcd(_) if durability == Durability::Memory => {
-                return Err(Stop::invalid("etcd forces what it acknowledges: --durability memory is for Loggos"));
+            _ if durability == Durability::Memory => {
+                return Err(Stop::invalid(
+                    "--durability memory is for Loggos: a peer's durability is its own configuration",
+                ));
             }
             Self::Etcd(endpoints) => {
                 Etcd::connect(endpoints).await?;
             }
             #[cfg(feature = "cassandra")]
-            Self::Cassandra(endpoints) => Cassandra::prepare(endpoints).await?,
+            Self::Cassandra(endpoints, _) => Cassandra::prepare(endpoints).await?,
         }
         Ok(())
     }
@@ -116,7 +124,9 @@ impl Target {
             Self::LoggosStream(endpoints) => loggos(sdk::Client::streaming(endpoints)?).await,
             Self::Etcd(endpoints) => Ok(Connection::Etcd(Etcd::connect(endpoints).await?)),
             #[cfg(feature = "cassandra")]
-            Self::Cassandra(endpoints) => Ok(Connection::Cassandra(Box::new(Cassandra::connect(endpoints).await?))),
+            Self::Cassandra(endpoints, level) => {
+                Ok(Connection::Cassandra(Box::new(Cassandra::connect(endpoints, *level).await?)))
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Cassandra as a peer, through its usual driver: each operation at the level QUORUM, by a coordinator that is a replica.
+//! Cassandra as a peer, through its usual driver: each operation at one level of consistency, by a coordinator that is a replica.
 
 use std::sync::Arc;
 
@@ -21,6 +21,24 @@ const SCHEMA: [&str; 2] = [
     "CREATE TABLE IF NOT EXISTS loggos_bench.cells (key blob PRIMARY KEY, value blob, version bigint)",
 ];
 
+/// How many replicas answer before a client is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// A majority: what is comparable to a universe's reads and writes, though it is not linearizable.
+    Quorum,
+    /// One: what Spinnaker's paper calls weak (appendix D.6.1).
+    One,
+}
+
+impl From<Level> for Consistency {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Quorum => Self::Quorum,
+            Level::One => Self::One,
+        }
+    }
+}
+
 /// A session with its statements.
 #[derive(Clone)]
 pub(crate) struct Cassandra {
@@ -41,12 +59,12 @@ impl Cassandra {
     }
 
     /// A new session.
-    pub(crate) async fn connect(endpoints: &[String]) -> Result<Self, Stop> {
+    pub(crate) async fn connect(endpoints: &[String], level: Level) -> Result<Self, Stop> {
         let session = Arc::new(session(endpoints).await?);
         let prepare = async |statement: &str| {
             let mut prepared =
                 session.prepare(statement).await.map_err(|error| sdk::Error::Unavailable(error.to_string()))?;
-            prepared.set_consistency(Consistency::Quorum);
+            prepared.set_consistency(level.into());
             prepared.set_request_timeout(Some(OPERATION_TIME_MAX));
             Ok::<_, sdk::Error>(prepared)
         };
