@@ -131,7 +131,8 @@ mod tests {
             writes,
             reads,
         };
-        Status { node: 1, incarnation: 1, boot: 1, nodes: vec![], cohorts: vec![cohort], counters: Counters::default() }
+        let counters = Counters::default();
+        Status { node: 1, incarnation: 1, boot: 1, nodes: vec![], cohorts: vec![cohort], counters, troubles: vec![] }
     }
 
     #[test]

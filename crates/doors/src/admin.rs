@@ -123,7 +123,7 @@ fn roster_node(NodeDescription { record, ranges }: NodeDescription) -> message::
 }
 
 fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
-    let NodeReport { node, incarnation, boot, nodes, cohorts, counters: _ } = report;
+    let NodeReport { node, incarnation, boot, nodes, cohorts, counters: _, troubles } = report;
     let nodes = nodes
         .into_iter()
         .map(|status| {
@@ -139,6 +139,7 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
         cohorts: cohorts.into_iter().map(|status| cohort(status, observer)).collect(),
         http: observer.console.clone(),
         activity: Some(observer.activity.message()),
+        troubles,
     }
 }
 

@@ -76,7 +76,8 @@ fn status() -> Status {
     };
     let node = |node: u32| NodeStatus { node, incarnation: 7, alive: true, leaving: false, grpc: String::new() };
     let counters = Counters { takeovers: 3, state_catch_ups: 2, ..Counters::default() };
-    Status { node: 1, incarnation: 7, boot: 9, nodes: vec![node(1), node(2)], cohorts: vec![cohort], counters }
+    let nodes = vec![node(1), node(2)];
+    Status { node: 1, incarnation: 7, boot: 9, nodes, cohorts: vec![cohort], counters, troubles: vec![] }
 }
 
 struct Document(AtomicU32);

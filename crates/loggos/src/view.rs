@@ -47,6 +47,8 @@ pub(crate) struct Node {
     pub(crate) http: String,
     /// ... and what it does.
     pub(crate) activity: Option<Activity>,
+    /// What it says it can't do as it should.
+    pub(crate) troubles: Vec<String>,
 }
 
 impl View {
@@ -82,6 +84,7 @@ impl View {
         itself.boot = Some(answer.boot);
         itself.http.clone_from(&answer.http);
         itself.activity.clone_from(&answer.activity);
+        itself.troubles.clone_from(&answer.troubles);
     }
 
     fn add_cohort(&mut self, seen: &Cohort) {
@@ -111,6 +114,7 @@ fn node_object(number: u32, node: &Node) -> Value {
         json!({ "node": number, "alive": node.alive, "incarnation": node.incarnation, "leaving": node.leaving });
     if let Some(boot) = node.boot {
         object["boot"] = boot.into();
+        object["troubles"] = node.troubles.clone().into();
     }
     object
 }

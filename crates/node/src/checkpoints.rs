@@ -138,6 +138,9 @@ impl Node {
         flushed: Option<Outputs>,
         now: Now,
     ) {
+        if flushed.is_some() {
+            self.disk_has_room();
+        }
         let Some(replica) = self.replicas.get_mut(&id) else { return self.discard(flushed) };
         if let Some(arrived) = replica.arrived.as_mut().filter(|arrived| arrived.id.lsn == lsn) {
             arrived.written = Some(CheckpointRef { lsn, timestamp: arrived.timestamp, bytes });
@@ -152,6 +155,7 @@ impl Node {
 
     /// There was no room for a checkpoint: another is begun after a while.
     pub(crate) fn checkpoint_failed(&mut self, id: CohortId, lsn: Lsn, now: Now) {
+        self.disk_full(now);
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
         if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) {

@@ -111,6 +111,9 @@ pub enum Event {
         /// Through which entry.
         lsn: Lsn,
     },
+    /// Something found no room on the disk just now: a table, a checkpoint, a segment of the log or the manifest. It is tried
+    /// again every few seconds, and each time without success is told.
+    DiskFull,
     /// A compaction has ended.
     Compacted {
         /// Whose.

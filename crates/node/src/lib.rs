@@ -26,6 +26,7 @@ mod recovery;
 mod replica;
 mod replicas;
 mod requests;
+mod room;
 mod roster;
 mod splits;
 mod status;

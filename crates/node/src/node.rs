@@ -22,6 +22,7 @@ use crate::moves::Moves;
 use crate::pending::{PendingId, Pendings, Place};
 use crate::replica::{Dormant, Outgoing, Proposal, Replica};
 use crate::replicas::Replicas;
+use crate::room::Room;
 use crate::splits::Splits;
 use crate::stop::Stop;
 use crate::transfer::Transfers;
@@ -59,6 +60,7 @@ pub struct Node {
     pub(crate) next_read: u64,
     pub(crate) transfers: Transfers,
     pub(crate) evaluations: Evaluations,
+    pub(crate) room: Room,
     /// Where the tablets' trees are.
     pub(crate) tablespace: Tablespace,
     pub(crate) drops: Drops,
@@ -140,6 +142,7 @@ impl Node {
             next_read: 0,
             transfers: Transfers::default(),
             evaluations: Evaluations::default(),
+            room: Room::default(),
             tablespace,
             drops: Drops::default(),
             splits: Splits::default(),
@@ -185,6 +188,7 @@ impl Node {
                 self.checkpoint_written(cohort, lsn, bytes, flushed, now);
             }
             Event::CheckpointFailed { cohort, lsn } => self.checkpoint_failed(cohort, lsn, now),
+            Event::DiskFull => self.disk_full(now),
             Event::Compacted { cohort, lineage, outputs } => self.compacted(cohort, lineage, outputs, now),
             Event::TableDamaged { cohort } => self.table_damaged(cohort, now),
             Event::Evaluated { id, answer } => self.evaluated(id, answer, now),

@@ -33,6 +33,7 @@ impl Node {
             nodes: nodes.collect(),
             cohorts: self.replicas.iter().map(|(id, replica)| cohort_status(id.0, replica)).collect(),
             counters: self.counters,
+            troubles: self.troubles(now),
         }
     }
 }

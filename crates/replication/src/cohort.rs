@@ -80,8 +80,8 @@ pub struct Cohort {
     /// A restarted replica neither promises nor votes before this moment (guarantee 2).
     pub(crate) voteless_until: Monotonic,
     pub(crate) doubtful: bool,
-    /// This replica can't serve, and leaves it to others.
-    pub(crate) is_aside: bool,
+    /// Since when this replica leaves it to others to lead, as it can't serve all that it should.
+    pub(crate) aside_since: Option<Monotonic>,
     /// A whole state that was received, to take the log's place once the manifest names it.
     pub(crate) installing: Option<Installing>,
     /// The commit point last put into the log.
@@ -182,7 +182,7 @@ impl Cohort {
             vote: None,
             voteless_until,
             doubtful: start.doubtful,
-            is_aside: false,
+            aside_since: None,
             installing: None,
             committed_logged: committed,
             staleness: Staleness::default(),

@@ -13,6 +13,11 @@ use crate::loss::{Grants, Worth};
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox};
 
+/// So many leases a replica that stands aside leaves it to others to lead: long enough for several elections.
+const ASIDE_FOR: u64 = 10;
+/// So many leases after it has stood aside it may do so again.
+const ASIDE_AGAIN_AFTER: u64 = 200;
+
 impl Cohort {
     /// Stands for election, with a round of pre-votes first.
     pub(crate) fn stand(&mut self, now: Now, out: &mut Outbox) {
@@ -37,7 +42,7 @@ impl Cohort {
         let me = self.config.me;
         self.is_voter(me)
             && !doubts
-            && !self.is_aside
+            && !self.is_aside(now)
             && self.last() >= self.config.origin
             && self.installing.is_none()
             && now.monotonic >= self.voteless_until
@@ -265,13 +270,24 @@ impl Cohort {
         }
     }
 
-    /// This replica can't serve, as long as this process lives: it leads no more and doesn't stand, but goes on voting and
-    /// logging. If there is nobody else, it goes on as it is.
+    /// This replica can't serve all that it should: it leads no more and doesn't stand for a while, but goes on voting and
+    /// logging. If it leads again after that, there was nobody who could serve more: it goes on as it is, and what it can
+    /// serve is served.
     pub fn stand_aside(&mut self, now: Now, out: &mut Outbox) {
-        if !self.other_voters().is_empty() && !self.is_aside {
-            self.is_aside = true;
+        let was_aside = self.leases_aside(now).is_some_and(|leases| leases < ASIDE_AGAIN_AFTER);
+        if !self.other_voters().is_empty() && !was_aside {
+            self.aside_since = Some(now.monotonic);
             self.release(now, out);
         }
+    }
+
+    fn is_aside(&self, now: Now) -> bool {
+        self.leases_aside(now).is_some_and(|leases| leases < ASIDE_FOR)
+    }
+
+    /// How long ago it stood aside, in leases.
+    fn leases_aside(&self, now: Now) -> Option<u64> {
+        self.aside_since.map(|since| now.monotonic.since(since).0 / self.config.timing.lease.0.max(1))
     }
 
     /// After a release, leave it to the others for a while.

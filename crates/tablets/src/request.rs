@@ -398,6 +398,8 @@ pub struct Status {
     pub cohorts: Vec<CohortStatus>,
     /// What has happened on it.
     pub counters: Counters,
+    /// What it can't do as it should, in words for people.
+    pub troubles: Vec<String>,
 }
 
 /// What has happened on a node since its start. The simulator demands that each of them happens.

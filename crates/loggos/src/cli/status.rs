@@ -6,7 +6,7 @@ use super::Universe;
 use super::output::{Output, Table};
 use super::stop::Stop;
 use super::tables::MAY_BE_LOST;
-use crate::view::{View, lag, lsn, not_asked};
+use crate::view::{Node, View, lag, lsn, not_asked};
 
 /// Asks and prints.
 pub(crate) async fn run(universe: &Universe, output: Output) -> Result<(), Stop> {
@@ -35,8 +35,10 @@ fn print(view: &View, output: Output) -> Result<(), Stop> {
         }
         return Ok(());
     }
-    let notes = || view.cohorts.values().filter_map(memory_note).map(|note| format!("\n{note}")).collect::<String>();
-    output.print(&(), || format!("{}\n{}{}", node_table(view), cohort_table(view), notes()).trim_end().to_owned())
+    output.print(&(), || {
+        let notes: String = trouble_notes(view).chain(memory_notes(view)).map(|note| format!("\n{note}")).collect();
+        format!("{}\n{}{notes}", node_table(view), cohort_table(view)).trim_end().to_owned()
+    })
 }
 
 fn node_table(view: &View) -> Table<4> {
@@ -73,6 +75,19 @@ fn cohort_table(view: &View) -> Table<8> {
         }
     }
     table
+}
+
+/// What nodes say they can't do as they should.
+fn trouble_notes(view: &View) -> impl Iterator<Item = String> {
+    let of_node = |(number, node): (&u32, &Node)| {
+        let number = *number;
+        node.troubles.iter().map(move |trouble| format!("node {number}: {trouble}")).collect::<Vec<_>>()
+    };
+    view.nodes.iter().flat_map(of_node)
+}
+
+fn memory_notes(view: &View) -> impl Iterator<Item = String> {
+    view.cohorts.values().filter_map(memory_note)
 }
 
 /// What is to be said of a cohort that is in main memory.

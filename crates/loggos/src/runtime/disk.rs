@@ -207,7 +207,7 @@ fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::
     Lane::start("manifests", move |(id, write): ManifestJob| {
         // A universe that has grown may need more room for it. Until there is some, the other copy is whole.
         for place in 0..store::manifest::PLACES.len() {
-            once_there_is_room("the manifest", || write.write_place(place));
+            once_there_is_room("the manifest", &inbox, || write.write_place(place));
         }
         written.inc();
         // Promises wait for the force, and not for old files to be removed.
@@ -220,7 +220,7 @@ fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::
 
 fn segment_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<SegmentJob>> {
     Lane::start("segments", move |job: SegmentJob| {
-        once_there_is_room("a log segment", || job.execute(&files));
+        once_there_is_room("a log segment", &inbox, || job.execute(&files));
         inbox.post(Input::SegmentDone(job));
     })
 }
@@ -236,7 +236,7 @@ fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(ReadId, Read
 }
 
 /// Does something that needs room on the disk, again and again until there is; any other error ends the process.
-pub(super) fn once_there_is_room<T>(what: &str, mut work: impl FnMut() -> Result<T, FileError>) -> T {
+pub(super) fn once_there_is_room<T>(what: &str, inbox: &Inbox, mut work: impl FnMut() -> Result<T, FileError>) -> T {
     let mut is_said = false;
     loop {
         match work() {
@@ -251,6 +251,7 @@ pub(super) fn once_there_is_room<T>(what: &str, mut work: impl FnMut() -> Result
                     tracing::error!(what, %error, "the disk is full: it is tried again until there is room");
                 }
                 is_said = true;
+                inbox.post(Input::Done(Event::DiskFull));
                 std::thread::sleep(NO_SPACE_PAUSE);
             }
             Err(error) => super::die(&format!("{what} can't be written: {error}")),

@@ -113,7 +113,8 @@ fn checkpoint_lane(
             }
             Err(error) => super::die(&format!("a memtable can't be flushed: {error}")),
         };
-        let bytes = once_there_is_room("a checkpoint", || write_checkpoint(&files, &owner, &meta, state.chunks()));
+        let bytes =
+            once_there_is_room("a checkpoint", &inbox, || write_checkpoint(&files, &owner, &meta, state.chunks()));
         tracing::debug!(%cohort, %lsn, bytes, "checkpoint written");
         inbox.post(Input::Done(Event::CheckpointWritten { cohort, lsn, bytes, flushed }));
     })
@@ -139,10 +140,11 @@ fn compaction_lane(
             Err(JobError::File(error)) => super::die(&format!("tables can't be compacted: {error}")),
             Err(JobError::NoSpace(error)) => {
                 tracing::error!(%cohort, %error, "the disk is full: tables are compacted when there is room");
+                inbox.post(Input::Done(Event::DiskFull));
                 None
             }
             Err(JobError::Table(error)) => {
-                tracing::error!(%cohort, %error, "a table can't be read: this replica leads no more");
+                tracing::error!(%cohort, %error, "a table can't be read: this replica leaves it to others to lead");
                 inbox.post(Input::Done(Event::TableDamaged { cohort }));
                 None
             }
@@ -164,7 +166,7 @@ fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<Lane<(EvaluationId, Evaluati
     Lane::start("rows", move |(id, evaluation): (EvaluationId, Evaluation)| {
         let answer = evaluation.answer(Io::Allowed);
         if let Err(error) = &answer {
-            tracing::error!(%error, "a table can't be read: this replica leads no more");
+            tracing::error!(%error, "a table can't be read: this replica leaves it to others to lead");
         }
         inbox.post(Input::Done(Event::Evaluated { id, answer }));
     })

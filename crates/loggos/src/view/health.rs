@@ -43,6 +43,8 @@ pub(crate) fn problems(view: &View) -> Vec<(Health, String)> {
         } else if node.boot.is_none() {
             problems.push((Health::Degraded, format!("node {number} does not answer, though others hear of it")));
         }
+        let troubles = node.troubles.iter().map(|trouble| format!("node {number}: {trouble}"));
+        problems.extend(troubles.map(|sentence| (Health::Degraded, sentence)));
     }
     problems.sort_by_key(|(health, _)| std::cmp::Reverse(*health));
     problems
@@ -110,5 +112,8 @@ mod tests {
         behind[0].cohorts[0].replicas[2] = replica(3, 10_011);
         let sentences = ["node 1 is 10001 entries behind in table t", "node 2 is 10001 entries behind in table t"];
         check(&View::of(&behind), Health::Degraded, &sentences);
+        let mut full = all;
+        full[2].troubles = vec!["its disk is full".to_owned()];
+        check(&View::of(&full), Health::Degraded, &["node 3: its disk is full"]);
     }
 }

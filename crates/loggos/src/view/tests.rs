@@ -21,7 +21,7 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
     let rates = Cohort { writes_per_second, reads_per_second, ..Cohort::default() };
     let cohort = Cohort { cohort: 2, table, leader, epoch, replicas, start, end, ..rates };
     let (http, activity) = (format!("h:80{node}"), None);
-    StatusResponse { node, incarnation: 7, boot: 1, nodes, cohorts: vec![cohort], http, activity }
+    StatusResponse { node, incarnation: 7, boot: 1, nodes, cohorts: vec![cohort], http, activity, troubles: Vec::new() }
 }
 
 #[test]
@@ -50,7 +50,10 @@ fn whoever_is_known_is_asked_too() {
 fn objects_have_the_promised_shape() {
     let view = View::of(&[answer(1, 5, 1, vec![replica(1, 120)])]);
     let objects = view.objects();
-    assert_eq!(objects[0], json!({ "node": 1, "alive": true, "incarnation": 7, "leaving": false, "boot": 1 }));
+    assert_eq!(
+        objects[0],
+        json!({ "node": 1, "alive": true, "incarnation": 7, "leaving": false, "boot": 1, "troubles": [] })
+    );
     assert_eq!(objects[1], json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false }));
     let replicas = json!([{ "node": 1, "last_lsn": "5.120", "committed_lsn": "5.120", "lag": 0, "doubtful": false }]);
     let cohort = json!({

@@ -1,6 +1,6 @@
 use base::{Duration, LogRecord, Sequence};
 use store::sstable::TableRef;
-use tablets::request::{Mutation, Request, Response, TableRequest, Write};
+use tablets::request::{Consistency, Failure, Mutation, Request, Response, TableRequest, Write};
 
 use super::*;
 use crate::contract::RequestId;
@@ -136,7 +136,26 @@ fn writes_wait_while_all_memtables_have_too_much() {
     bench.step(crate::contract::Event::CheckpointFailed { cohort: TABLE, lsn });
     bench.writes_checkpoints = true;
     bench.pass(Duration::from_millis(6_000));
-    assert!(matches!(bench.answers.get(&RequestId(3)), Some(Ok(_))), "there is room again");
+    assert!(matches!(bench.answers.get(&RequestId(3)), Some(Err(Failure::Unavailable(_)))), "the disk was full");
+    ask(&mut bench, 4, put());
+}
+
+#[test]
+fn a_full_disk_is_read_only() {
+    let mut bench = alone();
+    ask(&mut bench, 2, put());
+    bench.step(crate::contract::Event::DiskFull);
+    let of_table = |request| Request::Table { table: "t".into(), request };
+    bench.ask(3, of_table(put()));
+    let Some(Err(Failure::Unavailable(why))) = bench.answers.get(&RequestId(3)) else { panic!("it is refused") };
+    assert_eq!(why, "the disk of node 1 is full, and its rows are read only");
+    bench.ask(4, of_table(TableRequest::Get { key: "k".into(), columns: None, consistency: Consistency::Strong }));
+    assert!(matches!(bench.answers.get(&RequestId(4)), Some(Ok(_))), "{:?}", bench.answers);
+    assert_eq!(bench.node.status(bench.now).troubles.len(), 1);
+    bench.pass(Duration::from_millis(9_000));
+    bench.ask(5, of_table(put()));
+    assert!(matches!(bench.answers.get(&RequestId(5)), Some(Ok(_))), "nothing has failed for long enough");
+    assert_eq!(bench.node.status(bench.now).troubles, [""; 0]);
 }
 
 /// A start may find any manifest that was on its way, so a table stays that one of them names.

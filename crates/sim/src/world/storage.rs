@@ -49,6 +49,7 @@ impl World {
             return self.disk_failed(id);
         }
         if waits {
+            self.step(id, Event::DiskFull);
             self.queue.put(now + ROOM_PAUSE, Happening::RoomWanted { node: id, generation });
         }
         if let Some(job) = job {
