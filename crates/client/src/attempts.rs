@@ -23,8 +23,10 @@ const DOUBLINGS_MAX: u32 = 6;
 pub enum Fault {
     /// No connection: the request never left.
     NotSent(String),
-    /// The request left and no answer came.
+    /// The request left, and whatever happened then, no answer can come any more.
     Lost(String),
+    /// The request left, and no answer has come in the attempt's time.
+    Silent,
     /// A node says that nothing was done, because too much is under way.
     Overloaded(String),
     /// A node says that nothing was done, because it found no leader.
@@ -47,6 +49,7 @@ impl Fault {
             | Self::Overloaded(reason)
             | Self::Unavailable(reason)
             | Self::Unknown(reason) => reason,
+            Self::Silent => "it does not answer".to_owned(),
             Self::UnknownSession => "the session is unknown".to_owned(),
             Self::Definite(error) => error.to_string(),
         }
@@ -67,28 +70,42 @@ pub enum Next {
     },
     /// Nothing was done and the session is gone: begin again in a new one.
     NewSession,
+    /// There is no time for another attempt. One that is under way may still be answered; if none is, or none was by the
+    /// deadline, it is over ([`Attempts::out_of_time`]).
+    OutOfTime,
+}
+
+/// Why an attempt failed, and who says so.
+#[derive(Clone, Debug)]
+struct Said {
+    by_node: bool,
+    reason: String,
 }
 
 /// The attempts of one call.
 #[derive(Clone, Debug)]
 pub struct Attempts {
     endpoints: u32,
+    /// All the time that the call has.
+    time: Duration,
     failures: u32,
     sessions: u32,
     effect: Effect,
     in_doubt: bool,
+    /// What a node said last, or, as long as none has said anything, what became of the connections to them.
+    said: Option<Said>,
 }
 
 impl Attempts {
-    /// Those of a call with this effect, of a client with so many endpoints.
+    /// Those of a call with this effect and so much time, of a client with so many endpoints.
     #[must_use]
-    pub fn new(effect: Effect, endpoints: u32) -> Self {
-        Self { endpoints: endpoints.max(1), failures: 0, sessions: 0, effect, in_doubt: false }
+    pub fn new(effect: Effect, endpoints: u32, time: Duration) -> Self {
+        Self { endpoints: endpoints.max(1), time, failures: 0, sessions: 0, effect, in_doubt: false, said: None }
     }
 
     /// The time of the next attempt, if `first` is that of the first: twice as long after each failure.
     #[must_use]
-    pub fn time(&self, first: Duration) -> Duration {
+    pub fn attempt_time(&self, first: Duration) -> Duration {
         Duration(first.0 << self.failures.min(DOUBLINGS_MAX))
     }
 
@@ -101,17 +118,41 @@ impl Attempts {
 
     /// What follows from a failed attempt when the call has `left`.
     pub fn after(&mut self, fault: Fault, left: Duration, jitter: &mut SplitMix64) -> Next {
-        if matches!(fault, Fault::Lost(_) | Fault::Unknown(_)) {
+        if matches!(fault, Fault::Lost(_) | Fault::Silent | Fault::Unknown(_)) {
             self.doubt();
         }
+        self.note(&fault);
         match fault {
             Fault::Definite(error) => Next::GiveUp(self.definite(error)),
             Fault::UnknownSession => self.after_unknown_session(left),
-            Fault::NotSent(reason) | Fault::Lost(reason) | Fault::Unavailable(reason) => {
-                self.retry(reason, true, left, jitter)
+            Fault::NotSent(_) | Fault::Lost(_) | Fault::Silent | Fault::Unavailable(_) => {
+                self.retry(true, left, jitter)
             }
             // The node that says so is alive, and knows the most about what happened.
-            Fault::Overloaded(reason) | Fault::Unknown(reason) => self.retry(reason, false, left, jitter),
+            Fault::Overloaded(_) | Fault::Unknown(_) => self.retry(false, left, jitter),
+        }
+    }
+
+    /// Keeps what an attempt's failure tells of the cause, for who is told that the time is over.
+    pub fn note(&mut self, fault: &Fault) {
+        let (by_node, reason) = match fault {
+            Fault::Overloaded(reason) | Fault::Unavailable(reason) | Fault::Unknown(reason) => (true, reason),
+            Fault::NotSent(reason) | Fault::Lost(reason) => (false, reason),
+            Fault::Silent | Fault::UnknownSession | Fault::Definite(_) => return,
+        };
+        self.keep(&Said { by_node, reason: reason.clone() });
+    }
+
+    /// The same of what another call was told, for which this one has waited.
+    pub fn note_of(&mut self, other: &Self) {
+        if let Some(said) = &other.said {
+            self.keep(said);
+        }
+    }
+
+    fn keep(&mut self, said: &Said) {
+        if said.by_node || self.said.as_ref().is_none_or(|known| !known.by_node) {
+            self.said = Some(said.clone());
         }
     }
 
@@ -140,10 +181,10 @@ impl Attempts {
         Next::NewSession
     }
 
-    fn retry(&mut self, reason: String, elsewhere: bool, left: Duration, jitter: &mut SplitMix64) -> Next {
+    fn retry(&mut self, elsewhere: bool, left: Duration, jitter: &mut SplitMix64) -> Next {
         let pause = self.pause(elsewhere, jitter);
         self.failures += 1;
-        if pause < left { Next::Retry { pause, elsewhere } } else { Next::GiveUp(self.out_of_time(reason)) }
+        if pause < left { Next::Retry { pause, elsewhere } } else { Next::OutOfTime }
     }
 
     /// Whether an attempt may have been carried out that nobody told of.
@@ -158,10 +199,13 @@ impl Attempts {
         self.failures > 0
     }
 
-    /// The error of a call that has run out of time: is it in doubt?
+    /// The error of a call that has run out of time: is it in doubt? It names all the time that the call had, and the cause
+    /// as far as anybody told it.
     #[must_use]
-    pub fn out_of_time(&self, reason: String) -> Error {
-        if self.in_doubt { Error::OutcomeUnknown(reason) } else { Error::Unavailable(reason) }
+    pub fn out_of_time(&self) -> Error {
+        let cause = self.said.as_ref().map_or_else(String::new, |said| format!(": {}", said.reason));
+        let text = format!("no answer within {} ms{cause}", self.time.as_millis());
+        if self.in_doubt { Error::OutcomeUnknown(text) } else { Error::Unavailable(text) }
     }
 
     /// None while there are endpoints that were not tried yet; then longer with each round, and never the same for two
@@ -182,6 +226,16 @@ mod tests {
 
     const PLENTY: Duration = Duration::from_millis(10_000);
 
+    fn attempts(effect: Effect, endpoints: u32) -> Attempts {
+        Attempts::new(effect, endpoints, PLENTY)
+    }
+
+    /// What the caller is told if this is the last failure.
+    fn end(attempts: &mut Attempts, fault: Fault) -> Error {
+        assert_eq!(after(attempts, fault, Duration::ZERO), Next::OutOfTime);
+        attempts.out_of_time()
+    }
+
     fn after(attempts: &mut Attempts, fault: Fault, left: Duration) -> Next {
         attempts.after(fault, left, &mut SplitMix64::new(1))
     }
@@ -196,7 +250,7 @@ mod tests {
 
     #[test]
     fn every_endpoint_is_tried_before_the_first_pause() {
-        let mut attempts = Attempts::new(Effect::Reads, 3);
+        let mut attempts = attempts(Effect::Reads, 3);
         for _ in 0..2 {
             let next = after(&mut attempts, not_sent(), PLENTY);
             assert_eq!(next, Next::Retry { pause: Duration::ZERO, elsewhere: true });
@@ -209,7 +263,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_up_to_their_bound() {
-        let mut attempts = Attempts::new(Effect::Reads, 1);
+        let mut attempts = attempts(Effect::Reads, 1);
         let mut last = Duration::ZERO;
         for _ in 0..20 {
             let Next::Retry { pause, .. } = after(&mut attempts, not_sent(), PLENTY) else { panic!("no retry") };
@@ -220,39 +274,52 @@ mod tests {
 
     #[test]
     fn a_write_that_never_left_is_unavailable_at_the_deadline() {
-        let mut attempts = Attempts::new(Effect::Writes, 1);
-        let next = after(&mut attempts, not_sent(), Duration::ZERO);
-        assert_eq!(next, Next::GiveUp(Error::Unavailable("connection refused".into())));
+        let mut attempts = attempts(Effect::Writes, 1);
+        let reason = "no answer within 10000 ms: connection refused";
+        assert_eq!(end(&mut attempts, not_sent()), Error::Unavailable(reason.into()));
     }
 
     #[test]
     fn a_write_that_may_have_arrived_is_unknown_at_the_deadline() {
         for doubt in [lost(), Fault::Unknown("the leader changed".into())] {
-            let mut attempts = Attempts::new(Effect::Writes, 2);
+            let mut attempts = attempts(Effect::Writes, 2);
             assert!(matches!(after(&mut attempts, doubt, PLENTY), Next::Retry { .. }));
-            let next = after(&mut attempts, Fault::Unavailable("no leader".into()), Duration::ZERO);
-            assert_eq!(next, Next::GiveUp(Error::OutcomeUnknown("no leader".into())));
+            let reason = "no answer within 10000 ms: no leader";
+            let unknown = end(&mut attempts, Fault::Unavailable("no leader".into()));
+            assert_eq!(unknown, Error::OutcomeUnknown(reason.into()));
         }
     }
 
     #[test]
     fn a_table_that_may_have_been_made_is_unknown_at_the_deadline() {
-        let mut attempts = Attempts::new(Effect::Writes, 3);
+        let mut attempts = attempts(Effect::Writes, 3);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
-        assert!(matches!(after(&mut attempts, not_sent(), Duration::ZERO), Next::GiveUp(Error::OutcomeUnknown(_))));
+        assert!(matches!(end(&mut attempts, not_sent()), Error::OutcomeUnknown(_)));
     }
 
     #[test]
     fn a_read_is_never_in_doubt() {
-        let mut attempts = Attempts::new(Effect::Reads, 1);
+        let mut attempts = attempts(Effect::Reads, 1);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
-        assert!(matches!(after(&mut attempts, lost(), Duration::ZERO), Next::GiveUp(Error::Unavailable(_))));
+        assert!(matches!(end(&mut attempts, lost()), Error::Unavailable(_)));
+    }
+
+    #[test]
+    fn what_a_node_says_counts_more_than_a_connection_that_fails() {
+        let mut attempts = attempts(Effect::Reads, 3);
+        assert_eq!(attempts.out_of_time(), Error::Unavailable("no answer within 10000 ms".into()));
+        after(&mut attempts, Fault::Silent, PLENTY);
+        after(&mut attempts, not_sent(), PLENTY);
+        assert!(attempts.out_of_time().to_string().ends_with(": connection refused"));
+        after(&mut attempts, Fault::Unavailable("no leader".into()), PLENTY);
+        after(&mut attempts, not_sent(), PLENTY);
+        assert!(end(&mut attempts, Fault::Silent).to_string().ends_with(": no leader"));
     }
 
     #[test]
     fn an_expired_session_is_replaced_while_nothing_is_in_doubt() {
-        let mut attempts = Attempts::new(Effect::Writes, 1);
+        let mut attempts = attempts(Effect::Writes, 1);
         assert_eq!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::NewSession);
         assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
         assert!(matches!(after(&mut attempts, Fault::Unavailable("no leader".into()), PLENTY), Next::Retry { .. }));
@@ -262,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_session_that_expires_under_a_doubtful_write_leaves_it_unknown() {
-        let mut attempts = Attempts::new(Effect::Writes, 1);
+        let mut attempts = attempts(Effect::Writes, 1);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));
     }
@@ -270,7 +337,7 @@ mod tests {
     #[test]
     fn a_definite_answer_ends_the_call() {
         let refused = Error::Refused { column: "c".into(), expected: 7, actual: 9 };
-        let mut attempts = Attempts::new(Effect::Writes, 3);
+        let mut attempts = attempts(Effect::Writes, 3);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert_eq!(after(&mut attempts, Fault::Definite(refused.clone()), PLENTY), Next::GiveUp(refused));
     }
@@ -278,15 +345,15 @@ mod tests {
     #[test]
     fn attempts_get_longer() {
         let first = Duration::from_millis(400);
-        let mut attempts = Attempts::new(Effect::Reads, 3);
-        assert_eq!(attempts.time(first), first);
+        let mut attempts = attempts(Effect::Reads, 3);
+        assert_eq!(attempts.attempt_time(first), first);
         after(&mut attempts, lost(), PLENTY);
-        assert_eq!(attempts.time(first), Duration::from_millis(800));
+        assert_eq!(attempts.attempt_time(first), Duration::from_millis(800));
     }
 
     #[test]
     fn what_one_attempt_is_told_says_nothing_of_another() {
-        let mut attempts = Attempts::new(Effect::Writes, 3);
+        let mut attempts = attempts(Effect::Writes, 3);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         let dropped = Fault::Definite(Error::NotFound("no such table".into()));
         assert!(matches!(after(&mut attempts, dropped, PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));

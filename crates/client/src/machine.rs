@@ -63,7 +63,7 @@ impl<Q: Clone, A> Client<Q, A> {
 
     /// Begins a call.
     pub fn begin(&mut self, ask: Ask<Q>, deadline: Monotonic, now: Monotonic) -> CallId {
-        let attempts = Attempts::new(ask.effect, self.endpoints.count() as u32);
+        let attempts = Attempts::new(ask.effect, self.endpoints.count() as u32, deadline.since(now));
         let id = self.calls.insert(Call::new(Task::Ask(ask), deadline, attempts));
         self.advance(id, now);
         self.set_timer();
@@ -111,7 +111,7 @@ impl<Q: Clone, A> Client<Q, A> {
         if let Some(Flying { link, sent_at, call }) = self.calls.flying(attempt) {
             match &told {
                 // Whatever lost the answer, the connection may be to blame.
-                Err(Fault::Lost(_)) => {
+                Err(Fault::Lost(_) | Fault::Silent) => {
                     self.endpoints.pass_over(link.endpoint, now);
                     self.leave(link);
                 }
@@ -209,7 +209,7 @@ impl<Q: Clone, A> Client<Q, A> {
         let table = self.sessions.table(&name);
         table.waiting.push(id);
         if table.opening.is_none() {
-            let attempts = Attempts::new(Effect::Reads, self.endpoints.count() as u32);
+            let attempts = Attempts::new(Effect::Reads, self.endpoints.count() as u32, deadline.since(now));
             let opening =
                 self.calls.insert(Call::new(Task::OpenSession { table: name.clone(), key }, deadline, attempts));
             self.sessions.table(&name).opening = Some(opening);
@@ -222,7 +222,7 @@ impl<Q: Clone, A> Client<Q, A> {
         let Some(call) = self.calls.get(id) else { return Duration::ZERO };
         let first = self.endpoints.patience(pace(&call.task), bytes(&call.task));
         // Halves of what is left come to nothing long before it does.
-        let time = call.attempts.time(first).0.min(call.deadline.since(now).0 / 2).max(ATTEMPT_TIME_MIN.0);
+        let time = call.attempts.attempt_time(first).0.min(call.deadline.since(now).0 / 2).max(ATTEMPT_TIME_MIN.0);
         // Not all at once.
         Duration(time + self.jitter.below(time / 8))
     }
@@ -270,7 +270,7 @@ impl<Q: Clone, A> Client<Q, A> {
                 self.failed(id, link.endpoint, fault, now);
             }
             Err(fault) if is_latest => self.failed(id, link.endpoint, fault, now),
-            Err(_) => {}
+            Err(fault) => call.attempts.note(&fault),
         }
     }
 
@@ -300,6 +300,12 @@ impl<Q: Clone, A> Client<Q, A> {
         let next = call.attempts.after(fault, call.deadline.since(now), &mut self.jitter);
         match next {
             Next::GiveUp(error) => self.finish(id, Err(error), now),
+            Next::OutOfTime if call.flying.is_empty() => {
+                let error = call.attempts.out_of_time();
+                self.finish(id, Err(error), now);
+            }
+            // What is under way may be answered until the deadline, or a node may say by then why it is not.
+            Next::OutOfTime => self.wait(id, Place::Pause, Monotonic::NEVER),
             Next::NewSession => {
                 if let Some(stamp) = call.stamp.take() {
                     let table = call.task.table().to_owned();
@@ -326,11 +332,7 @@ impl<Q: Clone, A> Client<Q, A> {
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(id) else { return };
         if call.deadline <= now {
-            if !call.flying.is_empty() {
-                call.attempts.doubt();
-            }
-            let error = call.attempts.out_of_time(waited_for(call.place).to_owned());
-            return self.finish(id, Err(error), now);
+            return self.overdue(id, now);
         }
         match call.place {
             Place::Session => self.calls.set_alarm(id, Monotonic::NEVER),
@@ -342,6 +344,22 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
+    /// A call's deadline has come.
+    fn overdue(&mut self, id: CallId, now: Monotonic) {
+        let Some(call) = self.calls.get(id) else { return };
+        let opening = if call.place == Place::Session { self.sessions.table(call.task.table()).opening } else { None };
+        let of_opening = opening.and_then(|opening| self.calls.get(opening)).map(|opening| opening.attempts.clone());
+        let Some(call) = self.calls.get_mut(id) else { return };
+        if !call.flying.is_empty() {
+            call.attempts.doubt();
+        }
+        if let Some(of_opening) = of_opening {
+            call.attempts.note_of(&of_opening);
+        }
+        let error = call.attempts.out_of_time();
+        self.finish(id, Err(error), now);
+    }
+
     /// An attempt has had no answer in its time. It may still get one; the call goes on meanwhile.
     fn unanswered(&mut self, id: CallId, attempt: AttemptId, is_prolonged: bool, now: Monotonic) {
         let Some(Flying { link, sent_at, .. }) = self.calls.flying(attempt) else { return };
@@ -349,15 +367,14 @@ impl<Q: Clone, A> Client<Q, A> {
         let is_silent = self.endpoints.is_silent_since(link.endpoint, sent_at);
         if !is_silent && !is_prolonged {
             call.place = Place::Answer { attempt, is_prolonged: true };
-            let time = call.attempts.time(self.endpoints.long_patience(bytes(&call.task)));
+            let time = call.attempts.attempt_time(self.endpoints.long_patience(bytes(&call.task)));
             return self.calls.set_alarm(id, (sent_at + time).max(now + Duration(1)));
         }
         if is_silent {
             self.endpoints.pass_over(link.endpoint, now);
             self.leave_if_silent(id, link, now);
         }
-        let waited = now.since(sent_at).as_millis();
-        self.failed(id, link.endpoint, Fault::Lost(format!("no answer within {waited} ms")), now);
+        self.failed(id, link.endpoint, Fault::Silent, now);
     }
 
     /// Leaves a connection over which nothing has come for long.
@@ -435,14 +452,5 @@ fn bytes<Q>(task: &Task<Q>) -> usize {
     match task {
         Task::Ask(ask) => ask.bytes,
         Task::OpenSession { .. } => 0,
-    }
-}
-
-fn waited_for(place: Place) -> &'static str {
-    match place {
-        Place::Session => "no session could be had in time",
-        Place::Connection(_) => "no connection in time",
-        Place::Answer { .. } => "no answer in time",
-        Place::Pause => "no node could do it in time",
     }
 }

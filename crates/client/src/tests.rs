@@ -454,3 +454,29 @@ fn what_anybody_may_answer_goes_round_and_says_what_was_seen() {
     bed.pass(1_000);
     assert!((8..11).any(|request| ask(&mut bed, request) == 2), "it may be well again");
 }
+
+/// The deadline names itself, and the cause is what a node said, be it of an attempt that was given up long before.
+#[test]
+fn who_runs_out_of_time_is_told_how_long_it_was_and_what_a_node_said() {
+    let mut bed = Bed::new(3);
+    let says = |bed: &mut Bed, reason: &str| {
+        let first = bed.sent()[0].attempt;
+        bed.pass(100);
+        bed.answer(first, Err(Fault::Unavailable(reason.into())));
+        assert_eq!(bed.ended(), [], "others are under way until the deadline");
+        bed.pass(1);
+        bed.ended().remove(0).1
+    };
+    let unavailable = |reason: &str| Err(Error::Unavailable(reason.to_owned()));
+
+    bed.ask(Effect::Reads, "k", 1);
+    bed.pass(10_000);
+    assert_eq!(bed.ended().remove(0).1, unavailable("no answer within 10000 ms"));
+    bed.sent();
+    for effect in [Effect::Reads, Effect::Writes] {
+        bed.ask(effect, "k", 2);
+        bed.pass(9_899);
+        assert_eq!(says(&mut bed, "no leader"), unavailable("no answer within 10000 ms: no leader"), "{effect:?}");
+        bed.sent();
+    }
+}

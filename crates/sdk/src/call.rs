@@ -21,7 +21,7 @@ pub(crate) async fn call(channel: Channel, sent: Sent<Asked>, time: Duration) ->
     match timeout(time, begin(channel, sent, time)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(status)) => Err(fault::of(&status)),
-        Err(_) => Err(Fault::Lost(format!("no answer within {time:?}"))),
+        Err(_) => Err(Fault::Silent),
     }
 }
 

@@ -203,7 +203,8 @@ async fn get(
     column: Option<Bytes>,
     reads: Reads,
 ) -> Result<(), Stop> {
-    let (cells, as_of) = client.read_row(table, key.clone(), column.iter().cloned().collect(), reads).await?;
+    let read = client.read_row(table, key.clone(), column.iter().cloned().collect(), reads).await;
+    let (cells, as_of) = read.map_err(|error| reads::failed(reads, error))?;
     reads::tell(output, as_of.as_ref());
     if cells.is_empty() {
         let what = column.map_or_else(String::new, |column| format!("column {} in ", shown(&column)));
@@ -228,7 +229,8 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
     let mut has_heading = false;
     while left > 0 {
         scan.limit = left.min(SCAN_ROWS_MAX as u64) as u32;
-        let (page, as_of) = client.read_page(&table, scan.clone(), reads).await?;
+        let (page, as_of) =
+            client.read_page(&table, scan.clone(), reads).await.map_err(|error| reads::failed(reads, error))?;
         reads::tell(output, as_of.as_ref());
         output.print_rows(&table, &page.rows, has_heading)?;
         has_heading |= !page.rows.is_empty();

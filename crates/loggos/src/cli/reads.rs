@@ -71,6 +71,16 @@ impl ReadArguments {
     }
 }
 
+/// Why such a read failed, and what may be asked for instead.
+pub(crate) fn failed(reads: Reads, error: sdk::Error) -> Stop {
+    match error {
+        sdk::Error::Unavailable(reason) if reads == (Reads::Timeline { stale_ok: false }) => {
+            sdk::Error::Unavailable(format!("{reason}; with --stale-ok one live replica will do")).into()
+        }
+        error => error.into(),
+    }
+}
+
 /// Says on standard error which state was shown, if it was a replica's own.
 pub(crate) fn tell(output: Output, as_of: Option<&AsOf>) {
     let Some(as_of) = as_of else { return };
@@ -87,4 +97,17 @@ pub(crate) fn tell(output: Output, as_of: Option<&AsOf>) {
     };
     // Where nobody listens, nobody needs to know.
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_do_with_less_is_told_so() {
+        let says = |reads| failed(reads, sdk::Error::Unavailable("no leader".into())).to_string();
+        assert!(says(Reads::Timeline { stale_ok: false }).starts_with("no leader; with --stale-ok"));
+        assert_eq!(says(Reads::Timeline { stale_ok: true }), "no leader");
+        assert_eq!(says(Reads::Strong), "no leader");
+    }
 }
