@@ -10,10 +10,10 @@
 //!
 //! A read *at a moment* shows the rows as of a timestamp of the log. Timestamps grow along the log, so that whoever has
 //! applied an entry with that timestamp or a later one has all that counts. If the log has not come so far, the leader has it
-//! do so: an entry without a command has the timestamp of its proposal.
+//! do so: an entry without a command has the timestamp of its proposal. A moment that is far ahead of its clock it refuses.
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Lsn, Monotonic, Now, Timestamp};
+use base::{CohortId, Duration, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
 use tablets::request::{AsOf, Consistency, Failure, Outcome, Place};
 use tablets::{Evaluation, Question, State, Tablet, TabletView};
@@ -23,6 +23,10 @@ use crate::node::Node;
 use crate::pending::{self, PendingId};
 use crate::replica::Replica;
 use crate::requests::{Standing, look_into, standing, unanswerable};
+
+/// By so much clocks may differ that a time service keeps, and far more: a moment further ahead of the leader's is in the
+/// future, and nobody waits for it.
+const CLOCKS_DIFFER: Duration = Duration::from_millis(10_000);
 
 /// What an answer from rows rests on.
 #[derive(Clone, Debug)]
@@ -146,9 +150,13 @@ impl Node {
     fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
         self.pendings.place(id, pending::Place::Waiting);
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
-        let is_under_way = replica.cohort.last_timestamp() >= moment;
         // A clock that is not believed takes the log nowhere, whatever it shows.
-        let has_come = moment <= replica.cohort.next_timestamp(now.wall);
+        let next = replica.cohort.next_timestamp(now.wall);
+        if let Some(failure) = in_the_future(moment, next, now.wall) {
+            return self.complete(id, Err(failure), None);
+        }
+        let is_under_way = replica.cohort.last_timestamp() >= moment;
+        let has_come = moment <= next;
         if !is_under_way && has_come && replica.cohort.is_open() && !replica.cohort.overloaded() {
             replica.cohort.propose(Bytes::new(), now, &mut self.outgoing.outbox);
             self.drain(cohort, now);
@@ -166,6 +174,17 @@ enum NotNow {
     Refuse(Failure),
     /// Others may.
     Elsewhere,
+}
+
+/// Why nobody waits for a moment, if that is so. Only a clock by which the log would go on now can tell: one that the log is
+/// ahead of, or that is not believed, does not know what is to come.
+fn in_the_future(moment: Timestamp, next: Timestamp, wall: Timestamp) -> Option<Failure> {
+    let ahead = Duration(u64::try_from(moment.0.saturating_sub(wall.0)).unwrap_or(0));
+    (next == wall && ahead > CLOCKS_DIFFER).then(|| {
+        let seconds = ahead.as_millis() / 1_000;
+        let clock = format!("{seconds} s ahead of {wall}, which the clock of the range's leader shows");
+        Failure::Invalid(format!("the moment {moment} lies in the future, {clock}"))
+    })
 }
 
 /// How far a client has seen a range, and whether it insists on a leader.

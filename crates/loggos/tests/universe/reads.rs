@@ -29,6 +29,10 @@ fn every_replica_answers_every_kind_of_read() {
     let past = run(&["get", "t", "k", "c", "--as-of", &first, "--json"]);
     assert_eq!(as_of(&past)["timestamp"].to_string(), first);
     assert!(past.ok().contains("\"value\":\"old\""));
+    let future = "9000000000000000000";
+    for node in universe.nodes() {
+        universe.columns_of(node, &["get", "t", "k", "--as-of", future]).failed(2, &[future, "lies in the future"]);
+    }
     wait_for("what is old is forgotten", Duration::from_secs(20), || {
         let refused = run(&["get", "t", "k", "--as-of", "1"]);
         (refused.status == 2).then(|| refused.failed(2, &["the moment 1 is before"]))
@@ -64,4 +68,8 @@ fn one_live_node_is_enough_for_whoever_says_so() {
     assert!(shown.err.contains("as of "), "{shown:?}");
     assert!(shown.ok().contains('v'));
     run(&["get", "t", "k", "--reads", "any", "--timeout", "500"]).failed(3, &[]);
+    for (kind, hint) in [("strong", ""), ("timeline", "--stale-ok")] {
+        let refused = run(&["get", "t", "k", "--reads", kind, "--timeout", "2000"]);
+        refused.failed(3, &["no answer within 2000 ms: no ", "leader", hint]);
+    }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Clocks {
     /// Parts per million by which it runs fast (or slow).
     rate: i64,
     wall_offset: i64,
+    /// The least that it ever was.
+    least_offset: i64,
     /// Time that a planted bug leaves out.
     left_out: u64,
 }
@@ -28,7 +30,7 @@ impl Clocks {
             1 => -bound,
             _ => random.below(2 * options.clock_rate + 1).cast_signed() - bound,
         };
-        Self { start: random.below(1 << 40), rate, wall_offset: 0, left_out: 0 }
+        Self { start: random.below(1 << 40), rate, wall_offset: 0, least_offset: 0, left_out: 0 }
     }
 
     pub(crate) fn monotonic(&self, time: TrueTime) -> Monotonic {
@@ -53,6 +55,11 @@ impl Clocks {
         Now { monotonic: self.monotonic(time), wall: Timestamp(wall) }
     }
 
+    /// What the wall clock would show now, had it stayed as far behind as it ever was.
+    pub(crate) fn least_wall(&self, time: TrueTime) -> Timestamp {
+        Timestamp(WALL_START.saturating_add(time.cast_signed()).saturating_add(self.least_offset))
+    }
+
     /// Sets the wall clock to anything.
     pub(crate) fn jump(&mut self, random: &mut SplitMix64) {
         self.wall_offset = match random.below(6) {
@@ -63,6 +70,7 @@ impl Clocks {
             4 => random.below(1 << 40).cast_signed(),
             _ => random.draw().cast_signed(),
         };
+        self.least_offset = self.least_offset.min(self.wall_offset);
     }
 
     /// The machine was suspended for so long. Its monotonic clock counts that; a planted bug's doesn't.

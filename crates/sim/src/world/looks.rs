@@ -109,8 +109,9 @@ impl World {
             (Ok(Response::Dated { response, as_of }), _) => self.judge(id, look, response, as_of),
             (Err(Failure::Invalid(_)), Consistency::At(moment)) => {
                 self.count("moments refused");
-                (!self.is_lossy() && self.is_kept(moment))
-                    .then(|| format!("the moment {moment} is refused, and is before no watermark"))
+                (!self.is_lossy() && self.is_kept(moment) && !self.is_ahead(moment)).then(|| {
+                    format!("the moment {moment} is refused, and is before no watermark and ahead of no clock")
+                })
             }
             (Err(Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => None,
             _ => Some("that is no answer".to_owned()),
@@ -208,6 +209,11 @@ impl World {
             self.count("looks compared");
         }
         wrong
+    }
+
+    /// Whether that moment was ahead of some machine's clock when it was asked for.
+    fn is_ahead(&self, moment: Timestamp) -> bool {
+        self.machines.values().any(|machine| moment > machine.clocks.least_wall(self.now))
     }
 
     /// Whether every replica of every table still answers for that moment.
