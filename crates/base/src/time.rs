@@ -66,6 +66,23 @@ impl Monotonic {
     }
 }
 
+impl fmt::Display for Duration {
+    /// As people write it: a number of the largest unit that leaves no rest.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 6] = [
+            (86_400_000_000_000, "d"),
+            (3_600_000_000_000, "h"),
+            (60_000_000_000, "m"),
+            (1_000_000_000, "s"),
+            (1_000_000, "ms"),
+            (1_000, "us"),
+        ];
+        let whole = UNITS.iter().find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit));
+        let (unit, name) = whole.unwrap_or(&(1, "ns"));
+        write!(f, "{}{name}", self.0 / unit)
+    }
+}
+
 impl Add<Duration> for Monotonic {
     type Output = Self;
     fn add(self, span: Duration) -> Self {
@@ -83,5 +100,17 @@ impl Sub<Duration> for Monotonic {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_told_in_their_largest_unit() {
+        let spans = [7 * 24 * 3_600_000, 36 * 3_600_000, 60_000, 90_000, 1_500].map(Duration::from_millis);
+        assert_eq!(spans.map(|span| span.to_string()), ["7d", "36h", "1m", "90s", "1500ms"]);
+        assert_eq!([0, 1_001, 2_000].map(|span| Duration(span).to_string()), ["0ns", "1001ns", "2us"]);
     }
 }

@@ -125,8 +125,7 @@ fn check_replicas(replicas: u32) -> Result<(), Failure> {
 
 fn check_retention(retention: Duration) -> Result<(), Failure> {
     if retention > RETENTION_MAX {
-        let (asked, limit) = (retention.0 / 1_000_000, RETENTION_MAX.0 / 1_000_000);
-        return refuse(format!("old versions are to be kept for {asked} ms, over the limit of {limit}"));
+        return refuse(format!("old versions are to be kept for {retention}, over the limit of {RETENTION_MAX}"));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use base::limits::SCAN_ROWS_MAX;
+use base::limits::{RETENTION_MAX, SCAN_ROWS_MAX};
 use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
@@ -28,7 +28,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         replicas: Option<u32>,
         /// How long old versions are kept, as in 500ms, 90s, 10m, 2h or 7d [default: 60s].
-        #[arg(long, value_name = "TIME", value_parser = time)]
+        #[arg(long, value_name = "TIME", value_parser = retention)]
         retention: Option<Duration>,
         /// What a write must be on before it is acknowledged, on most replicas: their disks, or their main memories, from
         /// which the last writes are lost if most of them end at once [default: forced].
@@ -161,6 +161,15 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
         Command::Load(arguments) => load::run(&universe.streaming_client()?, output, arguments).await,
         Command::Export(arguments) => export::run(&client, output, arguments).await,
     }
+}
+
+/// How long old versions are kept. It is refused here as it was typed: a node is told it in milliseconds.
+fn retention(text: &str) -> Result<Duration, String> {
+    let time = time(text)?;
+    if time.as_nanos() > RETENTION_MAX.0.into() {
+        return Err(format!("it is over the limit of {RETENTION_MAX}"));
+    }
+    Ok(time)
 }
 
 /// A time that is longer than nothing, with its unit.

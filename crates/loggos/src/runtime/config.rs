@@ -221,8 +221,21 @@ pub(crate) fn memory_size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
     let bytes = number.saturating_mul(1 << shift);
-    range("memory", bytes, MEMORY_BYTES_MIN, MEMORY_BYTES_MAX).map_err(|error| error.to_string())?;
+    if !(MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&bytes) {
+        let [least, most] = [MEMORY_BYTES_MIN, MEMORY_BYTES_MAX].map(as_size);
+        return Err(format!("it is not within {least} to {most}"));
+    }
     Ok(bytes)
+}
+
+/// Bytes as people write them: a number of the largest unit that leaves no rest.
+fn as_size(bytes: u64) -> String {
+    match bytes.trailing_zeros() {
+        30.. => format!("{}GiB", bytes >> 30),
+        20.. => format!("{}MiB", bytes >> 20),
+        10.. => format!("{}KiB", bytes >> 10),
+        _ => bytes.to_string(),
+    }
 }
 
 fn range(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
@@ -280,7 +293,7 @@ mod tests {
     fn memory_is_told_as_people_write_it() {
         assert_eq!(memory_size("512MiB"), Ok(512 << 20));
         assert_eq!(memory_size("33554432"), Ok(32 << 20));
-        assert!(memory_size("1MiB").unwrap_err().contains("33554432"));
+        assert!(memory_size("1MiB").unwrap_err().contains("32MiB to 1024GiB"));
         for wrong in ["", "MiB", "5MB", "-1GiB", "99999999999999999999GiB", "1 GiB"] {
             assert!(memory_size(wrong).is_err(), "{wrong}");
         }
