@@ -104,6 +104,10 @@ fn supervise(options: &Options) -> Result<(), DevError> {
         return Err(DevError::PortOffset(options.port_offset));
     }
     plan::check_count(options.nodes)?;
+    // Of a universe that is there the nodes of an earlier `dev` may be about to end.
+    if let Some(count) = plan::to_be_formed(&options.data, options.nodes) {
+        nodes::look_at_ports(count, options.port_offset)?;
+    }
     let data = plan::make_directory(&options.data)?;
     let _claim = Claim::take(&data)?;
     let plan = Plan::form(&data, options.nodes)?;

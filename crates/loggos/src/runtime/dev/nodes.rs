@@ -156,9 +156,7 @@ impl Nodes {
     }
 
     fn address(&self, port: u16, node: u32) -> SocketAddr {
-        let node = u16::try_from(node).unwrap_or(u16::MAX);
-        let port = port.saturating_add(node).saturating_add(self.port_offset);
-        SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+        address(port, node, self.port_offset)
     }
 
     /// Where the running nodes have their doors.
@@ -253,6 +251,20 @@ fn write_if_new(path: &Path, text: &str) -> io::Result<()> {
 fn pid_handle(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("no process id"))?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+fn address(port: u16, node: u32, port_offset: u16) -> SocketAddr {
+    let node = u16::try_from(node).unwrap_or(u16::MAX);
+    let port = port.saturating_add(node).saturating_add(port_offset);
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Refuses ports that are taken, before anything is made for the nodes that would have them.
+pub(crate) fn look_at_ports(count: u32, port_offset: u16) -> Result<(), DevError> {
+    (1..=count).try_for_each(|node| {
+        let addresses = [PEERS_PORT, GRPC_PORT, HTTP_PORT].map(|port| address(port, node, port_offset));
+        are_free(&addresses).map_err(DevError::io(format!("start node {node}")))
+    })
 }
 
 /// Whether nobody listens there: another universe that does would answer in this one's stead.

@@ -80,6 +80,11 @@ pub(crate) fn make_directory(data: &Path) -> Result<PathBuf, PlanError> {
     fs::create_dir_all(data).and_then(|()| fs::canonicalize(data)).map_err(PlanError::io(data))
 }
 
+/// How many nodes a universe is formed of that is not there yet; none if it is.
+pub(crate) fn to_be_formed(data: &Path, nodes: Option<u32>) -> Option<u32> {
+    (!data.join(FILE).exists()).then(|| nodes.unwrap_or(NODE_COUNT_DEFAULT))
+}
+
 /// Refuses a number of nodes that no universe can have, before anything is made.
 pub(crate) fn check_count(nodes: Option<u32>) -> Result<(), PlanError> {
     match nodes {
