@@ -12,6 +12,7 @@ use api::columns::{self as message, AsOf, Cell, Mutation, Row};
 use base::KeyRange;
 use base::limits::DEADLINE_DEFAULT;
 use bytes::Bytes;
+use client::Fault;
 use tokio::time::timeout;
 
 use crate::endpoints::Endpoints;
@@ -408,13 +409,17 @@ impl Client {
         let time = self.deadline.min(STATUS_TIME_MAX);
         request.set_timeout(time);
         let mut door = AdminClient::new(connection.channel.clone());
-        let failed = match timeout(time, door.status(request)).await {
-            Ok(Ok(status)) => return Ok(status.into_inner()),
-            Ok(Err(status)) => fault::with_causes(&status),
-            Err(_) => format!("no answer within {time:?}"),
+        let told = match timeout(time, door.status(request)).await {
+            Ok(answer) => {
+                let told = answer.map_err(|status| fault::of(&status));
+                self.skin.endpoints.judged(endpoint, told).map_err(Fault::reason)
+            }
+            Err(_) => Err(format!("no answer within {time:?}")),
         };
-        self.skin.endpoints.drop_connection(&connection).await;
-        Err(failed)
+        if told.is_err() {
+            self.skin.endpoints.drop_connection(&connection).await;
+        }
+        told.map(tonic::Response::into_inner)
     }
 
     /// A write that applies once, however often it is tried.

@@ -1,8 +1,9 @@
 //! One HTTP/2 connection per endpoint, made when it is first needed and again when it broke.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use client::Error;
+use client::{Error, Fault};
 use tokio::sync::Mutex;
 use tonic::transport::{Channel, Endpoint};
 
@@ -27,6 +28,8 @@ struct Place {
     name: String,
     /// The connection if there is one, and the number of the last.
     slot: Mutex<(Option<Channel>, u64)>,
+    /// Whether a node has ever answered there.
+    has_answered: AtomicBool,
 }
 
 /// The endpoints of a universe.
@@ -68,6 +71,22 @@ impl Endpoints {
         Ok(Connection { channel, endpoint, generation: slot.1 })
     }
 
+    /// What a call over such a connection came to. As long as no node has answered there, whatever ends the connections may
+    /// be none: anything that listens can be connected to.
+    pub(crate) fn judged<T>(&self, endpoint: usize, told: Result<T, Fault>) -> Result<T, Fault> {
+        let Place { name, has_answered, .. } = &self.places[endpoint];
+        match told {
+            Err(Fault::Lost(reason)) if !has_answered.load(Ordering::Relaxed) => {
+                Err(Fault::Lost(format!("{reason}; is {name} the gRPC door of a node?")))
+            }
+            Err(Fault::Lost(_) | Fault::Silent) => told,
+            _ => {
+                has_answered.store(true, Ordering::Relaxed);
+                told
+            }
+        }
+    }
+
     /// The next call makes a new connection in the place of this one.
     pub(crate) async fn drop_connection(&self, connection: &Connection) {
         let mut slot = self.places[connection.endpoint].slot.lock().await;
@@ -89,7 +108,7 @@ fn place(name: &str) -> Result<Place, Error> {
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    Ok(Place { endpoint, name: address.to_owned(), slot: Mutex::new((None, 0)) })
+    Ok(Place { endpoint, name: address.to_owned(), slot: Mutex::new((None, 0)), has_answered: AtomicBool::new(false) })
 }
 
 /// The cause of an error that says most: "Connection refused" rather than "transport error".
@@ -112,5 +131,15 @@ mod tests {
             assert!(matches!(Endpoints::parse([wrong]), Err(Error::Invalid(_))), "{wrong:?}");
         }
         assert!(Endpoints::parse::<&str>([]).is_err());
+    }
+
+    #[test]
+    fn where_no_node_has_answered_there_may_be_none() {
+        let endpoints = Endpoints::parse(["127.0.0.1:7101"]).expect("an endpoint");
+        let lost = || endpoints.judged::<()>(0, Err(Fault::Lost("broken pipe".into())));
+        let doubted = Fault::Lost("broken pipe; is 127.0.0.1:7101 the gRPC door of a node?".into());
+        assert_eq!(lost(), Err(doubted));
+        assert_eq!(endpoints.judged(0, Ok(7)), Ok(7));
+        assert_eq!(lost(), Err(Fault::Lost("broken pipe".into())));
     }
 }

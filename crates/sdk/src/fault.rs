@@ -33,14 +33,14 @@ fn of_door(message: String, error: api::columns::Error) -> Fault {
         Kind::Invalid => Fault::Definite(Error::Invalid(message)),
         Kind::UnknownSession => Fault::UnknownSession,
         Kind::Overloaded => Fault::Overloaded(message),
-        Kind::Unavailable => Fault::Unavailable(message),
-        Kind::OutcomeUnknown | Kind::Unspecified => Fault::Unknown(of_unknown(&message)),
+        Kind::Unavailable => Fault::Unavailable(reason(&message, "unavailable: ")),
+        Kind::OutcomeUnknown | Kind::Unspecified => Fault::Unknown(reason(&message, "outcome unknown: ")),
     }
 }
 
-/// The reason alone: [`Error::OutcomeUnknown`] says itself what it is.
-fn of_unknown(message: &str) -> String {
-    message.strip_prefix("outcome unknown: ").unwrap_or(message).to_owned()
+/// The reason alone: the error that it becomes says itself what it is.
+fn reason(message: &str, what: &str) -> String {
+    message.strip_prefix(what).unwrap_or(message).to_owned()
 }
 
 fn of_stranger(status: &Status) -> Fault {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn what_is_unknown_is_said_once() {
         let said = Error::OutcomeUnknown("why".to_owned()).to_string();
-        assert_eq!(of_unknown(&said), "why");
+        assert_eq!(reason(&said, "outcome unknown: "), "why");
     }
 
     #[test]

@@ -156,13 +156,11 @@ async fn ask<Q: Clone, A, F: Future<Output = Result<A, Status>>>(
         let attempt = async {
             let connection = endpoints.connection(endpoint).await.map_err(Fault::NotSent)?;
             let answer = put(FormationClient::new(connection.channel.clone()), question.clone()).await;
-            match answer {
-                Ok(answer) => Ok(answer),
-                Err(status) => {
-                    endpoints.drop_connection(&connection).await;
-                    Err(fault::of(&status))
-                }
+            let told = endpoints.judged(endpoint, answer.map_err(|status| fault::of(&status)));
+            if told.is_err() {
+                endpoints.drop_connection(&connection).await;
             }
+            told
         };
         let left = until.saturating_duration_since(Instant::now());
         let fault = match timeout(ANSWER_TIME_MAX.min(left), attempt).await {

@@ -22,7 +22,7 @@ use tonic::Streaming;
 
 use crate::call::call;
 use crate::endpoints::{Connection, Endpoints};
-use crate::fault::with_causes;
+use crate::fault::{self, with_causes};
 use crate::request::{Asked, Told, of_stream, streamed};
 use crate::stream::Outgoing;
 
@@ -189,7 +189,7 @@ impl Skin {
         };
         let channel = line.connection.channel.clone();
         self.spawn(|skin| async move {
-            let told = call(channel, sent, time).await;
+            let told = skin.endpoints.judged(link.endpoint, call(channel, sent, time).await);
             skin.step(|core, now| core.machine.answered(attempt, told, now));
         });
         true
@@ -215,11 +215,12 @@ impl Skin {
         if !self.streams {
             return Ok((Line { link, connection, stream: None }, None));
         }
-        match Outgoing::begin(connection.channel.clone()).await {
+        let begun = Outgoing::begin(connection.channel.clone()).await.map_err(|status| fault::of(&status));
+        match self.endpoints.judged(link.endpoint, begun) {
             Ok((stream, answers)) => Ok((Line { link, connection, stream: Some(stream) }, Some(answers))),
-            Err(status) => {
+            Err(fault) => {
                 self.endpoints.drop_connection(&connection).await;
-                Err(with_causes(&status))
+                Err(fault.reason())
             }
         }
     }

@@ -202,6 +202,31 @@ fn a_taken_port_is_named_with_its_door() {
 }
 
 #[test]
+fn ports_are_looked_at_before_a_universe_is_formed() {
+    let universe = Universe::of(1);
+    let other = universe.scratch().path().join("other");
+    let offset = (universe.grpc_port(1) - 7_201).to_string();
+    let mut dev = loggos();
+    dev.args(["dev", "--nodes", "1", "--port-offset", &offset, "--data"]).arg(&other);
+    Done::of(&mut dev, COMMAND_PATIENCE).failed(3, &[&universe.peers_port(1).to_string(), "--port-offset"]);
+    assert!(!other.exists(), "something was made for nodes that cannot run");
+}
+
+#[test]
+fn a_port_of_another_kind_is_doubted() {
+    let universe = Universe::of(1);
+    for port in [universe.peers_port(1), universe.http_port(1)] {
+        let door = format!("127.0.0.1:{port}");
+        let doubt = format!("is {door} the gRPC door of a node?");
+        for command in [&["columns", "list"][..], &["columns", "get", "t", "k"], &["status"]] {
+            let mut asked = loggos();
+            asked.args(command).args(["--timeout", "500", "--at", &door]);
+            Done::of(&mut asked, COMMAND_PATIENCE).failed(3, &[&doubt]);
+        }
+    }
+}
+
+#[test]
 fn a_lost_disk_is_refused_and_the_others_go_on() {
     let mut universe = Universe::of(3);
     universe.columns(&["create", "t"]).ok();
