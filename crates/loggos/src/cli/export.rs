@@ -13,7 +13,7 @@ use sdk::{Client, Row, Scan};
 use serde_json::json;
 
 use super::output::{CellObject, Output, counted, to_json};
-use super::stop::Stop;
+use super::stop::{Stop, unless_interrupted};
 
 /// Export a table's rows, to standard output or to a file.
 ///
@@ -50,8 +50,8 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     output.print(&object, || format!("{} exported to {}", counted(rows, "row"), path.display()))
 }
 
-/// Writes a file beside the one that is asked for, and gives it its name once it is whole and forced: a full disk or an
-/// end half-way leaves what was there before. What is there and is no file (a pipe, a device) is written to as it is.
+/// Writes a file beside the one that is asked for, and gives it its name once it is whole and forced: a full disk, a signal
+/// or an end half-way leaves what was there before. What is there and is no file (a pipe, a device) is written to as it is.
 async fn into_file(client: &Client, table: &str, format: Format, path: &Path) -> Result<(u64, u64), Stop> {
     let writing = || Stop::io(format!("write {}", path.display()));
     // A link stays, and what it leads to is written.
@@ -64,7 +64,7 @@ async fn into_file(client: &Client, table: &str, format: Format, path: &Path) ->
     let beside = beside(path).ok_or_else(|| Stop::invalid(format!("{} is no name for a file", path.display())))?;
     let file = File::create(&beside).map_err(writing())?;
     let remains = Remains(&beside);
-    let counts = rows(client, table, format, BufWriter::new(&file), writing).await?;
+    let counts = unless_interrupted(rows(client, table, format, BufWriter::new(&file), writing)).await?;
     file.sync_all().map_err(writing())?;
     fs::rename(&beside, path).map_err(writing())?;
     std::mem::forget(remains);

@@ -72,13 +72,17 @@ pub(crate) enum Format {
 pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let source = Source::open(&arguments.file, arguments.format)?;
     let progress = Progress::of(&source);
-    let rows = source.rows(arguments.key.as_deref())?;
+    let mut rows = source.rows(arguments.key.as_deref())?.peekable();
     if arguments.skip_bad.as_ref().is_some_and(|bad| is_same_file(bad, &arguments.file)) {
         return Err(Stop::invalid("--skip-bad names the file that is loaded: it would be lost"));
     }
     let bad_rows = arguments.skip_bad.map(BadRows::create).transpose()?;
-    client.create_table(&arguments.table).await?;
-    client.prefer_leader(&arguments.table).await;
+    let is_good = |first: &Result<Item, Stop>| first.as_ref().is_ok_and(|item| item.row.is_ok() || bad_rows.is_some());
+    // A load that ends with its first row makes nothing.
+    if rows.peek().is_none_or(is_good) {
+        client.create_table(&arguments.table).await?;
+        client.prefer_leader(&arguments.table).await;
+    }
 
     let mut load = Load {
         table: arguments.table,
@@ -171,8 +175,12 @@ impl Load {
         }
     }
 
+    /// The first reason counts, but that a table which is gone tells what became of writes that are said to be unknown.
     fn stop_for(&mut self, reason: Reason) {
-        self.stop.get_or_insert(reason);
+        let is_gone = matches!(reason, Reason::Universe(sdk::Error::NotFound(_)));
+        if self.stop.is_none() || is_gone && matches!(self.stop, Some(Reason::Universe(_))) {
+            self.stop = Some(reason);
+        }
     }
 
     fn finish(mut self, output: Output) -> Result<(), Stop> {

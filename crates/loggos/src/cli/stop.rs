@@ -2,6 +2,8 @@
 
 use std::io;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 /// Why a command stopped short.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Stop {
@@ -17,7 +19,7 @@ pub(crate) enum Stop {
         at: Option<LoadedUntil>,
     },
     /// A load ended before its file did, through no fault of the file's.
-    #[error("{error}; {} loaded, run it again to load the rest", super::output::counted(*rows, "row"))]
+    #[error("{error}; {} loaded{}", super::output::counted(*rows, "row"), advice(error))]
     LoadCutShort {
         /// What came between.
         error: sdk::Error,
@@ -75,6 +77,7 @@ impl Stop {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::NotFound(_)
+            | Self::LoadCutShort { error: sdk::Error::NotFound(_), .. }
             | Self::Universe(sdk::Error::Refused { .. } | sdk::Error::NotFound(_) | sdk::Error::Exists(_)) => 1,
             Self::Invalid { .. } | Self::Universe(sdk::Error::Invalid(_)) => 2,
             // A file that can't be opened is a wrong argument more often than not.
@@ -110,7 +113,46 @@ impl Stop {
     }
 }
 
+/// What may be done about a load that was cut short.
+fn advice(error: &sdk::Error) -> &'static str {
+    match error {
+        // Another load would create the table that somebody has dropped.
+        sdk::Error::NotFound(_) => "",
+        _ => ", run it again to load the rest",
+    }
+}
+
+/// Runs what leaves nothing half-done behind when it is dropped, until SIGINT or SIGTERM asks for the end.
+pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Stop>>) -> Result<T, Stop> {
+    let waiting = Stop::io("wait for signals");
+    let (mut interrupt, mut terminate) = match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
+        (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
+        (Err(error), _) | (_, Err(error)) => return Err(waiting(error)),
+    };
+    tokio::select! {
+        done = work => done,
+        _ = interrupt.recv() => Err(Stop::Interrupted),
+        _ = terminate.recv() => Err(Stop::Interrupted),
+    }
+}
+
 fn is_of_the_name(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
     matches!(error.kind(), NotFound | PermissionDenied | IsADirectory | NotADirectory | InvalidInput)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_into_a_table_that_is_gone_is_not_to_be_run_again() {
+        let stopped = |error| Stop::LoadCutShort { error, rows: 2 };
+        let gone = stopped(sdk::Error::NotFound("no table named \"t\"".into()));
+        assert_eq!((gone.exit_status(), gone.kind()), (1, "not found"));
+        assert_eq!(gone.to_string(), "no table named \"t\"; 2 rows loaded");
+        let alone = stopped(sdk::Error::Unavailable("no leader".into()));
+        assert_eq!(alone.exit_status(), 3);
+        assert!(alone.to_string().ends_with("; 2 rows loaded, run it again to load the rest"));
+    }
 }

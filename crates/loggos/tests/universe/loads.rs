@@ -1,6 +1,7 @@
 //! `loggos columns load`: files of rows, good and bad, whole and interrupted.
 
 use std::fs;
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -90,6 +91,39 @@ fn json_lines_are_loaded_and_a_broken_one_is_named() {
     let file = universe.scratch().file("broken.jsonl", format!("{good}{{\"id\":\"c\",\n{{\"id\":\"d\"}}\n"));
     universe.columns(&["load", "j", &file, "--key", "id"]).failed(2, &["line 3", "2 rows loaded"]);
     assert_eq!(values(&universe, "j"), expected);
+}
+
+#[test]
+fn a_load_that_ends_with_its_first_row_makes_no_table() {
+    let universe = Universe::of(1);
+    let wide: String = (0..2_000).map(|column| format!(",\"c{column}\":1")).collect();
+    let files = ["{\"id\":null}\n".to_owned(), format!("{{\"id\":1{wide}}}\n"), "no JSON\n".to_owned()];
+    let empty = universe.scratch().path().join("empty").display().to_string();
+    for content in files {
+        let file = universe.scratch().file("bad.jsonl", content);
+        universe.columns(&["load", "none", &file, "--key", "id"]).failed(2, &["line 1: ", "0 rows loaded"]);
+        assert_eq!(universe.columns(&["list"]).ok(), "");
+    }
+    let file = universe.scratch().file("bad.jsonl", "{}\n{\"id\":1}\n");
+    let said = universe.columns(&["load", "some", &file, "--key", "id", "--skip-bad", &empty]).ok();
+    assert!(said.contains("1 row loaded into some, 1 bad row skipped"), "{said}");
+}
+
+#[test]
+fn a_load_whose_table_is_dropped_is_told_so() {
+    let universe = Universe::of(1);
+    let rows: String = (0..200_000).map(|row| format!("{row:06},v\n")).collect();
+    let file = universe.scratch().file("many.csv", format!("id,value\n{rows}"));
+    let mut load = loggos();
+    load.args(["columns", "--at", &universe.endpoints(1)[0], "load", "many", &file, "--key", "id"]);
+    let load = load.stderr(Stdio::piped()).spawn().expect("a load can be started");
+    let is_under_way = || universe.columns(&["scan", "many", "--limit", "1"]).out.contains("value");
+    crate::harness::wait_for("rows arrive", Duration::from_secs(20), || is_under_way().then_some(()));
+    universe.columns(&["drop", "many"]).ok();
+    let done = load.wait_with_output().expect("a child can be waited for");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("no table named \"many\"; ") && !said.contains("again"), "{said}");
 }
 
 #[test]

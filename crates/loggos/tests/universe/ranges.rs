@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{Universe, wait_for};
+use crate::harness::{Universe, loggos, wait_for};
 
 const ROWS: usize = 2_500;
 
@@ -92,7 +93,8 @@ fn a_table_that_is_there_is_not_split_anew() {
     assert_eq!(refusal["kind"], "exists");
     run(&["create", "t", "--replicas", "1"]).failed(1, &["3 replicas"]);
     run(&["create", "t", "--retention", "2m"]).failed(1, &["60000 ms"]);
-    run(&["create", "u", "--retention", "8d"]).failed(2, &["691200000 ms", "604800000"]);
+    run(&["create", "u", "--retention", "8d"]).failed(2, &["'8d'", "limit of 7d"]);
+    run(&["create", "u", "--retention", "99999999d"]).failed(2, &["'99999999d'", "limit of 7d"]);
     run(&["create", "u", "--retention", "5"]).failed(2, &["ms, s, m, h or d"]);
     run(&["create", "u", "--retention", "0s"]).failed(2, &["longer than nothing"]);
     run(&["create", "u", "--split-at", "x", "--split-at", "x"]).failed(2, &["\"x\" twice"]);
@@ -149,6 +151,29 @@ fn an_export_can_be_loaded() {
         .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
         .collect();
     assert!(names.iter().all(|name| !name.contains("partial")), "{names:?}");
+}
+
+#[test]
+fn an_export_that_is_interrupted_leaves_no_file() {
+    let universe = Universe::of(1);
+    universe.columns(&["create", "t"]).ok();
+    universe.signal(1, Signal::STOP);
+    let file = universe.scratch().path().join("t.jsonl");
+    let partial = || {
+        let names = fs::read_dir(universe.scratch().path()).expect("a directory").map(|entry| entry.expect("an entry"));
+        names.into_iter().any(|entry| entry.file_name().to_string_lossy().contains("t.jsonl"))
+    };
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut export = loggos();
+        export.args(["columns", "--at", &universe.endpoints(1)[0], "export", "t"]).arg(&file).stderr(Stdio::piped());
+        let export = export.spawn().expect("an export can be started");
+        wait_for("the export begins", Duration::from_secs(10), || partial().then_some(()));
+        kill_process(Pid::from_child(&export), signal).expect("it waits for the node");
+        let done = export.wait_with_output().expect("a child can be waited for");
+        assert_eq!(done.status.code(), Some(3), "{done:?}");
+        assert!(!partial(), "{signal:?} left a file");
+    }
+    universe.signal(1, Signal::CONT);
 }
 
 /// What is dropped is gone from every node, their disks included, also after a restart; a table of the same name shows

@@ -29,7 +29,6 @@ use std::time::Duration;
 use base::SplitMix64;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
@@ -44,7 +43,7 @@ use super::servers::{Servers, load_average};
 use super::target::{TABLE, Target};
 use super::workload::Workload;
 use super::{SEED, parse, plot};
-use crate::cli::stop::Stop;
+use crate::cli::stop::{Stop, unless_interrupted};
 
 /// The leader is struck at a random moment of this time, so that runs don't all meet the same part of a heartbeat.
 const SPREAD_MS: u64 = 200;
@@ -113,17 +112,8 @@ impl Strike {
 
 /// Measures. However it ends, nodes that are stopped go on, and a universe of its own is stopped and removed.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
-    let waiting = Stop::io("wait for signals");
-    let (mut interrupt, mut terminate) = match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-        (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
-        (Err(error), _) | (_, Err(error)) => return Err(waiting(error)),
-    };
     let clients = LocalSet::new();
-    tokio::select! {
-        done = clients.run_until(measure(&arguments)) => done,
-        _ = interrupt.recv() => Err(Stop::Interrupted),
-        _ = terminate.recv() => Err(Stop::Interrupted),
-    }
+    unless_interrupted(clients.run_until(measure(&arguments))).await
 }
 
 async fn measure(arguments: &Arguments) -> Result<(), Stop> {

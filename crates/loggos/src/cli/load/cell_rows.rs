@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::json_rows::Lines;
+use super::json_rows::{Lines, in_line};
 use super::row::{Item, Row};
 use crate::cli::stop::Stop;
 
@@ -107,7 +107,8 @@ impl<R: BufRead> Iterator for CellRows<R> {
 }
 
 fn cell(text: &[u8]) -> Result<Cell, String> {
-    let object: Object = serde_json::from_slice(text).map_err(|error| format!("not an object of a cell: {error}"))?;
+    let object: Object = serde_json::from_slice(text.trim_ascii_end())
+        .map_err(|error| format!("not an object of a cell: {}", in_line(&error)))?;
     Ok(Cell {
         key: bytes("key", object.key, object.key_base64)?,
         column: bytes("column", object.column, object.column_base64)?,

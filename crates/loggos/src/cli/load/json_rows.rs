@@ -94,7 +94,8 @@ fn row(key_column: &str, json: &[u8]) -> Result<Row, String> {
     let object: BTreeMap<String, &RawValue> = parse_object(json)?;
     let mut columns = Vec::with_capacity(object.len());
     for (name, value) in object {
-        if let Some(bytes) = column(value.get())? {
+        let bytes = column(value.get()).map_err(|error| format!("{} of {name:?}", not_json(&error)))?;
+        if let Some(bytes) = bytes {
             columns.push((name.into(), bytes));
         }
     }
@@ -102,26 +103,30 @@ fn row(key_column: &str, json: &[u8]) -> Result<Row, String> {
 }
 
 fn parse_object(json: &[u8]) -> Result<BTreeMap<String, &RawValue>, String> {
-    serde_json::from_slice(json).map_err(|error| {
-        if error.classify() == serde_json::error::Category::Data {
-            "the line is not a JSON object".to_owned()
-        } else {
-            // The line's own number is told anyway, and the parser counts from 1 in each.
-            let place = format!(" at line {} column {}", error.line(), error.column());
-            let reason = error.to_string();
-            format!("not JSON: {} at column {}", reason.strip_suffix(&place).unwrap_or(&reason), error.column())
-        }
+    serde_json::from_slice(json.trim_ascii_end()).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => "the line is not a JSON object".to_owned(),
+        _ => not_json(&error),
     })
 }
 
+/// What is wrong with a line. Its own number is told anyway, and the parser counts from 1 in each.
+fn not_json(error: &serde_json::Error) -> String {
+    format!("not JSON: {}", in_line(error))
+}
+
+/// What a parser says of one line, without a number of the line.
+pub(super) fn in_line(error: &serde_json::Error) -> String {
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let reason = error.to_string();
+    format!("{} at column {}", reason.strip_suffix(&place).unwrap_or(&reason), error.column())
+}
+
 /// The bytes that stand for a value; none for null.
-fn column(json: &str) -> Result<Option<Bytes>, String> {
+fn column(json: &str) -> serde_json::Result<Option<Bytes>> {
     match json.as_bytes().first() {
         Some(b'n') => Ok(None),
         // JSON can write half a surrogate pair, which is no character.
-        Some(b'"') => {
-            serde_json::from_str::<String>(json).map(|text| Some(text.into())).map_err(|error| error.to_string())
-        }
+        Some(b'"') => serde_json::from_str::<String>(json).map(|text| Some(text.into())),
         _ => Ok(Some(compact(json).into())),
     }
 }
@@ -189,6 +194,15 @@ mod tests {
         assert_eq!(reasons[1], "the line is not a JSON object");
         assert_eq!(reasons[3], "the row has no \"k\", which is its key");
         assert_eq!(rows(file)[1].text, b"{\"k\":\r\n");
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_in_one_form() {
+        let reason = |file: &'static [u8]| rows(file).remove(0).row.expect_err("a bad row");
+        assert_eq!(reason(b"{\"k\":"), "not JSON: EOF while parsing a value at column 5");
+        assert_eq!(reason(b"{\"k\":\n"), reason(b"{\"k\":"), "the end of the line is no line of its own");
+        assert_eq!(reason(br#"{"k":"\ud800"}"#), "not JSON: unexpected end of hex escape at column 8 of \"k\"");
+        assert!(reason(br#"{"\ud800":"v"}"#).starts_with("not JSON: "));
     }
 
     #[test]
