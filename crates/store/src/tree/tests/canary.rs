@@ -28,6 +28,11 @@ fn campaigns_find_what_reads_wrong() {
 }
 
 #[test]
+fn a_state_that_gave_way_is_not_asked() {
+    assert!(is_found(Bug::RecentOutlivesState, a_tree_takes_the_tables_of_another_replica_in_the_place_of_its_own));
+}
+
+#[test]
 fn lost_power_finds_what_was_not_forced() {
     for bug in [Bug::TableNotForced, Bug::TableDirectoryNotForced] {
         let run = || (0..20).for_each(crashes::crash_campaign);
