@@ -48,7 +48,7 @@ fn seeds_that_once_failed_hold() {
 fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
     let campaign = campaign::campaign(1..=400, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None, "loggos sim --seed N");
-    assert!(campaign.operations > 40_000, "only {} operations", campaign.operations);
+    assert!(campaign.operations > 35_000, "only {} operations", campaign.operations);
     assert_eq!(campaign.missing(), Vec::<&str>::new(), "never happened");
 }
 
