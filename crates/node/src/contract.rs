@@ -111,8 +111,9 @@ pub enum Event {
         /// Through which entry.
         lsn: Lsn,
     },
-    /// Something found no room on the disk just now: a table, a checkpoint, a segment of the log or the manifest. It is tried
-    /// again every few seconds, and each time without success is told.
+    /// Something found no room on the disk just now: a checkpoint, a segment of the log or the manifest. It is tried again every
+    /// few seconds, and each time without success is told. A compaction that finds none is none of these: it needs room for
+    /// all it reads once more, where a row needs little.
     DiskFull,
     /// A compaction has ended.
     Compacted {

@@ -6,7 +6,7 @@ use tablets::request::Failure;
 
 use crate::node::Node;
 
-/// Until so long after something found no room, the disk is said to be full: it is tried again more often than that.
+/// Until so long after something found no room, the disk is said to be full: longer than the pause before it is tried again.
 const FULL_FOR: Duration = Duration::from_millis(8_000);
 
 /// Whether there is room on this node's disk.

@@ -13,9 +13,10 @@ use crate::loss::{Grants, Worth};
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox};
 
-/// So many leases a replica that stands aside leaves it to others to lead: long enough for several elections.
-const ASIDE_FOR: u64 = 10;
-/// So many leases after it has stood aside it may do so again.
+/// So many leases a replica that stands aside leaves it to others to lead: longer than the pause after which what it fails at
+/// is tried again.
+const ASIDE_FOR: u64 = 20;
+/// So many leases after a leader has stood aside it may do so again.
 const ASIDE_AGAIN_AFTER: u64 = 200;
 
 impl Cohort {
@@ -271,11 +272,12 @@ impl Cohort {
     }
 
     /// This replica can't serve all that it should: it leads no more and doesn't stand for a while, but goes on voting and
-    /// logging. If it leads again after that, there was nobody who could serve more: it goes on as it is, and what it can
-    /// serve is served.
+    /// logging. If it leads again after that, there may be nobody who can serve more: it goes on as it is for a longer while,
+    /// and what it can serve is served. While another leads, saying so once more costs nothing.
     pub fn stand_aside(&mut self, now: Now, out: &mut Outbox) {
         let was_aside = self.leases_aside(now).is_some_and(|leases| leases < ASIDE_AGAIN_AFTER);
-        if !self.other_voters().is_empty() && !was_aside {
+        let follows = matches!(self.role, Role::Follower { leader: Some(_), .. });
+        if !self.other_voters().is_empty() && (follows || !was_aside) {
             self.aside_since = Some(now.monotonic);
             self.release(now, out);
         }

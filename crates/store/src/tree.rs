@@ -146,7 +146,7 @@ impl Config {
         frozen_max: 2,
         table_bytes: 32 << 20,
         level0_tables: 8,
-        level0_tables_max: 20,
+        level0_tables_max: 36,
         level1_bytes: 1 << 30,
         level_ratio: 10,
         step_bytes: 1 << 20,
@@ -345,10 +345,10 @@ impl Tree {
         self.note_pressure();
     }
 
-    /// It presses from half-way to where writers wait.
+    /// It presses from a quarter of the way to where writers wait: a large compaction takes as long as many flushes.
     fn note_pressure(&mut self) {
         let config = &self.site.config;
-        let presses = 2 * self.levels.level(0).len() > config.level0_tables + config.level0_tables_max;
+        let presses = 4 * self.levels.level(0).len() > 3 * config.level0_tables + config.level0_tables_max;
         if presses != self.pressing.is_some() {
             self.pressing = presses.then(|| self.site.pressure.begin());
         }

@@ -3,7 +3,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that are not the doors': segments and checkpoints, peers and those who claim to be peers, threads' wakers.
+/// Descriptors that are not the doors': segments, checkpoints, the tables that a compaction reads, peers and those who claim
+/// to be peers, threads' wakers.
 const RESERVED: u64 = 512;
 /// Files of tables that are open at one time, at most.
 const TABLES_MAX: usize = 1_024;

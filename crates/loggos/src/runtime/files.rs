@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
+use store::BLOCK_BYTES;
 use store::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 
 /// Files are their owner's alone: they hold everybody's data.
@@ -129,7 +130,7 @@ impl ReadAt for OsFile {
                 Ok(read) => done += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Past the page cache, what is left after an odd end can't be asked for.
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput && done > 0 => break,
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput && !done.is_multiple_of(BLOCK_BYTES) => break,
                 Err(error) => return Err(failed("read", &self.path, &error)),
             }
         }
@@ -170,7 +171,7 @@ fn failed(op: &'static str, path: &str, error: &io::Error) -> FileError {
 
 #[cfg(test)]
 mod tests {
-    use store::{AlignedBuffer, BLOCK_BYTES};
+    use store::AlignedBuffer;
 
     use super::*;
     use crate::runtime::scratch::Scratch;

@@ -140,7 +140,6 @@ fn compaction_lane(
             Err(JobError::File(error)) => super::die(&format!("tables can't be compacted: {error}")),
             Err(JobError::NoSpace(error)) => {
                 tracing::error!(%cohort, %error, "the disk is full: tables are compacted when there is room");
-                inbox.post(Input::Done(Event::DiskFull));
                 None
             }
             Err(JobError::Table(error)) => {

@@ -69,7 +69,14 @@ impl Files for Directory {
 
 impl ReadAt for OpenFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
-        self.0.read_at(buffer, offset).map_err(|error| failed("read", &error))
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.0.read_at(&mut buffer[done..], offset + done as u64).map_err(|error| failed("read", &error))? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        Ok(done)
     }
 }
 

@@ -1,5 +1,8 @@
-//! A file read from its beginning to its end, once, by one reader: past the page cache, which others have better use for,
+//! A file read once, from its beginning to its end but for its index: past the page cache, which others have better use for,
 //! and in large pieces.
+//!
+//! The index blocks of a table lie behind the data that they name. A read that does not go on where the last one ended so
+//! leaves the window where it is, and reads no more than it asks for.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,37 +12,60 @@ use crate::{AlignedBuffer, BLOCK_BYTES};
 /// Bytes read at once.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// A file opened with [`crate::files::OpenOptions::DIRECT`], and the part of it that was read last.
+/// A read that begins so little behind the last one goes on with it: an index block lay between.
+const NEAR_BYTES: u64 = 16 << 10;
+
+/// A file opened with [`crate::files::OpenOptions::DIRECT`], and the parts of it that were read last.
 pub(super) struct Sweep<H> {
     file: H,
-    window: Mutex<Window>,
+    parts: Mutex<Parts>,
+}
+
+struct Parts {
+    /// Where the sweep is.
+    window: Part,
+    /// What was read elsewhere.
+    aside: Part,
 }
 
 /// Part of a file; empty at first, and until then it takes no room.
-struct Window {
+struct Part {
     bytes: AlignedBuffer,
     /// Where it begins in the file: a multiple of a block.
     start: u64,
     /// How many of the bytes are the file's.
     length: usize,
+    /// Where the last read from it ended.
+    read_to: u64,
 }
 
 impl<H: ReadAt> Sweep<H> {
     pub(super) fn new(file: H) -> Self {
-        Self { file, window: Mutex::new(Window { bytes: AlignedBuffer::zeroed(0), start: 0, length: 0 }) }
+        let part = || Part { bytes: AlignedBuffer::zeroed(0), start: 0, length: 0, read_to: 0 };
+        Self { file, parts: Mutex::new(Parts { window: part(), aside: part() }) }
     }
 }
 
-impl Window {
+impl Parts {
+    /// The part that is to serve a read that begins there.
+    fn of(&mut self, offset: u64) -> (&mut Part, bool) {
+        let goes_on = |part: &Part| offset.checked_sub(part.read_to).is_some_and(|gap| gap <= NEAR_BYTES);
+        let is_swept = !self.window.from(offset).is_empty() || goes_on(&self.window) || goes_on(&self.aside);
+        if is_swept { (&mut self.window, true) } else { (&mut self.aside, false) }
+    }
+}
+
+impl Part {
     /// What it has from `offset` on.
     fn from(&self, offset: u64) -> &[u8] {
         let skipped = offset.checked_sub(self.start).and_then(|skipped| usize::try_from(skipped).ok());
         skipped.and_then(|skipped| self.bytes[..self.length].get(skipped..)).unwrap_or_default()
     }
 
-    fn move_to(&mut self, offset: u64, file: &impl ReadAt) -> Result<(), FileError> {
-        if self.bytes.is_empty() {
-            self.bytes = AlignedBuffer::zeroed(WINDOW_BYTES);
+    /// Reads `length` bytes from the block on that `offset` lies in.
+    fn move_to(&mut self, offset: u64, length: usize, file: &impl ReadAt) -> Result<(), FileError> {
+        if self.bytes.len() != length {
+            self.bytes = AlignedBuffer::zeroed(length);
         }
         self.length = 0;
         self.start = offset - offset % BLOCK_BYTES as u64;
@@ -48,16 +74,24 @@ impl Window {
     }
 }
 
+/// Bytes of the blocks in which these bytes lie.
+fn blocks_of(offset: u64, bytes: usize) -> usize {
+    let skipped = (offset % BLOCK_BYTES as u64) as usize;
+    (skipped + bytes).next_multiple_of(BLOCK_BYTES)
+}
+
 impl<H: ReadAt> ReadAt for Sweep<H> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (part, is_swept) = parts.of(offset);
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;
-            if window.from(at).is_empty() {
-                window.move_to(at, &self.file)?;
+            if part.from(at).is_empty() {
+                let length = if is_swept { WINDOW_BYTES } else { blocks_of(at, buffer.len() - done) };
+                part.move_to(at, length, &self.file)?;
             }
-            let found = window.from(at);
+            let found = part.from(at);
             if found.is_empty() {
                 break;
             }
@@ -65,30 +99,80 @@ impl<H: ReadAt> ReadAt for Sweep<H> {
             buffer[done..done + taken].copy_from_slice(&found[..taken]);
             done += taken;
         }
+        part.read_to = offset + done as u64;
         Ok(done)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
     use crate::files::{File, Files, OpenOptions};
-    use crate::memory::MemoryDisk;
+    use crate::memory::{MemoryDisk, MemoryFile};
+
+    /// A file that counts the bytes read.
+    struct Counted(MemoryFile, AtomicU64);
+
+    impl ReadAt for Counted {
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+            let read = self.0.read_at(offset, buffer)?;
+            self.1.fetch_add(read as u64, Ordering::Relaxed);
+            Ok(read)
+        }
+    }
+
+    fn sweep_of(bytes: usize) -> (Vec<u8>, Sweep<Counted>) {
+        let disk = MemoryDisk::new();
+        let content: Vec<u8> = (0..bytes).map(|place| (place % 251) as u8).collect();
+        disk.create("file", OpenOptions::BUFFERED).unwrap().write_at(0, &content).unwrap();
+        (content, Sweep::new(Counted(disk.open("file", OpenOptions::DIRECT).unwrap(), AtomicU64::new(0))))
+    }
 
     #[test]
-    fn every_part_is_read_wherever_the_window_was() {
-        let disk = MemoryDisk::new();
-        let content: Vec<u8> = (0..3 * WINDOW_BYTES + 777).map(|place| (place % 251) as u8).collect();
-        disk.create("file", OpenOptions::BUFFERED).unwrap().write_at(0, &content).unwrap();
-        let sweep = Sweep::new(disk.open("file", OpenOptions::DIRECT).unwrap());
+    fn every_part_is_read_wherever_the_sweep_is() {
+        let (content, sweep) = sweep_of(3 * WINDOW_BYTES + 777);
         let end = content.len();
-        let parts =
-            [(0, 10), (10, 5_000), (WINDOW_BYTES - 3, 7), (5, 2 * WINDOW_BYTES), (end - 4, 4), (end - 4, 9), (end, 1)];
+        let parts = [
+            (0, 10),
+            (10, 5_000),
+            (WINDOW_BYTES - 3, 7),
+            (2 * WINDOW_BYTES + 5, 9_000),
+            (5_010, 2),
+            (5, 2 * WINDOW_BYTES),
+            (end - 4, 4),
+            (end - 4, 9),
+            (end, 1),
+        ];
         for (offset, length) in parts {
             let mut buffer = vec![0; length];
             let read = sweep.read_at(offset as u64, &mut buffer).unwrap();
             assert_eq!(read, length.min(end - offset));
             assert!(buffer[..read] == content[offset..offset + read], "{length} bytes at {offset}");
         }
+    }
+
+    /// As a table is read: each index block before the data that lies before it, and again with each step of a job.
+    #[test]
+    fn little_is_read_twice() {
+        const GROUP: usize = 400_000;
+        const INDEX: usize = 4_000;
+        let (content, sweep) = sweep_of(10 * (GROUP + INDEX));
+        let read = |offset: usize, length: usize| {
+            let mut buffer = vec![0; length];
+            assert_eq!(sweep.read_at(offset as u64, &mut buffer), Ok(length));
+        };
+        for group in 0..10 {
+            let start = group * (GROUP + INDEX);
+            for block in 0..GROUP / 4_000 {
+                if block % 20 == 0 {
+                    read(start + GROUP, INDEX);
+                }
+                read(start + block * 4_000, 4_000);
+            }
+        }
+        let read = sweep.file.1.load(Ordering::Relaxed);
+        assert!(read < content.len() as u64 * 5 / 4, "{read} of {}", content.len());
     }
 }

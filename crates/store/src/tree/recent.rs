@@ -41,7 +41,7 @@ impl Recent {
     }
 
     /// Keeps what a tree has flushed, the newest first, with what it had flushed before. [`Self::make_room`] should have been
-    /// called: what finds no room now is not kept.
+    /// called elsewhere: the oldest of any tree go, until all fits.
     pub(super) fn keep(&self, flushed: &[Arc<Memtable>], before: &RecentOfTree) -> RecentOfTree {
         let mut kept = self.kept();
         for memtable in flushed.iter().rev() {
