@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId};
 
+mod aside;
 mod reads;
 
 /// Replicas whose disks force at once, and the messages under way between them.
