@@ -100,6 +100,8 @@ impl Snapshot {
             checkpoints,
             flushes,
             compactions,
+            writes_paced,
+            writes_stalled,
             tables_damaged,
             disk_reads,
             beats,
@@ -125,6 +127,10 @@ impl Snapshot {
         self.counter("loggos_checkpoints_total", "Checkpoints of this node's own state.", checkpoints)?;
         self.counter("loggos_flushes_total", "Memtables that were written as tables.", flushes)?;
         self.counter("loggos_compactions_total", "Compactions of tables begun.", compactions)?;
+        let paced = "Writes that were slowed down since compactions don't keep up.";
+        self.counter("loggos_writes_paced_total", paced, writes_paced)?;
+        let stalled = "Times that a write had to wait for a flush or a compaction.";
+        self.counter("loggos_writes_stalled_total", stalled, writes_stalled)?;
         self.counter("loggos_tables_damaged_total", "Times that a table was found damaged.", tables_damaged)?;
         self.counter("loggos_disk_reads_total", "Reads and decisions that waited for the disk.", disk_reads)?;
         self.counter("loggos_beats_total", "Heartbeats sent, each for all cohorts at rest with a node.", beats)?;

@@ -9,6 +9,7 @@
 //! actions, byte for byte.
 
 mod beats;
+mod brake;
 mod checkpoints;
 mod config;
 pub mod contract;

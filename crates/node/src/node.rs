@@ -578,6 +578,9 @@ impl Node {
         while let Some(id) = self.pendings.take_unanswered(now.monotonic) {
             self.forward_unanswered(id);
         }
+        while let Some(id) = self.pendings.take_turn(now.monotonic) {
+            self.route(id, now);
+        }
         while let Some(id) = self.replicas.take_due(now.monotonic) {
             let Some(replica) = self.replicas.quietly(id) else { continue };
             let (next, pause_ended) = (replica.next_moment(now.monotonic), replica.on_disk.end_pause(now.monotonic));
@@ -595,7 +598,8 @@ impl Node {
 
     fn set_timer(&mut self) {
         let retry = self.pendings.any_waits().then_some(self.retry_at);
-        let pendings = [self.pendings.first_deadline(), self.pendings.first_overdue(), retry];
+        let pendings =
+            [self.pendings.first_deadline(), self.pendings.first_overdue(), self.pendings.next_turn(), retry];
         let replicas = [self.replicas.next_due(), self.beats.next_timer()];
         let others = [self.transfers.next_timer(), self.stopping.map(Stop::until)];
         let next = pendings.into_iter().chain(replicas).chain(others).flatten().min().unwrap_or(Monotonic::NEVER);

@@ -46,6 +46,8 @@ pub(crate) enum Target {
 pub(crate) enum Place {
     /// It waits for a leader, a lease or the catalogue.
     Waiting,
+    /// Its tablet slows writes down: its turn comes at that moment.
+    Paced(Monotonic),
     /// The catalogue's leader is being asked for its table.
     LookingUp,
     /// A node was asked that may lead, under a number of this very asking: an answer to an earlier one is no answer.
@@ -77,6 +79,8 @@ pub(crate) struct Pending {
     unanswered: u32,
     /// When an answer that it waits for is overdue.
     overdue_at: Option<Monotonic>,
+    /// Its turn came, where writes are slowed down. It has one.
+    had_turn: bool,
 }
 
 impl Pending {
@@ -94,7 +98,13 @@ impl Pending {
             asked: 0,
             unanswered: 0,
             overdue_at: None,
+            had_turn: false,
         }
+    }
+
+    /// Whether its turn came, where writes are slowed down.
+    pub(crate) fn had_turn(&self) -> bool {
+        self.had_turn
     }
 
     /// How many nodes were asked so far.
@@ -135,6 +145,8 @@ pub(crate) struct Pendings {
     /// Those that were forwarded, by the moment at which the answer is overdue.
     forwarded: BTreeSet<(Monotonic, PendingId)>,
     waiting: BTreeSet<PendingId>,
+    /// Those that are paced, by the moment of their turn.
+    turns: BTreeSet<(Monotonic, PendingId)>,
 }
 
 impl Pendings {
@@ -163,6 +175,9 @@ impl Pendings {
         if let Place::Forwarded(_, number) = pending.place {
             self.asked.remove(&number);
         }
+        if let Place::Paced(turn) = pending.place {
+            self.turns.remove(&(turn, id));
+        }
         if let Some(at) = pending.overdue_at {
             self.forwarded.remove(&(at, id));
         }
@@ -176,6 +191,12 @@ impl Pendings {
             }
             if let Place::Forwarded(_, number) = place {
                 self.asked.insert(number, id);
+            }
+            if let Place::Paced(turn) = pending.place {
+                self.turns.remove(&(turn, id));
+            }
+            if let Place::Paced(turn) = place {
+                self.turns.insert((turn, id));
             }
             if let Some(at) = pending.overdue_at.take() {
                 self.forwarded.remove(&(at, id));
@@ -208,6 +229,20 @@ impl Pendings {
             pending.overdue_at = None;
         }
         Some(id)
+    }
+
+    /// Takes one whose turn has come.
+    pub(crate) fn take_turn(&mut self, now: Monotonic) -> Option<PendingId> {
+        let (_, id) = *self.turns.first().filter(|(turn, _)| *turn <= now)?;
+        self.place(id, Place::Waiting);
+        if let Some(pending) = self.by_id.get_mut(&id) {
+            pending.had_turn = true;
+        }
+        Some(id)
+    }
+
+    pub(crate) fn next_turn(&self) -> Option<Monotonic> {
+        self.turns.first().map(|(turn, _)| *turn)
     }
 
     pub(crate) fn first_overdue(&self) -> Option<Monotonic> {

@@ -16,6 +16,7 @@ use store::sstable::{Table, TableRef};
 use store::tree::{Outputs, Tree};
 use tablets::{Command, Ownership, Snapshot, State};
 
+use crate::brake::Brake;
 use crate::config::NodeConfig;
 use crate::contract::Lineage;
 use crate::latches::Latches;
@@ -41,6 +42,8 @@ pub(crate) struct Replica {
     pub(crate) proposed: BTreeMap<Sequence, Proposal>,
     /// The rows that they write.
     pub(crate) latches: Latches,
+    /// How fast rows are written, where compactions don't keep up.
+    pub(crate) brake: Brake,
     pub(crate) on_disk: OnDisk,
     /// A whole state that is arriving.
     pub(crate) incoming: Option<Incoming>,
@@ -225,6 +228,7 @@ impl Replica {
             retention,
             proposed: BTreeMap::new(),
             latches: Latches::default(),
+            brake: Brake::default(),
             on_disk,
             incoming: None,
             arrived: None,

@@ -33,16 +33,11 @@ impl Node {
             return self.pendings.place(id, Place::Waiting);
         }
         let row = pending.query.row().cloned();
-        if row.is_some()
-            && let Some(failure) = self.no_room(now)
-        {
-            return self.complete(id, Err(failure), None);
+        // What writes no row, such as a drop, needs no room.
+        if row.is_some() && self.held_up(id, cohort, now) {
+            return;
         }
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
-        if row.is_some() && (replica.is_stalled(&self.config) || self.looks.are_memtables_full(&self.config)) {
-            // What writes no row, such as a drop, needs no room in a memtable.
-            return self.pendings.place(id, Place::Waiting);
-        }
+        let (Some(pending), Some(replica)) = (self.pendings.get(id), self.replicas.get_mut(&cohort)) else { return };
         if let Some(row) = &row
             && !replica.latches.enter(row, id, is_conditional && !planted(Bug::ConditionIgnoresUnderWay))
         {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Lsn, Timestamp};
+use base::{CohortId, Duration, Lsn, Timestamp};
 use bytes::Bytes;
 
 use crate::cell;
@@ -55,6 +55,7 @@ pub use flush::FlushJob;
 pub use job::{JobError, Outputs, Progress};
 pub use leftovers::Leftovers;
 pub use levels::LEVELS;
+pub use memtable::CELL_OVERHEAD_BYTES;
 pub use merge::Direction;
 pub use pressure::Pressure;
 pub use recent::Recent;
@@ -80,6 +81,8 @@ pub struct Config {
     pub level0_tables: usize,
     /// Tables of the first level from which on writers should wait: each costs every read.
     pub level0_tables_max: usize,
+    /// Once the tree presses for a compaction, writers may add in so long what lies between it and where they should wait.
+    pub brake: Duration,
     /// Bytes of the second level.
     pub level1_bytes: u64,
     /// How many times larger each level below is than the one above.
@@ -147,6 +150,7 @@ impl Config {
         table_bytes: 32 << 20,
         level0_tables: 8,
         level0_tables_max: 36,
+        brake: Duration::from_millis(10_000),
         level1_bytes: 1 << 30,
         level_ratio: 10,
         step_bytes: 1 << 20,
@@ -307,6 +311,17 @@ impl Tree {
     pub fn is_stalled(&self) -> bool {
         let config = &self.site.config;
         self.frozen.len() >= config.frozen_max || self.levels.level(0).len() >= config.level0_tables_max
+    }
+
+    /// Bytes of memtables that writers may add in a second, where compactions don't keep up with them: the fewer, the nearer
+    /// they are to where they should wait. So they come to it ever more slowly, and most often not at all.
+    #[must_use]
+    pub fn pace(&self) -> Option<u64> {
+        self.pressing.as_ref()?;
+        let config = &self.site.config;
+        let left = config.level0_tables_max.saturating_sub(self.levels.level(0).len()) as u128;
+        let in_a_second = left * u128::from(config.memtable_bytes) * 1_000_000_000 / u128::from(config.brake.0.max(1));
+        Some(u64::try_from(in_a_second).unwrap_or(u64::MAX))
     }
 
     /// Begins a new memtable; the one so far waits for its flush. Says whether there was anything in it.

@@ -425,6 +425,10 @@ pub struct Counters {
     pub flushes: u64,
     /// Compactions begun.
     pub compactions: u64,
+    /// Writes that were slowed down, since compactions don't keep up, ...
+    pub writes_paced: u64,
+    /// ... and those that had to wait for a flush or a compaction, each time that they were tried.
+    pub writes_stalled: u64,
     /// Tables that were found damaged.
     pub tables_damaged: u64,
     /// Reads, and decisions about writes, that waited for the disk.

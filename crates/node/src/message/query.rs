@@ -3,6 +3,7 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Membership, Timestamp};
 use bytes::Bytes;
+use store::tree::CELL_OVERHEAD_BYTES;
 use tablets::command::{decode_stamp, encode_stamp};
 use tablets::request::{Consistency, Mutation, Scan, SessionStamp, TableRequest, Write};
 use tablets::{CatalogueCommand, Command, Position};
@@ -85,6 +86,15 @@ impl Query {
     #[must_use]
     pub fn write(&self) -> Option<&Write> {
         if let Self::Write(write) = self { Some(write) } else { None }
+    }
+
+    /// Bytes that it adds to a memtable, if it writes a row.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let key = self.row().map_or(0, |row| row.len() + CELL_OVERHEAD_BYTES);
+        let of = |cell: &Mutation| key + cell.column.len() + cell.value.as_ref().map_or(0, Bytes::len);
+        let cells = self.write().map_or(key, |write| write.mutations.iter().map(of).sum());
+        cells as u64
     }
 
     /// Which write of which session it is, if it is one of a session.

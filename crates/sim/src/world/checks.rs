@@ -174,6 +174,8 @@ impl World {
             ("checkpoints", new.checkpoints - old.checkpoints),
             ("flushes", new.flushes - old.flushes),
             ("compactions", new.compactions - old.compactions),
+            ("writes slowed down", new.writes_paced - old.writes_paced),
+            ("writes that waited for the store", new.writes_stalled - old.writes_stalled),
             ("reads that waited for the disk", new.disk_reads - old.disk_reads),
             ("tables found damaged", new.tables_damaged - old.tables_damaged),
             ("beats", new.beats - old.beats),

@@ -1,6 +1,6 @@
 //! A machine: what outlives its processes.
 
-use base::{CohortId, Incarnation, Member, NodeId, Now, SplitMix64, UniverseId};
+use base::{CohortId, Duration, Incarnation, Member, NodeId, Now, SplitMix64, UniverseId};
 use node::NodeConfig;
 use store::identity::{Host, Identity};
 use store::log::LogPosition;
@@ -97,7 +97,8 @@ pub(super) fn store_config(options: &Options) -> Config {
         frozen_max: 2,
         table_bytes: options.memtable_bytes / 2,
         level0_tables: 2,
-        level0_tables_max: 8,
+        level0_tables_max: 5,
+        brake: Duration::from_millis(200),
         level1_bytes: 2 * options.memtable_bytes,
         level_ratio: 2,
         step_bytes: 256,

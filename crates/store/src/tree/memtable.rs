@@ -16,8 +16,8 @@ use crossbeam_skiplist::map::Entry;
 use crate::cell;
 use crate::sstable::{VersionRef, compare};
 
-/// Bytes that a version takes beside its key and its value, about: the links of the map, and two allocations.
-const OVERHEAD_BYTES: usize = 160;
+/// Bytes of a memtable that a version takes beside its key and its value, about: the links of the map, and two allocations.
+pub const CELL_OVERHEAD_BYTES: usize = 160;
 
 /// Versions in memory.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Memtable {
         }
         store(greatest, known_greatest.max(lsn));
         // A reader that meets the version finds it counted.
-        let bytes = key.len() + value.as_ref().map_or(0, Bytes::len) + OVERHEAD_BYTES;
+        let bytes = key.len() + value.as_ref().map_or(0, Bytes::len) + CELL_OVERHEAD_BYTES;
         self.bytes.fetch_add(bytes as u64, Memory::Release);
         if value.is_none() && cell::row_prefix_bytes(&key) == key.len() {
             self.row_tombstones.fetch_add(1, Memory::Release);

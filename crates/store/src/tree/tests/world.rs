@@ -20,6 +20,7 @@ pub(super) const TINY: Config = Config {
     table_bytes: 1_000,
     level0_tables: 2,
     level0_tables_max: 6,
+    brake: Duration::from_millis(1_000),
     level1_bytes: 4_000,
     level_ratio: 3,
     step_bytes: 700,

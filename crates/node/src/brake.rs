@@ -1,0 +1,165 @@
+//! Writes into a tablet whose compactions fall behind are slowed down little by little, so that they never have to stand still
+//! until one has ended. Each gets a turn of its own, in the order in which they came, at the pace that the tablet's tree
+//! allows ([`store::tree::Tree::pace`]).
+
+use base::{CohortId, Duration, Monotonic, Now};
+use tablets::request::Failure;
+
+use crate::node::Node;
+use crate::pending::{PendingId, Place};
+
+/// Turns are given out no further ahead: who would have to wait longer is refused, and may come again. Shorter than the time
+/// after which a node that forwarded a write asks somebody else.
+const AHEAD_MAX: Duration = Duration::from_millis(400);
+/// Turns are rounded up to whole ones of these, so that a timer wakes the machine for many at a time.
+const GRAIN: u64 = Duration::from_millis(1).0;
+
+/// How far the turns of one tablet's writes are given out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Brake {
+    free_at: Monotonic,
+}
+
+/// When a write may be proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Now,
+    At(Monotonic),
+    /// Too far ahead.
+    Never,
+}
+
+impl Default for Brake {
+    fn default() -> Self {
+        Self { free_at: Monotonic(0) }
+    }
+}
+
+impl Brake {
+    /// The turn of a write of so many bytes, where so many bytes a second may be written.
+    fn turn(&mut self, bytes: u64, pace: u64, now: Monotonic) -> Turn {
+        let turn = self.free_at.max(now);
+        if turn.since(now) > AHEAD_MAX {
+            return Turn::Never;
+        }
+        let lasts = u128::from(bytes) * 1_000_000_000 / u128::from(pace.max(1));
+        self.free_at = turn + Duration(u64::try_from(lasts).unwrap_or(u64::MAX));
+        if turn == now { Turn::Now } else { Turn::At(Monotonic(turn.0.next_multiple_of(GRAIN))) }
+    }
+}
+
+impl Node {
+    /// Whether the disk has no room, or doesn't keep up with what is written, so that a write is refused, or waits.
+    pub(crate) fn held_up(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
+        if let Some(failure) = self.no_room(now) {
+            self.complete(id, Err(failure), None);
+            return true;
+        }
+        let (Some(pending), Some(replica)) = (self.pendings.get(id), self.replicas.get_mut(&cohort)) else {
+            return true;
+        };
+        if replica.is_stalled(&self.config) || self.looks.are_memtables_full(&self.config) {
+            self.counters.writes_stalled += 1;
+            self.pendings.place(id, Place::Waiting);
+            return true;
+        }
+        let pace = replica.state.as_tablet().and_then(|tablet| tablet.tree().pace());
+        let Some(pace) = pace.filter(|_| !pending.had_turn()) else { return false };
+        match replica.brake.turn(pending.query.bytes(), pace, now.monotonic) {
+            Turn::Now => return false,
+            Turn::At(turn) => {
+                self.counters.writes_paced += 1;
+                self.pendings.place(id, Place::Paced(turn));
+            }
+            Turn::Never => {
+                let failure = Failure::Overloaded("compactions don't keep up with what is written".to_owned());
+                self.complete(id, Err(failure), None);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use store::tree::{Config, Tablespace};
+    use tablets::request::{Mutation, Request, Response, TableRequest, Write};
+
+    use super::*;
+    use crate::contract::RequestId;
+    use crate::testing::{Bench, empty};
+
+    const MILLI: u64 = GRAIN;
+
+    /// Asks that a row be written of which a few fill a memtable.
+    fn write(bench: &mut Bench, number: u64) -> RequestId {
+        let mutations = vec![Mutation { column: "c".into(), value: Some(Bytes::from(vec![7; 20])), condition: None }];
+        let write = Write { stamp: None, key: "k".into(), mutations };
+        bench.ask(number, Request::Table { table: "t".into(), request: TableRequest::Write(write) });
+        RequestId(number)
+    }
+
+    /// No compaction ever ends. Writers don't come to a standstill, and who comes in crowds is told to come again.
+    #[test]
+    fn where_compactions_fall_behind_writers_are_slowed_down_and_not_stopped() {
+        let tiny = Config {
+            memtable_bytes: 1_000,
+            level0_tables: 2,
+            level0_tables_max: 40,
+            brake: Duration::from_millis(2_000),
+            ..Config::DEFAULT
+        };
+        let mut disk = empty(1, 1);
+        disk.tablespace = Tablespace::new(disk.identity.owner(), tiny, 1 << 20, 1 << 20);
+        let mut bench = Bench::start(disk);
+        bench.pass(Duration::from_millis(5_000));
+        let (name, retention) = ("t".to_owned(), Duration::ZERO);
+        bench.ask(1, Request::CreateTable { name, split_at: vec![], replicas: 0, retention, durability: None });
+        bench.pass(Duration::from_millis(1_000));
+        bench.writes_checkpoints = true;
+
+        let mut waits = Vec::new();
+        for number in 2..182 {
+            let (id, asked) = (write(&mut bench, number), bench.now.monotonic);
+            while !bench.answers.contains_key(&id) {
+                bench.pass(Duration(GRAIN));
+            }
+            assert!(matches!(bench.answers[&id], Ok(Response::Written { .. })));
+            waits.push(bench.now.monotonic.since(asked).0 / MILLI);
+        }
+        let sums: Vec<u64> = waits.chunks(30).map(|waits| waits.iter().sum()).collect();
+        assert_eq!(sums[..2], [0, 0], "it takes its time to press: {sums:?}");
+        assert!(sums[2..].is_sorted() && sums[2] > 0 && waits.iter().all(|wait| *wait < 100), "{waits:?}");
+        assert_eq!(bench.node.counters().writes_stalled, 0);
+
+        let crowd: Vec<RequestId> = (200..240).map(|number| write(&mut bench, number)).collect();
+        let is_refused = |id: &&RequestId| matches!(bench.answers.get(id), Some(Err(Failure::Overloaded(_))));
+        let refused = crowd.iter().filter(is_refused).count();
+        bench.pass(Duration::from_millis(3_000));
+        let is_written = |id: &&RequestId| matches!(bench.answers.get(id), Some(Ok(_)));
+        let written = crowd.iter().filter(is_written).count();
+        assert_eq!((refused + written, written > 0), (crowd.len(), true), "{refused} are refused, {written} written");
+    }
+
+    #[test]
+    fn turns_follow_each_other_at_the_pace_and_no_further_ahead_than_they_may() {
+        let (mut brake, start) = (Brake::default(), Monotonic(1_000 * MILLI));
+        // 1,000 bytes take 2.5 ms.
+        let mut turn = |after: u64| brake.turn(1_000, 400_000, start + Duration(after * MILLI));
+        let at = |after: u64| Turn::At(start + Duration(after * MILLI));
+        assert_eq!([turn(0), turn(0), turn(0), turn(4)], [Turn::Now, at(3), at(5), at(8)]);
+        assert_eq!(turn(1_000), Turn::Now, "nothing is saved up for later");
+        assert_eq!(turn(1_000), at(1_003));
+        let given = (0..1_000).take_while(|_| turn(1_000) != Turn::Never).count();
+        assert_eq!(given, 159, "400 ms of them");
+        assert_eq!(turn(1_004), at(1_403), "and no slot is lost to who was refused");
+    }
+
+    #[test]
+    fn no_pace_and_no_size_are_too_much_for_it() {
+        let mut brake = Brake::default();
+        assert_eq!(brake.turn(u64::MAX, 0, Monotonic(7)), Turn::Now);
+        assert_eq!(brake.turn(0, u64::MAX, Monotonic(8)), Turn::Never);
+    }
+}
