@@ -27,6 +27,10 @@ const CONTENT_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + (64 << 10);
 /// LZ4 makes of one byte 255 at most.
 const LZ4_RATIO_MAX: usize = 255;
 
+/// After so many data blocks in a row that compression didn't help, one in as many is tried: values that are compressed or
+/// encrypted already would cost all the work for nothing.
+const POOR_MAX: u32 = 8;
+
 /// What a block is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -75,18 +79,19 @@ pub(super) struct Framer {
     seed: Seed,
     table: CompressTable,
     compressed: Vec<u8>,
+    /// Data blocks in a row that are not compressed.
+    poor: u32,
 }
 
 impl Framer {
     pub(super) fn new(seed: Seed) -> Self {
-        Self { seed, table: CompressTable::default(), compressed: Vec::new() }
+        Self { seed, table: CompressTable::default(), compressed: Vec::new(), poor: 0 }
     }
 
-    /// Appends a block to `out`, whose end lies at `offset` of the file; gives its handle and its checksum. A filter is
-    /// as good as random and isn't compressed.
+    /// Appends a block to `out`, whose end lies at `offset` of the file; gives its handle and its checksum.
     pub(super) fn append(&mut self, out: &mut Vec<u8>, offset: u64, kind: Kind, content: &[u8]) -> (Handle, u32) {
         let seed = self.seed;
-        let length_max = if kind == Kind::Filter { 0 } else { content.len() - content.len().div_ceil(8) };
+        let length_max = if self.may_help(kind) { content.len() - content.len().div_ceil(8) } else { 0 };
         let compressed = if length_max > 0 { self.compress(content) } else { None };
         let (stored, flag) = match compressed.filter(|compressed| compressed.len() <= length_max) {
             Some(compressed) => (compressed, COMPRESSED),
@@ -100,7 +105,19 @@ impl Framer {
         let sum = seed.checksum(offset, &out[header_at..], stored);
         out.extend_from_slice(&sum.to_le_bytes());
         out.extend_from_slice(stored);
+        if kind == Kind::Data {
+            self.poor = if flag == COMPRESSED { 0 } else { self.poor.saturating_add(1) };
+        }
         (Handle { offset, length }, sum)
+    }
+
+    /// Whether compression is worth a try. A filter is as good as random.
+    fn may_help(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Data => self.poor < POOR_MAX || self.poor.is_multiple_of(POOR_MAX),
+            Kind::Index | Kind::Top => true,
+            Kind::Filter => false,
+        }
     }
 
     fn compress(&mut self, content: &[u8]) -> Option<&[u8]> {
@@ -212,6 +229,23 @@ mod tests {
                 assert_eq!(read(&disk, &frame, Kind::Index), None, "a block of another kind");
             }
         }
+    }
+
+    #[test]
+    fn what_compression_does_not_help_is_tried_now_and_then() {
+        let mut framer = Framer::new(seed());
+        let (words, mut random) = (b"words and words ".repeat(50), SplitMix64::new(1));
+        let noise: Vec<u8> = (0..800).map(|_| random.draw() as u8).collect();
+        let mut is_compressed = |content: &[u8]| {
+            let mut frame = Vec::new();
+            framer.append(&mut frame, 0, Kind::Data, content);
+            frame[0] & COMPRESSED != 0
+        };
+        assert!(!(0..POOR_MAX).any(|_| is_compressed(&noise)) && is_compressed(&words));
+        assert!(!(0..=POOR_MAX).any(|_| is_compressed(&noise)), "one was tried");
+        let untried = (0..POOR_MAX).take_while(|_| !is_compressed(&words)).count();
+        assert_eq!(untried, POOR_MAX as usize - 1);
+        assert!(is_compressed(&words), "and each again once one is helped");
     }
 
     /// The checksum stands between damage and the decompressor; here it is made right, as if by chance.
