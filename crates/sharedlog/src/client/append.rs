@@ -1,0 +1,162 @@
+//! An append: a position, then the entry down its chain.
+
+use base::canary::{Bug, planted};
+
+use crate::client::filling::{Filled, Filling};
+use crate::client::task::{Next, View};
+use crate::client::{Answer, Error};
+use crate::unit::{Command, Reply, Request};
+use crate::{Data, Entry, Position, ProjectionEpoch, UnitId};
+
+/// An append under way.
+#[derive(Debug)]
+pub(super) struct Append {
+    data: Data,
+    stage: Stage,
+    pub(super) asked: Option<UnitId>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// A position is wanted.
+    Wanting,
+    Writing(Writing),
+    /// The projection was replaced: is the entry there, or can it not come there any more?
+    Resolving(Filling),
+    Ended(Result<Answer, Error>),
+}
+
+#[derive(Debug)]
+struct Writing {
+    position: Position,
+    /// The epoch that the position was given in: it is written in no other.
+    epoch: ProjectionEpoch,
+    /// So many units hold the entry.
+    count: usize,
+    /// The head was asked and may hold the entry.
+    in_doubt: bool,
+    /// An asking of the head had no answer.
+    lost: bool,
+}
+
+impl Append {
+    pub(super) fn new(data: Data) -> Self {
+        Self { data, stage: Stage::Wanting, asked: None }
+    }
+
+    /// A position has come.
+    pub(super) fn given(&mut self, position: Position, epoch: ProjectionEpoch) {
+        if matches!(self.stage, Stage::Wanting) {
+            let writing = Writing { position, epoch, count: 0, in_doubt: false, lost: false };
+            self.stage = Stage::Writing(writing);
+        }
+    }
+
+    pub(super) fn next(&mut self, view: &View) -> Next {
+        if let Stage::Writing(writing) = &mut self.stage
+            && writing.epoch != view.projection.epoch
+        {
+            if planted(Bug::OldPositionWritten) {
+                (writing.epoch, writing.count) = (view.projection.epoch, 0);
+            } else if writing.in_doubt {
+                self.stage = Stage::Resolving(Filling::new(writing.position));
+            } else {
+                self.stage = Stage::Wanting;
+            }
+        }
+        if let Stage::Resolving(filling) = &self.stage
+            && (filling.position >= view.projection.start || planted(Bug::RetryUnresolved))
+        {
+            // No unit of the newer projection holds anything there, or takes it from us.
+            self.stage = Stage::Wanting;
+        }
+        match &mut self.stage {
+            Stage::Wanting => {
+                self.asked = None;
+                Next::Position
+            }
+            Stage::Writing(writing) => {
+                let position = writing.position;
+                // A position that was given out lies in the last extents.
+                let chain = view.projection.chain_of(position).unwrap_or_default();
+                let Some(unit) = chain.get(writing.count) else {
+                    return Next::Done(Ok(Answer::Appended(position)));
+                };
+                writing.in_doubt = true;
+                self.asked = Some(*unit);
+                let entry = Entry::Data(self.data.clone());
+                let epoch = writing.epoch;
+                Next::Unit(*unit, Request::Command(Command::Write { epoch, position, entry }))
+            }
+            Stage::Resolving(filling) => {
+                let position = filling.position;
+                let ended = match filling.next(view.projection) {
+                    Ok((unit, request)) => {
+                        self.asked = Some(unit);
+                        return Next::Unit(unit, request);
+                    }
+                    Err(Filled::Entry(entry)) if entry.stamp() == Some(self.data.stamp) => {
+                        Ok(Answer::Appended(position))
+                    }
+                    Err(Filled::Entry(_)) => {
+                        self.stage = Stage::Wanting;
+                        self.asked = None;
+                        return Next::Position;
+                    }
+                    Err(Filled::Trimmed(_)) => Err(Error::Unknown { since: position }),
+                    Err(Filled::Conflict) => Err(Error::Conflict { position }),
+                };
+                Next::Done(ended)
+            }
+            Stage::Ended(outcome) => Next::Done(outcome.clone()),
+        }
+    }
+
+    pub(super) fn heard(&mut self, reply: Reply) {
+        let writing = match &mut self.stage {
+            Stage::Resolving(filling) => return filling.heard(reply),
+            Stage::Writing(writing) => writing,
+            Stage::Wanting | Stage::Ended(_) => return,
+        };
+        let position = writing.position;
+        match reply {
+            Reply::Written => writing.count += 1,
+            // Somebody has filled the position: it is decided, and not for us.
+            Reply::Occupied { .. } if writing.count == 0 => self.stage = Stage::Wanting,
+            Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
+            // The head has decided for us, in this epoch; so no reader was told anything else before it was given up.
+            Reply::Trimmed { .. } if writing.count > 0 => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
+            Reply::Trimmed { .. } if writing.lost => {
+                self.stage = Stage::Ended(Err(Error::Unknown { since: position }));
+            }
+            Reply::Trimmed { .. } => self.stage = Stage::Wanting,
+            _ => {}
+        }
+    }
+
+    /// There was no answer: the entry may be there all the same.
+    pub(super) fn unanswered(&mut self) {
+        if let Stage::Writing(writing) = &mut self.stage {
+            writing.lost = true;
+        }
+    }
+
+    /// What a client must not do: takes a unit that is sealed for one that has taken the entry.
+    pub(super) fn heeds_no_seal(&mut self) -> bool {
+        match &mut self.stage {
+            Stage::Writing(writing) if writing.count > 0 && planted(Bug::SealIgnored) => {
+                writing.count += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn out_of_time(&self) -> Error {
+        match &self.stage {
+            Stage::Writing(Writing { position, in_doubt: true, .. }) => Error::Unknown { since: *position },
+            Stage::Resolving(filling) => Error::Unknown { since: filling.position },
+            _ => Error::OutOfTime,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What goes into the machine and what comes out of it.
+
+use base::{Duration, Monotonic};
+
+use crate::{AskId, Data, Position, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
+
+/// Names a call to its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// How long a client waits for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// For the first answer of a unit or of the sequencer; twice as long each time.
+    pub answer: Duration,
+    /// Between an asking that failed and the next.
+    pub pause: Duration,
+    /// For a projection, before it is fetched again.
+    pub fetch: Duration,
+    /// Between two looks at a position where nothing lies yet.
+    pub poll: Duration,
+    /// For what should lie below the entry that is looked back from, before it is filled.
+    pub hole: Duration,
+    /// For what it does without being asked: filling positions that it was given and doesn't need.
+    pub errand: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_millis(100),
+            pause: Duration::from_millis(5),
+            fetch: Duration::from_millis(20),
+            poll: Duration::from_millis(2),
+            hole: Duration::from_millis(50),
+            errand: Duration::from_millis(2_000),
+        }
+    }
+}
+
+/// What keeps a call from going on. Whoever drives the machine may have a recovery begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Suspect {
+    /// The sequencer doesn't answer.
+    Sequencer,
+    /// A unit doesn't answer, or has lost what it held.
+    Unit(UnitId),
+    /// Units are sealed, and there is no newer projection.
+    Projection,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask a unit; [`unit_answered`](crate::client::Client::unit_answered) may follow.
+    AskUnit {
+        /// Names the answer.
+        ask: AskId,
+        /// The unit.
+        unit: UnitId,
+        /// What it is asked.
+        request: unit::Request,
+    },
+    /// Ask the sequencer; [`sequencer_answered`](crate::client::Client::sequencer_answered) may follow.
+    AskSequencer {
+        /// Names the answer.
+        ask: AskId,
+        /// The process.
+        sequencer: SequencerId,
+        /// What it is asked.
+        request: sequencer::Request,
+    },
+    /// Fetch the newest projection; [`projected`](crate::client::Client::projected) may follow. An older one does no harm.
+    Fetch,
+    /// Somebody keeps calls from going on.
+    Suspect {
+        /// In the projection of this epoch.
+        epoch: ProjectionEpoch,
+        /// Who.
+        suspect: Suspect,
+    },
+    /// Call [`timer`](crate::client::Client::timer) at this time; it takes the place of the last one.
+    SetTimer(Monotonic),
+    /// Tell the caller.
+    Done {
+        /// The call.
+        token: Token,
+        /// What it came to.
+        outcome: Result<Answer, Error>,
+    },
+}
+
+/// What a call came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The batch lies there, on every unit of the chain.
+    Appended(Position),
+    /// This lies there.
+    Entry(Data),
+    /// Nothing lies there, and nothing ever will.
+    Junk,
+    /// The entry lies there for the second time.
+    Duplicate {
+        /// It lies here first.
+        of: Position,
+    },
+    /// What lay there was given up.
+    Trimmed {
+        /// All below this was.
+        mark: Position,
+    },
+    /// Nothing lies there yet.
+    Unwritten,
+    /// Every append that ended before lies below.
+    Tail(Position),
+    /// It is done.
+    Done,
+}
+
+/// Why a call came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The deadline came first. Nothing was appended; what was to be trimmed or filled may be.
+    #[error("there was no answer in time")]
+    OutOfTime,
+    /// Whether the batch was appended isn't known. If so, it lies there or after.
+    #[error("the batch may lie in the log, from position {since} on")]
+    Unknown {
+        /// To be handed in when the append is tried again, with the same stamp.
+        since: Position,
+    },
+    /// There is no such position yet.
+    #[error("the log ends before position {tail}")]
+    BeyondTail {
+        /// The first position that nothing was written at.
+        tail: Position,
+    },
+    /// Two units of one chain hold different entries there: a promise was broken.
+    #[error("the units disagree about position {position}")]
+    Conflict {
+        /// The position.
+        position: Position,
+    },
+}

@@ -1,0 +1,42 @@
+//! Fetching the projection that takes the place of one that is over.
+
+use base::Monotonic;
+
+use crate::client::{Action, Call, Client, SUSPECT_AFTER, Suspect};
+
+/// A projection is awaited.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    pub(super) again_at: Monotonic,
+    failures: u32,
+}
+
+impl Client {
+    /// Has a newer projection fetched, again and again until nobody waits for one.
+    pub(super) fn fetch(&mut self, now: Monotonic) {
+        if self.fetching.is_none() {
+            self.actions.push(Action::Fetch);
+            let pause = self.backoff(self.timing.fetch, 0);
+            self.fetching = Some(Fetching { again_at: now + pause, failures: 0 });
+        }
+    }
+
+    pub(super) fn fetch_again(&mut self, now: Monotonic) {
+        let known = self.projection.as_ref().map(|projection| projection.epoch);
+        let waits = |call: &Call| known.is_none() || call.outdated.is_some_and(|outdated| known <= Some(outdated));
+        let Some(mut fetching) = self.fetching.take() else { return };
+        if !self.calls.values().any(waits) {
+            return;
+        }
+        fetching.failures += 1;
+        if fetching.failures >= SUSPECT_AFTER
+            && let Some(epoch) = known
+        {
+            // Sealed, and nobody has put another in its place.
+            self.actions.push(Action::Suspect { epoch, suspect: Suspect::Projection });
+        }
+        self.actions.push(Action::Fetch);
+        fetching.again_at = now + self.backoff(self.timing.fetch, fetching.failures);
+        self.fetching = Some(fetching);
+    }
+}

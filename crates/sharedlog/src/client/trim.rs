@@ -1,0 +1,110 @@
+//! Giving up what lies below a position, or at one.
+//!
+//! Each unit is told, heads first, so that a reader at a tail who is told that something was given up is told so ever after.
+//! In a newer projection there may be units that were not told: then it begins anew.
+
+use crate::client::filling::{Filled, Filling};
+use crate::client::task::{Bound, Next, View};
+use crate::client::{Answer, Error};
+use crate::unit::{Command, Reply, Request};
+use crate::{Position, ProjectionEpoch, UnitId};
+
+/// Gives up everything below a position.
+#[derive(Debug)]
+pub(super) struct Trim {
+    before: Position,
+    epoch: ProjectionEpoch,
+    count: usize,
+    pub(super) bound: Bound,
+    pub(super) asked: Option<UnitId>,
+}
+
+impl Trim {
+    pub(super) fn new(before: Position) -> Self {
+        Self { before, epoch: ProjectionEpoch(0), count: 0, bound: Bound::default(), asked: None }
+    }
+
+    pub(super) fn next(&mut self, view: &View) -> Next {
+        self.asked = None;
+        if self.before.0 == 0 {
+            return Next::Done(Ok(Answer::Done));
+        }
+        if let Some(first) = self.bound.check(Position(self.before.0 - 1), view) {
+            return first;
+        }
+        if self.epoch != view.projection.epoch {
+            (self.epoch, self.count) = (view.projection.epoch, 0);
+        }
+        let Some(unit) = view.projection.units().get(self.count).copied() else {
+            return Next::Done(Ok(Answer::Done));
+        };
+        self.asked = Some(unit);
+        Next::Unit(unit, Request::Command(Command::Trim { epoch: Some(self.epoch), before: self.before }))
+    }
+
+    pub(super) fn heard(&mut self, reply: &Reply) {
+        if matches!(reply, Reply::Done) {
+            self.count += 1;
+        }
+    }
+}
+
+/// Gives up what lies at one position, once it is decided.
+#[derive(Debug)]
+pub(super) struct TrimOne {
+    filling: Filling,
+    epoch: ProjectionEpoch,
+    count: usize,
+    is_filled: bool,
+    pub(super) bound: Bound,
+    pub(super) asked: Option<UnitId>,
+}
+
+impl TrimOne {
+    pub(super) fn new(position: Position) -> Self {
+        Self {
+            filling: Filling::new(position),
+            epoch: ProjectionEpoch(0),
+            count: 0,
+            is_filled: false,
+            bound: Bound::default(),
+            asked: None,
+        }
+    }
+
+    pub(super) fn next(&mut self, view: &View) -> Next {
+        self.asked = None;
+        let position = self.filling.position;
+        if let Some(first) = self.bound.check(position, view) {
+            return first;
+        }
+        if !self.is_filled {
+            match self.filling.next(view.projection) {
+                Ok((unit, request)) => {
+                    self.asked = Some(unit);
+                    return Next::Unit(unit, request);
+                }
+                Err(Filled::Conflict) => return Next::Done(Err(Error::Conflict { position })),
+                // Whoever trimmed it before may have come to some units only.
+                Err(Filled::Entry(_) | Filled::Trimmed(_)) => self.is_filled = true,
+            }
+        }
+        if self.epoch != view.projection.epoch {
+            (self.epoch, self.count) = (view.projection.epoch, 0);
+        }
+        let chain = view.projection.chain_of(position).unwrap_or_default();
+        let Some(unit) = chain.get(self.count).copied() else { return Next::Done(Ok(Answer::Done)) };
+        self.asked = Some(unit);
+        Next::Unit(unit, Request::Command(Command::TrimOne { epoch: self.epoch, position }))
+    }
+
+    pub(super) fn heard(&mut self, reply: Reply) {
+        if !self.is_filled {
+            return self.filling.heard(reply);
+        }
+        // A unit that never held it has nothing to give up.
+        if matches!(reply, Reply::Done | Reply::Unwritten) {
+            self.count += 1;
+        }
+    }
+}

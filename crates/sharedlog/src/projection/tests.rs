@@ -1,0 +1,104 @@
+//! What a projection may be, and what may follow it.
+
+use super::*;
+
+fn units(numbers: &[u64]) -> Vec<UnitId> {
+    numbers.iter().copied().map(UnitId).collect()
+}
+
+fn extent(from: u64, chains: &[&[u64]]) -> Extent {
+    Extent { from: Position(from), chains: chains.iter().map(|chain| units(chain)).collect() }
+}
+
+fn projection(epoch: u64, start: u64, extents: &[Extent]) -> Projection {
+    Projection {
+        log: LogId(7),
+        epoch: ProjectionEpoch(epoch),
+        sequencer: SequencerId { node: NodeId(1), boot: Boot(2) },
+        start: Position(start),
+        extents: extents.to_vec(),
+    }
+}
+
+#[test]
+fn a_position_lies_in_the_last_extent_before_it_in_the_chain_of_its_turn() {
+    let projection = projection(1, 0, &[extent(4, &[&[1, 2], &[3, 4]]), extent(9, &[&[5], &[6], &[7]])]);
+    let heads: Vec<_> = (3..14).map(|at| projection.chain_of(Position(at)).map(|chain| chain[0].0)).collect();
+    let wanted = [0, 1, 3, 1, 3, 1, 5, 6, 7, 5, 6].map(|unit| if unit == 0 { None } else { Some(unit) });
+    assert_eq!(heads, wanted);
+    assert_eq!(projection.units(), units(&[1, 2, 3, 4, 5, 6, 7]));
+}
+
+#[test]
+fn what_was_written_is_read_and_any_other_bytes_do_not_panic() {
+    let projection = projection(3, 12, &[extent(4, &[&[1, 2], &[3, 4]]), extent(9, &[&[5], &[6], &[7]])]);
+    let bytes = projection.encode();
+    assert_eq!(Projection::decode(bytes.clone()), Ok(projection));
+    for at in 0..bytes.len() {
+        assert!(Projection::decode(bytes.slice(..at)).is_err(), "cut at {at}");
+        for flipped in [1, 0x80, 0xff] {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= flipped;
+            if let Ok(read) = Projection::decode(damaged.into()) {
+                assert_eq!(read.check(), Ok(()));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_is_refused() {
+    let unfit = |extents: &[Extent]| projection(1, 0, extents).check().expect_err("it can't be");
+    assert_eq!(unfit(&[]), Unfit::Count("extents"));
+    assert_eq!(unfit(&[extent(0, &[])]), Unfit::Count("chains"));
+    assert_eq!(unfit(&[extent(0, &[&[1], &[]])]), Unfit::Count("units"));
+    assert_eq!(unfit(&[extent(0, &[&[1]]), extent(0, &[&[1]])]), Unfit::Order);
+    assert_eq!(unfit(&[extent(0, &[&[1, 2], &[2]])]), Unfit::Twice(UnitId(2)));
+    assert_eq!(unfit(&[extent(u64::MAX, &[&[1]])]), Unfit::Order);
+    assert_eq!(projection(0, 0, &[extent(0, &[&[1]])]).check(), Err(Unfit::Succession("epochs begin with 1")));
+}
+
+#[test]
+fn a_successor_keeps_what_was_written() {
+    let old = projection(4, 10, &[extent(0, &[&[1, 2, 3], &[4, 5, 6]])]);
+    let follow = |start: u64, extents: &[Extent]| projection(5, start, extents).may_follow(&old);
+    assert_eq!(follow(20, &[extent(0, &[&[1, 2, 3], &[4, 5, 6]])]), Ok(()));
+    assert_eq!(follow(20, &[extent(0, &[&[1, 3], &[5]])]), Ok(()), "units may be left out");
+    assert_eq!(follow(9, &[extent(0, &[&[1, 3], &[5]])]), Err(Unfit::Succession("its start goes back")));
+    assert_eq!(follow(20, &[extent(0, &[&[3, 1], &[5]])]), Err(Unfit::Chain(Position(0))), "in another order");
+    assert_eq!(follow(20, &[extent(0, &[&[1], &[9]])]), Err(Unfit::Chain(Position(1))), "none is left");
+    assert_eq!(follow(20, &[extent(0, &[&[1, 9], &[5]])]), Err(Unfit::Stranger(UnitId(9))));
+    assert_eq!(follow(20, &[extent(0, &[&[1, 2]])]), Err(Unfit::Moved(Position(0))), "spread otherwise");
+    assert_eq!(follow(20, &[extent(2, &[&[1, 2, 3], &[4, 5, 6]])]), Err(Unfit::Moved(Position(2))), "the rest is gone");
+    // New units, and another number of chains, from the start on.
+    assert_eq!(follow(20, &[extent(0, &[&[1, 3], &[5]]), extent(20, &[&[1, 9], &[5, 8], &[7]])]), Ok(()));
+    assert_eq!(
+        follow(21, &[extent(0, &[&[1, 3], &[5]]), extent(20, &[&[1, 9], &[5, 8]])]),
+        Err(Unfit::Stranger(UnitId(9))),
+        "position 20 was written"
+    );
+    // Who was left out of one chain is out of all.
+    let left = [extent(0, &[&[1, 3], &[5]]), extent(20, &[&[1, 2], &[5]])];
+    assert_eq!(follow(20, &left), Err(Unfit::HalfLeftOut(UnitId(2))));
+    let mut next = projection(6, 20, &[extent(0, &[&[1], &[5]])]);
+    assert_eq!(next.may_follow(&old), Err(Unfit::Succession("its epoch is not the next")));
+    next.epoch = ProjectionEpoch(5);
+    next.log = LogId(8);
+    assert_eq!(next.may_follow(&old), Err(Unfit::Succession("it is of another log")));
+}
+
+#[test]
+fn extents_are_filled_joined_and_trimmed_away() {
+    let old = projection(4, 20, &[extent(0, &[&[1], &[4]]), extent(8, &[&[2], &[3]]), extent(20, &[&[1, 9], &[4, 8]])]);
+    let follow = |extents: &[Extent]| projection(5, 30, extents).may_follow(&old);
+    let (first, second, third) = (extent(0, &[&[1, 9], &[4, 8]]), old.extents[1].clone(), old.extents[2].clone());
+    assert_eq!(follow(&[first, second.clone(), third.clone()]), Ok(()), "new units stand in what was written before");
+    assert_eq!(follow(&[second, third.clone()]), Ok(()), "the first extent was trimmed");
+    assert_eq!(follow(&[third]), Ok(()), "so was the second");
+
+    let old = projection(4, 20, &[extent(1, &[&[1, 9], &[4, 8]]), extent(21, &[&[1, 9], &[4, 8]])]);
+    let joined = projection(5, 30, &[extent(1, &[&[1, 9], &[4, 8]])]);
+    assert_eq!(joined.may_follow(&old), Ok(()));
+    let turned = projection(4, 20, &[extent(1, &[&[1, 9], &[4, 8]]), extent(20, &[&[1, 9], &[4, 8]])]);
+    assert_eq!(joined.may_follow(&turned), Err(Unfit::Chain(Position(20))), "the turns are others");
+}

@@ -1,0 +1,374 @@
+//! Replacing a projection (CORFU, section 3.4; guarantee 20).
+//!
+//! All units are sealed, or as many as answer: at least one of every chain, or nothing may be installed, since a writer of
+//! the old projection could go on where none is. What the sealed ones hold tells where the log ends: every append that was
+//! complete lies on all units of its chain, so on a sealed one. The successor keeps sealed units only. New units, which begin
+//! empty, stand in a new extent from that end on; a unit that says at its seal that it holds all of an older stripe joins
+//! the chain of that stripe, too ([`copier`](crate::copier)).
+//!
+//! Any number of nodes may do this at one time: sealing hurts nobody twice, and of the projections that are proposed one is
+//! installed, since that is a compare-and-set on the epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::canary::{Bug, planted};
+use base::{Duration, Monotonic};
+
+use crate::unit::{Command, Reply, Report, Request};
+use crate::{AskId, Position, Projection, ProjectionEpoch, SequencerId, Stripe, UnitId};
+
+mod successor;
+#[cfg(test)]
+mod tests;
+
+pub use successor::{Healing, healings};
+
+/// What a recovery is to come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The sequencer of the successor.
+    pub sequencer: SequencerId,
+    /// Units that are not to stand in it, whether they answer or not, if their chains have others: they are slow or full.
+    pub leave_out: BTreeSet<UnitId>,
+    /// Units that have not begun, to stand in for those that are missing, the best first.
+    pub spares: Vec<UnitId>,
+    /// Chains that the log should have.
+    pub stripes: usize,
+    /// Units that a chain should have.
+    pub copies: usize,
+    /// Nothing is proposed before this: the end of the lease of the sequencer that is replaced, if it has one.
+    pub not_before: Monotonic,
+}
+
+/// How long a recovery waits for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// For an answer, before it is asked again.
+    pub again: Duration,
+    /// For units that don't answer, once every chain has one that did.
+    pub patience: Duration,
+    /// For everything.
+    pub limit: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            again: Duration::from_millis(50),
+            patience: Duration::from_millis(150),
+            limit: Duration::from_millis(5_000),
+        }
+    }
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Ask a unit; [`Recovery::answered`] may follow.
+    Ask {
+        /// Names the answer.
+        ask: AskId,
+        /// The unit.
+        unit: UnitId,
+        /// What it is asked.
+        request: Request,
+    },
+    /// Put this in the place of the projection whose epoch is one less, if that is the newest; [`Recovery::verdict`] may
+    /// follow.
+    Propose(Projection),
+    /// Call [`Recovery::timer`] at this time.
+    SetTimer(Monotonic),
+    /// It has come to its end.
+    Done(Ended),
+}
+
+/// What a recovery came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Its projection is installed.
+    Installed(Projection),
+    /// Another one is.
+    Lost,
+    /// Some chain had no unit that could be sealed, or nobody took the proposal, in time. Nothing is known to be installed.
+    OutOfTime,
+    /// No projection may follow: there would be too many extents.
+    NoSuccessor,
+}
+
+/// What became of a proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// This is the newest projection now: the one that was proposed, or another.
+    Newest(Projection),
+}
+
+/// One attempt to replace one projection.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    old: Projection,
+    plan: Plan,
+    timing: Timing,
+    stage: Stage,
+    began_at: Monotonic,
+    asks: AskId,
+    asked: BTreeMap<AskId, UnitId>,
+    /// What sealed units said.
+    reports: BTreeMap<UnitId, Report>,
+    /// New units that have begun.
+    begun: BTreeSet<UnitId>,
+    again_at: Monotonic,
+    actions: Vec<Action>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Sealing,
+    /// New units begin, by that time.
+    Beginning {
+        successor: Projection,
+        until: Monotonic,
+    },
+    Proposing(Projection),
+    Ended,
+}
+
+impl Recovery {
+    /// Begins to replace a projection.
+    #[must_use]
+    pub fn begin(old: Projection, plan: Plan, timing: Timing, now: Monotonic) -> Self {
+        let mut recovery = Self {
+            old,
+            plan,
+            timing,
+            stage: Stage::Sealing,
+            began_at: now,
+            asks: AskId(0),
+            asked: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            begun: BTreeSet::new(),
+            again_at: now,
+            actions: Vec::new(),
+        };
+        let known = BTreeSet::from_iter(recovery.old.units());
+        recovery.plan.spares.retain(|spare| !known.contains(spare));
+        recovery.ask_again(now);
+        recovery
+    }
+
+    /// What is to be done, in order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The epoch of the projection that is to be replaced.
+    #[must_use]
+    pub fn epoch(&self) -> ProjectionEpoch {
+        self.old.epoch
+    }
+
+    /// Whether it has come to its end.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.stage == Stage::Ended
+    }
+
+    /// A unit has answered.
+    pub fn answered(&mut self, ask: AskId, reply: Reply, now: Monotonic) {
+        let Some(unit) = self.asked.remove(&ask) else { return };
+        match (&self.stage, reply) {
+            (Stage::Sealing, Reply::Sealed(report)) if report.sealed > self.old.epoch => self.end(Ended::Lost),
+            (Stage::Sealing, Reply::Sealed(report)) => {
+                self.reports.insert(unit, report);
+                if self.old.units().iter().all(|unit| self.has_answered(*unit)) {
+                    self.build(now);
+                }
+            }
+            (Stage::Beginning { .. }, Reply::Begun(report)) if report.sealed == self.old.epoch => {
+                self.begun.insert(unit);
+                self.propose_if_begun(now);
+            }
+            (Stage::Beginning { .. }, Reply::NotEmpty | Reply::Begun(_)) => {
+                self.plan.spares.retain(|spare| *spare != unit);
+                self.build(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A unit that has answered needn't be waited for, nor one that is to be left out.
+    fn has_answered(&self, unit: UnitId) -> bool {
+        self.reports.contains_key(&unit) || self.is_left_out(unit)
+    }
+
+    /// Whether a unit is left out though it may answer: only where each of its chains has another that has.
+    fn is_left_out(&self, unit: UnitId) -> bool {
+        let has_other = |chain: &Vec<UnitId>| {
+            !chain.contains(&unit)
+                || chain.iter().any(|other| self.reports.contains_key(other) && !self.plan.leave_out.contains(other))
+        };
+        self.plan.leave_out.contains(&unit) && self.old.extents.iter().flat_map(|extent| &extent.chains).all(has_other)
+    }
+
+    /// Whether every chain has a unit that is sealed.
+    fn is_enough(&self) -> bool {
+        let is_sealed = |chain: &Vec<UnitId>| chain.iter().any(|unit| self.reports.contains_key(unit));
+        let mut chains = self.old.extents.iter().flat_map(|extent| &extent.chains);
+        if planted(Bug::ChainUnsealed) { chains.any(is_sealed) } else { chains.all(is_sealed) }
+    }
+
+    /// What stays: sealed units, but for those that are to be left out.
+    fn stays(&self, unit: UnitId) -> bool {
+        let is_sealed = self.reports.contains_key(&unit) && !self.is_left_out(unit);
+        is_sealed || planted(Bug::ChainUnsealed) && self.is_alone_unsealed(unit)
+    }
+
+    /// Whether no unit of a chain of this one's is sealed.
+    fn is_alone_unsealed(&self, unit: UnitId) -> bool {
+        let mut chains = self.old.extents.iter().flat_map(|extent| &extent.chains);
+        chains.any(|chain| chain.contains(&unit) && chain.iter().all(|unit| !self.reports.contains_key(unit)))
+    }
+
+    /// Where the log ends: above all that a sealed unit holds, and not below where it began.
+    fn tail(&self) -> Position {
+        let tails = self.reports.values().map(|report| report.tail.max(report.trimmed));
+        tails.fold(self.old.start, Position::max)
+    }
+
+    fn trimmed(&self) -> Position {
+        self.reports.values().map(|report| report.trimmed).fold(Position(0), Position::max)
+    }
+
+    /// Makes the successor, and has its new units begin.
+    fn build(&mut self, now: Monotonic) {
+        let Some(successor) = self.successor() else { return self.end(Ended::NoSuccessor) };
+        let until = match self.stage {
+            Stage::Beginning { until, .. } => until,
+            _ => now + self.timing.patience,
+        };
+        self.stage = Stage::Beginning { successor, until };
+        self.asked.clear();
+        self.propose_if_begun(now);
+        if matches!(self.stage, Stage::Beginning { .. }) {
+            self.ask_again(now);
+        }
+    }
+
+    fn new_units(&self, successor: &Projection) -> Vec<UnitId> {
+        let known = BTreeSet::from_iter(self.old.units());
+        successor.units().into_iter().filter(|unit| !known.contains(unit)).collect()
+    }
+
+    fn propose_if_begun(&mut self, now: Monotonic) {
+        let Stage::Beginning { successor, .. } = &self.stage else { return };
+        if self.new_units(successor).iter().all(|unit| self.begun.contains(unit)) {
+            self.stage = Stage::Proposing(successor.clone());
+            self.asked.clear();
+            self.ask_again(now);
+        }
+    }
+
+    /// What became of the proposal.
+    pub fn verdict(&mut self, verdict: Verdict) {
+        let Stage::Proposing(successor) = &self.stage else { return };
+        let Verdict::Newest(newest) = verdict;
+        if newest.epoch < successor.epoch {
+            return;
+        }
+        if newest == *successor {
+            let successor = successor.clone();
+            self.tell_stripes(&successor);
+            self.end(Ended::Installed(successor));
+        } else {
+            self.end(Ended::Lost);
+        }
+    }
+
+    /// Tells units of stripes that are new to them. It only saves memory: nobody waits for it.
+    fn tell_stripes(&mut self, successor: &Projection) {
+        let last = successor.last();
+        for (index, chain) in last.chains.iter().enumerate() {
+            let stripe = last.stripe(index);
+            for unit in chain {
+                let knows = |report: &Report| report.whole.iter().any(|(told, _)| *told == stripe);
+                if self.reports.get(unit).is_some_and(|report| !knows(report)) {
+                    self.ask(*unit, Command::Tell { stripes: vec![stripe] });
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, ended: Ended) {
+        self.stage = Stage::Ended;
+        self.actions.push(Action::Done(ended));
+    }
+
+    /// The time that [`Action::SetTimer`] named has come.
+    pub fn timer(&mut self, now: Monotonic) {
+        if self.has_ended() {
+            return;
+        }
+        if self.began_at + self.timing.limit <= now {
+            return self.end(Ended::OutOfTime);
+        }
+        match &self.stage {
+            Stage::Sealing if self.began_at + self.timing.patience <= now && self.is_enough() => {
+                return self.build(now);
+            }
+            Stage::Beginning { until, .. } if *until <= now => {
+                // Without those that don't begin.
+                self.plan.spares.retain(|spare| self.begun.contains(spare));
+                return self.build(now);
+            }
+            _ => {}
+        }
+        if self.again_at <= now {
+            self.ask_again(now);
+        } else {
+            self.actions.push(Action::SetTimer(self.again_at));
+        }
+    }
+
+    /// Asks whoever has not answered yet.
+    fn ask_again(&mut self, now: Monotonic) {
+        self.again_at = now + self.timing.again;
+        match self.stage.clone() {
+            Stage::Sealing => {
+                for unit in self.old.units() {
+                    if !self.reports.contains_key(&unit) {
+                        self.ask(unit, Command::Seal { epoch: self.old.epoch });
+                    }
+                }
+            }
+            Stage::Beginning { successor, .. } => {
+                for unit in self.new_units(&successor) {
+                    if !self.begun.contains(&unit) {
+                        let stripes = stripes_of(&successor, unit);
+                        let (log, epoch, trimmed) = (self.old.log, self.old.epoch, self.trimmed());
+                        self.ask(unit, Command::Begin { log, epoch, trimmed, stripes });
+                    }
+                }
+            }
+            Stage::Proposing(successor) if self.plan.not_before <= now => {
+                self.actions.push(Action::Propose(successor));
+            }
+            Stage::Proposing(_) => self.again_at = self.again_at.min(self.plan.not_before),
+            Stage::Ended => return,
+        }
+        self.actions.push(Action::SetTimer(self.again_at));
+    }
+
+    fn ask(&mut self, unit: UnitId, command: Command) {
+        self.asks.0 += 1;
+        self.asked.insert(self.asks, unit);
+        self.actions.push(Action::Ask { ask: self.asks, unit, request: Request::Command(command) });
+    }
+}
+
+/// The stripes that a unit holds in a projection.
+fn stripes_of(projection: &Projection, unit: UnitId) -> Vec<Stripe> {
+    let of_extent = |extent: &crate::Extent| {
+        let chains = extent.chains.iter().enumerate().filter(|(_, chain)| chain.contains(&unit));
+        chains.map(|(index, _)| extent.stripe(index)).collect::<Vec<_>>()
+    };
+    projection.extents.iter().flat_map(of_extent).collect()
+}

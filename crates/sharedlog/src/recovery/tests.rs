@@ -1,0 +1,206 @@
+//! A recovery whose units and registry a test plays, and what follows a projection.
+
+use base::{Boot, NodeId};
+
+use super::*;
+use crate::{Extent, LogId};
+
+const EPOCH: ProjectionEpoch = ProjectionEpoch(3);
+
+fn sequencer(boot: u64) -> SequencerId {
+    SequencerId { node: NodeId(1), boot: Boot(boot) }
+}
+
+fn extent(from: u64, chains: &[&[u64]]) -> Extent {
+    let chains = chains.iter().map(|chain| chain.iter().copied().map(UnitId).collect()).collect();
+    Extent { from: Position(from), chains }
+}
+
+fn projection(extents: &[Extent]) -> Projection {
+    Projection { log: LogId(1), epoch: EPOCH, sequencer: sequencer(1), start: Position(10), extents: extents.to_vec() }
+}
+
+struct Bed {
+    recovery: Recovery,
+    now: Monotonic,
+    asked: Vec<(AskId, UnitId, Command)>,
+    proposed: Vec<Projection>,
+    ended: Option<Ended>,
+}
+
+impl Bed {
+    fn begin(old: Projection, leave_out: &[u64], spares: &[u64]) -> Self {
+        let plan = Plan {
+            sequencer: sequencer(2),
+            leave_out: leave_out.iter().copied().map(UnitId).collect(),
+            spares: spares.iter().copied().map(UnitId).collect(),
+            stripes: 1,
+            copies: 2,
+            not_before: Monotonic(0),
+        };
+        let recovery = Recovery::begin(old, plan, Timing::default(), Monotonic(1));
+        let mut bed = Self { recovery, now: Monotonic(1), asked: Vec::new(), proposed: Vec::new(), ended: None };
+        bed.carry_out();
+        bed
+    }
+
+    fn carry_out(&mut self) {
+        for action in self.recovery.take_actions() {
+            match action {
+                Action::Ask { ask, unit, request: Request::Command(command) } => self.asked.push((ask, unit, command)),
+                Action::Ask { .. } => panic!("a recovery only gives commands"),
+                Action::Propose(projection) => self.proposed.push(projection),
+                Action::SetTimer(_) => {}
+                Action::Done(ended) => self.ended = Some(ended),
+            }
+        }
+    }
+
+    /// Answers what a unit was asked last.
+    fn answer(&mut self, unit: u64, reply: Reply) {
+        let asked = self.asked.iter().rev().find(|(_, asked, _)| *asked == UnitId(unit));
+        let (ask, ..) = asked.expect("it was asked");
+        self.recovery.answered(*ask, reply, self.now);
+        self.carry_out();
+    }
+
+    fn sealed(&mut self, unit: u64, tail: u64) {
+        self.answer(unit, Reply::Sealed(report(tail, &[])));
+    }
+
+    fn wait(&mut self, span: Duration) {
+        self.now = self.now + span;
+        self.recovery.timer(self.now);
+        self.carry_out();
+    }
+}
+
+fn report(tail: u64, whole: &[(Stripe, Position)]) -> Report {
+    Report { sealed: EPOCH, tail: Position(tail), trimmed: Position(0), whole: whole.to_vec() }
+}
+
+#[test]
+fn all_that_answer_stay_and_the_log_goes_on_above_what_they_hold() {
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
+    for (unit, tail) in [(1, 17), (2, 11), (3, 9)] {
+        bed.sealed(unit, tail);
+    }
+    assert_eq!(bed.proposed, [], "the last may answer yet");
+    bed.sealed(4, 19);
+    let wanted = Projection {
+        epoch: EPOCH.next(),
+        start: Position(19),
+        sequencer: sequencer(2),
+        ..projection(&[extent(0, &[&[1, 2], &[3, 4]])])
+    };
+    assert_eq!(bed.proposed, std::slice::from_ref(&wanted));
+    bed.recovery.verdict(Verdict::Newest(wanted.clone()));
+    bed.carry_out();
+    assert_eq!(bed.ended, Some(Ended::Installed(wanted)));
+    let told = bed.asked.iter().filter(|(_, _, command)| matches!(command, Command::Tell { .. }));
+    assert_eq!(told.count(), 4, "they didn't know their stripes");
+}
+
+#[test]
+fn every_chain_needs_a_sealed_unit_however_long_it_takes() {
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
+    bed.sealed(1, 17);
+    bed.sealed(2, 17);
+    for _ in 0..20 {
+        bed.wait(Duration::from_millis(100));
+    }
+    assert_eq!((bed.proposed.len(), &bed.ended), (0, &None));
+    let seals = bed.asked.iter().filter(|(_, unit, _)| *unit == UnitId(3)).count();
+    assert!(seals > 15, "they are asked again");
+    bed.sealed(4, 30);
+    bed.wait(Duration::from_millis(1));
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2], &[4]])]);
+    assert_eq!(bed.proposed[0].start, Position(30));
+    bed.wait(Timing::default().limit);
+    assert_eq!(bed.ended, Some(Ended::OutOfTime));
+}
+
+#[test]
+fn who_is_slow_is_left_out_unless_nobody_else_has_what_it_has() {
+    let old = || projection(&[extent(0, &[&[1, 2]]), extent(4, &[&[2, 3]])]);
+    let mut bed = Bed::begin(old(), &[2], &[]);
+    bed.sealed(2, 12);
+    bed.sealed(1, 12);
+    assert_eq!(bed.proposed, [], "the second chain has no other yet");
+    bed.sealed(3, 12);
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1]]), extent(4, &[&[3]])]);
+    let mut bed = Bed::begin(old(), &[2, 3], &[]);
+    bed.sealed(2, 12);
+    bed.sealed(1, 12);
+    bed.wait(Timing::default().patience);
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2]]), extent(4, &[&[2]])]);
+}
+
+#[test]
+fn new_units_stand_above_what_was_written_once_they_have_begun() {
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8, 9]);
+    bed.sealed(1, 15);
+    bed.wait(Timing::default().patience);
+    let begin = |unit, from| {
+        let stripes = vec![Stripe { from: Position(from), count: 1, index: 0 }];
+        (UnitId(unit), Command::Begin { log: LogId(1), epoch: EPOCH, trimmed: Position(0), stripes })
+    };
+    let last = |bed: &Bed| bed.asked.last().map(|(_, unit, command)| (*unit, command.clone()));
+    assert_eq!(last(&bed), Some(begin(7, 15)));
+    assert_eq!(bed.proposed, []);
+    bed.answer(7, Reply::NotEmpty);
+    assert_eq!(last(&bed), Some(begin(8, 15)), "another is taken");
+    bed.answer(8, Reply::Begun(report(0, &[])));
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1]]), extent(15, &[&[1, 8]])]);
+}
+
+#[test]
+fn without_units_that_do_not_begin_it_goes_on() {
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7]);
+    bed.sealed(1, 15);
+    bed.wait(Timing::default().patience);
+    bed.wait(Timing::default().patience);
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1]])]);
+}
+
+#[test]
+fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
+    let old = projection(&[extent(0, &[&[1], &[3]]), extent(10, &[&[1, 7], &[3, 8]])]);
+    let wanted = [(7, 0), (8, 1)].map(|(unit, index)| Healing {
+        unit: UnitId(unit),
+        stripe: Stripe { from: Position(0), count: 2, index },
+        to: Position(10),
+    });
+    assert_eq!(healings(&old, 2), wanted);
+    let of = |missing: [u64; 2]| {
+        let mut bed = Bed::begin(old.clone(), &[], &[]);
+        bed.sealed(1, 30);
+        bed.sealed(3, 30);
+        for (healing, missing) in wanted.iter().zip(missing) {
+            let whole = [(healing.stripe, Position(missing))];
+            bed.answer(healing.unit.0, Reply::Sealed(report(30, &whole)));
+        }
+        bed.proposed[0].extents.clone()
+    };
+    assert_eq!(of([8, 9]), old.extents);
+    assert_eq!(of([10, 9]), [extent(0, &[&[1, 7], &[3]]), extent(10, &[&[1, 7], &[3, 8]])]);
+    assert_eq!(of([10, 11]), [extent(0, &[&[1, 7], &[3, 8]])], "alike, they are one");
+}
+
+#[test]
+fn another_projection_ends_it() {
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
+    bed.answer(1, Reply::Sealed(Report { sealed: EPOCH.next(), ..Report::default() }));
+    assert_eq!(bed.ended, Some(Ended::Lost));
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
+    bed.sealed(1, 5);
+    bed.sealed(2, 5);
+    bed.recovery.verdict(Verdict::Newest(projection(&[extent(0, &[&[1, 2]])])));
+    bed.carry_out();
+    assert_eq!(bed.ended, None, "the one that is to be replaced");
+    let mut other = bed.proposed[0].clone();
+    other.start = Position(11);
+    bed.recovery.verdict(Verdict::Newest(other));
+    bed.carry_out();
+    assert_eq!(bed.ended, Some(Ended::Lost));
+}

@@ -1,0 +1,243 @@
+//! The sequencer (CORFU, section 3.3): hands positions out from memory, and says where the log ends.
+//!
+//! What it hands out is a hint: two sequencers may give one position out, and the units let one writer have it. The *tail*
+//! is not a hint. It must lie above every append that ended before it was asked for, so a sequencer that was replaced may
+//! not answer. It notes its next position, and then has every unit of one chain confirm that its epoch isn't sealed
+//! (guarantee 20). Why that is enough: a projection that takes the place of ours is installed only after at least one unit of
+//! *every* chain is sealed. One unit of the chain that was asked, then, was sealed after it had confirmed. So ours was the
+//! newest projection when the tail was noted, and every append that had ended by then had its position from us, or lay below
+//! our start.
+//!
+//! One check is under way at a time. Whoever asks meanwhile waits for the next, which begins when this one ends, however many
+//! they are.
+//!
+//! A lease would take the place of the check: a sequencer whose lease the recovery waits out may answer at once. There is
+//! none yet; [`Plan::not_before`](crate::recovery::Plan::not_before) is where the recovery would wait.
+
+use std::collections::BTreeSet;
+
+use base::canary::{Bug, planted};
+use base::{Duration, Monotonic};
+
+use crate::limits::{POSITION_MAX, POSITIONS_AT_ONCE_MAX};
+use crate::unit;
+use crate::{AskId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
+
+/// What is asked of a sequencer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// So many positions that nobody else is given, in a row.
+    Positions {
+        /// The projection of who asks.
+        epoch: ProjectionEpoch,
+        /// How many.
+        count: u64,
+    },
+    /// Where does the log end?
+    Tail {
+        /// The projection of who asks.
+        epoch: ProjectionEpoch,
+    },
+}
+
+/// What a sequencer answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Positions of its epoch.
+    Positions {
+        /// The first of them.
+        first: Position,
+        /// How many; they may be fewer than were asked for.
+        count: u64,
+    },
+    /// Every append that ended before the request lies below this.
+    Tail(Position),
+    /// It is not, or no longer, the sequencer of that epoch.
+    Refused {
+        /// The newest epoch that it knows of.
+        newest: ProjectionEpoch,
+    },
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<A> {
+    /// Ask a unit; [`Sequencer::answered`] may follow.
+    Ask {
+        /// Names the answer.
+        ask: AskId,
+        /// The unit.
+        unit: UnitId,
+        /// What it is asked.
+        request: unit::Request,
+    },
+    /// Answer whoever asked.
+    Answer {
+        /// It.
+        asker: A,
+        /// The answer.
+        reply: Reply,
+    },
+    /// Call [`Sequencer::timer`] at this time.
+    SetTimer(Monotonic),
+}
+
+/// A check that has had no end for so long is made again, with another chain.
+const CHECK_AGAIN: Duration = Duration::from_millis(50);
+/// Askers of the tail that may wait at one time, at most: more are refused by silence.
+const WAITING_MAX: usize = 16_384;
+
+/// The sequencer of one epoch. Whoever asks is an `A`.
+#[derive(Clone, Debug)]
+pub struct Sequencer<A> {
+    projection: Projection,
+    next: Position,
+    /// The newest epoch known; above our own, we are none any more.
+    newest: ProjectionEpoch,
+    check: Option<Check<A>>,
+    waiting: Vec<A>,
+    /// Counts checks and their repetitions: each goes to another chain.
+    turn: usize,
+    asks: AskId,
+    actions: Vec<Action<A>>,
+}
+
+#[derive(Clone, Debug)]
+struct Check<A> {
+    noted: Position,
+    askers: Vec<A>,
+    asked: Vec<(AskId, UnitId)>,
+    confirmed: BTreeSet<UnitId>,
+    again_at: Monotonic,
+}
+
+impl<A> Sequencer<A> {
+    /// The sequencer that a projection names, if that is this process. A process begins one of an epoch once only: another
+    /// one of the same epoch would hand out the same positions.
+    #[must_use]
+    pub fn begin(projection: &Projection, me: SequencerId) -> Option<Self> {
+        let is_me = projection.sequencer == me || planted(Bug::SequencerReborn) && projection.sequencer.node == me.node;
+        is_me.then(|| Self {
+            next: projection.start,
+            newest: projection.epoch,
+            projection: projection.clone(),
+            check: None,
+            waiting: Vec::new(),
+            turn: 0,
+            asks: AskId(0),
+            actions: Vec::new(),
+        })
+    }
+
+    /// The epoch that it is of.
+    #[must_use]
+    pub fn epoch(&self) -> ProjectionEpoch {
+        self.projection.epoch
+    }
+
+    /// What is to be done, in order.
+    pub fn take_actions(&mut self) -> Vec<Action<A>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Somebody asks.
+    pub fn asked(&mut self, asker: A, request: Request, now: Monotonic) {
+        let (Request::Positions { epoch, .. } | Request::Tail { epoch }) = request;
+        if epoch != self.projection.epoch || self.newest > self.projection.epoch {
+            let reply = Reply::Refused { newest: self.newest };
+            return self.actions.push(Action::Answer { asker, reply });
+        }
+        match request {
+            Request::Positions { count, .. } => {
+                let left = POSITION_MAX.saturating_sub(self.next.0);
+                let count = count.min(POSITIONS_AT_ONCE_MAX).min(left);
+                let reply = Reply::Positions { first: self.next, count };
+                self.next = Position(self.next.0 + count);
+                self.actions.push(Action::Answer { asker, reply });
+            }
+            Request::Tail { .. } if planted(Bug::TailUnchecked) => {
+                self.actions.push(Action::Answer { asker, reply: Reply::Tail(self.next) });
+            }
+            Request::Tail { .. } => {
+                if self.waiting.len() < WAITING_MAX {
+                    self.waiting.push(asker);
+                }
+                if self.check.is_none() {
+                    self.begin_check(now);
+                }
+            }
+        }
+    }
+
+    fn begin_check(&mut self, now: Monotonic) {
+        let askers = std::mem::take(&mut self.waiting);
+        let again_at = now;
+        self.check = Some(Check { noted: self.next, askers, asked: Vec::new(), confirmed: BTreeSet::new(), again_at });
+        self.ask_chain(now);
+    }
+
+    /// Has every unit of one chain confirm. What units of another said before does not count.
+    fn ask_chain(&mut self, now: Monotonic) {
+        let Some(check) = &mut self.check else { return };
+        let chains = &self.projection.last().chains;
+        let Some(chain) = chains.get(self.turn % chains.len().max(1)) else { return };
+        self.turn += 1;
+        check.again_at = now + CHECK_AGAIN;
+        check.confirmed.clear();
+        check.asked.clear();
+        for unit in chain {
+            self.asks.0 += 1;
+            check.asked.push((self.asks, *unit));
+            let request = unit::Request::Confirm { epoch: self.projection.epoch };
+            self.actions.push(Action::Ask { ask: self.asks, unit: *unit, request });
+        }
+        self.actions.push(Action::SetTimer(check.again_at));
+    }
+
+    /// A unit has answered.
+    pub fn answered(&mut self, ask: AskId, reply: &unit::Reply, now: Monotonic) {
+        let Some(check) = &mut self.check else { return };
+        let Some((_, unit)) = check.asked.iter().find(|(asked, _)| *asked == ask) else { return };
+        match reply {
+            unit::Reply::Confirmed => {
+                check.confirmed.insert(*unit);
+            }
+            unit::Reply::Refused { sealed } => return self.superseded(sealed.next()),
+            _ => return,
+        }
+        if check.confirmed.len() < check.asked.len() {
+            return;
+        }
+        let Some(check) = self.check.take() else { return };
+        let reply = Reply::Tail(check.noted);
+        self.actions.extend(check.askers.into_iter().map(|asker| Action::Answer { asker, reply }));
+        if !self.waiting.is_empty() {
+            self.begin_check(now);
+        }
+    }
+
+    /// The time that [`Action::SetTimer`] named has come.
+    pub fn timer(&mut self, now: Monotonic) {
+        match &self.check {
+            Some(check) if check.again_at <= now => self.ask_chain(now),
+            Some(check) => self.actions.push(Action::SetTimer(check.again_at)),
+            None => {}
+        }
+    }
+
+    /// There is, or will be, a projection of that epoch: of ours nothing is handed out or answered any more.
+    pub fn superseded(&mut self, newest: ProjectionEpoch) {
+        self.newest = self.newest.max(newest);
+        if self.newest == self.projection.epoch {
+            return;
+        }
+        let askers = self.check.take().map(|check| check.askers).unwrap_or_default();
+        let reply = Reply::Refused { newest: self.newest };
+        for asker in askers.into_iter().chain(std::mem::take(&mut self.waiting)) {
+            self.actions.push(Action::Answer { asker, reply });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

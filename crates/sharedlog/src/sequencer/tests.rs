@@ -1,0 +1,115 @@
+//! A sequencer whose units a test plays.
+
+use base::{Boot, NodeId};
+
+use super::*;
+use crate::{Extent, LogId};
+
+const ME: SequencerId = SequencerId { node: NodeId(1), boot: Boot(4) };
+const EPOCH: ProjectionEpoch = ProjectionEpoch(3);
+
+fn projection() -> Projection {
+    let chains = vec![vec![UnitId(1), UnitId(2)], vec![UnitId(3)]];
+    let extents = vec![Extent { from: Position(0), chains }];
+    Projection { log: LogId(1), epoch: EPOCH, sequencer: ME, start: Position(20), extents }
+}
+
+fn sequencer() -> Sequencer<u32> {
+    Sequencer::begin(&projection(), ME).expect("it is the one")
+}
+
+type Asked = Vec<(AskId, UnitId)>;
+type Answered = Vec<(u32, Reply)>;
+
+/// Whom it asks, and whom it answers what.
+fn told(sequencer: &mut Sequencer<u32>) -> (Asked, Answered) {
+    let (mut asks, mut answers) = (Vec::new(), Vec::new());
+    for action in sequencer.take_actions() {
+        match action {
+            Action::Ask { ask, unit, request } => {
+                assert_eq!(request, unit::Request::Confirm { epoch: EPOCH });
+                asks.push((ask, unit));
+            }
+            Action::Answer { asker, reply } => answers.push((asker, reply)),
+            Action::SetTimer(_) => {}
+        }
+    }
+    (asks, answers)
+}
+
+#[test]
+fn positions_are_given_once_and_in_their_epoch() {
+    let mut sequencer = sequencer();
+    let now = Monotonic(0);
+    let positions = |epoch, count| Request::Positions { epoch, count };
+    sequencer.asked(1, positions(EPOCH, 3), now);
+    sequencer.asked(2, positions(EPOCH, 1), now);
+    sequencer.asked(3, positions(EPOCH, u64::MAX), now);
+    sequencer.asked(4, positions(ProjectionEpoch(2), 1), now);
+    sequencer.asked(5, positions(ProjectionEpoch(9), 1), now);
+    let given = |first, count| Reply::Positions { first: Position(first), count };
+    let refused = Reply::Refused { newest: EPOCH };
+    let wanted =
+        vec![(1, given(20, 3)), (2, given(23, 1)), (3, given(24, POSITIONS_AT_ONCE_MAX)), (4, refused), (5, refused)];
+    assert_eq!(told(&mut sequencer).1, wanted);
+    sequencer.superseded(ProjectionEpoch(4));
+    sequencer.asked(6, positions(EPOCH, 1), now);
+    assert_eq!(told(&mut sequencer).1, [(6, Reply::Refused { newest: ProjectionEpoch(4) })]);
+}
+
+#[test]
+fn a_restarted_process_is_another() {
+    let again = SequencerId { boot: Boot(5), ..ME };
+    assert!(Sequencer::<u32>::begin(&projection(), again).is_none());
+}
+
+/// The tail is what it was when the check began; who comes later shares the next check.
+#[test]
+fn the_tail_waits_for_a_whole_chain_and_checks_are_shared() {
+    let mut sequencer = sequencer();
+    let (now, tail) = (Monotonic(0), Request::Tail { epoch: EPOCH });
+    sequencer.asked(1, tail, now);
+    let (first, _) = told(&mut sequencer);
+    assert_eq!(first.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>(), [1, 2]);
+    sequencer.asked(9, Request::Positions { epoch: EPOCH, count: 5 }, now);
+    sequencer.asked(2, tail, now);
+    sequencer.asked(3, tail, now);
+    let _ = told(&mut sequencer);
+    sequencer.answered(first[0].0, &unit::Reply::Confirmed, now);
+    sequencer.answered(first[0].0, &unit::Reply::Confirmed, now);
+    assert_eq!(told(&mut sequencer), (vec![], vec![]), "one of them is missing");
+    sequencer.answered(first[1].0, &unit::Reply::Confirmed, now);
+    let (second, answers) = told(&mut sequencer);
+    assert_eq!(answers, [(1, Reply::Tail(Position(20)))]);
+    assert_eq!(second.len(), 1, "the other chain's only unit");
+    sequencer.answered(first[1].0, &unit::Reply::Confirmed, now);
+    assert_eq!(told(&mut sequencer).1, [], "an answer to the check before");
+    sequencer.answered(second[0].0, &unit::Reply::Confirmed, now);
+    assert_eq!(told(&mut sequencer).1, [(2, Reply::Tail(Position(25))), (3, Reply::Tail(Position(25)))]);
+}
+
+#[test]
+fn a_check_without_an_end_goes_to_another_chain() {
+    let mut sequencer = sequencer();
+    sequencer.asked(1, Request::Tail { epoch: EPOCH }, Monotonic(0));
+    let (first, _) = told(&mut sequencer);
+    sequencer.answered(first[0].0, &unit::Reply::Confirmed, Monotonic(0));
+    sequencer.timer(Monotonic(0) + CHECK_AGAIN);
+    let (second, _) = told(&mut sequencer);
+    assert_eq!(second.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>(), [3]);
+    sequencer.answered(second[0].0, &unit::Reply::Confirmed, Monotonic(0));
+    assert_eq!(told(&mut sequencer).1, [(1, Reply::Tail(Position(20)))]);
+}
+
+#[test]
+fn a_sealed_unit_ends_it() {
+    let mut sequencer = sequencer();
+    sequencer.asked(1, Request::Tail { epoch: EPOCH }, Monotonic(0));
+    let (asks, _) = told(&mut sequencer);
+    sequencer.asked(2, Request::Tail { epoch: EPOCH }, Monotonic(0));
+    sequencer.answered(asks[1].0, &unit::Reply::Refused { sealed: EPOCH }, Monotonic(0));
+    let refused = Reply::Refused { newest: ProjectionEpoch(4) };
+    assert_eq!(told(&mut sequencer).1, [(1, refused), (2, refused)]);
+    sequencer.asked(3, Request::Positions { epoch: EPOCH, count: 1 }, Monotonic(0));
+    assert_eq!(told(&mut sequencer).1, [(3, refused)]);
+}

@@ -1,0 +1,103 @@
+//! A set of numbers as intervals: as small as it has gaps.
+
+use std::collections::BTreeMap;
+
+use base::codec::{DecodeError, Reader, Writer};
+
+/// The start of each interval, and its end, which is not in it. They neither overlap nor touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Intervals(BTreeMap<u64, u64>);
+
+impl Intervals {
+    /// The end of the interval that holds a number.
+    pub(super) fn end_of(&self, number: u64) -> Option<u64> {
+        self.0.range(..=number).next_back().map(|(_, end)| *end).filter(|end| number < *end)
+    }
+
+    /// Adds a number that is not in it.
+    pub(super) fn insert(&mut self, number: u64) {
+        let end = self.0.remove(&(number + 1)).unwrap_or(number + 1);
+        match self.0.range_mut(..number).next_back() {
+            Some((_, before)) if *before == number => *before = end,
+            _ => {
+                self.0.insert(number, end);
+            }
+        }
+    }
+
+    /// Forgets all numbers below one.
+    pub(super) fn remove_below(&mut self, number: u64) {
+        let kept = self.0.split_off(&number);
+        let cut = self.0.last_key_value().map(|(_, end)| *end).filter(|end| *end > number);
+        self.0 = kept;
+        if let Some(end) = cut {
+            self.0.insert(number, end);
+        }
+    }
+
+    /// How many intervals there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn encode(&self, writer: &mut Writer) {
+        writer.u32(self.0.len() as u32);
+        for (start, end) in &self.0 {
+            writer.u64(*start);
+            writer.u64(*end);
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (mut intervals, mut least) = (BTreeMap::new(), 0);
+        for _ in 0..reader.count(16)? {
+            let (start, end) = (reader.u64()?, reader.u64()?);
+            if start < least || start >= end || end > crate::limits::POSITION_MAX + 1 {
+                return Err(DecodeError::Invalid { what: "intervals" });
+            }
+            intervals.insert(start, end);
+            least = end + 1;
+        }
+        Ok(Self(intervals))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use base::SplitMix64;
+
+    use super::*;
+
+    /// Against a plain set.
+    #[test]
+    fn it_is_a_set_without_gaps_or_overlaps() {
+        let mut random = SplitMix64::new(1);
+        for _ in 0..200 {
+            let (mut intervals, mut plain) = (Intervals::default(), BTreeSet::new());
+            for _ in 0..60 {
+                let number = random.below(40);
+                if random.chance(100_000) {
+                    intervals.remove_below(number);
+                    plain = plain.split_off(&number);
+                } else if plain.insert(number) {
+                    intervals.insert(number);
+                }
+                for number in 0..41 {
+                    let end = (number..).find(|other| !plain.contains(other)).filter(|end| *end > number);
+                    assert_eq!(intervals.end_of(number), end);
+                }
+                let starts = plain.iter().filter(|number| **number == 0 || !plain.contains(&(**number - 1)));
+                assert_eq!(intervals.count(), starts.count());
+            }
+            let mut writer = Writer::new();
+            intervals.encode(&mut writer);
+            assert_eq!(Intervals::decode(&mut Reader::new(writer.finish())), Ok(intervals));
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A shared log in one thread: the machines of this crate under a simulated network, simulated disks and processes, all drawn
+//! from one seed.
+//!
+//! A run has two halves. First *safety*: clients append, read, follow and trim while messages are lost, doubled, late and cut
+//! off, processes die, stand still and start again, disks are lost for good, and several nodes replace the projection at
+//! once. Then *liveness*: the faults end, and everything that was begun must come to its end; then the whole log is read. What
+//! is checked all the while is in `checks.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{Duration, Monotonic, SplitMix64};
+
+use crate::client::{Timing, Token};
+use crate::player;
+use crate::recovery;
+use crate::{Projection, UnitId};
+
+mod checks;
+mod clients;
+mod faults;
+mod jobs;
+mod network;
+mod node;
+mod operator;
+mod options;
+mod process;
+mod registry;
+#[cfg(test)]
+mod tests;
+
+pub use options::Options;
+
+use checks::Checks;
+use clients::Clients;
+use network::{Event, Network};
+use node::Node;
+use registry::Registry;
+
+/// Nanoseconds of true time.
+type Time = u64;
+
+const MICROSECOND: Time = 1_000;
+const MILLISECOND: Time = 1_000 * MICROSECOND;
+
+/// Machines are as patient as a fast network lets them be: a run is short.
+const CLIENT: Timing = Timing {
+    answer: Duration::from_millis(15),
+    pause: Duration::from_millis(2),
+    fetch: Duration::from_millis(5),
+    poll: Duration::from_millis(2),
+    hole: Duration::from_millis(15),
+    errand: Duration::from_millis(300),
+};
+const RECOVERY: recovery::Timing = recovery::Timing {
+    again: Duration::from_millis(8),
+    patience: Duration::from_millis(20),
+    limit: Duration::from_millis(300),
+};
+const PLAYER: player::Config = player::Config { window: 8, poll: Duration::from_millis(5) };
+/// How long the second half may take.
+const PATIENCE: Time = 20_000 * MILLISECOND;
+/// More than so many events mean that a run never ends.
+const EVENTS_MAX: u64 = 2_000_000;
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// The hash of everything that happened.
+    pub trace: u64,
+    /// Simulated time in nanoseconds.
+    pub simulated: u64,
+    /// Events.
+    pub events: u64,
+    /// How often what has happened.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// The first promise found broken.
+    pub violation: Option<String>,
+}
+
+/// A log and everything around it.
+struct World {
+    options: Options,
+    now: Time,
+    random: SplitMix64,
+    network: Network,
+    registry: Registry,
+    nodes: BTreeMap<u32, Node>,
+    clients: Clients,
+    checks: Checks,
+    /// Units that stood in a projection once and were left out.
+    left_out: BTreeSet<UnitId>,
+    lives: u64,
+    tokens: u64,
+    is_healed: bool,
+    events: u64,
+    trace: u64,
+    counters: BTreeMap<&'static str, u64>,
+    violation: Option<String>,
+}
+
+/// Runs one seed, drawing the options from it.
+#[must_use]
+pub fn run(seed: u64) -> Outcome {
+    run_with(seed, Options::draw(seed))
+}
+
+/// Runs one seed with options of one's own.
+#[must_use]
+pub fn run_with(seed: u64, options: Options) -> Outcome {
+    let mut world = World::new(seed, options);
+    world.play();
+    Outcome {
+        seed,
+        trace: world.trace,
+        simulated: world.now,
+        events: world.events,
+        counters: world.counters,
+        violation: world.violation,
+    }
+}
+
+impl World {
+    fn new(seed: u64, options: Options) -> Self {
+        let random = SplitMix64::new(seed ^ 0x106_5eed);
+        Self {
+            now: 0,
+            random,
+            network: Network::default(),
+            registry: Registry::default(),
+            nodes: BTreeMap::new(),
+            clients: Clients::default(),
+            checks: Checks::default(),
+            left_out: BTreeSet::new(),
+            lives: 0,
+            tokens: 0,
+            is_healed: false,
+            events: 0,
+            trace: seed,
+            counters: BTreeMap::new(),
+            violation: None,
+            options,
+        }
+    }
+
+    fn play(&mut self) {
+        self.found();
+        self.begin_clients();
+        self.network.put(self.now, Event::Operate);
+        self.network.put(self.now, Event::Fault);
+        self.play_until(self.options.fault_time);
+        self.heal();
+        self.play_until_all("the log is whole", Self::is_well);
+        self.play_until_all("what was begun has ended", Self::are_clients_done);
+        self.read_all();
+        self.play_until_all("the whole log was read and played", Self::are_clients_done);
+        self.check_end();
+    }
+
+    fn play_until(&mut self, end: Time) {
+        while self.violation.is_none() && self.network.next_time().is_some_and(|time| time <= end) {
+            self.play_one();
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Goes on until something holds that must come about once faults have ended.
+    fn play_until_all(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let end = self.now + PATIENCE;
+        while self.violation.is_none() && !holds(self) {
+            if self.now > end || self.network.next_time().is_none() {
+                let why = self.why_stuck();
+                return self.violate(&format!("it does not come about that {what}: {why}"));
+            }
+            self.play_one();
+        }
+    }
+
+    fn play_one(&mut self) {
+        let Some((time, event)) = self.network.take() else { return };
+        self.now = self.now.max(time);
+        self.events += 1;
+        if self.events > EVENTS_MAX {
+            return self.violate("too much happens");
+        }
+        self.note(time ^ event.tag());
+        self.happen(event);
+    }
+
+    fn happen(&mut self, event: Event) {
+        if let Some(place) = event.place()
+            && let Some(until) = self.paused_until(place)
+        {
+            return self.network.put(until, event);
+        }
+        match event {
+            Event::Deliver { from, to, life, message } => self.deliver(from, to, life, message),
+            Event::Timer { place, life, asker } => self.timer(place, life, asker),
+            Event::Forced { node, life, count } => self.forced(node, life, count),
+            Event::Tick { node, life } => self.tick(node, life),
+            Event::Work => self.work(),
+            Event::Operate => self.operate(),
+            Event::Fault => self.fault(),
+            Event::Restart(place) => self.restart(place),
+            Event::Rejoin(from, to) => self.network.rejoin(from, to),
+        }
+    }
+
+    fn clock(&self) -> Monotonic {
+        Monotonic(self.now)
+    }
+
+    fn token(&mut self) -> Token {
+        self.tokens += 1;
+        Token(self.tokens)
+    }
+
+    /// The number of a process: no two have the same.
+    fn life(&mut self) -> u64 {
+        self.lives += 1;
+        self.lives
+    }
+
+    fn newest(&self) -> &Projection {
+        self.registry.newest()
+    }
+
+    /// Adds to the trace: two runs of one seed give the same.
+    fn note(&mut self, what: u64) {
+        self.trace = SplitMix64::new(self.trace ^ what).draw();
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counters.entry(what).or_default() += 1;
+    }
+
+    fn violate(&mut self, what: &str) {
+        if self.violation.is_none() {
+            self.violation = Some(format!("at {} ms: {what}", self.now / MILLISECOND));
+        }
+    }
+}

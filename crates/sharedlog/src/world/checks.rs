@@ -1,0 +1,220 @@
+//! What must hold, whatever happens.
+//!
+//! * A position never has two values, and never changes from value to junk or back, as seen by any reader at any time.
+//! * An append that ended lies where it is said to, until that is trimmed. One that was given up lies nowhere.
+//! * Appends are linearizable: one that ended before another began lies below it. So is the tail.
+//! * Players deliver the same, each stamp once.
+//! * Nothing at or above the mark is trimmed.
+//! * A client that lives appends once: a stamp lies in the log twice only if two processes appended it.
+//! * At the end all units of a chain agree.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::World;
+use crate::client::{Answer, Error};
+use crate::{Batch, Data, Kept, Position, Stamp, UnitId};
+
+/// What was seen at a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    Data(Stamp, Batch),
+    Junk,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    seen: BTreeMap<Position, Seen>,
+    complete: BTreeMap<Position, Stamp>,
+    /// What players made of each position: the stamp that was delivered, if any.
+    played: BTreeMap<Position, Option<Stamp>>,
+    /// Where each stamp was delivered.
+    delivered: BTreeMap<Stamp, Position>,
+    /// Tables of duplicates, by the positions that they are of.
+    pub(super) snapshots: BTreeMap<Position, Bytes>,
+    /// The highest mark that anybody asked for.
+    pub(super) trimmed: Position,
+    /// The positions that somebody asked to trim by themselves.
+    pub(super) trimmed_singly: BTreeSet<Position>,
+    /// What the last reader of all found.
+    found: BTreeMap<Position, Stamp>,
+    /// And what was told to be a duplicate of what.
+    duplicates: Vec<(Position, Position)>,
+}
+
+type Said = Result<(), String>;
+
+impl Checks {
+    pub(super) fn highest_complete(&self) -> Option<Position> {
+        self.complete.last_key_value().map(|(position, _)| *position)
+    }
+
+    pub(super) fn was_seen(&self, position: Position) -> bool {
+        self.seen.contains_key(&position)
+    }
+
+    fn see(&mut self, position: Position, seen: Seen) -> Said {
+        match self.seen.get(&position) {
+            Some(before) if *before != seen => Err(format!("position {position} was {before:?} and is {seen:?}")),
+            _ => {
+                self.seen.insert(position, seen);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn appended(&mut self, stamp: Stamp, batch: Batch, position: Position, floor: Option<Position>) -> Said {
+        if floor.is_some_and(|floor| position <= floor) {
+            return Err(format!("an append lies at {position}, and one that had ended before it at {floor:?}"));
+        }
+        self.complete.insert(position, stamp);
+        self.see(position, Seen::Data(stamp, batch))
+    }
+
+    pub(super) fn tail(&self, outcome: &Result<Answer, Error>, floor: Option<Position>) -> Said {
+        match outcome {
+            Ok(Answer::Tail(tail)) if floor.is_some_and(|floor| *tail <= floor) => {
+                Err(format!("the tail is {tail}, and an append had ended at {floor:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn told_trimmed(&self, mark: Position) -> Said {
+        let is_asked_for = mark <= self.trimmed;
+        if is_asked_for { Ok(()) } else { Err(format!("trimmed below {mark}, asked for below {}", self.trimmed)) }
+    }
+
+    /// A read of a position has ended; something may have been there when it began.
+    pub(super) fn read(&mut self, position: Position, outcome: &Result<Answer, Error>, was_there: bool) -> Said {
+        match outcome {
+            Ok(Answer::Entry(data)) => self.see(position, Seen::Data(data.stamp, data.batch.clone())),
+            Ok(Answer::Junk) => self.see(position, Seen::Junk),
+            Ok(Answer::Duplicate { of }) => match (self.seen.get(of), self.seen.get(&position)) {
+                (Some(Seen::Data(first, _)), Some(Seen::Data(second, _))) if first != second => {
+                    Err(format!("{position} is told to be a duplicate of {of}"))
+                }
+                _ if self.played.get(&position).is_some_and(Option::is_some) => {
+                    Err(format!("{position} was delivered, and is told to be a duplicate of {of}"))
+                }
+                _ => Ok(()),
+            },
+            Ok(Answer::Trimmed { .. }) if self.trimmed_singly.contains(&position) => Ok(()),
+            Ok(Answer::Trimmed { mark }) => {
+                if position >= *mark {
+                    return Err(format!("{position} is trimmed, and the mark is {mark}"));
+                }
+                self.told_trimmed(*mark)
+            }
+            Ok(Answer::Unwritten) | Err(Error::BeyondTail { .. }) if was_there => {
+                Err(format!("{position} was read before, and is {outcome:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A player has passed some positions, and delivered the last of them, if any.
+    pub(super) fn played(&mut self, from: Position, next: Position, delivered: Option<(Position, Data)>) -> Said {
+        for position in (from.0..next.0).map(Position).filter(|_| self.trimmed_singly.is_empty()) {
+            let stamp = delivered.as_ref().filter(|(at, _)| *at == position).map(|(_, data)| data.stamp);
+            let before = *self.played.entry(position).or_insert(stamp);
+            if before != stamp {
+                return Err(format!("at {position} one player delivered {before:?} and another {stamp:?}"));
+            }
+            if let Some(stamp) = stamp {
+                let first = *self.delivered.entry(stamp).or_insert(position);
+                if first != position {
+                    return Err(format!("{stamp:?} was delivered at {first} and again at {position}"));
+                }
+            }
+        }
+        match delivered {
+            Some((position, data)) => self.see(position, Seen::Data(data.stamp, data.batch)),
+            None => Ok(()),
+        }
+    }
+
+    /// What the last reader of all found.
+    pub(super) fn finally(&mut self, position: Position, outcome: &Result<Answer, Error>) -> Said {
+        let stamp = match outcome {
+            Ok(Answer::Entry(data)) => data.stamp,
+            Ok(Answer::Duplicate { of }) => {
+                self.duplicates.push((position, *of));
+                return Ok(());
+            }
+            Ok(Answer::Junk | Answer::Trimmed { .. }) => return Ok(()),
+            other => return Err(format!("{position} can't be read: {other:?}")),
+        };
+        self.found.insert(position, stamp);
+        Ok(())
+    }
+}
+
+impl World {
+    /// What must hold when all has ended and the whole log was read.
+    pub(super) fn check_end(&mut self) {
+        for (position, of) in std::mem::take(&mut self.checks.duplicates) {
+            match self.checks.found.get(&of).copied() {
+                Some(stamp) => {
+                    self.checks.found.insert(position, stamp);
+                }
+                None if !self.checks.trimmed_singly.is_empty() => {}
+                None => self.violate(&format!("{position} is told to be a duplicate of {of}, where there is none")),
+            }
+        }
+        if self.violation.is_none()
+            && let Err(what) = self.compare_all().and_then(|()| self.agree())
+        {
+            self.violate(&what);
+        }
+    }
+
+    fn compare_all(&self) -> Said {
+        let checks = &self.checks;
+        for (position, stamp) in checks.complete.range(checks.trimmed..) {
+            if checks.trimmed_singly.contains(position) {
+                continue;
+            }
+            if checks.found.get(position) != Some(stamp) {
+                return Err(format!("the append at {position} is lost"));
+            }
+        }
+        for job in &self.clients.jobs {
+            let places: Vec<_> = checks.found.iter().filter(|(_, stamp)| **stamp == job.stamp).collect();
+            if job.is_given_up && !job.is_done && !places.is_empty() {
+                return Err(format!("an append that was given up lies at {places:?}"));
+            }
+            if places.len() > 1 && !job.contested {
+                return Err(format!("one process appended {:?} at {places:?}", job.stamp));
+            }
+            let is_delivered = checks.delivered.contains_key(&job.stamp);
+            let may_miss = is_delivered || !checks.trimmed_singly.is_empty();
+            if job.is_done && !may_miss && places.iter().any(|(position, _)| **position >= checks.trimmed) {
+                return Err(format!("{:?} was appended at {places:?} and never delivered", job.stamp));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a unit keeps at a position.
+    fn kept(&self, unit: UnitId, position: Position) -> Option<&Kept> {
+        let node = self.nodes.get(self.registry.units.get(&unit)?)?;
+        node.process.as_ref()?.units.values.get(&(unit, position))
+    }
+
+    /// All units of a chain hold the same.
+    fn agree(&self) -> Said {
+        let newest = self.newest();
+        let last = self.checks.found.last_key_value().map_or(Position(0), |(position, _)| *position);
+        let singly = &self.checks.trimmed_singly;
+        for position in (self.checks.trimmed.0..=last.0).map(Position).filter(|position| !singly.contains(position)) {
+            let chain = newest.chain_of(position).unwrap_or_default();
+            let kept: Vec<_> = chain.iter().map(|unit| self.kept(*unit, position)).collect();
+            if kept.windows(2).any(|pair| pair[0] != pair[1]) {
+                return Err(format!("the units {chain:?} hold at {position}: {kept:?}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,373 @@
+//! Client processes: what they append, read, follow and trim, and what they make of the answers.
+
+use std::collections::BTreeMap;
+
+use base::{Duration, Monotonic};
+
+use super::jobs::Job;
+use super::network::{Asker, Event, Message, Place};
+use super::{CLIENT, MILLISECOND, PLAYER, Time, World};
+use crate::client::{Answer, Client, Error, Token};
+use crate::duplicates::Duplicates;
+use crate::player::{self, Delivery, Player};
+use crate::{ClientId, Position};
+
+#[derive(Clone, Debug)]
+pub(super) enum Call {
+    Append { job: usize, floor: Option<Position> },
+    Read { position: Position, was_there: bool },
+    Tail { floor: Option<Position> },
+    Trim,
+    Fill(Position),
+    PlayerRead(Position),
+    PlayerTail,
+    Final(Position),
+    FinalTail,
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    life: u64,
+    pub(super) client: Client,
+    pub(super) calls: BTreeMap<Token, Call>,
+    player: Player,
+    /// All before was told to the checks.
+    told: Position,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    pub(super) processes: BTreeMap<u32, Process>,
+    paused_until: BTreeMap<u32, Time>,
+    pub(super) jobs: Vec<Job>,
+    /// Appends that somebody has to try again.
+    pub(super) waiting: Vec<usize>,
+    calls_left: u32,
+    /// How far the log is read at the end, and what is left of that.
+    final_tail: Option<Position>,
+    final_left: usize,
+}
+
+impl Clients {
+    pub(super) fn paused_until(&self, client: u32) -> Option<Time> {
+        self.paused_until.get(&client).copied()
+    }
+
+    pub(super) fn why_stuck(&self) -> String {
+        let calls: Vec<_> = self.processes.values().map(|process| (process.player.next(), &process.calls)).collect();
+        format!("waiting {:?}, final {:?} {}, calls {calls:?}", self.waiting, self.final_tail, self.final_left)
+    }
+}
+
+impl World {
+    pub(super) fn begin_clients(&mut self) {
+        self.clients.calls_left = self.options.calls;
+        for client in 1..=self.options.clients {
+            self.start_client(client);
+        }
+        self.network.put(self.now, Event::Work);
+    }
+
+    pub(super) fn start_client(&mut self, id: u32) {
+        if self.clients.processes.contains_key(&id) {
+            return;
+        }
+        let life = self.life();
+        let client = Client::new(ClientId(life), CLIENT, life);
+        let player = self.new_player(Position(0));
+        let told = player.next();
+        self.clients.processes.insert(id, Process { life, client, calls: BTreeMap::new(), player, told });
+        let now = self.clock();
+        if let Some(process) = self.clients.processes.get_mut(&id) {
+            process.player.nudge(now);
+        }
+        self.settle_client(id);
+    }
+
+    /// A player from the beginning or from a snapshot.
+    fn new_player(&mut self, least: Position) -> Player {
+        let snapshots: Vec<_> = self.checks.snapshots.range(least..).collect();
+        if least.0 == 0 && (snapshots.is_empty() || self.random.chance(500_000)) {
+            return Player::new(PLAYER, Position(0), Duplicates::default());
+        }
+        let Some((next, table)) = snapshots.get(self.random.below(snapshots.len() as u64) as usize) else {
+            self.violate(&format!("what lies below {least} was trimmed, and no snapshot is as new"));
+            return Player::new(PLAYER, least, Duplicates::default());
+        };
+        let table = Duplicates::decode((*table).clone()).expect("a table that was written is read");
+        Player::new(PLAYER, **next, table)
+    }
+
+    pub(super) fn kill_client(&mut self, id: u32) {
+        let Some(process) = self.clients.processes.remove(&id) else { return };
+        self.count("clients killed");
+        for call in process.calls.into_values() {
+            match call {
+                Call::Append { job, .. } => {
+                    let of = &mut self.clients.jobs[job];
+                    of.under_way -= 1;
+                    self.retry_in_doubt(job);
+                }
+                Call::Final(_) | Call::FinalTail => self.violate("a client died after the faults"),
+                _ => {}
+            }
+        }
+        let back = self.now + MILLISECOND + self.random.below(50 * MILLISECOND);
+        self.network.put(back, Event::Restart(Place::Client(id)));
+    }
+
+    pub(super) fn pause_client(&mut self, id: u32, until: Time) {
+        self.clients.paused_until.insert(id, until);
+        let Some(process) = self.clients.processes.get(&id).filter(|_| until > self.now) else { return };
+        let jobs = process.calls.values().filter_map(|call| match call {
+            Call::Append { job, .. } => Some(*job),
+            _ => None,
+        });
+        // Somebody else may take it for dead.
+        for job in jobs.collect::<Vec<_>>() {
+            if self.random.chance(500_000) {
+                self.retry_in_doubt(job);
+            }
+        }
+    }
+
+    /// A client begins something.
+    pub(super) fn work(&mut self) {
+        let pause = if self.is_healed {
+            2 * MILLISECOND
+        } else {
+            self.random.below(2 * self.options.fault_time / u64::from(self.options.calls))
+        };
+        self.network.put(self.now + pause, Event::Work);
+        let running: Vec<u32> = self.clients.processes.keys().copied().collect();
+        let Some(id) = running.get(self.random.below(running.len() as u64) as usize).copied() else { return };
+        if let Some(job) = self.clients.waiting.pop() {
+            return self.attempt(id, job);
+        }
+        if self.is_healed || self.clients.calls_left == 0 {
+            return;
+        }
+        self.clients.calls_left -= 1;
+        let now = self.clock();
+        let token = self.token();
+        let deadline = now + Duration(20 * MILLISECOND + self.random.below(150 * MILLISECOND));
+        let floor = self.checks.highest_complete();
+        let any = Position(self.random.below(floor.map_or(0, |floor| floor.0) + 6));
+        type Begin = Box<dyn FnOnce(&mut Client)>;
+        let (call, begin): (Call, Begin) = match self.random.below(20) {
+            0..10 => return self.new_append(id),
+            10..14 => {
+                let wait = self.random.chance(600_000).then_some(Duration::from_millis(self.random.below(25)));
+                let was_there = self.checks.was_seen(any);
+                (
+                    Call::Read { position: any, was_there },
+                    Box::new(move |client| client.read(token, any, wait, true, deadline, now)),
+                )
+            }
+            14..17 => (Call::Tail { floor }, Box::new(move |client| client.tail(token, deadline, now))),
+            17 if self.options.trims => {
+                let newest = self.checks.snapshots.last_key_value().map_or(0, |(at, _)| at.0);
+                let before = Position(newest.saturating_sub(self.random.below(4)));
+                self.checks.trimmed = self.checks.trimmed.max(before);
+                (Call::Trim, Box::new(move |client| client.trim(token, before, deadline, now)))
+            }
+            18 if self.options.single_trims => {
+                self.checks.trimmed_singly.insert(any);
+                (Call::Trim, Box::new(move |client| client.trim_one(token, any, deadline, now)))
+            }
+            _ => (Call::Fill(any), Box::new(move |client| client.fill(token, any, deadline, now))),
+        };
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        process.calls.insert(token, call);
+        begin(&mut process.client);
+        self.settle_client(id);
+    }
+
+    pub(super) fn client_hears(&mut self, id: u32, life: Option<u64>, message: Message) {
+        let now = self.clock();
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        if life.is_some_and(|life| life != process.life) {
+            return;
+        }
+        match message {
+            Message::OfUnit { reply, back } => process.client.unit_answered(back.ask, reply, now),
+            Message::OfSequencer { reply, back } => process.client.sequencer_answered(back.ask, reply, now),
+            Message::Fetched { projection } => process.client.projected(projection, now),
+            _ => {}
+        }
+        self.settle_client(id);
+    }
+
+    pub(super) fn client_timer(&mut self, id: u32, life: u64, asker: Asker) {
+        let now = self.clock();
+        let Some(process) = self.clients.processes.get_mut(&id).filter(|process| process.life == life) else { return };
+        match asker {
+            Asker::Player => process.player.timer(now),
+            _ => process.client.timer(now),
+        }
+        self.settle_client(id);
+    }
+
+    /// Carries out what a client's machines want, until they want nothing.
+    pub(super) fn settle_client(&mut self, id: u32) {
+        let place = Place::Client(id);
+        loop {
+            self.deliver_played(id);
+            let Some(process) = self.clients.processes.get_mut(&id) else { return };
+            process.client.invariants();
+            process.player.invariants();
+            let (life, of_client, of_player) =
+                (process.life, process.client.take_actions(), process.player.take_actions());
+            if of_client.is_empty() && of_player.is_empty() {
+                return;
+            }
+            of_client.into_iter().for_each(|action| self.carry_out_client(place, life, action));
+            of_player.into_iter().for_each(|action| self.carry_out_player(id, life, action));
+        }
+    }
+
+    fn carry_out_player(&mut self, id: u32, life: u64, action: player::Action) {
+        let (now, token) = (self.clock(), self.token());
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        let deadline = now + Duration::from_millis(200);
+        match action {
+            player::Action::Read(position) => {
+                process.calls.insert(token, Call::PlayerRead(position));
+                process.client.read(token, position, Some(Duration::from_millis(12)), false, deadline, now);
+            }
+            player::Action::Tail => {
+                process.calls.insert(token, Call::PlayerTail);
+                process.client.tail(token, deadline, now);
+            }
+            player::Action::SetTimer(at) => self.network.set_timer(at.0, Place::Client(id), life, Asker::Player),
+        }
+    }
+
+    /// Takes what a player has to deliver.
+    fn deliver_played(&mut self, id: u32) {
+        let now = self.clock();
+        loop {
+            let Some(process) = self.clients.processes.get_mut(&id) else { return };
+            let delivery = process.player.take(now);
+            let (from, next) = (process.told, process.player.next());
+            process.told = next;
+            let delivered = match &delivery {
+                Some(Delivery::Entry { position, data }) => Some((*position, data.clone())),
+                _ => None,
+            };
+            let table = (next > from && next.0.is_multiple_of(4)).then(|| process.player.duplicates().encode());
+            let said = self.checks.played(from, next, delivered);
+            if let Err(what) = said {
+                return self.violate(&what);
+            }
+            if let Some(table) = table {
+                self.checks.snapshots.insert(next, table);
+            }
+            match delivery {
+                None => return,
+                Some(Delivery::Entry { .. }) => self.count("entries delivered"),
+                Some(Delivery::Trimmed { mark }) => {
+                    self.count("players told of a trim");
+                    if let Err(what) = self.checks.told_trimmed(mark) {
+                        return self.violate(&what);
+                    }
+                    let player = self.new_player(mark);
+                    let Some(process) = self.clients.processes.get_mut(&id) else { return };
+                    process.told = player.next();
+                    process.player = player;
+                    process.player.nudge(now);
+                }
+            }
+        }
+    }
+
+    /// A call has ended.
+    pub(super) fn client_done(&mut self, id: u32, token: Token, outcome: Result<Answer, Error>) {
+        let now = self.clock();
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        let Some(call) = process.calls.remove(&token) else { return };
+        if let Err(Error::Conflict { position }) = outcome {
+            return self.violate(&format!("the units disagree about {position}"));
+        }
+        let said = match call {
+            Call::PlayerRead(position) => {
+                process.player.read(position, outcome.clone(), now);
+                self.checks.read(position, &outcome, false)
+            }
+            Call::PlayerTail => {
+                let tail = match outcome {
+                    Ok(Answer::Tail(tail)) => Ok(tail),
+                    Ok(_) => Err(Error::OutOfTime),
+                    Err(error) => Err(error),
+                };
+                process.player.tail(tail, now);
+                Ok(())
+            }
+            Call::Append { job, floor } => self.append_ended(job, floor, outcome),
+            Call::Read { position, was_there } => {
+                self.count(if outcome.is_ok() { "reads" } else { "reads that failed" });
+                if matches!(outcome, Ok(Answer::Duplicate { .. })) {
+                    self.count("duplicates told");
+                }
+                self.checks.read(position, &outcome, was_there)
+            }
+            Call::Fill(position) => self.checks.read(position, &outcome, false),
+            Call::Tail { floor } => {
+                self.count(if outcome.is_ok() { "tails" } else { "tails that failed" });
+                self.checks.tail(&outcome, floor)
+            }
+            Call::Trim => {
+                self.count(if outcome.is_ok() { "trims" } else { "trims that failed" });
+                Ok(())
+            }
+            Call::FinalTail => self.final_tail(id, &outcome),
+            Call::Final(position) => self.final_read(id, position, &outcome),
+        };
+        if let Err(what) = said {
+            self.violate(&what);
+        }
+    }
+
+    /// Reads everything, once all else has ended.
+    pub(super) fn read_all(&mut self) {
+        let (now, token) = (self.clock(), self.token());
+        let Some((id, process)) = self.clients.processes.iter_mut().next() else { return };
+        let id = *id;
+        self.clients.final_left = 1;
+        process.calls.insert(token, Call::FinalTail);
+        process.client.tail(token, Monotonic::NEVER, now);
+        self.settle_client(id);
+    }
+
+    fn final_tail(&mut self, id: u32, outcome: &Result<Answer, Error>) -> Result<(), String> {
+        self.checks.tail(outcome, self.checks.highest_complete())?;
+        let Ok(Answer::Tail(tail)) = outcome else { return Err(format!("the tail can't be had: {outcome:?}")) };
+        let now = self.clock();
+        self.clients.final_tail = Some(*tail);
+        self.clients.final_left = tail.0 as usize;
+        for position in (0..tail.0).map(Position) {
+            let token = self.token();
+            let Some(process) = self.clients.processes.get_mut(&id) else { continue };
+            process.calls.insert(token, Call::Final(position));
+            process.client.read(token, position, Some(Duration::ZERO), true, Monotonic::NEVER, now);
+        }
+        Ok(())
+    }
+
+    fn final_read(&mut self, _: u32, position: Position, outcome: &Result<Answer, Error>) -> Result<(), String> {
+        self.clients.final_left -= 1;
+        self.checks.read(position, outcome, self.checks.was_seen(position))?;
+        self.checks.finally(position, outcome)
+    }
+
+    pub(super) fn are_clients_done(&self) -> bool {
+        let clients = &self.clients;
+        let is_own = |call: &Call| matches!(call, Call::PlayerRead(_) | Call::PlayerTail);
+        let mut processes = clients.processes.values();
+        let is_played = |process: &Process| clients.final_tail.is_none_or(|tail| process.player.next() >= tail);
+        clients.waiting.is_empty()
+            && clients.final_left == 0
+            && clients.jobs.iter().all(|job| job.under_way == 0 && (job.is_done || job.is_given_up))
+            && processes.all(|process| process.calls.values().all(is_own) && is_played(process))
+    }
+}

@@ -1,0 +1,215 @@
+//! What is on its way, and what happens when.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{MICROSECOND, Time, World};
+use crate::recovery::Verdict;
+use crate::{AskId, Projection, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
+
+/// Where something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    Node(u32),
+    Client(u32),
+    Registry,
+}
+
+/// A machine of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Asker {
+    Client,
+    Player,
+    Sequencer(ProjectionEpoch),
+    Recovery(u64),
+    Copier(u64),
+}
+
+/// Whom an answer goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Return {
+    pub(super) place: Place,
+    /// The process: another one at that place doesn't get it.
+    pub(super) life: u64,
+    pub(super) asker: Asker,
+    pub(super) ask: AskId,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    ToUnit { unit: UnitId, request: unit::Request, back: Return },
+    OfUnit { reply: unit::Reply, back: Return },
+    ToSequencer { sequencer: SequencerId, request: sequencer::Request, back: Return },
+    OfSequencer { reply: sequencer::Reply, back: Return },
+    Fetch { back: Return },
+    Fetched { projection: Projection },
+    Propose { projection: Projection, back: Return },
+    Verdict { verdict: Verdict, back: Return },
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Deliver {
+        from: Place,
+        to: Place,
+        life: Option<u64>,
+        message: Message,
+    },
+    Timer {
+        place: Place,
+        life: u64,
+        asker: Asker,
+    },
+    /// So many commands of a node's log are forced.
+    Forced {
+        node: u32,
+        life: u64,
+        count: usize,
+    },
+    /// A node looks for a newer projection.
+    Tick {
+        node: u32,
+        life: u64,
+    },
+    /// A client begins something.
+    Work,
+    /// Somebody looks whether the log is well.
+    Operate,
+    /// Something goes wrong.
+    Fault,
+    Restart(Place),
+    /// Two places reach each other again.
+    Rejoin(Place, Place),
+}
+
+impl Event {
+    /// Where it happens, if that may stand still.
+    pub(super) fn place(&self) -> Option<Place> {
+        match self {
+            Self::Deliver { to, .. } => Some(*to),
+            Self::Timer { place, .. } => Some(*place),
+            Self::Forced { node, .. } | Self::Tick { node, .. } => Some(Place::Node(*node)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn tag(&self) -> u64 {
+        match self {
+            Self::Deliver { message, .. } => match message {
+                Message::ToUnit { unit, .. } => 1 + (unit.0 << 8),
+                Message::OfUnit { back, .. } => 2 + (back.ask.0 << 8),
+                Message::ToSequencer { back, .. } => 3 + (back.ask.0 << 8),
+                Message::OfSequencer { back, .. } => 4 + (back.ask.0 << 8),
+                Message::Fetch { .. } => 5,
+                Message::Fetched { projection } => 6 + (projection.epoch.0 << 8),
+                Message::Propose { projection, .. } => 7 + (projection.epoch.0 << 8),
+                Message::Verdict { .. } => 8,
+            },
+            Self::Timer { .. } => 9,
+            Self::Forced { node, count, .. } => 10 + (u64::from(*node) << 8) + ((*count as u64) << 16),
+            Self::Tick { node, .. } => 11 + (u64::from(*node) << 8),
+            Self::Work => 12,
+            Self::Operate => 13,
+            Self::Fault => 14,
+            Self::Restart(_) => 15,
+            Self::Rejoin(..) => 16,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Network {
+    queue: BTreeMap<(Time, u64), Event>,
+    last: u64,
+    /// Pairs, one way, that don't reach each other.
+    cut: BTreeSet<(Place, Place)>,
+    timers: BTreeMap<(Place, u64, Asker), Time>,
+}
+
+impl Network {
+    pub(super) fn put(&mut self, time: Time, event: Event) {
+        self.last += 1;
+        self.queue.insert((time, self.last), event);
+    }
+
+    pub(super) fn take(&mut self) -> Option<(Time, Event)> {
+        let ((time, _), event) = self.queue.pop_first()?;
+        if let Event::Timer { place, life, asker } = &event {
+            self.timers.remove(&(*place, *life, *asker));
+        }
+        Some((time, event))
+    }
+
+    pub(super) fn next_time(&self) -> Option<Time> {
+        self.queue.first_key_value().map(|((time, _), _)| *time)
+    }
+
+    /// Wakes a machine, unless it is woken by then.
+    pub(super) fn set_timer(&mut self, at: Time, place: Place, life: u64, asker: Asker) {
+        let timer = self.timers.entry((place, life, asker)).or_insert(Time::MAX);
+        if at < *timer {
+            *timer = at;
+            self.put(at, Event::Timer { place, life, asker });
+        }
+    }
+
+    pub(super) fn part(&mut self, from: Place, to: Place) {
+        self.cut.insert((from, to));
+    }
+
+    pub(super) fn rejoin(&mut self, from: Place, to: Place) {
+        self.cut.remove(&(from, to));
+    }
+
+    pub(super) fn rejoin_all(&mut self) {
+        self.cut.clear();
+    }
+
+    fn is_cut(&self, from: Place, to: Place) -> bool {
+        self.cut.contains(&(from, to))
+    }
+
+    /// Whether a proposal is on its way.
+    pub(super) fn has_proposal(&self) -> bool {
+        let is_proposal = |event: &Event| matches!(event, Event::Deliver { message: Message::Propose { .. }, .. });
+        self.queue.values().any(is_proposal)
+    }
+}
+
+impl World {
+    /// Sends a message, and may lose it, double it or have it late.
+    pub(super) fn send(&mut self, from: Place, to: Place, life: Option<u64>, message: Message) {
+        let faulty = !self.is_healed;
+        if faulty && (self.network.is_cut(from, to) || self.random.chance(self.options.loss)) {
+            return;
+        }
+        let twice = faulty && self.random.chance(self.options.duplication);
+        if twice {
+            self.put_message(from, to, life, message.clone());
+        }
+        self.put_message(from, to, life, message);
+    }
+
+    fn put_message(&mut self, from: Place, to: Place, life: Option<u64>, message: Message) {
+        let mut delay = 100 * MICROSECOND + self.random.below(1_000) * MICROSECOND;
+        if !self.is_healed && self.random.chance(self.options.lateness) {
+            delay += self.random.below(self.options.late);
+        }
+        self.network.put(self.now + delay, Event::Deliver { from, to, life, message });
+    }
+
+    pub(super) fn deliver(&mut self, from: Place, to: Place, life: Option<u64>, message: Message) {
+        match to {
+            Place::Registry => self.registry_hears(from, message),
+            Place::Node(node) => self.node_hears(node, life, message),
+            Place::Client(client) => self.client_hears(client, life, message),
+        }
+    }
+
+    pub(super) fn timer(&mut self, place: Place, life: u64, asker: Asker) {
+        match place {
+            Place::Node(node) => self.node_timer(node, life, asker),
+            Place::Client(client) => self.client_timer(client, life, asker),
+            Place::Registry => {}
+        }
+    }
+}

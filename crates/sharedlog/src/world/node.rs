@@ -1,0 +1,200 @@
+//! A node: its disk, and how units answer from it.
+//!
+//! Commands go to one write-ahead log for all units of a node. What was not forced when a process dies is lost, or not: a
+//! part of what was being forced may be on the disk. A checkpoint holds the units' states, encoded, and their values.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{Boot, SplitMix64};
+use bytes::Bytes;
+
+use super::network::{Event, Message, Place, Return};
+use super::process::Process;
+use super::{MICROSECOND, World};
+use crate::unit::{self, Command, Met, Outcome, Reply, Request, Unit};
+use crate::{Kept, Position, Projection, UnitId};
+
+/// What outlives a process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk {
+    checkpoint: BTreeMap<UnitId, Bytes>,
+    values: BTreeMap<(UnitId, Position), Kept>,
+    /// Forced commands after the checkpoint, encoded.
+    log: Vec<(UnitId, Bytes)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) id: u32,
+    pub(super) boot: Boot,
+    pub(super) disk: Disk,
+    pub(super) process: Option<Process>,
+    pub(super) paused_until: u64,
+}
+
+/// The units of a process.
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    pub(super) units: BTreeMap<UnitId, Unit>,
+    pub(super) values: BTreeMap<(UnitId, Position), Kept>,
+    /// Commands that are not forced, in the order of the log.
+    pub(super) queue: Vec<(UnitId, Command, Return)>,
+    pub(super) is_forcing: bool,
+}
+
+impl Disk {
+    /// Starts from what is there.
+    pub(super) fn replay(&self) -> Units {
+        let decoded = |(id, bytes): (&UnitId, &Bytes)| {
+            (*id, Unit::decode(bytes.clone()).expect("a checkpoint that was written is read"))
+        };
+        let mut units = Units {
+            units: self.checkpoint.iter().map(decoded).collect(),
+            values: self.values.clone(),
+            ..Units::default()
+        };
+        for (unit, command) in &self.log {
+            let command = Command::decode(command.clone()).expect("a command that was logged is read");
+            units.apply(*unit, command);
+        }
+        units
+    }
+
+    pub(super) fn checkpoint(&mut self, units: &Units) {
+        self.checkpoint = units.units.iter().map(|(id, unit)| (*id, unit.encode())).collect();
+        self.values.clone_from(&units.values);
+        self.log.clear();
+    }
+
+    /// Whether a unit is there at all.
+    pub(super) fn has(&self, unit: UnitId) -> bool {
+        self.checkpoint.contains_key(&unit) || self.log.iter().any(|(logged, _)| *logged == unit)
+    }
+}
+
+impl Units {
+    /// Applies a forced command, and says what is answered.
+    pub(super) fn apply(&mut self, id: UnitId, command: Command) -> Reply {
+        let unit = self.units.entry(id).or_default();
+        let outcome = unit.apply(command);
+        unit.invariants();
+        self.carry_out(id, outcome)
+    }
+
+    /// Does what an outcome says with the values.
+    pub(super) fn carry_out(&mut self, id: UnitId, outcome: Outcome) -> Reply {
+        let mark = self.units.get(&id).map(Unit::trimmed).unwrap_or_default();
+        match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Store { position, kept, reply } => {
+                self.values.insert((id, position), kept);
+                reply
+            }
+            Outcome::Forget { before, reply } => {
+                let gone: Vec<_> =
+                    self.values.range((id, Position(0))..(id, before)).map(|(place, _)| *place).collect();
+                gone.iter().for_each(|place| {
+                    self.values.remove(place);
+                });
+                reply
+            }
+            Outcome::Look { position } => unit::found(self.values.get(&(id, position)).cloned(), mark),
+            Outcome::Compare { position, entry } => unit::compared(self.values.get(&(id, position)), &entry, mark),
+        }
+    }
+}
+
+impl World {
+    pub(super) fn new_node(&mut self, id: u32) {
+        let node = Node { id, boot: Boot(0), disk: Disk::default(), process: None, paused_until: 0 };
+        self.nodes.insert(id, node);
+        self.start_node(id);
+    }
+
+    /// Has the units of a first projection begin.
+    pub(super) fn begin_units(&mut self, projection: &Projection) {
+        for unit in projection.units() {
+            let stripes = projection.extents.iter().flat_map(|extent| {
+                let chains = extent.chains.iter().enumerate().filter(|(_, chain)| chain.contains(&unit));
+                chains.map(|(index, _)| extent.stripe(index)).collect::<Vec<_>>()
+            });
+            let stripes = stripes.collect();
+            let epoch = crate::ProjectionEpoch(0);
+            let command = Command::Begin { log: projection.log, epoch, trimmed: Position(0), stripes };
+            let node = self.registry.units[&unit];
+            let Some(node) = self.nodes.get_mut(&node) else { continue };
+            node.disk.log.push((unit, command.encode()));
+            if let Some(process) = &mut node.process {
+                process.units.apply(unit, command);
+            }
+        }
+    }
+
+    /// A request has come for a unit.
+    pub(super) fn unit_asked(&mut self, node: u32, unit: UnitId, request: Request, back: Return) {
+        let Some(process) = self.nodes.get_mut(&node).and_then(|node| node.process.as_mut()) else { return };
+        let of_nobody = Unit::new();
+        let met = process.units.units.get(&unit).unwrap_or(&of_nobody).meet(request);
+        let reply = match met {
+            Met::Answer(outcome) => Some(process.units.carry_out(unit, outcome)),
+            Met::Log { command, early } => {
+                process.units.queue.push((unit, command, back));
+                early.map(|outcome| process.units.carry_out(unit, outcome))
+            }
+        };
+        if let Some(reply) = reply {
+            self.send(Place::Node(node), back.place, Some(back.life), Message::OfUnit { reply, back });
+        }
+        self.force(node);
+    }
+
+    /// Begins to force what is in the log, unless a force is under way.
+    fn force(&mut self, id: u32) {
+        let takes = 200 * MICROSECOND + self.random.below(2_000) * MICROSECOND;
+        let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };
+        if process.units.queue.is_empty() || process.units.is_forcing {
+            return;
+        }
+        process.units.is_forcing = true;
+        let (count, life) = (process.units.queue.len(), process.life);
+        self.network.put(self.now + takes, Event::Forced { node: id, life, count });
+    }
+
+    pub(super) fn forced(&mut self, id: u32, life: u64, count: usize) {
+        let checkpoints = self.random.chance(200_000);
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let Some(process) = node.process.as_mut().filter(|process| process.life == life) else { return };
+        process.units.is_forcing = false;
+        let forced: Vec<_> = process.units.queue.drain(..count).collect();
+        let mut replies = Vec::new();
+        for (unit, command, back) in forced {
+            node.disk.log.push((unit, command.encode()));
+            replies.push((process.units.apply(unit, command), back));
+        }
+        if checkpoints {
+            node.disk.checkpoint(&process.units);
+            self.count("checkpoints");
+        }
+        for (reply, back) in replies {
+            self.send(Place::Node(id), back.place, Some(back.life), Message::OfUnit { reply, back });
+        }
+        self.force(id);
+    }
+}
+
+impl Node {
+    /// The process dies. Of what was being forced some may be on the disk.
+    pub(super) fn die(&mut self, random: &mut SplitMix64) {
+        let Some(process) = self.process.take() else { return };
+        if process.units.is_forcing {
+            let kept = random.below(process.units.queue.len() as u64 + 1) as usize;
+            let kept = process.units.queue.iter().take(kept);
+            self.disk.log.extend(kept.map(|(unit, command, _)| (*unit, command.encode())));
+        }
+    }
+
+    /// Units of its that a projection names and that it holds.
+    pub(super) fn holds(&self, units: &BTreeSet<UnitId>) -> BTreeSet<UnitId> {
+        units.iter().copied().filter(|unit| self.disk.has(*unit)).collect()
+    }
+}

@@ -1,0 +1,88 @@
+//! What kinds of trouble a run has, drawn from its seed.
+
+use base::SplitMix64;
+
+use super::{MILLISECOND, Time};
+
+/// What a run is like.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Nodes.
+    pub nodes: u32,
+    /// Client processes.
+    pub clients: u32,
+    /// Chains of the log at its beginning.
+    pub founded: usize,
+    /// Chains that it should have.
+    pub stripes: usize,
+    /// Units of a chain.
+    pub copies: usize,
+    /// Calls that clients begin.
+    pub calls: u32,
+    /// How long there are faults.
+    pub fault_time: Time,
+    /// Messages that are lost, in a million.
+    pub loss: u64,
+    /// Messages that come twice, in a million.
+    pub duplication: u64,
+    /// Messages that are late by much, in a million.
+    pub lateness: u64,
+    /// How late, at most.
+    pub late: Time,
+    /// Nodes die.
+    pub kills: bool,
+    /// Nodes and clients stand still.
+    pub pauses: bool,
+    /// Places are cut off from each other.
+    pub partitions: bool,
+    /// Disks are lost.
+    pub disks: bool,
+    /// Clients die.
+    pub client_kills: bool,
+    /// Projections are replaced without need.
+    pub restless: bool,
+    /// The log is trimmed.
+    pub trims: bool,
+    /// Positions are trimmed one by one. Players don't agree about what was given up so.
+    pub single_trims: bool,
+    /// Between two faults, about.
+    pub fault_every: Time,
+}
+
+impl Options {
+    /// Draws them.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut random = SplitMix64::new(seed ^ 0x0b71_0c5e);
+        let nodes = 2 + random.below(3) as u32;
+        let copies = 1 + random.below(nodes.min(3).into()) as usize;
+        let mut half = || random.chance(500_000);
+        let (lossy, doubling, late) = (half(), half(), half());
+        let (kills, pauses, partitions, disks) = (half(), half(), half(), half());
+        let (client_kills, restless, trims) = (half(), half(), half());
+        let (stripes_max, grows) = (if half() { 2 } else { 4 }, half());
+        let stripes = 1 + random.below(stripes_max) as usize;
+        Self {
+            nodes,
+            clients: 2 + random.below(3) as u32,
+            founded: if grows { 1 + random.below(stripes as u64) as usize } else { stripes },
+            stripes,
+            copies,
+            calls: 15 + random.below(30) as u32,
+            fault_time: (150 + random.below(250)) * MILLISECOND,
+            loss: if lossy { random.below(80_000) } else { 0 },
+            duplication: if doubling { random.below(100_000) } else { 0 },
+            lateness: if late { random.below(150_000) } else { 0 },
+            late: (2 + random.below(60)) * MILLISECOND,
+            kills,
+            pauses,
+            partitions,
+            disks,
+            client_kills,
+            restless,
+            trims,
+            single_trims: random.chance(100_000),
+            fault_every: (5 + random.below(40)) * MILLISECOND,
+        }
+    }
+}

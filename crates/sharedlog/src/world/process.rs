@@ -1,0 +1,316 @@
+//! The machines of a node's process, and what they ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{Boot, NodeId};
+
+use super::network::{Asker, Event, Message, Place, Return};
+use super::node::Units;
+use super::{CLIENT, MILLISECOND, World};
+use crate::client::{self, Client, Token};
+use crate::copier::{self, Copier};
+use crate::recovery::{self, Ended, Recovery};
+use crate::sequencer::{self, Sequencer};
+use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) life: u64,
+    pub(super) me: SequencerId,
+    pub(super) units: Units,
+    /// The epochs whose sequencer it has been.
+    begun: BTreeSet<ProjectionEpoch>,
+    pub(super) sequencer: Option<Sequencer<Return>>,
+    pub(super) recoveries: BTreeMap<u64, Recovery>,
+    pub(super) copier: Option<(u64, Copier)>,
+    reads: BTreeMap<Token, (u64, Position)>,
+    pub(super) client: Client,
+    pub(super) known: Option<Projection>,
+}
+
+/// What a machine of a process wants.
+enum Wanted {
+    Client(client::Action),
+    Sequencer(ProjectionEpoch, sequencer::Action<Return>),
+    Recovery(u64, recovery::Action),
+    Copier(u64, copier::Action),
+}
+
+impl World {
+    /// A process starts on what its disk holds.
+    pub(super) fn start_node(&mut self, id: u32) {
+        let life = self.life();
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.boot = Boot(node.boot.0 + 1);
+        let me = SequencerId { node: NodeId(id), boot: node.boot };
+        node.process = Some(Process {
+            life,
+            me,
+            units: node.disk.replay(),
+            begun: BTreeSet::new(),
+            sequencer: None,
+            recoveries: BTreeMap::new(),
+            copier: None,
+            reads: BTreeMap::new(),
+            client: Client::new(ClientId(1_000_000 + life), CLIENT, life),
+            known: None,
+        });
+        self.network.put(self.now, Event::Tick { node: id, life });
+    }
+
+    fn process(&mut self, id: u32, life: Option<u64>) -> Option<&mut Process> {
+        let process = self.nodes.get_mut(&id)?.process.as_mut()?;
+        life.is_none_or(|life| life == process.life).then_some(process)
+    }
+
+    /// A node asks for the newest projection every now and then.
+    pub(super) fn tick(&mut self, id: u32, life: u64) {
+        if self.process(id, Some(life)).is_none() {
+            return;
+        }
+        let back = Return { place: Place::Node(id), life, asker: Asker::Client, ask: AskId(0) };
+        self.send(Place::Node(id), Place::Registry, None, Message::Fetch { back });
+        let pause = 5 * MILLISECOND + self.random.below(5 * MILLISECOND);
+        self.network.put(self.now + pause, Event::Tick { node: id, life });
+    }
+
+    pub(super) fn node_hears(&mut self, id: u32, life: Option<u64>, message: Message) {
+        let now = self.clock();
+        let Some(process) = self.process(id, life) else { return };
+        match message {
+            Message::ToUnit { unit, request, back } => self.unit_asked(id, unit, request, back),
+            Message::ToSequencer { sequencer, request, back } => {
+                let mine = process.sequencer.as_mut().filter(|_| sequencer.node == process.me.node);
+                match mine {
+                    Some(machine) => machine.asked(back, request, now),
+                    None => {
+                        let newest = ProjectionEpoch(0);
+                        let reply = sequencer::Reply::Refused { newest };
+                        let reply = Message::OfSequencer { reply, back };
+                        self.send(Place::Node(id), back.place, Some(back.life), reply);
+                    }
+                }
+            }
+            Message::OfUnit { reply, back } => match back.asker {
+                Asker::Client => process.client.unit_answered(back.ask, reply, now),
+                Asker::Sequencer(epoch) => {
+                    if let Some(machine) = process.sequencer.as_mut().filter(|machine| machine.epoch() == epoch) {
+                        machine.answered(back.ask, &reply, now);
+                    }
+                }
+                Asker::Recovery(number) => {
+                    if let Some(recovery) = process.recoveries.get_mut(&number) {
+                        recovery.answered(back.ask, reply, now);
+                    }
+                }
+                Asker::Copier(number) => {
+                    if let Some((of, copier)) = &mut process.copier
+                        && *of == number
+                    {
+                        copier.answered(back.ask, reply, now);
+                    }
+                }
+                Asker::Player => {}
+            },
+            Message::OfSequencer { reply, back } => process.client.sequencer_answered(back.ask, reply, now),
+            Message::Fetched { projection } => self.node_learns(id, projection),
+            Message::Verdict { verdict, back } => {
+                if let Asker::Recovery(number) = back.asker
+                    && let Some(recovery) = process.recoveries.get_mut(&number)
+                {
+                    recovery.verdict(verdict);
+                }
+            }
+            Message::Fetch { .. } | Message::Propose { .. } => {}
+        }
+        self.settle_node(id);
+    }
+
+    pub(super) fn node_timer(&mut self, id: u32, life: u64, asker: Asker) {
+        let now = self.clock();
+        let Some(process) = self.process(id, Some(life)) else { return };
+        match asker {
+            Asker::Client => process.client.timer(now),
+            Asker::Sequencer(epoch) => {
+                if let Some(machine) = process.sequencer.as_mut().filter(|machine| machine.epoch() == epoch) {
+                    machine.timer(now);
+                }
+            }
+            Asker::Recovery(number) => {
+                if let Some(recovery) = process.recoveries.get_mut(&number) {
+                    recovery.timer(now);
+                }
+            }
+            Asker::Copier(number) => {
+                if let Some((of, copier)) = &mut process.copier
+                    && *of == number
+                {
+                    copier.timer(now);
+                }
+            }
+            Asker::Player => {}
+        }
+        self.settle_node(id);
+    }
+
+    /// A node learns of a projection: it may be its sequencer, or not be it any more.
+    pub(super) fn node_learns(&mut self, id: u32, projection: Projection) {
+        let now = self.clock();
+        let Some(process) = self.process(id, None) else { return };
+        if process.known.as_ref().is_some_and(|known| known.epoch >= projection.epoch) {
+            return;
+        }
+        if let Some(machine) = &mut process.sequencer {
+            machine.superseded(projection.epoch);
+        }
+        let (begun, old) =
+            match Sequencer::begin(&projection, process.me).filter(|_| process.begun.insert(projection.epoch)) {
+                Some(machine) => (true, process.sequencer.replace(machine)),
+                None => (false, None),
+            };
+        process.known = Some(projection.clone());
+        process.client.projected(projection, now);
+        if let Some(mut old) = old {
+            let epoch = old.epoch();
+            old.take_actions().into_iter().for_each(|action| self.carry_out(id, Wanted::Sequencer(epoch, action)));
+        }
+        if begun {
+            self.count("sequencers");
+        }
+    }
+
+    /// Carries out what the machines of a node want, until they want nothing.
+    pub(super) fn settle_node(&mut self, id: u32) {
+        loop {
+            let Some(process) = self.process(id, None) else { return };
+            process.client.invariants();
+            let mut wanted: Vec<Wanted> = process.client.take_actions().into_iter().map(Wanted::Client).collect();
+            if let Some(machine) = &mut process.sequencer {
+                let epoch = machine.epoch();
+                wanted.extend(machine.take_actions().into_iter().map(|action| Wanted::Sequencer(epoch, action)));
+            }
+            for (number, recovery) in &mut process.recoveries {
+                wanted.extend(recovery.take_actions().into_iter().map(|action| Wanted::Recovery(*number, action)));
+            }
+            process.recoveries.retain(|_, recovery| !recovery.has_ended());
+            if let Some((number, copier)) = &mut process.copier {
+                wanted.extend(copier.take_actions().into_iter().map(|action| Wanted::Copier(*number, action)));
+                if copier.has_ended() {
+                    process.copier = None;
+                }
+            }
+            if wanted.is_empty() {
+                return;
+            }
+            wanted.into_iter().for_each(|wanted| self.carry_out(id, wanted));
+        }
+    }
+
+    fn carry_out(&mut self, id: u32, wanted: Wanted) {
+        let place = Place::Node(id);
+        let Some(life) = self.process(id, None).map(|process| process.life) else { return };
+        match wanted {
+            Wanted::Client(action) => self.carry_out_client(place, life, action),
+            Wanted::Sequencer(epoch, action) => match action {
+                sequencer::Action::Ask { ask, unit, request } => {
+                    self.ask_unit(unit, request, Return { place, life, asker: Asker::Sequencer(epoch), ask });
+                }
+                sequencer::Action::Answer { asker, reply } => {
+                    let reply = Message::OfSequencer { reply, back: asker };
+                    self.send(place, asker.place, Some(asker.life), reply);
+                }
+                sequencer::Action::SetTimer(at) => {
+                    self.network.set_timer(at.0, place, life, Asker::Sequencer(epoch));
+                }
+            },
+            Wanted::Recovery(number, action) => {
+                let asker = Asker::Recovery(number);
+                match action {
+                    recovery::Action::Ask { ask, unit, request } => {
+                        self.ask_unit(unit, request, Return { place, life, asker, ask });
+                    }
+                    recovery::Action::Propose(projection) => {
+                        let back = Return { place, life, asker, ask: AskId(0) };
+                        self.send(place, Place::Registry, None, Message::Propose { projection, back });
+                    }
+                    recovery::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, asker),
+                    recovery::Action::Done(ended) => self.recovered(id, ended),
+                }
+            }
+            Wanted::Copier(number, action) => {
+                let asker = Asker::Copier(number);
+                match action {
+                    copier::Action::Ask { ask, unit, request } => {
+                        self.ask_unit(unit, request, Return { place, life, asker, ask });
+                    }
+                    copier::Action::Read(position) => self.copier_reads(id, number, position),
+                    copier::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, asker),
+                    copier::Action::Done { is_whole } => self.copied(id, is_whole),
+                }
+            }
+        }
+    }
+
+    fn copier_reads(&mut self, id: u32, number: u64, position: Position) {
+        let (now, token) = (self.clock(), self.token());
+        let Some(process) = self.process(id, None) else { return };
+        process.reads.insert(token, (number, position));
+        let deadline = now + base::Duration::from_millis(100);
+        process.client.read(token, position, Some(base::Duration::ZERO), false, deadline, now);
+    }
+
+    /// A call of a node's client has ended: they are all its copier's.
+    pub(super) fn node_done(&mut self, id: u32, token: Token, outcome: &Result<client::Answer, client::Error>) {
+        let now = self.clock();
+        let Some(process) = self.process(id, None) else { return };
+        let Some((number, position)) = process.reads.remove(&token) else { return };
+        if let Some((of, copier)) = &mut process.copier
+            && *of == number
+        {
+            copier.read(position, outcome.clone(), now);
+        }
+        if let Err(client::Error::Conflict { position }) = outcome {
+            self.violate(&format!("the units disagree about {position}"));
+        }
+    }
+
+    fn recovered(&mut self, id: u32, ended: Ended) {
+        match ended {
+            Ended::Installed(projection) => {
+                self.count("recoveries");
+                self.node_learns(id, projection);
+            }
+            Ended::Lost => self.count("recoveries lost"),
+            Ended::OutOfTime => self.count("recoveries out of time"),
+            Ended::NoSuccessor => self.violate("a recovery has no successor"),
+        }
+    }
+
+    /// A machine asks a unit.
+    pub(super) fn ask_unit(&mut self, unit: UnitId, request: unit::Request, back: Return) {
+        let Some(node) = self.registry.units.get(&unit).copied() else { return };
+        self.send(back.place, Place::Node(node), None, Message::ToUnit { unit, request, back });
+    }
+
+    /// What every client wants, wherever it is.
+    pub(super) fn carry_out_client(&mut self, place: Place, life: u64, action: client::Action) {
+        let back = |ask| Return { place, life, asker: Asker::Client, ask };
+        match action {
+            client::Action::AskUnit { ask, unit, request } => self.ask_unit(unit, request, back(ask)),
+            client::Action::AskSequencer { ask, sequencer, request } => {
+                let message = Message::ToSequencer { sequencer, request, back: back(ask) };
+                self.send(place, Place::Node(sequencer.node.0), None, message);
+            }
+            client::Action::Fetch => {
+                self.send(place, Place::Registry, None, Message::Fetch { back: back(AskId(0)) });
+            }
+            client::Action::Suspect { .. } => self.suspected(),
+            client::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, Asker::Client),
+            client::Action::Done { token, outcome } => match place {
+                Place::Node(node) => self.node_done(node, token, &outcome),
+                Place::Client(client) => self.client_done(client, token, outcome),
+                Place::Registry => {}
+            },
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The catalogue, as far as a log sees it: the newest projection, changed by compare-and-set, and who has which unit.
+//!
+//! It is one place here, which never dies; a cohort of replicas stands for that. Who fetches may be told an older projection.
+
+use std::collections::BTreeMap;
+
+use super::World;
+use super::network::{Message, Place};
+use crate::recovery::Verdict;
+use crate::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
+
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    /// All that were installed.
+    pub(super) history: Vec<Projection>,
+    /// The node of each unit.
+    pub(super) units: BTreeMap<UnitId, u32>,
+    last_unit: u64,
+}
+
+impl Registry {
+    pub(super) fn newest(&self) -> &Projection {
+        self.history.last().expect("a log has a projection from its beginning")
+    }
+
+    /// The number of a new unit on a node.
+    pub(super) fn unit_on(&mut self, node: u32) -> UnitId {
+        self.last_unit += 1;
+        let unit = UnitId(self.last_unit);
+        self.units.insert(unit, node);
+        unit
+    }
+}
+
+impl World {
+    /// The log begins: its units have begun, each on its node's disk.
+    pub(super) fn found(&mut self) {
+        for node in 1..=self.options.nodes {
+            self.new_node(node);
+        }
+        let chains: Vec<Vec<UnitId>> = (0..self.options.founded as u32)
+            .map(|chain| {
+                let nodes = (0..self.options.copies as u32).map(|copy| (chain + copy) % self.options.nodes + 1);
+                nodes.collect::<Vec<_>>().into_iter().map(|node| self.registry.unit_on(node)).collect()
+            })
+            .collect();
+        let node = self.nodes.get(&1).expect("it was just made");
+        let projection = Projection {
+            log: LogId(1),
+            epoch: ProjectionEpoch(1),
+            sequencer: SequencerId { node: base::NodeId(1), boot: node.boot },
+            start: Position(0),
+            extents: vec![Extent { from: Position(0), chains }],
+        };
+        projection.check().expect("a log begins with a good projection");
+        self.begin_units(&projection);
+        self.registry.history.push(projection);
+    }
+
+    pub(super) fn registry_hears(&mut self, from: Place, message: Message) {
+        match message {
+            Message::Fetch { back } => {
+                let older = if !self.is_healed && self.random.chance(100_000) { 2 } else { 1 };
+                let history = &self.registry.history;
+                let projection = history[history.len().saturating_sub(older)].clone();
+                // Bytes travel.
+                let projection = Projection::decode(projection.encode()).expect("it was just encoded");
+                self.send(Place::Registry, from, Some(back.life), Message::Fetched { projection });
+            }
+            Message::Propose { projection, back } => {
+                let newest = self.newest().clone();
+                if projection.epoch == newest.epoch.next() {
+                    match projection.may_follow(&newest) {
+                        Ok(()) => self.install(&newest, projection),
+                        Err(unfit) => self.violate(&format!("a projection is proposed that can't follow: {unfit}")),
+                    }
+                }
+                let verdict = Verdict::Newest(self.newest().clone());
+                self.send(Place::Registry, from, Some(back.life), Message::Verdict { verdict, back });
+            }
+            _ => {}
+        }
+    }
+
+    fn install(&mut self, old: &Projection, new: Projection) {
+        self.count("projections");
+        let units = new.units();
+        let gone: Vec<UnitId> = old.units().into_iter().filter(|unit| !units.contains(unit)).collect();
+        if !gone.is_empty() {
+            self.count("units left out");
+        }
+        self.left_out.extend(gone);
+        if units.iter().any(|unit| !old.units().contains(unit)) {
+            self.count("new units");
+        }
+        if new.extents.len() > old.extents.len() {
+            self.count("extents opened");
+        }
+        let copies = |projection: &Projection| projection.extents.first().map_or(0, |extent| extent.units().count());
+        if copies(&new) > copies(old) && new.first() == old.first() && old.extents.len() > 1 {
+            self.count("chains healed");
+        }
+        if new.first() > old.first() {
+            self.count("extents trimmed away");
+        }
+        self.registry.history.push(new);
+    }
+}

@@ -1,0 +1,91 @@
+//! Many seeds without a bug, and each bug by some seed.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Some thousand seeds break nothing, and what must be tried is.
+#[test]
+fn seeds_break_no_promise() {
+    let mut counters: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in 0..seeds(2_000) {
+        let outcome = run(seed);
+        assert_eq!(outcome.violation, None, "seed {seed}, {:?}, {:?}", Options::draw(seed), outcome.counters);
+        for (what, times) in outcome.counters {
+            *counters.entry(what).or_default() += times;
+        }
+    }
+    println!("{counters:#?}");
+    let must_happen = [
+        "appends",
+        "appends in doubt",
+        "chains healed",
+        "checkpoints",
+        "clients killed",
+        "clients stood still",
+        "disks lost",
+        "duplicates told",
+        "entries delivered",
+        "extents opened",
+        "extents trimmed away",
+        "new units",
+        "nodes killed",
+        "nodes stood still",
+        "partitions",
+        "players told of a trim",
+        "reads",
+        "recoveries",
+        "recoveries lost",
+        "suspicions",
+        "tails",
+        "trims",
+        "units left out",
+        "units made whole",
+    ];
+    let missing: Vec<_> = must_happen.iter().filter(|what| !counters.contains_key(**what)).collect();
+    assert!(missing.is_empty(), "it did not happen: {missing:?}");
+}
+
+/// `SHAREDLOG_SEEDS` asks for another number of seeds.
+fn seeds(usual: u64) -> u64 {
+    std::env::var("SHAREDLOG_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
+}
+
+/// One seed gives one run.
+#[test]
+fn a_seed_gives_one_run() {
+    for seed in 0..20 {
+        let (one, other) = (run(seed), run(seed));
+        assert_eq!((one.trace, one.events), (other.trace, other.events));
+    }
+}
+
+#[cfg(feature = "canary")]
+#[test]
+fn bugs_of_the_shared_log_are_found() {
+    use base::canary::{Bug, plant};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut escaped = Vec::new();
+    for bug in Bug::ALL.iter().copied().filter(|bug| bug.guarantee() == 20) {
+        let found = (0..seeds(20_000)).find_map(|seed| {
+            plant(Some(bug));
+            let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));
+            plant(None);
+            match outcome {
+                Ok(outcome) => outcome.violation.map(|what| (seed, what)),
+                Err(_) => Some((seed, "an assertion failed".to_owned())),
+            }
+        });
+        match found {
+            Some((seed, what)) => {
+                let what: String = what.chars().take(150).collect();
+                println!("{:<20} {seed:>6} {what}", bug.name());
+            }
+            None => escaped.push(bug.name()),
+        }
+    }
+    let _ = std::panic::take_hook();
+    assert_eq!(escaped, [""; 0], "no seed shows them");
+}
