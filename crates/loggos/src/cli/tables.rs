@@ -11,7 +11,8 @@ use super::stop::Stop;
 /// What a write must be on before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Durability {
-    /// The disks of a majority.
+    /// The disks of a majority; `disk` says the same.
+    #[value(alias = "disk")]
     Forced,
     /// The main memories of a majority; their disks have it a little later.
     Memory,

@@ -37,6 +37,7 @@ fn main_memory_survives_a_minority_and_clean_stops_and_says_what_it_does_not_sur
     universe.columns(&["create", "t", "--durability", "memory"]).ok();
     universe.columns(&["create", "t", "--durability", "memory"]).ok();
     universe.columns(&["create", "t", "--durability", "forced"]).failed(1, &["memory"]);
+    universe.columns(&["create", "t", "--durability", "disk"]).failed(1, &["memory"]);
     assert!(universe.columns(&["describe", "t"]).ok().contains("IN MAIN MEMORY: acknowledged writes can be lost"));
     universe.admin(&["split", "t", "k"]).failed(2, &["main memory"]);
     put(&universe, "before");
