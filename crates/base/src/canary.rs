@@ -128,6 +128,7 @@ bugs! {
     SplitForgetsSessions(10, "a range that is split off begins without the sessions of the range it was part of"),
     SplitForgetsTimestamp(17, "a range that is split off begins without the last timestamp of the range it was part of"),
     SplitUnnamed(19, "a checkpoint passes a split before what was split off is named in the manifest"),
+    BegunBeforeParent(19, "a range begins with nothing where the range that it is split off from hasn't begun yet"),
     CompactionAheadOfSplit(19, "a compaction drops what was split off though the checkpoint beside it is of before"),
     FillFromTail(20, "a fill begins at the tail of a chain"),
     FillOverwrites(20, "a fill puts junk over what the head of a chain holds"),

@@ -125,8 +125,7 @@ impl Node {
     /// Lets go of the replicas that have left this node.
     pub(crate) fn let_leavers_go(&mut self) {
         let Some(catalogue) = self.catalogue() else { return };
-        let parts = catalogue.tables().flat_map(|(_, table)| table.parts());
-        let elsewhere = parts.filter(|part| !part.is_on(self.me));
+        let elsewhere = catalogue.parts().filter(|part| !part.is_on(self.me));
         let leavers: Vec<CohortId> = elsewhere
             .filter(|part| self.known_plan(part.cohort).is_some_and(|plan| plan <= part.plan))
             .filter(|part| !self.is_rested_on(part.cohort))

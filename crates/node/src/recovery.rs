@@ -134,8 +134,7 @@ impl Node {
         for (name, record) in catalogue.tables() {
             for part in record.parts() {
                 let (cohort, parent) = (part.cohort, part.parent);
-                let is_ours = part.is_on(self.me) || (self.dormant.contains_key(&cohort) && self.is_rested_on(cohort));
-                if is_ours && !self.replicas.contains_key(&cohort) && may_start(cohort) {
+                if self.is_ours(&part) && !self.replicas.contains_key(&cohort) && may_start(cohort) {
                     let genesis = Membership::of(part.genesis.to_vec());
                     let (table, is_split_off) = (name.to_owned(), parent.is_some());
                     let (range, retention, durability) = (part.range, record.retention, record.durability);

@@ -253,6 +253,12 @@ impl Replica {
         self.cohort.next_timer(now).min(housekeeping).min(pause)
     }
 
+    /// Whether it has begun with nothing, as a member from the beginning, and has been given nothing since.
+    pub(crate) fn has_nothing(&self) -> bool {
+        let is_empty = self.on_disk.lsn().is_none() && self.state.last_applied() == Lsn::ZERO;
+        is_empty && !self.cohort.doubtful()
+    }
+
     /// Bytes of its memtables.
     pub(crate) fn memtable_bytes(&self) -> u64 {
         self.state.as_tablet().map_or(0, |tablet| tablet.tree().memtable_bytes())

@@ -119,7 +119,11 @@ impl Node {
     pub(crate) fn split_off(&mut self, parent: CohortId, child: CohortId, members: &Membership, range: KeyRange) {
         let has_left = self.dormant.get(&child).is_some_and(|dormant| dormant.manifest.is_retired);
         let has_part = members.is_voter(self.me) && !has_left;
-        let is_there = self.replicas.contains_key(&child);
+        let there = self.replicas.get(&child);
+        let is_there = there.is_some();
+        if has_part && there.is_some_and(Replica::has_nothing) {
+            return self.halt(format!("cohort {child} was begun with nothing before cohort {parent} split it off"));
+        }
         let site = self.tablespace.site(child);
         let Some(replica) = self.replicas.get_mut(&parent) else { return };
         let Some(tablet) = replica.state.as_tablet_mut() else { return };
@@ -195,13 +199,22 @@ impl Node {
         if let Some(replica) = self.replicas.get(&id) {
             return !replica.unsettled.is_empty();
         }
-        let Some(catalogue) = self.catalogue() else { return false };
         let rests = |child: CohortId| {
             let dormant = self.dormant.get(&child);
             dormant.is_some_and(|dormant| dormant.manifest.checkpoint.is_none() && !dormant.replay.is_empty())
         };
-        let mut parts = catalogue.tables().flat_map(|(_, table)| table.parts());
+        let mut parts = self.catalogue().into_iter().flat_map(|catalogue| catalogue.parts());
         parts.any(|part| part.parent == Some(id) && part.is_on(self.me) && rests(part.cohort))
+    }
+
+    /// Whether the map gives this node a replica of it, to stay, or to go when nothing rests on it any more.
+    pub(crate) fn is_ours(&self, part: &tablets::Part<'_>) -> bool {
+        part.is_on(self.me) || (self.dormant.contains_key(&part.cohort) && self.is_rested_on(part.cohort))
+    }
+
+    /// Whether a replica that doesn't run is to be started yet.
+    fn is_to_come(&self, id: CohortId) -> bool {
+        self.catalogue().and_then(|catalogue| catalogue.part_of(id)).is_some_and(|part| self.is_ours(&part))
     }
 
     /// Whether what was split off has a checkpoint of its own, and a majority has it too, in its own log or checkpoint. One
@@ -225,6 +238,9 @@ impl Node {
     /// been given a state of after the split, or has left, and never will. Then it begins with nothing and is sent all,
     /// as who joins later does. It may have forgotten what it had acknowledged, if the log holds anything of it: then it
     /// is in doubt (guarantee 7), from before its log is cut.
+    ///
+    /// An old range's replica that isn't there has not left for that: it may be waiting for a split itself, when the map
+    /// is ahead of the logs.
     pub(crate) fn may_begin(&mut self, id: CohortId, parent: CohortId, genesis: &[Member]) -> bool {
         let manifest = self.dormant.get(&id).map(|dormant| &dormant.manifest);
         let joins = !genesis.contains(&self.me) || manifest.is_some_and(|manifest| manifest.is_retired);
@@ -232,8 +248,10 @@ impl Node {
             return true;
         }
         let begun = |parent: &Replica| parent.state.as_tablet().is_some_and(|tablet| tablet.children().contains(&id));
-        // If the old range's replica has left, or never came, it begins nothing any more.
-        let is_passed = self.replicas.get(&parent).is_none_or(begun);
+        let is_passed = match self.replicas.get(&parent) {
+            Some(parent) => begun(parent),
+            None => !self.is_to_come(parent) || planted(Bug::BegunBeforeParent),
+        };
         let is_about_to = self.splits.births.iter().any(|birth| birth.child == id);
         if !is_passed || is_about_to || self.splits.doubted.is_some() {
             return false;

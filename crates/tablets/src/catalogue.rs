@@ -219,7 +219,7 @@ impl Catalogue {
 
     /// Whether there may be so many ranges more.
     fn check_ranges(&self, ranges: usize) -> Result<(), Failure> {
-        let there = self.tables.values().map(|table| table.parts().count()).sum::<usize>();
+        let there = self.parts().count();
         if there + ranges > RANGES_IN_UNIVERSE_MAX {
             return Err(Failure::Overloaded(format!(
                 "the tables have {there} ranges, and with {ranges} more they would be over the limit of \
@@ -282,7 +282,12 @@ impl Catalogue {
     /// What a cohort is there for, if it is a range's or what is being split off from one.
     #[must_use]
     pub fn part_of(&self, cohort: CohortId) -> Option<Part<'_>> {
-        self.tables.values().flat_map(TableRecord::parts).find(|part| part.cohort == cohort)
+        self.parts().find(|part| part.cohort == cohort)
+    }
+
+    /// All that have a cohort, table by table.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.tables.values().flat_map(TableRecord::parts)
     }
 
     /// The names of all tables but those that are being dropped: a [`Response::Tables`].

@@ -134,6 +134,29 @@ fn a_restart_finds_what_was_split_off_in_the_log_of_the_other() {
     assert_eq!(rows(&mut again, 1), 2);
 }
 
+/// The map is ahead of the logs: it has a range that was split off one that was split off another, which has applied
+/// neither split.
+#[test]
+fn nothing_begins_before_the_range_that_it_is_split_off_from() {
+    let mut bench = alone();
+    let of_before = bench.appended.len();
+    for (number, key) in [(4, "m"), (5, "t")] {
+        bench.ask(number, split(key));
+        bench.pass(Duration::from_millis(1_000));
+    }
+    assert!(bench.node.replicas.contains_key(&CohortId(CHILD.0 + 1)));
+    let mut place = 0;
+    bench.appended.retain(|record| {
+        place += 1;
+        record.cohort == CohortId::CATALOGUE || (place <= of_before && record.cohort == PARENT)
+    });
+    let (cohorts, _) = bench.manifests.last_mut().expect("promises were made");
+    cohorts.retain(|cohort, _| *cohort <= PARENT);
+    let again = restart(&bench);
+    assert!(again.node.catalogue().is_some_and(|catalogue| catalogue.parts().count() == 3));
+    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOGUE, PARENT]));
+}
+
 /// A checkpoint of the old range waits for one of the new.
 #[test]
 fn no_checkpoint_passes_a_split_before_what_was_split_off_is_named() {

@@ -207,7 +207,7 @@ impl Catalogue {
     /// How many ranges, and parts that are being split off, have a replica on a node's disk, to stay or to go.
     #[must_use]
     pub fn ranges_on(&self, member: Member) -> usize {
-        self.tables.values().flat_map(|table| table.parts()).filter(|part| part.is_on(member)).count()
+        self.parts().filter(|part| part.is_on(member)).count()
     }
 
     /// Whether a range is to stay on a node's disk as far as is planned.
