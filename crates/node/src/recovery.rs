@@ -201,7 +201,7 @@ impl Node {
         let start = Start { promised, checkpoint, membership, log, doubtful, forgetful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
         let mut replica = Replica::new(cohort, state, table, range, retention, on_disk);
-        replica.lineage = lineage;
+        (replica.lineage, replica.has_returned) = (lineage, manifest.is_retired);
         self.replicas.insert(id, replica);
         self.drain(id, now);
         Ok(())

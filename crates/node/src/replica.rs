@@ -32,6 +32,8 @@ pub(crate) struct Replica {
     pub(crate) state: State,
     /// Counts the trees that the state had.
     pub(crate) lineage: Lineage,
+    /// It had left, and has come back with this process.
+    pub(crate) has_returned: bool,
     /// The table's name; empty for the catalogue.
     pub(crate) table: String,
     /// The range that the catalogue's map gives it: what its first leader tells it.
@@ -223,6 +225,7 @@ impl Replica {
             cohort,
             state,
             lineage: Lineage(0),
+            has_returned: false,
             table,
             range,
             retention,

@@ -120,12 +120,13 @@ impl Node {
         let has_left = self.dormant.get(&child).is_some_and(|dormant| dormant.manifest.is_retired);
         let has_part = members.is_voter(self.me) && !has_left;
         let there = self.replicas.get(&child);
-        let is_there = there.is_some();
-        if has_part && there.is_some_and(Replica::has_nothing) {
-            return self.halt(format!("cohort {child} was begun with nothing before cohort {parent} split it off"));
-        }
+        let (is_there, has_nothing) = (there.is_some(), there.is_some_and(Replica::has_nothing));
         let site = self.tablespace.site(child);
         let Some(replica) = self.replicas.get_mut(&parent) else { return };
+        // Where the old range had left before, the new one was begun without it.
+        if has_part && has_nothing && !replica.has_returned {
+            return self.halt(format!("cohort {child} was begun with nothing before cohort {parent} split it off"));
+        }
         let Some(tablet) = replica.state.as_tablet_mut() else { return };
         replica.unsettled.push(child);
         replica.on_disk.may_compact |= planted(Bug::CompactionAheadOfSplit);
