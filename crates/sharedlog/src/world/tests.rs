@@ -1,6 +1,7 @@
 //! Many seeds without a bug, and each bug by some seed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::*;
 
@@ -8,7 +9,7 @@ use super::*;
 #[test]
 fn seeds_break_no_promise() {
     let mut counters: BTreeMap<&str, u64> = BTreeMap::new();
-    for seed in 0..seeds(2_000) {
+    for seed in seeds(2_000) {
         let outcome = run(seed);
         assert_eq!(outcome.violation, None, "seed {seed}, {:?}, {:?}", Options::draw(seed), outcome.counters);
         for (what, times) in outcome.counters {
@@ -46,9 +47,11 @@ fn seeds_break_no_promise() {
     assert!(missing.is_empty(), "it did not happen: {missing:?}");
 }
 
-/// `SHAREDLOG_SEEDS` asks for another number of seeds.
-fn seeds(usual: u64) -> u64 {
-    std::env::var("SHAREDLOG_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
+/// From 0 on. `SHAREDLOG_SEEDS` asks for another number, `SHAREDLOG_FIRST` for another beginning.
+fn seeds(usual: u64) -> Range<u64> {
+    let asked = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let first = asked("SHAREDLOG_FIRST").unwrap_or(0);
+    first..first + asked("SHAREDLOG_SEEDS").unwrap_or(usual)
 }
 
 /// One seed gives one run.
@@ -69,7 +72,7 @@ fn bugs_of_the_shared_log_are_found() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut escaped = Vec::new();
     for bug in Bug::ALL.iter().copied().filter(|bug| bug.guarantee() == 20) {
-        let found = (0..seeds(20_000)).find_map(|seed| {
+        let found = seeds(20_000).find_map(|seed| {
             plant(Some(bug));
             let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));
             plant(None);
