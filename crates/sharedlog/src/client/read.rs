@@ -28,6 +28,8 @@ pub(super) struct Read {
     /// When a position where nothing lies is filled.
     fill_at: Option<Monotonic>,
     stage: Stage,
+    /// The epoch that the tail was asked in last.
+    looked_in: ProjectionEpoch,
     bound: Bound,
     pub(super) asked: Option<UnitId>,
 }
@@ -66,6 +68,7 @@ impl Read {
             candidate: None,
             fill_at: None,
             stage: Stage::Look,
+            looked_in: ProjectionEpoch(0),
             bound: Bound::default(),
             asked: None,
         }
@@ -83,9 +86,10 @@ impl Read {
                     let unit = if planted(Bug::ReadAtHead) { chain.first() } else { chain.last() };
                     let Some(unit) = unit.copied() else { return Next::Until(view.now + self.timing.poll) };
                     self.asked = Some(unit);
-                    return Next::Unit(unit, Request::Read { epoch: view.projection.epoch, position: self.at });
+                    self.looked_in = view.projection.epoch;
+                    return Next::Unit(unit, Request::Read { epoch: self.looked_in, position: self.at });
                 }
-                Stage::Empty => self.empty(view),
+                Stage::Empty => self.empty(view.now),
                 Stage::Confirm(epoch) if *epoch == view.projection.epoch => return view.ask_tail(),
                 Stage::Confirm(_) => self.stage = Stage::Look,
                 Stage::Pause(until) if *until <= view.now => self.stage = Stage::Look,
@@ -116,11 +120,10 @@ impl Read {
     }
 
     /// Nothing lies there yet.
-    fn empty(&mut self, view: &View) {
-        let now = view.now;
+    fn empty(&mut self, now: Monotonic) {
         let wait = if self.candidate.is_some() { Some(self.wait.unwrap_or(self.timing.hole)) } else { self.wait };
         let Some(wait) = wait else {
-            self.stage = Stage::Confirm(view.projection.epoch);
+            self.stage = Stage::Confirm(self.looked_in);
             return;
         };
         let fill_at = *self.fill_at.get_or_insert(now + wait);

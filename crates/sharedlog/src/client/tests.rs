@@ -349,6 +349,12 @@ fn that_nothing_is_there_is_checked() {
     bed.step(1, &read(2, 3), Reply::Unwritten);
     bed.sequenced(sequencer::Reply::Tail(Position(5)));
     assert_eq!(bed.ended(token), Ok(Answer::Unwritten));
+    // A newer projection comes before the answer: what was answered in the older one is not confirmed by its sequencer.
+    let token = bed.read(4, None);
+    bed.projected(projection(3, 5, &[2]));
+    bed.step(1, &read(2, 4), Reply::Unwritten);
+    bed.step(2, &read(3, 4), Reply::Value(entry(1)));
+    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(1, None))));
 }
 
 #[test]
