@@ -13,7 +13,7 @@ use tablets::request::SessionId;
 use tablets::{Catalogue, CatalogueCommand, Command, Standing, State, Tablet};
 
 use crate::config::NodeConfig;
-use crate::contract::{Action, Lineage, ManifestId};
+use crate::contract::{Action, CheckpointId, Lineage, ManifestId};
 use crate::node::{Node, newer};
 use crate::replica::{Replica, Written};
 use crate::roster;
@@ -108,6 +108,7 @@ impl Node {
     }
 
     fn begin_checkpoint(&mut self, id: CohortId) {
+        let checkpoint = self.number_checkpoint();
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
         let state = replica.state.snapshot();
@@ -116,13 +117,14 @@ impl Node {
             tablet.tree_mut().flush_job(state.watermark(), &state.cells())
         });
         let membership = SharedMembership::clone(replica.cohort.membership_applied());
-        replica.on_disk.writing = Some((lsn, state.clone(), membership));
+        replica.on_disk.writing = Some((checkpoint, state.clone(), membership));
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.is_wanted = false;
         self.counters.checkpoints += 1;
         self.counters.flushes += u64::from(flush.is_some());
         self.actions.push(Action::WriteCheckpoint {
             cohort: id,
+            checkpoint,
             lsn,
             timestamp,
             state: Box::new(state),
@@ -130,10 +132,15 @@ impl Node {
         });
     }
 
+    pub(crate) fn number_checkpoint(&mut self) -> CheckpointId {
+        self.last_checkpoint.0 += 1;
+        self.last_checkpoint
+    }
+
     pub(crate) fn checkpoint_written(
         &mut self,
         id: CohortId,
-        lsn: Lsn,
+        written: CheckpointId,
         bytes: u64,
         flushed: Option<Outputs>,
         now: Now,
@@ -142,27 +149,27 @@ impl Node {
             self.disk_has_room();
         }
         let Some(replica) = self.replicas.get_mut(&id) else { return self.discard(flushed) };
-        if let Some(arrived) = replica.arrived.as_mut().filter(|arrived| arrived.id.lsn == lsn) {
-            arrived.written = Some(CheckpointRef { lsn, timestamp: arrived.timestamp, bytes });
+        if let Some(arrived) = replica.arrived.as_mut().filter(|arrived| arrived.being_written == Some(written)) {
+            arrived.written = Some(CheckpointRef { lsn: arrived.id.lsn, timestamp: arrived.timestamp, bytes });
             return self.install(id, now);
         }
-        let Some((_, state, membership)) = replica.on_disk.writing.take_if(|(writing, ..)| *writing == lsn) else {
+        let Some((_, state, membership)) = replica.on_disk.writing.take_if(|(writing, ..)| *writing == written) else {
             return self.discard(flushed);
         };
-        let checkpoint = CheckpointRef { lsn, timestamp: state.last_timestamp(), bytes };
+        let checkpoint = CheckpointRef { lsn: state.last_applied(), timestamp: state.last_timestamp(), bytes };
         replica.on_disk.written = Some(Written { checkpoint, state, membership, flushed });
     }
 
     /// There was no room for a checkpoint: another is begun after a while.
-    pub(crate) fn checkpoint_failed(&mut self, id: CohortId, lsn: Lsn, now: Now) {
+    pub(crate) fn checkpoint_failed(&mut self, id: CohortId, failed: CheckpointId, now: Now) {
         self.disk_full(now);
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
-        if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) {
+        if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.being_written == Some(failed)) {
             return self.abandon(&arrived.tables());
         }
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        if replica.on_disk.writing.take_if(|(writing, ..)| *writing == lsn).is_some() {
+        if replica.on_disk.writing.take_if(|(writing, ..)| *writing == failed).is_some() {
             replica.on_disk.is_wanted = true;
             if let Some(tablet) = replica.state.as_tablet_mut() {
                 tablet.tree_mut().flush_failed();

@@ -37,6 +37,11 @@ pub struct ReadId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EvaluationId(pub u64);
 
+/// Numbers the checkpoints that were begun in this process. Two of one cohort may be of the same entry: a replica that left,
+/// and came back, may be given the state that it had, while the one before it is still being written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CheckpointId(pub u64);
+
 /// Numbers the whole states that began to arrive in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArrivalId(pub u64);
@@ -97,8 +102,8 @@ pub enum Event {
     CheckpointWritten {
         /// Whose state it holds.
         cohort: CohortId,
-        /// Through which entry.
-        lsn: Lsn,
+        /// Which it is.
+        checkpoint: CheckpointId,
         /// The bytes of its file.
         bytes: u64,
         /// The table, if there was a memtable.
@@ -108,8 +113,8 @@ pub enum Event {
     CheckpointFailed {
         /// Whose.
         cohort: CohortId,
-        /// Through which entry.
-        lsn: Lsn,
+        /// Which.
+        checkpoint: CheckpointId,
     },
     /// Something found no room on the disk just now: a checkpoint, a segment of the log or the manifest. It is tried again every
     /// few seconds, and each time without success is told. A compaction that finds none is none of these: it needs room for
@@ -247,6 +252,8 @@ pub enum Action {
     WriteCheckpoint {
         /// Whose state.
         cohort: CohortId,
+        /// Its number.
+        checkpoint: CheckpointId,
         /// Through which entry.
         lsn: Lsn,
         /// The timestamp of that entry.

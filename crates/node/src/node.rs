@@ -13,7 +13,7 @@ use tablets::{Change, Command, Ownership};
 use crate::beats::Beats;
 use crate::checkpoints::Looks;
 use crate::config::NodeConfig;
-use crate::contract::{Action, Event, ReadId};
+use crate::contract::{Action, CheckpointId, Event, ReadId};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
 use crate::lives::Lives;
@@ -47,6 +47,7 @@ pub struct Node {
     awaiting_manifest: BTreeSet<CohortId>,
     pub(crate) beats: Beats,
     pub(crate) looks: Looks,
+    pub(crate) last_checkpoint: CheckpointId,
     /// What the disk held of cohorts that the catalogue hasn't named yet. Their promises stay in the manifest.
     pub(crate) dormant: BTreeMap<CohortId, Dormant>,
     pub(crate) doubt_unknown: bool,
@@ -132,6 +133,7 @@ impl Node {
             awaiting_manifest: BTreeSet::new(),
             beats: Beats::default(),
             looks: Looks::default(),
+            last_checkpoint: CheckpointId::default(),
             dormant: BTreeMap::new(),
             doubt_unknown,
             outgoing: Outgoing::default(),
@@ -184,10 +186,10 @@ impl Node {
             Event::AnswerExpired { answer } => self.answer_expired(answer),
             Event::LogForced { through } => self.log_forced(through, now),
             Event::ManifestForced { through } => self.manifest_forced(through, now),
-            Event::CheckpointWritten { cohort, lsn, bytes, flushed } => {
-                self.checkpoint_written(cohort, lsn, bytes, flushed, now);
+            Event::CheckpointWritten { cohort, checkpoint, bytes, flushed } => {
+                self.checkpoint_written(cohort, checkpoint, bytes, flushed, now);
             }
-            Event::CheckpointFailed { cohort, lsn } => self.checkpoint_failed(cohort, lsn, now),
+            Event::CheckpointFailed { cohort, checkpoint } => self.checkpoint_failed(cohort, checkpoint, now),
             Event::DiskFull => self.disk_full(now),
             Event::Compacted { cohort, lineage, outputs } => self.compacted(cohort, lineage, outputs, now),
             Event::TableDamaged { cohort } => self.table_damaged(cohort, now),

@@ -18,7 +18,7 @@ use tablets::{Command, Ownership, Snapshot, State};
 
 use crate::brake::Brake;
 use crate::config::NodeConfig;
-use crate::contract::Lineage;
+use crate::contract::{CheckpointId, Lineage};
 use crate::latches::Latches;
 use crate::moments::Moments;
 use crate::pending::PendingId;
@@ -98,7 +98,7 @@ pub(crate) struct OnDisk {
     named: VecDeque<(ManifestId, Arc<[TableRef]>)>,
     named_last: Arc<[TableRef]>,
     /// The checkpoint that is being written.
-    pub(crate) writing: Option<(Lsn, Snapshot, SharedMembership)>,
+    pub(crate) writing: Option<(CheckpointId, Snapshot, SharedMembership)>,
     /// A checkpoint that is on disk, for the manifest to name once our own log is forced through it.
     pub(crate) written: Option<Written>,
     /// Somebody waits for a newer checkpoint.

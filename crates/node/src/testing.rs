@@ -114,9 +114,9 @@ impl Bench {
                     self.manifests.push((cohorts, gone));
                     self.step(Event::ManifestForced { through: manifest });
                 }
-                Action::WriteCheckpoint { cohort, lsn, flush, .. } if self.writes_checkpoints => {
+                Action::WriteCheckpoint { cohort, checkpoint, flush, .. } if self.writes_checkpoints => {
                     let flushed = flush.map(|job| flushed(*job, &self.disk));
-                    self.step(Event::CheckpointWritten { cohort, lsn, bytes: 1, flushed });
+                    self.step(Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
                 }
                 Action::RemoveTables { tables } => {
                     store::shipping::remove(&self.disk, &tables).expect("a disk that works");

@@ -237,9 +237,10 @@ impl Machine {
                     self.inbox.post(Input::Done(Event::LogRead { id, entries: None }));
                 }
             }
-            Action::WriteCheckpoint { cohort, lsn, timestamp, state, flush } => {
+            Action::WriteCheckpoint { cohort, checkpoint, lsn, timestamp, state, flush } => {
                 let meta = CheckpointMeta { cohort, lsn, timestamp };
-                self.disk.tables().checkpoint(CheckpointJob { meta, state: *state, flush: flush.map(|job| *job) });
+                let (state, flush) = (*state, flush.map(|job| *job));
+                self.disk.tables().checkpoint(CheckpointJob { checkpoint, meta, state, flush });
             }
             Action::Compact { cohort, lineage, job } => self.disk.tables().compact(cohort, lineage, *job),
             Action::Evaluate { id, evaluation } => self.disk.tables().evaluate(id, *evaluation),

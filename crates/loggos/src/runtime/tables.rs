@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::CohortId;
 use bytes::Bytes;
-use node::contract::{ArrivalId, EvaluationId, Event, Lineage, ReadId};
+use node::contract::{ArrivalId, CheckpointId, EvaluationId, Event, Lineage, ReadId};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::handles::HandleCache;
@@ -28,6 +28,7 @@ pub(crate) type TableFiles = HandleCache<OsFiles>;
 /// A state on its way to the disk.
 #[derive(Debug)]
 pub(crate) struct CheckpointJob {
+    pub(crate) checkpoint: CheckpointId,
     pub(crate) meta: CheckpointMeta,
     pub(crate) state: Snapshot,
     pub(crate) flush: Option<FlushJob>,
@@ -103,20 +104,20 @@ fn checkpoint_lane(
     budget: Arc<Budget>,
     inbox: Arc<Inbox>,
 ) -> io::Result<Lane<CheckpointJob>> {
-    Lane::start("checkpoints", move |CheckpointJob { meta, state, flush }: CheckpointJob| {
+    Lane::start("checkpoints", move |CheckpointJob { checkpoint, meta, state, flush }: CheckpointJob| {
         let (cohort, lsn) = (meta.cohort, meta.lsn);
         let flushed = match flush.map(|job| flush_whole(job, &files, &budget)).transpose() {
             Ok(flushed) => flushed,
             Err(JobError::NoSpace(error)) => {
                 tracing::error!(%cohort, %error, "the disk is full: a memtable is flushed when there is room");
-                return inbox.post(Input::Done(Event::CheckpointFailed { cohort, lsn }));
+                return inbox.post(Input::Done(Event::CheckpointFailed { cohort, checkpoint }));
             }
             Err(error) => super::die(&format!("a memtable can't be flushed: {error}")),
         };
         let bytes =
             once_there_is_room("a checkpoint", &inbox, || write_checkpoint(&files, &owner, &meta, state.chunks()));
         tracing::debug!(%cohort, %lsn, bytes, "checkpoint written");
-        inbox.post(Input::Done(Event::CheckpointWritten { cohort, lsn, bytes, flushed }));
+        inbox.post(Input::Done(Event::CheckpointWritten { cohort, checkpoint, bytes, flushed }));
     })
 }
 

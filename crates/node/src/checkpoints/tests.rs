@@ -132,8 +132,8 @@ fn writes_wait_while_all_memtables_have_too_much() {
     bench.ask(3, Request::Table { table: "t".into(), request: put() });
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.answers.contains_key(&RequestId(3)));
-    let (lsn, ..) = bench.node.replicas[&TABLE].on_disk.writing.clone().expect("it is being flushed");
-    bench.step(crate::contract::Event::CheckpointFailed { cohort: TABLE, lsn });
+    let (checkpoint, ..) = bench.node.replicas[&TABLE].on_disk.writing.clone().expect("it is being flushed");
+    bench.step(crate::contract::Event::CheckpointFailed { cohort: TABLE, checkpoint });
     bench.writes_checkpoints = true;
     bench.pass(Duration::from_millis(6_000));
     assert!(matches!(bench.answers.get(&RequestId(3)), Some(Err(Failure::Unavailable(_)))), "the disk was full");

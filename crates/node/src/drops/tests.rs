@@ -84,7 +84,8 @@ fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
     let dropped_at = bench.node.catalogue().expect("every node has one").last_applied();
     // The checkpoint that was asked for when the table went comes to be written.
     let (cohort, flushed) = (CohortId::CATALOGUE, None);
-    bench.step(crate::contract::Event::CheckpointWritten { cohort, lsn: dropped_at, bytes: 1, flushed });
+    let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");
+    bench.step(crate::contract::Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
     let (cohorts, gone) = bench.manifests.last().expect("the checkpoint is named").clone();
     let named = cohorts[&CohortId::CATALOGUE].checkpoint;
     assert!(matches!(named, Some(CheckpointRef { lsn, .. }) if lsn == dropped_at), "{named:?}");
@@ -139,9 +140,9 @@ fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
     assert_eq!(*replica.state.as_tablet().expect("a tablet").ownership(), tablets::Ownership::Dropped);
     assert_eq!((replica.manifest(false).tables.len(), tables(&bench)), (1, 1), "they are the old checkpoint's");
     assert!(replica.whole_state().is_none(), "that is nothing to send");
-    let (lsn, ..) = replica.on_disk.writing.clone().expect("another is wanted at once");
-    assert!(crate::node::newer(lsn, before));
-    bench.step(crate::contract::Event::CheckpointWritten { cohort: FIRST, lsn, bytes: 1, flushed: None });
+    let (checkpoint, state, _) = replica.on_disk.writing.clone().expect("another is wanted at once");
+    assert!(crate::node::newer(state.last_applied(), before));
+    bench.step(crate::contract::Event::CheckpointWritten { cohort: FIRST, checkpoint, bytes: 1, flushed: None });
     bench.pass(Duration::from_millis(100));
     assert_eq!((bench.node.replicas[&FIRST].manifest(false).tables.len(), tables(&bench)), (0, 0));
     assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|whole| whole.tables.is_empty()));
@@ -161,7 +162,8 @@ fn the_tables_of_a_dropped_table_go_with_its_promises() {
 
     let dropped_at = bench.node.catalogue().expect("every node has one").last_applied();
     let (cohort, flushed) = (CohortId::CATALOGUE, None);
-    bench.step(crate::contract::Event::CheckpointWritten { cohort, lsn: dropped_at, bytes: 1, flushed });
+    let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");
+    bench.step(crate::contract::Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
     assert!(!bench.manifests.last().expect("one").0.contains_key(&FIRST));
     assert_eq!(tables(&bench), 1, "it is still read");
     drop(view);

@@ -168,9 +168,9 @@ fn no_checkpoint_passes_a_split_before_what_was_split_off_is_named() {
     parent.on_disk.is_wanted = true;
     bench.pass(Duration::from_millis(100));
     assert!(bench.node.replicas[&PARENT].on_disk.writing.is_none());
-    let (lsn, ..) = bench.node.replicas[&CHILD].on_disk.writing.clone().expect("it is wanted at once");
+    let (checkpoint, ..) = bench.node.replicas[&CHILD].on_disk.writing.clone().expect("it is wanted at once");
     bench.writes_checkpoints = true;
-    bench.step(crate::contract::Event::CheckpointFailed { cohort: CHILD, lsn });
+    bench.step(crate::contract::Event::CheckpointFailed { cohort: CHILD, checkpoint });
     bench.pass(Duration::from_millis(10_000));
     assert!(bench.node.replicas[&PARENT].unsettled.is_empty());
     let (cohorts, _) = bench.manifests.last().expect("both are named");

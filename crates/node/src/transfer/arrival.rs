@@ -11,7 +11,7 @@ use store::tree::Tree;
 use tablets::{Loader, Snapshot};
 
 use super::Part;
-use crate::contract::{Action, ArrivalId};
+use crate::contract::{Action, ArrivalId, CheckpointId};
 use crate::message::{Message, StateId, StatePart};
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Replica;
@@ -52,7 +52,8 @@ pub(crate) struct Arrived {
     pub(crate) state: Snapshot,
     pub(crate) tree: Tree,
     pub(crate) membership: SharedMembership,
-    pub(crate) is_being_written: bool,
+    /// The checkpoint that is to hold it, once that is begun.
+    pub(crate) being_written: Option<CheckpointId>,
     /// The checkpoint that holds it, once it is on disk.
     pub(crate) written: Option<CheckpointRef>,
 }
@@ -251,7 +252,7 @@ impl Node {
                     state,
                     tree,
                     membership,
-                    is_being_written: false,
+                    being_written: None,
                     written: None,
                 };
                 replica.arrived = Some(Box::new(arrived));
@@ -268,11 +269,12 @@ impl Node {
 
     /// Has the state that is here in whole written as a checkpoint.
     fn write_arrived(&mut self, id: CohortId) {
+        let checkpoint = self.number_checkpoint();
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let Some(arrived) = replica.arrived.as_mut().filter(|arrived| !arrived.is_being_written) else { return };
-        arrived.is_being_written = true;
+        let Some(arrived) = replica.arrived.as_mut().filter(|arrived| arrived.being_written.is_none()) else { return };
+        arrived.being_written = Some(checkpoint);
         let (lsn, timestamp, state) = (arrived.id.lsn, arrived.timestamp, Box::new(arrived.state.clone()));
-        self.actions.push(Action::WriteCheckpoint { cohort: id, lsn, timestamp, state, flush: None });
+        self.actions.push(Action::WriteCheckpoint { cohort: id, checkpoint, lsn, timestamp, state, flush: None });
     }
 
     /// Removes tables that have arrived and are of no use.

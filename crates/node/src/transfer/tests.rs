@@ -86,7 +86,7 @@ fn a_follower_that_installs_has_the_leader_wait() {
         state,
         tree: tree(cohort),
         membership: membership(),
-        is_being_written: true,
+        being_written: Some(crate::contract::CheckpointId(1)),
         written: None,
     };
     bench.node.replicas.get_mut(&cohort).expect("every node has one").arrived = Some(Box::new(arrived));

@@ -419,11 +419,11 @@ impl World {
                 }
             }
             Action::SetTimer { at } => self.set_timer(id, at),
-            Action::WriteCheckpoint { cohort, lsn, timestamp, state, flush } => {
+            Action::WriteCheckpoint { cohort, checkpoint: number, lsn, timestamp, state, flush } => {
                 let meta = CheckpointMeta { cohort, lsn, timestamp };
                 self.begin_work(
                     id,
-                    Work::Checkpoint { meta, state: *state, flush: flush.map(|job| *job), flushed: None },
+                    Work::Checkpoint { number, meta, state: *state, flush: flush.map(|job| *job), flushed: None },
                 );
             }
             Action::Compact { cohort, lineage, job } => {

@@ -26,6 +26,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (1535, "an answer to an earlier process's request was taken for one of this process's"),
     (2_218, "a node that was removed waited without end for the leader of whom it was told nothing any more"),
     (6_800, "a client spent each call on one silent node, since answers had been slow before"),
+    (77_007_484, "a checkpoint of a replica that had left counted for the one that came back"),
     (
         2_657_576_133,
         "a range began with nothing, since the range that it was split off from had not been split off itself yet",

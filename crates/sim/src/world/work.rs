@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use base::{CohortId, Lsn, NodeId};
+use base::{CohortId, NodeId};
 use bytes::Bytes;
-use node::contract::{ArrivalId, EvaluationId, Event, Lineage, ReadId};
+use node::contract::{ArrivalId, CheckpointId, EvaluationId, Event, Lineage, ReadId};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::shipping;
@@ -22,6 +22,7 @@ const SLOWED: u64 = 400;
 /// What a process has begun.
 pub(crate) enum Work {
     Checkpoint {
+        number: CheckpointId,
         meta: CheckpointMeta,
         state: Snapshot,
         flush: Option<FlushJob>,
@@ -59,7 +60,7 @@ pub(crate) enum Work {
     /// A checkpoint is on disk.
     Written {
         cohort: CohortId,
-        lsn: Lsn,
+        checkpoint: CheckpointId,
         bytes: u64,
         flushed: Option<Outputs>,
     },
@@ -111,29 +112,31 @@ impl World {
         let (files, owner) = (process.store.files().clone(), process.store.owner());
         let cohort = work.cohort();
         let step = match work {
-            Work::Checkpoint { meta, state, flush: Some(mut flush), .. } => match flush.step(&files) {
+            Work::Checkpoint { number, meta, state, flush: Some(mut flush), .. } => match flush.step(&files) {
                 Ok(Progress::Working { .. }) => {
-                    Step::Again(Box::new(Work::Checkpoint { meta, state, flush: Some(flush), flushed: None }))
+                    Step::Again(Box::new(Work::Checkpoint { number, meta, state, flush: Some(flush), flushed: None }))
                 }
                 Ok(Progress::Done(flushed)) => {
-                    Step::Again(Box::new(Work::Checkpoint { meta, state, flush: None, flushed: Some(flushed) }))
+                    Step::Again(Box::new(Work::Checkpoint { number, meta, state, flush: None, flushed: Some(flushed) }))
                 }
-                Err(JobError::NoSpace(_)) => Step::done(Event::CheckpointFailed { cohort: meta.cohort, lsn: meta.lsn }),
+                Err(JobError::NoSpace(_)) => {
+                    Step::done(Event::CheckpointFailed { cohort: meta.cohort, checkpoint: number })
+                }
                 Err(_) => Step::Failed,
             },
-            Work::Checkpoint { meta, state, flush: None, flushed } => {
+            Work::Checkpoint { number, meta, state, flush: None, flushed } => {
                 match write_checkpoint(&files, &owner, &meta, state.chunks()) {
                     Ok(bytes) => {
-                        Step::Again(Box::new(Work::Written { cohort: meta.cohort, lsn: meta.lsn, bytes, flushed }))
+                        Step::Again(Box::new(Work::Written { cohort: meta.cohort, checkpoint: number, bytes, flushed }))
                     }
                     Err(error) if error.kind == FileErrorKind::NoSpace => {
-                        Step::Again(Box::new(Work::Checkpoint { meta, state, flush: None, flushed }))
+                        Step::Again(Box::new(Work::Checkpoint { number, meta, state, flush: None, flushed }))
                     }
                     Err(_) => Step::Failed,
                 }
             }
-            Work::Written { cohort, lsn, bytes, flushed } => {
-                Step::done(Event::CheckpointWritten { cohort, lsn, bytes, flushed })
+            Work::Written { cohort, checkpoint, bytes, flushed } => {
+                Step::done(Event::CheckpointWritten { cohort, checkpoint, bytes, flushed })
             }
             Work::Compaction { cohort, lineage, mut job } => match job.step(&files) {
                 Ok(Progress::Working { .. }) => Step::Again(Box::new(Work::Compaction { cohort, lineage, job })),

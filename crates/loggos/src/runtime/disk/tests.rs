@@ -2,6 +2,7 @@ use std::time::{Duration as StdDuration, Instant};
 
 use base::{Boot, Entry, Force, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp, UniverseId};
 use mio::{Events, Poll, Token, Waker};
+use node::contract::CheckpointId;
 use prometheus::Registry;
 use store::Recovered;
 use store::checkpoint::CheckpointMeta;
@@ -140,7 +141,7 @@ fn a_checkpoint_in_a_forced_manifest_lets_segments_go() {
     let state = bench.state(cohort).snapshot();
     let chunks: Vec<_> = state.chunks().collect();
     let meta = CheckpointMeta { cohort, lsn, timestamp };
-    bench.disk.tables().checkpoint(CheckpointJob { meta, state, flush: None });
+    bench.disk.tables().checkpoint(CheckpointJob { checkpoint: CheckpointId(1), meta, state, flush: None });
     let mut written = 0;
     bench.until(|input, _| {
         if let Input::Done(Event::CheckpointWritten { bytes, .. }) = input {
