@@ -160,7 +160,6 @@ fn the_tables_of_a_dropped_table_go_with_its_promises() {
     assert!(!bench.node.replicas.contains_key(&FIRST));
     assert_eq!((bench.manifests.last().expect("one").0[&FIRST].tables.len(), tables(&bench)), (1, 1));
 
-    let dropped_at = bench.node.catalogue().expect("every node has one").last_applied();
     let (cohort, flushed) = (CohortId::CATALOGUE, None);
     let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");
     bench.step(crate::contract::Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
