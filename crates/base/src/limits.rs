@@ -52,3 +52,12 @@ pub const REQUEST_BYTES_IN_FLIGHT_MAX: usize = 256 << 20;
 pub const DEADLINE_DEFAULT: Duration = Duration::from_millis(10_000);
 /// A request's deadline, at most.
 pub const DEADLINE_MAX: Duration = Duration::from_millis(300_000);
+
+/// Chains that the positions of a shared log are spread over, at most: twice the nodes of a large universe.
+pub const LOG_STRIPES_MAX: u32 = 16;
+/// Copies of each position of a shared log, at most: each one more is a step more of every append.
+pub const LOG_COPIES_MAX: u32 = 5;
+/// Positions that one request reads, at most.
+pub const LOG_READ_MAX: u32 = 1_000;
+/// Shared logs of a universe, at most: each one takes a part of the catalogue.
+pub const LOGS_MAX: usize = 1_000;

@@ -17,9 +17,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::canary::{Bug, planted};
 use base::{Duration, Monotonic, SplitMix64};
 
-use crate::{AskId, Batch, ClientId, Position, Projection, ProjectionEpoch, Stamp};
+use crate::limits::DUPLICATES_WINDOW;
+use crate::{AskId, Batch, ClientId, Position, Projection, ProjectionEpoch, Run, Stamp};
 use crate::{Data, sequencer, unit};
 use task::{Next, Task, View};
 
@@ -29,16 +31,18 @@ mod fetching;
 mod filling;
 mod positions;
 mod read;
+mod row;
 mod task;
 #[cfg(test)]
 mod tests;
 mod trim;
 
-pub use contract::{Action, Answer, Error, Suspect, Timing, Token};
+pub use contract::{Action, Answer, Error, Stamped, Suspect, Timing, Token, Wait};
 
 use append::Append;
 use fetching::Fetching;
 use read::Read;
+use row::Row;
 use task::Fill;
 use trim::{Trim, TrimOne};
 
@@ -54,6 +58,8 @@ pub struct Client {
     id: ClientId,
     /// The last stamp that was given to an append without one.
     last_sequence: u64,
+    /// The sequences of appends under way that had none.
+    open: BTreeMap<CallId, u64>,
     timing: Timing,
     jitter: SplitMix64,
     projection: Option<Projection>,
@@ -68,6 +74,8 @@ pub struct Client {
     wanting: Vec<CallId>,
     /// The appends that the asking under way is for.
     asking: Option<CallId>,
+    /// Rows that a call of theirs has ended for.
+    rows: BTreeSet<CallId>,
     fetching: Option<Fetching>,
     timer: Monotonic,
     actions: Vec<Action>,
@@ -75,8 +83,7 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Call {
-    /// None: an errand of the machine's own.
-    token: Option<Token>,
+    whose: Whose,
     deadline: Monotonic,
     alarm: Monotonic,
     ask: Option<AskId>,
@@ -89,6 +96,17 @@ struct Call {
     task: Task,
 }
 
+/// Whom the end of a call is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// The caller.
+    Caller(Token),
+    /// The row that it is read for.
+    Row(CallId),
+    /// Nobody: it is an errand of the machine's own.
+    Nobody,
+}
+
 /// Askings in a row that come to nothing before somebody is suspected.
 const SUSPECT_AFTER: u32 = 2;
 
@@ -99,6 +117,7 @@ impl Client {
         Self {
             id,
             last_sequence: 0,
+            open: BTreeMap::new(),
             timing,
             jitter: SplitMix64::new(seed),
             projection: None,
@@ -110,6 +129,7 @@ impl Client {
             alarms: BTreeSet::new(),
             wanting: Vec::new(),
             asking: None,
+            rows: BTreeSet::new(),
             fetching: None,
             timer: Monotonic::NEVER,
             actions: Vec::new(),
@@ -134,21 +154,33 @@ impl Client {
     }
 
     /// Appends a batch: one entry, at one position, however many records. `since` says that another process may have
-    /// appended it under the same stamp, there or after.
+    /// appended it under the same stamp, there or after. Without a stamp it gets one of the machine's own. It is refused at
+    /// once where that is too far above the oldest open append of its client ([`Error::OutsideWindow`]).
     pub fn append(
         &mut self,
         token: Token,
         batch: Batch,
-        stamp: Option<Stamp>,
+        stamp: Option<Stamped>,
         since: Option<Position>,
         deadline: Monotonic,
         now: Monotonic,
     ) {
-        let stamp = stamp.unwrap_or_else(|| {
-            self.last_sequence += 1;
-            Stamp { client: self.id, sequence: self.last_sequence }
-        });
-        self.begin(Some(token), Task::Append(Append::new(Data { stamp, since, batch })), deadline, now);
+        let Stamped { stamp, oldest_open } = stamp.unwrap_or_else(|| self.own_stamp());
+        if !stamp.is_in_window(oldest_open) {
+            return self.actions.push(Action::Done { token, outcome: Err(Error::OutsideWindow { oldest_open }) });
+        }
+        if stamp.client == self.id && stamp.sequence > self.last_sequence {
+            self.last_sequence = stamp.sequence;
+            self.open.insert(self.last_call + 1, stamp.sequence);
+        }
+        self.begin(token, Task::Append(Append::new(Data { stamp, oldest_open, since, batch })), deadline, now);
+    }
+
+    /// The next stamp of the machine's own.
+    fn own_stamp(&self) -> Stamped {
+        let sequence = self.last_sequence + 1;
+        let oldest_open = self.open.values().next().copied().unwrap_or(sequence);
+        Stamped { stamp: Stamp { client: self.id, sequence }, oldest_open }
     }
 
     /// Reads a position. If nothing is there, it looks again until `wait` has passed, and then fills it; with none it says
@@ -163,36 +195,58 @@ impl Client {
         now: Monotonic,
     ) {
         let read = Read::new(position, wait, look_back, self.timing);
-        self.begin(Some(token), Task::Read(read), deadline, now);
+        self.begin(token, Task::Read(read), deadline, now);
+    }
+
+    /// Reads many positions, [`ROW_MAX`](crate::limits::ROW_MAX) at most: [`Answer::Row`] has, from the first on, what
+    /// [`Client::read`] of each would have come to. It may end before they do, where something is not there yet or can't be read just now,
+    /// or where there is enough of it. By its deadline it tells what it has. It fails only if its first position can't be read.
+    pub fn read_many(
+        &mut self,
+        token: Token,
+        run: Run,
+        wait: Wait,
+        look_back: bool,
+        deadline: Monotonic,
+        now: Monotonic,
+    ) {
+        let row = Row::new(run, wait, look_back, self.timing);
+        self.begin(token, Task::Row(Box::new(row)), deadline, now);
     }
 
     /// Asks for the tail: every append that has ended by now lies below. It may be lower than an earlier one: positions that
     /// were given out and never written are given out again by another sequencer.
     pub fn tail(&mut self, token: Token, deadline: Monotonic, now: Monotonic) {
-        self.begin(Some(token), Task::Tail(None), deadline, now);
+        self.begin(token, Task::Tail(None), deadline, now);
     }
 
     /// Sees to it that something lies at a position below the tail.
     pub fn fill(&mut self, token: Token, position: Position, deadline: Monotonic, now: Monotonic) {
-        self.begin(Some(token), Task::Fill(Fill::new(position)), deadline, now);
+        self.begin(token, Task::Fill(Fill::new(position)), deadline, now);
     }
 
     /// Gives up everything below a position, which is not above the tail.
     pub fn trim(&mut self, token: Token, before: Position, deadline: Monotonic, now: Monotonic) {
-        self.begin(Some(token), Task::Trim(Trim::new(before)), deadline, now);
+        self.begin(token, Task::Trim(Trim::new(before)), deadline, now);
     }
 
     /// Gives up what lies at one position below the tail. A unit that is copied meanwhile may keep it: this gives room back,
     /// it does not hide anything.
     pub fn trim_one(&mut self, token: Token, position: Position, deadline: Monotonic, now: Monotonic) {
-        self.begin(Some(token), Task::TrimOne(TrimOne::new(position)), deadline, now);
+        self.begin(token, Task::TrimOne(TrimOne::new(position)), deadline, now);
     }
 
-    fn begin(&mut self, token: Option<Token>, task: Task, deadline: Monotonic, now: Monotonic) {
+    fn begin(&mut self, token: Token, task: Task, deadline: Monotonic, now: Monotonic) {
+        self.start(Whose::Caller(token), task, deadline, now);
+        self.settle(now);
+    }
+
+    /// Starts a call, under the next number.
+    fn start(&mut self, whose: Whose, task: Task, deadline: Monotonic, now: Monotonic) {
         self.last_call += 1;
         let id = self.last_call;
         let call = Call {
-            token,
+            whose,
             deadline,
             alarm: Monotonic::NEVER,
             ask: None,
@@ -204,6 +258,13 @@ impl Client {
         self.calls.insert(id, call);
         self.set_alarm(id, deadline);
         self.advance(id, now);
+    }
+
+    /// What follows whatever has happened.
+    fn settle(&mut self, now: Monotonic) {
+        while let Some(row) = self.rows.pop_first() {
+            self.advance(row, now);
+        }
         self.ask_positions(now);
         self.set_timer();
     }
@@ -213,8 +274,7 @@ impl Client {
         if let Some(id) = self.landed(ask) {
             self.heard_unit(id, reply, now);
         }
-        self.ask_positions(now);
-        self.set_timer();
+        self.settle(now);
     }
 
     fn heard_unit(&mut self, id: CallId, reply: unit::Reply, now: Monotonic) {
@@ -226,12 +286,16 @@ impl Client {
                     call.outdated = Some(sealed.max(call.asked_in));
                 }
             }
-            // As good as no answer; others may have the entry.
-            unit::Reply::Unknown | unit::Reply::Damaged => {
+            // As good as no answer.
+            unit::Reply::Unknown => {
                 let suspect = call.task.asked_unit().map(Suspect::Unit);
                 return self.failed(id, suspect, now);
             }
             reply => {
+                if let (unit::Reply::Damaged, Some(unit)) = (&reply, call.task.asked_unit()) {
+                    let suspect = Suspect::Unit(unit);
+                    self.actions.push(Action::Suspect { epoch: call.asked_in, suspect });
+                }
                 call.failures = 0;
                 call.task.heard_unit(reply);
             }
@@ -244,8 +308,7 @@ impl Client {
         if let Some(id) = self.landed(ask) {
             self.heard_sequencer(id, reply, now);
         }
-        self.ask_positions(now);
-        self.set_timer();
+        self.settle(now);
     }
 
     fn heard_sequencer(&mut self, id: CallId, reply: sequencer::Reply, now: Monotonic) {
@@ -257,13 +320,13 @@ impl Client {
                 self.advance(id, now);
             }
             (sequencer::Reply::Refused { .. }, _) => self.failed(id, Some(Suspect::Sequencer), now),
-            (sequencer::Reply::Positions { first, count }, Task::Asking(tokens)) if count > 0 => {
+            (sequencer::Reply::Positions { first, count }, Task::Asking(_, tokens)) if count > 0 => {
                 let tokens = std::mem::take(tokens);
                 self.given(id, tokens, epoch, first, count, now);
             }
-            (sequencer::Reply::Tail(tail), task) if !matches!(task, Task::Asking(_)) => {
+            (sequencer::Reply::Tail(tail), task) if !matches!(task, Task::Asking(..)) => {
                 call.failures = 0;
-                task.heard_tail(tail);
+                task.heard_tail(epoch, tail);
                 self.note_tail(epoch, tail);
                 self.advance(id, now);
             }
@@ -271,20 +334,32 @@ impl Client {
         }
     }
 
-    /// A projection has come, from whomever. Only a newer one counts.
+    /// A projection has come, from whomever. Only a newer one counts: with it every call goes on at once. What was asked in
+    /// the older one is let go: its answers say nothing any more, but for a write, which is in doubt from now on.
     pub fn projected(&mut self, projection: Projection, now: Monotonic) {
         if self.projection.as_ref().is_none_or(|known| known.epoch < projection.epoch) {
             self.projection = Some(projection);
             self.fetching = None;
-            let waiting = self.calls.iter().filter(|(_, call)| call.ask.is_none()).map(|(id, _)| *id);
-            for id in waiting.collect::<Vec<_>>() {
-                if self.calls.get(&id).is_some_and(|call| call.outdated.is_some() || call.asked_in.0 == 0) {
-                    self.advance(id, now);
-                }
+            let given = self.wait_for_positions();
+            for id in self.calls.keys().copied().filter(|id| !given.contains(id)).collect::<Vec<_>>() {
+                self.begin_anew(id, now);
             }
         }
-        self.ask_positions(now);
-        self.set_timer();
+        self.settle(now);
+    }
+
+    /// Has a call go on in a newer projection.
+    fn begin_anew(&mut self, id: CallId, now: Monotonic) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        if planted(Bug::OldTailCounts) && call.ask.is_some() && call.task.asked_unit().is_none() {
+            return;
+        }
+        call.failures = 0;
+        if let Some(ask) = call.ask.take() {
+            self.asks.remove(&ask);
+            call.task.unanswered();
+        }
+        self.advance(id, now);
     }
 
     /// The time that [`Action::SetTimer`] named has come.
@@ -300,15 +375,13 @@ impl Client {
         if self.fetching.as_ref().is_some_and(|fetching| fetching.again_at <= now) {
             self.fetch_again(now);
         }
-        self.ask_positions(now);
-        self.set_timer();
+        self.settle(now);
     }
 
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if call.deadline <= now {
-            let outcome = Err(call.task.out_of_time());
-            return self.finish(id, outcome);
+            return self.give_up(id);
         }
         if call.ask.is_some() {
             // Whom it was that didn't answer; a newer projection may have another in his place.
@@ -319,6 +392,16 @@ impl Client {
             return self.failed(id, Some(suspect), now);
         }
         self.advance(id, now);
+    }
+
+    /// A call's deadline has come; that of its calls, if it is a row, is the same.
+    fn give_up(&mut self, id: CallId) {
+        let Some(call) = self.calls.get(&id) else { return };
+        let of_row = if let Task::Row(row) = &call.task { row.calls().collect() } else { Vec::new() };
+        of_row.into_iter().for_each(|id| self.give_up(id));
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        let outcome = call.task.out_of_time();
+        self.finish(id, outcome);
     }
 
     /// What was asked came to nothing: it is asked again after a while.
@@ -362,7 +445,7 @@ impl Client {
         }
         call.outdated = None;
         let tail = self.tail.filter(|(epoch, _)| *epoch == projection.epoch).map(|(_, tail)| tail);
-        let view = View { projection, tail, now };
+        let view = View { projection, tail, now, pause: self.timing.fetch };
         let epoch = projection.epoch;
         match call.task.next(&view) {
             Next::Unit(unit, request) => {
@@ -381,6 +464,15 @@ impl Client {
             Next::Until(at) => {
                 call.asked_in = epoch;
                 self.set_alarm(id, at);
+            }
+            Next::Calls(tasks) => {
+                let deadline = call.deadline;
+                for task in tasks {
+                    if let Some(Call { task: Task::Row(row), .. }) = self.calls.get_mut(&id) {
+                        row.began(self.last_call + 1);
+                    }
+                    self.start(Whose::Row(id), task, deadline, now);
+                }
             }
             Next::Done(outcome) => self.finish(id, outcome),
         }
@@ -409,18 +501,30 @@ impl Client {
     }
 
     fn finish(&mut self, id: CallId, outcome: Result<Answer, Error>) {
-        if let Some(call) = self.end(id)
-            && let Some(token) = call.token
-        {
-            self.actions.push(Action::Done { token, outcome });
+        let Some(call) = self.end(id) else { return };
+        match call.whose {
+            Whose::Caller(token) => self.actions.push(Action::Done { token, outcome }),
+            Whose::Row(of) => {
+                if let Some(Call { task: Task::Row(row), .. }) = self.calls.get_mut(&of) {
+                    row.ended(id, call.task, outcome);
+                    self.rows.insert(of);
+                }
+            }
+            Whose::Nobody => {}
         }
     }
 
     fn end(&mut self, id: CallId) -> Option<Call> {
         let call = self.calls.remove(&id)?;
+        self.open.remove(&id);
         self.alarms.remove(&(call.alarm, id));
         if let Some(ask) = call.ask {
             self.asks.remove(&ask);
+        }
+        if let Task::Row(row) = &call.task {
+            row.calls().for_each(|id| {
+                self.end(id);
+            });
         }
         Some(call)
     }
@@ -453,6 +557,7 @@ impl Client {
     pub fn invariants(&self) {
         assert!(self.asking.is_none_or(|id| self.calls.contains_key(&id)), "the asking under way is there");
         assert!(self.wanting.is_empty() || self.asking.is_some(), "who wants a position has one asked for");
+        assert!(self.open.len() <= DUPLICATES_WINDOW, "appends under way are bounded");
         for (ask, id) in &self.asks {
             assert!(self.calls.get(id).is_some_and(|call| call.ask == Some(*ask)), "an asking is a call's");
         }

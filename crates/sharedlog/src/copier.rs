@@ -1,18 +1,19 @@
 //! Filling a new unit with what older chains hold (guarantee 20).
 //!
-//! A new unit stands in the last extent from its beginning; in those before it stands once it is whole. Position by
-//! position, what the chain holds is read: at its tail, so that the whole chain holds it, and with a fill where nothing is.
+//! A new unit stands in the last extent from its beginning; in those before it stands once it is whole. Many positions at one
+//! time, what the chain holds is read: at its tail, so that the whole chain holds it, and with a fill where nothing is.
 //! That is decided for ever, so it is copied as it is, in whatever epoch. The copier only makes units whole. Whether one
 //! is, it says itself when it is sealed ([`recovery`](crate::recovery)): a copier that dies, or two at once, do no harm.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use base::{Duration, Monotonic};
 
 use crate::client::{Answer, Error};
+use crate::limits::{MANY_BYTES_MAX, MANY_MAX};
 use crate::recovery::Healing;
 use crate::unit::{Command, Reply, Request};
-use crate::{AskId, Entry, Kept, Position, UnitId};
+use crate::{AskId, Entry, Kept, Position, Run, UnitId};
 
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +27,9 @@ pub enum Action {
         /// What it is asked.
         request: Request,
     },
-    /// Read a position, and fill it at once if nothing is there; [`Copier::read`] follows.
-    Read(Position),
+    /// Read these positions, and fill at once those where nothing is
+    /// ([`Client::read_many`](crate::client::Client::read_many), which waits for each of them, for no time); [`Copier::read`] follows.
+    Read(Run),
     /// Call [`Copier::timer`] at this time.
     SetTimer(Monotonic),
     /// It has come to its end: every unit says that it is whole, or one could not be made so. If units are whole, a recovery
@@ -41,7 +43,8 @@ pub enum Action {
 /// How a copier works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Positions that are read or copied at one time, at most.
+    /// Runs of positions that are read or copied at one time, at most: each is of [`MANY_MAX`] positions or fewer, and has
+    /// [`MANY_BYTES_MAX`] of values or a single one.
     pub window: usize,
     /// For an answer, before it is asked again.
     pub again: Duration,
@@ -56,9 +59,11 @@ pub struct Copier {
     healings: Vec<Healing>,
     /// The healing under way, if the unit has said from where on; else it is asked.
     next: Option<Position>,
-    /// Positions under way, and what the unit is told once they are read.
-    under_way: BTreeMap<Position, Option<Command>>,
-    /// What was asked; with no position: how far the unit is.
+    /// What reads and copies have left over.
+    left: VecDeque<Run>,
+    /// Runs under way, by their first positions, and what the unit is told once they are read.
+    under_way: BTreeMap<Position, (Run, Option<Command>)>,
+    /// What was asked, by the run's first position; with none: how far the unit is.
     asks: BTreeMap<AskId, Option<Position>>,
     last_ask: AskId,
     failures: u32,
@@ -76,6 +81,7 @@ impl Copier {
             config,
             healings,
             next: None,
+            left: VecDeque::new(),
             under_way: BTreeMap::new(),
             asks: BTreeMap::new(),
             last_ask: AskId(0),
@@ -108,13 +114,13 @@ impl Copier {
                 let stripes = vec![healing.stripe];
                 self.ask(healing.unit, None, Command::Tell { stripes });
             }
-            Some(mut next) => {
-                while next < healing.to && self.under_way.len() < self.config.window {
-                    self.under_way.insert(next, None);
-                    self.actions.push(Action::Read(next));
-                    next = Position(next.0.saturating_add(healing.stripe.count));
+            Some(_) => {
+                while self.under_way.len() < self.config.window
+                    && let Some(run) = self.left.pop_front().or_else(|| self.next_run(&healing))
+                {
+                    self.under_way.insert(run.from, (run, None));
+                    self.actions.push(Action::Read(run));
                 }
-                self.next = Some(next);
                 if self.under_way.is_empty() {
                     // All was copied, by what we know. What does the unit say?
                     self.next = None;
@@ -125,24 +131,44 @@ impl Copier {
         self.actions.push(Action::SetTimer(self.again_at));
     }
 
+    /// The positions that come next.
+    fn next_run(&mut self, healing: &Healing) -> Option<Run> {
+        let next = self.next.filter(|next| *next < healing.to)?;
+        let step = healing.stripe.count.max(1);
+        let left = (healing.to.0 - next.0).div_ceil(step);
+        let run = Run { from: next, step, count: left.min(MANY_MAX as u64) as usize };
+        self.next = Some(run.position(run.count as u64));
+        Some(run)
+    }
+
     /// A read has ended.
-    pub fn read(&mut self, position: Position, outcome: Result<Answer, Error>, now: Monotonic) {
-        let (Some(healing), true) = (self.healings.last().copied(), self.under_way.contains_key(&position)) else {
+    pub fn read(&mut self, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
+        let (Some(healing), Some((of, None))) = (self.healings.last().copied(), self.under_way.get(&run.from)) else {
             return;
         };
-        let copy = |kept| Command::Copy { position, kept };
+        if *of != run {
+            return;
+        }
         let command = match outcome {
-            Ok(Answer::Entry(data)) => copy(Kept::Entry(Entry::Data(data))),
-            Ok(Answer::Junk) => copy(Kept::Entry(Entry::Junk)),
-            Ok(Answer::Trimmed { mark }) if mark > position => Command::Trim { epoch: None, before: mark },
-            Ok(Answer::Trimmed { .. }) => copy(Kept::Trimmed),
+            Ok(Answer::Row(answers)) if answers.contains(&Answer::Lost) => return self.end(false),
             Err(Error::Conflict { .. }) => return self.end(false),
-            _ => return self.failed(now, |copier| copier.actions.push(Action::Read(position))),
+            Ok(Answer::Row(answers)) => command(run, answers),
+            _ => None,
+        };
+        let Some((command, count)) = command else {
+            return self.failed(now, |copier| copier.actions.push(Action::Read(run)));
         };
         self.failures = 0;
-        self.under_way.insert(position, Some(command.clone()));
-        self.ask(healing.unit, Some(position), command);
+        self.leave(run.after(count));
+        self.under_way.insert(run.from, (run.first(count), Some(command.clone())));
+        self.ask(healing.unit, Some(run.from), command);
         self.again_at = now + self.config.again;
+    }
+
+    fn leave(&mut self, left: Run) {
+        if left.count > 0 {
+            self.left.push_back(left);
+        }
     }
 
     /// A unit has answered.
@@ -161,8 +187,16 @@ impl Copier {
                 }
             }
             // What lies below the unit's mark need not be copied.
-            (Some(position), Reply::Written | Reply::Done | Reply::Trimmed { .. }) => {
-                self.under_way.remove(&position);
+            (Some(from), Reply::Done) => {
+                self.under_way.remove(&from);
+            }
+            (Some(from), Reply::Many(replies)) if !replies.is_empty() => {
+                if !replies.iter().all(|reply| matches!(reply, Reply::Written | Reply::Trimmed { .. })) {
+                    return self.end(false);
+                }
+                if let Some((run, _)) = self.under_way.remove(&from) {
+                    self.leave(run.after(replies.len()));
+                }
             }
             (_, Reply::Unknown | Reply::Damaged | Reply::Occupied { .. }) => return self.end(false),
             _ => return,
@@ -186,9 +220,9 @@ impl Copier {
             if copier.next.is_none() {
                 copier.ask(healing.unit, None, Command::Tell { stripes: vec![healing.stripe] });
             }
-            for (position, command) in copier.under_way.clone() {
+            for (from, (_, command)) in copier.under_way.clone() {
                 if let Some(command) = command {
-                    copier.ask(healing.unit, Some(position), command);
+                    copier.ask(healing.unit, Some(from), command);
                 }
             }
         });
@@ -214,6 +248,30 @@ impl Copier {
         self.has_ended = true;
         self.actions.push(Action::Done { is_whole });
     }
+}
+
+/// What a unit is told of the first positions of a run, and of how many; none if there is nothing to be told yet.
+fn command(run: Run, answers: Vec<Answer>) -> Option<(Command, usize)> {
+    let (mut copies, mut bytes) = (Vec::new(), 0);
+    for (position, answer) in run.positions().zip(answers) {
+        let kept = match answer {
+            Answer::Entry(data) => Kept::Entry(Entry::Data(data)),
+            Answer::Junk => Kept::Entry(Entry::Junk),
+            Answer::Trimmed { mark } if mark > position && copies.is_empty() => {
+                let below = run.positions().take_while(|position| *position < mark).count();
+                return Some((Command::Trim { epoch: None, before: mark }, below));
+            }
+            Answer::Trimmed { mark } if mark <= position => Kept::Trimmed,
+            _ => break,
+        };
+        bytes += kept.value_bytes();
+        if bytes > MANY_BYTES_MAX && !copies.is_empty() {
+            break;
+        }
+        copies.push((position, kept));
+    }
+    let count = copies.len();
+    (count > 0).then_some((Command::CopyMany { copies }, count))
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //!
 //! An append that stalled, was tried again by another process, and was then completed by a reader lies in the log twice. Every
 //! reader delivers only the first. Whoever plays a log from its beginning remembers, of each client, the sequences that
-//! came: all up to a floor, and those above it one by one. Clients have fewer than [`DUPLICATES_WINDOW`] appends under way at
-//! one time, so what lies below the floor has come, or never will.
+//! came: all up to a floor, and those above it one by one. Every entry says which append of its client's was the oldest open
+//! one when it began: what came before that is decided, so whatever of it lies further up is a duplicate. The floor rises by
+//! that, and by nothing else but sequences that came. No entry is [`DUPLICATES_WINDOW`] above the oldest open append that
+//! it names: the client refuses to make it, and it isn't decoded. So the sequences above a floor are bounded.
 //!
 //! The table is a function of what was played, and nothing else: whoever begins with a snapshot begins with its table, and
 //! decides as those before it did.
@@ -15,7 +17,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
 use crate::limits::{DUPLICATES_CLIENTS_MAX, DUPLICATES_WINDOW};
-use crate::{ClientId, Position, Stamp};
+use crate::{ClientId, Data, Position};
 
 /// The appends that were seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,12 +38,13 @@ struct Seen {
 
 impl Duplicates {
     /// Notes an append at a position, in the log's order, and says whether it is the first of its stamp.
-    pub fn is_first(&mut self, stamp: Stamp, position: Position) -> bool {
+    pub fn is_first(&mut self, data: &Data, position: Position) -> bool {
+        let stamp = data.stamp;
         let seen = self.clients.entry(stamp.client).or_default();
         self.oldest.remove(&(seen.last, stamp.client));
         seen.last = position;
         self.oldest.insert((position, stamp.client));
-        let is_first = seen.note(stamp.sequence) || planted(Bug::DuplicateDelivered);
+        let is_first = seen.note(stamp.sequence, data.oldest_open) || planted(Bug::DuplicateDelivered);
         if self.clients.len() > DUPLICATES_CLIENTS_MAX
             && let Some((_, client)) = self.oldest.pop_first()
         {
@@ -97,53 +100,72 @@ impl Duplicates {
 }
 
 impl Seen {
-    /// Notes a sequence, and says whether it is new.
-    fn note(&mut self, sequence: u64) -> bool {
-        if sequence <= self.floor || !self.above.insert(sequence) {
-            return false;
+    /// Notes a sequence, and that all below another are decided, and says whether it is new.
+    fn note(&mut self, sequence: u64, oldest_open: u64) -> bool {
+        let is_new = sequence > self.floor && self.above.insert(sequence);
+        if oldest_open > self.floor {
+            self.floor = oldest_open - 1;
+            self.above = self.above.split_off(&oldest_open);
         }
         while self.floor.checked_add(1).is_some_and(|next| self.above.remove(&next)) {
             self.floor += 1;
         }
-        if self.above.len() > DUPLICATES_WINDOW {
-            self.floor = self.above.pop_first().unwrap_or(self.floor);
-        }
-        true
+        is_new
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Batch, Stamp};
 
-    fn stamp(client: u64, sequence: u64) -> Stamp {
-        Stamp { client: ClientId(client), sequence }
+    const WINDOW: u64 = DUPLICATES_WINDOW as u64;
+
+    fn data(client: u64, sequence: u64, oldest_open: u64) -> Data {
+        let stamp = Stamp { client: ClientId(client), sequence };
+        assert!(stamp.is_in_window(oldest_open));
+        Data { stamp, oldest_open, since: None, batch: Batch::of(&[]).expect("it is empty") }
     }
 
     #[test]
     fn the_first_of_a_stamp_is_told_from_those_after_it() {
         let mut table = Duplicates::default();
-        let firsts = [(1, 2), (1, 1), (2, 1), (1, 2), (1, 1), (1, 9), (2, 1), (1, 3), (1, 9)];
+        let firsts = [(1, 2), (1, 1), (2, 1), (1, 2), (1, 1), (1, 7), (2, 1), (1, 3), (1, 7)];
         let told: Vec<bool> = (0..)
             .zip(firsts)
-            .map(|(at, (client, sequence))| table.is_first(stamp(client, sequence), Position(at)))
+            .map(|(at, (client, sequence))| table.is_first(&data(client, sequence, 1), Position(at)))
             .collect();
         assert_eq!(told, [true, true, true, false, false, true, false, true, false]);
         let mut copy = Duplicates::decode(table.encode()).expect("it was written");
         assert_eq!(copy, table);
-        assert!(!copy.is_first(stamp(1, 9), Position(20)));
-        assert!(copy.is_first(stamp(1, 4), Position(21)));
+        assert!(!copy.is_first(&data(1, 7, 1), Position(20)));
+        assert!(copy.is_first(&data(1, 4, 1), Position(21)));
+    }
+
+    /// What is open is remembered, however far its client has come otherwise; what is decided is not.
+    #[test]
+    fn only_what_is_decided_is_forgotten() {
+        let mut table = Duplicates::default();
+        for sequence in 2..=WINDOW {
+            assert!(table.is_first(&data(1, sequence, 1), Position(sequence)));
+        }
+        assert!(table.is_first(&data(1, 1, 1), Position(20)), "it was open all the while");
+        assert!(!table.is_first(&data(1, 1, 1), Position(21)));
+        // Sequence 10 is given up, and so is whatever comes of it yet.
+        assert!(table.is_first(&data(1, 14, 12), Position(22)));
+        assert!(!table.is_first(&data(1, 10, 9), Position(23)));
+        assert!(table.is_first(&data(1, 12, 12), Position(24)));
     }
 
     #[test]
     fn a_client_takes_bounded_memory() {
         let mut table = Duplicates::default();
-        // Never the one in front.
-        for sequence in 2..3 * DUPLICATES_WINDOW as u64 {
-            assert!(table.is_first(stamp(1, sequence), Position(sequence)));
+        // Never the one in front: it is given up at last.
+        for sequence in 2..40 * WINDOW {
+            let oldest_open = (sequence + 1).saturating_sub(WINDOW).max(1);
+            assert!(table.is_first(&data(1, sequence, oldest_open), Position(sequence)));
+            assert!(table.clients.values().all(|seen| seen.above.len() <= DUPLICATES_WINDOW));
         }
-        assert!(table.clients.values().all(|seen| seen.above.len() <= DUPLICATES_WINDOW));
-        assert!(!table.is_first(stamp(1, 1), Position(9_999)), "too late by more than a window");
         let bytes = table.encode();
         for at in 0..bytes.len() {
             let mut damaged = bytes.to_vec();

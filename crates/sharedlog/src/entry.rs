@@ -75,6 +75,9 @@ impl Batch {
 pub struct Data {
     /// Which append of whom it is.
     pub stamp: Stamp,
+    /// The client's oldest append that was not decided when this one began: all before it lie in the log, below this, or are
+    /// given up.
+    pub oldest_open: u64,
     /// An earlier attempt of another process may lie in the log, here or after: then this may be a duplicate.
     pub since: Option<Position>,
     /// The records.
@@ -134,6 +137,7 @@ impl Entry {
             Self::Data(data) => {
                 writer.u8(if data.since.is_some() { 2 } else { 1 });
                 data.stamp.encode(writer);
+                writer.u32(data.stamp.sequence.saturating_sub(data.oldest_open) as u32);
                 if let Some(since) = data.since {
                     writer.u64(since.0);
                 }
@@ -152,13 +156,16 @@ impl Entry {
             0 => Ok(Self::Junk),
             1 | 2 => {
                 let stamp = Stamp::decode(reader)?;
+                let above = u64::from(reader.u32()?);
+                let oldest_open = stamp.sequence.checked_sub(above).filter(|oldest| stamp.is_in_window(*oldest));
+                let oldest_open = oldest_open.ok_or(DecodeError::Invalid { what: "oldest open append" })?;
                 let since = if tag == 2 { Some(Position::decode(reader)?) } else { None };
                 let batch = Batch(reader.bytes()?);
                 if batch.len() > BATCH_BYTES_MAX {
                     return Err(DecodeError::Invalid { what: "length of a batch" });
                 }
                 batch.records()?;
-                Ok(Self::Data(Data { stamp, since, batch }))
+                Ok(Self::Data(Data { stamp, oldest_open, since, batch }))
             }
             tag => Err(DecodeError::UnknownTag { what: "entry", tag: tag.into() }),
         }
@@ -167,6 +174,11 @@ impl Entry {
 
 impl Kept {
     const TRIMMED: u8 = 255;
+
+    /// Bytes of the batch in it.
+    pub(crate) fn value_bytes(&self) -> usize {
+        if let Self::Entry(Entry::Data(data)) = self { data.batch.len() } else { 0 }
+    }
 
     /// Writes it.
     pub fn encode(&self, writer: &mut Writer) {
@@ -194,10 +206,11 @@ impl Kept {
 mod tests {
     use super::*;
     use crate::ClientId;
+    use crate::limits::DUPLICATES_WINDOW;
 
     fn data(since: Option<Position>) -> Entry {
         let batch = Batch::of(&[Bytes::from_static(b"one"), Bytes::new()]).expect("it is small");
-        Entry::Data(Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, since, batch })
+        Entry::Data(Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, oldest_open: 2, since, batch })
     }
 
     #[test]
@@ -218,6 +231,21 @@ mod tests {
                 let _ = Kept::decode(&mut Reader::new(damaged.into()));
             }
         }
+    }
+
+    /// No entry lies so far above its client's oldest open append that a table of duplicates would have to forget something.
+    #[test]
+    fn an_entry_is_within_its_clients_window() {
+        let decoded = |sequence: u64, oldest_open: u64| {
+            let Entry::Data(data) = data(None) else { return false };
+            let entry = Entry::Data(Data { stamp: Stamp { sequence, ..data.stamp }, oldest_open, ..data });
+            let mut writer = Writer::new();
+            entry.encode(&mut writer);
+            Entry::decode(&mut Reader::new(writer.finish())) == Ok(entry)
+        };
+        let window = DUPLICATES_WINDOW as u64;
+        assert!(decoded(1, 1) && decoded(window, 1) && decoded(u64::MAX, u64::MAX));
+        assert!(!decoded(0, 0) && !decoded(1, 0) && !decoded(window + 1, 1) && !decoded(1, 2));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, NodeId};
 
-use crate::limits::POSITION_MAX;
+use crate::limits::{DUPLICATES_WINDOW, POSITION_MAX};
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
@@ -32,8 +32,8 @@ number! {
 }
 
 number! {
-    /// A log unit, from when it begins empty. A unit that was left out and begins anew is another one, with another number:
-    /// no number is used twice, whatever becomes of its disk.
+    /// A log unit, from when it begins empty on one disk. A unit that was left out and begins anew is another one, with a
+    /// higher number: no number is used twice, whatever becomes of its disk.
     UnitId
 }
 
@@ -93,12 +93,20 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// Whether an append of this stamp may be made while that one of its client's is the oldest that isn't decided.
+    #[must_use]
+    pub fn is_in_window(self, oldest_open: u64) -> bool {
+        let above = self.sequence.checked_sub(oldest_open);
+        oldest_open > 0 && above.is_some_and(|above| above < DUPLICATES_WINDOW as u64)
+    }
+
     pub(crate) fn encode(self, writer: &mut Writer) {
         writer.u64(self.client.0);
         writer.u64(self.sequence);
     }
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { client: ClientId(reader.u64()?), sequence: reader.u64()? })
+        let stamp = Self { client: ClientId(reader.u64()?), sequence: reader.u64()? };
+        if stamp.sequence == 0 { Err(DecodeError::Invalid { what: "sequence" }) } else { Ok(stamp) }
     }
 }

@@ -9,6 +9,7 @@
 //! * [`sequencer`]: positions from memory, and the tail, checked.
 //! * [`client`]: appends, reads, fills and trims as a client must do them: head first, and read at the tail.
 //! * [`recovery`]: replaces a projection: seals, finds the tail, proposes what follows. [`copier`] makes new units whole.
+//! * [`janitor`]: fills what was given out and never written.
 //! * [`player`]: follows the log in order, and delivers each entry once ([`duplicates`]).
 //!
 //! *Guarantee 20*, in short. A write goes down its chain head first. So the units that hold a position are the first ones of
@@ -25,10 +26,12 @@ pub mod copier;
 pub mod duplicates;
 mod entry;
 mod ids;
+pub mod janitor;
 pub mod limits;
 pub mod player;
 pub mod projection;
 pub mod recovery;
+mod run;
 pub mod sequencer;
 mod stripe;
 pub mod unit;
@@ -38,4 +41,5 @@ pub mod world;
 pub use entry::{Batch, BatchTooLarge, Data, Entry, Kept, Kind};
 pub use ids::{AskId, ClientId, LogId, Position, ProjectionEpoch, SequencerId, Stamp, UnitId};
 pub use projection::{Extent, Projection};
+pub use run::Run;
 pub use stripe::Stripe;

@@ -1,5 +1,7 @@
 //! What bounds the parts of a shared log, each with its reason.
 
+use base::Duration;
+
 /// Chains of one extent, at most: a projection goes whole into one entry of the catalogue.
 pub const STRIPES_MAX: usize = 64;
 /// Units of one chain, at most: each further one is a step more of every append.
@@ -8,6 +10,8 @@ pub const COPIES_MAX: usize = 8;
 pub const EXTENTS_MAX: usize = 64;
 /// Stripes that one unit is told of, at most: one for each extent, and as many that are over.
 pub const UNIT_STRIPES_MAX: usize = 2 * EXTENTS_MAX;
+/// Damaged positions that a unit remembers, at most. What else is damaged is found when it is looked up.
+pub const DAMAGED_MAX: usize = 1_024;
 /// Bytes of one batch, at most: an append travels as one message and one log entry.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Records of one batch, at most.
@@ -16,9 +20,29 @@ pub const RECORDS_MAX: usize = 65_536;
 pub const POSITION_MAX: u64 = 1 << 62;
 /// Positions that a sequencer hands out at one asking, at most: those that are not written must be filled.
 pub const POSITIONS_AT_ONCE_MAX: u64 = 4_096;
+/// Positions that a sequencer gives one client within [`POSITIONS_WINDOW`], at most: so many holes it may leave before the
+/// janitor comes. Small in this crate's own tests.
+pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
+/// For how long a sequencer counts what it gave a client.
+pub const POSITIONS_WINDOW: Duration = Duration::from_millis(if cfg!(test) { 40 } else { 1_000 });
+/// Holes that a unit tells at one asking, at most. Small in this crate's own tests.
+pub const HOLES_MAX: usize = if cfg!(test) { 3 } else { 1_024 };
+/// Positions that a unit is asked for at one time, or that are copied to it by one command, at most: an answer takes no more
+/// of its node's time than a large append does. Small in this crate's own tests.
+pub const MANY_MAX: usize = if cfg!(test) { 3 } else { 256 };
+/// Bytes of the values in one answer to that, or in one such command, at most; a single value may be longer. Small in this
+/// crate's own tests: two of their values.
+pub const MANY_BYTES_MAX: usize = if cfg!(test) { 32 } else { 1 << 20 };
+/// Positions of one row, at most: what a client machine is asked to read at one time.
+pub const ROW_MAX: usize = 4_096;
+/// Calls that a row has under way, at most: each may bring [`MANY_BYTES_MAX`], or one batch. Small in this crate's own tests.
+pub const ROW_CALLS_MAX: usize = if cfg!(test) { 3 } else { 16 };
+/// Once a row has found so many bytes it asks for nothing more. Small in this crate's own tests.
+pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
 /// Positions before an entry that a single read looks through for an earlier copy of it, at most.
 pub const LOOK_BACK_MAX: u64 = 1_024;
-/// Sequences of one client that are remembered one by one, at most. A client has fewer appends under way.
-pub const DUPLICATES_WINDOW: usize = 1_024;
+/// How far an append's sequence may lie above that of its client's oldest open append: no entry lies further, so that no more
+/// sequences of a client need to be remembered one by one. Small in this crate's own tests, so that they come to it.
+pub const DUPLICATES_WINDOW: usize = if cfg!(test) { 8 } else { 1_024 };
 /// Clients whose sequences are remembered, at most; whoever appended longest ago is forgotten first.
 pub const DUPLICATES_CLIENTS_MAX: usize = 100_000;

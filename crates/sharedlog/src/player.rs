@@ -1,18 +1,19 @@
 //! A follower of a log: every entry once, in the log's order, without waiting for anybody who died.
 //!
 //! It reads ahead, over all chains at once, but no further than its window from what was taken; and no further than a
-//! tail that it was told. A position where nothing comes is filled after a wait ([`Client::read`](crate::client::Client::read)
-//! does both). Junk is passed over, and so is the second entry of a stamp ([`Duplicates`]).
+//! tail that it was told. A position where nothing comes is filled after a wait
+//! ([`Client::read_many`](crate::client::Client::read_many) does both). Junk is passed over, and so is the second entry of a stamp ([`Duplicates`]).
 //!
 //! What it delivers is taken from it ([`Player::take`]): who takes nothing has nothing read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use base::{Duration, Monotonic};
 
 use crate::client::{Answer, Error};
 use crate::duplicates::Duplicates;
-use crate::{Data, Position};
+use crate::limits::ROW_MAX;
+use crate::{Data, Position, Run};
 
 /// How a player reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +22,21 @@ pub struct Config {
     pub window: usize,
     /// How long it waits at the tail before it asks for it again.
     pub poll: Duration,
+    /// How long a position may be given out before it is filled where nothing lies.
+    pub wait: Duration,
 }
 
 /// What the driver is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Read a position, and fill it after the wait; [`Player::read`] follows.
-    Read(Position),
+    /// Read positions in a row, and fill each after the wait; [`Player::read`] follows.
+    Read {
+        /// The positions.
+        run: Run,
+        /// What is left of the wait, counted from when the player was told that the position is given out. So it waits once
+        /// for all positions that a dead writer took, not once for each.
+        wait: Duration,
+    },
     /// Ask for the tail; [`Player::tail`] follows.
     Tail,
     /// Call [`Player::timer`] at this time.
@@ -44,6 +53,11 @@ pub enum Delivery {
         /// It.
         data: Data,
     },
+    /// What lay there is lost, by an operator's word. What comes after it follows.
+    Lost {
+        /// Where it lay.
+        position: Position,
+    },
     /// What comes next was given up: there is nothing more to be had before the mark. A snapshot that is as new must be
     /// taken instead, with its table of duplicates.
     Trimmed {
@@ -51,6 +65,11 @@ pub enum Delivery {
         mark: Position,
     },
 }
+
+/// Tails that are remembered with their times, at most.
+const TOLD_MAX: usize = 64;
+/// Where it is behind, it reads such a part of its window at one time.
+const SHARE: usize = 4;
 
 /// A follower of a log.
 #[derive(Debug)]
@@ -60,6 +79,8 @@ pub struct Player {
     next: Position,
     /// Positions below are given out, as far as is known.
     tail: Position,
+    /// Tails, and when they were told.
+    told: VecDeque<(Position, Monotonic)>,
     asks_tail: bool,
     /// When the tail is asked for next.
     poll_at: Option<Monotonic>,
@@ -79,6 +100,7 @@ impl Player {
             config,
             next,
             tail: next,
+            told: VecDeque::new(),
             asks_tail: false,
             poll_at: None,
             timer: None,
@@ -120,7 +142,7 @@ impl Player {
             match answer {
                 Answer::Entry(data) => {
                     self.pass();
-                    if self.duplicates.is_first(data.stamp, position) {
+                    if self.duplicates.is_first(&data, position) {
                         taken = Some(Delivery::Entry { position, data });
                     }
                 }
@@ -128,6 +150,10 @@ impl Player {
                     taken = Some(Delivery::Trimmed { mark });
                     self.ahead.insert(position, Some(answer));
                     return taken;
+                }
+                Answer::Lost => {
+                    self.pass();
+                    taken = Some(Delivery::Lost { position });
                 }
                 // Junk, or given up by itself.
                 _ => self.pass(),
@@ -142,24 +168,47 @@ impl Player {
         self.next = self.next.next();
     }
 
-    /// A read has ended.
-    pub fn read(&mut self, position: Position, outcome: Result<Answer, Error>, now: Monotonic) {
-        let Some(slot) = self.ahead.get_mut(&position) else { return };
-        match outcome {
-            Ok(Answer::Unwritten) => self.again(position),
-            Ok(answer) => *slot = Some(answer),
+    /// A read has ended. What it brought no answer for is read again.
+    pub fn read(&mut self, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
+        let answers = match outcome {
+            Ok(Answer::Row(answers)) => answers,
             Err(Error::BeyondTail { tail }) => {
                 // What a sequencer gave out that is gone counts no more.
-                self.ahead.remove(&position);
+                run.positions().for_each(|position| {
+                    self.ahead.remove(&position);
+                });
                 self.tail = self.tail.min(tail.max(self.next));
+                self.told.retain(|(told, _)| *told <= self.tail);
+                return self.look(now);
             }
-            Err(_) => self.again(position),
+            _ => Vec::new(),
+        };
+        let left = run.after(answers.len());
+        for (position, answer) in run.positions().zip(answers) {
+            if let Some(slot) = self.ahead.get_mut(&position) {
+                *slot = Some(answer);
+            }
         }
+        let left: Vec<Position> = left.positions().filter(|position| self.ahead.get(position) == Some(&None)).collect();
+        self.begin_reads(&left, now);
         self.look(now);
     }
 
-    fn again(&mut self, position: Position) {
-        self.actions.push(Action::Read(position));
+    /// How long to wait yet for a position.
+    fn wait_for(&self, position: Position, now: Monotonic) -> Duration {
+        let told = self.told.iter().find(|(tail, _)| position < *tail).map_or(now, |(_, at)| *at);
+        Duration(self.config.wait.0.saturating_sub(now.0.saturating_sub(told.0)))
+    }
+
+    /// Notes when positions were told to be given out. Where that is too much to be noted, they count from later on.
+    fn note_tail(&mut self, tail: Position, now: Monotonic) {
+        if tail > self.tail {
+            self.tail = tail;
+            if self.told.len() >= TOLD_MAX {
+                self.told.pop_back();
+            }
+            self.told.push_back((tail, now));
+        }
     }
 
     /// The tail was told, or could not be.
@@ -167,7 +216,7 @@ impl Player {
         self.asks_tail = false;
         self.poll_at = Some(now + self.config.poll);
         if let Ok(tail) = outcome {
-            self.tail = self.tail.max(tail);
+            self.note_tail(tail, now);
         }
         self.look(now);
     }
@@ -181,12 +230,16 @@ impl Player {
     /// Reads what may be read, and asks for the tail where all below it is being read.
     fn look(&mut self, now: Monotonic) {
         let end = Position(self.next.0.saturating_add(self.config.window as u64)).min(self.tail);
+        while self.told.front().is_some_and(|(told, _)| *told <= self.next) {
+            self.told.pop_front();
+        }
         // What is beyond a tail that went back is not read, and is not in `ahead`.
-        for position in (self.next.0..end.0).map(Position) {
-            self.ahead.entry(position).or_insert_with(|| {
-                self.actions.push(Action::Read(position));
-                None
-            });
+        let is_vacant = |position: &Position| !self.ahead.contains_key(position);
+        let vacant: Vec<Position> = (self.next.0..end.0).map(Position).filter(is_vacant).collect();
+        // Where there is more to come, not each is read as soon as there is room for it.
+        let is_gap = vacant.first() < self.ahead.last_key_value().map(|(last, _)| last);
+        if end == self.tail || is_gap || vacant.len() >= self.config.window / SHARE {
+            self.begin_reads(&vacant, now);
         }
         if self.asks_tail || end < self.tail || self.ahead.len() >= self.config.window {
             return;
@@ -202,6 +255,21 @@ impl Player {
                 self.actions.push(Action::Tail);
             }
         }
+    }
+
+    /// Reads positions: in a row what lies in a row, and is waited for as long.
+    fn begin_reads(&mut self, positions: &[Position], now: Monotonic) {
+        let mut reads: Vec<(Run, Duration)> = Vec::new();
+        for position in positions.iter().copied() {
+            self.ahead.insert(position, None);
+            let wait = self.wait_for(position, now);
+            let follows = |run: &Run| run.position(run.count as u64) == position && run.count < ROW_MAX;
+            match reads.last_mut().filter(|(run, waits)| follows(run) && *waits == wait) {
+                Some((run, _)) => run.count += 1,
+                None => reads.push((Run::of(position, 1), wait)),
+            }
+        }
+        self.actions.extend(reads.into_iter().map(|(run, wait)| Action::Read { run, wait }));
     }
 
     /// Checks what must hold between any two steps.

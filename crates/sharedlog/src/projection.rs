@@ -6,13 +6,16 @@
 //!
 //! What may follow a projection ([`Projection::may_follow`]) keeps guarantee 20 as far as it can be told from the two alone:
 //! * Below the start, where something may be written, a chain keeps its order, loses units but not all, and gains only such as
-//!   stood elsewhere in the projection before, at its end. That those are whole, and that those who stay are sealed, is the
+//!   stood in the last extent before, at its end. That those are whole, and that those who stay are sealed, is the
 //!   recovery's business.
-//! * A unit that loses a place which it may have been written for loses all others, too. It may hold what its chain never
-//!   agreed on, and would disagree if it came back.
+//! * A unit that loses a place which it may have been written for stands in the last extent no more. It may hold what its
+//!   chain never agreed on, and would disagree if it came back: and only units of the last extent join older chains.
+//! * A unit that comes has a higher number than any before it.
+//! * A chain that is given up has no unit, and never has one again.
 
 use std::collections::BTreeSet;
 
+use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, NodeId};
 use bytes::Bytes;
@@ -25,7 +28,7 @@ use crate::{LogId, Position, ProjectionEpoch, SequencerId, Stripe, UnitId};
 pub struct Extent {
     /// Its first position. It ends where the next extent begins.
     pub from: Position,
-    /// Its chains, each from head to tail. No unit stands in it twice.
+    /// Its chains, each from head to tail. No unit stands in it twice. One without a unit was given up, with all that it held.
     pub chains: Vec<Vec<UnitId>>,
 }
 
@@ -40,6 +43,9 @@ pub struct Projection {
     pub sequencer: SequencerId,
     /// The first position that it hands out. There and above nothing was written when the projection was made.
     pub start: Position,
+    /// The highest number of a unit that has stood in a projection of the log. A unit that comes has a higher one: so none
+    /// comes back that was left out.
+    pub newest_unit: UnitId,
     /// The extents, by their first positions. What lies before the first one was trimmed.
     pub extents: Vec<Extent>,
 }
@@ -65,11 +71,14 @@ pub enum Unfit {
     /// A chain has lost its order or all of its units.
     #[error("the chain of position {0} keeps none of its units, or not their order")]
     Chain(Position),
-    /// A unit that never stood in the projection takes part in a chain that was written.
+    /// A unit that didn't stand in the last extent takes part in a chain that was written.
     #[error("unit {0} stands in a chain that was written before it came")]
     Stranger(UnitId),
-    /// A unit that lost one of its places keeps another.
-    #[error("unit {0} was left out of one chain and not of all")]
+    /// A unit's number is not new, or is higher than the highest.
+    #[error("unit {0} has a number that was used before, or is not noted")]
+    Number(UnitId),
+    /// A unit that lost one of its places stands in the last extent.
+    #[error("unit {0} was left out of one chain, and stands in the last extent")]
     HalfLeftOut(UnitId),
 }
 
@@ -93,11 +102,19 @@ impl Extent {
 }
 
 impl Projection {
-    /// The chain that holds a position; none if it lies before the first extent, and so was trimmed.
+    /// The chain that holds a position; none if it lies before the first extent, and so was trimmed. It is empty if what it held
+    /// was given up.
     #[must_use]
     pub fn chain_of(&self, position: Position) -> Option<&[UnitId]> {
         let extent = self.extents.iter().rev().find(|extent| extent.from <= position)?;
         Some(extent.chain_of(position))
+    }
+
+    /// Which of the extents, and which of its chains, a position lies in.
+    pub(crate) fn place_of(&self, position: Position) -> Option<(usize, u64)> {
+        let index = self.extents.iter().rposition(|extent| extent.from <= position)?;
+        let extent = self.extents.get(index)?;
+        Some((index, position.0.saturating_sub(extent.from.0) % extent.chains.len().max(1) as u64))
     }
 
     /// The first position that was not trimmed with its whole extent.
@@ -126,6 +143,17 @@ impl Projection {
         self.extents.iter().flat_map(Extent::units).filter(|unit| seen.insert(*unit)).collect()
     }
 
+    /// The stripes that a unit holds. Its node has it know them ([`Command::Tell`](crate::unit::Command::Tell)) when it learns
+    /// of the projection.
+    #[must_use]
+    pub fn stripes_of(&self, unit: UnitId) -> Vec<Stripe> {
+        let of_extent = |extent: &Extent| {
+            let chains = extent.chains.iter().enumerate().filter(|(_, chain)| chain.contains(&unit));
+            chains.map(|(index, _)| extent.stripe(index)).collect::<Vec<_>>()
+        };
+        self.extents.iter().flat_map(of_extent).collect()
+    }
+
     /// Whether a projection can be such.
     ///
     /// # Errors
@@ -138,13 +166,18 @@ impl Projection {
         if self.epoch.0 == 0 {
             return Err(Unfit::Succession("epochs begin with 1"));
         }
+        if let Some(unit) = self.units().into_iter().find(|unit| *unit > self.newest_unit) {
+            return Err(Unfit::Number(unit));
+        }
         let is_beyond = |position: Position| position.0 > POSITION_MAX;
         if self.extents.is_sorted_by(|a, b| a.from < b.from) && !is_beyond(self.start) && !is_beyond(self.last().from) {
             self.extents.iter().try_for_each(|extent| {
                 if !is_within(extent.chains.len(), STRIPES_MAX) {
                     return Err(Unfit::Count("chains"));
                 }
-                if !extent.chains.iter().all(|chain| is_within(chain.len(), COPIES_MAX)) {
+                // What was given up is not written any more.
+                let least = if std::ptr::eq(extent, self.last()) { 1 } else { 0 };
+                if !extent.chains.iter().all(|chain| (least..=COPIES_MAX).contains(&chain.len())) {
                     return Err(Unfit::Count("units"));
                 }
                 let mut seen = BTreeSet::new();
@@ -170,11 +203,21 @@ impl Projection {
         if self.start < old.start {
             return Err(Unfit::Succession("its start goes back"));
         }
+        let known = BTreeSet::from_iter(old.units());
+        let is_used = |unit: &UnitId| *unit <= old.newest_unit && !known.contains(unit);
+        if let Some(unit) = self.units().into_iter().find(is_used)
+            && !planted(Bug::OldValuesReturn)
+        {
+            return Err(Unfit::Number(unit));
+        }
+        if self.newest_unit < old.newest_unit {
+            return Err(Unfit::Number(old.newest_unit));
+        }
         // Whole extents may have been trimmed away.
         if !old.extents.iter().any(|extent| extent.from == self.first()) {
             return Err(Unfit::Moved(self.first()));
         }
-        let known = BTreeSet::from_iter(old.units());
+        let known = old.last().units().collect();
         let mut left_out = BTreeSet::new();
         let froms = self.extents.iter().chain(&old.extents).map(|extent| extent.from);
         let froms: BTreeSet<Position> = froms.filter(|from| (self.first()..self.start).contains(from)).collect();
@@ -182,10 +225,7 @@ impl Projection {
         for (from, end) in froms.iter().copied().zip(ends) {
             self.keeps(old, from, end, &known, &mut left_out)?;
         }
-        self.units()
-            .into_iter()
-            .find(|unit| left_out.contains(unit))
-            .map_or(Ok(()), |unit| Err(Unfit::HalfLeftOut(unit)))
+        self.last().units().find(|unit| left_out.contains(unit)).map_or(Ok(()), |unit| Err(Unfit::HalfLeftOut(unit)))
     }
 
     /// Whether positions from `from` to `end`, in one extent of each, are where they were.
@@ -205,9 +245,13 @@ impl Projection {
         let turns = (0..old.chains.len() as u64).map(|turn| Position(from.0.saturating_add(turn)));
         for position in turns.filter(|position| *position < end) {
             let (was, is) = (old.chain_of(position), new.chain_of(position));
+            if was.is_empty() && !is.is_empty() {
+                return Err(Unfit::Chain(position));
+            }
             let kept = was.iter().filter(|unit| is.contains(unit));
             let count = kept.clone().count();
-            if count == 0 || !kept.eq(&is[..count]) {
+            let is_given_up = is.is_empty();
+            if count == 0 && !is_given_up || !kept.eq(&is[..count]) {
                 return Err(Unfit::Chain(position));
             }
             if let Some(stranger) = is[count..].iter().find(|unit| !known.contains(unit)) {
@@ -227,6 +271,7 @@ impl Projection {
         writer.u32(self.sequencer.node.0);
         writer.u64(self.sequencer.boot.0);
         writer.u64(self.start.0);
+        writer.u64(self.newest_unit.0);
         writer.u32(self.extents.len() as u32);
         for extent in &self.extents {
             writer.u64(extent.from.0);
@@ -247,14 +292,14 @@ impl Projection {
         let mut reader = Reader::new(bytes);
         let (log, epoch) = (LogId(reader.u64()?), ProjectionEpoch(reader.u64()?));
         let sequencer = SequencerId { node: NodeId(reader.u32()?), boot: Boot(reader.u64()?) };
-        let start = Position(reader.u64()?);
+        let (start, newest_unit) = (Position(reader.u64()?), UnitId(reader.u64()?));
         let extents = many(&mut reader, 12, |reader| {
             let from = Position(reader.u64()?);
             let chains = many(reader, 4, |reader| many(reader, 8, |reader| Ok(UnitId(reader.u64()?))))?;
             Ok(Extent { from, chains })
         })?;
         reader.end()?;
-        let projection = Self { log, epoch, sequencer, start, extents };
+        let projection = Self { log, epoch, sequencer, start, newest_unit, extents };
         projection.check().map_err(|_| DecodeError::Invalid { what: "projection" })?;
         Ok(projection)
     }

@@ -2,7 +2,8 @@
 //!
 //! All units are sealed, or as many as answer: at least one of every chain, or nothing may be installed, since a writer of
 //! the old projection could go on where none is. What the sealed ones hold tells where the log ends: every append that was
-//! complete lies on all units of its chain, so on a sealed one. The successor keeps sealed units only. New units, which begin
+//! complete lies on all units of its chain, so on a sealed one. The successor keeps sealed units only, but for chains of
+//! older, closed extents where none answers: those stay as they are. Extents that were trimmed go. New units, which begin
 //! empty, stand in a new extent from that end on; a unit that says at its seal that it holds all of an older stripe joins
 //! the chain of that stripe, too ([`copier`](crate::copier)).
 //!
@@ -15,12 +16,14 @@ use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
 use crate::unit::{Command, Reply, Report, Request};
-use crate::{AskId, Position, Projection, ProjectionEpoch, SequencerId, Stripe, UnitId};
+use crate::{AskId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
+mod placement;
 mod successor;
 #[cfg(test)]
 mod tests;
 
+pub use placement::Homes;
 pub use successor::{Healing, healings};
 
 /// What a recovery is to come to.
@@ -30,9 +33,17 @@ pub struct Plan {
     pub sequencer: SequencerId,
     /// Units that are not to stand in it, whether they answer or not, if their chains have others: they are slow or full.
     pub leave_out: BTreeSet<UnitId>,
-    /// Units that have not begun, to stand in for those that are missing, the best first.
+    /// Units that have not begun, with higher numbers than any that stood in a projection of the log, to stand in for those that are missing, the best first.
     pub spares: Vec<UnitId>,
-    /// Chains that the log should have.
+    /// Where units are: those of the projection that is replaced, and the spares. Two of one node don't share a chain; a
+    /// spare whose place isn't told stands in none.
+    pub homes: Homes,
+    /// Units that an operator declares lost, with their disks. A chain that has no other is given up: what it held reads as
+    /// lost from then on, and nothing brings it back.
+    pub lost: BTreeSet<UnitId>,
+    /// The successor does not begin below this: where chains are given up, an end of the log that somebody remembers.
+    pub at_least: Position,
+    /// Chains that the log should have. A further one is made only when it is full from its beginning.
     pub stripes: usize,
     /// Units that a chain should have.
     pub copies: usize,
@@ -45,7 +56,7 @@ pub struct Plan {
 pub struct Timing {
     /// For an answer, before it is asked again.
     pub again: Duration,
-    /// For units that don't answer, once every chain has one that did.
+    /// For units that don't answer, once every chain that is written to has one that did.
     pub patience: Duration,
     /// For everything.
     pub limit: Duration,
@@ -149,8 +160,10 @@ impl Recovery {
             again_at: now,
             actions: Vec::new(),
         };
+        let newest = recovery.old.newest_unit;
         let known = BTreeSet::from_iter(recovery.old.units());
-        recovery.plan.spares.retain(|spare| !known.contains(spare));
+        let is_new = |unit: &UnitId| *unit > newest || planted(Bug::OldValuesReturn) && !known.contains(unit);
+        recovery.plan.spares.retain(is_new);
         recovery.ask_again(now);
         recovery
     }
@@ -172,6 +185,23 @@ impl Recovery {
         self.stage == Stage::Ended
     }
 
+    /// Units of the projection that is replaced that have been sealed and surely stay, and those of what is proposed, if anything is by now.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn counts_on(&self) -> (BTreeSet<UnitId>, Option<&Projection>) {
+        let successor = match &self.stage {
+            Stage::Beginning { successor, .. } | Stage::Proposing(successor) => Some(successor),
+            Stage::Sealing | Stage::Ended => None,
+        };
+        let stay = self.reports.keys().copied().filter(|unit| !self.plan.leave_out.contains(unit));
+        (stay.collect(), successor)
+    }
+
+    /// The projection that is to be replaced.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn replaces(&self) -> &Projection {
+        &self.old
+    }
+
     /// A unit has answered.
     pub fn answered(&mut self, ask: AskId, reply: Reply, now: Monotonic) {
         let Some(unit) = self.asked.remove(&ask) else { return };
@@ -187,7 +217,7 @@ impl Recovery {
                 self.begun.insert(unit);
                 self.propose_if_begun(now);
             }
-            (Stage::Beginning { .. }, Reply::NotEmpty | Reply::Begun(_)) => {
+            (Stage::Beginning { .. }, Reply::NotEmpty | Reply::Elsewhere | Reply::Begun(_)) => {
                 self.plan.spares.retain(|spare| *spare != unit);
                 self.build(now);
             }
@@ -195,24 +225,54 @@ impl Recovery {
         }
     }
 
-    /// A unit that has answered needn't be waited for, nor one that is to be left out.
+    /// A unit that has answered needn't be waited for, nor one that is to be left out, or is lost.
     fn has_answered(&self, unit: UnitId) -> bool {
-        self.reports.contains_key(&unit) || self.is_left_out(unit)
+        self.reports.contains_key(&unit) || self.plan.lost.contains(&unit) || self.is_left_out(unit)
+    }
+
+    /// Whether a unit is sealed, and knows of nothing that it has lost.
+    fn is_sound(&self, unit: UnitId) -> bool {
+        self.reports.get(&unit).is_some_and(|report| report.damaged == 0)
+    }
+
+    /// Whether no unit of a chain is sealed.
+    fn is_silent(&self, chain: &[UnitId]) -> bool {
+        chain.iter().all(|unit| !self.reports.contains_key(unit))
+    }
+
+    /// Whether a chain is given up: nobody has answered, and all are declared lost.
+    fn is_given_up(&self, chain: &[UnitId]) -> bool {
+        self.is_silent(chain) && chain.iter().all(|unit| self.plan.lost.contains(unit))
+    }
+
+    /// Whether an extent that ends there had its end before our projection: its units were sealed when it got that, and nobody
+    /// is given a position in it any more.
+    fn is_closed(&self, end: Option<Position>) -> bool {
+        end.is_some_and(|end| end <= self.old.start)
     }
 
     /// Whether a unit is left out though it may answer: only where each of its chains has another that has.
     fn is_left_out(&self, unit: UnitId) -> bool {
         let has_other = |chain: &Vec<UnitId>| {
             !chain.contains(&unit)
-                || chain.iter().any(|other| self.reports.contains_key(other) && !self.plan.leave_out.contains(other))
+                || chain.iter().any(|other| self.is_sound(*other) && !self.plan.leave_out.contains(other))
         };
         self.plan.leave_out.contains(&unit) && self.old.extents.iter().flat_map(|extent| &extent.chains).all(has_other)
     }
 
-    /// Whether every chain has a unit that is sealed.
-    fn is_enough(&self) -> bool {
-        let is_sealed = |chain: &Vec<UnitId>| chain.iter().any(|unit| self.reports.contains_key(unit));
-        let mut chains = self.old.extents.iter().flat_map(|extent| &extent.chains);
+    /// Whether every chain that positions may still be written to has a unit that is sealed, or is given up. A chain of a
+    /// closed extent needs none: as long as it stays as it is, all that is done to it goes down the same units, in
+    /// whichever epoch.
+    ///
+    /// A unit that has lost something counts once nobody else has come for a long time: what it has lost is lost then.
+    fn is_enough(&self, now: Monotonic) -> bool {
+        let is_late = self.began_at + Duration(self.timing.limit.0 / 2) <= now;
+        let is_sealed = |chain: &Vec<UnitId>| {
+            let has_sound = chain.iter().any(|unit| self.is_sound(*unit));
+            has_sound || is_late && !self.is_silent(chain) || self.is_given_up(chain)
+        };
+        let open = self.old.bounded().filter(|(_, end)| !self.is_closed(*end));
+        let mut chains = open.flat_map(|(extent, _)| &extent.chains);
         if planted(Bug::ChainUnsealed) { chains.any(is_sealed) } else { chains.all(is_sealed) }
     }
 
@@ -231,7 +291,7 @@ impl Recovery {
     /// Where the log ends: above all that a sealed unit holds, and not below where it began.
     fn tail(&self) -> Position {
         let tails = self.reports.values().map(|report| report.tail.max(report.trimmed));
-        tails.fold(self.old.start, Position::max)
+        tails.fold(self.old.start.max(self.plan.at_least), Position::max)
     }
 
     fn trimmed(&self) -> Position {
@@ -311,7 +371,7 @@ impl Recovery {
             return self.end(Ended::OutOfTime);
         }
         match &self.stage {
-            Stage::Sealing if self.began_at + self.timing.patience <= now && self.is_enough() => {
+            Stage::Sealing if self.began_at + self.timing.patience <= now && self.is_enough(now) => {
                 return self.build(now);
             }
             Stage::Beginning { until, .. } if *until <= now => {
@@ -342,9 +402,10 @@ impl Recovery {
             Stage::Beginning { successor, .. } => {
                 for unit in self.new_units(&successor) {
                     if !self.begun.contains(&unit) {
-                        let stripes = stripes_of(&successor, unit);
+                        let stripes = successor.stripes_of(unit);
+                        let disk = self.plan.homes.0.get(&unit).map(|home| home.incarnation).unwrap_or_default();
                         let (log, epoch, trimmed) = (self.old.log, self.old.epoch, self.trimmed());
-                        self.ask(unit, Command::Begin { log, epoch, trimmed, stripes });
+                        self.ask(unit, Command::Begin { disk, log, epoch, trimmed, stripes });
                     }
                 }
             }
@@ -362,13 +423,4 @@ impl Recovery {
         self.asked.insert(self.asks, unit);
         self.actions.push(Action::Ask { ask: self.asks, unit, request: Request::Command(command) });
     }
-}
-
-/// The stripes that a unit holds in a projection.
-fn stripes_of(projection: &Projection, unit: UnitId) -> Vec<Stripe> {
-    let of_extent = |extent: &crate::Extent| {
-        let chains = extent.chains.iter().enumerate().filter(|(_, chain)| chain.contains(&unit));
-        chains.map(|(index, _)| extent.stripe(index)).collect::<Vec<_>>()
-    };
-    projection.extents.iter().flat_map(of_extent).collect()
 }

@@ -8,20 +8,25 @@
 //! newest projection when the tail was noted, and every append that had ended by then had its position from us, or lay below
 //! our start.
 //!
+//! Who takes positions and dies leaves holes that readers wait for. So one client is given a bounded number of them at a time,
+//! and what is not written is filled in bulk ([`janitor`](crate::janitor)).
+//!
 //! One check is under way at a time. Whoever asks meanwhile waits for the next, which begins when this one ends, however many
 //! they are.
 //!
 //! A lease would take the place of the check: a sequencer whose lease the recovery waits out may answer at once. There is
 //! none yet; [`Plan::not_before`](crate::recovery::Plan::not_before) is where the recovery would wait.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
-use crate::limits::{POSITION_MAX, POSITIONS_AT_ONCE_MAX};
+use crate::limits::{
+    DUPLICATES_CLIENTS_MAX, POSITION_MAX, POSITIONS_AT_ONCE_MAX, POSITIONS_OUTSTANDING_MAX, POSITIONS_WINDOW,
+};
 use crate::unit;
-use crate::{AskId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
+use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 /// What is asked of a sequencer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +35,8 @@ pub enum Request {
     Positions {
         /// The projection of who asks.
         epoch: ProjectionEpoch,
+        /// Who asks.
+        client: ClientId,
         /// How many.
         count: u64,
     },
@@ -47,7 +54,7 @@ pub enum Reply {
     Positions {
         /// The first of them.
         first: Position,
-        /// How many; they may be fewer than were asked for.
+        /// How many; they may be fewer than were asked for, or none, if the client has been given so many of late.
         count: u64,
     },
     /// Every append that ended before the request lies below this.
@@ -92,6 +99,9 @@ const WAITING_MAX: usize = 16_384;
 pub struct Sequencer<A> {
     projection: Projection,
     next: Position,
+    /// How many positions each client was given since then.
+    given: BTreeMap<ClientId, u64>,
+    given_since: Monotonic,
     /// The newest epoch known; above our own, we are none any more.
     newest: ProjectionEpoch,
     check: Option<Check<A>>,
@@ -119,6 +129,8 @@ impl<A> Sequencer<A> {
         let is_me = projection.sequencer == me || planted(Bug::SequencerReborn) && projection.sequencer.node == me.node;
         is_me.then(|| Self {
             next: projection.start,
+            given: BTreeMap::new(),
+            given_since: Monotonic(0),
             newest: projection.epoch,
             projection: projection.clone(),
             check: None,
@@ -135,6 +147,12 @@ impl<A> Sequencer<A> {
         self.projection.epoch
     }
 
+    /// The first position that it has not handed out.
+    #[must_use]
+    pub fn next(&self) -> Position {
+        self.next
+    }
+
     /// What is to be done, in order.
     pub fn take_actions(&mut self) -> Vec<Action<A>> {
         std::mem::take(&mut self.actions)
@@ -148,9 +166,10 @@ impl<A> Sequencer<A> {
             return self.actions.push(Action::Answer { asker, reply });
         }
         match request {
-            Request::Positions { count, .. } => {
+            Request::Positions { client, count, .. } => {
                 let left = POSITION_MAX.saturating_sub(self.next.0);
                 let count = count.min(POSITIONS_AT_ONCE_MAX).min(left);
+                let count = self.granted(client, count, now);
                 let reply = Reply::Positions { first: self.next, count };
                 self.next = Position(self.next.0 + count);
                 self.actions.push(Action::Answer { asker, reply });
@@ -167,6 +186,23 @@ impl<A> Sequencer<A> {
                 }
             }
         }
+    }
+
+    /// How many of so many positions a client is given: with those that it was given of late no more than it may leave
+    /// unwritten.
+    fn granted(&mut self, client: ClientId, count: u64, now: Monotonic) -> u64 {
+        if self.given_since + POSITIONS_WINDOW <= now {
+            self.given.clear();
+            self.given_since = now;
+        }
+        let is_new = !self.given.contains_key(&client);
+        if is_new && self.given.len() >= DUPLICATES_CLIENTS_MAX {
+            return 0;
+        }
+        let given = self.given.entry(client).or_default();
+        let count = count.min(POSITIONS_OUTSTANDING_MAX.saturating_sub(*given));
+        *given += count;
+        count
     }
 
     fn begin_check(&mut self, now: Monotonic) {

@@ -39,6 +39,11 @@ impl Stripe {
         position.0.saturating_sub(first).div_ceil(self.count)
     }
 
+    /// Stripes of later extents come after those of earlier ones. An extent that holds nothing yet may be given more chains.
+    pub(crate) fn order(&self) -> (Position, u64, u64) {
+        (self.from, self.count, self.index)
+    }
+
     /// Whether all of its positions from `position` on are the other's too.
     pub(crate) fn is_within(&self, other: &Self, position: Position) -> bool {
         self.count.is_multiple_of(other.count) && other.holds(position)

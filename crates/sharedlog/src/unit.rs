@@ -5,6 +5,8 @@
 //! says which to store, and which to look up for an answer. What a unit knows by itself is small: how far it is sealed, how
 //! far it is trimmed, and which positions it holds.
 //!
+//! * *One disk.* A unit begins on the disk that its number was given for. Where that is lost, so is the unit: a message that
+//!   was late can't have it begin again, empty, and answer for what it held.
 //! * *Write once.* The same entry again is [`Reply::Written`]; another one is [`Reply::Occupied`].
 //! * *Sealed.* A request of the sealed epoch, or of an older one, is refused. A unit stands in a projection only if it was
 //!   sealed in the epoch before, or began with that.
@@ -13,12 +15,15 @@
 //! What a request says about the unit is true of the state that all forced commands have come to. So requests may be answered
 //! from it without the log where they change nothing: [`Unit::meet`].
 
+use std::collections::BTreeSet;
+
+use base::Incarnation;
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
-use crate::limits::{POSITION_MAX, UNIT_STRIPES_MAX};
-use crate::{Entry, Kept, LogId, Position, ProjectionEpoch};
+use crate::limits::{DAMAGED_MAX, HOLES_MAX, MANY_MAX, POSITION_MAX, UNIT_STRIPES_MAX};
+use crate::{Entry, Kept, LogId, Position, ProjectionEpoch, Stripe};
 use occupied::Occupied;
 
 mod intervals;
@@ -55,6 +60,8 @@ pub enum Outcome {
         /// The position.
         position: Position,
     },
+    /// All of these, one after the other; [`Reply::of_many`] makes one answer of theirs.
+    Many(Vec<Self>),
     /// Look up what is kept there; [`compared`] says what it means to who wanted to write.
     Compare {
         /// The position.
@@ -81,6 +88,8 @@ pub enum Met {
 /// What a unit knows by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Unit {
+    /// The disk that it is on.
+    disk: Incarnation,
     log: LogId,
     /// Whether it was begun. Before that it takes nothing.
     begun: bool,
@@ -91,9 +100,12 @@ pub struct Unit {
     /// One more than the highest position ever written.
     tail: Position,
     occupied: Occupied,
+    /// Positions that it holds, and whose values can't be read.
+    damaged: BTreeSet<Position>,
 }
 
-/// What a reader is told of what lies at a position that a unit holds. None: the value is lost, or damaged.
+/// What a reader is told of what lies at a position that a unit holds. None: the value can't be read. Whoever finds that gives
+/// the unit a [`Command::Damaged`], so that it is known for a position that the unit lacks.
 #[must_use]
 pub fn found(kept: Option<Kept>, mark: Position) -> Reply {
     match kept {
@@ -115,10 +127,16 @@ pub fn compared(kept: Option<&Kept>, entry: &Entry, mark: Position) -> Reply {
 }
 
 impl Unit {
-    /// A unit that has not begun: a [`Command::Begin`] begins it.
+    /// A unit that has not begun, on a node's disk: a [`Command::Begin`] that is meant for that disk begins it.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(disk: Incarnation) -> Self {
+        Self { disk, ..Self::default() }
+    }
+
+    /// The disk that it is on.
+    #[must_use]
+    pub fn disk(&self) -> Incarnation {
+        self.disk
     }
 
     /// Everything of this epoch and before is refused.
@@ -145,6 +163,17 @@ impl Unit {
         position < self.trimmed || self.occupied.holds(position)
     }
 
+    /// How many positions it knows to be damaged.
+    #[must_use]
+    pub fn damaged(&self) -> usize {
+        self.damaged.len()
+    }
+
+    /// The stripes that it was told of.
+    pub fn told(&self) -> impl Iterator<Item = Stripe> {
+        self.occupied.told()
+    }
+
     /// How many intervals its positions make up: what its size depends on.
     #[must_use]
     pub fn intervals(&self) -> usize {
@@ -155,8 +184,19 @@ impl Unit {
     #[must_use]
     pub fn meet(&self, request: Request) -> Met {
         match request {
-            Request::Read { epoch, position } => Met::Answer(self.read(epoch, position)),
+            Request::Read { epoch, position } => {
+                let refusal = self.refusal(epoch).map(Outcome::Reply);
+                Met::Answer(refusal.unwrap_or_else(|| self.look(position)))
+            }
+            Request::ReadMany { epoch, run } => Met::Answer(match self.refusal(epoch) {
+                Some(refusal) => Outcome::Reply(refusal),
+                None => Outcome::Many(run.first(MANY_MAX).positions().map(|position| self.look(position)).collect()),
+            }),
             Request::Confirm { epoch } => Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed))),
+            Request::Holes { epoch, stripe, from, to } => {
+                let holes = || Reply::Holes(self.holes(stripe, from, to));
+                Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(holes)))
+            }
             Request::Command(command) => match self.unchanged(&command) {
                 Some(outcome) => Met::Answer(outcome),
                 None => Met::Log { early: self.early(&command), command },
@@ -176,21 +216,39 @@ impl Unit {
             return outcome;
         }
         match command {
-            Command::Begin { log, epoch, trimmed, stripes } => {
+            Command::Begin { log, epoch, trimmed, stripes, .. } => {
                 self.log = log;
                 self.begun = true;
                 self.sealed = self.sealed.max(epoch);
+                // It is empty: what another recovery had in mind for it came to nothing.
+                if !planted(Bug::OldValuesReturn) {
+                    self.occupied = Occupied::default();
+                }
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
                 self.trim(trimmed, Reply::Begun)
             }
             Command::Write { position, entry, .. } => self.store(position, Kept::Entry(entry)),
-            Command::Copy { position, kept } => self.store(position, kept),
+            Command::CopyMany { copies } => {
+                let copy = |(position, kept)| match self.unchanged_at(position, &kept) {
+                    Some(outcome) => outcome,
+                    None => self.store(position, kept),
+                };
+                Outcome::Many(copies.into_iter().map(copy).collect())
+            }
+            Command::Mend { position, kept } => self.store(position, kept),
+            Command::Damaged { position } => {
+                self.damaged.insert(position);
+                Outcome::Reply(Reply::Damaged)
+            }
             Command::Seal { epoch } => {
                 self.sealed = self.sealed.max(epoch);
                 Outcome::Reply(Reply::Sealed(self.report()))
             }
             Command::Trim { before, .. } => self.trim(before, |_| Reply::Done),
-            Command::TrimOne { position, .. } => Outcome::Store { position, kept: Kept::Trimmed, reply: Reply::Done },
+            Command::TrimOne { position, .. } => {
+                self.damaged.remove(&position);
+                Outcome::Store { position, kept: Kept::Trimmed, reply: Reply::Done }
+            }
             Command::Tell { stripes } => {
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
                 Outcome::Reply(Reply::Told(self.report()))
@@ -202,6 +260,9 @@ impl Unit {
     fn unchanged(&self, command: &Command) -> Option<Outcome> {
         let reply = |reply| Some(Outcome::Reply(reply));
         match command {
+            Command::Begin { disk, .. } if *disk != self.disk && !planted(Bug::BegunOnAnotherDisk) => {
+                reply(Reply::Elsewhere)
+            }
             Command::Begin { log, .. } => {
                 let is_other = self.begun && self.log != *log;
                 let is_used = !self.occupied.is_empty() || self.tail > Position(0);
@@ -210,19 +271,24 @@ impl Unit {
             _ if !self.begun => reply(Reply::Unknown),
             Command::Write { epoch, position, entry } => match self.refusal(*epoch).or_else(|| self.gone(*position)) {
                 Some(refusal) => reply(refusal),
+                None if self.damaged.contains(position) => reply(Reply::Damaged),
                 None if entry == &Entry::Junk && planted(Bug::FillOverwrites) => None,
                 None if self.occupied.holds(*position) => {
                     Some(Outcome::Compare { position: *position, entry: entry.clone() })
                 }
                 None => None,
             },
-            Command::Copy { position, kept } => match (self.gone(*position), kept) {
-                (Some(refusal), _) => reply(refusal),
-                (None, Kept::Entry(entry)) if self.occupied.holds(*position) => {
-                    Some(Outcome::Compare { position: *position, entry: entry.clone() })
-                }
-                (None, _) => None,
-            },
+            Command::CopyMany { copies } => {
+                let each = copies.iter().map(|(position, kept)| self.unchanged_at(*position, kept));
+                each.collect::<Option<Vec<_>>>().map(Outcome::Many)
+            }
+            Command::Mend { position, .. } if !self.holds(*position) => reply(Reply::Unwritten),
+            Command::Mend { position, kept } => self.unchanged_at(*position, kept),
+            Command::Damaged { position } => {
+                let is_new = self.gone(*position).is_none() && self.occupied.holds(*position);
+                let is_new = is_new && self.damaged.len() < DAMAGED_MAX && !self.damaged.contains(position);
+                if is_new { None } else { reply(Reply::Damaged) }
+            }
             Command::Seal { epoch } if *epoch <= self.sealed => reply(Reply::Sealed(self.report())),
             Command::Trim { epoch, before } => match epoch.and_then(|epoch| self.refusal(epoch)) {
                 Some(refusal) => reply(refusal),
@@ -243,13 +309,38 @@ impl Unit {
         }
     }
 
-    fn read(&self, epoch: ProjectionEpoch, position: Position) -> Outcome {
-        let refusal = self.refusal(epoch).or_else(|| self.gone(position));
-        match refusal {
-            Some(refusal) => Outcome::Reply(refusal),
+    /// What it comes to that this is to be kept at a position, if nothing changes by it.
+    fn unchanged_at(&self, position: Position, kept: &Kept) -> Option<Outcome> {
+        if self.damaged.contains(&position) {
+            return None;
+        }
+        match (self.gone(position), kept) {
+            (Some(gone), _) => Some(Outcome::Reply(gone)),
+            (None, Kept::Entry(entry)) if self.occupied.holds(position) => {
+                Some(Outcome::Compare { position, entry: entry.clone() })
+            }
+            (None, _) => None,
+        }
+    }
+
+    fn look(&self, position: Position) -> Outcome {
+        match self.gone(position) {
+            Some(gone) => Outcome::Reply(gone),
+            None if self.damaged.contains(&position) => Outcome::Reply(Reply::Damaged),
             None if self.occupied.holds(position) => Outcome::Look { position },
             None => Outcome::Reply(Reply::Unwritten),
         }
+    }
+
+    /// Positions of a stripe that it doesn't hold.
+    fn holes(&self, stripe: Stripe, from: Position, to: Position) -> Vec<Position> {
+        let mut holes = Vec::new();
+        let mut next = self.occupied.missing(stripe, from.max(self.trimmed));
+        while next < to && holes.len() < HOLES_MAX {
+            holes.push(next);
+            next = self.occupied.missing(stripe, next.next());
+        }
+        holes
     }
 
     /// What is said to a request of an epoch that is over.
@@ -268,6 +359,7 @@ impl Unit {
         if !self.occupied.holds(position) {
             self.occupied.insert(position);
         }
+        self.damaged.remove(&position);
         self.tail = self.tail.max(position.next());
         Outcome::Store { position, kept, reply: Reply::Written }
     }
@@ -276,6 +368,7 @@ impl Unit {
         if before > self.trimmed {
             self.trimmed = before;
             self.occupied.remove_below(before);
+            self.damaged = self.damaged.split_off(&before);
         }
         Outcome::Forget { before: self.trimmed, reply: reply(self.report()) }
     }
@@ -283,9 +376,16 @@ impl Unit {
     /// What it says of itself.
     #[must_use]
     pub fn report(&self) -> Report {
-        let missing = |stripe| (stripe, self.occupied.missing(stripe, self.trimmed));
+        let none = BTreeSet::new();
+        let damaged = if planted(Bug::DamageCountsAsWhole) { &none } else { &self.damaged };
+        let missing = |stripe: Stripe| {
+            let missing = self.occupied.missing(stripe, self.trimmed);
+            let damaged = damaged.iter().copied().find(|position| stripe.holds(*position));
+            (stripe, damaged.map_or(missing, |position| position.min(missing)))
+        };
         let whole = self.occupied.told().map(missing).collect();
-        Report { sealed: self.sealed, tail: self.tail, trimmed: self.trimmed, whole }
+        let (sealed, tail, trimmed) = (self.sealed, self.tail, self.trimmed);
+        Report { sealed, tail, trimmed, damaged: damaged.len() as u32, whole }
     }
 
     /// Checks what must hold between any two steps.
@@ -293,9 +393,11 @@ impl Unit {
     /// # Panics
     /// When an invariant is broken.
     pub fn invariants(&self) {
-        assert!(self.begun || *self == Self::default(), "nothing is taken before the beginning");
+        assert!(self.begun || *self == Self::new(self.disk), "nothing is taken before the beginning");
         assert!(!self.occupied.holds(self.tail), "nothing lies at the tail or above");
         assert!(self.trimmed.0 == 0 || !self.occupied.holds(Position(self.trimmed.0 - 1)), "nothing below the mark");
+        assert!(self.damaged.iter().all(|position| self.occupied.holds(*position)), "what is damaged is held");
+        assert!(self.damaged.len() <= DAMAGED_MAX, "damage is bounded");
         assert!(self.occupied.told().count() <= UNIT_STRIPES_MAX, "stripes are bounded");
     }
 
@@ -303,12 +405,15 @@ impl Unit {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
+        writer.u64(self.disk.0);
         writer.u64(self.log.0);
         writer.bool(self.begun);
         writer.u64(if planted(Bug::SealForgotten) { 0 } else { self.sealed.0 });
         writer.u64(self.trimmed.0);
         writer.u64(self.tail.0);
         self.occupied.encode(&mut writer);
+        writer.u32(self.damaged.len() as u32);
+        self.damaged.iter().for_each(|position| writer.u64(position.0));
         writer.finish()
     }
 
@@ -318,10 +423,16 @@ impl Unit {
     /// When the bytes are none.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
+        let disk = Incarnation(reader.u64()?);
         let (log, begun, sealed) = (LogId(reader.u64()?), reader.bool()?, ProjectionEpoch(reader.u64()?));
         let (trimmed, tail) = (Position::decode(&mut reader)?, Position::decode(&mut reader)?);
         let occupied = Occupied::decode(&mut reader)?;
+        let damaged =
+            (0..reader.count(8)?).map(|_| Position::decode(&mut reader)).collect::<Result<BTreeSet<_>, _>>()?;
+        if damaged.len() > DAMAGED_MAX || damaged.iter().any(|position| !occupied.holds(*position)) {
+            return Err(DecodeError::Invalid { what: "damaged positions" });
+        }
         reader.end()?;
-        Ok(Self { log, begun, sealed, trimmed, tail, occupied })
+        Ok(Self { disk, log, begun, sealed, trimmed, tail, occupied, damaged })
     }
 }

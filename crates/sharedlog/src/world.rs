@@ -11,9 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Duration, Monotonic, SplitMix64};
 
 use crate::client::{Timing, Token};
+use crate::janitor;
 use crate::player;
 use crate::recovery;
-use crate::{Projection, UnitId};
+use crate::unit::Command;
+use crate::{Position, Projection, ProjectionEpoch, UnitId};
 
 mod checks;
 mod clients;
@@ -54,9 +56,12 @@ const CLIENT: Timing = Timing {
 const RECOVERY: recovery::Timing = recovery::Timing {
     again: Duration::from_millis(8),
     patience: Duration::from_millis(20),
-    limit: Duration::from_millis(300),
+    limit: Duration::from_millis(1_200),
 };
-const PLAYER: player::Config = player::Config { window: 8, poll: Duration::from_millis(5) };
+const PLAYER: player::Config =
+    player::Config { window: 8, poll: Duration::from_millis(5), wait: Duration::from_millis(12) };
+const JANITOR: janitor::Config =
+    janitor::Config { age: Duration::from_millis(25), again: Duration::from_millis(10), window: 2 };
 /// How long the second half may take.
 const PATIENCE: Time = 20_000 * MILLISECOND;
 /// More than so many events mean that a run never ends.
@@ -91,6 +96,12 @@ struct World {
     checks: Checks,
     /// Units that stood in a projection once and were left out.
     left_out: BTreeSet<UnitId>,
+    /// Units whose disk was lost.
+    gone: BTreeSet<UnitId>,
+    /// How each unit was begun: it may be heard again, very late.
+    begins: BTreeMap<UnitId, Command>,
+    /// Up to where the sequencers of each epoch gave positions out.
+    given_out: BTreeMap<ProjectionEpoch, Position>,
     lives: u64,
     tokens: u64,
     is_healed: bool,
@@ -133,6 +144,9 @@ impl World {
             clients: Clients::default(),
             checks: Checks::default(),
             left_out: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            given_out: BTreeMap::new(),
+            begins: BTreeMap::new(),
             lives: 0,
             tokens: 0,
             is_healed: false,

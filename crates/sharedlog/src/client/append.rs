@@ -6,7 +6,7 @@ use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Next, View};
 use crate::client::{Answer, Error};
 use crate::unit::{Command, Reply, Request};
-use crate::{Data, Entry, Position, ProjectionEpoch, UnitId};
+use crate::{Data, Entry, Kept, Position, ProjectionEpoch, UnitId};
 
 /// An append under way.
 #[derive(Debug)]
@@ -21,8 +21,9 @@ enum Stage {
     /// A position is wanted.
     Wanting,
     Writing(Writing),
-    /// The projection was replaced: is the entry there, or can it not come there any more?
-    Resolving(Filling),
+    /// The projection was replaced, or the head has lost what it holds: is the entry there, or can it not come there any more?
+    /// The position was given in that epoch.
+    Resolving(Filling, ProjectionEpoch),
     Ended(Result<Answer, Error>),
 }
 
@@ -37,6 +38,8 @@ struct Writing {
     in_doubt: bool,
     /// An asking of the head had no answer.
     lost: bool,
+    /// The next unit has the entry, and has lost it.
+    mends: bool,
 }
 
 impl Append {
@@ -47,7 +50,7 @@ impl Append {
     /// A position has come.
     pub(super) fn given(&mut self, position: Position, epoch: ProjectionEpoch) {
         if matches!(self.stage, Stage::Wanting) {
-            let writing = Writing { position, epoch, count: 0, in_doubt: false, lost: false };
+            let writing = Writing { position, epoch, count: 0, in_doubt: false, lost: false, mends: false };
             self.stage = Stage::Writing(writing);
         }
     }
@@ -59,12 +62,13 @@ impl Append {
             if planted(Bug::OldPositionWritten) {
                 (writing.epoch, writing.count) = (view.projection.epoch, 0);
             } else if writing.in_doubt {
-                self.stage = Stage::Resolving(Filling::new(writing.position));
+                self.stage = Stage::Resolving(Filling::new(writing.position), writing.epoch);
             } else {
                 self.stage = Stage::Wanting;
             }
         }
-        if let Stage::Resolving(filling) = &self.stage
+        if let Stage::Resolving(filling, given_in) = &self.stage
+            && *given_in < view.projection.epoch
             && (filling.position >= view.projection.start || planted(Bug::RetryUnresolved))
         {
             // No unit of the newer projection holds anything there, or takes it from us.
@@ -86,9 +90,13 @@ impl Append {
                 self.asked = Some(*unit);
                 let entry = Entry::Data(self.data.clone());
                 let epoch = writing.epoch;
+                if writing.mends {
+                    let kept = Kept::Entry(entry);
+                    return Next::Unit(*unit, Request::Command(Command::Mend { position, kept }));
+                }
                 Next::Unit(*unit, Request::Command(Command::Write { epoch, position, entry }))
             }
-            Stage::Resolving(filling) => {
+            Stage::Resolving(filling, _) => {
                 let position = filling.position;
                 let ended = match filling.next(view.projection) {
                     Ok((unit, request)) => {
@@ -103,7 +111,8 @@ impl Append {
                         self.asked = None;
                         return Next::Position;
                     }
-                    Err(Filled::Trimmed(_)) => Err(Error::Unknown { since: position }),
+                    Err(Filled::Trimmed(_) | Filled::Lost) => Err(Error::Unknown { since: position }),
+                    Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
                     Err(Filled::Conflict) => Err(Error::Conflict { position }),
                 };
                 Next::Done(ended)
@@ -114,13 +123,17 @@ impl Append {
 
     pub(super) fn heard(&mut self, reply: Reply) {
         let writing = match &mut self.stage {
-            Stage::Resolving(filling) => return filling.heard(reply),
+            Stage::Resolving(filling, _) => return filling.heard(reply),
             Stage::Writing(writing) => writing,
             Stage::Wanting | Stage::Ended(_) => return,
         };
         let position = writing.position;
         match reply {
-            Reply::Written => writing.count += 1,
+            Reply::Written => (writing.count, writing.mends) = (writing.count + 1, false),
+            // The one before it has our entry: so had this one.
+            Reply::Damaged if writing.count > 0 => writing.mends = true,
+            // Ours, or another's: who has it after the head?
+            Reply::Damaged => self.stage = Stage::Resolving(Filling::new(position), writing.epoch),
             // Somebody has filled the position: it is decided, and not for us.
             Reply::Occupied { .. } if writing.count == 0 => self.stage = Stage::Wanting,
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
@@ -155,7 +168,7 @@ impl Append {
     pub(super) fn out_of_time(&self) -> Error {
         match &self.stage {
             Stage::Writing(Writing { position, in_doubt: true, .. }) => Error::Unknown { since: *position },
-            Stage::Resolving(filling) => Error::Unknown { since: filling.position },
+            Stage::Resolving(filling, _) => Error::Unknown { since: filling.position },
             _ => Error::OutOfTime,
         }
     }

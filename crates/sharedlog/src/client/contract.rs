@@ -2,11 +2,32 @@
 
 use base::{Duration, Monotonic};
 
-use crate::{AskId, Data, Position, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
+use crate::{AskId, Data, Position, ProjectionEpoch, SequencerId, Stamp, UnitId, sequencer, unit};
 
 /// Names a call to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
+
+/// The stamp of an append, as its caller gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stamped {
+    /// Which append it is.
+    pub stamp: Stamp,
+    /// The oldest append of the stamp's client, this one or an earlier one, that is not decided: nobody will try one before it
+    /// again. The same client can have so many open at one time as [`Stamp::is_in_window`] allows.
+    pub oldest_open: u64,
+}
+
+/// What becomes of positions in a row where nothing lies yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The row ends there.
+    No,
+    /// The first is looked at again until so much time has passed, and then filled; at any other the row ends.
+    First(Duration),
+    /// Each of them is looked at again until so much time has passed, and then filled. The row ends at the log's tail.
+    Each(Duration),
+}
 
 /// How long a client waits for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +130,13 @@ pub enum Answer {
         /// All below this was.
         mark: Position,
     },
+    /// What lay there is lost, by an operator's word: its chain was given up.
+    Lost,
     /// Nothing lies there yet.
     Unwritten,
+    /// What lies at the first positions that were asked for, in their order; at none of them, if nothing lies at the first yet.
+    /// Each is what a read of that position comes to.
+    Row(Vec<Self>),
     /// Every append that ended before lies below.
     Tail(Position),
     /// It is done.
@@ -128,6 +154,19 @@ pub enum Error {
     Unknown {
         /// To be handed in when the append is tried again, with the same stamp.
         since: Position,
+    },
+    /// The append's sequence is 0, or lies too far from that of its client's oldest open append. Nothing was appended: it may
+    /// be tried again once the oldest one is decided.
+    #[error("the append is not within the window of its client, whose oldest open append is {oldest_open}")]
+    OutsideWindow {
+        /// The sequence of the client's oldest open append.
+        oldest_open: u64,
+    },
+    /// What lies there can't be read on any unit that has it, or it isn't known what it is.
+    #[error("what lies at position {position} is damaged")]
+    Damaged {
+        /// The position.
+        position: Position,
     },
     /// There is no such position yet.
     #[error("the log ends before position {tail}")]

@@ -6,8 +6,9 @@
 
 use base::canary::{Bug, planted};
 
+use crate::client::Error;
 use crate::unit::{Command, Reply, Request};
-use crate::{Entry, Kind, Position, Projection, ProjectionEpoch, UnitId};
+use crate::{Entry, Kept, Kind, Position, Projection, ProjectionEpoch, UnitId};
 
 /// A position on its way to one entry.
 #[derive(Debug)]
@@ -15,6 +16,7 @@ pub(super) struct Filling {
     pub(super) position: Position,
     epoch: ProjectionEpoch,
     stage: Stage,
+    is_damaged: bool,
     pub(super) asked: Option<UnitId>,
 }
 
@@ -24,6 +26,10 @@ enum Stage {
     Junk,
     /// The head holds something: what?
     Look,
+    /// The head has lost what it holds. Units after it may have it; this one is asked.
+    Seek(usize),
+    /// This unit has lost what it holds, which is the entry.
+    Mend(Entry, usize),
     /// The first units hold the entry; so many.
     Down(Entry, usize),
     Ended(Filled),
@@ -36,19 +42,27 @@ pub(super) enum Filled {
     Entry(Entry),
     /// Nothing any more.
     Trimmed(Position),
+    /// Its chain was given up.
+    Lost,
+    /// The head has lost what it holds, and no other unit has it. A writer may be on its way with it: only a projection
+    /// without that head can decide otherwise.
+    Damaged,
     /// Not the same on all units.
     Conflict,
 }
 
 impl Filling {
     pub(super) fn new(position: Position) -> Self {
-        Self { position, epoch: ProjectionEpoch(0), stage: Stage::Junk, asked: None }
+        Self { position, epoch: ProjectionEpoch(0), stage: Stage::Junk, is_damaged: false, asked: None }
     }
 
     /// Whom to ask what next; or what it has come to.
     pub(super) fn next(&mut self, projection: &Projection) -> Result<(UnitId, Request), Filled> {
         let position = self.position;
         let Some(chain) = projection.chain_of(position) else { return Err(Filled::Trimmed(projection.first())) };
+        if chain.is_empty() {
+            return Err(Filled::Lost);
+        }
         let mut chain = chain.to_vec();
         if planted(Bug::FillFromTail) {
             chain.reverse();
@@ -56,11 +70,20 @@ impl Filling {
         if self.epoch != projection.epoch && !matches!(self.stage, Stage::Ended(_)) {
             (self.epoch, self.stage) = (projection.epoch, Stage::Junk);
         }
+        if matches!(self.stage, Stage::Seek(number) if number >= chain.len()) {
+            (self.stage, self.is_damaged) = (Stage::Junk, true);
+            return Err(Filled::Damaged);
+        }
         let epoch = self.epoch;
         let write = |entry| Request::Command(Command::Write { epoch, position, entry });
         let (unit, request) = match &self.stage {
             Stage::Junk => (chain[0], write(Entry::Junk)),
             Stage::Look => (chain[0], Request::Read { epoch, position }),
+            Stage::Seek(number) => (chain[*number], Request::Read { epoch, position }),
+            Stage::Mend(entry, number) => {
+                let kept = Kept::Entry(entry.clone());
+                (chain[*number], Request::Command(Command::Mend { position, kept }))
+            }
             Stage::Down(entry, count) => match chain.get(*count) {
                 Some(unit) => (*unit, write(entry.clone())),
                 None => return Err(Filled::Entry(entry.clone())),
@@ -71,12 +94,24 @@ impl Filling {
         Ok((unit, request))
     }
 
+    pub(super) fn out_of_time(&self) -> Error {
+        let position = self.position;
+        if self.is_damaged { Error::Damaged { position } } else { Error::OutOfTime }
+    }
+
     pub(super) fn heard(&mut self, reply: Reply) {
+        self.is_damaged = false;
         self.stage = match (self.stage.clone(), reply) {
             (_, Reply::Trimmed { mark }) => Stage::Ended(Filled::Trimmed(mark)),
             (Stage::Junk, Reply::Written) => Stage::Down(Entry::Junk, 1),
             (Stage::Junk, Reply::Occupied { by: Kind::Data }) => Stage::Look,
             (Stage::Look, Reply::Value(entry)) => Stage::Down(entry, 1),
+            (Stage::Junk | Stage::Look, Reply::Damaged) => Stage::Seek(1),
+            (Stage::Seek(_), Reply::Value(entry)) => Stage::Mend(entry, 0),
+            (Stage::Seek(number), Reply::Unwritten | Reply::Damaged) => Stage::Seek(number + 1),
+            (Stage::Down(entry, count), Reply::Damaged) => Stage::Mend(entry, count),
+            (Stage::Mend(entry, number), Reply::Written) => Stage::Down(entry, number + 1),
+            (Stage::Mend(..), Reply::Occupied { .. }) => Stage::Ended(Filled::Conflict),
             (Stage::Down(entry, count), Reply::Written) => Stage::Down(entry, count + 1),
             (Stage::Down(..), Reply::Occupied { .. }) => Stage::Ended(Filled::Conflict),
             (stage, _) => stage,

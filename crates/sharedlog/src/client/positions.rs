@@ -1,9 +1,11 @@
 //! Positions for appends: one asking of the sequencer for all that wait.
 
+use std::collections::BTreeSet;
+
 use base::Monotonic;
 
 use crate::client::task::{Fill, Task};
-use crate::client::{CallId, Client};
+use crate::client::{CallId, Client, Whose};
 use crate::limits::POSITIONS_AT_ONCE_MAX;
 use crate::{Position, ProjectionEpoch};
 
@@ -34,7 +36,9 @@ impl Client {
                     append.given(position, epoch);
                     self.advance(id, now);
                 }
-                _ => self.begin(None, Task::Fill(Fill::new(position)), now + self.timing.errand, now),
+                _ => {
+                    self.start(Whose::Nobody, Task::Fill(Fill::new(position)), now + self.timing.errand, now);
+                }
             }
         }
     }
@@ -50,13 +54,23 @@ impl Client {
         let take = self.wanting.len().min(POSITIONS_AT_ONCE_MAX as usize);
         let tokens = self.wanting.drain(..take).collect();
         self.asking = Some(self.last_call + 1);
-        self.begin(None, Task::Asking(tokens), Monotonic::NEVER, now);
+        self.start(Whose::Nobody, Task::Asking(self.id, tokens), Monotonic::NEVER, now);
+    }
+
+    /// The appends that are given a position, sooner or later: they needn't say again that they want one.
+    pub(super) fn wait_for_positions(&self) -> BTreeSet<CallId> {
+        let asking = self.asking.and_then(|id| self.calls.get(&id)).map(|call| &call.task);
+        let asked_for = match asking {
+            Some(Task::Asking(_, appends)) => appends.as_slice(),
+            _ => &[],
+        };
+        self.wanting.iter().chain(asked_for).copied().collect()
     }
 
     /// Whether a call asks for positions for appends that have all ended.
     pub(super) fn is_in_vain(&self, id: CallId) -> bool {
         match self.calls.get(&id).map(|call| &call.task) {
-            Some(Task::Asking(appends)) => !appends.iter().any(|id| self.calls.contains_key(id)),
+            Some(Task::Asking(_, appends)) => !appends.iter().any(|id| self.calls.contains_key(id)),
             _ => false,
         }
     }

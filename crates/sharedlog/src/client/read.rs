@@ -1,4 +1,4 @@
-//! A read: from the tail of the chain, with patience for a writer that is on its way, and a fill where that is used up.
+//! A read: from the tail of the chain, or, where the tail has lost what it holds, from the unit before it, which gives it back; with patience for a writer that is on its way, and a fill where that is used up.
 //!
 //! An entry that names an earlier attempt may be a duplicate of it. A reader of that single entry looks back: through the
 //! positions from that attempt's on, no more than [`LOOK_BACK_MAX`], each decided first. Who reads a log from its beginning,
@@ -11,8 +11,8 @@ use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Bound, Next, View};
 use crate::client::{Answer, Error, Timing};
 use crate::limits::LOOK_BACK_MAX;
-use crate::unit::{Reply, Request};
-use crate::{Data, Entry, Position, ProjectionEpoch, UnitId};
+use crate::unit::{Command, Reply, Request};
+use crate::{Data, Entry, Kept, Position, ProjectionEpoch, UnitId};
 
 /// A read under way.
 #[derive(Debug)]
@@ -30,6 +30,9 @@ pub(super) struct Read {
     stage: Stage,
     /// The epoch that the tail was asked in last.
     looked_in: ProjectionEpoch,
+    /// So many units from the tail up hold it, and have lost it.
+    damaged: usize,
+    is_damaged: bool,
     bound: Bound,
     pub(super) asked: Option<UnitId>,
 }
@@ -37,6 +40,8 @@ pub(super) struct Read {
 #[derive(Debug)]
 enum Stage {
     Look,
+    /// Units have lost it, and the one before them has it: they are given it back, and then it is told.
+    Mend(Entry),
     /// Nothing was there.
     Empty,
     /// Nothing was there in that epoch, and nobody is to wait. The sequencer says whether the epoch was the newest, and whether
@@ -55,6 +60,7 @@ enum Stage {
 enum Told {
     Entry(Entry),
     Trimmed(Position),
+    Lost,
 }
 
 impl Read {
@@ -69,9 +75,16 @@ impl Read {
             fill_at: None,
             stage: Stage::Look,
             looked_in: ProjectionEpoch(0),
+            damaged: 0,
+            is_damaged: false,
             bound: Bound::default(),
             asked: None,
         }
+    }
+
+    /// The position that it is of.
+    pub(super) fn target(&self) -> Position {
+        self.target
     }
 
     pub(super) fn next(&mut self, view: &View) -> Next {
@@ -83,11 +96,36 @@ impl Read {
                         self.stage = Stage::Told(Told::Trimmed(view.projection.first()));
                         continue;
                     };
-                    let unit = if planted(Bug::ReadAtHead) { chain.first() } else { chain.last() };
+                    if chain.is_empty() {
+                        self.stage = Stage::Told(Told::Lost);
+                        continue;
+                    }
+                    if self.looked_in != view.projection.epoch {
+                        self.damaged = 0;
+                    }
+                    if self.damaged >= chain.len() {
+                        // A newer projection may have a unit that comes back.
+                        (self.damaged, self.is_damaged) = (0, true);
+                        return Next::Until(view.now + view.pause);
+                    }
+                    let from_tail = chain.iter().rev().nth(self.damaged);
+                    let unit = if planted(Bug::ReadAtHead) { chain.first() } else { from_tail };
                     let Some(unit) = unit.copied() else { return Next::Until(view.now + self.timing.poll) };
                     self.asked = Some(unit);
                     self.looked_in = view.projection.epoch;
                     return Next::Unit(unit, Request::Read { epoch: self.looked_in, position: self.at });
+                }
+                Stage::Mend(entry) => {
+                    let chain = view.projection.chain_of(self.at).unwrap_or_default();
+                    let unit = chain.iter().rev().nth(self.damaged.wrapping_sub(1)).copied();
+                    let Some(unit) = unit.filter(|_| self.damaged > 0 && self.looked_in == view.projection.epoch)
+                    else {
+                        self.stage = Stage::Told(Told::Entry(entry.clone()));
+                        continue;
+                    };
+                    self.asked = Some(unit);
+                    let (position, kept) = (self.at, Kept::Entry(entry.clone()));
+                    return Next::Unit(unit, Request::Command(Command::Mend { position, kept }));
                 }
                 Stage::Empty => self.empty(view.now),
                 Stage::Confirm(epoch) if *epoch == view.projection.epoch => return view.ask_tail(),
@@ -105,6 +143,8 @@ impl Read {
                         }
                         Err(Filled::Entry(entry)) => self.stage = Stage::Told(Told::Entry(entry)),
                         Err(Filled::Trimmed(mark)) => self.stage = Stage::Told(Told::Trimmed(mark)),
+                        Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
+                        Err(Filled::Lost) => self.stage = Stage::Told(Told::Lost),
                         Err(Filled::Conflict) => {
                             self.stage = Stage::Ended(Err(Error::Conflict { position: self.at }));
                         }
@@ -146,6 +186,7 @@ impl Read {
                 _ => Answer::Entry(data),
             },
             (Told::Entry(Entry::Junk), None) => Answer::Junk,
+            (Told::Lost, None) => Answer::Lost,
             (Told::Trimmed(mark), None) => Answer::Trimmed { mark },
             (Told::Entry(entry), Some(candidate)) if entry.stamp() == Some(candidate.stamp) => {
                 Answer::Duplicate { of: self.at }
@@ -153,7 +194,7 @@ impl Read {
             (told, Some(candidate)) => {
                 self.at = match told {
                     Told::Trimmed(mark) => self.at.next().max(mark),
-                    Told::Entry(_) => self.at.next(),
+                    Told::Entry(_) | Told::Lost => self.at.next(),
                 };
                 if self.at < self.target {
                     return self.look();
@@ -164,22 +205,47 @@ impl Read {
         self.stage = Stage::Ended(Ok(answer));
     }
 
+    /// A unit that doesn't answer is not mended.
+    pub(super) fn unanswered(&mut self) {
+        if let Stage::Mend(_) = &self.stage {
+            self.damaged = self.damaged.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn out_of_time(&self) -> Error {
+        match &self.stage {
+            Stage::Fill(filling) => filling.out_of_time(),
+            _ if self.is_damaged => Error::Damaged { position: self.at },
+            _ => Error::OutOfTime,
+        }
+    }
+
     fn look(&mut self) {
+        (self.damaged, self.is_damaged) = (0, false);
         self.fill_at = None;
         self.stage = Stage::Look;
     }
 
-    pub(super) fn heard_tail(&mut self, tail: Position) {
+    pub(super) fn heard_tail(&mut self, epoch: ProjectionEpoch, tail: Position) {
         match self.stage {
+            // That nothing was there was said in another epoch.
+            Stage::Confirm(of) if of != epoch => self.stage = Stage::Look,
             Stage::Confirm(_) if self.at < tail => self.stage = Stage::Ended(Ok(Answer::Unwritten)),
             Stage::Confirm(_) => self.stage = Stage::Ended(Err(Error::BeyondTail { tail })),
-            _ => self.bound.heard(tail),
+            _ => self.bound.heard(epoch, tail),
         }
     }
 
     pub(super) fn heard(&mut self, reply: Reply) {
         match (&mut self.stage, reply) {
             (Stage::Fill(filling), reply) => filling.heard(reply),
+            // Whatever it says: the next, nearer to the tail. The value is known.
+            (Stage::Mend(_), _) => self.damaged = self.damaged.saturating_sub(1),
+            (Stage::Look, Reply::Damaged) => self.damaged += 1,
+            (Stage::Look, Reply::Unwritten) if self.damaged > 0 => {
+                self.stage = Stage::Ended(Err(Error::Conflict { position: self.at }));
+            }
+            (stage, Reply::Value(entry)) if self.damaged > 0 => *stage = Stage::Mend(entry),
             (stage, Reply::Value(entry)) => *stage = Stage::Told(Told::Entry(entry)),
             (stage, Reply::Trimmed { mark }) => *stage = Stage::Told(Told::Trimmed(mark)),
             (stage, Reply::Unwritten) => *stage = Stage::Empty,

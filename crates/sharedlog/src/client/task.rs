@@ -1,13 +1,15 @@
 //! What calls have in common: each says what it needs next, and hears what came of it.
 
-use base::Monotonic;
+use base::canary::{Bug, planted};
+use base::{Duration, Monotonic};
 
 use crate::client::append::Append;
 use crate::client::filling::{Filled, Filling};
 use crate::client::read::Read;
+use crate::client::row::{Part, Row};
 use crate::client::trim::{Trim, TrimOne};
 use crate::client::{Answer, CallId, Error};
-use crate::{Entry, Position, Projection, UnitId, sequencer, unit};
+use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequencer, unit};
 
 /// What a call knows when it says what it needs next.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub(super) struct View<'a> {
     /// The highest tail that the projection's sequencer told.
     pub(super) tail: Option<Position>,
     pub(super) now: Monotonic,
+    /// How long to wait for somebody to replace a unit that has lost what nobody else has.
+    pub(super) pause: Duration,
 }
 
 impl View<'_> {
@@ -39,6 +43,8 @@ pub(super) enum Next {
     Sequencer(sequencer::Request),
     /// A position.
     Position,
+    /// These calls of the machine's own.
+    Calls(Vec<Task>),
     /// To be asked again at that time.
     Until(Monotonic),
     /// Nothing: it has ended.
@@ -50,12 +56,14 @@ pub(super) enum Next {
 pub(super) enum Task {
     Append(Append),
     Read(Read),
+    Row(Box<Row>),
+    Part(Part),
     Tail(Option<Position>),
     Fill(Fill),
     Trim(Trim),
     TrimOne(TrimOne),
-    /// Positions for these appends.
-    Asking(Vec<CallId>),
+    /// Positions for these appends, of the machine's client.
+    Asking(ClientId, Vec<CallId>),
 }
 
 impl Task {
@@ -63,14 +71,16 @@ impl Task {
         match self {
             Self::Append(append) => append.next(view),
             Self::Read(read) => read.next(view),
+            Self::Row(row) => row.next(view),
+            Self::Part(part) => part.next(view),
             Self::Tail(None) => view.ask_tail(),
             Self::Tail(Some(tail)) => Next::Done(Ok(Answer::Tail(*tail))),
             Self::Fill(fill) => fill.next(view),
             Self::Trim(trim) => trim.next(view),
             Self::TrimOne(trim) => trim.next(view),
-            Self::Asking(calls) => {
+            Self::Asking(client, calls) => {
                 let (epoch, count) = (view.projection.epoch, calls.len() as u64);
-                Next::Sequencer(sequencer::Request::Positions { epoch, count })
+                Next::Sequencer(sequencer::Request::Positions { epoch, client: *client, count })
             }
         }
     }
@@ -80,28 +90,33 @@ impl Task {
         match self {
             Self::Append(append) => append.heard(reply),
             Self::Read(read) => read.heard(reply),
+            Self::Part(part) => part.heard(reply),
             Self::Fill(fill) => fill.filling.heard(reply),
             Self::Trim(trim) => trim.heard(&reply),
             Self::TrimOne(trim) => trim.heard(reply),
-            Self::Tail(_) | Self::Asking(_) => {}
+            Self::Row(_) | Self::Tail(_) | Self::Asking(..) => {}
         }
     }
 
-    pub(super) fn heard_tail(&mut self, tail: Position) {
+    /// The sequencer of that epoch has told the tail.
+    pub(super) fn heard_tail(&mut self, epoch: ProjectionEpoch, tail: Position) {
         match self {
             Self::Tail(told) => *told = Some(tail),
-            Self::Read(read) => read.heard_tail(tail),
-            Self::Fill(fill) => fill.bound.heard(tail),
-            Self::Trim(trim) => trim.bound.heard(tail),
-            Self::TrimOne(trim) => trim.bound.heard(tail),
-            Self::Append(_) | Self::Asking(_) => {}
+            Self::Read(read) => read.heard_tail(epoch, tail),
+            Self::Fill(fill) => fill.bound.heard(epoch, tail),
+            Self::Trim(trim) => trim.bound.heard(epoch, tail),
+            Self::TrimOne(trim) => trim.bound.heard(epoch, tail),
+            Self::Append(_) | Self::Row(_) | Self::Part(_) | Self::Asking(..) => {}
         }
     }
 
     /// There was no answer in time.
     pub(super) fn unanswered(&mut self) {
-        if let Self::Append(append) = self {
-            append.unanswered();
+        match self {
+            Self::Append(append) => append.unanswered(),
+            Self::Trim(trim) => trim.unanswered(),
+            Self::Read(read) => read.unanswered(),
+            _ => {}
         }
     }
 
@@ -118,32 +133,37 @@ impl Task {
         match self {
             Self::Append(append) => append.asked,
             Self::Read(read) => read.asked,
+            Self::Part(part) => part.asked,
             Self::Fill(fill) => fill.filling.asked,
             Self::Trim(trim) => trim.asked,
             Self::TrimOne(trim) => trim.asked,
-            Self::Tail(_) | Self::Asking(_) => None,
+            Self::Row(_) | Self::Tail(_) | Self::Asking(..) => None,
         }
     }
 
     /// What is told when the deadline comes.
-    pub(super) fn out_of_time(&self) -> Error {
-        match self {
+    pub(super) fn out_of_time(&mut self) -> Result<Answer, Error> {
+        Err(match self {
+            Self::Row(row) => return row.out_of_time(),
             Self::Append(append) => append.out_of_time(),
+            Self::Read(read) => read.out_of_time(),
+            Self::Fill(fill) => fill.filling.out_of_time(),
+            Self::TrimOne(trim) => trim.out_of_time(),
             _ => Error::OutOfTime,
-        }
+        })
     }
 }
 
 /// Has it that a position lies below the tail before anything is done to it: whoever filled what is beyond would have the log
-/// end there.
+/// end there. A tail counts in its epoch only: the next sequencer may begin below it, and give out again what lay under it.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
-    told: Option<Position>,
+    told: Option<(ProjectionEpoch, Position)>,
 }
 
 impl Bound {
-    pub(super) fn heard(&mut self, tail: Position) {
-        self.told = Some(tail);
+    pub(super) fn heard(&mut self, epoch: ProjectionEpoch, tail: Position) {
+        self.told = Some((epoch, tail));
     }
 
     /// None, if the position is given out; else what is to be done first.
@@ -151,9 +171,10 @@ impl Bound {
         if view.is_given_out(position) {
             return None;
         }
-        match self.told.take() {
-            Some(tail) if position < tail => None,
-            Some(tail) => Some(Next::Done(Err(Error::BeyondTail { tail }))),
+        let is_newest = |epoch: ProjectionEpoch| epoch == view.projection.epoch || planted(Bug::OldTailCounts);
+        match self.told.take().filter(|(epoch, _)| is_newest(*epoch)) {
+            Some((_, tail)) if position < tail => None,
+            Some((_, tail)) => Some(Next::Done(Err(Error::BeyondTail { tail }))),
             None => Some(view.ask_tail()),
         }
     }
@@ -181,6 +202,8 @@ impl Fill {
             Err(Filled::Entry(Entry::Data(data))) => Next::Done(Ok(Answer::Entry(data))),
             Err(Filled::Entry(Entry::Junk)) => Next::Done(Ok(Answer::Junk)),
             Err(Filled::Trimmed(mark)) => Next::Done(Ok(Answer::Trimmed { mark })),
+            Err(Filled::Lost) => Next::Done(Ok(Answer::Lost)),
+            Err(Filled::Damaged) => Next::Until(view.now + view.pause),
             Err(Filled::Conflict) => Next::Done(Err(Error::Conflict { position: self.filling.position })),
         }
     }

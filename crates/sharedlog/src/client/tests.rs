@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::unit::{Command, Reply, Request};
-use crate::{Entry, Extent, Kind, LogId, SequencerId, UnitId};
+use crate::{Entry, Extent, Kept, Kind, LogId, SequencerId, UnitId};
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
 
@@ -29,6 +29,7 @@ fn projection(epoch: u64, start: u64, chain: &[u64]) -> Projection {
         epoch: ProjectionEpoch(epoch),
         sequencer: SequencerId { node: NodeId(1), boot: Boot(epoch) },
         start: Position(start),
+        newest_unit: UnitId(9),
         extents: vec![Extent { from: Position(0), chains: vec![chain] }],
     }
 }
@@ -42,7 +43,7 @@ fn stamp(sequence: u64) -> Stamp {
 }
 
 fn data(sequence: u64, since: Option<u64>) -> Data {
-    Data { stamp: stamp(sequence), since: since.map(Position), batch: batch() }
+    Data { stamp: stamp(sequence), oldest_open: sequence, since: since.map(Position), batch: batch() }
 }
 
 fn entry(sequence: u64) -> Entry {
@@ -104,7 +105,8 @@ impl Bed {
 
     fn append(&mut self, sequence: u64) -> Token {
         let (token, deadline) = (self.token(), self.now + DEADLINE);
-        self.client.append(token, batch(), Some(stamp(sequence)), None, deadline, self.now);
+        let stamped = Stamped { stamp: stamp(sequence), oldest_open: sequence };
+        self.client.append(token, batch(), Some(stamped), None, deadline, self.now);
         self.carry_out();
         token
     }
@@ -179,10 +181,42 @@ fn appends_that_wait_share_an_asking_and_later_ones_do_not() {
     assert_eq!(bed.sequencer, asked, "one is under way");
     bed.given(7, 1);
     let (_, request) = bed.sequencer[0];
-    assert_eq!(request, sequencer::Request::Positions { epoch: ProjectionEpoch(1), count: 2 });
+    assert_eq!(request, sequencer::Request::Positions { epoch: ProjectionEpoch(1), client: ClientId(9), count: 2 });
     bed.given(9, 2);
     let positions: Vec<_> = bed.units.iter().map(|(_, _, request)| request.clone()).collect();
     assert_eq!(positions, [write(1, 7, entry(1)), write(1, 9, entry(2)), write(1, 10, entry(3))]);
+}
+
+/// A client is never so far ahead of its oldest open append that players would have to forget that one.
+#[test]
+fn an_append_too_far_above_the_oldest_open_one_is_refused() {
+    let mut bed = Bed::new();
+    let deadline = bed.now + DEADLINE;
+    let window = DUPLICATES_WINDOW as u64;
+    for (sequence, oldest_open) in [(0, 0), (3, 4), (3, 0), (window + 1, 1)] {
+        let (token, stamped) = (bed.token(), Stamped { stamp: stamp(sequence), oldest_open });
+        bed.client.append(token, batch(), Some(stamped), None, deadline, bed.now);
+        bed.carry_out();
+        assert_eq!(bed.ended(token), Err(Error::OutsideWindow { oldest_open }));
+    }
+    for number in 0..window {
+        bed.client.append(Token(100 + number), batch(), None, None, deadline, bed.now);
+    }
+    bed.client.append(Token(99), batch(), None, None, deadline, bed.now);
+    bed.carry_out();
+    assert_eq!(bed.ended(Token(99)), Err(Error::OutsideWindow { oldest_open: 1 }));
+    bed.given(0, 1);
+    for unit in [1, 2] {
+        let (ask, of, request) = bed.units.remove(0);
+        let Request::Command(Command::Write { entry: Entry::Data(data), .. }) = request else { panic!("{request:?}") };
+        assert_eq!((of, data.stamp.sequence, data.oldest_open), (UnitId(unit), 1, 1));
+        bed.client.unit_answered(ask, Reply::Written, bed.now);
+        bed.carry_out();
+    }
+    assert_eq!(bed.ended(Token(100)), Ok(Answer::Appended(Position(0))));
+    bed.client.append(Token(99), batch(), None, None, deadline, bed.now);
+    bed.carry_out();
+    assert_eq!(bed.done, [], "there is room for one more");
 }
 
 #[test]
@@ -335,6 +369,174 @@ fn nothing_is_done_to_a_position_beyond_the_tail() {
     assert_eq!(bed.ended(token), beyond);
 }
 
+/// Nobody waits out the time-outs of an older projection once a newer one is known.
+#[test]
+fn with_a_newer_projection_every_call_goes_on_at_once() {
+    let mut bed = Bed::new();
+    let (in_doubt, wanting) = (bed.append(1), bed.append(2));
+    bed.given(7, 1);
+    let (write_ask, ..) = bed.units.remove(0);
+    let read_token = bed.read(3, Some(0));
+    let (read_ask, ..) = bed.units.remove(0);
+    // Some failures, so that time-outs are long.
+    for _ in 0..6 {
+        bed.wake();
+    }
+    bed.units.clear();
+    bed.sequencer.clear();
+    bed.projected(projection(2, 9, &[2]));
+    let asked: Vec<_> = bed.units.iter().map(|(_, unit, request)| (unit.0, request.clone())).collect();
+    assert_eq!(asked, [(2, write(2, 7, Entry::Junk)), (2, read(2, 3))]);
+    let positions = sequencer::Request::Positions { epoch: ProjectionEpoch(2), client: ClientId(9), count: 1 };
+    assert_eq!(bed.sequencer.iter().map(|(_, request)| *request).collect::<Vec<_>>(), [positions]);
+    // Answers that were given in the older epoch are late.
+    bed.client.unit_answered(write_ask, Reply::Written, bed.now);
+    bed.client.unit_answered(read_ask, Reply::Value(entry(5)), bed.now);
+    bed.carry_out();
+    assert_eq!(bed.done, []);
+    let (ask, ..) = bed.units.remove(0);
+    bed.client.unit_answered(ask, Reply::Written, bed.now);
+    bed.carry_out();
+    bed.step(2, &read(2, 3), Reply::Value(entry(4)));
+    assert_eq!(bed.ended(read_token), Ok(Answer::Entry(data(4, None))));
+    bed.given(9, 1);
+    bed.step(2, &write(2, 9, entry(2)), Reply::Written);
+    assert_eq!(bed.ended(wanting), Ok(Answer::Appended(Position(9))));
+    bed.given(10, 1);
+    bed.step(2, &write(2, 10, entry(1)), Reply::Written);
+    assert_eq!(bed.ended(in_doubt), Ok(Answer::Appended(Position(10))));
+}
+
+/// Who asks for what was given up is told so, and a trim does not wait for units of extents that go as a whole.
+#[test]
+fn what_was_given_up_is_told_and_does_not_stop_trims() {
+    let mut bed = Bed::new();
+    let extent = |from: u64, chain: &[u64]| Extent {
+        from: Position(from),
+        chains: vec![chain.iter().copied().map(UnitId).collect()],
+    };
+    let mut lost = projection(2, 20, &[]);
+    lost.extents = vec![extent(0, &[]), extent(10, &[3]), extent(20, &[1, 2])];
+    bed.projected(lost);
+    let token = bed.read(4, Some(0));
+    assert_eq!(bed.ended(token), Ok(Answer::Lost));
+    let (token, deadline) = (bed.token(), bed.now + DEADLINE);
+    bed.client.fill(token, Position(4), deadline, bed.now);
+    bed.carry_out();
+    assert_eq!(bed.ended(token), Ok(Answer::Lost));
+    bed.client.trim(token, Position(20), deadline, bed.now);
+    bed.carry_out();
+    let trim = Request::Command(Command::Trim { epoch: Some(ProjectionEpoch(2)), before: Position(20) });
+    bed.wants(3, &trim);
+    bed.units.clear();
+    while bed.units.is_empty() {
+        bed.wake();
+    }
+    bed.step(1, &trim, Reply::Done);
+    bed.step(2, &trim, Reply::Done);
+    assert_eq!(bed.ended(token), Ok(Answer::Done));
+}
+
+/// Who reads past damage mends it.
+#[test]
+fn a_reader_passes_damage_and_mends_it() {
+    let mut bed = Bed::new();
+    bed.projected(projection(2, 9, &[1, 2, 3]));
+    let mend = |with: Entry| Request::Command(Command::Mend { position: Position(4), kept: Kept::Entry(with) });
+    let token = bed.read(4, None);
+    bed.step(3, &read(2, 4), Reply::Damaged);
+    bed.step(2, &read(2, 4), Reply::Damaged);
+    bed.step(1, &read(2, 4), Reply::Value(entry(5)));
+    bed.step(2, &mend(entry(5)), Reply::Written);
+    bed.step(3, &mend(entry(5)), Reply::Written);
+    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(5, None))));
+    assert_eq!(bed.suspects, [Suspect::Unit(UnitId(3)), Suspect::Unit(UnitId(2))]);
+    // A fill, from below: the head's entry is what the next unit has.
+    let (token, deadline) = (bed.token(), bed.now + DEADLINE);
+    bed.client.fill(token, Position(4), deadline, bed.now);
+    bed.carry_out();
+    bed.step(1, &write(2, 4, Entry::Junk), Reply::Damaged);
+    bed.step(2, &read(2, 4), Reply::Value(entry(5)));
+    bed.step(1, &mend(entry(5)), Reply::Written);
+    bed.step(2, &write(2, 4, entry(5)), Reply::Damaged);
+    bed.step(2, &mend(entry(5)), Reply::Written);
+    bed.step(3, &write(2, 4, entry(5)), Reply::Written);
+    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(5, None))));
+}
+
+/// What nobody has is neither made up nor taken for nothing: another projection decides, or the deadline comes.
+#[test]
+fn what_is_damaged_everywhere_is_told() {
+    let mut bed = Bed::new();
+    let token = bed.read(4, Some(0));
+    let fill = bed.token();
+    bed.sequencer.clear();
+    bed.client.note_tail(ProjectionEpoch(1), Position(9));
+    bed.client.fill(fill, Position(5), bed.now + DEADLINE, bed.now);
+    bed.carry_out();
+    while bed.done.len() < 2 {
+        match bed.units.pop() {
+            Some((ask, unit, _)) => {
+                // Of position 5 the second unit has nothing; a writer may be on its way to it.
+                let is_five = unit == UnitId(2) && bed.client.asks.get(&ask) == Some(&2);
+                let reply = if is_five { Reply::Unwritten } else { Reply::Damaged };
+                bed.client.unit_answered(ask, reply, bed.now);
+                bed.carry_out();
+            }
+            None => bed.wake(),
+        }
+    }
+    bed.done.sort_by_key(|(token, _)| *token);
+    let damaged = |position: u64| Err(Error::Damaged { position: Position(position) });
+    assert_eq!(bed.done, [(token, damaged(4)), (fill, damaged(5))]);
+}
+
+/// An append knows what the units after the head have lost; of the head it asks those.
+#[test]
+fn an_append_mends_what_it_has_written() {
+    let mut bed = Bed::new();
+    let token = bed.append(1);
+    bed.given(7, 1);
+    bed.step(1, &write(1, 7, entry(1)), Reply::Written);
+    bed.step(2, &write(1, 7, entry(1)), Reply::Damaged);
+    let mend = Request::Command(Command::Mend { position: Position(7), kept: Kept::Entry(entry(1)) });
+    bed.step(2, &mend, Reply::Written);
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(7))));
+    let token = bed.append(1);
+    bed.given(8, 1);
+    bed.step(1, &write(1, 8, entry(1)), Reply::Damaged);
+    bed.step(1, &write(1, 8, Entry::Junk), Reply::Damaged);
+    bed.step(2, &read(1, 8), Reply::Unwritten);
+    assert!(bed.units.is_empty(), "it may not decide");
+    bed.projected(projection(2, 9, &[2]));
+    bed.step(2, &write(2, 8, Entry::Junk), Reply::Written);
+    bed.given(9, 1);
+    bed.step(2, &write(2, 9, entry(1)), Reply::Written);
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))));
+}
+
+/// A tail that was told before the projection was replaced says nothing about what is given out in the newer one.
+#[test]
+fn a_tail_of_an_older_epoch_does_not_count() {
+    for trims in [false, true] {
+        let mut bed = Bed::new();
+        let (token, deadline) = (bed.token(), bed.now + DEADLINE);
+        if trims {
+            bed.client.trim(token, Position(8), deadline, bed.now);
+        } else {
+            bed.client.fill(token, Position(7), deadline, bed.now);
+        }
+        bed.carry_out();
+        let (old, _) = bed.sequencer.remove(0);
+        bed.projected(projection(2, 5, &[1, 2]));
+        bed.client.sequencer_answered(old, sequencer::Reply::Tail(Position(9)), bed.now);
+        bed.carry_out();
+        assert!(bed.units.is_empty(), "position 7 may be given out again");
+        bed.sequenced(sequencer::Reply::Tail(Position(6)));
+        assert_eq!(bed.ended(token), Err(Error::BeyondTail { tail: Position(6) }));
+    }
+}
+
 /// That nothing is there is said only by the newest projection's tail: a unit that was left out doesn't hear of entries.
 #[test]
 fn that_nothing_is_there_is_checked() {
@@ -349,10 +551,12 @@ fn that_nothing_is_there_is_checked() {
     bed.step(1, &read(2, 3), Reply::Unwritten);
     bed.sequenced(sequencer::Reply::Tail(Position(5)));
     assert_eq!(bed.ended(token), Ok(Answer::Unwritten));
-    // A newer projection comes before the answer: what was answered in the older one is not confirmed by its sequencer.
+    // A newer projection comes before the answer: what is answered in the older one says nothing.
     let token = bed.read(4, None);
+    let (old, ..) = bed.units.remove(0);
     bed.projected(projection(3, 5, &[2]));
-    bed.step(1, &read(2, 4), Reply::Unwritten);
+    bed.client.unit_answered(old, Reply::Unwritten, bed.now);
+    bed.carry_out();
     bed.step(2, &read(3, 4), Reply::Value(entry(1)));
     assert_eq!(bed.ended(token), Ok(Answer::Entry(data(1, None))));
 }
@@ -409,4 +613,129 @@ fn a_seal_without_a_successor_is_told() {
         bed.wake();
     }
     assert_eq!(bed.suspects, [Suspect::Projection]);
+}
+
+/// Two chains, of one unit and of two.
+fn two_chains(epoch: u64) -> Projection {
+    let mut projection = projection(epoch, 40, &[1]);
+    projection.extents[0].chains.push(vec![UnitId(2), UnitId(3)]);
+    projection
+}
+
+fn many(epoch: u64, from: u64, step: u64, count: usize) -> Request {
+    Request::ReadMany { epoch: ProjectionEpoch(epoch), run: Run { from: Position(from), step, count } }
+}
+
+impl Bed {
+    fn read_many(&mut self, from: u64, count: usize, wait: Wait) -> Token {
+        let (token, deadline) = (self.token(), self.now + DEADLINE);
+        self.client.read_many(token, Run::of(Position(from), count), wait, true, deadline, self.now);
+        self.carry_out();
+        token
+    }
+
+    /// One of the things that are wanted of units is answered.
+    fn reply(&mut self, unit: u64, request: &Request, reply: Reply) {
+        let at = self.units.iter().position(|(_, of, wanted)| (*of, wanted) == (UnitId(unit), request));
+        let Some(at) = at else { panic!("{request:?} is not asked, but {:?}", self.units) };
+        let (ask, ..) = self.units.remove(at);
+        self.client.unit_answered(ask, reply, self.now);
+        self.carry_out();
+    }
+}
+
+fn row(answers: impl IntoIterator<Item = Answer>) -> Result<Answer, Error> {
+    Ok(Answer::Row(answers.into_iter().collect()))
+}
+
+fn values(sequences: &[u64]) -> Reply {
+    Reply::Many(sequences.iter().map(|sequence| Reply::Value(entry(*sequence))).collect())
+}
+
+#[test]
+fn a_row_asks_each_tail_once() {
+    let mut bed = Bed::new();
+    bed.projected(two_chains(2));
+    let token = bed.read_many(4, 5, Wait::No);
+    assert_eq!(bed.units.len(), 2);
+    bed.reply(3, &many(2, 5, 2, 2), values(&[5, 7]));
+    bed.reply(1, &many(2, 4, 2, 3), values(&[4, 6, 8]));
+    let all = (4..9).map(|sequence| Answer::Entry(data(sequence, None)));
+    assert_eq!(bed.done, [(token, row(all))]);
+    assert_eq!(bed.client.under_way(), 0);
+}
+
+/// Where an answer is short, or nothing lies, the row ends; at its first position as a single read does.
+#[test]
+fn a_row_ends_where_something_is_missing() {
+    let mut bed = Bed::new();
+    bed.projected(two_chains(2));
+    bed.read_many(4, 5, Wait::First(Duration::from_millis(5)));
+    bed.reply(3, &many(2, 5, 2, 2), Reply::Many(vec![Reply::Value(entry(5)), Reply::Unwritten]));
+    bed.reply(1, &many(2, 4, 2, 3), values(&[4, 6, 8]));
+    let told = [4, 5, 6].map(|sequence| Answer::Entry(data(sequence, None)));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row(told.clone())));
+    bed.read_many(4, 5, Wait::No);
+    bed.reply(3, &many(2, 5, 2, 2), values(&[5, 7]));
+    bed.reply(1, &many(2, 4, 2, 3), values(&[4]));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row(told[..2].to_vec())));
+    bed.read_many(41, 3, Wait::No);
+    bed.reply(1, &many(2, 42, 1, 1), Reply::Many(vec![Reply::Unwritten]));
+    bed.reply(3, &many(2, 41, 2, 2), Reply::Many(vec![Reply::Unwritten; 2]));
+    bed.step(3, &read(2, 41), Reply::Unwritten);
+    bed.sequenced(sequencer::Reply::Tail(Position(41)));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(Err(Error::BeyondTail { tail: Position(41) })));
+    assert_eq!(bed.client.under_way(), 0);
+}
+
+/// What a tail has lost, what may be a duplicate, and holes that are waited for are read one by one.
+#[test]
+fn a_row_reads_by_itself_what_is_no_plain_value() {
+    let mut bed = Bed::new();
+    bed.projected(two_chains(2));
+    bed.read_many(1, 6, Wait::Each(Duration::ZERO));
+    let since = Reply::Value(Entry::Data(data(9, Some(4))));
+    bed.reply(1, &many(2, 2, 2, 3), Reply::Many(vec![Reply::Unwritten, Reply::Trimmed { mark: Position(1) }, since]));
+    bed.reply(3, &many(2, 1, 2, 3), Reply::Many(vec![Reply::Damaged, Reply::Value(Entry::Junk), Reply::Damaged]));
+    // The hole is filled.
+    bed.reply(1, &read(2, 2), Reply::Unwritten);
+    bed.reply(1, &write(2, 2, Entry::Junk), Reply::Written);
+    // The duplicate is looked for before it.
+    bed.reply(1, &read(2, 6), Reply::Value(Entry::Data(data(9, Some(4)))));
+    bed.reply(1, &read(2, 4), Reply::Value(entry(9)));
+    for position in [1, 5] {
+        bed.reply(3, &read(2, position), Reply::Damaged);
+        bed.reply(2, &read(2, position), Reply::Value(entry(position)));
+        let kept = Kept::Entry(entry(position));
+        let mend = Request::Command(Command::Mend { position: Position(position), kept });
+        bed.reply(3, &mend, Reply::Written);
+    }
+    let of = |sequence| Answer::Entry(data(sequence, None));
+    let trimmed = Answer::Trimmed { mark: Position(1) };
+    let all = [of(1), Answer::Junk, Answer::Junk, trimmed, of(5), Answer::Duplicate { of: Position(4) }];
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row(all)));
+    assert!(bed.suspects.contains(&Suspect::Unit(UnitId(3))));
+}
+
+/// A newer projection has the tails asked anew; and by its deadline a row tells what it has.
+#[test]
+fn a_row_goes_on_in_a_newer_projection_and_ends_in_time() {
+    let mut bed = Bed::new();
+    bed.projected(two_chains(2));
+    bed.read_many(4, 4, Wait::No);
+    bed.reply(3, &many(2, 5, 2, 2), sealed(2));
+    let late = bed.units.pop().expect("the other tail");
+    let mut newer = two_chains(3);
+    newer.extents[0].chains[1].pop();
+    bed.projected(newer);
+    bed.client.unit_answered(late.0, values(&[1, 2]), bed.now);
+    bed.carry_out();
+    bed.reply(1, &many(3, 4, 2, 2), values(&[4, 6]));
+    assert_eq!(bed.done, []);
+    bed.wants(2, &many(3, 5, 2, 2));
+    while bed.done.is_empty() {
+        bed.wake();
+    }
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4, None))])));
+    assert_eq!(bed.client.under_way(), 0);
 }

@@ -15,13 +15,15 @@ pub(super) struct Trim {
     before: Position,
     epoch: ProjectionEpoch,
     count: usize,
+    /// Whether all that the unit asked last holds is to be given up.
+    holds_nothing: bool,
     pub(super) bound: Bound,
     pub(super) asked: Option<UnitId>,
 }
 
 impl Trim {
     pub(super) fn new(before: Position) -> Self {
-        Self { before, epoch: ProjectionEpoch(0), count: 0, bound: Bound::default(), asked: None }
+        Self { before, epoch: ProjectionEpoch(0), count: 0, holds_nothing: false, bound: Bound::default(), asked: None }
     }
 
     pub(super) fn next(&mut self, view: &View) -> Next {
@@ -39,11 +41,21 @@ impl Trim {
             return Next::Done(Ok(Answer::Done));
         };
         self.asked = Some(unit);
+        let is_kept = |end: Option<Position>| end.is_none_or(|end| end > self.before);
+        let mut kept = view.projection.bounded().filter(|(_, end)| is_kept(*end));
+        self.holds_nothing = !kept.any(|(extent, _)| extent.units().any(|other| other == unit));
         Next::Unit(unit, Request::Command(Command::Trim { epoch: Some(self.epoch), before: self.before }))
     }
 
     pub(super) fn heard(&mut self, reply: &Reply) {
         if matches!(reply, Reply::Done) {
+            self.count += 1;
+        }
+    }
+
+    /// A unit of extents that go as a whole may be dead: those go with the next projection, if not sooner.
+    pub(super) fn unanswered(&mut self) {
+        if self.holds_nothing {
             self.count += 1;
         }
     }
@@ -84,6 +96,8 @@ impl TrimOne {
                     self.asked = Some(unit);
                     return Next::Unit(unit, request);
                 }
+                Err(Filled::Lost) => return Next::Done(Ok(Answer::Lost)),
+                Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
                 Err(Filled::Conflict) => return Next::Done(Err(Error::Conflict { position })),
                 // Whoever trimmed it before may have come to some units only.
                 Err(Filled::Entry(_) | Filled::Trimmed(_)) => self.is_filled = true,
@@ -96,6 +110,10 @@ impl TrimOne {
         let Some(unit) = chain.get(self.count).copied() else { return Next::Done(Ok(Answer::Done)) };
         self.asked = Some(unit);
         Next::Unit(unit, Request::Command(Command::TrimOne { epoch: self.epoch, position }))
+    }
+
+    pub(super) fn out_of_time(&self) -> Error {
+        self.filling.out_of_time()
     }
 
     pub(super) fn heard(&mut self, reply: Reply) {

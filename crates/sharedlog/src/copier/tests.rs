@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::unit::Report;
-use crate::{ProjectionEpoch, Stripe};
+use crate::{Batch, ClientId, Data, ProjectionEpoch, Stamp, Stripe};
 
 const CONFIG: Config = Config { window: 2, again: Duration::from_millis(10), failures: 2 };
 const STRIPE: Stripe = Stripe { from: Position(0), count: 2, index: 1 };
@@ -11,13 +11,13 @@ struct Bed {
     copier: Copier,
     now: Monotonic,
     asked: Vec<(AskId, Command)>,
-    reads: Vec<u64>,
+    reads: Vec<Run>,
     ended: Option<bool>,
 }
 
 impl Bed {
     fn begin() -> Self {
-        let healing = Healing { unit: UnitId(7), stripe: STRIPE, to: Position(8) };
+        let healing = Healing { unit: UnitId(7), stripe: STRIPE, to: Position(20) };
         let copier = Copier::begin(vec![healing], CONFIG, Monotonic(1));
         let mut bed = Self { copier, now: Monotonic(1), asked: Vec::new(), reads: Vec::new(), ended: None };
         bed.carry_out();
@@ -32,7 +32,7 @@ impl Bed {
                     self.asked.push((ask, command));
                 }
                 Action::Ask { .. } => panic!("a copier only gives commands"),
-                Action::Read(position) => self.reads.push(position.0),
+                Action::Read(run) => self.reads.push(run),
                 Action::SetTimer(_) => {}
                 Action::Done { is_whole } => self.ended = Some(is_whole),
             }
@@ -48,13 +48,20 @@ impl Bed {
 
     fn told(&mut self, missing: u64) {
         let whole = vec![(STRIPE, Position(missing))];
-        let report = Report { sealed: ProjectionEpoch(1), tail: Position(9), trimmed: Position(0), whole };
+        let report = Report { sealed: ProjectionEpoch(1), tail: Position(9), trimmed: Position(0), damaged: 0, whole };
         assert_eq!(self.answer(Reply::Told(report)), Command::Tell { stripes: vec![STRIPE] });
     }
 
-    fn read(&mut self, position: u64, answer: Answer) {
-        self.copier.read(Position(position), Ok(answer), self.now);
+    /// The first of the reads under way has ended.
+    fn read(&mut self, answers: Vec<Answer>) {
+        let run = self.reads.remove(0);
+        self.copier.read(run, Ok(Answer::Row(answers)), self.now);
         self.carry_out();
+    }
+
+    /// The positions that are being read.
+    fn reading(&self) -> Vec<Vec<u64>> {
+        self.reads.iter().map(|run| run.positions().map(|position| position.0).collect()).collect()
     }
 
     fn late(&mut self) {
@@ -64,25 +71,69 @@ impl Bed {
     }
 }
 
+fn copies(copies: impl IntoIterator<Item = (u64, Kept)>) -> Command {
+    Command::CopyMany { copies: copies.into_iter().map(|(position, kept)| (Position(position), kept)).collect() }
+}
+
+fn written(count: usize) -> Reply {
+    Reply::Many(vec![Reply::Written; count])
+}
+
+const JUNK: Kept = Kept::Entry(Entry::Junk);
+
 #[test]
 fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
     let mut bed = Bed::begin();
     bed.told(3);
-    assert_eq!(bed.reads, [3, 5], "two at one time");
-    bed.read(5, Answer::Junk);
-    let junk = |position| Command::Copy { position: Position(position), kept: Kept::Entry(Entry::Junk) };
-    assert_eq!(bed.answer(Reply::Written), junk(5));
-    assert_eq!(bed.reads, [3, 5, 7]);
-    bed.read(3, Answer::Trimmed { mark: Position(4) });
-    assert_eq!(bed.answer(Reply::Done), Command::Trim { epoch: None, before: Position(4) });
-    bed.read(7, Answer::Trimmed { mark: Position(4) });
-    let trimmed = Command::Copy { position: Position(7), kept: Kept::Trimmed };
-    assert_eq!(bed.answer(Reply::Written), trimmed);
-    bed.told(7);
-    assert_eq!(bed.reads, [3, 5, 7, 7], "it says otherwise");
-    bed.read(7, Answer::Trimmed { mark: Position(4) });
-    bed.answer(Reply::Written);
-    bed.told(9);
+    assert_eq!(bed.reading(), [[3, 5, 7], [9, 11, 13]], "two runs at one time");
+    bed.read(vec![Answer::Junk, Answer::Trimmed { mark: Position(2) }, Answer::Junk]);
+    assert_eq!(bed.answer(written(3)), copies([(3, JUNK), (5, Kept::Trimmed), (7, JUNK)]));
+    assert_eq!(bed.reading(), [vec![9, 11, 13], vec![15, 17, 19]]);
+    // What lies below the chain's mark is trimmed here too, and only what was read is copied.
+    bed.read(vec![Answer::Trimmed { mark: Position(12) }; 2]);
+    assert_eq!(bed.answer(Reply::Done), Command::Trim { epoch: None, before: Position(12) });
+    assert_eq!(bed.reading(), [vec![15, 17, 19], vec![13]]);
+    bed.read(vec![Answer::Junk]);
+    assert_eq!(bed.answer(written(1)), copies([(15, JUNK)]));
+    assert_eq!(bed.reading(), [vec![13], vec![17, 19]]);
+    bed.read(vec![Answer::Junk]);
+    bed.answer(Reply::Many(vec![Reply::Trimmed { mark: Position(14) }]));
+    bed.read(vec![Answer::Junk, Answer::Trimmed { mark: Position(30) }]);
+    assert_eq!(bed.answer(written(1)), copies([(17, JUNK)]));
+    bed.read(vec![Answer::Junk]);
+    bed.answer(written(1));
+    bed.told(17);
+    assert_eq!(bed.reading(), [[17, 19]], "it says otherwise");
+    bed.read(vec![Answer::Junk; 2]);
+    // The unit has not said all.
+    bed.answer(written(1));
+    assert_eq!(bed.reading(), [[19]]);
+    bed.read(vec![Answer::Junk]);
+    bed.answer(written(1));
+    bed.told(21);
+    assert_eq!(bed.ended, Some(true));
+}
+
+/// A command holds so many bytes, or a single value.
+#[test]
+fn what_is_long_is_copied_in_turns() {
+    let data = |sequence: u64, bytes: usize| Data {
+        stamp: Stamp { client: ClientId(1), sequence },
+        oldest_open: sequence,
+        since: None,
+        batch: Batch::of(&[vec![7; bytes].into()]).expect("it is small"),
+    };
+    let kept = |data: &Data| Kept::Entry(Entry::Data(data.clone()));
+    let (long, short) = (data(1, 2 * MANY_BYTES_MAX), data(2, 1));
+    let mut bed = Bed::begin();
+    bed.told(15);
+    bed.read(vec![Answer::Entry(short.clone()), Answer::Entry(long.clone()), Answer::Entry(short.clone())]);
+    assert_eq!(bed.answer(written(1)), copies([(15, kept(&short))]));
+    bed.read(vec![Answer::Entry(long.clone()), Answer::Entry(short.clone())]);
+    assert_eq!(bed.answer(written(1)), copies([(17, kept(&long))]));
+    bed.read(vec![Answer::Entry(short.clone())]);
+    assert_eq!(bed.answer(written(1)), copies([(19, kept(&short))]));
+    bed.told(21);
     assert_eq!(bed.ended, Some(true));
 }
 
@@ -92,8 +143,10 @@ fn what_is_not_answered_is_asked_again_and_then_given_up() {
     bed.late();
     assert_eq!(bed.asked.len(), 2);
     bed.asked.remove(0);
-    bed.told(7);
-    bed.read(7, Answer::Junk);
+    bed.told(19);
+    bed.read(vec![]);
+    assert_eq!(bed.reading(), [[19]], "nothing was brought");
+    bed.read(vec![Answer::Junk]);
     let asked = bed.asked[0].1.clone();
     bed.late();
     assert_eq!(bed.asked.iter().map(|(_, command)| command).collect::<Vec<_>>(), [&asked, &asked]);
@@ -105,9 +158,16 @@ fn what_is_not_answered_is_asked_again_and_then_given_up() {
 
 #[test]
 fn a_unit_that_holds_something_else_is_not_made_whole() {
+    let refused = [Reply::Occupied { by: crate::Kind::Data }, Reply::Damaged];
+    for reply in refused.into_iter().flat_map(|reply| [reply.clone(), Reply::Many(vec![Reply::Written, reply])]) {
+        let mut bed = Bed::begin();
+        bed.told(17);
+        bed.read(vec![Answer::Junk; 2]);
+        bed.answer(reply);
+        assert_eq!(bed.ended, Some(false));
+    }
     let mut bed = Bed::begin();
-    bed.told(7);
-    bed.read(7, Answer::Junk);
-    bed.answer(Reply::Occupied { by: crate::Kind::Data });
-    assert_eq!(bed.ended, Some(false));
+    bed.told(17);
+    bed.read(vec![Answer::Junk, Answer::Lost]);
+    assert_eq!(bed.ended, Some(false), "nor one whose chain was given up");
 }

@@ -3,24 +3,27 @@
 use super::*;
 use crate::{Batch, ClientId, Stamp};
 
-const CONFIG: Config = Config { window: 4, poll: Duration::from_millis(5) };
+const CONFIG: Config = Config { window: 4, poll: Duration::from_millis(5), wait: Duration(100) };
 
 fn data(sequence: u64) -> Data {
     let batch = Batch::of(&[]).expect("it is empty");
-    Data { stamp: Stamp { client: ClientId(1), sequence }, since: None, batch }
+    Data { stamp: Stamp { client: ClientId(1), sequence }, oldest_open: 1, since: None, batch }
 }
 
 struct Bed {
     player: Player,
     now: Monotonic,
     reads: Vec<u64>,
+    waits: Vec<u64>,
+    runs: Vec<usize>,
     tails: u32,
 }
 
 impl Bed {
     fn new(next: u64) -> Self {
         let player = Player::new(CONFIG, Position(next), Duplicates::default());
-        let mut bed = Self { player, now: Monotonic(1), reads: Vec::new(), tails: 0 };
+        let mut bed =
+            Self { player, now: Monotonic(1), reads: Vec::new(), waits: Vec::new(), runs: Vec::new(), tails: 0 };
         bed.player.nudge(bed.now);
         bed.carry_out();
         bed
@@ -30,7 +33,11 @@ impl Bed {
         self.player.invariants();
         for action in self.player.take_actions() {
             match action {
-                Action::Read(position) => self.reads.push(position.0),
+                Action::Read { run, wait } => {
+                    self.reads.extend(run.positions().map(|position| position.0));
+                    self.waits.extend(run.positions().map(|_| wait.0));
+                    self.runs.push(run.count);
+                }
                 Action::Tail => self.tails += 1,
                 Action::SetTimer(_) => {}
             }
@@ -43,7 +50,11 @@ impl Bed {
     }
 
     fn answer(&mut self, position: u64, outcome: Result<Answer, Error>) {
-        self.player.read(Position(position), outcome, self.now);
+        self.answer_run(Run::of(Position(position), 1), outcome.map(|answer| Answer::Row(vec![answer])));
+    }
+
+    fn answer_run(&mut self, run: Run, outcome: Result<Answer, Error>) {
+        self.player.read(run, outcome, self.now);
         self.carry_out();
     }
 
@@ -53,6 +64,7 @@ impl Bed {
         while let Some(delivery) = self.player.take(self.now) {
             match delivery {
                 Delivery::Entry { position, .. } => taken.push(position.0),
+                Delivery::Lost { position } => taken.push(2_000 + position.0),
                 Delivery::Trimmed { mark } => {
                     taken.push(1_000 + mark.0);
                     break;
@@ -82,6 +94,40 @@ fn it_reads_ahead_within_its_window_and_delivers_in_order() {
     assert_eq!(bed.player.next(), Position(7));
 }
 
+/// What is asked for in a row may be answered in part: the rest is asked for again.
+#[test]
+fn it_reads_in_a_row() {
+    let mut bed = Bed::new(0);
+    bed.tail(40);
+    assert_eq!(bed.runs, [4]);
+    let row = |sequences: std::ops::Range<u64>| Ok(Answer::Row(sequences.map(|of| Answer::Entry(data(of))).collect()));
+    bed.answer_run(Run::of(Position(0), 4), row(1..4));
+    assert_eq!(bed.runs, [4, 1]);
+    assert_eq!(bed.reads, [0, 1, 2, 3, 3]);
+    assert_eq!(bed.take(), [0, 1, 2]);
+    bed.answer_run(Run::of(Position(3), 1), row(4..5));
+    assert_eq!(bed.take(), [3]);
+    assert_eq!(bed.player.next(), Position(4));
+    assert!(bed.reads.ends_with(&[4, 5, 6, 7]), "{:?}", bed.reads);
+    bed.answer_run(Run::of(Position(4), 2), Err(Error::BeyondTail { tail: Position(4) }));
+    bed.answer_run(Run::of(Position(4), 2), Err(Error::OutOfTime));
+    assert_eq!(bed.reads.len(), 9, "what is beyond the tail is not read again");
+}
+
+/// Where one of its positions was beyond the tail, and those after it weren't, it is not left out.
+#[test]
+fn a_gap_is_read_at_once() {
+    let mut bed = Bed::new(0);
+    bed.tail(4);
+    bed.answer_run(Run::of(Position(1), 3), Ok(Answer::Row(vec![Answer::Junk; 3])));
+    bed.answer(0, Err(Error::BeyondTail { tail: Position(0) }));
+    bed.now = bed.now + CONFIG.poll;
+    bed.player.timer(bed.now);
+    bed.carry_out();
+    bed.tail(9);
+    assert!(bed.reads.ends_with(&[0]), "{:?}", bed.reads);
+}
+
 #[test]
 fn what_failed_is_read_again_and_what_was_given_out_in_vain_is_not_waited_for() {
     let mut bed = Bed::new(0);
@@ -102,6 +148,24 @@ fn what_failed_is_read_again_and_what_was_given_out_in_vain_is_not_waited_for() 
     assert_eq!(bed.reads, [0, 1, 2, 0, 1]);
 }
 
+/// However many positions a dead writer has left, they are waited for once.
+#[test]
+fn holes_are_waited_for_together() {
+    let mut bed = Bed::new(0);
+    bed.tail(9);
+    assert_eq!(bed.waits, [100; 4]);
+    bed.now = Monotonic(bed.now.0 + 60);
+    for position in 0..4 {
+        bed.answer(position, Ok(Answer::Junk));
+    }
+    assert_eq!(bed.take(), [0; 0]);
+    assert_eq!(bed.waits[4..], [40; 4], "they were told at the same time");
+    bed.now = Monotonic(bed.now.0 + 60);
+    (4..8).for_each(|position| bed.answer(position, Ok(Answer::Junk)));
+    assert_eq!(bed.take(), [0; 0]);
+    assert_eq!((&bed.reads[8..], &bed.waits[8..]), (&[8][..], &[0][..]));
+}
+
 #[test]
 fn who_takes_nothing_has_nothing_read_and_a_trim_is_told() {
     let mut bed = Bed::new(0);
@@ -111,8 +175,10 @@ fn who_takes_nothing_has_nothing_read_and_a_trim_is_told() {
     }
     assert_eq!(bed.reads.len(), 4);
     assert_eq!(bed.take(), [0, 1, 2, 3]);
-    bed.answer(4, Ok(Answer::Trimmed { mark: Position(2) }));
-    bed.answer(5, Ok(Answer::Trimmed { mark: Position(7) }));
+    bed.answer(4, Ok(Answer::Lost));
+    assert_eq!(bed.take(), [2_004], "what is lost is told, not passed over");
+    bed.answer(5, Ok(Answer::Trimmed { mark: Position(2) }));
+    bed.answer(6, Ok(Answer::Trimmed { mark: Position(7) }));
     assert_eq!(bed.take(), [1_007], "one position that was given up by itself is passed over");
     assert_eq!(bed.take(), [1_007]);
 }

@@ -16,6 +16,7 @@ fn projection(epoch: u64, start: u64, extents: &[Extent]) -> Projection {
         epoch: ProjectionEpoch(epoch),
         sequencer: SequencerId { node: NodeId(1), boot: Boot(2) },
         start: Position(start),
+        newest_unit: extents.iter().flat_map(Extent::units).fold(UnitId(6), UnitId::max),
         extents: extents.to_vec(),
     }
 }
@@ -52,6 +53,7 @@ fn what_can_not_be_is_refused() {
     assert_eq!(unfit(&[]), Unfit::Count("extents"));
     assert_eq!(unfit(&[extent(0, &[])]), Unfit::Count("chains"));
     assert_eq!(unfit(&[extent(0, &[&[1], &[]])]), Unfit::Count("units"));
+    assert_eq!(projection(1, 0, &[extent(0, &[&[1], &[]]), extent(4, &[&[2]])]).check(), Ok(()), "it was given up");
     assert_eq!(unfit(&[extent(0, &[&[1]]), extent(0, &[&[1]])]), Unfit::Order);
     assert_eq!(unfit(&[extent(0, &[&[1, 2], &[2]])]), Unfit::Twice(UnitId(2)));
     assert_eq!(unfit(&[extent(u64::MAX, &[&[1]])]), Unfit::Order);
@@ -85,6 +87,44 @@ fn a_successor_keeps_what_was_written() {
     next.epoch = ProjectionEpoch(5);
     next.log = LogId(8);
     assert_eq!(next.may_follow(&old), Err(Unfit::Succession("it is of another log")));
+}
+
+/// A unit that was left out does not come back under its number.
+#[test]
+fn numbers_are_not_used_twice() {
+    let old = Projection { newest_unit: UnitId(9), ..projection(4, 10, &[extent(0, &[&[1, 2]])]) };
+    let with = |unit: u64, newest: u64| {
+        let extents = [extent(0, &[&[1, 2]]), extent(20, &[&[1, 2, unit]])];
+        Projection { newest_unit: UnitId(newest), ..projection(5, 20, &extents) }.may_follow(&old)
+    };
+    assert_eq!(with(9, 9), Err(Unfit::Number(UnitId(9))));
+    assert_eq!(with(10, 9), Err(Unfit::Number(UnitId(10))));
+    assert_eq!(with(10, 10), Ok(()));
+    let forgets = Projection { newest_unit: UnitId(2), ..projection(5, 20, &old.extents) };
+    assert_eq!(forgets.may_follow(&old), Err(Unfit::Number(UnitId(9))));
+}
+
+/// A chain may be given up, and then it never holds anything again.
+#[test]
+fn what_was_given_up_stays_so() {
+    let given_up = [extent(0, &[&[1, 2], &[]]), extent(20, &[&[1, 2], &[7]])];
+    let old = projection(4, 10, &[extent(0, &[&[1, 2], &[4, 5]])]);
+    assert_eq!(projection(5, 20, &given_up).may_follow(&old), Ok(()));
+    let old = projection(5, 20, &given_up);
+    assert_eq!(projection(6, 20, &given_up).may_follow(&old), Ok(()));
+    let back = [extent(0, &[&[1, 2], &[7]]), extent(20, &[&[1, 2], &[7]])];
+    assert_eq!(projection(6, 20, &back).may_follow(&old), Err(Unfit::Chain(Position(1))));
+}
+
+/// A unit may keep its place in an older chain alone: it joins no other from there.
+#[test]
+fn who_was_left_out_of_the_last_extent_may_stay_in_an_older_one() {
+    let old = projection(4, 20, &[extent(0, &[&[1], &[2]]), extent(10, &[&[1, 3], &[2, 4]])]);
+    let new = [extent(0, &[&[1], &[2]]), extent(10, &[&[3], &[2, 4]])];
+    assert_eq!(projection(5, 30, &new).may_follow(&old), Ok(()));
+    let old = projection(5, 30, &new);
+    let joins = [extent(0, &[&[1], &[2]]), extent(10, &[&[3, 1], &[2, 4]])];
+    assert_eq!(projection(6, 30, &joins).may_follow(&old), Err(Unfit::Stranger(UnitId(1))));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! What follows a projection, from what its sealed units have said.
 
+use std::collections::BTreeSet;
+
 use base::canary::{Bug, planted};
 
-use crate::recovery::Recovery;
+use crate::recovery::{Homes, Recovery};
 use crate::{Extent, Position, Projection, Stripe, UnitId};
 
 /// A unit that is to hold what a chain with too few units holds.
@@ -16,22 +18,60 @@ pub struct Healing {
     pub to: Position,
 }
 
-/// What is to be copied so that every chain has so many units. Only what lies in extents that have an end is copied: what new
-/// units are told from their beginning need not be.
+/// What is to be copied so that every chain has so many units, each on a node of its own, without those that are to leave.
+/// Only what lies in extents that have an end is copied: what new units are told from their beginning need not be.
 #[must_use]
-pub fn healings(projection: &Projection, copies: usize) -> Vec<Healing> {
+pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: &BTreeSet<UnitId>) -> Vec<Healing> {
     let mut healings = Vec::new();
     for (extent, end) in projection.bounded() {
         let Some(to) = end else { continue };
         let mut free = candidates(projection, extent);
-        for (index, chain) in extent.chains.iter().enumerate() {
-            for _ in chain.len()..copies {
-                let Some(unit) = take_for(&mut free, index) else { break };
-                healings.push(Healing { unit, stripe: extent.stripe(index), to });
+        free.retain(|(_, unit)| !leaving.contains(unit));
+        let mut chains = extent.chains.clone();
+        let mut taken: Vec<(usize, UnitId)> = Vec::new();
+        // There is nothing to copy from a chain that was given up.
+        let lacks = |chain: &Vec<UnitId>| !chain.is_empty() && is_short(chain, copies, leaving);
+        // First each chain takes the units of its turn, so that extents become alike. One that took another's might leave that
+        // with none that may join it.
+        for is_of_turn in [true, false] {
+            for (index, chain) in chains.iter_mut().enumerate() {
+                while lacks(chain)
+                    && let Some(at) =
+                        free.iter().position(|(of, unit)| (*of == index) >= is_of_turn && homes.may_join(*unit, chain))
+                {
+                    let (_, unit) = free.remove(at);
+                    chain.push(unit);
+                    taken.push((index, unit));
+                }
             }
         }
+        // What another has taken, and can do without.
+        for index in 0..chains.len() {
+            let swap = |(at, (other, unit)): (usize, &(usize, UnitId))| {
+                let rest: Vec<UnitId> = chains[*other].iter().copied().filter(|kept| kept != unit).collect();
+                let instead = free.iter().position(|(_, free)| homes.may_join(*free, &rest))?;
+                homes.may_join(*unit, &chains[index]).then_some((at, instead))
+            };
+            if lacks(&chains[index])
+                && let Some((at, instead)) = taken.iter().enumerate().find_map(swap)
+            {
+                let ((other, unit), (_, instead)) = (taken[at], free.remove(instead));
+                taken[at] = (index, unit);
+                taken.push((other, instead));
+                chains[index].push(unit);
+                chains[other].retain(|kept| *kept != unit);
+                chains[other].push(instead);
+            }
+        }
+        let healing = |(index, unit)| Healing { unit, stripe: extent.stripe(index), to };
+        healings.extend(taken.into_iter().map(healing));
     }
     healings
+}
+
+/// Whether a chain has fewer units than it should, without those that are to leave.
+fn is_short(chain: &[UnitId], copies: usize, leaving: &BTreeSet<UnitId>) -> bool {
+    chain.iter().filter(|unit| !leaving.contains(unit)).count() < copies
 }
 
 /// Units of the last extent that don't stand in this one, with their chains there.
@@ -41,17 +81,11 @@ fn candidates(projection: &Projection, extent: &Extent) -> Vec<(usize, UnitId)> 
     all.filter(|(_, unit)| !extent.units().any(|other| other == *unit)).collect()
 }
 
-/// One for a chain: of the same turn if there is one, so that extents become alike.
-fn take_for(free: &mut Vec<(usize, UnitId)>, index: usize) -> Option<UnitId> {
-    let at = free.iter().position(|(of, _)| *of == index).or(if free.is_empty() { None } else { Some(0) })?;
-    Some(free.remove(at).1)
-}
-
 impl Recovery {
     /// The projection that is to follow; none if there can't be one.
     pub(super) fn successor(&self) -> Option<Projection> {
         let start = self.tail();
-        let mut extents: Vec<Extent> = self.old.extents.iter().map(|extent| self.kept(extent)).collect();
+        let mut extents: Vec<Extent> = self.old.bounded().map(|(extent, end)| self.kept(extent, end)).collect();
         self.add_whole(&mut extents);
         let mut successor = Projection {
             epoch: self.old.epoch.next(),
@@ -65,12 +99,20 @@ impl Recovery {
         self.add_spares(&mut successor);
         [successor, without_spares].into_iter().find_map(|mut successor| {
             join(&mut successor.extents);
+            successor.newest_unit = successor.units().into_iter().fold(self.old.newest_unit, UnitId::max);
             successor.may_follow(&self.old).is_ok().then_some(successor)
         })
     }
 
-    fn kept(&self, extent: &Extent) -> Extent {
-        let kept = |chain: &Vec<UnitId>| chain.iter().copied().filter(|unit| self.stays(*unit)).collect();
+    /// What is left of an extent. A chain that is given up is empty.
+    fn kept(&self, extent: &Extent, end: Option<Position>) -> Extent {
+        let kept = |chain: &Vec<UnitId>| {
+            let has_sound = chain.iter().any(|unit| self.is_sound(*unit));
+            if self.is_closed(end) && !has_sound && !self.is_given_up(chain) {
+                return chain.clone();
+            }
+            chain.iter().copied().filter(|unit| self.stays(*unit)).collect()
+        };
         Extent { from: extent.from, chains: extent.chains.iter().map(kept).collect() }
     }
 
@@ -83,8 +125,11 @@ impl Recovery {
                 let turns = std::iter::once(index).chain(0..extent.chains.len());
                 let fits = |turn: &usize| {
                     let chain = extents[at].chains.get(*turn);
-                    let has_room = chain.is_some_and(|chain| chain.len() < self.plan.copies);
-                    has_room && self.is_whole(unit, extent.stripe(*turn), to)
+                    let may_join = |chain: &Vec<UnitId>| {
+                        let is_short = is_short(chain, self.plan.copies, &self.plan.leave_out);
+                        !chain.is_empty() && is_short && self.plan.homes.may_join(unit, chain)
+                    };
+                    chain.is_some_and(may_join) && self.is_whole(unit, extent.stripe(*turn), to)
                 };
                 if self.stays(unit)
                     && let Some(turn) = turns.into_iter().find(fits)
@@ -102,18 +147,40 @@ impl Recovery {
         report.whole.iter().any(is_whole) || planted(Bug::CopyNotWhole)
     }
 
+    /// Has spares take new entries in the place of units that are to be left out and hold what nobody else does: they stay where
+    /// that is, until it is copied.
+    fn relieve(&self, chain: &mut Vec<UnitId>, spares: &mut Vec<UnitId>) {
+        let (mut relieved, mut left) = (chain.clone(), spares.clone());
+        relieved.retain(|unit| !self.plan.leave_out.contains(unit));
+        if relieved.len() < chain.len() {
+            self.top_up(&mut relieved, &mut left);
+            if relieved.len() >= chain.len() {
+                (*chain, *spares) = (relieved, left);
+            }
+        }
+    }
+
+    /// Has spares join a chain that it has room for, each on a node of its own.
+    fn top_up(&self, chain: &mut Vec<UnitId>, spares: &mut Vec<UnitId>) {
+        while chain.len() < self.plan.copies {
+            let Some(at) = spares.iter().position(|spare| self.plan.homes.may_join(*spare, chain)) else { return };
+            chain.push(spares.remove(at));
+        }
+    }
+
     /// Has new units stand in for those that are missing, and makes new chains, in an extent of their own from the start on.
     fn add_spares(&self, successor: &mut Projection) {
         let last = successor.last().clone();
-        let mut spares = self.plan.spares.iter().copied();
+        let mut spares = self.plan.spares.clone();
         let mut chains = last.chains.clone();
-        for chain in &mut chains {
-            let missing = self.plan.copies.saturating_sub(chain.len());
-            chain.extend(spares.by_ref().take(missing));
-        }
+        chains.retain(|chain| !chain.is_empty());
+        chains.iter_mut().for_each(|chain| self.relieve(chain, &mut spares));
+        chains.iter_mut().for_each(|chain| self.top_up(chain, &mut spares));
         while chains.len() < self.plan.stripes {
-            let chain: Vec<UnitId> = spares.by_ref().take(self.plan.copies).collect();
-            if chain.is_empty() {
+            let mut chain = Vec::new();
+            self.top_up(&mut chain, &mut spares);
+            // A chain that isn't full is worse than none: what it would hold is safer on those that are.
+            if chain.is_empty() || chain.len() < self.plan.copies {
                 break;
             }
             chains.push(chain);
@@ -127,6 +194,9 @@ impl Recovery {
         let turns = successor.start.0.saturating_sub(last.from.0).div_ceil(count);
         let from = Position(last.from.0.saturating_add(turns.saturating_mul(count)));
         successor.start = from.max(successor.start);
+        if chains.is_empty() {
+            return;
+        }
         match successor.extents.last_mut() {
             Some(extent) if extent.from == from => extent.chains = chains,
             _ => successor.extents.push(Extent { from, chains }),

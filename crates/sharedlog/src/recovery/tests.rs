@@ -1,9 +1,9 @@
 //! A recovery whose units and registry a test plays, and what follows a projection.
 
-use base::{Boot, NodeId};
+use base::{Boot, Incarnation, Member, NodeId};
 
 use super::*;
-use crate::{Extent, LogId};
+use crate::{Extent, LogId, Stripe};
 
 const EPOCH: ProjectionEpoch = ProjectionEpoch(3);
 
@@ -17,7 +17,16 @@ fn extent(from: u64, chains: &[&[u64]]) -> Extent {
 }
 
 fn projection(extents: &[Extent]) -> Projection {
-    Projection { log: LogId(1), epoch: EPOCH, sequencer: sequencer(1), start: Position(10), extents: extents.to_vec() }
+    let newest_unit = extents.iter().flat_map(Extent::units).max().unwrap_or_default();
+    let (sequencer, extents) = (sequencer(1), extents.to_vec());
+    Projection { log: LogId(1), epoch: EPOCH, sequencer, start: Position(10), newest_unit, extents }
+}
+
+/// Units 1 to 9 are on nodes of those numbers, and so are units 11 to 19.
+fn homes() -> Homes {
+    let of =
+        |unit: u64| (UnitId(unit), Member { node: NodeId((unit % 10) as u32), incarnation: Incarnation(unit % 10) });
+    (1..20).map(of).collect()
 }
 
 struct Bed {
@@ -34,10 +43,17 @@ impl Bed {
             sequencer: sequencer(2),
             leave_out: leave_out.iter().copied().map(UnitId).collect(),
             spares: spares.iter().copied().map(UnitId).collect(),
+            homes: homes(),
+            lost: BTreeSet::new(),
+            at_least: Position(0),
             stripes: 1,
             copies: 2,
             not_before: Monotonic(0),
         };
+        Self::with(old, plan)
+    }
+
+    fn with(old: Projection, plan: Plan) -> Self {
         let recovery = Recovery::begin(old, plan, Timing::default(), Monotonic(1));
         let mut bed = Self { recovery, now: Monotonic(1), asked: Vec::new(), proposed: Vec::new(), ended: None };
         bed.carry_out();
@@ -76,7 +92,7 @@ impl Bed {
 }
 
 fn report(tail: u64, whole: &[(Stripe, Position)]) -> Report {
-    Report { sealed: EPOCH, tail: Position(tail), trimmed: Position(0), whole: whole.to_vec() }
+    Report { sealed: EPOCH, tail: Position(tail), trimmed: Position(0), damaged: 0, whole: whole.to_vec() }
 }
 
 #[test]
@@ -143,15 +159,17 @@ fn new_units_stand_above_what_was_written_once_they_have_begun() {
     bed.wait(Timing::default().patience);
     let begin = |unit, from| {
         let stripes = vec![Stripe { from: Position(from), count: 1, index: 0 }];
-        (UnitId(unit), Command::Begin { log: LogId(1), epoch: EPOCH, trimmed: Position(0), stripes })
+        let disk = Incarnation(unit);
+        (UnitId(unit), Command::Begin { disk, log: LogId(1), epoch: EPOCH, trimmed: Position(0), stripes })
     };
     let last = |bed: &Bed| bed.asked.last().map(|(_, unit, command)| (*unit, command.clone()));
     assert_eq!(last(&bed), Some(begin(7, 15)));
     assert_eq!(bed.proposed, []);
-    bed.answer(7, Reply::NotEmpty);
+    bed.answer(7, Reply::Elsewhere);
     assert_eq!(last(&bed), Some(begin(8, 15)), "another is taken");
     bed.answer(8, Reply::Begun(report(0, &[])));
     assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1]]), extent(15, &[&[1, 8]])]);
+    assert_eq!(bed.proposed[0].newest_unit, UnitId(8));
 }
 
 #[test]
@@ -171,7 +189,7 @@ fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
         stripe: Stripe { from: Position(0), count: 2, index },
         to: Position(10),
     });
-    assert_eq!(healings(&old, 2), wanted);
+    assert_eq!(healings(&old, 2, &homes(), &BTreeSet::new()), wanted);
     let of = |missing: [u64; 2]| {
         let mut bed = Bed::begin(old.clone(), &[], &[]);
         bed.sealed(1, 30);
@@ -185,6 +203,144 @@ fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
     assert_eq!(of([8, 9]), old.extents);
     assert_eq!(of([10, 9]), [extent(0, &[&[1, 7], &[3]]), extent(10, &[&[1, 7], &[3, 8]])]);
     assert_eq!(of([10, 11]), [extent(0, &[&[1, 7], &[3, 8]])], "alike, they are one");
+}
+
+/// A copy on the same node is none.
+#[test]
+fn two_units_of_one_node_do_not_share_a_chain() {
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[11, 13, 12]);
+    bed.sealed(1, 15);
+    bed.sealed(3, 15);
+    bed.wait(Timing::default().patience);
+    for unit in [13, 11] {
+        bed.answer(unit, Reply::Begun(report(0, &[])));
+    }
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1], &[3]]), extent(16, &[&[1, 13], &[3, 11]])]);
+    // The unit of the same turn is on the node of the one that is left.
+    let old =
+        projection(&[extent(0, &[&[1], &[3]]), extent(10, &[&[1, 13], &[3, 12]]), extent(30, &[&[3, 11], &[1, 12]])]);
+    let healed: Vec<_> =
+        healings(&old, 2, &homes(), &BTreeSet::new()).iter().map(|healing| (healing.to.0, healing.unit.0)).collect();
+    assert_eq!(healed, [(10, 12), (10, 11)], "unit 11, of the same turn, can't stand with unit 1");
+    let unplaced = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[77]);
+    assert!(!unplaced.recovery.plan.homes.may_join(UnitId(77), &[]));
+}
+
+/// More chains only where each is full: else the old ones stay.
+#[test]
+fn a_new_chain_is_full_from_its_beginning() {
+    let chains_with = |spares: &[u64]| {
+        let spares = spares.iter().copied().map(UnitId).collect::<Vec<_>>();
+        let plan = Plan {
+            sequencer: sequencer(2),
+            leave_out: BTreeSet::new(),
+            spares: spares.clone(),
+            homes: homes(),
+            lost: BTreeSet::new(),
+            at_least: Position(0),
+            stripes: 3,
+            copies: 2,
+            not_before: Monotonic(0),
+        };
+        let mut bed = Bed::with(projection(&[extent(0, &[&[1, 2]])]), plan);
+        bed.sealed(1, 15);
+        bed.sealed(2, 15);
+        for spare in spares {
+            if bed.asked.iter().any(|(_, unit, _)| *unit == spare) {
+                bed.answer(spare.0, Reply::Begun(report(0, &[])));
+            }
+        }
+        bed.proposed[0].last().chains.len()
+    };
+    assert_eq!(chains_with(&[]), 1);
+    assert_eq!(chains_with(&[3]), 1);
+    assert_eq!(chains_with(&[3, 13]), 1, "of one node");
+    assert_eq!(chains_with(&[3, 13, 4]), 2);
+    assert_eq!(chains_with(&[3, 4, 5, 6, 7]), 3);
+}
+
+/// A chain of an extent that got its end earlier stays as it is where none of its units answers.
+#[test]
+fn a_silent_chain_of_an_older_extent_does_not_stop_a_recovery() {
+    let mut old = projection(&[extent(0, &[&[1, 2], &[3]]), extent(10, &[&[1, 4], &[3, 5]])]);
+    old.start = Position(10);
+    let mut bed = Bed::begin(old, &[], &[]);
+    bed.sealed(4, 15);
+    bed.wait(Timing::default().patience);
+    assert_eq!(bed.proposed, [], "the last extent has a chain that somebody may write to");
+    bed.sealed(5, 16);
+    bed.wait(Timing::default().patience);
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
+    // What was trimmed needs nobody at all.
+    let mut old = projection(&[extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
+    old.start = Position(10);
+    let mut bed = Bed::begin(old, &[], &[]);
+    bed.answer(4, Reply::Sealed(Report { trimmed: Position(10), ..report(15, &[]) }));
+    bed.sealed(5, 16);
+    bed.wait(Timing::default().patience);
+    assert_eq!(bed.proposed[0].extents, [extent(10, &[&[4], &[5]])]);
+}
+
+/// What is lost is given up by an operator's word alone, and then for good.
+#[test]
+fn a_chain_that_is_declared_lost_is_given_up() {
+    let late = |mut bed: Bed| {
+        bed.wait(Timing::default().patience);
+        bed
+    };
+    let begin = |lost: &[u64]| {
+        let plan = Plan {
+            sequencer: sequencer(2),
+            leave_out: BTreeSet::new(),
+            spares: [7, 8].map(UnitId).to_vec(),
+            homes: homes(),
+            lost: lost.iter().copied().map(UnitId).collect(),
+            at_least: Position(40),
+            stripes: 2,
+            copies: 2,
+            not_before: Monotonic(0),
+        };
+        let mut bed = Bed::with(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), plan);
+        bed.sealed(1, 15);
+        bed.sealed(2, 15);
+        bed
+    };
+    assert!(late(begin(&[])).asked.iter().all(|(_, unit, _)| unit.0 < 5), "it waits for units 3 and 4");
+    assert!(late(begin(&[3])).asked.iter().all(|(_, unit, _)| unit.0 < 5), "and for unit 4");
+    let mut bed = begin(&[1, 3, 4]);
+    for unit in [7, 8] {
+        bed.answer(unit, Reply::Begun(report(0, &[])));
+    }
+    let extents = [extent(0, &[&[1, 2], &[]]), extent(40, &[&[1, 2], &[7, 8]])];
+    assert_eq!(bed.proposed[0].extents, extents, "unit 1 lives, whatever is said of it");
+    assert_eq!(healings(&bed.proposed[0], 2, &homes(), &BTreeSet::new()), []);
+}
+
+/// A unit that has lost something does not stand for a whole copy.
+#[test]
+fn who_has_lost_something_counts_as_missing() {
+    let damaged = |bed: &mut Bed| bed.answer(1, Reply::Sealed(Report { damaged: 1, ..report(15, &[]) }));
+    // It is waited for who is whole, longer than for others.
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
+    damaged(&mut bed);
+    bed.wait(Timing::default().patience);
+    assert_eq!(bed.proposed, []);
+    bed.sealed(2, 15);
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2]])]);
+    // Who is whole is not left out for it.
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[2], &[]);
+    damaged(&mut bed);
+    bed.wait(Timing::default().patience);
+    assert_eq!(bed.proposed, []);
+    bed.sealed(2, 15);
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2]])]);
+    // In the end it goes on; a chain of an older extent waits for its other unit as it is.
+    let mut old = projection(&[extent(0, &[&[1, 3]]), extent(10, &[&[1, 2]])]);
+    old.start = Position(10);
+    let mut bed = Bed::begin(old, &[], &[]);
+    damaged(&mut bed);
+    bed.wait(Duration(Timing::default().limit.0 / 2));
+    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 3]]), extent(10, &[&[1]])]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ const EPOCH: ProjectionEpoch = ProjectionEpoch(3);
 fn projection() -> Projection {
     let chains = vec![vec![UnitId(1), UnitId(2)], vec![UnitId(3)]];
     let extents = vec![Extent { from: Position(0), chains }];
-    Projection { log: LogId(1), epoch: EPOCH, sequencer: ME, start: Position(20), extents }
+    Projection { log: LogId(1), epoch: EPOCH, sequencer: ME, start: Position(20), newest_unit: UnitId(3), extents }
 }
 
 fn sequencer() -> Sequencer<u32> {
@@ -41,7 +41,7 @@ fn told(sequencer: &mut Sequencer<u32>) -> (Asked, Answered) {
 fn positions_are_given_once_and_in_their_epoch() {
     let mut sequencer = sequencer();
     let now = Monotonic(0);
-    let positions = |epoch, count| Request::Positions { epoch, count };
+    let positions = |epoch, count| Request::Positions { epoch, client: ClientId(1), count };
     sequencer.asked(1, positions(EPOCH, 3), now);
     sequencer.asked(2, positions(EPOCH, 1), now);
     sequencer.asked(3, positions(EPOCH, u64::MAX), now);
@@ -49,12 +49,34 @@ fn positions_are_given_once_and_in_their_epoch() {
     sequencer.asked(5, positions(ProjectionEpoch(9), 1), now);
     let given = |first, count| Reply::Positions { first: Position(first), count };
     let refused = Reply::Refused { newest: EPOCH };
-    let wanted =
-        vec![(1, given(20, 3)), (2, given(23, 1)), (3, given(24, POSITIONS_AT_ONCE_MAX)), (4, refused), (5, refused)];
+    let wanted = vec![
+        (1, given(20, 3)),
+        (2, given(23, 1)),
+        (3, given(24, POSITIONS_OUTSTANDING_MAX - 4)),
+        (4, refused),
+        (5, refused),
+    ];
     assert_eq!(told(&mut sequencer).1, wanted);
     sequencer.superseded(ProjectionEpoch(4));
     sequencer.asked(6, positions(EPOCH, 1), now);
     assert_eq!(told(&mut sequencer).1, [(6, Reply::Refused { newest: ProjectionEpoch(4) })]);
+}
+
+/// One client can leave only so many holes; others are given positions all the same.
+#[test]
+fn a_client_is_given_a_bounded_number_at_a_time() {
+    let mut sequencer = sequencer();
+    let mut ask = |client: u64, count: u64, now: Monotonic| {
+        sequencer.asked(1, Request::Positions { epoch: EPOCH, client: ClientId(client), count }, now);
+        match told(&mut sequencer).1[..] {
+            [(1, Reply::Positions { count, .. })] => count,
+            ref other => panic!("{other:?}"),
+        }
+    };
+    let now = Monotonic(1_000_000_000);
+    assert_eq!((ask(1, 3, now), ask(1, u64::MAX, now), ask(1, 1, now)), (3, POSITIONS_OUTSTANDING_MAX - 3, 0));
+    assert_eq!(ask(2, 2, now), 2);
+    assert_eq!(ask(1, 1, now + POSITIONS_WINDOW), 1);
 }
 
 #[test]
@@ -71,7 +93,7 @@ fn the_tail_waits_for_a_whole_chain_and_checks_are_shared() {
     sequencer.asked(1, tail, now);
     let (first, _) = told(&mut sequencer);
     assert_eq!(first.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>(), [1, 2]);
-    sequencer.asked(9, Request::Positions { epoch: EPOCH, count: 5 }, now);
+    sequencer.asked(9, Request::Positions { epoch: EPOCH, client: ClientId(1), count: 5 }, now);
     sequencer.asked(2, tail, now);
     sequencer.asked(3, tail, now);
     let _ = told(&mut sequencer);
@@ -110,6 +132,6 @@ fn a_sealed_unit_ends_it() {
     sequencer.answered(asks[1].0, &unit::Reply::Refused { sealed: EPOCH }, Monotonic(0));
     let refused = Reply::Refused { newest: ProjectionEpoch(4) };
     assert_eq!(told(&mut sequencer).1, [(1, refused), (2, refused)]);
-    sequencer.asked(3, Request::Positions { epoch: EPOCH, count: 1 }, Monotonic(0));
+    sequencer.asked(3, Request::Positions { epoch: EPOCH, client: ClientId(1), count: 1 }, Monotonic(0));
     assert_eq!(told(&mut sequencer).1, [(3, refused)]);
 }

@@ -25,6 +25,28 @@ impl Intervals {
         }
     }
 
+    /// Removes a number that is in it.
+    pub(super) fn remove(&mut self, number: u64) {
+        let Some((start, end)) = self.0.range(..=number).next_back().map(|(start, end)| (*start, *end)) else { return };
+        if number >= end {
+            return;
+        }
+        self.0.remove(&start);
+        if start < number {
+            self.0.insert(start, number);
+        }
+        if number + 1 < end {
+            self.0.insert(number + 1, end);
+        }
+    }
+
+    /// The numbers from one on.
+    pub(super) fn from(&self, number: u64) -> Vec<u64> {
+        let first = self.end_of(number).map(|end| (number, end));
+        let rest = self.0.range(number..).map(|(start, end)| (*start, *end)).filter(|(start, _)| *start > number);
+        first.into_iter().chain(rest).flat_map(|(start, end)| start..end).collect()
+    }
+
     /// Forgets all numbers below one.
     pub(super) fn remove_below(&mut self, number: u64) {
         let kept = self.0.split_off(&number);
@@ -87,7 +109,11 @@ mod tests {
                     plain = plain.split_off(&number);
                 } else if plain.insert(number) {
                     intervals.insert(number);
+                } else if random.chance(300_000) {
+                    plain.remove(&number);
+                    intervals.remove(number);
                 }
+                assert_eq!(intervals.from(number), plain.range(number..).copied().collect::<Vec<_>>());
                 for number in 0..41 {
                     let end = (number..).find(|other| !plain.contains(other)).filter(|end| *end > number);
                     assert_eq!(intervals.end_of(number), end);

@@ -1,10 +1,11 @@
 //! What a unit is asked, what goes to its log, and what it answers, with their codecs.
 
+use base::Incarnation;
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
-use crate::limits::UNIT_STRIPES_MAX;
-use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Stripe};
+use crate::limits::{MANY_BYTES_MAX, MANY_MAX, UNIT_STRIPES_MAX};
+use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stripe};
 
 /// What is asked of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,10 +17,28 @@ pub enum Request {
         /// The position.
         position: Position,
     },
+    /// What lies at these positions? No more than [`MANY_MAX`](crate::limits::MANY_MAX) are looked at.
+    ReadMany {
+        /// The projection of who asks.
+        epoch: ProjectionEpoch,
+        /// The positions.
+        run: Run,
+    },
     /// Is this epoch not sealed yet?
     Confirm {
         /// The epoch.
         epoch: ProjectionEpoch,
+    },
+    /// Which positions of a stripe does it not hold?
+    Holes {
+        /// The projection of who asks.
+        epoch: ProjectionEpoch,
+        /// The stripe.
+        stripe: Stripe,
+        /// The first position that is meant.
+        from: Position,
+        /// The first one after it that is not.
+        to: Position,
     },
     /// Something is to be changed.
     Command(Command),
@@ -30,6 +49,8 @@ pub enum Request {
 pub enum Command {
     /// Begins a unit, empty. It may be repeated as long as the unit is empty.
     Begin {
+        /// The disk that its number was given for: it begins on no other.
+        disk: Incarnation,
         /// The log that it is of.
         log: LogId,
         /// The epoch in which it would be sealed, had it been there: that before the projection in which it will stand.
@@ -48,11 +69,22 @@ pub enum Command {
         /// What it is to hold.
         entry: Entry,
     },
-    /// Copies what a whole chain holds, and will for ever: so it is of no epoch.
-    Copy {
+    /// Copies what a whole chain holds, and will for ever: so it is of no epoch. Each position is answered by itself.
+    CopyMany {
+        /// Positions, [`MANY_MAX`] at most, with what the chain holds there: [`MANY_BYTES_MAX`] of values, or a single one.
+        copies: Vec<(Position, Kept)>,
+    },
+    /// Notes that what lies at a position can't be read any more. A node says so of its own units, and heeds nobody else.
+    Damaged {
         /// The position.
         position: Position,
-        /// What the chain holds there.
+    },
+    /// Puts back what lay at a damaged position, as another unit of the chain holds it. It takes the place of nothing that
+    /// can be read, so it is of no epoch.
+    Mend {
+        /// The position.
+        position: Position,
+        /// What another unit holds there.
         kept: Kept,
     },
     /// Refuses everything of this epoch and before, from now on.
@@ -82,7 +114,7 @@ pub enum Command {
 }
 
 /// What a unit says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Report {
     /// Everything of this epoch and before is refused.
     pub sealed: ProjectionEpoch,
@@ -90,12 +122,14 @@ pub struct Report {
     pub tail: Position,
     /// What lies below is trimmed.
     pub trimmed: Position,
-    /// Of each stripe that it was told of, the first position that it doesn't hold.
+    /// How many positions it knows to be damaged.
+    pub damaged: u32,
+    /// Of each stripe that it was told of, the first position that it doesn't hold, or that is damaged.
     pub whole: Vec<(Stripe, Position)>,
 }
 
 /// What a unit answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// It holds what was to be written, forced.
     Written,
@@ -106,8 +140,14 @@ pub enum Reply {
     },
     /// It holds this there.
     Value(Entry),
+    /// Of each position what it would have said of that alone, in their order. It may end before they do: what it lacks is to
+    /// be asked again. It has one at least.
+    Many(Vec<Self>),
     /// It holds nothing there.
     Unwritten,
+    /// It holds nothing at these, and something at all others up to the last one of them; if there are fewer than
+    /// [`HOLES_MAX`](crate::limits::HOLES_MAX), at all others.
+    Holes(Vec<Position>),
     /// What lay there was given up.
     Trimmed {
         /// All below this was.
@@ -124,6 +164,8 @@ pub enum Reply {
     Begun(Report),
     /// It can't begin: it has held something, or is another log's.
     NotEmpty,
+    /// It can't begin: its number was given for another disk.
+    Elsewhere,
     /// The epoch is not sealed.
     Confirmed,
     /// It knows the stripes.
@@ -132,8 +174,57 @@ pub enum Reply {
     Done,
     /// There is no such unit.
     Unknown,
-    /// What it held there is lost.
+    /// What it holds there can't be read. Another unit of the chain may have it.
     Damaged,
+}
+
+impl Request {
+    /// The positions that it looks at or writes to, as they are answered one by one.
+    #[must_use]
+    pub fn positions(&self) -> Vec<Position> {
+        match self {
+            Self::Read { position, .. } => vec![*position],
+            Self::ReadMany { run, .. } => run.first(MANY_MAX).positions().collect(),
+            Self::Command(Command::Write { position, .. }) => vec![*position],
+            Self::Command(Command::CopyMany { copies }) => copies.iter().map(|(position, _)| *position).collect(),
+            Self::Confirm { .. } | Self::Holes { .. } | Self::Command(_) => Vec::new(),
+        }
+    }
+}
+
+impl Reply {
+    /// Of each position that was asked for what it says: of one, or of many.
+    #[must_use]
+    pub fn each(&self) -> &[Self] {
+        if let Self::Many(replies) = self { replies } else { std::slice::from_ref(self) }
+    }
+
+    /// Bytes of the value in it.
+    fn value_bytes(&self) -> usize {
+        if let Self::Value(Entry::Data(data)) = self { data.batch.len() } else { 0 }
+    }
+
+    /// The answer to many questions, from the answers to each, as long as there is room in it. Where one can't be had it ends
+    /// before that.
+    ///
+    /// # Errors
+    /// When the first can't be had.
+    pub fn of_many<E>(replies: impl IntoIterator<Item = Result<Self, E>>) -> Result<Self, E> {
+        let (mut many, mut bytes) = (Vec::new(), 0);
+        for reply in replies {
+            let reply = match reply {
+                Ok(reply) => reply,
+                Err(error) if many.is_empty() => return Err(error),
+                Err(_) => break,
+            };
+            bytes += reply.value_bytes();
+            if bytes > MANY_BYTES_MAX && !many.is_empty() {
+                break;
+            }
+            many.push(reply);
+        }
+        Ok(Self::Many(many))
+    }
 }
 
 impl Command {
@@ -142,8 +233,9 @@ impl Command {
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
         match self {
-            Self::Begin { log, epoch, trimmed, stripes } => {
+            Self::Begin { disk, log, epoch, trimmed, stripes } => {
                 writer.u8(1);
+                writer.u64(disk.0);
                 writer.u64(log.0);
                 writer.u64(epoch.0);
                 writer.u64(trimmed.0);
@@ -155,10 +247,13 @@ impl Command {
                 writer.u64(position.0);
                 entry.encode(&mut writer);
             }
-            Self::Copy { position, kept } => {
+            Self::CopyMany { copies } => {
                 writer.u8(3);
-                writer.u64(position.0);
-                kept.encode(&mut writer);
+                writer.u32(copies.len() as u32);
+                for (position, kept) in copies {
+                    writer.u64(position.0);
+                    kept.encode(&mut writer);
+                }
             }
             Self::Seal { epoch } => {
                 writer.u8(4);
@@ -175,6 +270,15 @@ impl Command {
                 writer.u8(6);
                 writer.u64(epoch.0);
                 writer.u64(position.0);
+            }
+            Self::Damaged { position } => {
+                writer.u8(9);
+                writer.u64(position.0);
+            }
+            Self::Mend { position, kept } => {
+                writer.u8(10);
+                writer.u64(position.0);
+                kept.encode(&mut writer);
             }
             Self::Tell { stripes } => {
                 writer.u8(7);
@@ -193,6 +297,7 @@ impl Command {
         let epoch = |reader: &mut Reader| Ok(ProjectionEpoch(reader.u64()?));
         let command = match reader.u8()? {
             1 => Self::Begin {
+                disk: Incarnation(reader.u64()?),
                 log: LogId(reader.u64()?),
                 epoch: epoch(&mut reader)?,
                 trimmed: Position::decode(&mut reader)?,
@@ -203,17 +308,34 @@ impl Command {
                 position: Position::decode(&mut reader)?,
                 entry: Entry::decode(&mut reader)?,
             },
-            3 => Self::Copy { position: Position::decode(&mut reader)?, kept: Kept::decode(&mut reader)? },
+            3 => Self::CopyMany { copies: decode_copies(&mut reader)? },
             4 => Self::Seal { epoch: epoch(&mut reader)? },
             5 => Self::Trim { epoch: Some(epoch(&mut reader)?), before: Position::decode(&mut reader)? },
             8 => Self::Trim { epoch: None, before: Position::decode(&mut reader)? },
             6 => Self::TrimOne { epoch: epoch(&mut reader)?, position: Position::decode(&mut reader)? },
             7 => Self::Tell { stripes: decode_stripes(&mut reader)? },
+            9 => Self::Damaged { position: Position::decode(&mut reader)? },
+            10 => Self::Mend { position: Position::decode(&mut reader)?, kept: Kept::decode(&mut reader)? },
             tag => return Err(DecodeError::UnknownTag { what: "command of a log unit", tag: tag.into() }),
         };
         reader.end()?;
         Ok(command)
     }
+}
+
+fn decode_copies(reader: &mut Reader) -> Result<Vec<(Position, Kept)>, DecodeError> {
+    const COPY_BYTES: usize = 9;
+    let count = reader.count(COPY_BYTES)?;
+    if count > MANY_MAX {
+        return Err(DecodeError::Invalid { what: "number of copies" });
+    }
+    let copy = |reader: &mut Reader| Ok((Position::decode(reader)?, Kept::decode(reader)?));
+    let copies = (0..count).map(|_| copy(reader)).collect::<Result<Vec<_>, DecodeError>>()?;
+    let bytes: usize = copies.iter().map(|(_, kept)| kept.value_bytes()).sum();
+    if count > 1 && bytes > MANY_BYTES_MAX {
+        return Err(DecodeError::Invalid { what: "bytes of copies" });
+    }
+    Ok(copies)
 }
 
 fn encode_stripes(writer: &mut Writer, stripes: &[Stripe]) {

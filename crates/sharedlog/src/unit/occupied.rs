@@ -3,7 +3,12 @@
 //! A unit holds every n-th position of a log of n chains. It is told of its stripes, and numbers the positions of each one
 //! by one: so a log without holes is one interval of each stripe, and each hole is one more. What fits no stripe that it
 //! was told of is held as well, in more room.
+//!
+//! A stripe is told without an end, as that of a log's last extent has none. It ends where the next extent begins: a position
+//! is counted in the last stripe, in [`Stripe::order`], that has it. What was counted elsewhere before that stripe was told
+//! moves. So how large a set is depends on its positions and the stripes, not on the order in which they came.
 
+use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 
 use super::intervals::Intervals;
@@ -13,7 +18,7 @@ use crate::{Position, Stripe};
 /// The positions that a unit holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Occupied {
-    /// The newest stripe last, after one of all positions. The numbers are those of a stripe's own positions.
+    /// In their order, after one of all positions. The numbers are those of a stripe's own positions.
     stripes: Vec<(Stripe, Intervals)>,
 }
 
@@ -24,8 +29,8 @@ impl Default for Occupied {
 }
 
 impl Occupied {
-    /// Tells of a stripe. What came before it was known stays where it is. Where there are too many, one without a position
-    /// gives way; if there is none, the new one's positions are held among the others'.
+    /// Tells of a stripe. Positions of its own move to it. Where there are too many stripes, one without a position gives way;
+    /// if there is none, the new one's positions are held among the others'.
     pub(super) fn tell(&mut self, stripe: Stripe) {
         if self.told().any(|known| known == stripe) {
             return;
@@ -35,7 +40,20 @@ impl Occupied {
             let Some(empty) = empty else { return };
             self.stripes.remove(empty + 1);
         }
-        self.stripes.push((stripe, Intervals::default()));
+        let after = |(other, _): &(Stripe, Intervals)| other.order() <= stripe.order();
+        let at = 1 + self.stripes[1..].iter().take_while(|known| after(known)).count();
+        let at = if planted(Bug::StripesOverlap) { self.stripes.len() } else { at };
+        let mut own = Intervals::default();
+        for (other, numbers) in &mut self.stripes[..at] {
+            for number in numbers.from(other.before(stripe.from)) {
+                let position = other.position(number);
+                if stripe.holds(position) && !planted(Bug::StripesOverlap) {
+                    numbers.remove(number);
+                    own.insert(stripe.before(position));
+                }
+            }
+        }
+        self.stripes.insert(at, (stripe, own));
     }
 
     /// The stripes that it was told of.
@@ -105,7 +123,8 @@ impl Occupied {
         }
         let read = |reader: &mut Reader| Ok((Stripe::decode(reader)?, Intervals::decode(reader)?));
         let stripes = (0..count).map(|_| read(reader)).collect::<Result<Vec<_>, _>>()?;
-        if stripes[0].0 != Stripe::ALL {
+        let is_sorted = stripes[1..].is_sorted_by_key(|(stripe, _)| stripe.order()) || planted(Bug::StripesOverlap);
+        if stripes[0].0 != Stripe::ALL || !is_sorted {
             return Err(DecodeError::Invalid { what: "first stripe" });
         }
         Ok(Self { stripes })
@@ -154,6 +173,31 @@ mod tests {
             occupied.encode(&mut writer);
             assert_eq!(Occupied::decode(&mut Reader::new(writer.finish())), Ok(occupied));
         }
+    }
+
+    /// However late a stripe is told, and in whatever order: an interval for each.
+    #[test]
+    fn what_is_told_late_takes_no_more() {
+        let old = Stripe { from: Position(0), count: 2, index: 0 };
+        let new = Stripe { from: Position(1_000), count: 3, index: 1 };
+        let newest = Stripe { from: Position(4_000), count: 5, index: 0 };
+        let mut occupied = Occupied::default();
+        // A new unit: the older stripe is copied to it, while entries come in the newer one.
+        occupied.tell(new);
+        occupied.tell(old);
+        for position in (0..1_000).filter(|position| old.holds(Position(*position))) {
+            occupied.insert(Position(position));
+        }
+        for position in (1_000..6_000).map(Position) {
+            if if position < newest.from { new.holds(position) } else { newest.holds(position) } {
+                occupied.insert(position);
+            }
+        }
+        assert!(occupied.intervals() > 100, "it doesn't know of the newest yet");
+        occupied.tell(newest);
+        assert_eq!(occupied.intervals(), 3);
+        assert_eq!(occupied.missing(newest, Position(4_000)), Position(6_000));
+        assert_eq!(occupied.missing(old, Position(0)), Position(1_000));
     }
 
     #[test]

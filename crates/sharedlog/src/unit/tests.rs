@@ -1,22 +1,31 @@
 //! One unit, command by command, with its values in a map.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 use base::SplitMix64;
 
 use super::*;
-use crate::{Batch, ClientId, Data, Kind, Stamp, Stripe};
+use crate::limits::MANY_BYTES_MAX;
+use crate::{Batch, ClientId, Data, Kind, Run, Stamp, Stripe};
+
+const DISK: Incarnation = Incarnation(77);
 
 /// A unit and its values.
-#[derive(Default)]
 struct Bed {
     unit: Unit,
     values: BTreeMap<Position, Kept>,
 }
 
+impl Default for Bed {
+    fn default() -> Self {
+        Self { unit: Unit::new(DISK), values: BTreeMap::new() }
+    }
+}
+
 fn entry(sequence: u64) -> Entry {
     let batch = Batch::of(&[Bytes::from_static(b"x")]).expect("it is small");
-    Entry::Data(Data { stamp: Stamp { client: ClientId(1), sequence }, since: None, batch })
+    Entry::Data(Data { stamp: Stamp { client: ClientId(1), sequence }, oldest_open: sequence, since: None, batch })
 }
 
 fn epoch(number: u64) -> ProjectionEpoch {
@@ -24,7 +33,13 @@ fn epoch(number: u64) -> ProjectionEpoch {
 }
 
 fn begin(sealed: u64, trimmed: u64, stripes: &[Stripe]) -> Command {
-    Command::Begin { log: LogId(1), epoch: epoch(sealed), trimmed: Position(trimmed), stripes: stripes.to_vec() }
+    Command::Begin {
+        disk: DISK,
+        log: LogId(1),
+        epoch: epoch(sealed),
+        trimmed: Position(trimmed),
+        stripes: stripes.to_vec(),
+    }
 }
 
 fn write(in_epoch: u64, position: u64, entry: Entry) -> Command {
@@ -60,6 +75,18 @@ impl Bed {
             }
             Outcome::Look { position } => found(self.values.get(&position).cloned(), mark),
             Outcome::Compare { position, entry } => compared(self.values.get(&position), &entry, mark),
+            Outcome::Many(outcomes) => {
+                let replies = outcomes.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(outcome)));
+                let Ok(many) = Reply::of_many(replies);
+                many
+            }
+        }
+    }
+
+    fn copy(&mut self, position: u64, kept: Kept) -> Reply {
+        match self.apply(Command::CopyMany { copies: vec![(Position(position), kept)] }) {
+            Reply::Many(mut replies) if replies.len() == 1 => replies.remove(0),
+            reply => reply,
         }
     }
 
@@ -92,7 +119,7 @@ fn a_position_is_written_once() {
 fn a_sealed_epoch_is_refused_and_the_next_is_not() {
     let mut bed = Bed::begun();
     bed.apply(write(1, 5, entry(1)));
-    let report = Report { sealed: epoch(1), tail: Position(6), trimmed: Position(0), whole: Vec::new() };
+    let report = Report { sealed: epoch(1), tail: Position(6), ..Report::default() };
     assert_eq!(bed.apply(Command::Seal { epoch: epoch(1) }), Reply::Sealed(report.clone()));
     assert_eq!(bed.apply(Command::Seal { epoch: epoch(1) }), Reply::Sealed(report), "again");
     let refused = Reply::Refused { sealed: epoch(1) };
@@ -131,13 +158,13 @@ fn what_changes_nothing_is_answered_without_the_log() {
 fn trimming_takes_what_lies_below_and_nothing_else() {
     let mut bed = Bed::begun();
     for position in 0..8 {
-        bed.apply(write(1, position, entry(position)));
+        bed.apply(write(1, position, entry(1 + position)));
     }
     assert_eq!(bed.apply(Command::Trim { epoch: Some(epoch(1)), before: Position(3) }), Reply::Done);
     assert_eq!(bed.apply(Command::Trim { epoch: None, before: Position(1) }), Reply::Done, "the mark does not sink");
     assert_eq!(bed.read(1, 2), Reply::Trimmed { mark: Position(3) });
     assert_eq!(bed.apply(write(1, 1, entry(9))), Reply::Trimmed { mark: Position(3) });
-    assert_eq!(bed.read(1, 3), Reply::Value(entry(3)));
+    assert_eq!(bed.read(1, 3), Reply::Value(entry(4)));
     assert_eq!(bed.apply(Command::TrimOne { epoch: epoch(1), position: Position(5) }), Reply::Done);
     assert_eq!(bed.read(1, 5), Reply::Trimmed { mark: Position(3) });
     assert_eq!(bed.apply(write(1, 5, entry(5))), Reply::Trimmed { mark: Position(3) }, "it is not written again");
@@ -162,6 +189,111 @@ fn only_an_empty_unit_begins() {
     assert_eq!(bed.apply(begin(6, 0, &[])), Reply::NotEmpty, "nor one that has given up what it held");
 }
 
+/// What can't be read is missed until it is put back, and what can be is never overwritten.
+#[test]
+fn damage_is_told_and_mended() {
+    let stripe = Stripe { from: Position(0), count: 1, index: 0 };
+    let mut bed = Bed::default();
+    bed.apply(begin(0, 0, &[stripe]));
+    (0..6).for_each(|position| assert_eq!(bed.apply(write(1, position, entry(1 + position))), Reply::Written));
+    let mend =
+        |position: u64, with: u64| Command::Mend { position: Position(position), kept: Kept::Entry(entry(with)) };
+    let damaged = |position: u64| Command::Damaged { position: Position(position) };
+    let of = |bed: &Bed| (bed.unit.report().damaged, bed.unit.report().whole[0].1.0);
+    assert_eq!(bed.apply(mend(3, 9)), Reply::Occupied { by: Kind::Data }, "it can be read");
+    assert_eq!(bed.apply(mend(8, 9)), Reply::Unwritten, "there is nothing to be mended");
+    assert_eq!(of(&bed), (0, 6));
+    bed.values.remove(&Position(3));
+    assert_eq!(bed.apply(damaged(3)), Reply::Damaged);
+    bed.apply(damaged(8));
+    assert_eq!(of(&bed), (1, 3), "it is missed");
+    assert_eq!((bed.read(1, 3), bed.apply(write(1, 3, entry(4)))), (Reply::Damaged, Reply::Damaged));
+    bed.unit = Unit::decode(bed.unit.encode()).expect("it was just encoded");
+    assert_eq!(bed.apply(mend(3, 4)), Reply::Written);
+    assert_eq!((bed.read(1, 3), of(&bed)), (Reply::Value(entry(4)), (0, 6)));
+    // A copy mends too, and a trim has nothing left to mend.
+    bed.apply(damaged(4));
+    assert_eq!(bed.copy(4, Kept::Entry(entry(5))), Reply::Written);
+    bed.apply(damaged(5));
+    bed.apply(Command::TrimOne { epoch: epoch(1), position: Position(5) });
+    bed.apply(damaged(2));
+    bed.apply(Command::Trim { epoch: None, before: Position(3) });
+    assert_eq!(of(&bed), (0, 6));
+}
+
+/// Of each position what a read of it alone is told, as far as one answer goes.
+#[test]
+fn many_are_read_as_one_by_one() {
+    let mut bed = Bed::begun();
+    (1..12).filter(|position| position % 4 != 3).for_each(|position| {
+        bed.apply(write(1, position, entry(position)));
+    });
+    bed.apply(Command::Trim { epoch: None, before: Position(2) });
+    bed.apply(Command::Damaged { position: Position(5) });
+    let many = |bed: &mut Bed, in_epoch: u64, from: u64, step: u64, count: usize| {
+        let run = Run { from: Position(from), step, count };
+        match bed.unit.meet(Request::ReadMany { epoch: epoch(in_epoch), run }) {
+            Met::Answer(outcome) => bed.carry_out(outcome),
+            Met::Log { .. } => panic!("a read changes nothing"),
+        }
+    };
+    for (from, step) in [(0, 1), (0, 2), (1, 4), (3, 1), (4, 1), (5, 3), (9, 9)] {
+        let Reply::Many(replies) = many(&mut bed, 1, from, step, 9) else { panic!("it is not refused") };
+        let alone = (0..).map(|number| bed.read(1, from + number * step));
+        assert_eq!(replies, alone.take(replies.len()).collect::<Vec<_>>(), "{from} {step}");
+        assert!((1..=MANY_MAX).contains(&replies.len()));
+    }
+    let is_short = |reply: Reply, count: usize| matches!(reply, Reply::Many(replies) if replies.len() == count);
+    assert!(is_short(many(&mut bed, 1, 6, 1, 2), 2), "it is asked for no more");
+    assert!(is_short(many(&mut bed, 1, 0, 1, 0), 0));
+    let long = Entry::Data(Data {
+        stamp: Stamp { client: ClientId(1), sequence: 20 },
+        oldest_open: 20,
+        since: None,
+        batch: Batch::of(&[Bytes::from(vec![7; 100])]).expect("it is small"),
+    });
+    bed.apply(write(1, 20, long.clone()));
+    bed.apply(write(1, 21, entry(21)));
+    bed.apply(write(1, 19, entry(19)));
+    assert_eq!(many(&mut bed, 1, 20, 1, 2), Reply::Many(vec![Reply::Value(long)]), "one in any case, and no more");
+    assert!(is_short(many(&mut bed, 1, 19, 1, 3), 1));
+    bed.apply(Command::Seal { epoch: epoch(1) });
+    assert_eq!(many(&mut bed, 1, 4, 1, 3), Reply::Refused { sealed: epoch(1) }, "all at one time");
+    assert!(is_short(many(&mut bed, 2, 4, 1, 3), 3));
+}
+
+#[test]
+fn holes_are_told_some_at_a_time() {
+    let mut bed = Bed::begun();
+    [1, 2, 5, 9].into_iter().for_each(|position| {
+        bed.apply(write(1, position, entry(1 + position)));
+    });
+    let stripe = Stripe { from: Position(0), count: 1, index: 0 };
+    let holes = |bed: &Bed, from: u64, to: u64| {
+        let request = Request::Holes { epoch: epoch(1), stripe, from: Position(from), to: Position(to) };
+        match bed.unit.meet(request) {
+            Met::Answer(Outcome::Reply(Reply::Holes(holes))) => holes.iter().map(|hole| hole.0).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(holes(&bed, 0, 20), [0, 3, 4]);
+    assert_eq!(holes(&bed, 5, 9), [6, 7, 8]);
+    assert_eq!(holes(&bed, 1, 4), [3]);
+    bed.apply(Command::Trim { epoch: None, before: Position(4) });
+    assert_eq!(holes(&bed, 0, 7), [4, 6]);
+}
+
+/// A blank disk under the node's name is not the one that the number was given for.
+#[test]
+fn a_unit_begins_on_its_own_disk() {
+    let blank = Unit::new(Incarnation(78));
+    assert_eq!(blank.meet(Request::Command(begin(3, 0, &[]))), Met::Answer(Outcome::Reply(Reply::Elsewhere)));
+    let mut bed = Bed { unit: blank, values: BTreeMap::new() };
+    assert_eq!(bed.apply(begin(3, 0, &[])), Reply::Elsewhere);
+    assert_eq!(bed.apply(write(4, 0, entry(1))), Reply::Unknown);
+    assert_eq!(Unit::decode(bed.unit.encode()), Ok(bed.unit));
+}
+
 /// A copy is of no epoch, and a unit says how far it has come.
 #[test]
 fn a_unit_says_when_it_is_whole() {
@@ -174,22 +306,64 @@ fn a_unit_says_when_it_is_whole() {
     };
     let tell = || Command::Tell { stripes: vec![stripe] };
     assert_eq!(missing(bed.apply(tell())), [(stripe, Position(7))], "what lies below the mark is not missed");
-    let copy = |position, entry| Command::Copy { position: Position(position), kept: Kept::Entry(entry) };
-    assert_eq!(bed.apply(copy(9, entry(1))), Reply::Written);
-    assert_eq!(bed.apply(copy(9, entry(1))), Reply::Written);
-    assert_eq!(bed.apply(copy(9, entry(2))), Reply::Occupied { by: Kind::Data });
+    assert_eq!(bed.copy(9, Kept::Entry(entry(1))), Reply::Written);
+    assert_eq!(bed.copy(9, Kept::Entry(entry(1))), Reply::Written);
+    assert_eq!(bed.copy(9, Kept::Entry(entry(2))), Reply::Occupied { by: Kind::Data });
     assert_eq!(missing(bed.apply(tell())), [(stripe, Position(7))]);
-    let trimmed = Command::Copy { position: Position(7), kept: Kept::Trimmed };
-    assert_eq!(bed.apply(trimmed), Reply::Written);
+    assert_eq!(bed.copy(7, Kept::Trimmed), Reply::Written);
     assert_eq!(missing(bed.apply(tell())), [(stripe, Position(11))]);
     assert_eq!(bed.read(8, 7), Reply::Trimmed { mark: Position(6) });
+}
+
+/// Many copies at one time come to what each by itself comes to, whatever the unit holds there.
+#[test]
+fn many_are_copied_as_one_by_one() {
+    let mut random = SplitMix64::new(8);
+    for _ in 0..300 {
+        let (mut one, mut other) = (Bed::begun(), Bed::begun());
+        for _ in 0..20 {
+            let position = random.below(9);
+            let command = match random.below(8) {
+                0 => Command::Trim { epoch: None, before: Position(position / 3) },
+                1 => Command::TrimOne { epoch: epoch(1), position: Position(position) },
+                2 => Command::Damaged { position: Position(position) },
+                3 => write(1, position, entry(1 + random.below(3))),
+                _ => {
+                    let kept = |random: &mut SplitMix64| match random.below(4) {
+                        0 => Kept::Trimmed,
+                        1 => Kept::Entry(Entry::Junk),
+                        _ => Kept::Entry(entry(1 + random.below(2))),
+                    };
+                    let copies: Vec<_> = (0..1 + random.below(3)).map(|_| Position(random.below(9))).collect();
+                    let copies: Vec<_> = copies.into_iter().map(|position| (position, kept(&mut random))).collect();
+                    if copies.iter().map(|(_, kept)| kept.value_bytes()).sum::<usize>() <= MANY_BYTES_MAX {
+                        let alone = copies.iter().map(|(position, kept)| other.copy(position.0, kept.clone()));
+                        let alone: Vec<_> = alone.collect();
+                        assert_eq!(one.apply(Command::CopyMany { copies }), Reply::Many(alone));
+                    }
+                    continue;
+                }
+            };
+            assert_eq!(one.apply(command.clone()), other.apply(command));
+        }
+        assert_eq!((one.unit, one.values), (other.unit, other.values));
+    }
+    let nobody = Unit::new(DISK);
+    let copies = vec![(Position(1), Kept::Trimmed); 2];
+    let unknown = Met::Answer(Outcome::Reply(Reply::Unknown));
+    assert_eq!(nobody.meet(Request::Command(Command::CopyMany { copies: copies.clone() })), unknown);
+    let many = Command::CopyMany { copies: vec![copies[0].clone(); MANY_MAX + 1] };
+    assert!(Command::decode(many.encode()).is_err(), "too many at one time");
+    let values = (1..).zip(0..MANY_MAX).map(|(position, _)| (Position(position), Kept::Entry(entry(1)))).collect();
+    let fits = Command::decode(Command::CopyMany { copies: values }.encode()).is_ok();
+    assert_eq!(fits, MANY_MAX * 9 <= MANY_BYTES_MAX);
 }
 
 /// A unit of a long log that has no holes is small.
 #[test]
 fn a_dense_log_takes_little_memory() {
     let stripe = Stripe { from: Position(0), count: 3, index: 2 };
-    let mut unit = Unit::new();
+    let mut unit = Unit::new(DISK);
     unit.apply(begin(0, 0, &[stripe]));
     for number in 0..30_000 {
         unit.apply(write(1, stripe.position(number ^ 3).0, Entry::Junk));
@@ -218,7 +392,7 @@ fn replicas_agree_and_positions_do_not_change() {
                     Command::Tell { stripes: vec![stripe] }
                 }
                 4..7 => write(in_epoch, position, Entry::Junk),
-                _ => write(in_epoch, position, entry(random.below(5))),
+                _ => write(in_epoch, position, entry(1 + random.below(5))),
             };
             assert_eq!(one.apply(command.clone()), other.apply(command));
             if random.chance(100_000) {
@@ -241,12 +415,14 @@ fn decoders_survive_any_bytes() {
     let commands = [
         begin(1, 2, &stripes),
         write(3, 4, entry(5)),
-        Command::Copy { position: Position(6), kept: Kept::Trimmed },
+        Command::CopyMany { copies: vec![(Position(6), Kept::Trimmed), (Position(7), Kept::Entry(entry(1)))] },
         Command::Seal { epoch: epoch(7) },
         Command::Trim { epoch: Some(epoch(8)), before: Position(9) },
         Command::Trim { epoch: None, before: Position(9) },
         Command::TrimOne { epoch: epoch(8), position: Position(9) },
         Command::Tell { stripes },
+        Command::Damaged { position: Position(6) },
+        Command::Mend { position: Position(6), kept: Kept::Trimmed },
     ];
     let mut random = SplitMix64::new(3);
     let mut bed = Bed::begun();

@@ -6,7 +6,8 @@
 //! * Players deliver the same, each stamp once.
 //! * Nothing at or above the mark is trimmed.
 //! * A client that lives appends once: a stamp lies in the log twice only if two processes appended it.
-//! * At the end all units of a chain agree.
+//! * Nothing is filled that was not given out.
+//! * At the end all units of a chain agree, and are small.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,8 @@ use bytes::Bytes;
 
 use super::World;
 use crate::client::{Answer, Error};
-use crate::{Batch, Data, Kept, Position, Stamp, UnitId};
+use crate::unit::Command;
+use crate::{Batch, Data, Entry, Kept, Position, Run, Stamp, Stripe, UnitId};
 
 /// What was seen at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub(super) struct Checks {
     pub(super) trimmed: Position,
     /// The positions that somebody asked to trim by themselves.
     pub(super) trimmed_singly: BTreeSet<Position>,
+    /// Positions whose chain was given up.
+    lost: BTreeSet<Position>,
     /// What the last reader of all found.
     found: BTreeMap<Position, Stamp>,
     /// And what was told to be a duplicate of what.
@@ -114,9 +118,25 @@ impl Checks {
         }
     }
 
+    /// A read of many has ended; something may have been at the first when it began.
+    pub(super) fn read_many(&mut self, run: Run, outcome: Result<Answer, Error>, was_there: bool) -> Said {
+        match outcome {
+            Ok(Answer::Row(answers)) if answers.is_empty() => self.read(run.from, &Ok(Answer::Unwritten), was_there),
+            Ok(Answer::Row(answers)) if answers.len() > run.count => Err(format!("{run:?} is told to be {answers:?}")),
+            Ok(Answer::Row(answers)) => {
+                let mut answers = run.positions().zip(answers);
+                answers.try_for_each(|(position, answer)| self.read(position, &Ok(answer), false))
+            }
+            Ok(other) => Err(format!("a read of {run:?} came to {other:?}")),
+            Err(error) => self.read(run.from, &Err(error), was_there),
+        }
+    }
+
     /// A player has passed some positions, and delivered the last of them, if any.
     pub(super) fn played(&mut self, from: Position, next: Position, delivered: Option<(Position, Data)>) -> Said {
-        for position in (from.0..next.0).map(Position).filter(|_| self.trimmed_singly.is_empty()) {
+        for position in
+            (from.0..next.0).map(Position).filter(|_| self.lost.is_empty() && self.trimmed_singly.is_empty())
+        {
             let stamp = delivered.as_ref().filter(|(at, _)| *at == position).map(|(_, data)| data.stamp);
             let before = *self.played.entry(position).or_insert(stamp);
             if before != stamp {
@@ -143,6 +163,10 @@ impl Checks {
                 self.duplicates.push((position, *of));
                 return Ok(());
             }
+            Ok(Answer::Lost) => {
+                self.lost.insert(position);
+                return Ok(());
+            }
             Ok(Answer::Junk | Answer::Trimmed { .. }) => return Ok(()),
             other => return Err(format!("{position} can't be read: {other:?}")),
         };
@@ -159,12 +183,12 @@ impl World {
                 Some(stamp) => {
                     self.checks.found.insert(position, stamp);
                 }
-                None if !self.checks.trimmed_singly.is_empty() => {}
+                None if !(self.checks.lost.is_empty() && self.checks.trimmed_singly.is_empty()) => {}
                 None => self.violate(&format!("{position} is told to be a duplicate of {of}, where there is none")),
             }
         }
         if self.violation.is_none()
-            && let Err(what) = self.compare_all().and_then(|()| self.agree())
+            && let Err(what) = self.compare_all().and_then(|()| self.agree()).and_then(|()| self.are_small())
         {
             self.violate(&what);
         }
@@ -173,7 +197,7 @@ impl World {
     fn compare_all(&self) -> Said {
         let checks = &self.checks;
         for (position, stamp) in checks.complete.range(checks.trimmed..) {
-            if checks.trimmed_singly.contains(position) {
+            if checks.trimmed_singly.contains(position) || checks.lost.contains(position) {
                 continue;
             }
             if checks.found.get(position) != Some(stamp) {
@@ -189,7 +213,7 @@ impl World {
                 return Err(format!("one process appended {:?} at {places:?}", job.stamp));
             }
             let is_delivered = checks.delivered.contains_key(&job.stamp);
-            let may_miss = is_delivered || !checks.trimmed_singly.is_empty();
+            let may_miss = is_delivered || !(checks.lost.is_empty() && checks.trimmed_singly.is_empty());
             if job.is_done && !may_miss && places.iter().any(|(position, _)| **position >= checks.trimmed) {
                 return Err(format!("{:?} was appended at {places:?} and never delivered", job.stamp));
             }
@@ -197,10 +221,54 @@ impl World {
         Ok(())
     }
 
+    /// Only a position whose chain was given up is told to be lost.
+    pub(super) fn check_lost(&mut self, position: Position) -> Said {
+        self.checks.lost.insert(position);
+        let chain = self.newest().chain_of(position);
+        let is_lost = chain.is_none_or(<[UnitId]>::is_empty);
+        if is_lost { Ok(()) } else { Err(format!("{position} is told to be lost, and lies on {chain:?}")) }
+    }
+
+    /// Nothing is filled in an epoch that is not given out in it: the log would end there.
+    pub(super) fn check_command(&self, command: &Command) -> Said {
+        let Command::Write { epoch, position, entry: Entry::Junk } = command else { return Ok(()) };
+        let projection = self.registry.history.get(epoch.0 as usize - 1);
+        let start = projection.map_or(Position(0), |projection| projection.start);
+        let end = self.given_out.get(epoch).copied().unwrap_or_default().max(start);
+        if *position < end {
+            Ok(())
+        } else {
+            Err(format!("{position} is filled in epoch {epoch}, given out below {end}"))
+        }
+    }
+
     /// What a unit keeps at a position.
     fn kept(&self, unit: UnitId, position: Position) -> Option<&Kept> {
         let node = self.nodes.get(self.registry.units.get(&unit)?)?;
         node.process.as_ref()?.units.values.get(&(unit, position))
+    }
+
+    /// A unit's size depends on its stripes and on its holes: not on when it was told what.
+    fn are_small(&self) -> Said {
+        for unit in self.newest().units() {
+            let process = self.registry.units.get(&unit).and_then(|node| self.nodes.get(node)?.process.as_ref());
+            let Some(state) = process.and_then(|process| process.units.units.get(&unit)) else { continue };
+            let mut told: Vec<_> = state.told().chain([Stripe::ALL]).collect();
+            told.sort_by_key(|stripe| (*stripe != Stripe::ALL, stripe.order()));
+            // Where each position counts, as a number of its stripe.
+            let counted = |position: &Position| {
+                let stripe = told.iter().rev().find(|stripe| stripe.holds(*position))?;
+                Some((*stripe, stripe.before(*position)))
+            };
+            let held = (state.trimmed().0..state.tail().0).map(Position).filter(|position| state.holds(*position));
+            let held: BTreeSet<_> = held.filter_map(|position| counted(&position)).collect();
+            let starts = |(stripe, number): &&(Stripe, u64)| *number == 0 || !held.contains(&(*stripe, number - 1));
+            let wanted = held.iter().filter(starts).count();
+            if state.intervals() != wanted {
+                return Err(format!("unit {unit} takes {} intervals, and should take {wanted}", state.intervals()));
+            }
+        }
+        Ok(())
     }
 
     /// All units of a chain hold the same.

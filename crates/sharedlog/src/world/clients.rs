@@ -7,19 +7,20 @@ use base::{Duration, Monotonic};
 use super::jobs::Job;
 use super::network::{Asker, Event, Message, Place};
 use super::{CLIENT, MILLISECOND, PLAYER, Time, World};
-use crate::client::{Answer, Client, Error, Token};
+use crate::client::{Answer, Client, Error, Token, Wait};
 use crate::duplicates::Duplicates;
 use crate::player::{self, Delivery, Player};
-use crate::{ClientId, Position};
+use crate::{ClientId, Position, Run};
 
 #[derive(Clone, Debug)]
 pub(super) enum Call {
     Append { job: usize, floor: Option<Position> },
     Read { position: Position, was_there: bool },
+    ReadMany { run: Run, was_there: bool },
     Tail { floor: Option<Position> },
     Trim,
     Fill(Position),
-    PlayerRead(Position),
+    PlayerRead(Run),
     PlayerTail,
     Final(Position),
     FinalTail,
@@ -141,7 +142,8 @@ impl World {
         self.network.put(self.now + pause, Event::Work);
         let running: Vec<u32> = self.clients.processes.keys().copied().collect();
         let Some(id) = running.get(self.random.below(running.len() as u64) as usize).copied() else { return };
-        if let Some(job) = self.clients.waiting.pop() {
+        if !self.clients.waiting.is_empty() {
+            let job = self.clients.waiting.remove(0);
             return self.attempt(id, job);
         }
         if self.is_healed || self.clients.calls_left == 0 {
@@ -156,7 +158,18 @@ impl World {
         type Begin = Box<dyn FnOnce(&mut Client)>;
         let (call, begin): (Call, Begin) = match self.random.below(20) {
             0..10 => return self.new_append(id),
-            10..14 => {
+            10..12 => {
+                let patience = Duration::from_millis(self.random.below(25));
+                let waits = [Wait::No, Wait::First(patience), Wait::Each(patience)];
+                let wait = waits[self.random.below(3) as usize];
+                let run = Run { from: any, step: 1 + self.random.below(2), count: 1 + self.random.below(12) as usize };
+                let was_there = self.checks.was_seen(any);
+                (
+                    Call::ReadMany { run, was_there },
+                    Box::new(move |client| client.read_many(token, run, wait, true, deadline, now)),
+                )
+            }
+            12..14 => {
                 let wait = self.random.chance(600_000).then_some(Duration::from_millis(self.random.below(25)));
                 let was_there = self.checks.was_seen(any);
                 (
@@ -165,13 +178,15 @@ impl World {
                 )
             }
             14..17 => (Call::Tail { floor }, Box::new(move |client| client.tail(token, deadline, now))),
-            17 if self.options.trims => {
+            17 | 18 if self.options.trims => {
                 let newest = self.checks.snapshots.last_key_value().map_or(0, |(at, _)| at.0);
-                let before = Position(newest.saturating_sub(self.random.below(4)));
+                // Just up to a snapshot, or anything below.
+                let less = if self.random.chance(500_000) { 0 } else { self.random.below(newest + 1) };
+                let before = Position(newest.saturating_sub(less));
                 self.checks.trimmed = self.checks.trimmed.max(before);
                 (Call::Trim, Box::new(move |client| client.trim(token, before, deadline, now)))
             }
-            18 if self.options.single_trims => {
+            19 if self.options.single_trims => {
                 self.checks.trimmed_singly.insert(any);
                 (Call::Trim, Box::new(move |client| client.trim_one(token, any, deadline, now)))
             }
@@ -231,9 +246,9 @@ impl World {
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         let deadline = now + Duration::from_millis(200);
         match action {
-            player::Action::Read(position) => {
-                process.calls.insert(token, Call::PlayerRead(position));
-                process.client.read(token, position, Some(Duration::from_millis(12)), false, deadline, now);
+            player::Action::Read { run, wait } => {
+                process.calls.insert(token, Call::PlayerRead(run));
+                process.client.read_many(token, run, Wait::Each(wait), false, deadline, now);
             }
             player::Action::Tail => {
                 process.calls.insert(token, Call::PlayerTail);
@@ -255,6 +270,13 @@ impl World {
                 Some(Delivery::Entry { position, data }) => Some((*position, data.clone())),
                 _ => None,
             };
+            if let Some(Delivery::Lost { position }) = delivery {
+                self.count("lost positions told");
+                if let Err(what) = self.check_lost(position) {
+                    return self.violate(&what);
+                }
+            }
+            let Some(process) = self.clients.processes.get_mut(&id) else { return };
             let table = (next > from && next.0.is_multiple_of(4)).then(|| process.player.duplicates().encode());
             let said = self.checks.played(from, next, delivered);
             if let Err(what) = said {
@@ -266,6 +288,7 @@ impl World {
             match delivery {
                 None => return,
                 Some(Delivery::Entry { .. }) => self.count("entries delivered"),
+                Some(Delivery::Lost { .. }) => {}
                 Some(Delivery::Trimmed { mark }) => {
                     self.count("players told of a trim");
                     if let Err(what) = self.checks.told_trimmed(mark) {
@@ -289,10 +312,28 @@ impl World {
         if let Err(Error::Conflict { position }) = outcome {
             return self.violate(&format!("the units disagree about {position}"));
         }
+        if let (Ok(Answer::Row(answers)), Call::ReadMany { run, .. }) = (&outcome, &call) {
+            for (position, _) in run.positions().zip(answers).filter(|(_, answer)| **answer == Answer::Lost) {
+                if let Err(what) = self.check_lost(position) {
+                    return self.violate(&what);
+                }
+            }
+        }
+        if let (Ok(Answer::Lost), Call::Read { position, .. } | Call::Final(position) | Call::Fill(position)) =
+            (&outcome, &call)
+            && let Err(what) = self.check_lost(*position)
+        {
+            return self.violate(&what);
+        }
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
         let said = match call {
-            Call::PlayerRead(position) => {
-                process.player.read(position, outcome.clone(), now);
-                self.checks.read(position, &outcome, false)
+            Call::PlayerRead(run) => {
+                process.player.read(run, outcome.clone(), now);
+                self.checks.read_many(run, outcome, false)
+            }
+            Call::ReadMany { run, was_there } => {
+                self.count(if outcome.is_ok() { "rows" } else { "rows that failed" });
+                self.checks.read_many(run, outcome, was_there)
             }
             Call::PlayerTail => {
                 let tail = match outcome {

@@ -1,13 +1,13 @@
 //! What goes wrong.
 
-use std::collections::BTreeSet;
+use base::{Incarnation, SplitMix64};
 
-use base::SplitMix64;
-
-use super::network::{Event, Place};
-use super::node::Disk;
+use super::network::{Asker, Event, Message, Place, Return};
+use super::node::{Disk, Node};
 use super::{MILLISECOND, Time, World};
-use crate::UnitId;
+use crate::recovery::Recovery;
+use crate::unit::{Command, Request};
+use crate::{AskId, Position, Projection, UnitId};
 
 impl World {
     /// Until when a place stands still.
@@ -28,13 +28,19 @@ impl World {
         self.network.put(self.now + pause, Event::Fault);
         let node = 1 + self.random.below(self.options.nodes.into()) as u32;
         let client = 1 + self.random.below(self.options.clients.into()) as u32;
-        match self.random.below(6) {
-            0 if self.options.kills => self.kill(node),
-            1 if self.options.disks && self.may_lose(node) => {
+        match self.random.below(9) {
+            6 if self.options.damage => self.damage(node),
+            0 | 7 | 8 if self.options.kills => self.kill(node),
+            1 if self.options.disks && (self.options.losses || self.may_lose(node)) => {
                 self.kill(node);
+                let units = self.registry.units.iter().filter(|(_, of)| **of == node).map(|(unit, _)| *unit);
+                let units: Vec<UnitId> = units.collect();
+                let of = node;
                 if let Some(node) = self.nodes.get_mut(&node) {
-                    node.disk = Disk::default();
+                    self.gone.extend(units.into_iter().filter(|unit| node.disk.has(*unit)));
+                    node.disk = Disk::blank(Incarnation(node.disk.incarnation.0 + 1));
                 }
+                self.begin_late(of);
                 self.count("disks lost");
             }
             2 if self.options.pauses => {
@@ -55,6 +61,65 @@ impl World {
         }
     }
 
+    /// What had the units of a node begin comes once more, when its disk is another.
+    fn begin_late(&mut self, id: u32) {
+        let stood = self.newest().units();
+        for unit in stood.into_iter().filter(|unit| self.registry.units[unit] == id) {
+            let Some(command) = self.begins.get(&unit).cloned() else { continue };
+            let back = Return { place: Place::Node(id), life: 0, asker: Asker::Player, ask: AskId(0) };
+            let message = Message::ToUnit { unit, request: Request::Command(command), back };
+            let time = self.now + self.random.below(150 * MILLISECOND);
+            let to = Place::Node(id);
+            self.network.put(time, Event::Deliver { from: back.place, to, life: None, message });
+        }
+    }
+
+    /// Whether nobody is about to replace the projection.
+    fn is_quiet(&self) -> bool {
+        let mut processes = self.nodes.values().filter_map(|node| node.process.as_ref());
+        processes.all(|process| process.recoveries.is_empty()) && self.network.proposals().next().is_none()
+    }
+
+    /// One value on a node's disk is lost, if others of its chain have it.
+    fn damage(&mut self, id: u32) {
+        if !self.is_quiet() || !self.may_lose(id) {
+            return;
+        }
+        let newest = self.newest().clone();
+        let all_live = |unit: &UnitId| {
+            let process = self.nodes.get(&self.registry.units[unit]).and_then(|node| node.process.as_ref());
+            process.is_some_and(|process| process.units.units.get(unit).is_some_and(|unit| unit.damaged() == 0))
+        };
+        let Some(units) = self.nodes.get(&id).and_then(|node| node.process.as_ref()).map(|process| &process.units)
+        else {
+            return;
+        };
+        let may_go = |(unit, position): &&(UnitId, Position)| {
+            let chain = newest.chain_of(*position).unwrap_or_default();
+            chain.len() > 1 && chain.contains(unit) && chain.iter().all(all_live) && !self.has_damage(chain)
+        };
+        let places: Vec<_> = units.values.keys().filter(may_go).copied().collect();
+        let Some(place) = places.get(self.random.below(places.len() as u64) as usize).copied() else { return };
+        if let Some(Node { disk, process: Some(process), .. }) = self.nodes.get_mut(&id) {
+            // Its node finds it before anybody counts on that copy alone: else it would be two losses at one time.
+            process.units.values.remove(&place);
+            process.units.apply(place.0, Command::Damaged { position: place.1 });
+            disk.checkpoint(&process.units);
+            self.count("values damaged");
+        }
+    }
+
+    /// Whether a unit has lost a value that it should have.
+    fn has_damage(&self, chain: &[UnitId]) -> bool {
+        chain.iter().any(|unit| {
+            let Some(node) = self.nodes.get(&self.registry.units[unit]) else { return false };
+            match &node.process {
+                Some(process) => !process.units.lost(*unit).is_empty(),
+                None => !node.disk.replay().lost(*unit).is_empty(),
+            }
+        })
+    }
+
     fn pause_end(&mut self) -> Time {
         self.now + 5 * MILLISECOND + self.random.below(100 * MILLISECOND)
     }
@@ -71,21 +136,34 @@ impl World {
         self.count("nodes killed");
     }
 
-    /// Whether a disk may be lost: each chain of the newest projection keeps a copy, and none can be replaced just now by
-    /// one that doesn't.
+    /// Whether a disk may be lost: each chain of the newest projection keeps a copy, and so does each of what may take its
+    /// place.
     fn may_lose(&self, id: u32) -> bool {
-        let processes = self.nodes.values().filter_map(|node| node.process.as_ref());
-        let is_quiet = processes.clone().all(|process| process.recoveries.is_empty());
-        let keeps = |chain: &Vec<UnitId>| {
-            let units = BTreeSet::from_iter(chain.iter().copied());
-            let others = self.nodes.values().filter(|node| node.id != id);
-            others.into_iter().any(|node| {
-                let own = units.iter().copied().filter(|unit| self.registry.units[unit] == node.id).collect();
-                !node.holds(&own).is_empty()
-            })
+        let is_elsewhere = |unit: &UnitId| {
+            let node = self.registry.units[unit];
+            let holds = self.nodes.get(&node).is_some_and(|node| node.disk.has(*unit));
+            node != id && holds && !self.has_damage(&[*unit])
         };
-        let chains = |newest: &crate::Projection| newest.extents.iter().flat_map(|extent| &extent.chains).all(keeps);
-        is_quiet && !self.network.has_proposal() && chains(self.newest())
+        let keeps = |chain: &Vec<UnitId>| chain.is_empty() || chain.iter().any(is_elsewhere);
+        let all_keep = |projection: &Projection| projection.extents.iter().flat_map(|extent| &extent.chains).all(keeps);
+        let epoch = self.newest().epoch;
+        let processes = self.nodes.values().filter_map(|node| node.process.as_ref());
+        let recoveries = processes.flat_map(|process| process.recoveries.values());
+        let may_end = |recovery: &Recovery| {
+            let (sealed, successor) = recovery.counts_on();
+            // What it has heard, and what is on its way to it, may be all that it goes on with.
+            let counted = |chain: &Vec<UnitId>| {
+                !chain.iter().any(|unit| self.registry.units[unit] == id)
+                    || chain.iter().any(|unit| sealed.contains(unit) && is_elsewhere(unit))
+            };
+            let chains = recovery.replaces().extents.iter().flat_map(|extent| &extent.chains);
+            let is_kept = successor.map_or_else(|| chains.into_iter().all(counted), all_keep);
+            recovery.epoch() < epoch || is_kept
+        };
+        let proposals = self.network.proposals();
+        all_keep(self.newest())
+            && recoveries.into_iter().all(may_end)
+            && proposals.filter(|proposal| proposal.epoch > epoch).all(all_keep)
     }
 
     /// Cuts two places off from each other, in one direction or in both.

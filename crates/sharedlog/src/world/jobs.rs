@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::World;
 use super::clients::Call;
-use crate::client::{Answer, Error};
+use crate::client::{Answer, Error, Stamped};
 use crate::{Batch, ClientId, Position, Stamp};
 
 /// An append, until it is known to be made, or never to be.
@@ -37,7 +37,7 @@ impl World {
     pub(super) fn new_append(&mut self, id: u32) {
         let number = self.clients.jobs.len() as u64;
         // A few clients in the log's eyes, each with some appends under way.
-        let stamp = Stamp { client: ClientId(1 + number % 3), sequence: 1 + number / 3 };
+        let stamp = Stamp { client: ClientId(1 + number % 2), sequence: 1 + number / 2 };
         let batch = Batch::of(&[Bytes::from(number.to_be_bytes().to_vec())]).expect("it is small");
         let floor = self.checks.highest_complete().map_or(Position(0), Position::next);
         self.clients.jobs.push(Job {
@@ -63,9 +63,12 @@ impl World {
         }
         of.under_way += 1;
         let (batch, stamp, since) = (of.batch.clone(), of.stamp, of.since);
+        let is_open = |job: &&Job| job.stamp.client == stamp.client && !job.is_done && !job.is_given_up;
+        let oldest = self.clients.jobs.iter().filter(is_open).map(|job| job.stamp.sequence).min();
+        let stamped = Stamped { stamp, oldest_open: oldest.unwrap_or(stamp.sequence).min(stamp.sequence) };
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         process.calls.insert(token, Call::Append { job, floor });
-        process.client.append(token, batch, Some(stamp), since, now + Duration::from_millis(patience), now);
+        process.client.append(token, batch, Some(stamped), since, now + Duration::from_millis(patience), now);
         self.settle_client(id);
     }
 
@@ -91,6 +94,11 @@ impl World {
             Err(Error::Unknown { .. }) => {
                 self.count("appends in doubt");
                 self.retry_in_doubt(job);
+                Ok(())
+            }
+            Err(Error::OutsideWindow { .. }) => {
+                self.count("appends outside their window");
+                self.clients.waiting.push(job);
                 Ok(())
             }
             Err(Error::OutOfTime) => {

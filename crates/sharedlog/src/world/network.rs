@@ -22,6 +22,7 @@ pub(super) enum Asker {
     Sequencer(ProjectionEpoch),
     Recovery(u64),
     Copier(u64),
+    Janitor,
 }
 
 /// Whom an answer goes to.
@@ -168,10 +169,12 @@ impl Network {
         self.cut.contains(&(from, to))
     }
 
-    /// Whether a proposal is on its way.
-    pub(super) fn has_proposal(&self) -> bool {
-        let is_proposal = |event: &Event| matches!(event, Event::Deliver { message: Message::Propose { .. }, .. });
-        self.queue.values().any(is_proposal)
+    /// The proposals that are on their way.
+    pub(super) fn proposals(&self) -> impl Iterator<Item = &Projection> {
+        self.queue.values().filter_map(|event| match event {
+            Event::Deliver { message: Message::Propose { projection, .. }, .. } => Some(projection),
+            _ => None,
+        })
     }
 }
 

@@ -4,19 +4,21 @@
 //! part of what was being forced may be on the disk. A checkpoint holds the units' states, encoded, and their values.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 
-use base::{Boot, SplitMix64};
+use base::{Boot, Incarnation, SplitMix64};
 use bytes::Bytes;
 
-use super::network::{Event, Message, Place, Return};
+use super::network::{Asker, Event, Message, Place, Return};
 use super::process::Process;
 use super::{MICROSECOND, World};
 use crate::unit::{self, Command, Met, Outcome, Reply, Request, Unit};
-use crate::{Kept, Position, Projection, UnitId};
+use crate::{AskId, Kept, Position, Projection, UnitId};
 
 /// What outlives a process.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Disk {
+    pub(super) incarnation: Incarnation,
     checkpoint: BTreeMap<UnitId, Bytes>,
     values: BTreeMap<(UnitId, Position), Kept>,
     /// Forced commands after the checkpoint, encoded.
@@ -35,6 +37,7 @@ pub(super) struct Node {
 /// The units of a process.
 #[derive(Debug, Default)]
 pub(super) struct Units {
+    disk: Incarnation,
     pub(super) units: BTreeMap<UnitId, Unit>,
     pub(super) values: BTreeMap<(UnitId, Position), Kept>,
     /// Commands that are not forced, in the order of the log.
@@ -43,12 +46,18 @@ pub(super) struct Units {
 }
 
 impl Disk {
+    /// A blank one.
+    pub(super) fn blank(incarnation: Incarnation) -> Self {
+        Self { incarnation, checkpoint: BTreeMap::new(), values: BTreeMap::new(), log: Vec::new() }
+    }
+
     /// Starts from what is there.
     pub(super) fn replay(&self) -> Units {
         let decoded = |(id, bytes): (&UnitId, &Bytes)| {
             (*id, Unit::decode(bytes.clone()).expect("a checkpoint that was written is read"))
         };
         let mut units = Units {
+            disk: self.incarnation,
             units: self.checkpoint.iter().map(decoded).collect(),
             values: self.values.clone(),
             ..Units::default()
@@ -73,9 +82,16 @@ impl Disk {
 }
 
 impl Units {
+    /// Positions that a unit holds, and whose values are not there.
+    pub(super) fn lost(&self, id: UnitId) -> Vec<Position> {
+        let Some(unit) = self.units.get(&id) else { return Vec::new() };
+        let held = (unit.trimmed().0..unit.tail().0).map(Position).filter(|position| unit.holds(*position));
+        held.filter(|position| !self.values.contains_key(&(id, *position))).collect()
+    }
+
     /// Applies a forced command, and says what is answered.
     pub(super) fn apply(&mut self, id: UnitId, command: Command) -> Reply {
-        let unit = self.units.entry(id).or_default();
+        let unit = self.units.entry(id).or_insert_with(|| Unit::new(self.disk));
         let outcome = unit.apply(command);
         unit.invariants();
         self.carry_out(id, outcome)
@@ -100,13 +116,18 @@ impl Units {
             }
             Outcome::Look { position } => unit::found(self.values.get(&(id, position)).cloned(), mark),
             Outcome::Compare { position, entry } => unit::compared(self.values.get(&(id, position)), &entry, mark),
+            Outcome::Many(outcomes) => {
+                let replies = outcomes.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(id, outcome)));
+                let Ok(many) = Reply::of_many(replies);
+                many
+            }
         }
     }
 }
 
 impl World {
     pub(super) fn new_node(&mut self, id: u32) {
-        let node = Node { id, boot: Boot(0), disk: Disk::default(), process: None, paused_until: 0 };
+        let node = Node { id, boot: Boot(0), disk: Disk::blank(Incarnation(1)), process: None, paused_until: 0 };
         self.nodes.insert(id, node);
         self.start_node(id);
     }
@@ -114,13 +135,11 @@ impl World {
     /// Has the units of a first projection begin.
     pub(super) fn begin_units(&mut self, projection: &Projection) {
         for unit in projection.units() {
-            let stripes = projection.extents.iter().flat_map(|extent| {
-                let chains = extent.chains.iter().enumerate().filter(|(_, chain)| chain.contains(&unit));
-                chains.map(|(index, _)| extent.stripe(index)).collect::<Vec<_>>()
-            });
-            let stripes = stripes.collect();
+            let stripes = projection.stripes_of(unit);
             let epoch = crate::ProjectionEpoch(0);
-            let command = Command::Begin { log: projection.log, epoch, trimmed: Position(0), stripes };
+            let disk = Incarnation(1);
+            let command = Command::Begin { disk, log: projection.log, epoch, trimmed: Position(0), stripes };
+            self.begins.insert(unit, command.clone());
             let node = self.registry.units[&unit];
             let Some(node) = self.nodes.get_mut(&node) else { continue };
             node.disk.log.push((unit, command.encode()));
@@ -132,8 +151,17 @@ impl World {
 
     /// A request has come for a unit.
     pub(super) fn unit_asked(&mut self, node: u32, unit: UnitId, request: Request, back: Return) {
+        if let Request::Command(command @ Command::Begin { .. }) = &request {
+            self.begins.insert(unit, command.clone());
+        }
+        if let Request::Command(command) = &request
+            && let Err(what) = self.check_command(command)
+        {
+            return self.violate(&what);
+        }
         let Some(process) = self.nodes.get_mut(&node).and_then(|node| node.process.as_mut()) else { return };
-        let of_nobody = Unit::new();
+        let of_nobody = Unit::new(process.units.disk);
+        let positions = request.positions();
         let met = process.units.units.get(&unit).unwrap_or(&of_nobody).meet(request);
         let reply = match met {
             Met::Answer(outcome) => Some(process.units.carry_out(unit, outcome)),
@@ -142,6 +170,11 @@ impl World {
                 early.map(|outcome| process.units.carry_out(unit, outcome))
             }
         };
+        let own = Return { place: Place::Node(node), life: process.life, asker: Asker::Player, ask: AskId(0) };
+        let replies = reply.as_ref().map_or(&[][..], Reply::each);
+        for (position, _) in positions.into_iter().zip(replies).filter(|(_, reply)| **reply == Reply::Damaged) {
+            process.units.queue.push((unit, Command::Damaged { position }, own));
+        }
         if let Some(reply) = reply {
             self.send(Place::Node(node), back.place, Some(back.life), Message::OfUnit { reply, back });
         }
@@ -182,6 +215,29 @@ impl World {
     }
 }
 
+impl World {
+    /// A node looks whether it can read all that its units hold, as it does every now and then.
+    pub(super) fn scrub(&mut self, id: u32) {
+        let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };
+        let own = Return { place: Place::Node(id), life: process.life, asker: Asker::Player, ask: AskId(0) };
+        let units: Vec<UnitId> = process.units.units.keys().copied().collect();
+        for unit in units {
+            for position in process.units.lost(unit) {
+                process.units.queue.push((unit, Command::Damaged { position }, own));
+            }
+        }
+        self.force(id);
+    }
+
+    /// Units of the newest projection that know of damage.
+    pub(super) fn damaged_units(&self) -> BTreeSet<UnitId> {
+        let processes = self.nodes.values().filter_map(|node| node.process.as_ref());
+        let all = processes.flat_map(|process| &process.units.units);
+        let damaged: BTreeSet<UnitId> = all.filter(|(_, unit)| unit.damaged() > 0).map(|(id, _)| *id).collect();
+        self.newest().units().into_iter().filter(|unit| damaged.contains(unit)).collect()
+    }
+}
+
 impl Node {
     /// The process dies. Of what was being forced some may be on the disk.
     pub(super) fn die(&mut self, random: &mut SplitMix64) {
@@ -191,10 +247,5 @@ impl Node {
             let kept = process.units.queue.iter().take(kept);
             self.disk.log.extend(kept.map(|(unit, command, _)| (*unit, command.encode())));
         }
-    }
-
-    /// Units of its that a projection names and that it holds.
-    pub(super) fn holds(&self, units: &BTreeSet<UnitId>) -> BTreeSet<UnitId> {
-        units.iter().copied().filter(|unit| self.disk.has(*unit)).collect()
     }
 }

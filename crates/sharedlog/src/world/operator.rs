@@ -8,7 +8,7 @@ use super::network::Event;
 use super::{MILLISECOND, RECOVERY, World};
 use crate::copier::{Config, Copier};
 use crate::recovery::{Plan, Recovery, healings};
-use crate::{SequencerId, UnitId};
+use crate::{Position, SequencerId, UnitId};
 
 const COPIER: Config = Config { window: 4, again: Duration::from_millis(10), failures: 8 };
 
@@ -17,7 +17,11 @@ impl World {
     pub(super) fn operate(&mut self) {
         let pause = 5 * MILLISECOND + self.random.below(if self.is_healed { 5 } else { 40 } * MILLISECOND);
         self.network.put(self.now + pause, Event::Operate);
-        let needed = self.is_in_trouble() || self.is_thin();
+        let needed = self.is_in_trouble() || self.is_thin() || self.is_healed && !self.damaged_units().is_empty();
+        if self.is_healed {
+            let nodes: Vec<u32> = self.nodes.keys().copied().collect();
+            nodes.into_iter().for_each(|node| self.scrub(node));
+        }
         if needed || !self.is_healed && self.options.restless && self.random.chance(200_000) {
             let times = if self.random.chance(300_000) { 2 } else { 1 };
             for _ in 0..times {
@@ -40,6 +44,12 @@ impl World {
     fn lives(&self, unit: UnitId) -> bool {
         let node = self.registry.units.get(&unit).and_then(|node| self.nodes.get(node));
         node.is_some_and(|node| node.process.as_ref().is_some_and(|process| process.units.units.contains_key(&unit)))
+    }
+
+    /// Whether all that a unit holds can be read.
+    fn is_unharmed(&self, unit: UnitId) -> bool {
+        let node = self.nodes.get(&self.registry.units[&unit]);
+        node.and_then(|node| node.process.as_ref()).is_some_and(|process| process.units.lost(unit).is_empty())
     }
 
     /// Whether the newest projection can't serve.
@@ -73,7 +83,9 @@ impl World {
         no_recovery
             && !self.is_in_trouble()
             && !self.is_thin()
-            && chains().all(|chain| chain.len() == self.options.copies)
+            && self.damaged_units().is_empty()
+            && self.newest().units().iter().all(|unit| self.is_unharmed(*unit))
+            && chains().all(|chain| chain.is_empty() || chain.len() >= self.options.copies)
     }
 
     /// Has a node replace the projection that it knows.
@@ -87,10 +99,17 @@ impl World {
         let units = self.newest().units();
         let leaves_one = with_spares && !self.is_healed && self.random.chance(300_000);
         let slow = units.get(self.random.below(units.len() as u64) as usize).copied().filter(|_| leaves_one);
+        let mut leave_out = BTreeSet::from_iter(slow);
+        if self.is_healed || self.random.chance(300_000) {
+            leave_out.extend(self.damaged_units());
+        }
         let plan = Plan {
             sequencer,
-            leave_out: BTreeSet::from_iter(slow),
+            leave_out,
             spares,
+            homes: self.registry.homes(),
+            lost: self.declared_lost(),
+            at_least: if self.options.losses { self.end_remembered() } else { Position(0) },
             stripes: self.options.stripes,
             copies: self.options.copies,
             not_before: Monotonic(0),
@@ -107,25 +126,34 @@ impl World {
         self.settle_node(id);
     }
 
-    /// New units for those that don't live, each on a node that has no other of its chain. Among them may be one that was left
-    /// out, and has no place in a projection any more.
+    /// What an operator knows to be gone, with its disk.
+    fn declared_lost(&self) -> BTreeSet<UnitId> {
+        if self.options.losses { self.gone.clone() } else { BTreeSet::new() }
+    }
+
+    /// An end of the log that is remembered, so that no position is given out twice.
+    fn end_remembered(&self) -> Position {
+        self.given_out.values().copied().fold(Position(0), Position::max)
+    }
+
+    /// New units, one on each running node for each that is missing: the recovery places them. Among them may be one that was
+    /// left out, and has no place in a projection any more.
     fn spares(&mut self) -> Vec<UnitId> {
         let mut spares = Vec::new();
         if self.random.chance(300_000) {
             let left_out: Vec<UnitId> = self.left_out.iter().copied().filter(|unit| self.lives(*unit)).collect();
             spares.extend(left_out.get(self.random.below(left_out.len() as u64) as usize));
         }
-        let mut chains = self.newest().last().chains.clone();
-        chains.resize(chains.len().max(self.options.stripes), Vec::new());
-        for chain in chains {
-            let mut taken: BTreeSet<u32> =
-                chain.iter().filter(|unit| self.lives(**unit)).map(|unit| self.registry.units[unit]).collect();
-            while taken.len() < self.options.copies {
-                let is_free = |node: &&super::Node| node.process.is_some() && !taken.contains(&node.id);
-                let free: Vec<u32> = self.nodes.values().filter(is_free).map(|node| node.id).collect();
-                let Some(node) = free.get(self.random.below(free.len() as u64) as usize) else { break };
-                taken.insert(*node);
-                spares.push(self.registry.unit_on(*node));
+        let chains = self.newest().last().chains.clone();
+        let living = chains.iter().flatten().filter(|unit| self.lives(**unit)).count();
+        let missing = (chains.len().max(self.options.stripes) * self.options.copies).saturating_sub(living);
+        for _ in 0..missing {
+            let mut free: Vec<u32> =
+                self.nodes.values().filter(|node| node.process.is_some()).map(|node| node.id).collect();
+            while !free.is_empty() {
+                let node = free.swap_remove(self.random.below(free.len() as u64) as usize);
+                let disk = self.nodes[&node].disk.incarnation;
+                spares.push(self.registry.unit_on(node, disk));
             }
         }
         spares
@@ -133,11 +161,11 @@ impl World {
 
     /// Has a node fill units, if there is something to fill.
     fn copy(&mut self, id: u32) {
-        let (now, copies) = (self.clock(), self.options.copies);
+        let (now, copies, homes) = (self.clock(), self.options.copies, self.registry.homes());
         let number = self.token().0;
         let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };
         let Some(known) = &process.known else { return };
-        let healings = healings(known, copies);
+        let healings = healings(known, copies, &homes, &BTreeSet::new());
         if healings.is_empty() || process.copier.is_some() {
             return;
         }

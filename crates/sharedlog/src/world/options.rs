@@ -37,6 +37,10 @@ pub struct Options {
     pub partitions: bool,
     /// Disks are lost.
     pub disks: bool,
+    /// Disks are lost with all copies of what they hold, and an operator declares it lost.
+    pub losses: bool,
+    /// Single values are lost; not where all copies may be.
+    pub damage: bool,
     /// Clients die.
     pub client_kills: bool,
     /// Projections are replaced without need.
@@ -61,6 +65,7 @@ impl Options {
         let (kills, pauses, partitions, disks) = (half(), half(), half(), half());
         let (client_kills, restless, trims) = (half(), half(), half());
         let (stripes_max, grows) = (if half() { 2 } else { 4 }, half());
+        let (losses, damage) = (disks && random.chance(150_000), random.chance(400_000));
         let stripes = 1 + random.below(stripes_max) as usize;
         Self {
             nodes,
@@ -83,6 +88,8 @@ impl Options {
             trims,
             single_trims: random.chance(100_000),
             fault_every: (5 + random.below(40)) * MILLISECOND,
+            damage: !losses && damage,
+            losses,
         }
     }
 }

@@ -6,12 +6,13 @@ use base::{Boot, NodeId};
 
 use super::network::{Asker, Event, Message, Place, Return};
 use super::node::Units;
-use super::{CLIENT, MILLISECOND, World};
-use crate::client::{self, Client, Token};
+use super::{CLIENT, JANITOR, MILLISECOND, World};
+use crate::client::{self, Client, Token, Wait};
 use crate::copier::{self, Copier};
+use crate::janitor::{self, Janitor};
 use crate::recovery::{self, Ended, Recovery};
 use crate::sequencer::{self, Sequencer};
-use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
+use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, Run, SequencerId, UnitId, unit};
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -23,7 +24,11 @@ pub(super) struct Process {
     pub(super) sequencer: Option<Sequencer<Return>>,
     pub(super) recoveries: BTreeMap<u64, Recovery>,
     pub(super) copier: Option<(u64, Copier)>,
-    reads: BTreeMap<Token, (u64, Position)>,
+    reads: BTreeMap<Token, (u64, Run)>,
+    /// It fills what its node's clients, and others, leave.
+    janitor: Option<Janitor>,
+    /// What its janitor has asked the client for; with no position: the tail.
+    tidied: BTreeMap<Token, Option<Position>>,
     pub(super) client: Client,
     pub(super) known: Option<Projection>,
 }
@@ -34,6 +39,7 @@ enum Wanted {
     Sequencer(ProjectionEpoch, sequencer::Action<Return>),
     Recovery(u64, recovery::Action),
     Copier(u64, copier::Action),
+    Janitor(janitor::Action),
 }
 
 impl World {
@@ -52,6 +58,8 @@ impl World {
             recoveries: BTreeMap::new(),
             copier: None,
             reads: BTreeMap::new(),
+            janitor: None,
+            tidied: BTreeMap::new(),
             client: Client::new(ClientId(1_000_000 + life), CLIENT, life),
             known: None,
         });
@@ -110,6 +118,11 @@ impl World {
                         copier.answered(back.ask, reply, now);
                     }
                 }
+                Asker::Janitor => {
+                    if let Some(janitor) = &mut process.janitor {
+                        janitor.answered(back.ask, reply, now);
+                    }
+                }
                 Asker::Player => {}
             },
             Message::OfSequencer { reply, back } => process.client.sequencer_answered(back.ask, reply, now),
@@ -148,6 +161,11 @@ impl World {
                     copier.timer(now);
                 }
             }
+            Asker::Janitor => {
+                if let Some(janitor) = &mut process.janitor {
+                    janitor.timer(now);
+                }
+            }
             Asker::Player => {}
         }
         self.settle_node(id);
@@ -169,6 +187,14 @@ impl World {
                 None => (false, None),
             };
         process.known = Some(projection.clone());
+        // The sequencer's node looks after what it gives out.
+        match &mut process.janitor {
+            Some(janitor) => janitor.projected(projection.clone(), now),
+            None if begun => {
+                process.janitor = Some(Janitor::begin(projection.clone(), Position(0), JANITOR, now));
+            }
+            None => {}
+        }
         process.client.projected(projection, now);
         if let Some(mut old) = old {
             let epoch = old.epoch();
@@ -176,6 +202,19 @@ impl World {
         }
         if begun {
             self.count("sequencers");
+        }
+        self.tell_own_units(id);
+    }
+
+    /// Has the units of a node know the stripes that they hold by now.
+    fn tell_own_units(&mut self, id: u32) {
+        let Some(process) = self.process(id, None) else { return };
+        let Some(known) = &process.known else { return };
+        let back = Return { place: Place::Node(id), life: process.life, asker: Asker::Player, ask: AskId(0) };
+        let stripes = |unit: &UnitId| known.stripes_of(*unit);
+        let told: Vec<_> = process.units.units.keys().map(|unit| (*unit, stripes(unit))).collect();
+        for (unit, stripes) in told.into_iter().filter(|(_, stripes)| !stripes.is_empty()) {
+            self.unit_asked(id, unit, unit::Request::Command(unit::Command::Tell { stripes }), back);
         }
     }
 
@@ -199,6 +238,9 @@ impl World {
                     process.copier = None;
                 }
             }
+            if let Some(janitor) = &mut process.janitor {
+                wanted.extend(janitor.take_actions().into_iter().map(Wanted::Janitor));
+            }
             if wanted.is_empty() {
                 return;
             }
@@ -216,6 +258,10 @@ impl World {
                     self.ask_unit(unit, request, Return { place, life, asker: Asker::Sequencer(epoch), ask });
                 }
                 sequencer::Action::Answer { asker, reply } => {
+                    if let sequencer::Reply::Positions { first, count } = reply {
+                        let end = self.given_out.entry(epoch).or_default();
+                        *end = Position(first.0 + count).max(*end);
+                    }
                     let reply = Message::OfSequencer { reply, back: asker };
                     self.send(place, asker.place, Some(asker.life), reply);
                 }
@@ -237,13 +283,17 @@ impl World {
                     recovery::Action::Done(ended) => self.recovered(id, ended),
                 }
             }
+            Wanted::Janitor(action) => {
+                let back = Return { place, life, asker: Asker::Janitor, ask: AskId(0) };
+                self.carry_out_janitor(id, back, action);
+            }
             Wanted::Copier(number, action) => {
                 let asker = Asker::Copier(number);
                 match action {
                     copier::Action::Ask { ask, unit, request } => {
                         self.ask_unit(unit, request, Return { place, life, asker, ask });
                     }
-                    copier::Action::Read(position) => self.copier_reads(id, number, position),
+                    copier::Action::Read(run) => self.copier_reads(id, number, run),
                     copier::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, asker),
                     copier::Action::Done { is_whole } => self.copied(id, is_whole),
                 }
@@ -251,23 +301,51 @@ impl World {
         }
     }
 
-    fn copier_reads(&mut self, id: u32, number: u64, position: Position) {
+    fn carry_out_janitor(&mut self, id: u32, back: Return, action: janitor::Action) {
         let (now, token) = (self.clock(), self.token());
-        let Some(process) = self.process(id, None) else { return };
-        process.reads.insert(token, (number, position));
         let deadline = now + base::Duration::from_millis(100);
-        process.client.read(token, position, Some(base::Duration::ZERO), false, deadline, now);
+        match action {
+            janitor::Action::Ask { ask, unit, request } => self.ask_unit(unit, request, Return { ask, ..back }),
+            janitor::Action::SetTimer(at) => self.network.set_timer(at.0, back.place, back.life, back.asker),
+            janitor::Action::Tail => {
+                let Some(process) = self.process(id, None) else { return };
+                process.tidied.insert(token, None);
+                process.client.tail(token, deadline, now);
+            }
+            janitor::Action::Fill(position) => {
+                self.count("holes found by the janitor");
+                let Some(process) = self.process(id, None) else { return };
+                process.tidied.insert(token, Some(position));
+                process.client.fill(token, position, deadline, now);
+            }
+        }
     }
 
-    /// A call of a node's client has ended: they are all its copier's.
+    fn copier_reads(&mut self, id: u32, number: u64, run: Run) {
+        let (now, token) = (self.clock(), self.token());
+        let Some(process) = self.process(id, None) else { return };
+        process.reads.insert(token, (number, run));
+        let deadline = now + base::Duration::from_millis(100);
+        process.client.read_many(token, run, Wait::Each(base::Duration::ZERO), false, deadline, now);
+    }
+
+    /// A call of a node's client has ended: they are its copier's and its janitor's.
     pub(super) fn node_done(&mut self, id: u32, token: Token, outcome: &Result<client::Answer, client::Error>) {
         let now = self.clock();
         let Some(process) = self.process(id, None) else { return };
-        let Some((number, position)) = process.reads.remove(&token) else { return };
+        if let (Some(asked), Some(janitor)) = (process.tidied.remove(&token), &mut process.janitor) {
+            match (asked, outcome) {
+                (Some(position), outcome) => janitor.filled(position, outcome, now),
+                (None, Ok(client::Answer::Tail(tail))) => janitor.tail(Ok(*tail), now),
+                (None, _) => janitor.tail(Err(client::Error::OutOfTime), now),
+            }
+            return;
+        }
+        let Some((number, run)) = process.reads.remove(&token) else { return };
         if let Some((of, copier)) = &mut process.copier
             && *of == number
         {
-            copier.read(position, outcome.clone(), now);
+            copier.read(run, outcome.clone(), now);
         }
         if let Err(client::Error::Conflict { position }) = outcome {
             self.violate(&format!("the units disagree about {position}"));
@@ -282,6 +360,8 @@ impl World {
             }
             Ended::Lost => self.count("recoveries lost"),
             Ended::OutOfTime => self.count("recoveries out of time"),
+            // Nothing is left that new entries could go to.
+            Ended::NoSuccessor if self.options.losses => self.count("recoveries without a successor"),
             Ended::NoSuccessor => self.violate("a recovery has no successor"),
         }
     }

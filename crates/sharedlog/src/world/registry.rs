@@ -2,11 +2,13 @@
 //!
 //! It is one place here, which never dies; a cohort of replicas stands for that. Who fetches may be told an older projection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{Incarnation, Member, NodeId};
 
 use super::World;
 use super::network::{Message, Place};
-use crate::recovery::Verdict;
+use crate::recovery::{Homes, Verdict};
 use crate::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 #[derive(Debug, Default)]
@@ -15,6 +17,8 @@ pub(super) struct Registry {
     pub(super) history: Vec<Projection>,
     /// The node of each unit.
     pub(super) units: BTreeMap<UnitId, u32>,
+    /// The disk that each number was given for.
+    disks: BTreeMap<UnitId, Incarnation>,
     last_unit: u64,
 }
 
@@ -23,11 +27,21 @@ impl Registry {
         self.history.last().expect("a log has a projection from its beginning")
     }
 
-    /// The number of a new unit on a node.
-    pub(super) fn unit_on(&mut self, node: u32) -> UnitId {
+    /// Where every unit is.
+    pub(super) fn homes(&self) -> Homes {
+        let member = |(unit, node): (&UnitId, &u32)| {
+            let incarnation = self.disks.get(unit).copied().unwrap_or_default();
+            (*unit, Member { node: NodeId(*node), incarnation })
+        };
+        self.units.iter().map(member).collect()
+    }
+
+    /// The number of a new unit on a node's disk.
+    pub(super) fn unit_on(&mut self, node: u32, disk: Incarnation) -> UnitId {
         self.last_unit += 1;
         let unit = UnitId(self.last_unit);
         self.units.insert(unit, node);
+        self.disks.insert(unit, disk);
         unit
     }
 }
@@ -41,15 +55,16 @@ impl World {
         let chains: Vec<Vec<UnitId>> = (0..self.options.founded as u32)
             .map(|chain| {
                 let nodes = (0..self.options.copies as u32).map(|copy| (chain + copy) % self.options.nodes + 1);
-                nodes.collect::<Vec<_>>().into_iter().map(|node| self.registry.unit_on(node)).collect()
+                nodes.collect::<Vec<_>>().into_iter().map(|node| self.registry.unit_on(node, Incarnation(1))).collect()
             })
             .collect();
         let node = self.nodes.get(&1).expect("it was just made");
         let projection = Projection {
             log: LogId(1),
             epoch: ProjectionEpoch(1),
-            sequencer: SequencerId { node: base::NodeId(1), boot: node.boot },
+            sequencer: SequencerId { node: NodeId(1), boot: node.boot },
             start: Position(0),
+            newest_unit: chains.iter().flatten().copied().max().unwrap_or_default(),
             extents: vec![Extent { from: Position(0), chains }],
         };
         projection.check().expect("a log begins with a good projection");
@@ -82,7 +97,29 @@ impl World {
         }
     }
 
+    /// Only what no disk holds any more is given up.
+    fn check_given_up(&mut self, old: &Projection, new: &Projection) {
+        let last = old.last().from.0 + old.last().chains.len() as u64;
+        for position in (new.first().0..last).map(Position) {
+            let (was, is) = (old.chain_of(position).unwrap_or_default(), new.chain_of(position).unwrap_or_default());
+            if is.is_empty() && !was.is_empty() {
+                self.count("positions given up");
+                if let Some(unit) = was.iter().find(|unit| !self.gone.contains(unit)) {
+                    return self.violate(&format!("position {position} is given up, and unit {unit} holds it"));
+                }
+            }
+        }
+    }
+
     fn install(&mut self, old: &Projection, new: Projection) {
+        self.check_given_up(old, &new);
+        let chains = new.extents.iter().flat_map(|extent| &extent.chains);
+        let node = |unit: &UnitId| self.registry.units.get(unit);
+        if let Some(chain) =
+            chains.into_iter().find(|chain| BTreeSet::from_iter(chain.iter().map(node)).len() < chain.len())
+        {
+            self.violate(&format!("two units of one node stand in the chain {chain:?}"));
+        }
         self.count("projections");
         let units = new.units();
         let gone: Vec<UnitId> = old.units().into_iter().filter(|unit| !units.contains(unit)).collect();

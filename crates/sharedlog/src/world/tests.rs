@@ -20,6 +20,7 @@ fn seeds_break_no_promise() {
     let must_happen = [
         "appends",
         "appends in doubt",
+        "appends outside their window",
         "chains healed",
         "checkpoints",
         "clients killed",
@@ -35,12 +36,17 @@ fn seeds_break_no_promise() {
         "partitions",
         "players told of a trim",
         "reads",
+        "rows",
+        "holes found by the janitor",
+        "lost positions told",
+        "positions given up",
         "recoveries",
         "recoveries lost",
         "suspicions",
         "tails",
         "trims",
         "units left out",
+        "values damaged",
         "units made whole",
     ];
     let missing: Vec<_> = must_happen.iter().filter(|what| !counters.contains_key(**what)).collect();
@@ -71,7 +77,9 @@ fn bugs_of_the_shared_log_are_found() {
 
     std::panic::set_hook(Box::new(|_| {}));
     let mut escaped = Vec::new();
-    for bug in Bug::ALL.iter().copied().filter(|bug| bug.guarantee() == 20) {
+    // That one is of a node's messages, which are not simulated here.
+    let is_here = |bug: &Bug| bug.guarantee() == 20 && *bug != Bug::AnswerToFormerProcess;
+    for bug in Bug::ALL.iter().copied().filter(is_here) {
         let found = seeds(20_000).find_map(|seed| {
             plant(Some(bug));
             let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));

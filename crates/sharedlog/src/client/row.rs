@@ -1,0 +1,276 @@
+//! A read of many positions: each chain's tail is asked for all of its own at one time.
+//!
+//! What a tail says of a position is what it would have said of that alone, so an entry that it has is an answer. What it has
+//! not, or has lost, and what may be a duplicate, is read by itself, as any single position is ([`Read`]): so a row tells nothing
+//! that single reads would not have told. It ends before the first position that it has no answer for.
+//!
+//! A row begins calls of the machine's own, a few at a time: for a [`Part`] of its positions, which lie on one chain, or for
+//! one of them alone. Where a tail's answer ends early, the row ends there: whoever wants more asks for that. So it takes no
+//! more room than its calls under way bring.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use base::Monotonic;
+use base::canary::{Bug, planted};
+
+use crate::client::read::Read;
+use crate::client::task::{Next, Task, View};
+use crate::client::{Answer, CallId, Error, Timing, Wait};
+use crate::limits::{MANY_MAX, POSITION_MAX, ROW_BYTES_MAX, ROW_CALLS_MAX, ROW_MAX};
+use crate::unit::{Reply, Request};
+use crate::{Entry, Position, Run, UnitId};
+
+/// Many positions, read at one time.
+#[derive(Debug)]
+pub(super) struct Row {
+    run: Run,
+    wait: Wait,
+    look_back: bool,
+    timing: Timing,
+    /// When the wait for what isn't there is over.
+    waits_until: Option<Monotonic>,
+    is_split: bool,
+    /// It ends before this one.
+    end: Position,
+    /// What is to be asked of tails, by the first positions.
+    parts: VecDeque<Run>,
+    /// Positions that are to be read by themselves.
+    alone: BTreeSet<Position>,
+    calls: BTreeSet<CallId>,
+    found: BTreeMap<Position, Answer>,
+    /// Bytes of what was found.
+    bytes: usize,
+    /// Why its first position can't be had.
+    failure: Option<Error>,
+}
+
+impl Row {
+    pub(super) fn new(run: Run, wait: Wait, look_back: bool, timing: Timing) -> Self {
+        let run = run.first(ROW_MAX);
+        let run = run.first(run.positions().take_while(|position| position.0 < POSITION_MAX).count());
+        Self {
+            run,
+            wait,
+            look_back,
+            timing,
+            waits_until: None,
+            is_split: false,
+            end: run.position(run.count as u64),
+            parts: VecDeque::new(),
+            alone: BTreeSet::new(),
+            calls: BTreeSet::new(),
+            found: BTreeMap::new(),
+            bytes: 0,
+            failure: None,
+        }
+    }
+
+    /// The calls that it has under way.
+    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
+        self.calls.iter().copied()
+    }
+
+    pub(super) fn began(&mut self, call: CallId) {
+        self.calls.insert(call);
+    }
+
+    pub(super) fn next(&mut self, view: &View) -> Next {
+        if !self.is_split {
+            self.split(view);
+        }
+        if self.is_found() {
+            return Next::Done(self.outcome());
+        }
+        let mut tasks = Vec::new();
+        while self.calls.len() + tasks.len() < ROW_CALLS_MAX
+            && let Some(task) = self.next_task(view.now)
+        {
+            tasks.push(task);
+        }
+        if tasks.is_empty() { Next::Until(Monotonic::NEVER) } else { Next::Calls(tasks) }
+    }
+
+    /// Puts each position to its chain.
+    fn split(&mut self, view: &View) {
+        self.is_split = true;
+        let wait = match self.wait {
+            Wait::No => None,
+            Wait::First(wait) | Wait::Each(wait) => Some(wait),
+        };
+        self.waits_until = wait.map(|wait| view.now + wait);
+        if self.run.count == 1 {
+            self.alone.insert(self.run.from);
+            return;
+        }
+        let mut parts: BTreeMap<_, Vec<Run>> = BTreeMap::new();
+        for position in self.run.positions() {
+            let of_chain = parts.entry(view.projection.place_of(position)).or_default();
+            match of_chain.last_mut().filter(|part| part.count < MANY_MAX) {
+                Some(part) => {
+                    // The positions of one chain lie at equal distances.
+                    if part.count == 1 {
+                        part.step = position.0 - part.from.0;
+                    }
+                    part.count += 1;
+                }
+                None => of_chain.push(Run::of(position, 1)),
+            }
+        }
+        let mut parts: Vec<Run> = parts.into_values().flatten().collect();
+        parts.sort();
+        self.parts = parts.into();
+    }
+
+    /// What is to be asked next: what comes first.
+    fn next_task(&mut self, now: Monotonic) -> Option<Task> {
+        if self.bytes >= ROW_BYTES_MAX {
+            // What is asked already is enough.
+            let part = self.parts.front().map(|part| part.from).filter(|from| *from > self.run.from);
+            let alone = self.alone.range(self.run.from.next()..).next().copied();
+            part.into_iter().chain(alone).min().into_iter().for_each(|next| self.end_before(next));
+        }
+        if let Some(position) = self.alone.pop_first() {
+            let is_waited_for = position == self.run.from || matches!(self.wait, Wait::Each(_));
+            let left = self.waits_until.filter(|_| is_waited_for).map(|until| until.since(now));
+            return Some(Task::Read(Read::new(position, left, self.look_back, self.timing)));
+        }
+        let part = self.parts.pop_front()?;
+        Some(Task::Part(Part::new(part)))
+    }
+
+    /// One of its calls has ended.
+    pub(super) fn ended(&mut self, call: CallId, task: Task, outcome: Result<Answer, Error>) {
+        self.calls.remove(&call);
+        match (task, outcome) {
+            (Task::Part(part), Ok(_)) => self.told(part.run, part.asked_for, part.told),
+            (Task::Part(part), Err(error)) => self.answered(part.run.from, Err(error)),
+            (Task::Read(read), outcome) => self.answered(read.target(), outcome),
+            _ => {}
+        }
+    }
+
+    /// A tail has said what it has of a part.
+    fn told(&mut self, part: Run, asked_for: usize, told: Vec<Reply>) {
+        let mut covered = 0;
+        for (position, reply) in part.first(asked_for).positions().zip(told) {
+            covered += 1;
+            match reply {
+                Reply::Value(Entry::Data(data)) => {
+                    let may_be_duplicate = data.since.is_some_and(|since| since < position);
+                    if self.look_back && may_be_duplicate {
+                        self.read_alone(position);
+                    } else {
+                        self.answered(position, Ok(Answer::Entry(data)));
+                    }
+                }
+                Reply::Value(Entry::Junk) => self.answered(position, Ok(Answer::Junk)),
+                Reply::Trimmed { mark } => self.answered(position, Ok(Answer::Trimmed { mark })),
+                Reply::Unwritten if position > self.run.from && !matches!(self.wait, Wait::Each(_)) => {
+                    self.end_before(position);
+                }
+                _ => self.read_alone(position),
+            }
+        }
+        if covered == 0 {
+            self.read_alone(part.from);
+        }
+        if covered.max(1) < part.count {
+            self.end_before(part.position(covered.max(1) as u64));
+        }
+    }
+
+    fn read_alone(&mut self, position: Position) {
+        if position < self.end {
+            self.alone.insert(position);
+        }
+    }
+
+    fn answered(&mut self, position: Position, outcome: Result<Answer, Error>) {
+        if position >= self.end {
+            return;
+        }
+        match outcome {
+            Ok(Answer::Unwritten) => self.end_before(position),
+            Ok(answer) => {
+                if let Answer::Entry(data) = &answer {
+                    self.bytes += data.batch.len();
+                }
+                self.found.insert(position, answer);
+            }
+            Err(error) => {
+                if position == self.run.from {
+                    self.failure = Some(error);
+                }
+                self.end_before(position);
+            }
+        }
+    }
+
+    fn end_before(&mut self, position: Position) {
+        self.end = self.end.min(position);
+        self.found.split_off(&self.end);
+        self.alone.split_off(&self.end);
+        self.parts.retain(|part| part.from < self.end);
+    }
+
+    /// Whether there is an answer for each position before its end.
+    fn is_found(&self) -> bool {
+        let before_end = self.end.0.saturating_sub(self.run.from.0).div_ceil(self.run.step.max(1));
+        self.found.len() as u64 >= before_end
+    }
+
+    fn outcome(&mut self) -> Result<Answer, Error> {
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
+        Ok(Answer::Row(std::mem::take(&mut self.found).into_values().collect()))
+    }
+
+    /// By its deadline it tells what it has.
+    pub(super) fn out_of_time(&mut self) -> Result<Answer, Error> {
+        let missing = self.run.positions().find(|position| !self.found.contains_key(position));
+        match missing {
+            Some(first) if first == self.run.from => self.failure = self.failure.or(Some(Error::OutOfTime)),
+            Some(first) => self.end_before(first),
+            None => {}
+        }
+        self.outcome()
+    }
+}
+
+/// Positions of one chain.
+#[derive(Debug)]
+pub(super) struct Part {
+    run: Run,
+    /// So many of them: no more than lie on one chain still.
+    asked_for: usize,
+    told: Vec<Reply>,
+    has_ended: bool,
+    pub(super) asked: Option<UnitId>,
+}
+
+impl Part {
+    fn new(run: Run) -> Self {
+        Self { run, asked_for: 0, told: Vec::new(), has_ended: false, asked: None }
+    }
+
+    pub(super) fn next(&mut self, view: &View) -> Next {
+        self.asked = None;
+        let chain = view.projection.chain_of(self.run.from).unwrap_or_default();
+        let unit = if planted(Bug::RowAtHead) { chain.first() } else { chain.last() };
+        // What has no unit is trimmed or lost: a read of it says so.
+        let Some(unit) = unit.filter(|_| !self.has_ended) else { return Next::Done(Ok(Answer::Done)) };
+        let place = view.projection.place_of(self.run.from);
+        let is_there = |position: &Position| view.projection.place_of(*position) == place;
+        self.asked_for = self.run.positions().take_while(is_there).count();
+        self.asked = Some(*unit);
+        Next::Unit(*unit, Request::ReadMany { epoch: view.projection.epoch, run: self.run.first(self.asked_for) })
+    }
+
+    pub(super) fn heard(&mut self, reply: Reply) {
+        self.has_ended = true;
+        if let Reply::Many(told) = reply {
+            self.told = told;
+        }
+    }
+}

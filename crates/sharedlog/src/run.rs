@@ -1,0 +1,84 @@
+//! Positions at equal distances: what is asked for at one time.
+
+use base::codec::{DecodeError, Reader, Writer};
+
+use crate::Position;
+use crate::limits::POSITION_MAX;
+
+/// So many positions from one on, at equal distances: `from`, `from + step`, and so on. With a step of 1 they lie in a row; a
+/// chain of an extent of n chains holds such with a step of n.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Run {
+    /// The first position.
+    pub from: Position,
+    /// From one to the next, 1 at least.
+    pub step: u64,
+    /// How many they are.
+    pub count: usize,
+}
+
+impl Run {
+    /// Positions in a row.
+    #[must_use]
+    pub fn of(from: Position, count: usize) -> Self {
+        Self { from, step: 1, count }
+    }
+
+    /// The positions, in their order.
+    pub fn positions(self) -> impl Iterator<Item = Position> {
+        (0..self.count as u64).map(move |number| self.position(number))
+    }
+
+    /// Its n-th position, from 0.
+    #[must_use]
+    pub fn position(self, number: u64) -> Position {
+        Position(self.from.0.saturating_add(number.saturating_mul(self.step)).min(POSITION_MAX))
+    }
+
+    /// What is left of it without its first positions.
+    #[must_use]
+    pub fn after(self, count: usize) -> Self {
+        Self { from: self.position(count as u64), count: self.count.saturating_sub(count), ..self }
+    }
+
+    /// No more of it than its first positions.
+    #[must_use]
+    pub fn first(self, count: usize) -> Self {
+        Self { count: self.count.min(count), ..self }
+    }
+
+    /// Writes it.
+    pub fn encode(self, writer: &mut Writer) {
+        writer.u64(self.from.0);
+        writer.u64(self.step);
+        writer.u32(u32::try_from(self.count).unwrap_or(u32::MAX));
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let run = Self { from: Position::decode(reader)?, step: reader.u64()?, count: reader.u32()? as usize };
+        if run.step == 0 { Err(DecodeError::Invalid { what: "step" }) } else { Ok(run) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_cut_where_its_positions_are() {
+        let run = Run { from: Position(5), step: 3, count: 4 };
+        let positions = |run: Run| run.positions().map(|position| position.0).collect::<Vec<_>>();
+        assert_eq!(positions(run), [5, 8, 11, 14]);
+        assert_eq!((positions(run.first(2)), positions(run.after(2))), (vec![5, 8], vec![11, 14]));
+        assert_eq!((positions(run.first(9)), positions(run.after(9))), (vec![5, 8, 11, 14], vec![]));
+        let far = Run { from: Position(POSITION_MAX - 1), step: u64::MAX, count: 3 };
+        assert!(far.positions().all(|position| position.0 <= POSITION_MAX), "no sum overflows");
+        let mut writer = Writer::new();
+        run.encode(&mut writer);
+        assert_eq!(Run::decode(&mut Reader::new(writer.finish())), Ok(run));
+    }
+}
