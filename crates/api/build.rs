@@ -4,10 +4,13 @@ use std::error::Error;
 use std::{env, fs, path::PathBuf};
 
 use prost::Message;
+use prost_types::FileDescriptorSet;
 
 /// What the doors serve.
-const DOORS: [&str; 3] =
-    ["loggos/columns/v1/columns.proto", "loggos/admin/v1/admin.proto", "loggos/admin/v1/formation.proto"];
+const DOORS: [&str; 4] =
+    ["loggos/columns/v1/columns.proto", "loggos/admin/v1/admin.proto", "loggos/admin/v1/formation.proto", LOG];
+/// What speaks of another package's messages, which are generated only once.
+const LOG: &str = "loggos/log/v1/log.proto";
 /// What only clients and status details need.
 const OTHERS: [&str; 2] = ["google/rpc/status.proto", "etcdserverpb/kv.proto"];
 
@@ -17,7 +20,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let doors = protox::compile(DOORS, ["proto"])?;
     fs::write(out.join("doors.fds"), doors.encode_to_vec())?;
-    tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(doors.clone())?;
+    let without = |name: &str| doors.file.iter().filter(|file| file.name() != name).cloned().collect();
+    let alone = FileDescriptorSet { file: without(LOG) };
+    tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(alone)?;
+    // Of these only the log's are included: it names the others' messages where they are.
+    let log = out.join("log");
+    fs::create_dir_all(&log)?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .build_server(false)
+        .extern_path(".loggos.columns.v1", "crate::columns")
+        .out_dir(log)
+        .compile_fds(doors.clone())?;
 
     // The servers alone, over the same messages: they decode what strangers send, and do so with a codec of their own.
     let servers = out.join("servers");
@@ -26,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_client(false)
         .extern_path(".loggos.columns.v1", "crate::columns")
         .extern_path(".loggos.admin.v1", "crate::admin")
+        .extern_path(".loggos.log.v1", "crate::log")
         .codec_path("crate::frugal::FrugalCodec")
         .out_dir(servers)
         .compile_fds(doors)?;

@@ -15,6 +15,7 @@ use tonic_prost::{ProstCodec, ProstEncoder};
 
 use crate::columns::{Error, StreamRequest, error::Kind};
 use crate::details;
+use crate::log::{AppendRequest, AppendStreamRequest, ReadStreamRequest};
 
 /// Fields of a request, those in submessages not counted: twice what the largest write needs, which has a field for
 /// each column. A write between is refused by name.
@@ -27,8 +28,56 @@ pub const STREAM_BATCH_MAX: usize = 1_024;
 /// batch of puts has nine a request. None takes more than the 200 bytes of a request.
 pub const STREAM_FIELDS_MAX: usize = 16 * STREAM_BATCH_MAX;
 
+/// Records of one append to a shared log, or of all appends in one message of a stream. Each is some 32 bytes in memory
+/// beside its message.
+pub const APPEND_RECORDS_MAX: usize = 65_536;
+
+/// Fields of an append beside its records.
+const APPEND_FIELDS_BESIDE: usize = 16;
+
 /// How far down fields of a message of a stream are counted: those of the batch, of its items, of the requests in them.
 const STREAM_LEVELS: u32 = 2;
+
+/// What a message may hold.
+#[derive(Clone, Copy, Debug)]
+enum Bounds {
+    /// So many fields.
+    Request(usize),
+    /// A full batch of requests, and so many fields of all of them.
+    Batch(usize),
+}
+
+impl Bounds {
+    /// Those of a type of messages.
+    fn of<U: 'static>() -> Self {
+        let is = |other: TypeId| TypeId::of::<U>() == other;
+        if is(TypeId::of::<StreamRequest>()) || is(TypeId::of::<ReadStreamRequest>()) {
+            Self::Batch(STREAM_FIELDS_MAX)
+        } else if is(TypeId::of::<AppendStreamRequest>()) {
+            Self::Batch(STREAM_FIELDS_MAX + APPEND_RECORDS_MAX)
+        } else if is(TypeId::of::<AppendRequest>()) {
+            Self::Request(APPEND_RECORDS_MAX + APPEND_FIELDS_BESIDE)
+        } else {
+            Self::Request(REQUEST_FIELDS_MAX)
+        }
+    }
+
+    /// Why a message is more than this; nothing, if it isn't. A message that does not lie in one piece is as good as too
+    /// much.
+    fn refuse(self, message: &[u8], is_whole: bool) -> Option<String> {
+        match self {
+            Self::Request(fields) => {
+                let has_too_many = !is_whole || has_more_fields(message, fields, 0);
+                has_too_many.then(|| format!("the request has more than {fields} fields"))
+            }
+            Self::Batch(_) if !is_whole || has_more_fields(message, STREAM_BATCH_MAX, 0) => {
+                Some(format!("a message of the stream has more than {STREAM_BATCH_MAX} requests"))
+            }
+            Self::Batch(fields) => has_more_fields(message, fields, STREAM_LEVELS)
+                .then(|| format!("the requests in a message of the stream have more than {fields} fields")),
+        }
+    }
+}
 
 /// Encodes answers `T` and decodes requests `U`.
 #[derive(Clone, Debug)]
@@ -75,11 +124,7 @@ where
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // A message lies in one piece; of any other no field is seen here, and it is as good as too many.
         let is_whole = buffer.chunk().len() == buffer.remaining();
-        let refused = if TypeId::of::<U>() == TypeId::of::<StreamRequest>() {
-            refused_batch(buffer.chunk(), is_whole)
-        } else {
-            refused_request(buffer.chunk(), is_whole)
-        };
+        let refused = Bounds::of::<U>().refuse(buffer.chunk(), is_whole);
         match refused {
             None => self.0.decode(buffer),
             Some(message) => {
@@ -88,19 +133,6 @@ where
             }
         }
     }
-}
-
-fn refused_request(message: &[u8], is_whole: bool) -> Option<String> {
-    let has_too_many = !is_whole || has_more_fields(message, REQUEST_FIELDS_MAX, 0);
-    has_too_many.then(|| format!("the request has more than {REQUEST_FIELDS_MAX} fields"))
-}
-
-fn refused_batch(message: &[u8], is_whole: bool) -> Option<String> {
-    if !is_whole || has_more_fields(message, STREAM_BATCH_MAX, 0) {
-        return Some(format!("a message of the stream has more than {STREAM_BATCH_MAX} requests"));
-    }
-    let has_too_many = has_more_fields(message, STREAM_FIELDS_MAX, STREAM_LEVELS);
-    has_too_many.then(|| format!("the requests in a message of the stream have more than {STREAM_FIELDS_MAX} fields"))
 }
 
 /// Whether a message has more than `most` fields before its end, or before it stops to be one: then the decoder says
@@ -157,13 +189,20 @@ mod tests {
     use super::*;
     use crate::columns::streamed_request::Request;
     use crate::columns::{Mutation, StreamedRequest, WriteRequest};
+    use crate::log::StreamedAppend;
 
     fn fields(message: &[u8]) -> usize {
         (0..).find(|most| !has_more_fields(message, *most, 0)).expect("a message has an end")
     }
 
     fn batch_of(requests: Vec<StreamedRequest>) -> Option<String> {
-        refused_batch(&StreamRequest { requests }.encode_to_vec(), true)
+        Bounds::of::<StreamRequest>().refuse(&StreamRequest { requests }.encode_to_vec(), true)
+    }
+
+    fn appends_of(appends: usize, records: usize) -> Option<String> {
+        let append = AppendRequest { log: "l".into(), records: vec!["".into(); records], ..AppendRequest::default() };
+        let appends = vec![StreamedAppend { number: 1, deadline_ms: 1, append: Some(append) }; appends];
+        Bounds::of::<AppendStreamRequest>().refuse(&AppendStreamRequest { appends }.encode_to_vec(), true)
     }
 
     fn write_of(mutations: usize) -> StreamedRequest {
@@ -177,6 +216,18 @@ mod tests {
         assert!(batch_of(vec![StreamedRequest::default(); 1_025]).expect("refused").contains("1024 requests"));
         assert!(batch_of(vec![write_of(13); 1_024]).expect("refused").contains("16384 fields"));
         assert!(batch_of(vec![write_of(20_000)]).expect("refused").contains("16384 fields"));
+    }
+
+    #[test]
+    fn records_are_counted_in_one_append_and_in_many() {
+        let records = |count| AppendRequest { records: vec!["".into(); count], ..AppendRequest::default() };
+        let refused = |count| Bounds::of::<AppendRequest>().refuse(&records(count).encode_to_vec(), true);
+        assert_eq!(refused(APPEND_RECORDS_MAX), None);
+        assert!(refused(APPEND_RECORDS_MAX + APPEND_FIELDS_BESIDE + 1).expect("refused").contains("65552 fields"));
+        assert_eq!(appends_of(1, APPEND_RECORDS_MAX), None);
+        assert_eq!(appends_of(1_024, 64), None);
+        assert!(appends_of(1_024, 128).expect("refused").contains("81920 fields"));
+        assert!(appends_of(1_025, 1).expect("refused").contains("1024 requests"));
     }
 
     #[test]

@@ -22,6 +22,11 @@ generated! {
     /// The columns door, `loggos.columns.v1`.
     columns, "loggos.columns.v1"
 }
+/// The log door, `loggos.log.v1`.
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
+pub mod log {
+    include!(concat!(env!("OUT_DIR"), "/log/loggos.log.v1.rs"));
+}
 generated! {
     /// Looking at a node, `loggos.admin.v1`.
     admin, "loggos.admin.v1"
@@ -43,6 +48,7 @@ mod google {
 pub mod servers {
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.columns.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.admin.v1.rs"));
+    include!(concat!(env!("OUT_DIR"), "/servers/loggos.log.v1.rs"));
 }
 
 /// The descriptors of all services that a node serves, for gRPC reflection: an encoded `FileDescriptorSet`.

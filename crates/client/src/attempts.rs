@@ -161,7 +161,7 @@ impl Attempts {
     fn definite(&self, error: Error) -> Error {
         match error {
             Error::NotFound(reason) | Error::Exists(reason) | Error::Invalid(reason)
-                if self.in_doubt && self.effect == Effect::Writes =>
+                if self.in_doubt && matches!(self.effect, Effect::Writes | Effect::Appends) =>
             {
                 Error::OutcomeUnknown(reason)
             }

@@ -42,6 +42,8 @@ pub enum Effect {
     Repeatable,
     /// A row. It applies once because it carries a stamp.
     Writes,
+    /// What applies once because the caller has stamped it: an append to a shared log.
+    Appends,
 }
 
 /// How soon an answer may be expected.
@@ -90,6 +92,8 @@ pub enum Sent<Q> {
         stamp: Option<Stamp>,
         /// How far the client has seen the range of a read that any replica may answer: a timeline read shows no less.
         seen: Option<Place>,
+        /// Whether an earlier attempt may have been carried out.
+        in_doubt: bool,
     },
 }
 

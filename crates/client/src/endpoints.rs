@@ -100,6 +100,10 @@ impl Endpoints {
         self.leaders.values_mut().for_each(|ranges| ranges.forget(|leader| *leader == failed));
     }
 
+    pub(crate) fn preferred(&self) -> usize {
+        self.preferred
+    }
+
     pub(crate) fn prefer(&mut self, endpoint: usize) {
         self.preferred = endpoint % self.count();
     }

@@ -12,6 +12,7 @@
 //!   more than the election does. One that answers others is slow, and gets more time, so that nobody asks an overloaded
 //!   node ever more. What was asked before may still be answered: the first definite answer counts, whoever gives it.
 //! * *Timeline reads never go back.* Each carries how far the client has seen the range, whoever answers it (guarantee 15).
+//! * *A log is followed without a gap.* Whichever nodes tell it, each position is told once, in order ([`follower`]).
 //! * *An error other than [`Error::OutcomeUnknown`] means that nothing was written.*
 //!
 //! **Architecture invariants:** no clock, no randomness, no socket, no `async`. Every call ends with one
@@ -22,6 +23,7 @@ mod calls;
 mod contract;
 mod endpoints;
 mod error;
+pub mod follower;
 pub mod ledger;
 mod machine;
 pub mod ranges;
@@ -31,6 +33,7 @@ mod sessions;
 pub use attempts::Fault;
 pub use contract::{Action, Answer, Ask, AttemptId, CallId, Effect, Link, Pace, Sent, Stamp};
 pub use error::Error;
+pub use follower::Follower;
 pub use machine::Client;
 pub use seen::{Place, Position, Shown};
 

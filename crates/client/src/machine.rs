@@ -56,6 +56,12 @@ impl<Q: Clone, A> Client<Q, A> {
         self.endpoints.prefer(endpoint);
     }
 
+    /// Whom a caller asks that goes its own way.
+    #[must_use]
+    pub fn preferred(&self) -> usize {
+        self.endpoints.preferred()
+    }
+
     /// Somebody says that the node at an endpoint leads a range.
     pub fn leads(&mut self, endpoint: usize, table: &str, range: KeyRange) {
         self.endpoints.leads(endpoint, table, range);
@@ -235,7 +241,8 @@ impl<Q: Clone, A> Client<Q, A> {
         let sent = match &call.task {
             Task::Ask(ask) => {
                 let seen = ask.anywhere.as_ref().and_then(|position| self.seen.at(&ask.table, position));
-                Sent::Request { request: ask.request.clone(), stamp: call.stamp, seen }
+                let in_doubt = call.attempts.is_in_doubt();
+                Sent::Request { request: ask.request.clone(), stamp: call.stamp, seen, in_doubt }
             }
             Task::OpenSession { table, key } => Sent::OpenSession { table: table.clone(), key: key.clone() },
         };

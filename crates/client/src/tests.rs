@@ -34,6 +34,8 @@ struct Bed {
     left: Vec<Left>,
     /// How far the ranges were seen, as requests said it.
     seen: Vec<Option<Place>>,
+    /// Whether an earlier attempt may have been carried out, as requests were told.
+    in_doubt: Vec<bool>,
     ended: Vec<Ended>,
 }
 
@@ -48,6 +50,7 @@ impl Bed {
             disconnected: Vec::new(),
             left: Vec::new(),
             seen: Vec::new(),
+            in_doubt: Vec::new(),
             ended: Vec::new(),
         }
     }
@@ -67,8 +70,9 @@ impl Bed {
                     Action::Send { link, attempt, sent, .. } => {
                         let (request, stamp) = match sent {
                             Sent::OpenSession { .. } => (None, None),
-                            Sent::Request { request, stamp, seen } => {
+                            Sent::Request { request, stamp, seen, in_doubt } => {
                                 self.seen.push(seen);
+                                self.in_doubt.push(in_doubt);
                                 (Some(request), stamp)
                             }
                         };
@@ -479,4 +483,21 @@ fn who_runs_out_of_time_is_told_how_long_it_was_and_what_a_node_said() {
         assert_eq!(says(&mut bed, "no leader"), unavailable("no answer within 10000 ms: no leader"), "{effect:?}");
         bed.sent();
     }
+}
+
+/// Whoever tries an append again says so: its first attempt may lie in the log.
+#[test]
+fn an_append_that_is_tried_again_knows_whether_it_is_in_doubt() {
+    let mut bed = Bed::new(3);
+    let id = bed.ask(Effect::Appends, "", 7);
+    let first = bed.one_sent();
+    assert_eq!((first.request, first.stamp), (Some(7), None), "it needs no session");
+    bed.answer(first.attempt, Err(Fault::Unavailable("no projection".into())));
+    let second = bed.one_sent();
+    bed.breaks(second.link);
+    let third = bed.one_sent();
+    assert_ne!(third.link.endpoint, second.link.endpoint);
+    assert_eq!(bed.in_doubt, [false, false, true]);
+    bed.answer(third.attempt, Err(Fault::Definite(Error::NotFound("no such log".into()))));
+    assert_eq!(bed.ended(), [(id, Err(Error::OutcomeUnknown("no such log".into())), true)]);
 }

@@ -21,7 +21,7 @@ pub(crate) struct Activity(Mutex<Lately>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     pub(crate) at: Instant,
-    /// Calls of the columns service that have ended since the start.
+    /// What the services of data have answered since the start.
     pub(crate) requests: u64,
     pub(crate) resident_bytes: u64,
     pub(crate) status: &'a Status,

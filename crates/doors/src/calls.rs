@@ -24,8 +24,8 @@ use tower::{Layer, Service};
 /// Upper ends of the durations' buckets, in seconds: from a read in memory to the longest default deadline.
 pub(crate) const SECONDS: [f64; 16] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// The service whose calls are what a node is there for.
-const COLUMNS: &str = "loggos.columns.v1.Columns";
+/// The services whose calls are what a node is there for.
+const DATA: [&str; 2] = ["loggos.columns.v1.Columns", "loggos.log.v1.Log"];
 /// What calls of no method that we know are counted as.
 const UNKNOWN: &str = "unknown";
 /// The status codes by their numbers, as gRPC's own libraries print them.
@@ -55,8 +55,9 @@ pub(crate) struct Calls {
     /// By the path of the call.
     methods: HashMap<String, Arc<Method>>,
     unknown: Arc<Method>,
-    columns: Arc<AtomicU64>,
+    data: Arc<AtomicU64>,
     streamed: IntCounter,
+    subscribed: IntCounter,
 }
 
 /// The calls of one method; their series begin with the first.
@@ -66,8 +67,8 @@ struct Method {
     name: String,
     families: Families,
     series: OnceLock<Series>,
-    /// Counts the calls of the columns service.
-    columns: Option<Arc<AtomicU64>>,
+    /// Counts the calls of the services of data.
+    data: Option<Arc<AtomicU64>>,
 }
 
 #[derive(Debug)]
@@ -109,34 +110,39 @@ impl Families {
 impl Calls {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let families = Families::register(registry)?;
-        let columns = Arc::new(AtomicU64::new(0));
-        let streamed = IntCounter::new(
-            "loggos_stream_answers_total",
-            "Requests in streams of the columns service that were answered.",
-        )?;
+        let data = Arc::new(AtomicU64::new(0));
+        let streamed = IntCounter::new("loggos_stream_answers_total", "Requests in streams that were answered.")?;
         registry.register(Box::new(streamed.clone()))?;
+        let told = "Entries of shared logs that subscribers were told.";
+        let subscribed = IntCounter::new("loggos_subscribed_entries_total", told)?;
+        registry.register(Box::new(subscribed.clone()))?;
         let method = |service: &str, name: &str| {
             Arc::new(Method {
                 service: service.to_owned(),
                 name: name.to_owned(),
                 families: families.clone(),
                 series: OnceLock::new(),
-                columns: (service == COLUMNS).then(|| Arc::clone(&columns)),
+                data: DATA.contains(&service).then(|| Arc::clone(&data)),
             })
         };
         let known = served_methods();
         let methods = known.iter().map(|(service, name)| (format!("/{service}/{name}"), method(service, name)));
-        Ok(Self { methods: methods.collect(), unknown: method(UNKNOWN, UNKNOWN), columns, streamed })
+        Ok(Self { methods: methods.collect(), unknown: method(UNKNOWN, UNKNOWN), data, streamed, subscribed })
     }
 
-    /// Calls of the columns service that have ended, and requests in its streams that were answered.
-    pub(crate) fn columns(&self) -> u64 {
-        self.columns.load(Ordering::Relaxed) + self.streamed.get()
+    /// Calls of the services of data that have ended, and requests in their streams that were answered.
+    pub(crate) fn of_data(&self) -> u64 {
+        self.data.load(Ordering::Relaxed) + self.streamed.get()
     }
 
     /// So many requests in a stream were answered.
     pub(crate) fn streamed(&self, answers: usize) {
         self.streamed.inc_by(answers as u64);
+    }
+
+    /// So many entries of a log were told to a subscriber.
+    pub(crate) fn subscribed(&self, entries: usize) {
+        self.subscribed.inc_by(entries as u64);
     }
 
     fn begin(&self, path: &str) -> Running {
@@ -194,8 +200,8 @@ impl Running {
         }
         self.method.handled(code).inc();
         self.method.series().seconds.observe(self.began.elapsed().as_secs_f64());
-        if let Some(columns) = &self.method.columns {
-            columns.fetch_add(1, Ordering::Relaxed);
+        if let Some(data) = &self.method.data {
+            data.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -304,11 +310,11 @@ mod tests {
             calls.begin(path).end(Code::Unimplemented);
         }
         drop(calls.begin("/loggos.columns.v1.Columns/Put"));
-        assert_eq!(calls.columns(), 1);
+        assert_eq!(calls.of_data(), 1);
         let count = |service: &str, name: &str, code: &str| {
             calls.unknown.families.handled.with_label_values(&[service, name, code]).get()
         };
         assert_eq!(count(UNKNOWN, UNKNOWN, "Unimplemented"), 4);
-        assert_eq!(count(COLUMNS, "Put", "Canceled"), 1);
+        assert_eq!(count(DATA[0], "Put", "Canceled"), 1);
     }
 }

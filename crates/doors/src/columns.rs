@@ -1,5 +1,6 @@
 //! The columns service: each call becomes one [`Request`] to the node, and each [`Response`] one message.
 
+mod streamed;
 pub(crate) mod translate;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use base::Durability;
 use tablets::request::{RangeDescription, Request, Response, Scan, TableDescription, TableRequest};
 use tonic::Status;
 
+use self::streamed::Rows;
 use self::translate::Asked;
 use crate::deadline::{Arrival, Deadline};
 use crate::stream::{Conversation, Streams};
@@ -18,16 +20,16 @@ use crate::{Gateway, reads, refusal};
 
 pub(crate) struct Door<G> {
     gateway: Arc<G>,
-    streams: Streams,
+    streams: Arc<Streams>,
 }
 
 const NANOSECONDS_IN_MS: u64 = 1_000_000;
 
 /// What every call comes to.
-type Answer<T> = Result<tonic::Response<T>, Status>;
+pub(crate) type Answer<T> = Result<tonic::Response<T>, Status>;
 
 impl<G: Gateway> Door<G> {
-    pub(crate) fn new(gateway: Arc<G>, streams: Streams) -> Self {
+    pub(crate) fn new(gateway: Arc<G>, streams: Arc<Streams>) -> Self {
         Self { gateway, streams }
     }
 
@@ -193,14 +195,17 @@ impl<G: Gateway> Columns for Door<G> {
         }
     }
 
-    type StreamStream = Conversation<G>;
+    type StreamStream = Conversation<G, Rows>;
 
-    async fn stream(&self, call: tonic::Request<tonic::Streaming<message::StreamRequest>>) -> Answer<Conversation<G>> {
+    async fn stream(
+        &self,
+        call: tonic::Request<tonic::Streaming<message::StreamRequest>>,
+    ) -> Answer<Conversation<G, Rows>> {
         answer(self.streams.begin(Arc::clone(&self.gateway), call)?)
     }
 }
 
-fn answer<T>(message: T) -> Answer<T> {
+pub(crate) fn answer<T>(message: T) -> Answer<T> {
     Ok(tonic::Response::new(message))
 }
 

@@ -1,5 +1,5 @@
 //! The doors: the servers through which the world reaches a node. So far two: gRPC, with the columns service
-//! (Spinnaker, section 3), the admin service, reflection and health; and the [`console`], HTTP for browsers and
+//! (Spinnaker, section 3), the log service (CORFU), the admin service, reflection and health; and the [`console`], HTTP for browsers and
 //! Prometheus.
 //!
 //! A door is a translator. It turns bytes into a [`Request`], refuses what breaks a limit, hands the rest to the node
@@ -26,6 +26,7 @@ pub mod console;
 mod deadline;
 mod formation;
 mod limits;
+mod log;
 mod meter;
 mod metrics;
 mod observer;

@@ -32,6 +32,26 @@ pub(crate) const STREAMS_ANSWER_BYTES_MAX: usize = 128 << 20;
 /// A message of answers ends when it has so many bytes: clients take 4 MiB unless they are told otherwise. A larger answer
 /// goes alone.
 pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
+/// An answer to a read of a log ends with the entry that brings it to so many bytes: with entries of a usual size it is below
+/// what clients take.
+pub(crate) const READ_ANSWER_BYTES: usize = 2 << 20;
+/// Bytes that one of a subscription's reads asks for, roughly, ...
+pub(crate) const SUBSCRIPTION_STRETCH_BYTES: usize = 512 << 10;
+/// ... and how many of them are under way, or wait to be told, while it is far behind its log's end: enough that a client
+/// takes without a pause what several disks read.
+pub(crate) const SUBSCRIPTION_STRETCHES_MAX: usize = 8;
+/// How long a subscription's read waits for something to come. Whoever should have written there, and is gone, holds all
+/// subscribers up for so long.
+pub(crate) const SUBSCRIPTION_WAIT: Duration = Duration::from_millis(250);
+/// A client that was told nothing for so long is told that its subscription lives.
+pub(crate) const SUBSCRIPTION_SILENCE: Duration = Duration::from_secs(1);
+/// How long such a read may take besides.
+pub(crate) const SUBSCRIPTION_READ_TIME: Duration = Duration::from_secs(10);
+/// The pause after the node had too much to do for a subscription's read.
+pub(crate) const SUBSCRIPTION_PAUSE: Duration = Duration::from_millis(100);
+/// The pause after such a read brought nothing, and did not wait.
+pub(crate) const SUBSCRIPTION_PAUSE_MIN: Duration = Duration::from_millis(5);
+
 /// How often a stream looks for requests that the node has left without an answer.
 pub(crate) const STREAM_SWEEP: Duration = Duration::from_millis(100);
 

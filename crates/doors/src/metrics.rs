@@ -103,6 +103,9 @@ impl Snapshot {
             writes_paced,
             writes_stalled,
             tables_damaged,
+            log_repairs,
+            log_healings,
+            log_fills,
             disk_reads,
             beats,
             checked_reads,
@@ -132,6 +135,12 @@ impl Snapshot {
         let stalled = "Times that a write had to wait for a flush or a compaction.";
         self.counter("loggos_writes_stalled_total", stalled, writes_stalled)?;
         self.counter("loggos_tables_damaged_total", "Times that a table was found damaged.", tables_damaged)?;
+        let replaced = "Projections of shared logs that this node began to replace.";
+        self.counter("loggos_log_repairs_total", replaced, log_repairs)?;
+        let filled = "Times that this node began to have log units filled with what older chains hold.";
+        self.counter("loggos_log_healings_total", filled, log_healings)?;
+        let junk = "Positions of shared logs that were given out and never written, and that this node filled.";
+        self.counter("loggos_log_fills_total", junk, log_fills)?;
         self.counter("loggos_disk_reads_total", "Reads and decisions that waited for the disk.", disk_reads)?;
         self.counter("loggos_beats_total", "Heartbeats sent, each for all cohorts at rest with a node.", beats)?;
         self.counter("loggos_checked_reads_total", "Strong reads that rested on a view check.", checked_reads)?;

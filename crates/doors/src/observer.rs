@@ -42,7 +42,7 @@ impl Observer {
         loop {
             ticks.tick().await;
             let Ok(status) = status(gateway).await else { continue };
-            let (at, requests, resident_bytes) = (Instant::now(), self.calls.columns(), process::resident_bytes());
+            let (at, requests, resident_bytes) = (Instant::now(), self.calls.of_data(), process::resident_bytes());
             self.activity.sample(Seen { at, requests, resident_bytes, status: &status });
         }
     }

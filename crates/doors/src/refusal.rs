@@ -21,11 +21,11 @@ pub(crate) fn streamed(failure: &Failure) -> Refusal {
 fn code(failure: &Failure) -> Code {
     match failure {
         Failure::VersionMismatch { .. } | Failure::UnknownSession(_) => Code::FailedPrecondition,
-        Failure::UnknownTable(_) => Code::NotFound,
+        Failure::UnknownTable(_) | Failure::UnknownLog(_) => Code::NotFound,
         Failure::Invalid(_) => Code::InvalidArgument,
         Failure::Overloaded(_) => Code::ResourceExhausted,
         Failure::Unavailable(_) => Code::Unavailable,
-        Failure::Unknown(_) => Code::Unknown,
+        Failure::Unknown(_) | Failure::MayLie { .. } => Code::Unknown,
         Failure::Exists(_) => Code::AlreadyExists,
     }
 }
@@ -37,11 +37,13 @@ fn error(failure: &Failure) -> Error {
             Error { column: beginning(column), expected: expected.0, actual: actual.0, ..of(Kind::VersionMismatch) }
         }
         Failure::UnknownTable(table) => Error { table: shortened(table), ..of(Kind::UnknownTable) },
+        Failure::UnknownLog(log) => Error { log: shortened(log), ..of(Kind::UnknownLog) },
         Failure::UnknownSession(session) => Error { session: session.0, ..of(Kind::UnknownSession) },
         Failure::Invalid(_) => of(Kind::Invalid),
         Failure::Overloaded(_) => of(Kind::Overloaded),
         Failure::Unavailable(_) => of(Kind::Unavailable),
         Failure::Unknown(_) => of(Kind::OutcomeUnknown),
+        Failure::MayLie { since } => Error { since: Some(since.0), ..of(Kind::OutcomeUnknown) },
         Failure::Exists(_) => of(Kind::Exists),
     }
 }
@@ -66,6 +68,7 @@ fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
     use base::Timestamp;
+    use sharedlog::Position;
     use tablets::request::SessionId;
 
     fn check(failure: &Failure, code: Code, kind: Kind) -> Error {
@@ -84,8 +87,12 @@ mod tests {
 
         let error = check(&Failure::UnknownTable("t".into()), Code::NotFound, Kind::UnknownTable);
         assert_eq!(error.table, "t");
+        let error = check(&Failure::UnknownLog("l".into()), Code::NotFound, Kind::UnknownLog);
+        assert_eq!(error.log, "l");
         let error = check(&Failure::UnknownSession(SessionId(5)), Code::FailedPrecondition, Kind::UnknownSession);
         assert_eq!(error.session, 5);
+        let error = check(&Failure::MayLie { since: Position(6) }, Code::Unknown, Kind::OutcomeUnknown);
+        assert_eq!(error.since, Some(6));
         check(&Failure::Invalid("x".into()), Code::InvalidArgument, Kind::Invalid);
         check(&Failure::Overloaded("x".into()), Code::ResourceExhausted, Kind::Overloaded);
         check(&Failure::Unavailable("x".into()), Code::Unavailable, Kind::Unavailable);

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 
-use tablets::request::{Failure, Outcome, Response};
+use tablets::request::{Failure, LogResponse, Outcome, Response};
 
 use crate::columns::translate::row_bytes;
 use crate::limits::{STREAM_ANSWER_BYTES_MAX, STREAMS_ANSWER_BYTES_MAX};
+use crate::log::translate::entry_bytes;
 use crate::reads;
 
 /// Gathers outcomes until the stream takes them. Whoever gives many wakes the stream once.
@@ -92,11 +93,12 @@ impl Drop for Replies {
     }
 }
 
-/// Bytes of an outcome that its stream is charged for: those of a row.
+/// Bytes of an outcome that its stream is charged for: those of a row, or of entries of a log.
 pub(crate) fn size(outcome: &Outcome) -> usize {
     let Ok(response) = outcome else { return 0 };
     match reads::content(response) {
         Response::Row(cells) => row_bytes(cells),
+        Response::Log(LogResponse::Entries(entries)) => entries.iter().map(entry_bytes).sum(),
         _ => 0,
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use api::servers::admin_server::AdminServer;
 use api::servers::columns_server::ColumnsServer;
 use api::servers::formation_server::FormationServer;
+use api::servers::log_server::LogServer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -17,7 +18,7 @@ use crate::calls::Counting;
 use crate::formation::{self, Founding};
 use crate::meter::Meter;
 use crate::stream::{Streams, told};
-use crate::{Gateway, Observer, admin, columns, limits};
+use crate::{Gateway, Observer, admin, columns, limits, log};
 
 /// Why the door could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +45,7 @@ pub async fn serve<G: Gateway>(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let (close, closing) = watch::channel(false);
-    let streams = Streams::new(Arc::clone(&observer), closing.clone());
+    let streams = Arc::new(Streams::new(Arc::clone(&observer), closing.clone()));
     let routes = routes(&gateway, founding, &observer, streams).await?;
     let mut layers = builder().layer(Meter::default()).layer(Counting(Arc::clone(&observer.calls)));
     let mut serving = pin!(
@@ -80,10 +81,13 @@ async fn routes<G: Gateway>(
     gateway: &Arc<G>,
     founding: Arc<dyn Founding>,
     observer: &Arc<Observer>,
-    streams: Streams,
+    streams: Arc<Streams>,
 ) -> Result<Routes, ServeError> {
     let is_formed = founding.genesis().is_some();
-    let columns = ColumnsServer::new(columns::Door::new(Arc::clone(gateway), streams))
+    let columns = ColumnsServer::new(columns::Door::new(Arc::clone(gateway), Arc::clone(&streams)))
+        .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
+        .max_encoding_message_size(limits::REPLY_BYTES_MAX);
+    let log = LogServer::new(log::Door::new(Arc::clone(gateway), streams))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
     let admin = AdminServer::new(admin::Door::new(Arc::clone(gateway), Arc::clone(observer)));
@@ -92,13 +96,16 @@ async fn routes<G: Gateway>(
     let formation = FormationServer::new(formation::Door(founding));
     if is_formed {
         health.set_serving::<ColumnsServer<columns::Door<G>>>().await;
+        health.set_serving::<LogServer<log::Door<G>>>().await;
         health.set_serving::<AdminServer<admin::Door<G>>>().await;
     } else {
         health.set_not_serving::<ColumnsServer<columns::Door<G>>>().await;
+        health.set_not_serving::<LogServer<log::Door<G>>>().await;
         health.set_not_serving::<AdminServer<admin::Door<G>>>().await;
     }
 
     Ok(Routes::new(columns)
+        .add_service(log)
         .add_service(admin)
         .add_service(formation)
         .add_service(health_server)

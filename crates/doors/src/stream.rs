@@ -1,4 +1,4 @@
-//! The columns service's stream: one call with many requests, pipelined.
+//! Streams: one call with many requests, pipelined. What they ask and are answered is their [`Topic`]'s.
 //!
 //! A [`Conversation`] is what the server polls for messages to send, and it reads only while it is polled. So a client
 //! that takes no answers is not read from either, and HTTP/2's windows have it wait. A message is read when there is room
@@ -14,23 +14,51 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use api::columns::streamed_answer::Answer;
-use api::columns::streamed_request::Request as Streamed;
-use api::columns::{GetResponse, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
+use api::columns::Refusal;
 use prost::Message as _;
-use tablets::request::{Failure, Outcome, Request, Response};
+use tablets::request::{Failure, Outcome, Request};
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-use crate::columns::translate::{self, Asked};
-use crate::columns::unexpected;
 use crate::deadline::{Deadline, no_answer};
 use crate::limits::{STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::meter::Arriving;
 use crate::replies::{Replies, size};
-use crate::{Gateway, Observer, Ticketed, reads, refusal};
+use crate::{Gateway, Observer, Ticketed, refusal};
+
+/// What the requests of a stream are about: its messages, and what they mean.
+pub(crate) trait Topic: 'static {
+    /// A message with requests.
+    type Asked: Send;
+    /// What one request came to.
+    type Answer: prost::Message + Unpin;
+    /// A message with answers.
+    type Told;
+
+    /// The requests in a message, their limits as yet unchecked.
+    fn requests(message: Self::Asked) -> Vec<Numbered>;
+
+    /// What a request came to, good or not.
+    fn answer(number: u64, outcome: Outcome) -> Result<Self::Answer, Failure>;
+
+    /// The same of one that was refused.
+    fn refused(number: u64, refusal: Refusal) -> Self::Answer;
+
+    /// Answers that leave together.
+    fn told(answers: Vec<Self::Answer>) -> Self::Told;
+}
+
+/// One request of a stream.
+#[derive(Debug)]
+pub(crate) struct Numbered {
+    /// What the client calls it.
+    pub(crate) number: u64,
+    /// 0: it doesn't say.
+    pub(crate) deadline_ms: u32,
+    pub(crate) request: Result<Request, Failure>,
+}
 
 /// All streams of a door.
 pub(crate) struct Streams {
@@ -48,30 +76,54 @@ impl Streams {
     }
 
     /// Begins a stream, if there may be another.
-    pub(crate) fn begin<G: Gateway>(
+    pub(crate) fn begin<G: Gateway, T: Topic>(
         &self,
         gateway: Arc<G>,
-        mut call: tonic::Request<Streaming<StreamRequest>>,
-    ) -> Result<Conversation<G>, Status> {
-        let place = Place::take(&self.open)?;
+        mut call: tonic::Request<Streaming<T::Asked>>,
+    ) -> Result<Conversation<G, T>, Status> {
+        let Begun { replies, closing, observer, place } = self.begun()?;
         let arriving = call.extensions_mut().remove::<Arc<Arriving>>();
         arriving.iter().for_each(|arriving| arriving.is_a_stream());
         Ok(Conversation {
             gateway,
             incoming: call.into_inner(),
             arriving,
-            replies: Arc::new(Replies::new(Arc::clone(&self.answer_bytes))),
+            replies,
             under_way: HashMap::new(),
             tickets: 0,
             answers: VecDeque::new(),
             leaving: 0,
             ending: None,
-            closing: Box::pin(told(self.closing.clone())),
+            closing,
             sweep: None,
-            observer: Arc::clone(&self.observer),
+            observer,
             _place: place,
         })
     }
+
+    /// What every stream has, if there may be another.
+    pub(crate) fn begun(&self) -> Result<Begun, Status> {
+        let place = Place::take(&self.open)?;
+        let replies = Arc::new(Replies::new(Arc::clone(&self.answer_bytes)));
+        let closing = Box::pin(told(self.closing.clone()));
+        Ok(Begun { replies, closing, observer: Arc::clone(&self.observer), place })
+    }
+}
+
+/// What every stream has.
+pub(crate) struct Begun {
+    pub(crate) replies: Arc<Replies>,
+    /// Ends when the door is to close.
+    pub(crate) closing: Closing,
+    pub(crate) observer: Arc<Observer>,
+    pub(crate) place: Place,
+}
+
+pub(crate) type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Why streams end when the door closes.
+pub(crate) fn stopping() -> Status {
+    refusal::status(&Failure::Unavailable("the node is stopping".to_owned()))
 }
 
 /// Waits until the door is to close.
@@ -81,7 +133,7 @@ pub(crate) async fn told(mut closing: watch::Receiver<bool>) {
 }
 
 /// One of the places for streams.
-struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
     fn take(open: &Arc<AtomicUsize>) -> Result<Self, Status> {
@@ -110,35 +162,35 @@ struct UnderWay {
 }
 
 /// An answer that has not left.
-struct Ready {
-    answer: StreamedAnswer,
+struct Ready<A> {
+    answer: A,
     /// Bytes that the stream is charged for.
     bytes: usize,
 }
 
 /// One stream.
-pub(crate) struct Conversation<G> {
+pub(crate) struct Conversation<G, T: Topic> {
     gateway: Arc<G>,
-    incoming: Streaming<StreamRequest>,
+    incoming: Streaming<T::Asked>,
     arriving: Option<Arc<Arriving>>,
     replies: Arc<Replies>,
     /// By ticket.
     under_way: HashMap<u64, UnderWay>,
     tickets: u64,
-    answers: VecDeque<Ready>,
+    answers: VecDeque<Ready<T::Answer>>,
     /// Bytes of the last message, until the server asks for the next: then HTTP/2 has taken it.
     leaving: usize,
     /// Nothing more is read: once all is answered the stream ends, and how.
     ending: Option<Result<(), Status>>,
-    closing: Pin<Box<dyn Future<Output = ()> + Send>>,
+    closing: Closing,
     /// When to look for requests that were left without an answer; none while nothing is under way.
     sweep: Option<Pin<Box<Sleep>>>,
     observer: Arc<Observer>,
     _place: Place,
 }
 
-impl<G: Gateway> Stream for Conversation<G> {
-    type Item = Result<StreamResponse, Status>;
+impl<G: Gateway, T: Topic> Stream for Conversation<G, T> {
+    type Item = Result<T::Told, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
@@ -160,11 +212,11 @@ impl<G: Gateway> Stream for Conversation<G> {
     }
 }
 
-impl<G: Gateway> Conversation<G> {
+impl<G: Gateway, T: Topic> Conversation<G, T> {
     /// Reads while there is room, and hands in what it reads.
     fn read(&mut self, context: &mut Context<'_>) {
         if self.ending.is_none() && self.closing.as_mut().poll(context).is_ready() {
-            self.ending = Some(Err(refusal::status(&Failure::Unavailable("the node is stopping".to_owned()))));
+            self.ending = Some(Err(stopping()));
         }
         while self.ending.is_none() && self.has_room() {
             match Pin::new(&mut self.incoming).poll_next(context) {
@@ -183,12 +235,13 @@ impl<G: Gateway> Conversation<G> {
         self.under_way.len() + self.answers.len() < STREAM_REQUESTS_MAX && !self.replies.are_full()
     }
 
-    fn hand_in(&mut self, message: StreamRequest) {
-        let mut batch = Vec::with_capacity(message.requests.len());
+    fn hand_in(&mut self, message: T::Asked) {
+        let requests = T::requests(message);
+        let mut batch = Vec::with_capacity(requests.len());
         let now = Instant::now();
-        for StreamedRequest { number, deadline_ms, request } in message.requests {
-            match asked(request) {
-                Err(failure) => self.answers.push_back(refused(number, &failure, &self.replies)),
+        for Numbered { number, deadline_ms, request } in requests {
+            match request.and_then(|request| tablets::validate(&request).map(|()| request)) {
+                Err(failure) => self.answers.push_back(refused::<T>(number, &failure, &self.replies)),
                 Ok(request) => {
                     let deadline = Deadline::of_streamed(deadline_ms);
                     self.tickets += 1;
@@ -214,7 +267,7 @@ impl<G: Gateway> Conversation<G> {
                 let bytes = size(&outcome);
                 match self.under_way.remove(&ticket) {
                     Some(UnderWay { number, .. }) => {
-                        self.answers.push_back(ready(number, outcome, bytes, &self.replies));
+                        self.answers.push_back(ready::<T>(number, outcome, bytes, &self.replies));
                     }
                     // The door has answered for the node.
                     None => self.replies.release(bytes),
@@ -236,7 +289,7 @@ impl<G: Gateway> Conversation<G> {
             self.under_way.retain(|_, UnderWay { number, guard, changes }| {
                 let is_late = *guard <= now;
                 if is_late {
-                    answers.push_back(refused(*number, &no_answer(*changes), replies));
+                    answers.push_back(refused::<T>(*number, &no_answer(*changes), replies));
                 }
                 !is_late
             });
@@ -244,7 +297,7 @@ impl<G: Gateway> Conversation<G> {
     }
 
     /// The next message of answers.
-    fn message(&mut self) -> StreamResponse {
+    fn message(&mut self) -> T::Told {
         let mut answers = Vec::with_capacity(self.answers.len());
         let mut bytes = 0;
         while let Some(next) = self.answers.front() {
@@ -256,46 +309,22 @@ impl<G: Gateway> Conversation<G> {
         }
         self.leaving = bytes;
         self.observer.calls.streamed(answers.len());
-        StreamResponse { answers }
+        T::told(answers)
     }
 }
 
-/// What is asked, if it is something and keeps the limits.
-fn asked(request: Option<Streamed>) -> Result<Request, Failure> {
-    let asked: Asked = match request {
-        Some(Streamed::Get(request)) => request.into(),
-        Some(Streamed::Put(request)) => request.into(),
-        Some(Streamed::Delete(request)) => request.into(),
-        Some(Streamed::ConditionalPut(request)) => request.into(),
-        Some(Streamed::ConditionalDelete(request)) => request.into(),
-        Some(Streamed::Write(request)) => request.into(),
-        Some(Streamed::DeleteRow(request)) => request.into(),
-        Some(Streamed::OpenSession(request)) => request.into(),
-        None => return Err(Failure::Invalid("the request asks for nothing that this node knows".to_owned())),
-    };
-    let request = Request::from(asked);
-    tablets::validate(&request).map(|()| request)
-}
-
-fn ready(number: u64, outcome: Outcome, bytes: usize, replies: &Replies) -> Ready {
-    let answer = outcome.and_then(|response| match reads::undated(response) {
-        (Response::Row(row), as_of) => Ok(Answer::Get(GetResponse { cells: translate::row_that_fits(row)?, as_of })),
-        (other, _) => translate::written(&other)
-            .map(Answer::Write)
-            .or_else(|| translate::session_opened(&other).map(Answer::OpenSession))
-            .ok_or_else(|| Failure::Unavailable(unexpected(&other).message().to_owned())),
-    });
-    match answer {
-        Ok(answer) => Ready { answer: StreamedAnswer { number, answer: Some(answer) }, bytes },
+fn ready<T: Topic>(number: u64, outcome: Outcome, bytes: usize, replies: &Replies) -> Ready<T::Answer> {
+    match T::answer(number, outcome) {
+        Ok(answer) => Ready { answer, bytes },
         Err(failure) => {
             replies.release(bytes);
-            refused(number, &failure, replies)
+            refused::<T>(number, &failure, replies)
         }
     }
 }
 
-fn refused(number: u64, failure: &Failure, replies: &Replies) -> Ready {
-    let answer = StreamedAnswer { number, answer: Some(Answer::Refusal(refusal::streamed(failure))) };
+fn refused<T: Topic>(number: u64, failure: &Failure, replies: &Replies) -> Ready<T::Answer> {
+    let answer = T::refused(number, refusal::streamed(failure));
     let bytes = answer.encoded_len();
     replies.charge(bytes);
     Ready { answer, bytes }

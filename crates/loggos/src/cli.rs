@@ -11,6 +11,7 @@ mod bench;
 mod columns;
 mod export;
 mod load;
+mod logs;
 mod output;
 mod reads;
 mod status;
@@ -54,6 +55,13 @@ pub(crate) enum Command {
         universe: Universe,
         #[command(subcommand)]
         command: columns::Command,
+    },
+    /// Shared logs: appends, reads, following what comes.
+    Log {
+        #[command(flatten)]
+        universe: Universe,
+        #[command(subcommand)]
+        command: logs::Command,
     },
     /// Measure.
     #[command(subcommand)]
@@ -120,6 +128,10 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Columns { universe, command } => {
             let output = Output::new(universe.json);
             finish(output, columns::run(&universe, output, command))
+        }
+        Command::Log { universe, command } => {
+            let output = Output::new(universe.json);
+            finish(output, logs::run(&universe, output, command))
         }
         Command::Bench(command) => bench::run(command),
     }

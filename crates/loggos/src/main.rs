@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 /// Where a local universe is unless told otherwise.
 const DATA_DEFAULT: &str = "./loggos-data";
 
-/// A replicated data platform: rows of versioned columns that survive their machines.
+/// A replicated data platform: rows of versioned columns, and shared logs, that survive their machines.
 #[derive(Debug, Parser)]
 #[command(name = "loggos", version, about, arg_required_else_help = true)]
 struct Loggos {

@@ -3,6 +3,7 @@
 //! allows ([`store::tree::Tree::pace`]).
 
 use base::{CohortId, Duration, Monotonic, Now};
+use store::tree::Tree;
 use tablets::request::Failure;
 
 use crate::node::Node;
@@ -63,7 +64,7 @@ impl Node {
             self.pendings.place(id, Place::Waiting);
             return true;
         }
-        let pace = replica.state.as_tablet().and_then(|tablet| tablet.tree().pace());
+        let pace = replica.state.tree().and_then(Tree::pace);
         let Some(pace) = pace.filter(|_| !pending.had_turn()) else { return false };
         match replica.brake.turn(pending.query.bytes(), pace, now.monotonic) {
             Turn::Now => return false,

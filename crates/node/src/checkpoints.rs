@@ -8,7 +8,7 @@ use base::{CohortId, Durability, Duration, Lsn, Member, Monotonic, Now, SharedMe
 use bytes::Bytes;
 use store::manifest::CheckpointRef;
 use store::sstable::TableId;
-use store::tree::Outputs;
+use store::tree::{Outputs, Tree};
 use tablets::request::SessionId;
 use tablets::{Catalogue, CatalogueCommand, Command, Standing, State, Tablet};
 
@@ -74,8 +74,7 @@ impl Node {
         for id in settled {
             let replica = self.replicas.get(id);
             self.looks.note_memtables(*id, replica.map_or(0, Replica::memtable_bytes));
-            if replica.and_then(|replica| replica.state.as_tablet()).is_some_and(|tablet| tablet.tree().has_leftovers())
-            {
+            if replica.and_then(|replica| replica.state.tree()).is_some_and(Tree::has_leftovers) {
                 self.looks.leftovers.insert(*id);
             }
         }
@@ -103,7 +102,7 @@ impl Node {
         }
         let behind = self.outgoing.appended_bytes - on_disk.mark;
         let log_bytes = self.config.checkpoint_log_bytes.max(replica.state.snapshot_bytes() as u64 / 4);
-        let is_full = replica.state.as_tablet().is_some_and(|tablet| tablet.tree().needs_flush());
+        let is_full = replica.state.tree().is_some_and(Tree::needs_flush);
         behind >= log_bytes || is_full || is_largest || on_disk.is_wanted
     }
 
@@ -112,9 +111,9 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
         let state = replica.state.snapshot();
-        let flush = replica.state.as_tablet_mut().and_then(|tablet| {
-            tablet.tree_mut().freeze();
-            tablet.tree_mut().flush_job(state.watermark(), &state.cells())
+        let flush = replica.state.tree_mut().and_then(|tree| {
+            tree.freeze();
+            tree.flush_job(state.watermark(), &state.cells())
         });
         let membership = SharedMembership::clone(replica.cohort.membership_applied());
         replica.on_disk.writing = Some((checkpoint, state.clone(), membership));
@@ -171,8 +170,8 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         if replica.on_disk.writing.take_if(|(writing, ..)| *writing == failed).is_some() {
             replica.on_disk.is_wanted = true;
-            if let Some(tablet) = replica.state.as_tablet_mut() {
-                tablet.tree_mut().flush_failed();
+            if let Some(tree) = replica.state.tree_mut() {
+                tree.flush_failed();
             }
         }
     }
@@ -191,14 +190,14 @@ impl Node {
             if newer(checkpoint.lsn, on_disk.lsn()) {
                 on_disk.checkpoint = Some((checkpoint, state));
                 on_disk.membership = membership;
-                if let Some(tablet) = replica.state.as_tablet_mut() {
+                if let Some(tree) = replica.state.tree_mut() {
                     if let Some(flushed) = flushed {
-                        tablet.tree_mut().flushed(&flushed);
+                        tree.flushed(&flushed);
                     }
                     // There may be more that compactions may let go, too: old versions, and what was split off.
                     on_disk.may_compact = true;
                     // Of a tablet that was dropped none are left, though there was nothing to flush.
-                    on_disk.tables = tablet.tree().refs().into();
+                    on_disk.tables = tree.refs().into();
                 }
                 self.manifest_for = Some(*id);
                 self.outgoing.outbox.change_manifest();
@@ -221,11 +220,11 @@ impl Node {
             }
             on_disk.may_compact = false;
             let (watermark, mut cells) = (on_disk.watermark(), on_disk.cells());
-            let Some(tablet) = replica.state.as_tablet_mut() else { continue };
-            if planted(Bug::CompactionAheadOfSplit) {
+            if let Some(tablet) = replica.state.as_tablet().filter(|_| planted(Bug::CompactionAheadOfSplit)) {
                 cells = tablet.ownership().cells();
             }
-            if let Some(job) = tablet.tree_mut().pick_compaction(watermark, &cells) {
+            let Some(tree) = replica.state.tree_mut() else { continue };
+            if let Some(job) = tree.pick_compaction(watermark, &cells) {
                 self.counters.compactions += 1;
                 self.actions.push(Action::Compact { cohort: *id, lineage: replica.lineage, job: Box::new(job) });
             }
@@ -235,17 +234,17 @@ impl Node {
     pub(crate) fn compacted(&mut self, id: CohortId, lineage: Lineage, outputs: Option<Outputs>, now: Now) {
         let is_of_its_tree = |replica: &&mut Replica| replica.lineage == lineage;
         let Some(replica) = self.replicas.get_mut(&id).filter(is_of_its_tree) else { return self.discard(outputs) };
-        let Some(tablet) = replica.state.as_tablet_mut() else { return };
+        let Some(tree) = replica.state.tree_mut() else { return };
         let on_disk = &mut replica.on_disk;
         on_disk.may_compact = true;
         match outputs {
             Some(outputs) => {
-                tablet.tree_mut().compacted(&outputs);
-                on_disk.tables = tablet.tree().refs().into();
+                tree.compacted(&outputs);
+                on_disk.tables = tree.refs().into();
                 self.outgoing.outbox.change_manifest();
             }
             None => {
-                tablet.tree_mut().compaction_failed();
+                tree.compaction_failed();
                 on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
             }
         }
@@ -272,8 +271,8 @@ impl Node {
     pub(crate) fn tables_forced(&mut self, through: ManifestId) {
         self.drops.tables_forced(through);
         for (_, replica) in self.replicas.all_quietly() {
-            if let (Some(tables), Some(tablet)) = (replica.on_disk.forced(through), replica.state.as_tablet_mut()) {
-                tablet.tree_mut().forced(&tables);
+            if let (Some(tables), Some(tree)) = (replica.on_disk.forced(through), replica.state.tree_mut()) {
+                tree.forced(&tables);
             }
         }
     }
@@ -281,8 +280,8 @@ impl Node {
     /// Removes the tables that nobody names or reads.
     pub(crate) fn remove_tables(&mut self) {
         self.looks.leftovers.retain(|id| {
-            let tablet = self.replicas.quietly(*id).and_then(|replica| replica.state.as_tablet_mut());
-            let Some(tree) = tablet.map(|tablet| tablet.tree_mut()) else { return false };
+            let replica = self.replicas.quietly(*id);
+            let Some(tree) = replica.and_then(|replica| replica.state.tree_mut()) else { return false };
             self.leftovers.take_in(tree.give_up());
             tree.has_leftovers()
         });
@@ -325,15 +324,14 @@ impl Node {
         let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) else { return };
         let Arrived { from, id: whole, state, tree: arrived, .. } = *arrived;
         replica.last_change = state.last_timestamp();
-        replica.state = match std::mem::replace(&mut replica.state, State::Catalogue(Catalogue::new())) {
-            State::Tablet(old) => {
-                let mut tree = old.into_tree();
+        replica.state = match std::mem::replace(&mut replica.state, State::Catalogue(Catalogue::new())).into_tree() {
+            Some(mut tree) => {
                 let tables = arrived.tables().into_iter().map(|(named, table)| (named.level, table));
                 tree.replace(tables).expect("they are a tree already");
                 tree.forced(&replica.on_disk.tables);
                 state.into_state(tree)
             }
-            State::Catalogue(_) => state.into_state(arrived),
+            None => state.into_state(arrived),
         };
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.may_compact = true;
@@ -385,6 +383,7 @@ impl Node {
                 let expiry = (!unused.is_empty()).then_some(Command::ExpireSessions { sessions: unused });
                 expiry.into_iter().chain(watermark).map(|command| command.encode()).collect()
             }
+            State::Unit(_) => Vec::new(),
         }
     }
 }

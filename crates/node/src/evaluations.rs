@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, Epoch, Now};
 use store::sstable::{Io, TableError};
-use tablets::request::{AsOf, Failure, Outcome};
+use tablets::request::{AsOf, Failure, Outcome, Response};
 use tablets::{Evaluated, Evaluation};
 
 use crate::contract::{Action, EvaluationId};
@@ -61,7 +61,7 @@ impl Node {
         let Some(UnderWay { cohort, epoch, pending, grounds }) = self.evaluations.under_way.remove(&id) else { return };
         let still_holds = |replica: &Replica| match &grounds {
             Grounds::Lead { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,
-            Grounds::Checked | Grounds::Own(_) => true,
+            Grounds::Checked | Grounds::Own(_) | Grounds::Unit => true,
         };
         if self.replicas.get(&cohort).is_some_and(still_holds) {
             self.evaluated_in(cohort, pending, grounds, answer, now);
@@ -84,11 +84,20 @@ impl Node {
                 Grounds::Lead { .. } => self.read_done(id, cohort, outcome, now),
                 Grounds::Checked => self.checked_read_done(id, cohort, outcome),
                 Grounds::Own(as_of) => self.own_read_done(id, cohort, outcome, *as_of),
+                // What lies at a position lies there for ever.
+                Grounds::Unit => self.looked_up_in(id, cohort, outcome, now),
             },
             Ok(Evaluated::Command(command)) => self.propose_decided(id, cohort, &command, row, now),
             Ok(Evaluated::Elsewhere) => {
                 self.leave_row(cohort, row);
                 self.elsewhere(id, now);
+            }
+            Err(error) if matches!(grounds, Grounds::Unit) => {
+                self.counters.tables_damaged += 1;
+                let what = format!("a unit of a shared log, {cohort}, can't read its disk: {error}");
+                self.actions.push(Action::Warn { what });
+                let damaged = Response::Unit(Box::new(sharedlog::unit::Reply::Damaged));
+                self.looked_up_in(id, cohort, Ok(damaged), now);
             }
             Err(error) => {
                 self.leave_row(cohort, row);

@@ -17,6 +17,7 @@ mod drops;
 mod evaluations;
 mod latches;
 mod lives;
+mod logs;
 pub mod message;
 mod moments;
 mod moves;
@@ -34,6 +35,7 @@ mod status;
 mod stop;
 #[cfg(test)]
 mod testing;
+mod timers;
 mod transfer;
 mod views;
 mod writes;

@@ -1,12 +1,15 @@
 //! What nodes say to each other, and its codec.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Duration, Epoch, Lsn, Membership, Monotonic, NodeId, SharedMembership, Timestamp};
+use base::{Boot, CohortId, Duration, Epoch, Lsn, Membership, Monotonic, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
+use sharedlog::client::Suspect;
+use sharedlog::{AskId, LogId, ProjectionEpoch, SequencerId, sequencer};
 use store::sstable::TableRef;
 use tablets::request::Outcome;
 
 mod beat;
+mod logs;
 mod outcome;
 mod query;
 #[cfg(test)]
@@ -116,6 +119,37 @@ pub enum Message {
         to: Life,
         /// The message.
         message: Box<Self>,
+    },
+    /// A client of a shared log asks a sequencer.
+    ToSequencer {
+        /// The log.
+        log: LogId,
+        /// The process that is meant.
+        sequencer: SequencerId,
+        /// The sender's number for it.
+        ask: AskId,
+        /// What is asked.
+        request: sequencer::Request,
+    },
+    /// The sequencer's answer.
+    FromSequencer {
+        /// The log.
+        log: LogId,
+        /// The process that asked.
+        to: Boot,
+        /// The number that it asked under.
+        ask: AskId,
+        /// The answer.
+        reply: sequencer::Reply,
+    },
+    /// Somebody keeps a log from going on: whoever leads the catalogue is to see to it.
+    Suspected {
+        /// The log.
+        log: LogId,
+        /// In the projection of this epoch.
+        epoch: ProjectionEpoch,
+        /// Who.
+        suspect: Suspect,
     },
     /// What was said to this node's replica was for another life of it.
     Life {
@@ -282,6 +316,25 @@ impl Message {
                 out.u32(cohort.0);
                 out.u32(life.0);
             }
+            Self::ToSequencer { log, sequencer, ask, request } => {
+                out.u8(10);
+                out.u64(log.0);
+                out.u64(ask.0);
+                logs::encode_question(*sequencer, *request, out);
+            }
+            Self::FromSequencer { log, to, ask, reply } => {
+                out.u8(11);
+                out.u64(log.0);
+                out.u64(to.0);
+                out.u64(ask.0);
+                logs::encode_given(*reply, out);
+            }
+            Self::Suspected { log, epoch, suspect } => {
+                out.u8(12);
+                out.u64(log.0);
+                out.u64(epoch.0);
+                logs::encode_suspect(*suspect, out);
+            }
             Self::Beat { list, cohorts, sent, heard } => {
                 out.u8(20);
                 out.u64(list.0);
@@ -336,6 +389,19 @@ impl Message {
                 Self::OfLives { from, to, message: Box::new(decode_between_replicas(tag, &mut input)?) }
             }
             9 => Self::Life { cohort: CohortId(input.u32()?), life: Life(input.u32()?) },
+            10 => {
+                let (log, ask) = (LogId(input.u64()?), AskId(input.u64()?));
+                let (sequencer, request) = logs::decode_question(&mut input)?;
+                Self::ToSequencer { log, sequencer, ask, request }
+            }
+            11 => {
+                let (log, to, ask) = (LogId(input.u64()?), Boot(input.u64()?), AskId(input.u64()?));
+                Self::FromSequencer { log, to, ask, reply: logs::decode_given(&mut input)? }
+            }
+            12 => {
+                let (log, epoch) = (LogId(input.u64()?), logs::decode_epoch(&mut input)?);
+                Self::Suspected { log, epoch, suspect: logs::decode_suspect(&mut input)? }
+            }
             20 => {
                 let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));
                 let (cohorts, heard) = (beat::decode_list(&mut input)?, beat::decode_heard(&mut input)?);

@@ -8,7 +8,7 @@ use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply, W
 use store::manifest::CohortManifest;
 use store::tree::{Leftovers, Tablespace};
 use tablets::request::{Counters, Failure};
-use tablets::{Change, Command, Ownership};
+use tablets::{Change, Command, Evaluation, Ownership};
 
 use crate::beats::Beats;
 use crate::checkpoints::Looks;
@@ -17,9 +17,11 @@ use crate::contract::{Action, CheckpointId, Event, ReadId};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
 use crate::lives::Lives;
+use crate::logs::{Inquirer, Logs};
 use crate::message::Message;
 use crate::moves::Moves;
 use crate::pending::{PendingId, Pendings, Place};
+use crate::reads::Grounds;
 use crate::replica::{Dormant, Outgoing, Proposal, Replica};
 use crate::replicas::Replicas;
 use crate::room::Room;
@@ -70,6 +72,7 @@ pub struct Node {
     pub(crate) leftovers: Leftovers,
     pub(crate) moves: Moves,
     pub(crate) lives: Lives,
+    pub(crate) logs: Logs,
     /// The driver is to be told of the roster.
     pub(crate) roster_changed: bool,
     /// Plans that were carried out, and that the map is to say so of.
@@ -151,6 +154,7 @@ impl Node {
             leftovers: Leftovers::default(),
             moves: Moves::default(),
             lives: Lives::default(),
+            logs: Logs::default(),
             roster_changed: false,
             moves_done: Vec::new(),
             tables_changed: false,
@@ -200,6 +204,7 @@ impl Node {
             Event::LogRead { id, entries } => self.log_read(id, entries, now),
             Event::Stop => self.stop(now),
         }
+        self.run_logs(now);
         self.flush(now, actions);
     }
 
@@ -224,6 +229,7 @@ impl Node {
                 self.retry_at = now.monotonic + RETRY;
                 self.retry(now);
             }
+            self.run_logs(now);
             self.settle_replicas(now);
             self.remove_tables();
             self.finish_stop(now);
@@ -413,11 +419,15 @@ impl Node {
                 (None, Some(Change::SplitBegun { child })) => self.wait_for_split(*child, pending),
                 // It was not executed: it is put to the other range.
                 (None, Some(Change::PutElsewhere)) => self.pendings.place(pending, Place::Waiting),
+                (None, Some(Change::LookedUp(lookup))) => {
+                    self.evaluate(pending, id, Evaluation::Positions((**lookup).clone()), Grounds::Unit, now);
+                }
                 (None, _) => {}
             }
         }
         if is_barrier {
             self.found(id, now);
+            self.found_unit(id, now);
         }
         if let Some(change) = applied.change {
             self.changed(id, &change);
@@ -428,6 +438,12 @@ impl Node {
         self.retry_now = true;
         match change {
             Change::TableCreated { .. } => self.tables_changed = true,
+            Change::LogProjected { .. } => {
+                self.tables_changed = true;
+                self.logs.changed = true;
+                self.let_go();
+            }
+            Change::LookedUp(_) => {}
             Change::DropBegun { .. } => self.drops_changed = true,
             Change::MoveBegun => {
                 self.moves_changed = true;
@@ -545,6 +561,11 @@ impl Node {
             Message::StateReply { cohort, state, received, installed } => {
                 self.chunk_acknowledged(from, cohort, state, received, installed, now);
             }
+            Message::ToSequencer { log, sequencer, ask, request } => {
+                self.sequencer_asked(log, sequencer, Inquirer { node: from, boot, ask }, request, now);
+            }
+            Message::FromSequencer { log, to, ask, reply } => self.sequencer_answered(log, to, ask, reply, now),
+            Message::Suspected { log, epoch, suspect } => self.suspected(log, epoch, suspect, now),
             Message::OfLives { .. } | Message::Life { .. } => {}
         }
     }
@@ -595,6 +616,7 @@ impl Node {
             self.housekeeping(id, now);
         }
         self.beat(now);
+        self.log_timers(now);
         self.resend_transfers(now);
     }
 
@@ -603,7 +625,7 @@ impl Node {
         let pendings =
             [self.pendings.first_deadline(), self.pendings.first_overdue(), self.pendings.next_turn(), retry];
         let replicas = [self.replicas.next_due(), self.beats.next_timer()];
-        let others = [self.transfers.next_timer(), self.stopping.map(Stop::until)];
+        let others = [self.transfers.next_timer(), self.logs.next_timer(), self.stopping.map(Stop::until)];
         let next = pendings.into_iter().chain(replicas).chain(others).flatten().min().unwrap_or(Monotonic::NEVER);
         if next != self.timer_at {
             self.timer_at = next;

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Boot, CohortId, Monotonic, NodeId};
 
 use replication::CheckId;
+use sharedlog::LogId;
 use tablets::request::Consistency;
 
 use crate::contract::RequestId;
+use crate::logs::Asker;
 use crate::message::Query;
 
 /// The node's own number for a request.
@@ -28,6 +30,8 @@ pub(crate) enum Origin {
     Drop(CohortId),
     /// This node itself, which leads the catalogue: a cohort is to take a split into its log, which gives that one a range.
     Split(CohortId),
+    /// A machine of a shared log.
+    OfLog(LogId, Asker),
     /// This node itself, which leads the catalogue: the cohort is to carry out a plan of that number.
     Move(CohortId, u64),
 }
@@ -39,6 +43,8 @@ pub(crate) enum Target {
     /// The range of a table that holds the place where the query begins: to be found in the map each time, for the map may
     /// have changed.
     Table(String),
+    /// The client machine of a shared log.
+    Log(String),
 }
 
 /// How far it has come.
@@ -52,6 +58,8 @@ pub(crate) enum Place {
     LookingUp,
     /// A node was asked that may lead, under a number of this very asking: an answer to an earlier one is no answer.
     Forwarded(NodeId, u64),
+    /// A log's client machine has it.
+    AtLog,
     /// Writes of its row come first.
     Latched,
     /// The disk is read for it.
@@ -118,10 +126,12 @@ impl Pending {
     }
 
     /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
-    /// write with a session's stamp is executed once at most (guarantee 10); what is dropped or split may be so again.
+    /// write with a session's stamp is executed once at most (guarantee 10); what is dropped or split may be so again, and what a
+    /// unit is told (guarantee 20).
     pub(crate) fn is_repeatable(&self) -> bool {
         let may_come_twice = matches!(self.origin, Origin::Drop(_) | Origin::Split(_) | Origin::Move(..));
-        self.query.reads() || self.query.stamp().is_some() || may_come_twice
+        let is_of_unit = matches!(self.query, Query::Unit(_));
+        self.query.reads() || self.query.stamp().is_some() || may_come_twice || is_of_unit
     }
 
     /// Whether it is for any replica, not for the leader's.
@@ -131,7 +141,7 @@ impl Pending {
 
     /// Whether a node that never answered may have written it, or may yet.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.unanswered > 0 && !self.query.reads()
+        self.unanswered > 0 && !self.query.reads() && !matches!(self.query, Query::Unit(_))
     }
 }
 

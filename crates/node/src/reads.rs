@@ -40,6 +40,8 @@ pub(crate) enum Grounds {
     Checked,
     /// On the state that the replica had, and on nothing else.
     Own(Box<AsOf>),
+    /// On nothing: what a log unit holds at a position it holds for ever.
+    Unit,
 }
 
 impl Node {
@@ -84,7 +86,7 @@ impl Node {
             Ok(view) => {
                 let as_of = as_of(replica, tablet, &view, cohort, now.monotonic);
                 let Some(question) = question(&pending.query) else { return false };
-                self.evaluate(id, cohort, Evaluation { view, question }, Grounds::Own(Box::new(as_of)), now);
+                self.evaluate(id, cohort, Evaluation::Rows { view, question }, Grounds::Own(Box::new(as_of)), now);
             }
             Err(NotNow::Wait) => self.pendings.place(id, pending::Place::Waiting),
             Err(NotNow::Refuse(failure)) => self.complete(id, Err(failure), None),
@@ -125,14 +127,14 @@ impl Node {
         let Some(replica) = self.replicas.get(&cohort) else { return };
         match (&replica.state, question(&pending.query)) {
             (State::Tablet(tablet), Some(question)) => {
-                let evaluation = Evaluation { view: tablet.view(), question };
+                let evaluation = Evaluation::Rows { view: tablet.view(), question };
                 self.evaluate(id, cohort, evaluation, Grounds::Checked, now);
             }
             (State::Catalogue(catalogue), _) => {
                 let outcome = look_into(catalogue, &pending.query);
                 self.checked_read_done(id, cohort, outcome);
             }
-            (State::Tablet(_), None) => self.complete(id, Err(unanswerable()), None),
+            (State::Tablet(_), None) | (State::Unit(_), _) => self.complete(id, Err(unanswerable()), None),
         }
     }
 

@@ -11,7 +11,7 @@ use replication::{Cohort, Replay, Replayed, SplitOff, Start};
 use store::manifest::CohortManifest;
 use store::tree::Tree;
 use store::{LogSink, Recovered};
-use tablets::{Loader, Snapshot, State, Tablet};
+use tablets::{Loader, Purpose, Snapshot, State, Tablet};
 
 use crate::config::NodeConfig;
 use crate::contract::Action;
@@ -97,14 +97,8 @@ impl Node {
         node.dormant = dormant;
         node.outgoing.appended_bytes = recovered.records.bytes;
         let voters = catalogue_voters(genesis.len());
-        let catalogue = Part {
-            table: String::new(),
-            range: KeyRange::all(),
-            retention: Duration::ZERO,
-            durability: Durability::Forced,
-            genesis: Membership::with_voters(genesis, voters),
-            is_split_off: false,
-        };
+        let catalogue =
+            Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Purpose::Catalogue) };
         node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
         node.learn_roster();
         node.let_go();
@@ -138,9 +132,16 @@ impl Node {
                     let genesis = Membership::of(part.genesis.to_vec());
                     let (table, is_split_off) = (name.to_owned(), parent.is_some());
                     let (range, retention, durability) = (part.range, record.retention, record.durability);
-                    let part = Part { table, range, retention, durability, genesis, is_split_off };
+                    let purpose = Purpose::Tablet;
+                    let part = Part { table, purpose, range, retention, durability, genesis, is_split_off };
                     parts.insert(cohort, (part, parent));
                 }
+            }
+        }
+        for (cohort, _) in catalogue.units().filter(|(_, member)| *member == self.me) {
+            if !self.replicas.contains_key(&cohort) && may_start(cohort) {
+                let genesis = Membership::of(vec![self.me]);
+                parts.insert(cohort, (Part { genesis, ..Part::of_no_table(Purpose::Unit(self.me.incarnation)) }, None));
             }
         }
         // A range that others were split off has a lower number than theirs: it may begin them.
@@ -163,7 +164,7 @@ impl Node {
         born: Option<Born>,
         now: Now,
     ) -> Result<(), StartError> {
-        let Part { table, range, retention, durability, genesis, is_split_off } = part;
+        let Part { table, purpose, range, retention, durability, genesis, is_split_off } = part;
         let mut dormant = self.dormant.remove(&id).unwrap_or_else(|| Dormant {
             manifest: CohortManifest { doubtful: self.doubt_unknown, ..CohortManifest::default() },
             checkpoint_mark: self.outgoing.appended_bytes,
@@ -183,7 +184,7 @@ impl Node {
         let state = match (snapshot, born) {
             (Some(snapshot), _) => snapshot.into_state(tree()),
             (None, Some(born)) => born.state,
-            (None, None) => State::new(id, tree()),
+            (None, None) => State::new(id, purpose, tree()),
         };
         let mut checkpoint = (state.last_applied(), state.last_timestamp());
         // What the log may hold of an earlier life of a replica that had left is no part of what is sent to it now.
@@ -230,8 +231,9 @@ impl Dormant {
 
 /// What a cohort is there for, and who has a part in it.
 pub(crate) struct Part {
-    /// The table; empty for the catalogue.
+    /// The table; empty for what is none's.
     pub(crate) table: String,
+    pub(crate) purpose: Purpose,
     pub(crate) range: KeyRange,
     /// How long old versions are kept.
     pub(crate) retention: Duration,
@@ -241,6 +243,20 @@ pub(crate) struct Part {
     pub(crate) genesis: Membership,
     /// Whether its range was split off another's.
     pub(crate) is_split_off: bool,
+}
+
+impl Part {
+    fn of_no_table(purpose: Purpose) -> Self {
+        Self {
+            table: String::new(),
+            purpose,
+            range: KeyRange::all(),
+            retention: Duration::ZERO,
+            durability: Durability::Forced,
+            genesis: Membership::default(),
+            is_split_off: false,
+        }
+    }
 }
 
 /// What a replica begins with that was split off another.

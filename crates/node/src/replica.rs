@@ -264,13 +264,13 @@ impl Replica {
 
     /// Bytes of its memtables.
     pub(crate) fn memtable_bytes(&self) -> u64 {
-        self.state.as_tablet().map_or(0, |tablet| tablet.tree().memtable_bytes())
+        self.state.tree().map_or(0, Tree::memtable_bytes)
     }
 
     /// Whether the disk doesn't keep up with what is written: then writes wait.
     pub(crate) fn is_stalled(&self, config: &NodeConfig) -> bool {
-        let Some(tablet) = self.state.as_tablet() else { return false };
-        tablet.tree().is_stalled() || tablet.tree().memtable_bytes() >= config.memtable_bytes_max
+        let Some(tree) = self.state.tree() else { return false };
+        tree.is_stalled() || tree.memtable_bytes() >= config.memtable_bytes_max
     }
 
     /// Another tree takes the place of the one it has: a flush or a compaction that is under way comes to nothing. Gives the
@@ -286,9 +286,10 @@ impl Replica {
     pub(crate) fn whole_state(&self) -> Option<WholeState> {
         let (_, state) = self.on_disk.checkpoint.as_ref().filter(|_| !self.on_disk.membership.is_empty())?;
         let whole = |tables| WholeState { state: state.clone(), tables, membership: self.on_disk.membership.clone() };
-        let Some(tablet) = self.state.as_tablet() else { return Some(whole(Vec::new())) };
-        let has_rows = state.is_dropped() || *tablet.ownership() != Ownership::Dropped;
-        has_rows.then(|| whole(tablet.tree().tables()))
+        let Some(tree) = self.state.tree() else { return Some(whole(Vec::new())) };
+        let is_dropped = self.state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Dropped);
+        let has_rows = state.is_dropped() || !is_dropped;
+        has_rows.then(|| whole(tree.tables()))
     }
 
     /// What the manifest must hold of it. Only the last one of a clean stop says that it leaves all it acknowledged behind.

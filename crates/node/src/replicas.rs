@@ -7,6 +7,7 @@ use std::ops::Index;
 use base::{CohortId, Monotonic};
 
 use crate::replica::Replica;
+use crate::timers::Timers;
 
 /// The replicas by cohort.
 ///
@@ -18,7 +19,7 @@ pub(crate) struct Replicas {
     touched: BTreeSet<CohortId>,
     /// What other threads see of these may be out of date.
     changed: BTreeSet<CohortId>,
-    timers: Timers,
+    timers: Timers<CohortId>,
 }
 
 impl Replicas {
@@ -101,15 +102,15 @@ impl Replicas {
     /// No moment of a replica is missed to which nothing has happened since it was set.
     pub(crate) fn invariants(&self) {
         for (id, replica) in self.by_id.iter().filter(|(id, _)| !self.touched.contains(id)) {
-            let (wanted, queued) = (replica.cohort.next_timer(Monotonic::NEVER), self.timers.of.get(id));
-            let is_noted = wanted == Monotonic::NEVER || queued.is_some_and(|queued| *queued <= wanted);
+            let (wanted, queued) = (replica.cohort.next_timer(Monotonic::NEVER), self.timers.of(*id));
+            let is_noted = wanted == Monotonic::NEVER || queued.is_some_and(|queued| queued <= wanted);
             assert!(is_noted, "cohort {id} waits for {wanted:?}, and is noted for {queued:?}");
         }
     }
 
     /// The next moment of any.
     pub(crate) fn next_due(&self) -> Option<Monotonic> {
-        self.timers.queue.first().map(|(at, _)| *at)
+        self.timers.next_due()
     }
 }
 
@@ -118,54 +119,5 @@ impl Index<&CohortId> for Replicas {
 
     fn index(&self, id: &CohortId) -> &Replica {
         &self.by_id[id]
-    }
-}
-
-/// The next moment of each replica, or an earlier one: most moments are put off again and again, and a replica that is
-/// asked too early costs less than to note each time that it was.
-#[derive(Debug, Default)]
-struct Timers {
-    queue: BTreeSet<(Monotonic, CohortId)>,
-    of: BTreeMap<CohortId, Monotonic>,
-}
-
-impl Timers {
-    fn set(&mut self, id: CohortId, at: Monotonic) {
-        let queued = self.of.get(&id).copied();
-        if at == Monotonic::NEVER || queued.is_some_and(|queued| queued <= at) {
-            return;
-        }
-        if let Some(queued) = queued {
-            self.queue.remove(&(queued, id));
-        }
-        self.queue.insert((at, id));
-        self.of.insert(id, at);
-    }
-
-    fn take_due(&mut self, now: Monotonic) -> Option<CohortId> {
-        let first = *self.queue.first().filter(|(at, _)| *at <= now)?;
-        self.queue.remove(&first);
-        self.of.remove(&first.1);
-        Some(first.1)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A moment that is put off strikes when it was, and is set anew; one that is brought forward strikes once.
-    #[test]
-    fn no_moment_is_missed() {
-        let mut timers = Timers::default();
-        let [first, second] = [CohortId(1), CohortId(2)];
-        for (id, at) in [(first, 10), (second, 20), (first, 30), (second, 5)] {
-            timers.set(id, Monotonic(at));
-        }
-        timers.set(first, Monotonic::NEVER);
-        assert_eq!(timers.take_due(Monotonic(4)), None);
-        assert_eq!(timers.take_due(Monotonic(10)), Some(second));
-        assert_eq!(timers.take_due(Monotonic(10)), Some(first), "earlier than need be");
-        assert_eq!(timers.take_due(Monotonic(100)), None);
     }
 }

@@ -6,7 +6,7 @@
 use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
-use tablets::request::{Consistency, Failure, Outcome, Request, Response};
+use tablets::request::{Consistency, Failure, LogRequest, Outcome, Request, Response};
 use tablets::{Catalogue, CatalogueCommand, Evaluation, Ownership, State, TableRecord};
 
 use crate::contract::{Action, Answer, RequestId};
@@ -57,6 +57,12 @@ impl Node {
             Request::ListNodes => (catalogue, Query::ListNodes),
             Request::ListTables => (catalogue, Query::ListTables),
             Request::DescribeTable { name } => (catalogue, Query::DescribeTable(name)),
+            Request::Log(LogRequest::Create { name, stripes, copies }) => {
+                (catalogue, self.create_log(name, stripes, copies))
+            }
+            Request::Log(LogRequest::List) => (catalogue, Query::ListLogs),
+            Request::Log(LogRequest::Describe { name }) => (catalogue, Query::DescribeLog(name)),
+            Request::Log(request) => (Target::Log(request.log().unwrap_or_default().to_owned()), Query::Log(request)),
             Request::Table { table, request } => (Target::Table(table), Query::of_table(request)),
         };
         self.begin(Origin::Door(id), deadline, target, query, now);
@@ -96,6 +102,7 @@ impl Node {
                 Some(cohort) => cohort,
                 None => return self.look_up(id, now),
             },
+            Target::Log(_) => return self.put_to_log(id, now),
         };
         self.pendings.put_to(id, cohort);
         if self.read_here(id, cohort, now) {
@@ -106,7 +113,7 @@ impl Node {
         }
         let from_peer = self.pendings.get(id).and_then(|pending| match pending.origin {
             Origin::Peer { node, request } => Some((node, request)),
-            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) | Origin::Split(_) | Origin::Move(..) => None,
+            _ => None,
         });
         if let Some((node, request)) = from_peer {
             // What our replica knows, and no guess of ours: two that know nothing would send each other round.
@@ -159,7 +166,11 @@ impl Node {
 
     /// One that has a replica by the map, or is to have one.
     fn member_in_turn(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
-        let part = self.catalogue()?.part_of(cohort)?;
+        let catalogue = self.catalogue()?;
+        if let Some((_, member)) = catalogue.unit_of(cohort) {
+            return (member != self.me).then_some(member.node);
+        }
+        let part = catalogue.part_of(cohort)?;
         let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
         let others: Vec<NodeId> = everyone.filter(|node| *node != self.me.node).collect();
         self.member_to_ask(&others, id)
@@ -196,7 +207,9 @@ impl Node {
 
     fn looked_up(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
         match outcome {
-            Err(failure @ Failure::UnknownTable(_)) => self.complete(id, Err(failure), valid_until),
+            Err(failure @ (Failure::UnknownTable(_) | Failure::UnknownLog(_))) => {
+                self.complete(id, Err(failure), valid_until);
+            }
             _ => self.pendings.place(id, Place::Waiting),
         }
     }
@@ -210,6 +223,9 @@ impl Node {
             Standing::Owned => {}
             Standing::NotYet => return self.pendings.place(id, Place::Waiting),
             Standing::Elsewhere => return self.elsewhere(id, now),
+        }
+        if let Query::Unit(_) = &pending.query {
+            return self.unit_asked(id, cohort, now);
         }
         if let Query::Plan(plan) = &pending.query {
             let plan = plan.clone();
@@ -229,9 +245,7 @@ impl Node {
                 self.pendings.remove(id);
                 self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None);
             }
-            Origin::Door(_) | Origin::Lookup(_) | Origin::Drop(_) | Origin::Split(_) | Origin::Move(..) => {
-                self.look_again(id, now);
-            }
+            _ => self.look_again(id, now),
         }
     }
 
@@ -270,14 +284,14 @@ impl Node {
         }
         match (&replica.state, question(&pending.query)) {
             (State::Tablet(tablet), Some(question)) => {
-                let evaluation = Evaluation { view: tablet.view(), question };
+                let evaluation = Evaluation::Rows { view: tablet.view(), question };
                 self.evaluate(id, cohort, evaluation, Grounds::Lead { row: None }, now);
             }
             (State::Catalogue(catalogue), _) => {
                 let outcome = look_into(catalogue, &pending.query);
                 self.read_done(id, cohort, outcome, now);
             }
-            (State::Tablet(_), None) => self.complete(id, Err(unanswerable()), None),
+            (State::Tablet(_), None) | (State::Unit(_), _) => self.complete(id, Err(unanswerable()), None),
         }
     }
 
@@ -309,6 +323,7 @@ impl Node {
             Origin::Peer { node, request } => {
                 self.send(node, Message::Answer { request, outcome }, AT_ONCE, valid_until);
             }
+            Origin::OfLog(log, asker) => self.logs.answered(log, asker, outcome),
             Origin::Lookup(parent) => self.looked_up(parent, outcome, valid_until),
             Origin::Drop(cohort) => self.drop_answered(cohort, &outcome),
             Origin::Split(child) => self.split_answered(child, &outcome),
@@ -478,6 +493,8 @@ pub(crate) fn look_into(catalogue: &Catalogue, query: &Query) -> Outcome {
     match query {
         Query::ListTables => Ok(catalogue.list()),
         Query::ListNodes => Ok(catalogue.list_nodes()),
+        Query::ListLogs => Ok(catalogue.list_logs()),
+        Query::DescribeLog(name) => catalogue.describe_log(name),
         Query::DescribeTable(name) => catalogue.describe(name),
         Query::FindTable(name) => match catalogue.table(name) {
             Some(_) => Ok(Response::TableCreated { existed: true }),

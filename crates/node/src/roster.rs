@@ -123,7 +123,7 @@ fn next_step(
     if is_short {
         return None;
     }
-    let has_nothing = |member: &Member| catalogue.ranges_on(*member) == 0 || planted(Bug::LeaverLeftBehind);
+    let has_nothing = |member: &Member| !catalogue.counts_on(*member) || planted(Bug::LeaverLeftBehind);
     let mut leavers = catalogue.leaving().filter(|member| held.on(member.node).is_some()).filter(has_nothing);
     leavers.next().map(MembershipChange::Remove)
 }
@@ -139,7 +139,7 @@ pub(crate) fn proposals(
     let is_out = |member: Member| {
         let is_removed = cohort.is_settled() && cohort.membership().on(member.node).is_none();
         (is_removed || planted(Bug::LeaverStillVotes))
-            && (catalogue.ranges_on(member) == 0 || planted(Bug::LeaverLeftBehind))
+            && (!catalogue.counts_on(member) || planted(Bug::LeaverLeftBehind))
     };
     let gone = catalogue.leaving().filter(|member| is_out(*member));
     let mut proposals: Vec<CatalogueCommand> =

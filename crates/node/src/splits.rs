@@ -15,7 +15,7 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Duration, KeyRange, Member, Membership, Now};
 use replication::SplitOff;
 use tablets::request::{Failure, Outcome, Response};
-use tablets::{CatalogueCommand, Command, SplitUnderWay, State, Tablet};
+use tablets::{CatalogueCommand, Command, Purpose, SplitUnderWay, State, Tablet};
 
 use crate::contract::ManifestId;
 use crate::message::Query;
@@ -163,7 +163,7 @@ impl Node {
         let (table, retention, durability) =
             (parent.table.clone(), parent.retention, parent.cohort.config().durability);
         self.drain(id, now);
-        let part = Part { table, range, retention, durability, genesis, is_split_off: true };
+        let part = Part { table, purpose: Purpose::Tablet, range, retention, durability, genesis, is_split_off: true };
         self.start_replica(child, part, Some(Born { state, at }), now)?;
         self.counters.splits += 1;
         if let Some(replica) = self.replicas.get_mut(&child) {

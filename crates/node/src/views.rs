@@ -80,7 +80,7 @@ impl DoorRead {
             Consistency::At(moment) => rows.clone().at(moment).ok()?,
             Consistency::Anywhere => return None,
         };
-        let evaluation = Evaluation { view: rows, question };
+        let evaluation = Evaluation::Rows { view: rows, question };
         Some(Self { cohort, view, evaluation, consistency })
     }
 
@@ -97,15 +97,16 @@ impl DoorRead {
     #[must_use]
     pub fn finish(self, outcome: Outcome, views: &impl Views, now: Monotonic) -> Option<Outcome> {
         let Self { cohort, view, evaluation, consistency } = self;
+        let rows = evaluation.rows()?;
         let said = match consistency {
             Consistency::Strong => view.still_leads(&*views.view(cohort)?, now).then_some(outcome),
             Consistency::Timeline { at_least, stale_ok } => {
                 let seen = Seen { cohort, at_least, stale_ok };
                 let has_leader = view.leader_until.is_some_and(|until| now <= until);
                 let may = seen.may_be_shown(view.place.lsn, has_leader, view.is_current);
-                (may && now.since(view.at) <= STALE).then(|| dated(outcome, view.as_of(&evaluation.view, now)))
+                (may && now.since(view.at) <= STALE).then(|| dated(outcome, view.as_of(rows, now)))
             }
-            Consistency::At(_) => Some(dated(outcome, view.as_of(&evaluation.view, now))),
+            Consistency::At(_) => Some(dated(outcome, view.as_of(rows, now))),
             Consistency::Anywhere => None,
         };
         view.reads.fetch_add(u64::from(said.is_some()), Ordering::Relaxed);
@@ -184,7 +185,7 @@ impl Node {
                 actions.push(Action::Publish { cohort, view: None });
                 continue;
             };
-            let view = view_of(cohort, replica, now);
+            let Some(view) = view_of(cohort, replica, now) else { continue };
             let published = replica.published.as_ref();
             let is_kept = published.is_some_and(|published| {
                 let ends = published.lease_end.is_some() && view.lease_end.is_none();
@@ -199,13 +200,15 @@ impl Node {
     }
 }
 
-fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> ReadView {
+/// What other threads may answer from: nothing of a log unit, which is asked by other nodes.
+fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> Option<ReadView> {
     let is_alone = replica.cohort.membership().voters() == [replica.cohort.config().me];
     let content = match &replica.state {
         State::Catalogue(catalogue) => Content::Catalogue(catalogue.clone()),
         State::Tablet(tablet) => Content::Tablet(tablet.view()),
+        State::Unit(_) => return None,
     };
-    ReadView {
+    Some(ReadView {
         content,
         place: Place { cohort, lsn: replica.state.last_applied() },
         epoch: replica.cohort.promised().epoch,
@@ -216,5 +219,5 @@ fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> ReadView {
         freshness: replica.cohort.freshness(),
         at: now,
         reads: Arc::clone(&replica.reads_elsewhere),
-    }
+    })
 }

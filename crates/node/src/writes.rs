@@ -45,7 +45,7 @@ impl Node {
         }
         match (&replica.state, pending.query.clone()) {
             (State::Tablet(tablet), Query::Write(write)) if is_conditional => {
-                let evaluation = Evaluation { view: tablet.view(), question: Question::Decide(write) };
+                let evaluation = Evaluation::Rows { view: tablet.view(), question: Question::Decide(write) };
                 self.evaluate(id, cohort, evaluation, Grounds::Lead { row }, now);
             }
             (State::Tablet(_), Query::Write(write)) => {
@@ -85,7 +85,14 @@ impl Node {
         }
     }
 
-    fn propose_for(&mut self, id: PendingId, cohort: CohortId, payload: Bytes, row: Option<Bytes>, now: Now) {
+    pub(crate) fn propose_for(
+        &mut self,
+        id: PendingId,
+        cohort: CohortId,
+        payload: Bytes,
+        row: Option<Bytes>,
+        now: Now,
+    ) {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
         if self.pendings.get(id).is_none() {
             // Its deadline has passed while the disk was read: nothing was done.

@@ -16,6 +16,7 @@ use client::Fault;
 use tokio::time::timeout;
 
 use crate::endpoints::Endpoints;
+use crate::logs::Appends;
 use crate::request::{Asked, Told};
 use crate::skin::{Ended, Skin};
 use crate::{Durability, Error, Reads, TableDescription, fault};
@@ -65,8 +66,9 @@ pub struct Page {
 /// A client of one universe. Clones share its connections and sessions.
 #[derive(Clone, Debug)]
 pub struct Client {
-    skin: Arc<Skin>,
-    deadline: Duration,
+    pub(crate) skin: Arc<Skin>,
+    pub(crate) deadline: Duration,
+    pub(crate) appends: Arc<Appends>,
 }
 
 impl Client {
@@ -90,7 +92,7 @@ impl Client {
 
     fn new<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, streams: bool) -> Result<Self, Error> {
         let skin = Skin::new(Endpoints::parse(endpoints)?, streams);
-        Ok(Self { skin, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0) })
+        Ok(Self { skin, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0), appends: Arc::default() })
     }
 
     /// The same client with another deadline for each of its calls.
@@ -430,13 +432,13 @@ impl Client {
         }
     }
 
-    async fn ask(&self, asked: Asked) -> Result<Told, Error> {
+    pub(crate) async fn ask(&self, asked: Asked) -> Result<Told, Error> {
         self.skin.call(asked, self.deadline).await.outcome
     }
 }
 
 /// The node answered another question than it was asked.
-fn unexpected(told: &Told) -> Error {
+pub(crate) fn unexpected(told: &Told) -> Error {
     Error::Unavailable(format!("the node's answer does not fit the question: {told:?}"))
 }
 
@@ -452,6 +454,7 @@ mod tests {
         spawnable(&client.put("t", "k", "c", "v"));
         spawnable(&client.get("t", "k", "c"));
         spawnable(&client.prefer_leader("t"));
+        spawnable(&client.log("l").append(["r"]));
     }
 
     #[tokio::test]

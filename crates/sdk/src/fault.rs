@@ -28,7 +28,7 @@ fn of_door(message: String, error: api::columns::Error) -> Fault {
         Kind::VersionMismatch => {
             Fault::Definite(Error::Refused { column: error.column, expected: error.expected, actual: error.actual })
         }
-        Kind::UnknownTable => Fault::Definite(Error::NotFound(message)),
+        Kind::UnknownTable | Kind::UnknownLog => Fault::Definite(Error::NotFound(message)),
         Kind::Exists => Fault::Definite(Error::Exists(message)),
         Kind::Invalid => Fault::Definite(Error::Invalid(message)),
         Kind::UnknownSession => Fault::UnknownSession,
@@ -89,6 +89,7 @@ mod tests {
         let refused = Error::Refused { column: Default::default(), expected: 7, actual: 9 };
         assert_eq!(of_kind(Kind::VersionMismatch), Fault::Definite(refused));
         assert_eq!(of_kind(Kind::UnknownTable), Fault::Definite(Error::NotFound("why".into())));
+        assert_eq!(of_kind(Kind::UnknownLog), Fault::Definite(Error::NotFound("why".into())));
         assert_eq!(of_kind(Kind::Invalid), Fault::Definite(Error::Invalid("why".into())));
         assert_eq!(of_kind(Kind::Exists), Fault::Definite(Error::Exists("why".into())));
         assert_eq!(of_kind(Kind::UnknownSession), Fault::UnknownSession);

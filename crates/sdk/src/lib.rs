@@ -1,4 +1,4 @@
-//! The client library: rows of versioned columns, from any async Rust program.
+//! The client library: rows of versioned columns, and shared logs, from any async Rust program.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sdk::Error> {
@@ -6,6 +6,21 @@
 //! client.create_table("airports").await?;
 //! let version = client.put("airports", "JFK", "city", "New York").await?;
 //! client.conditional_put("airports", "JFK", "city", "Queens", version).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Log`] is appended to by any number of programs and read by any number, in one order:
+//!
+//! ```no_run
+//! # async fn example(client: sdk::Client) -> Result<(), sdk::Error> {
+//! let log = client.log("orders");
+//! log.create().await?;
+//! let position = log.append(["one record", "another"]).await?;
+//! let mut entries = log.subscribe(position);
+//! while let Some(entry) = entries.next().await {
+//!     println!("{:?}", entry?);
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -28,6 +43,7 @@ mod client_api;
 mod endpoints;
 mod fault;
 pub mod formation;
+mod logs;
 mod reads;
 mod request;
 mod skin;
@@ -35,6 +51,8 @@ mod stream;
 
 pub use api::admin;
 pub use api::columns::{AsOf, Cell, DescribeTableResponse as TableDescription, Durability, Mutation, Range, Row};
+pub use api::log::{Chain as LogChain, Extent as LogExtent, Unit as LogUnit};
 pub use client::Error;
 pub use client_api::{Client, NewTable, Page, Scan};
+pub use logs::{Content, Entry, Log, LogDescription, NewLog, Subscription};
 pub use reads::Reads;

@@ -10,6 +10,7 @@ use api::columns::streamed_answer::Answer as StreamedAnswer;
 use api::columns::streamed_request::Request as StreamedRequest;
 use api::columns::{self as message, SessionStamp};
 use api::frugal::REQUEST_FIELDS_MAX;
+use api::log;
 use base::KeyRange;
 use bytes::Bytes;
 use client::{Answer, Ask, Effect, Fault, Pace, Place, Position, Sent, Stamp};
@@ -37,6 +38,21 @@ pub(crate) enum Asked {
     AddNode(AddNodeRequest),
     RemoveNode(RemoveNodeRequest),
     ListNodes(ListNodesRequest),
+    Log(LogAsked),
+}
+
+/// A request about a shared log.
+#[derive(Clone, Debug)]
+pub(crate) enum LogAsked {
+    Create(log::CreateLogRequest),
+    List,
+    Describe(log::DescribeLogRequest),
+    /// Its `since` is for when it is tried again.
+    Append(log::AppendRequest),
+    Read(log::ReadRequest),
+    Tail(log::TailRequest),
+    Trim(log::TrimRequest),
+    TrimPosition(log::TrimPositionRequest),
 }
 
 /// Its answer.
@@ -54,6 +70,49 @@ pub(crate) enum Told {
     MoveBegun,
     Nodes(NodesResponse),
     LeaveBegun,
+    Log(LogTold),
+}
+
+/// An answer about a shared log.
+#[derive(Debug)]
+pub(crate) enum LogTold {
+    Created(log::CreateLogResponse),
+    Logs(log::ListLogsResponse),
+    Log(log::DescribeLogResponse),
+    Appended(log::AppendResponse),
+    Entries(log::ReadResponse),
+    Tail(log::TailResponse),
+    Trimmed,
+}
+
+impl LogAsked {
+    fn effect(&self) -> Effect {
+        match self {
+            Self::Create(_) | Self::Trim(_) | Self::TrimPosition(_) => Effect::Repeatable,
+            Self::List | Self::Describe(_) | Self::Read(_) | Self::Tail(_) => Effect::Reads,
+            Self::Append(_) => Effect::Appends,
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        match self {
+            Self::Append(_) | Self::Tail(_) => Pace::Prompt,
+            Self::Read(read) if read.count <= 1 && read.wait_ms == 0 => Pace::Prompt,
+            _ => Pace::Slow,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Append(append) => append.records.iter().map(Bytes::len).sum(),
+            _ => 0,
+        }
+    }
+}
+
+/// An append as it is sent: the first attempt has no earlier one.
+pub(crate) fn attempted(append: log::AppendRequest, in_doubt: bool) -> log::AppendRequest {
+    log::AppendRequest { since: append.since.filter(|_| in_doubt), ..append }
 }
 
 impl Asked {
@@ -68,6 +127,7 @@ impl Asked {
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),
             Self::Get(_) => (Effect::Reads, Pace::Prompt),
             Self::Write(_) | Self::DeleteRow(_) => (Effect::Writes, Pace::Prompt),
+            Self::Log(request) => (request.effect(), request.pace()),
         };
         let (table, key, bytes) = match &self {
             Self::Get(request) => (request.table.clone(), request.key.clone(), 0),
@@ -80,6 +140,7 @@ impl Asked {
                 let begin = request.continuation.clone().unwrap_or_else(|| request.from.clone());
                 (request.table.clone(), begin, 0)
             }
+            Self::Log(request) => (String::new(), Bytes::new(), request.bytes()),
             _ => (String::new(), Bytes::new(), 0),
         };
         let anywhere = match &self {

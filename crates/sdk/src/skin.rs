@@ -114,6 +114,16 @@ impl Skin {
         })
     }
 
+    /// Whom a caller asks that goes its own way.
+    pub(crate) fn preferred(&self) -> usize {
+        self.step(|core, _| core.machine.preferred())
+    }
+
+    /// The time since the skin was made, as its machines know it.
+    pub(crate) fn now(&self) -> Monotonic {
+        Monotonic(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// Prefers an endpoint, until it fails.
     pub(crate) fn prefer(&self, endpoint: usize) {
         self.step(|core, _| core.machine.prefer(endpoint));
@@ -127,7 +137,7 @@ impl Skin {
     /// A step of the machine, with all that comes of it.
     fn step<T>(&self, step: impl FnOnce(&mut Core, Monotonic) -> T) -> T {
         let mut core = self.lock();
-        let now = Monotonic(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let now = self.now();
         let result = step(&mut core, now);
         loop {
             let actions = core.machine.take_actions();

@@ -192,6 +192,11 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::OldPositionWritten, "bugs_of_the_shared_log_are_found"),
     (Bug::RetryUnresolved, "bugs_of_the_shared_log_are_found"),
     (Bug::DuplicateDelivered, "bugs_of_the_shared_log_are_found"),
+    (Bug::TwoOnOneNode, "bugs_of_the_shared_log_are_found"),
+    (Bug::OldTailCounts, "bugs_of_the_shared_log_are_found"),
+    (Bug::StripesOverlap, "bugs_of_the_shared_log_are_found"),
+    (Bug::BegunOnAnotherDisk, "bugs_of_the_shared_log_are_found"),
+    (Bug::DamageCountsAsWhole, "bugs_of_the_shared_log_are_found"),
 ];
 
 /// Bugs that other seeds than those of a theme show too rarely to rely on it.

@@ -13,6 +13,7 @@ mod door;
 mod events;
 mod faults;
 mod libraries;
+mod logs;
 mod looks;
 mod losses;
 mod machine;
@@ -40,6 +41,7 @@ use checks::Checks;
 use clients::Clients;
 use events::{Happening, Queue};
 use libraries::Libraries;
+use logs::LogUsers;
 use losses::Losses;
 use machine::Machine;
 use network::Network;
@@ -81,6 +83,7 @@ pub(crate) struct World {
     pub(crate) operator: Operator,
     pub(crate) checks: Checks,
     pub(crate) losses: Losses,
+    pub(crate) log_users: LogUsers,
     pub(crate) counters: BTreeMap<&'static str, u64>,
     trace: Xxh3Default,
     pub(crate) violation: Option<String>,
@@ -134,6 +137,7 @@ impl World {
             operator: Operator::default(),
             checks: Checks::default(),
             losses: Losses::default(),
+            log_users: LogUsers::new(options.log_users, seed),
             counters: BTreeMap::new(),
             trace: Xxh3Default::new(),
             violation: None,
@@ -152,9 +156,12 @@ impl World {
         self.begin_clients();
         self.begin_faults();
         self.begin_errands();
+        self.begin_log_users();
         self.play_until(self.options.fault_time);
         self.heal();
         self.play_until_all("clients were answered", |world| world.clients.are_done());
+        self.play_until_all("users of the log were answered", |world| world.log_users.are_done());
+        self.play_until_all("chains of logs were made whole", Self::are_logs_whole);
         self.play_until_all("replicas caught up", Self::are_replicas_equal);
         self.final_checks();
     }

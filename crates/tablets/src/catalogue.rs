@@ -12,19 +12,23 @@ use base::limits::{RANGES_IN_UNIVERSE_MAX, RETENTION_DEFAULT, TABLES_MAX};
 use base::{CohortId, Durability, Duration, Entry, KeyRange, Lsn, Member, Membership, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
+use sharedlog::LogId;
 
 use crate::command::CatalogueCommand;
 use crate::hash::LogicalHash;
+use crate::log_unit::Lookup;
 use crate::progress::{ApplyError, Progress};
 use crate::request::{Failure, Outcome, Response, SessionId};
 use crate::tablet::invalid;
 
 mod drops;
+mod logs;
 mod moves;
 mod nodes;
 mod splits;
 mod table;
 
+pub use logs::{LogRecord, cohort_of};
 pub use moves::Move;
 pub use nodes::{NodeRecord, Standing};
 pub use splits::SplitUnderWay;
@@ -43,7 +47,7 @@ pub const REPLICAS: u32 = 3;
 const FIRST_TABLE_COHORT: CohortId = CohortId(CohortId::CATALOGUE.0 + 1);
 
 /// What an entry changed, for the node to act on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A table was created: the members of its ranges start their replicas.
     TableCreated {
@@ -90,6 +94,13 @@ pub enum Change {
     MoveEnded,
     /// A tablet was told its range: it may answer.
     RangeFounded,
+    /// What a unit was told changes nothing, and the answer must be looked up.
+    LookedUp(Box<Lookup>),
+    /// A log was created, or has another projection.
+    LogProjected {
+        /// It.
+        log: LogId,
+    },
     /// A tablet's log declares that acknowledged entries may be lost.
     LossDeclared,
     /// A tablet's table is dropped: its rows are gone from its tree, and may go from the disk.
@@ -102,6 +113,7 @@ pub struct Catalogue {
     pub(crate) progress: Progress,
     pub(crate) tables: OrdMap<String, TableRecord>,
     pub(crate) nodes: OrdMap<NodeId, NodeRecord>,
+    pub(crate) logs: OrdMap<String, LogRecord>,
     pub(crate) next_cohort: CohortId,
     bytes: usize,
 }
@@ -114,6 +126,7 @@ impl Catalogue {
             progress: Progress::new(CohortId::CATALOGUE),
             tables: OrdMap::new(),
             nodes: OrdMap::new(),
+            logs: OrdMap::new(),
             next_cohort: FIRST_TABLE_COHORT,
             bytes: 0,
         }
@@ -124,11 +137,18 @@ impl Catalogue {
         progress: Progress,
         nodes: OrdMap<NodeId, NodeRecord>,
         tables: OrdMap<String, TableRecord>,
+        logs: OrdMap<String, LogRecord>,
         next_cohort: CohortId,
     ) -> Self {
-        let bytes = tables.iter().map(|(name, table)| table.bytes(name)).sum::<usize>()
-            + nodes.values().map(node_bytes).sum::<usize>();
-        Self { progress, tables, nodes, next_cohort, bytes }
+        let mut catalogue = Self { progress, tables, nodes, logs, next_cohort, bytes: 0 };
+        catalogue.bytes = catalogue.bytes_of_records();
+        catalogue
+    }
+
+    fn bytes_of_records(&self) -> usize {
+        self.tables.iter().map(|(name, table)| table.bytes(name)).sum::<usize>()
+            + self.nodes.values().map(node_bytes).sum::<usize>()
+            + self.logs.iter().map(|(name, log)| log.bytes(name)).sum::<usize>()
     }
 
     /// Applies an entry: the outcome of a table's creation or of a refused registration, and what changed.
@@ -169,6 +189,11 @@ impl Catalogue {
             CatalogueCommand::BeginLeave { node } => changed_nodes(self.begin_leave(node)),
             CatalogueCommand::MoveOff { absent } => (None, self.move_off(&absent)),
             CatalogueCommand::EndLeave { node } => (None, self.end_leave(node)),
+            CatalogueCommand::CreateLog { name, stripes, copies, sequencer } => {
+                self.create_log(&name, stripes, copies, sequencer, entry.timestamp)
+            }
+            CatalogueCommand::Project { projection } => self.project(&projection),
+            CatalogueCommand::AddUnits { log, nodes } => (None, self.add_units(log, &nodes)),
         })
     }
 
@@ -219,10 +244,10 @@ impl Catalogue {
 
     /// Whether there may be so many ranges more.
     fn check_ranges(&self, ranges: usize) -> Result<(), Failure> {
-        let there = self.parts().count();
+        let there = self.parts().count() + self.units().count();
         if there + ranges > RANGES_IN_UNIVERSE_MAX {
             return Err(Failure::Overloaded(format!(
-                "the tables have {there} ranges, and with {ranges} more they would be over the limit of \
+                "the tables and logs have {there} ranges and units, and with {ranges} more they would be over the limit of \
                  {RANGES_IN_UNIVERSE_MAX}"
             )));
         }
@@ -328,7 +353,8 @@ impl Catalogue {
     /// What must always hold, and what a checkpoint must show.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let ranges = || self.tables.values().flat_map(TableRecord::parts);
-        let mut cohorts: Vec<CohortId> = ranges().map(|range| range.cohort).collect();
+        let units = self.units().map(|(cohort, _)| cohort);
+        let mut cohorts: Vec<CohortId> = ranges().map(|range| range.cohort).chain(units).collect();
         cohorts.sort_unstable();
         let was_given_out = |cohort: &CohortId| (FIRST_TABLE_COHORT..self.next_cohort).contains(cohort);
         let is_sorted = |members: &[Member]| members.is_sorted_by(|a, b| a.node < b.node);
@@ -339,8 +365,7 @@ impl Catalogue {
                 && is_sorted(range.genesis)
                 && range.members.iter().all(|member| self.nodes().any(|node| node.member == *member))
         };
-        let bytes = self.tables.iter().map(|(name, table)| table.bytes(name)).sum::<usize>()
-            + self.nodes.values().map(node_bytes).sum::<usize>();
+        self.check_logs()?;
         match () {
             () if self.tables.len() > TABLES_MAX => Err("too many tables"),
             () if cohorts.len() > RANGES_IN_UNIVERSE_MAX => Err("too many ranges"),
@@ -350,7 +375,7 @@ impl Catalogue {
             () if !cohorts.is_sorted_by(|a, b| a < b) => Err("two ranges in one cohort"),
             () if !cohorts.iter().all(was_given_out) => Err("a range's cohort that was never given out"),
             () if !ranges().all(members_fit) => Err("a range's members are not known nodes"),
-            () if bytes != self.bytes => Err("the account of bytes is not what the records take"),
+            () if self.bytes_of_records() != self.bytes => Err("the account of bytes is not what the records take"),
             () => Ok(()),
         }
     }
@@ -368,6 +393,10 @@ impl Catalogue {
         for (name, table) in &self.tables {
             hash.bytes(name.as_bytes());
             table.hash(hash);
+        }
+        for (name, log) in &self.logs {
+            hash.bytes(name.as_bytes());
+            log.hash(hash);
         }
     }
 }

@@ -15,10 +15,12 @@ use base::codec::Writer;
 use base::{CohortId, Lsn, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
+use sharedlog::unit::Unit;
 use store::cell;
 use store::tree::Tree;
 
-use crate::catalogue::{Catalogue, NodeRecord, TableRecord};
+use crate::catalogue::{Catalogue, LogRecord, NodeRecord, TableRecord};
+use crate::log_unit::{LogUnit, kept_cells};
 use crate::progress::Progress;
 use crate::state::State;
 use crate::tablet::sessions::{Open, Sessions};
@@ -46,8 +48,19 @@ pub struct Snapshot {
 
 #[derive(Clone)]
 enum Content {
-    Catalogue { nodes: OrdMap<NodeId, NodeRecord>, tables: OrdMap<String, TableRecord>, next_cohort: CohortId },
-    Tablet { ownership: Ownership, children: Vec<CohortId>, watermark: Timestamp, sessions: Open },
+    Catalogue {
+        nodes: OrdMap<NodeId, NodeRecord>,
+        tables: OrdMap<String, TableRecord>,
+        logs: OrdMap<String, LogRecord>,
+        next_cohort: CohortId,
+    },
+    Tablet {
+        ownership: Ownership,
+        children: Vec<CohortId>,
+        watermark: Timestamp,
+        sessions: Open,
+    },
+    Unit(Unit),
 }
 
 impl Snapshot {
@@ -63,6 +76,7 @@ impl Snapshot {
                     sessions: tablet.sessions.open_sessions().clone(),
                 },
             },
+            State::Unit(unit) => Self { progress: unit.progress, content: Content::Unit(unit.unit.clone()) },
         }
     }
 
@@ -70,6 +84,7 @@ impl Snapshot {
         let content = Content::Catalogue {
             nodes: catalogue.nodes.clone(),
             tables: catalogue.tables.clone(),
+            logs: catalogue.logs.clone(),
             next_cohort: catalogue.next_cohort,
         };
         Self { progress: catalogue.progress, content }
@@ -79,13 +94,14 @@ impl Snapshot {
     #[must_use]
     pub fn into_state(self, tree: Tree) -> State {
         match self.content {
-            Content::Catalogue { nodes, tables, next_cohort } => {
-                State::Catalogue(Catalogue::of(self.progress, nodes, tables, next_cohort))
+            Content::Catalogue { nodes, tables, logs, next_cohort } => {
+                State::Catalogue(Catalogue::of(self.progress, nodes, tables, logs, next_cohort))
             }
             Content::Tablet { ownership, children, watermark, sessions } => {
                 let tablet = Tablet::of(self.progress, ownership, children, watermark, Sessions::of(sessions), tree);
                 State::Tablet(Box::new(tablet))
             }
+            Content::Unit(unit) => State::Unit(Box::new(LogUnit::of(self.progress, unit, tree))),
         }
     }
 
@@ -107,21 +123,24 @@ impl Snapshot {
         self.progress.last_timestamp
     }
 
-    /// The watermark of a tablet: tables that go along may lack what no read at or above it can tell, and no more.
+    /// The watermark of a tablet: tables that go along may lack what no read at or above it can tell, and no more. Of a unit
+    /// nothing is read but the newest.
     #[must_use]
     pub fn watermark(&self) -> Timestamp {
         match &self.content {
             Content::Catalogue { .. } => Timestamp(0),
             Content::Tablet { watermark, .. } => *watermark,
+            Content::Unit(_) => self.progress.last_timestamp,
         }
     }
 
-    /// The cells that a tablet may own: what tables that go along may lack are others.
+    /// The cells that a tablet may own, or a unit has not trimmed: what tables that go along may lack are others.
     #[must_use]
     pub fn cells(&self) -> cell::Range {
         match &self.content {
             Content::Catalogue { .. } => cell::Range::all(),
             Content::Tablet { ownership, .. } => ownership.cells(),
+            Content::Unit(unit) => kept_cells(unit),
         }
     }
 
@@ -142,6 +161,7 @@ impl Snapshot {
         let kind = match &self.content {
             Content::Catalogue { .. } => format::CATALOGUE,
             Content::Tablet { .. } => format::TABLET,
+            Content::Unit(_) => format::UNIT,
         };
         let mut out = Writer::new();
         out.u8(format::HEADER);
@@ -161,6 +181,7 @@ impl Snapshot {
                 out.i64(watermark.0);
                 out.u64(sessions.len() as u64);
             }
+            Content::Unit(unit) => out.bytes(&unit.encode()),
         }
         out.finish()
     }

@@ -8,8 +8,9 @@
 //! differ between versions of Loggos, and an entry that is in the log must mean the same to all of them.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Durability, Duration, Incarnation, KeyRange, Member, Membership, NodeId, Timestamp};
+use base::{Boot, CohortId, Durability, Duration, Incarnation, KeyRange, Member, Membership, NodeId, Timestamp};
 use bytes::Bytes;
+use sharedlog::{LogId, Projection, SequencerId};
 
 use crate::catalogue::{NodeRecord, Standing};
 use crate::request::{Mismatch, SessionId, SessionStamp, Write};
@@ -143,6 +144,29 @@ pub enum CatalogueCommand {
         /// The node.
         node: NodeRecord,
     },
+    /// Create a shared log unless it is there.
+    CreateLog {
+        /// Its name.
+        name: String,
+        /// Chains that its positions are spread over; 0: one.
+        stripes: u32,
+        /// Units of each chain; 0: as many as is usual.
+        copies: u32,
+        /// Who hands out its first positions.
+        sequencer: SequencerId,
+    },
+    /// Put a projection in the place of the one before it.
+    Project {
+        /// It, which says of which log it is, and of which epoch.
+        projection: Box<Projection>,
+    },
+    /// Name new units of a log, one on each of these nodes.
+    AddUnits {
+        /// The log.
+        log: LogId,
+        /// The nodes.
+        nodes: Vec<NodeId>,
+    },
     /// A node is to leave.
     BeginLeave {
         /// The node.
@@ -182,6 +206,9 @@ const ADD_NODE: u8 = 73;
 const BEGIN_LEAVE: u8 = 74;
 const END_LEAVE: u8 = 75;
 const MOVE_OFF: u8 = 76;
+const CREATE_LOG: u8 = 77;
+const PROJECT: u8 = 78;
+const ADD_UNITS: u8 = 79;
 
 impl Command {
     /// A write that has no conditions, or whose conditions are met.
@@ -375,6 +402,24 @@ impl CatalogueCommand {
                 out.u8(END_LEAVE);
                 out.u32(node.0);
             }
+            Self::CreateLog { name, stripes, copies, sequencer } => {
+                out.u8(CREATE_LOG);
+                out.bytes(name.as_bytes());
+                out.u32(*stripes);
+                out.u32(*copies);
+                out.u32(sequencer.node.0);
+                out.u64(sequencer.boot.0);
+            }
+            Self::Project { projection } => {
+                out.u8(PROJECT);
+                out.bytes(&projection.encode());
+            }
+            Self::AddUnits { log, nodes } => {
+                out.u8(ADD_UNITS);
+                out.u64(log.0);
+                out.u32(count(nodes.len()));
+                nodes.iter().for_each(|node| out.u32(node.0));
+            }
         }
         out.finish()
     }
@@ -421,6 +466,14 @@ impl CatalogueCommand {
             BEGIN_LEAVE => Self::BeginLeave { node: NodeId(input.u32()?) },
             MOVE_OFF => Self::MoveOff { absent: decode_numbers(&mut input)? },
             END_LEAVE => Self::EndLeave { node: NodeId(input.u32()?) },
+            CREATE_LOG => {
+                let name = decode_string(&mut input, "log name")?;
+                let (stripes, copies) = (input.u32()?, input.u32()?);
+                let sequencer = SequencerId { node: NodeId(input.u32()?), boot: Boot(input.u64()?) };
+                Self::CreateLog { name, stripes, copies, sequencer }
+            }
+            PROJECT => Self::Project { projection: Box::new(Projection::decode(input.bytes()?)?) },
+            ADD_UNITS => Self::AddUnits { log: LogId(input.u64()?), nodes: decode_numbers(&mut input)? },
             tag => return Err(DecodeError::UnknownTag { what: "catalogue command", tag: u64::from(tag) }),
         };
         input.end()?;

@@ -1,21 +1,27 @@
-//! What is answered from a tablet's rows alone: from memory where nobody may wait, and otherwise wherever the disk may be
+//! What is answered from a tablet's rows, or a unit's values, alone: from memory where nobody may wait, and otherwise wherever the disk may be
 //! waited for.
 
 use bytes::Bytes;
 use store::sstable::{Io, TableError};
 
 use crate::command::Command;
+use crate::log_unit::Lookup;
 use crate::position::Position;
 use crate::request::{Outcome, Scan, Write};
 use crate::tablet::TabletView;
 
-/// A question to the rows of a tablet as they were at one moment.
+/// What may have to wait for the disk.
 #[derive(Clone, Debug)]
-pub struct Evaluation {
-    /// The rows.
-    pub view: TabletView,
-    /// What is asked.
-    pub question: Question,
+pub enum Evaluation {
+    /// A question to the rows of a tablet as they were at one moment.
+    Rows {
+        /// The rows.
+        view: TabletView,
+        /// What is asked.
+        question: Question,
+    },
+    /// What lies at positions of a shared log.
+    Positions(Lookup),
 }
 
 /// What may be asked of rows.
@@ -57,19 +63,29 @@ impl Question {
 }
 
 impl Evaluation {
+    /// The rows that it is put to, if it is put to rows.
+    #[must_use]
+    pub fn rows(&self) -> Option<&TabletView> {
+        if let Self::Rows { view, .. } = self { Some(view) } else { None }
+    }
+
     /// The answer.
     ///
     /// # Errors
     /// When a table can't be read; [`TableError::NotCached`] when the disk would have to be waited for, and `io` doesn't
     /// allow that.
     pub fn answer(&self, io: Io) -> Result<Evaluated, TableError> {
-        if !self.view.holds(&self.question.position()) {
+        let (view, question) = match self {
+            Self::Rows { view, question } => (view, question),
+            Self::Positions(lookup) => return lookup.answer(io).map(Evaluated::Outcome),
+        };
+        if !view.holds(&question.position()) {
             return Ok(Evaluated::Elsewhere);
         }
-        Ok(match &self.question {
-            Question::Get { key, columns } => Evaluated::Outcome(self.view.get(key, columns.as_deref(), io)?),
-            Question::Scan(scan) => Evaluated::Outcome(self.view.scan(scan, io)?),
-            Question::Decide(write) => Evaluated::Command(self.view.decide(write, io)?),
+        Ok(match question {
+            Question::Get { key, columns } => Evaluated::Outcome(view.get(key, columns.as_deref(), io)?),
+            Question::Scan(scan) => Evaluated::Outcome(view.scan(scan, io)?),
+            Question::Decide(write) => Evaluated::Command(view.decide(write, io)?),
         })
     }
 }

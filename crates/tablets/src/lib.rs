@@ -8,8 +8,9 @@
 //!
 //! * [`request`]: what clients ask and are told. [`mod@validate`]: the limits and the form of what they ask.
 //! * [`command`]: what the log carries.
-//! * [`tablet`]: the rows and sessions of a range. [`catalogue`]: tables, their ranges, and nodes.
-//! * [`state`]: either of them, as a cohort holds it. [`checkpoint`]: a frozen state, and its way to disk and peers.
+//! * [`tablet`]: the rows and sessions of a range. [`log_unit`]: positions of a shared log. [`catalogue`]: tables, their ranges,
+//!   logs, and nodes.
+//! * [`state`]: any of them, as a cohort holds it. [`checkpoint`]: a frozen state, and its way to disk and peers.
 //!
 //! **Architecture invariant:** this crate does no IO, reads no clock, draws no randomness, and iterates over no hash map.
 
@@ -19,6 +20,7 @@ pub mod command;
 mod consistency;
 pub mod evaluation;
 mod hash;
+pub mod log_unit;
 mod pinning;
 mod position;
 mod progress;
@@ -29,12 +31,15 @@ pub mod tablet;
 mod testing;
 pub mod validate;
 
-pub use catalogue::{Catalogue, Change, Move, NodeRecord, Part, RangeRecord, SplitUnderWay, Standing, TableRecord};
+pub use catalogue::{
+    Catalogue, Change, LogRecord, Move, NodeRecord, Part, RangeRecord, SplitUnderWay, Standing, TableRecord,
+};
 pub use checkpoint::{Chunks, LoadError, Loader, Snapshot};
 pub use command::{CatalogueCommand, Command};
 pub use evaluation::{Evaluated, Evaluation, Question};
+pub use log_unit::LogUnit;
 pub use position::Position;
 pub use progress::ApplyError;
-pub use state::{Applied, State};
+pub use state::{Applied, Purpose, State};
 pub use tablet::{Ownership, Tablet, TabletView};
 pub use validate::validate;

@@ -4,9 +4,13 @@
 
 use base::{CohortId, Durability, Duration, KeyRange, Lsn, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
+use sharedlog::Position;
 
 use crate::catalogue::NodeRecord;
 pub use crate::consistency::{AsOf, Consistency, Place};
+pub use logs::{Content, ExtentDescription, LogDescription, LogEntry, LogRequest, LogResponse};
+
+mod logs;
 
 /// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever. So
 /// one range's session is unknown in every other range, and never taken for a stranger's.
@@ -200,6 +204,8 @@ pub enum Request {
         /// The request.
         request: TableRequest,
     },
+    /// Asks about shared logs.
+    Log(LogRequest),
     /// Asks this very node how it and its cohorts are.
     Status,
 }
@@ -216,6 +222,7 @@ impl Request {
                 TableRequest::OpenSession { .. } | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
                 TableRequest::Get { .. } | TableRequest::Scan { .. } => false,
             },
+            Self::Log(request) => request.changes(),
             Self::ListTables | Self::DescribeTable { .. } | Self::ListNodes | Self::Status => false,
         }
     }
@@ -296,6 +303,10 @@ pub enum Response {
         /// The state.
         as_of: Box<AsOf>,
     },
+    /// An answer about a shared log.
+    Log(LogResponse),
+    /// What a log unit says.
+    Unit(Box<sharedlog::unit::Reply>),
     /// How the node is.
     Status(Box<Status>),
 }
@@ -316,6 +327,9 @@ pub enum Failure {
     /// There is no such table.
     #[error("no table named {0:?}")]
     UnknownTable(String),
+    /// There is no such log.
+    #[error("no log named {0:?}")]
+    UnknownLog(String),
     /// What was to be created is there, and is not what was asked for; nothing was done.
     #[error("{0}")]
     Exists(String),
@@ -332,6 +346,12 @@ pub enum Failure {
     /// No leader could be reached in time; nothing was done.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// The batch may lie in the log: a retry hands that in, with the same stamp.
+    #[error("the batch may lie in the log, from position {since} on")]
+    MayLie {
+        /// There or after.
+        since: Position,
+    },
     /// The write may have been done or may yet be; only a retry with the same session stamp tells.
     #[error("outcome unknown: {0}")]
     Unknown(String),
@@ -429,6 +449,12 @@ pub struct Counters {
     pub writes_paced: u64,
     /// ... and those that had to wait for a flush or a compaction, each time that they were tried.
     pub writes_stalled: u64,
+    /// Projections of shared logs that this node began to replace.
+    pub log_repairs: u64,
+    /// Times that this node began to have log units filled with what older chains hold.
+    pub log_healings: u64,
+    /// Positions of logs that this node filled, since nobody had written what was given out.
+    pub log_fills: u64,
     /// Tables that were found damaged.
     pub tables_damaged: u64,
     /// Reads, and decisions about writes, that waited for the disk.

@@ -1,12 +1,13 @@
-//! The state machine of a cohort, whichever it is: the catalogue's in the first cohort, a tablet's in all others.
+//! The state machine of a cohort, whichever it is: the catalogue's in the first cohort, a tablet's or a log unit's in all others.
 
-use base::{CohortId, Entry, Lsn, Timestamp};
+use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
 use store::sstable::TableError;
 use store::tree::Tree;
 
 use crate::catalogue::{Catalogue, Change};
 use crate::checkpoint::Snapshot;
 use crate::hash::LogicalHash;
+use crate::log_unit::LogUnit;
 use crate::progress::ApplyError;
 use crate::request::Outcome;
 use crate::tablet::Tablet;
@@ -18,6 +19,19 @@ pub enum State {
     Catalogue(Catalogue),
     /// The rows of a range of a table.
     Tablet(Box<Tablet>),
+    /// Positions of a shared log.
+    Unit(Box<LogUnit>),
+}
+
+/// What a cohort is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Purpose {
+    /// To keep the catalogue.
+    Catalogue,
+    /// To keep a range of a table.
+    Tablet,
+    /// To keep positions of a shared log, on that disk.
+    Unit(Incarnation),
 }
 
 /// What applying an entry came to.
@@ -30,13 +44,13 @@ pub struct Applied {
 }
 
 impl State {
-    /// The state of a cohort before its first entry. A tablet keeps its rows in the tree, which is empty.
+    /// The state of a cohort before its first entry. A tablet keeps its rows in the tree, which is empty, and a unit its values.
     #[must_use]
-    pub fn new(cohort: CohortId, tree: Tree) -> Self {
-        if cohort == CohortId::CATALOGUE {
-            Self::Catalogue(Catalogue::new())
-        } else {
-            Self::Tablet(Box::new(Tablet::new(cohort, tree)))
+    pub fn new(cohort: CohortId, purpose: Purpose, tree: Tree) -> Self {
+        match purpose {
+            Purpose::Catalogue => Self::Catalogue(Catalogue::new()),
+            Purpose::Tablet => Self::Tablet(Box::new(Tablet::new(cohort, tree))),
+            Purpose::Unit(disk) => Self::Unit(Box::new(LogUnit::new(cohort, disk, tree))),
         }
     }
 
@@ -55,6 +69,10 @@ impl State {
                 let (outcome, change) = tablet.apply(entry)?;
                 Ok(Applied { outcome, change })
             }
+            Self::Unit(unit) => {
+                let (outcome, change) = unit.apply(entry)?;
+                Ok(Applied { outcome, change })
+            }
         }
     }
 
@@ -71,6 +89,7 @@ impl State {
         match self {
             Self::Catalogue(catalogue) => catalogue.progress.cohort,
             Self::Tablet(tablet) => tablet.progress.cohort,
+            Self::Unit(unit) => unit.progress.cohort,
         }
     }
 
@@ -80,6 +99,7 @@ impl State {
         match self {
             Self::Catalogue(catalogue) => catalogue.last_applied(),
             Self::Tablet(tablet) => tablet.last_applied(),
+            Self::Unit(unit) => unit.last_applied(),
         }
     }
 
@@ -90,6 +110,7 @@ impl State {
         match self {
             Self::Catalogue(catalogue) => catalogue.last_timestamp(),
             Self::Tablet(tablet) => tablet.last_timestamp(),
+            Self::Unit(unit) => unit.last_timestamp(),
         }
     }
 
@@ -104,6 +125,7 @@ impl State {
         match self {
             Self::Catalogue(catalogue) => catalogue.hash(&mut hash),
             Self::Tablet(tablet) => tablet.hash(&mut hash)?,
+            Self::Unit(unit) => unit.hash(&mut hash)?,
         }
         Ok(hash.finish())
     }
@@ -114,6 +136,7 @@ impl State {
         match self {
             Self::Catalogue(catalogue) => catalogue.approximate_bytes(),
             Self::Tablet(tablet) => tablet.session_bytes(),
+            Self::Unit(unit) => unit.state_bytes(),
         }
     }
 
@@ -122,33 +145,53 @@ impl State {
     pub fn as_catalogue(&self) -> Option<&Catalogue> {
         match self {
             Self::Catalogue(catalogue) => Some(catalogue),
-            Self::Tablet(_) => None,
+            Self::Tablet(_) | Self::Unit(_) => None,
         }
     }
 
     /// The tablet, if it is a table's cohort.
     #[must_use]
     pub fn as_tablet(&self) -> Option<&Tablet> {
-        match self {
-            Self::Catalogue(_) => None,
-            Self::Tablet(tablet) => Some(tablet),
-        }
+        if let Self::Tablet(tablet) = self { Some(tablet) } else { None }
     }
 
-    /// The tablet, if it is a table's cohort, to have its rows flushed and compacted.
+    /// The tablet, if it is a table's cohort, to have a part of it split off.
     pub fn as_tablet_mut(&mut self) -> Option<&mut Tablet> {
+        if let Self::Tablet(tablet) = self { Some(tablet) } else { None }
+    }
+
+    /// The unit, if it is one's cohort.
+    #[must_use]
+    pub fn as_unit(&self) -> Option<&LogUnit> {
+        if let Self::Unit(unit) = self { Some(unit) } else { None }
+    }
+
+    /// Where a tablet's rows or a unit's values are kept; none for the catalogue.
+    #[must_use]
+    pub fn tree(&self) -> Option<&Tree> {
         match self {
             Self::Catalogue(_) => None,
-            Self::Tablet(tablet) => Some(tablet),
+            Self::Tablet(tablet) => Some(tablet.tree()),
+            Self::Unit(unit) => Some(unit.tree()),
         }
     }
 
-    /// Where a tablet's rows were kept; none for the catalogue.
+    /// Where a tablet's rows or a unit's values are kept, to be flushed and compacted.
+    pub fn tree_mut(&mut self) -> Option<&mut Tree> {
+        match self {
+            Self::Catalogue(_) => None,
+            Self::Tablet(tablet) => Some(tablet.tree_mut()),
+            Self::Unit(unit) => Some(unit.tree_mut()),
+        }
+    }
+
+    /// Where a tablet's rows or a unit's values were kept; none for the catalogue.
     #[must_use]
     pub fn into_tree(self) -> Option<Tree> {
         match self {
             Self::Catalogue(_) => None,
             Self::Tablet(tablet) => Some(tablet.into_tree()),
+            Self::Unit(unit) => Some(unit.into_tree()),
         }
     }
 
@@ -160,6 +203,7 @@ impl State {
         match self {
             Self::Catalogue(catalogue) => catalogue.invariants(),
             Self::Tablet(tablet) => tablet.invariants(),
+            Self::Unit(unit) => unit.invariants(),
         }
     }
 }

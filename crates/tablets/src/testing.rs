@@ -11,7 +11,7 @@ use store::tree::{Config, Progress, Tablespace, Tree};
 use crate::checkpoint::{LoadError, Loader};
 use crate::command::Command;
 use crate::request::{Failure, Mutation, Outcome, SessionId, SessionStamp, Write};
-use crate::state::State;
+use crate::state::{Purpose, State};
 use crate::tablet::{Ownership, Tablet};
 
 /// Mints entries, each the successor of the last.
@@ -60,7 +60,8 @@ pub(crate) fn tree(cohort: CohortId) -> Tree {
 
 /// A state before its first entry.
 pub(crate) fn fresh(cohort: CohortId) -> State {
-    State::new(cohort, tree(cohort))
+    let purpose = if cohort == CohortId::CATALOGUE { Purpose::Catalogue } else { Purpose::Tablet };
+    State::new(cohort, purpose, tree(cohort))
 }
 
 /// A tablet that owns every key, before its first entry.
@@ -74,9 +75,9 @@ pub(crate) fn tablet_of_all(cohort: CohortId) -> State {
 pub(crate) fn load(rows: &State, cohort: CohortId, chunks: &[Bytes]) -> Result<State, LoadError> {
     let snapshot = Loader::load(cohort, chunks)?;
     let mut tree = tree(cohort);
-    if let Some(tablet) = rows.as_tablet() {
+    if let Some(values) = rows.tree() {
         let oldest = Timestamp(i64::MIN);
-        for version in tablet.tree().view().versions(Range::all(), oldest, Timestamp(i64::MAX), Io::Allowed) {
+        for version in values.view().versions(Range::all(), oldest, Timestamp(i64::MAX), Io::Allowed) {
             let version = version.expect("the disk can be read");
             tree.put(version.key, version.timestamp, version.lsn, version.value);
         }

@@ -14,6 +14,8 @@ use base::limits::{
 use base::{Duration, NodeId, shown};
 use bytes::Bytes;
 
+mod logs;
+
 use crate::catalogue::NodeRecord;
 use crate::request::{Failure, Mutation, Request, Scan, SessionStamp, TableRequest, Write};
 
@@ -47,6 +49,7 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
         }
         Request::ListTables | Request::ListNodes | Request::RemoveNode { .. } | Request::Status => Ok(()),
         Request::AddNode(node) => check_node(node),
+        Request::Log(request) => logs::check(request),
         Request::MoveRange { nodes, .. } => check_nodes(nodes),
         Request::Table { table, request } => {
             check_table_name(table)?;
@@ -89,12 +92,17 @@ fn check_nodes(nodes: &[NodeId]) -> Result<(), Failure> {
 }
 
 fn check_table_name(name: &str) -> Result<(), Failure> {
+    check_name("table", name)
+}
+
+/// The name of a table or of a log.
+fn check_name(of: &str, name: &str) -> Result<(), Failure> {
     if name.is_empty() {
-        return refuse("the table's name is empty");
+        return refuse(format!("the {of}'s name is empty"));
     }
-    check_size("the table's name", name.len(), TABLE_NAME_BYTES_MAX)?;
+    check_size(format_args!("the {of}'s name"), name.len(), TABLE_NAME_BYTES_MAX)?;
     match name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))) {
-        Some(c) => refuse(format!("the table's name {name:?} holds {c:?}: letters, digits, '_', '-' and '.' only")),
+        Some(c) => refuse(format!("the {of}'s name {name:?} holds {c:?}: letters, digits, '_', '-' and '.' only")),
         None => Ok(()),
     }
 }

@@ -11,10 +11,14 @@ use std::time::Duration;
 
 use api::columns as message;
 use api::columns::columns_client::ColumnsClient;
+use api::log::log_client::LogClient;
 use base::Timestamp;
 use bytes::Bytes;
 use doors::{Replies, Ticketed};
-use tablets::request::{Cell, Failure, Outcome, Request, Response, TableRequest, Write};
+use sharedlog::{ClientId, Data, Position, Stamp};
+use tablets::request::{
+    Cell, Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response, TableRequest, Write,
+};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
@@ -24,6 +28,29 @@ use tonic::transport::{Channel, Endpoint};
 #[derive(Default)]
 struct Memory {
     columns: Mutex<BTreeMap<(Bytes, Bytes), Cell>>,
+    /// The shared log "l".
+    log: Mutex<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    entries: Vec<Content>,
+    mark: Position,
+    reads: usize,
+}
+
+impl Log {
+    fn read(&mut self, from: Position, count: u32) -> Vec<LogEntry> {
+        self.reads += 1;
+        let entry = |position: u64| {
+            let at = Position(position);
+            let content = self.entries.get(position as usize)?.clone();
+            let content = if at < self.mark { Content::Trimmed { mark: self.mark } } else { content };
+            Some(LogEntry { position: at, content })
+        };
+        // It may answer with less than was asked for.
+        (from.0..from.0 + u64::from(count)).map_while(entry).take(100).collect()
+    }
 }
 
 impl Memory {
@@ -51,7 +78,46 @@ impl Memory {
 }
 
 impl Memory {
+    async fn answer_of_log(self: Arc<Self>, request: LogRequest) -> Outcome {
+        if let Some(name) = request.log().filter(|name| *name != "l") {
+            return Err(Failure::UnknownLog(name.to_owned()));
+        }
+        let log = || self.log.lock().expect("no test panics in here");
+        Ok(Response::Log(match request {
+            LogRequest::Create { .. } => LogResponse::Created { existed: true },
+            LogRequest::List => LogResponse::Logs(vec!["l".into()]),
+            LogRequest::Append { batch, stamp, since, .. } => {
+                let stamp = stamp.map_or(Stamp { client: ClientId(1), sequence: 1 }, |stamped| stamped.stamp);
+                log().entries.push(Content::Data(Data { stamp, oldest_open: stamp.sequence, since, batch }));
+                LogResponse::Appended(Position(log().entries.len() as u64 - 1))
+            }
+            LogRequest::Read { from, count, wait, .. } => {
+                let until = tokio::time::Instant::now() + Duration::from_nanos(wait.0);
+                loop {
+                    let entries = log().read(from, count);
+                    if !entries.is_empty() || tokio::time::Instant::now() >= until {
+                        return Ok(Response::Log(LogResponse::Entries(entries)));
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+            LogRequest::Tail { .. } => LogResponse::Tail(Position(log().entries.len() as u64)),
+            LogRequest::Trim { before, .. } => {
+                log().mark = before;
+                LogResponse::Trimmed
+            }
+            LogRequest::TrimOne { position, .. } => {
+                log().entries[position.0 as usize] = Content::Trimmed { mark: Position(0) };
+                LogResponse::Trimmed
+            }
+            LogRequest::Describe { .. } => return Err(Failure::Unavailable("not in this test".into())),
+        }))
+    }
+
     async fn answer(self: Arc<Self>, request: Request) -> Outcome {
+        if let Request::Log(request) = request {
+            return self.answer_of_log(request).await;
+        }
         let Request::Table { table, request } = request else { return Ok(Response::Tables(vec!["t".into()])) };
         if table != "t" {
             return Err(Failure::UnknownTable(table));
@@ -72,7 +138,6 @@ impl Memory {
 }
 
 /// The node as doors see it.
-#[derive(Default)]
 struct Node(Arc<Memory>);
 
 impl doors::Gateway for Node {
@@ -91,6 +156,7 @@ impl doors::Gateway for Node {
 /// A served door; it closes when this goes.
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
+    node: Arc<Memory>,
     close: oneshot::Sender<()>,
 }
 
@@ -109,16 +175,26 @@ impl Served {
         let shutdown = async {
             let _ = closed.await;
         };
+        let node = Arc::new(Memory::default());
         let observer = doors::Observer::new(prometheus::Registry::new(), None).expect("names of their own");
         tokio::spawn(doors::serve(
             listener,
             usize::MAX,
-            Arc::new(Node::default()),
+            Arc::new(Node(Arc::clone(&node))),
             Arc::new(founded()),
             Arc::new(observer),
             shutdown,
         ));
-        Self { address, close }
+        Self { address, node, close }
+    }
+
+    /// How often the shared log was read.
+    pub(crate) fn log_reads(&self) -> usize {
+        self.node.log.lock().expect("no test panics in here").reads
+    }
+
+    pub(crate) async fn log(&self) -> LogClient<Channel> {
+        LogClient::new(self.channel().await).max_encoding_message_size(64 << 20).max_decoding_message_size(64 << 20)
     }
 
     /// Begins to close the door.

@@ -6,6 +6,8 @@
 mod columns;
 mod failover;
 mod load;
+mod log;
+mod loops;
 mod measure;
 mod pairs;
 mod parse;
@@ -17,6 +19,7 @@ mod schedule;
 mod servers;
 mod statistics;
 mod target;
+mod universe;
 mod workload;
 
 use std::path::PathBuf;
@@ -39,6 +42,7 @@ pub(crate) enum Command {
     Failover(failover::Arguments),
     /// Many rows, as fast as they can be written: rows a second, and the memory that they take.
     Load(load::Arguments),
+    Log(Box<log::Arguments>),
     /// One force of the log, three at once, and one round trip: what this machine charges for what no design avoids.
     Floor {
         /// The directory on whose disk the log is measured; what is written there is removed again.
@@ -56,6 +60,7 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Columns(arguments) => super::finish(Output::new(false), columns::run(*arguments)),
         Command::Failover(arguments) => super::finish(Output::new(false), failover::run(arguments)),
         Command::Load(arguments) => super::finish(Output::new(false), load::run(arguments)),
+        Command::Log(arguments) => super::finish(Output::new(false), log::run(*arguments)),
         Command::Floor { data, json } => bench_floor::run(&data, json),
     }
 }

@@ -177,6 +177,10 @@ fn refusal(stop: &Stop) -> Map<String, Value> {
         Stop::LoadCutShort { rows, .. } => {
             object.insert("rows".into(), (*rows).into());
         }
+        Stop::AppendCutShort { appended, .. } => {
+            object.insert("records".into(), appended.records.into());
+            object.insert("last".into(), appended.positions.map(|(_, last)| last).into());
+        }
         _ => {}
     }
     object
@@ -207,7 +211,7 @@ pub(crate) fn to_json(object: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::stop::LoadedUntil;
+    use crate::cli::stop::{Appended, LoadedUntil};
 
     #[test]
     fn a_cell_is_one_object_with_its_fields_in_order() {
@@ -258,6 +262,12 @@ mod tests {
         check(&sdk::Error::Unavailable("x".into()).into(), r#"{"error":"x","kind":"unavailable"}"#, 3);
         let unknown = sdk::Error::OutcomeUnknown("x".into());
         check(&unknown.into(), r#"{"error":"outcome unknown: x","kind":"unknown"}"#, 3);
+        let mut appended = Appended::default();
+        appended.note(64, 7);
+        appended.note(36, 8);
+        let cut_short = Stop::AppendCutShort { error: sdk::Error::Unavailable("x".into()), appended };
+        let said = "x; 100 records appended before, the last of them at position 8";
+        check(&cut_short, &format!(r#"{{"error":"{said}","kind":"unavailable","records":100,"last":8}}"#), 3);
         let at = Some(LoadedUntil { line: 7, rows: 5 });
         let bad = Stop::Invalid { message: "line 7".into(), at };
         check(&bad, r#"{"error":"line 7","kind":"invalid","line":7,"rows":5}"#, 2);

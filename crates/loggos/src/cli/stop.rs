@@ -26,6 +26,14 @@ pub(crate) enum Stop {
         /// The rows that are done.
         rows: u64,
     },
+    /// Lines were appended to a log, and not all of them.
+    #[error("{error}; {} appended before{}", super::output::counted(appended.records, "record"), appended.place())]
+    AppendCutShort {
+        /// What came between.
+        error: sdk::Error,
+        /// What is done.
+        appended: Appended,
+    },
     /// A universe refused, or didn't answer.
     #[error(transparent)]
     Universe(#[from] sdk::Error),
@@ -62,6 +70,26 @@ pub(crate) struct LoadedUntil {
     pub(crate) rows: u64,
 }
 
+/// What was appended to a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Appended {
+    pub(crate) records: u64,
+    /// Where the first of them lie, and the last.
+    pub(crate) positions: Option<(u64, u64)>,
+}
+
+impl Appended {
+    /// So many more, at that position.
+    pub(crate) fn note(&mut self, records: u64, position: u64) {
+        self.records += records;
+        self.positions = Some((self.positions.map_or(position, |(first, _)| first), position));
+    }
+
+    fn place(self) -> String {
+        self.positions.map_or_else(String::new, |(_, last)| format!(", the last of them at position {last}"))
+    }
+}
+
 impl Stop {
     /// Wrong use.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -78,11 +106,14 @@ impl Stop {
         match self {
             Self::NotFound(_)
             | Self::LoadCutShort { error: sdk::Error::NotFound(_), .. }
+            | Self::AppendCutShort { error: sdk::Error::NotFound(_), .. }
             | Self::Universe(sdk::Error::Refused { .. } | sdk::Error::NotFound(_) | sdk::Error::Exists(_)) => 1,
             Self::Invalid { .. } | Self::Universe(sdk::Error::Invalid(_)) => 2,
             // A file that can't be opened is a wrong argument more often than not.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
+            Self::AppendCutShort { error: sdk::Error::Invalid(_), .. } => 2,
             Self::LoadCutShort { .. }
+            | Self::AppendCutShort { .. }
             | Self::NothingDone { .. }
             | Self::Interrupted
             | Self::Universe(_)
@@ -98,16 +129,17 @@ impl Stop {
             Self::Invalid { .. } => "invalid",
             Self::NothingDone { error: None, .. } => "unavailable",
             Self::Interrupted => "interrupted",
-            Self::LoadCutShort { error, .. } | Self::NothingDone { error: Some(error), .. } | Self::Universe(error) => {
-                match error {
-                    sdk::Error::Refused { .. } => "refused",
-                    sdk::Error::NotFound(_) => "not found",
-                    sdk::Error::Exists(_) => "exists",
-                    sdk::Error::Invalid(_) => "invalid",
-                    sdk::Error::Unavailable(_) => "unavailable",
-                    sdk::Error::OutcomeUnknown(_) => "unknown",
-                }
-            }
+            Self::LoadCutShort { error, .. }
+            | Self::AppendCutShort { error, .. }
+            | Self::NothingDone { error: Some(error), .. }
+            | Self::Universe(error) => match error {
+                sdk::Error::Refused { .. } => "refused",
+                sdk::Error::NotFound(_) => "not found",
+                sdk::Error::Exists(_) => "exists",
+                sdk::Error::Invalid(_) => "invalid",
+                sdk::Error::Unavailable(_) => "unavailable",
+                sdk::Error::OutcomeUnknown(_) => "unknown",
+            },
             Self::Io { .. } | Self::Print(_) => "io",
         }
     }

@@ -7,6 +7,8 @@
 //! A round trip is measured twice, with both ends bound to one processor and with each on its own: waking an idle
 //! processor can cost many times the rest, most of all in a virtual machine, and where the scheduler puts two ends that
 //! aren't bound is its own affair. One figure alone would be either of the two, by luck.
+//!
+//! [`ChainFloor`] is both together, for `loggos bench log`: what an append to a chain of so many copies has to wait for.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -33,6 +35,8 @@ const WARM_UP: Duration = Duration::from_millis(300);
 const SAMPLE_NS_MAX: u64 = 60_000_000_000;
 /// Bytes of the file that is forced, as long as a log segment: written around and around.
 const FILE_BYTES: u64 = 64 << 20;
+/// Bytes of the answer that a chain's unit gives, or a sequencer: a position, and what frames it.
+const CHAIN_ANSWER_BYTES: usize = 64;
 /// Bytes written at once when the file is filled.
 const FILL_BYTES: usize = 1 << 20;
 
@@ -51,10 +55,13 @@ struct Line {
     real_time: Option<bool>,
 }
 
+/// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
-enum FloorError {
+pub(crate) enum FloorError {
+    /// A file failed.
     #[error("{0}")]
     File(#[from] FileError),
+    /// A directory, a socket or the binding to a processor failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -134,9 +141,9 @@ impl Line {
 
 /// Latencies of one kind of operation.
 #[derive(Debug)]
-struct Samples {
-    nanoseconds: Histogram<u64>,
-    per_second: f64,
+pub(crate) struct Samples {
+    pub(crate) nanoseconds: Histogram<u64>,
+    pub(crate) per_second: f64,
 }
 
 impl Samples {
@@ -146,15 +153,24 @@ impl Samples {
     }
 
     /// Does `operation` again and again for [`MEASURE`].
-    fn take<E>(mut operation: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
+    fn take<E>(operation: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
+        Self::take_for(WARM_UP, MEASURE, operation)
+    }
+
+    /// Does `operation` again and again.
+    fn take_for<E>(
+        warm_up: Duration,
+        measure: Duration,
+        mut operation: impl FnMut() -> Result<(), E>,
+    ) -> Result<Self, E> {
         let mut samples = Self::empty();
         let began = Instant::now();
-        while began.elapsed() < WARM_UP {
+        while began.elapsed() < warm_up {
             operation()?;
         }
         let began = Instant::now();
         let mut last = began;
-        while last - began < MEASURE {
+        while last - began < measure {
             operation()?;
             let now = Instant::now();
             let nanoseconds = u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX);
@@ -184,7 +200,8 @@ fn count(number: u64) -> f64 {
 
 fn forces(directory: &Path, at_once: usize) -> Result<Line, FloorError> {
     let files = OsFiles::new(directory);
-    let logs: Result<Vec<OsFile>, FileError> = (0..at_once).map(|place| zero_filled(&files, at_once, place)).collect();
+    let logs: Result<Vec<OsFile>, FileError> =
+        (0..at_once).map(|place| zero_filled(&files, &format!("log-{at_once}-{place}"))).collect();
     let logs = logs?;
     let start = Barrier::new(at_once);
     let outcomes: Vec<Result<(bool, Samples), FileError>> = thread::scope(|scope| {
@@ -200,8 +217,8 @@ fn forces(directory: &Path, at_once: usize) -> Result<Line, FloorError> {
     Ok(Line { real_time: Some(all_real_time), ..Line::of("force", at_once, BLOCK_BYTES, &all) })
 }
 
-fn zero_filled(files: &OsFiles, at_once: usize, place: usize) -> Result<OsFile, FileError> {
-    let file = files.create(&format!("log-{at_once}-{place}"), OpenOptions::DIRECT)?;
+fn zero_filled(files: &OsFiles, name: &str) -> Result<OsFile, FileError> {
+    let file = files.create(name, OpenOptions::DIRECT)?;
     let zeros = AlignedBuffer::zeroed(FILL_BYTES);
     for offset in (0..FILE_BYTES).step_by(FILL_BYTES) {
         file.write_at(offset, &zeros)?;
@@ -213,17 +230,78 @@ fn zero_filled(files: &OsFiles, at_once: usize, place: usize) -> Result<OsFile, 
 
 fn force_again_and_again(log: &OsFile, start: &Barrier) -> Result<(bool, Samples), FileError> {
     let real_time = ask_for_real_time();
-    let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
-    block.fill(0x5a);
-    let mut offset = 0;
+    let mut forcing = Forcing::of(log, BLOCK_BYTES);
     start.wait();
-    let samples = Samples::take(|| {
-        log.write_at(offset, &block)?;
-        log.sync()?;
-        offset = (offset + BLOCK_BYTES as u64) % FILE_BYTES;
-        Ok(())
-    })?;
+    let samples = Samples::take(|| forcing.force())?;
     Ok((real_time, samples))
+}
+
+/// A file that is written around and around, each time forced.
+struct Forcing<'a> {
+    log: &'a OsFile,
+    blocks: AlignedBuffer,
+    offset: u64,
+}
+
+impl<'a> Forcing<'a> {
+    /// So many bytes at a time, in whole blocks.
+    fn of(log: &'a OsFile, bytes: usize) -> Self {
+        let mut blocks = AlignedBuffer::zeroed(bytes.next_multiple_of(BLOCK_BYTES));
+        blocks.fill(0x5a);
+        Self { log, blocks, offset: 0 }
+    }
+
+    fn force(&mut self) -> Result<(), FileError> {
+        let bytes = self.blocks.len() as u64;
+        if self.offset + bytes > FILE_BYTES {
+            self.offset = 0;
+        }
+        self.log.write_at(self.offset, &self.blocks)?;
+        self.offset += bytes;
+        self.log.sync()
+    }
+}
+
+/// What an append to a chain has to wait for, one after the other: for each copy a round trip between two processes, which
+/// takes the entry there and an answer back, and a force of the entry.
+pub(crate) struct ChainFloor {
+    _scratch: Scratch,
+    log: OsFile,
+}
+
+impl ChainFloor {
+    /// In a directory of its own under `data`, which goes with this.
+    pub(crate) fn prepare(data: &Path) -> Result<Self, FloorError> {
+        let scratch = Scratch::under(data, "bench-floor")?;
+        let log = zero_filled(&OsFiles::new(scratch.path()), "log")?;
+        Ok(Self { _scratch: scratch, log })
+    }
+
+    /// Measures for so long, with the ends of the round trips on one processor; on two if this process may use so many, and
+    /// that is asked for.
+    pub(crate) fn measure(
+        &self,
+        on_two: bool,
+        copies: usize,
+        bytes: usize,
+        time: Duration,
+    ) -> Result<Samples, FloorError> {
+        let pairs = pairs_of_processors()?;
+        let (_, processors) = pairs.get(usize::from(on_two)).unwrap_or(&pairs[0]);
+        let mut forcing = Forcing::of(&self.log, bytes);
+        against_echo(*processors, bytes, CHAIN_ANSWER_BYTES, |near| {
+            ask_for_real_time();
+            let (request, mut answer) = (vec![7; bytes], [0; CHAIN_ANSWER_BYTES]);
+            Samples::take_for(time / 10, time, || -> Result<(), FloorError> {
+                for _ in 0..copies {
+                    near.write_all(&request)?;
+                    near.read_exact(&mut answer)?;
+                    forcing.force()?;
+                }
+                Ok(())
+            })
+        })
+    }
 }
 
 /// Where the two ends may be: on one processor, and on two if this process may use so many.
@@ -244,27 +322,40 @@ fn bind(processor: usize) -> io::Result<()> {
 }
 
 fn round_trips(operation: &'static str, processors: [usize; 2], bytes: usize) -> Result<Line, FloorError> {
+    let samples: Result<Samples, FloorError> = against_echo(processors, bytes, bytes, |near| {
+        let mut buffer = vec![7; bytes];
+        Ok(Samples::take(|| near.write_all(&buffer).and_then(|()| near.read_exact(&mut buffer)))?)
+    });
+    Ok(Line::of(operation, 1, bytes, &samples?))
+}
+
+/// Runs what has an end of a connection whose other end answers each of so many bytes with so many, each end bound to its
+/// processor.
+fn against_echo<T: Send>(
+    processors: [usize; 2],
+    request_bytes: usize,
+    answer_bytes: usize,
+    measure: impl FnOnce(&mut TcpStream) -> Result<T, FloorError> + Send,
+) -> Result<T, FloorError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
     let (mut far, _) = listener.accept()?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
-    let samples: io::Result<Samples> = thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(move || {
-            let mut buffer = vec![0; bytes];
+            let (mut request, answer) = (vec![0; request_bytes], vec![7; answer_bytes]);
             // Without it the near end finds the connection closed, and says so.
             if bind(processors[1]).is_ok() {
-                while far.read_exact(&mut buffer).and_then(|()| far.write_all(&buffer)).is_ok() {}
+                while far.read_exact(&mut request).and_then(|()| far.write_all(&answer)).is_ok() {}
             }
         });
         let measuring = scope.spawn(move || {
             bind(processors[0])?;
-            let mut buffer = vec![7; bytes];
-            Samples::take(|| near.write_all(&buffer).and_then(|()| near.read_exact(&mut buffer)))
+            measure(&mut near)
         });
         measuring.join().expect("a measuring thread doesn't panic")
-    });
-    Ok(Line::of(operation, 1, bytes, &samples?))
+    })
 }
 
 fn load_average() -> String {

@@ -7,12 +7,14 @@ use std::fs::{self, OpenOptions as StdOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use rustix::fs::OFlags;
 use store::BLOCK_BYTES;
 use store::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
+
+use super::held::{self, Held, HeldFiles};
 
 /// Files are their owner's alone: they hold everybody's data.
 const FILE_MODE: u32 = 0o600;
@@ -24,6 +26,8 @@ pub(crate) struct OsFiles {
     root: Arc<Path>,
     /// That the file system knows no IO past the page cache is said once.
     buffered_said: Arc<AtomicBool>,
+    /// In a test, what is written is held back until it is forced.
+    held: Option<Arc<HeldFiles>>,
 }
 
 /// An open file.
@@ -31,12 +35,37 @@ pub(crate) struct OsFiles {
 pub(crate) struct OsFile {
     file: Arc<fs::File>,
     path: Arc<str>,
+    held: Option<Arc<Held>>,
 }
 
 impl OsFiles {
     /// The files under `root`, which need not exist yet.
     pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.into(), buffered_said: Arc::new(AtomicBool::new(false)) }
+        let held = std::env::var_os(held::VARIABLE).map(|_| Arc::default());
+        Self { root: root.into(), buffered_said: Arc::new(AtomicBool::new(false)), held }
+    }
+
+    /// The same, holding back what is not forced.
+    #[cfg(test)]
+    fn holding(root: &Path) -> Self {
+        Self { held: Some(Arc::default()), ..Self::new(root) }
+    }
+
+    /// What is held of a file.
+    fn held_of(&self, path: &str) -> Option<Arc<Held>> {
+        let files = self.held.as_ref()?;
+        let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Arc::clone(files.entry(path.to_owned()).or_default()))
+    }
+
+    /// A file is gone from one name, and may have another.
+    fn renamed(&self, from: &str, to: Option<&str>) {
+        let Some(files) = &self.held else { return };
+        let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = files.remove(from);
+        if let (Some(held), Some(to)) = (held, to) {
+            files.insert(to.to_owned(), held);
+        }
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -48,7 +77,8 @@ impl OsFiles {
         let mut buffered = StdOptions::new();
         buffered.read(true).write(true).create_new(create).mode(FILE_MODE);
         let path = self.path(path);
-        if !options.direct {
+        // What is held need not be aligned.
+        if !options.direct || self.held.is_some() {
             return buffered.open(path);
         }
         let flags = i32::try_from(OFlags::DIRECT.bits()).map_err(io::Error::other)?;
@@ -70,7 +100,7 @@ impl OsFiles {
 
     fn handle(&self, path: &str, options: OpenOptions, create: bool, op: &'static str) -> Result<OsFile, FileError> {
         match self.open_with(path, options, create) {
-            Ok(file) => Ok(OsFile { file: Arc::new(file), path: path.into() }),
+            Ok(file) => Ok(OsFile { file: Arc::new(file), path: path.into(), held: self.held_of(path) }),
             Err(error) => Err(failed(op, path, &error)),
         }
     }
@@ -101,11 +131,15 @@ impl Files for OsFiles {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
-        fs::rename(self.path(from), self.path(to)).map_err(|error| failed("rename", from, &error))
+        fs::rename(self.path(from), self.path(to)).map_err(|error| failed("rename", from, &error))?;
+        self.renamed(from, Some(to));
+        Ok(())
     }
 
     fn remove(&self, path: &str) -> Result<(), FileError> {
-        fs::remove_file(self.path(path)).map_err(|error| failed("remove", path, &error))
+        fs::remove_file(self.path(path)).map_err(|error| failed("remove", path, &error))?;
+        self.renamed(path, None);
+        Ok(())
     }
 
     fn create_dir(&self, path: &str) -> Result<(), FileError> {
@@ -134,22 +168,33 @@ impl ReadAt for OsFile {
                 Err(error) => return Err(failed("read", &self.path, &error)),
             }
         }
-        Ok(done)
+        Ok(self.held.as_ref().map_or(done, |held| held.lay_over(offset, buffer, done)))
     }
 }
 
 impl File for OsFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
-        self.file.write_all_at(bytes, offset).map_err(|error| failed("write", &self.path, &error))
+        if let Some(held) = &self.held {
+            held.write(offset, bytes);
+            return Ok(());
+        }
+        self.write(offset, bytes)
     }
 
     fn sync(&self) -> Result<(), FileError> {
-        self.file.sync_data().map_err(|error| force_failed("force", &self.path, &error))
+        let sync = || self.file.sync_data().map_err(|error| force_failed("force", &self.path, &error));
+        self.held.as_ref().map_or_else(sync, |held| held.force(|offset, bytes| self.write(offset, bytes), sync))
     }
 
     fn len(&self) -> Result<u64, FileError> {
         let metadata = self.file.metadata().map_err(|error| failed("measure", &self.path, &error))?;
-        Ok(metadata.len())
+        Ok(metadata.len().max(self.held.as_ref().map_or(0, |held| held.end())))
+    }
+}
+
+impl OsFile {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.file.write_all_at(bytes, offset).map_err(|error| failed("write", &self.path, &error))
     }
 }
 
@@ -175,6 +220,26 @@ mod tests {
 
     use super::*;
     use crate::runtime::scratch::Scratch;
+
+    #[test]
+    fn what_is_not_forced_is_lost_where_it_is_held_back() {
+        let scratch = Scratch::new("held");
+        let files = OsFiles::holding(scratch.path());
+        let file = files.create("a", OpenOptions::DIRECT).unwrap();
+        file.write_at(0, b"forced").unwrap();
+        file.sync().unwrap();
+        file.write_at(3, b"... not").unwrap();
+        files.rename("a", "b").unwrap();
+        let read = |files: &OsFiles| {
+            let mut buffer = [0; 16];
+            let file = files.open("b", OpenOptions::BUFFERED).unwrap();
+            let read = file.read_at(0, &mut buffer).unwrap();
+            assert_eq!(file.len().unwrap(), read as u64);
+            buffer[..read].to_vec()
+        };
+        assert_eq!(read(&files), b"for... not");
+        assert_eq!(read(&OsFiles::new(scratch.path())), b"forced", "as another process has it");
+    }
 
     #[test]
     fn what_was_written_past_the_page_cache_is_read_again() {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::Monotonic;
 use base::limits::{REQUEST_BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};
 use doors::{Replies, Ticketed};
-use tablets::request::{Failure, Outcome, Request, Scan, TableRequest};
+use tablets::request::{Failure, LogRequest, Outcome, Request, Scan, TableRequest};
 use tokio::sync::{Notify, oneshot};
 
 use super::clock;
@@ -180,8 +180,17 @@ fn size(request: &Request) -> usize {
         Request::AddNode(node) => node.peer.len() + node.grpc.len(),
         Request::ListTables | Request::ListNodes | Request::RemoveNode { .. } | Request::Status => 0,
         Request::Table { table, request } => table.len() + table_request_size(request),
+        Request::Log(request) => log_request_size(request),
     };
     FIXED + variable
+}
+
+fn log_request_size(request: &LogRequest) -> usize {
+    let batch = match request {
+        LogRequest::Append { batch, .. } => batch.len(),
+        _ => 0,
+    };
+    batch + request.log().map_or(0, str::len)
 }
 
 fn table_request_size(request: &TableRequest) -> usize {

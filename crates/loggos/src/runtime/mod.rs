@@ -36,6 +36,7 @@ mod files;
 mod founding;
 mod frames;
 mod gateway;
+mod held;
 mod inbox;
 mod lanes;
 mod log_thread;

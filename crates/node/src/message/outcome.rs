@@ -1,12 +1,15 @@
 //! The codec of answers between nodes.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Durability, Duration, KeyRange, Timestamp};
+use base::{Durability, Duration, KeyRange, NodeId, Timestamp};
+use sharedlog::{Position, Projection, ProjectionEpoch};
 use tablets::command::{NODE_BYTES_MIN, decode_node, encode_node};
 use tablets::request::{
-    AsOf, Cell, Failure, NodeDescription, Outcome, RangeDescription, Response, Row, SessionId, TableDescription,
+    AsOf, Cell, ExtentDescription, Failure, LogDescription, LogResponse, NodeDescription, Outcome, RangeDescription,
+    Response, Row, SessionId, TableDescription,
 };
 
+use super::logs;
 use super::query::{decode_optional, optional, text};
 
 /// The least an encoded cell takes: two lengths and a version.
@@ -80,6 +83,31 @@ fn encode_response(response: &Response, out: &mut Writer) {
                 out.u32(*ranges);
             }
         }
+        Response::Unit(reply) => {
+            out.u8(15);
+            logs::encode_reply(reply, out);
+        }
+        Response::Log(response) => match response {
+            LogResponse::Created { existed } => {
+                out.u8(16);
+                out.bool(*existed);
+            }
+            LogResponse::Logs(names) => {
+                out.u8(17);
+                out.u32(length(names.len()));
+                names.iter().for_each(|name| out.bytes(name.as_bytes()));
+            }
+            LogResponse::Log(log) => {
+                out.u8(18);
+                encode_log(log, out);
+            }
+            LogResponse::Projected(projection) => {
+                out.u8(19);
+                out.bytes(&projection.encode());
+            }
+            // A node answers for the log itself: what it comes to is never forwarded.
+            _ => encode_failure(&Failure::Invalid("that answer is not forwarded".to_owned()), out),
+        },
         // A node answers for itself only: its status is never forwarded.
         Response::Status(_) => encode_failure(&Failure::Invalid("a status is not forwarded".to_owned()), out),
     }
@@ -125,6 +153,12 @@ fn encode_failure(failure: &Failure, out: &mut Writer) {
             return;
         }
         Failure::UnknownTable(table) => (34, table),
+        Failure::UnknownLog(log) => (40, log),
+        Failure::MayLie { since } => {
+            out.u8(41);
+            out.u64(since.0);
+            return;
+        }
         Failure::Invalid(message) => (35, message),
         Failure::Overloaded(message) => (36, message),
         Failure::Unavailable(message) => (37, message),
@@ -168,6 +202,15 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
             let count = input.count(NODE_BYTES_MIN + 4)?;
             Ok(Response::Nodes((0..count).map(|_| node(input)).collect::<Result<_, DecodeError>>()?))
         }
+        15 => Ok(Response::Unit(Box::new(logs::decode_reply(input)?))),
+        16 => Ok(Response::Log(LogResponse::Created { existed: input.bool()? })),
+        17 => {
+            let count = input.count(4)?;
+            let names = (0..count).map(|_| text(input)).collect::<Result<_, _>>()?;
+            Ok(Response::Log(LogResponse::Logs(names)))
+        }
+        18 => Ok(Response::Log(LogResponse::Log(Box::new(decode_log(input)?)))),
+        19 => Ok(Response::Log(LogResponse::Projected(Box::new(Projection::decode(input.bytes()?)?)))),
         32 => Err(Failure::VersionMismatch {
             column: input.bytes()?,
             expected: Timestamp(input.i64()?),
@@ -180,8 +223,46 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
         37 => Err(Failure::Unavailable(text(input)?)),
         38 => Err(Failure::Unknown(text(input)?)),
         39 => Err(Failure::Exists(text(input)?)),
+        40 => Err(Failure::UnknownLog(text(input)?)),
+        41 => Err(Failure::MayLie { since: Position(input.u64()?) }),
         tag => return Err(DecodeError::UnknownTag { what: "answer", tag: u64::from(tag) }),
     })
+}
+
+fn encode_log(log: &LogDescription, out: &mut Writer) {
+    let LogDescription { id, epoch, sequencer, stripes, copies, extents } = log;
+    out.u64(*id);
+    out.u64(epoch.0);
+    out.u32(sequencer.0);
+    out.u32(*stripes);
+    out.u32(*copies);
+    out.u32(length(extents.len()));
+    for ExtentDescription { from, chains } in extents {
+        out.u64(from.0);
+        out.u32(length(chains.len()));
+        for chain in chains {
+            out.u32(length(chain.len()));
+            for (unit, node) in chain {
+                out.u64(*unit);
+                out.u32(node.0);
+            }
+        }
+    }
+}
+
+fn decode_log(input: &mut Reader) -> Result<LogDescription, DecodeError> {
+    let (id, epoch, sequencer) = (input.u64()?, ProjectionEpoch(input.u64()?), NodeId(input.u32()?));
+    let (stripes, copies) = (input.u32()?, input.u32()?);
+    let chain = |input: &mut Reader| {
+        (0..input.count(12)?).map(|_| Ok((input.u64()?, NodeId(input.u32()?)))).collect::<Result<_, DecodeError>>()
+    };
+    let extent = |input: &mut Reader| {
+        let from = Position(input.u64()?);
+        let chains = (0..input.count(4)?).map(|_| chain(input)).collect::<Result<_, DecodeError>>()?;
+        Ok(ExtentDescription { from, chains })
+    };
+    let extents = (0..input.count(12)?).map(|_| extent(input)).collect::<Result<_, DecodeError>>()?;
+    Ok(LogDescription { id, epoch, sequencer, stripes, copies, extents })
 }
 
 fn decode_table(input: &mut Reader) -> Result<TableDescription, DecodeError> {

@@ -3,10 +3,13 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Membership, Timestamp};
 use bytes::Bytes;
+use sharedlog::unit;
 use store::tree::CELL_OVERHEAD_BYTES;
 use tablets::command::{decode_stamp, encode_stamp};
-use tablets::request::{Consistency, Mutation, Scan, SessionStamp, TableRequest, Write};
+use tablets::request::{Consistency, LogRequest, Mutation, Scan, SessionStamp, TableRequest, Write};
 use tablets::{CatalogueCommand, Command, Position};
+
+use super::logs;
 
 /// What a cohort is asked: something to be decided by its log, or something to be read from its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,14 @@ pub enum Query {
     ListNodes,
     /// Reads what is known of a table.
     DescribeTable(String),
+    /// Asks a log unit.
+    Unit(unit::Request),
+    /// Reads the logs' names.
+    ListLogs,
+    /// Reads what is known of a log.
+    DescribeLog(String),
+    /// Asks a shared log, which is many cohorts: it is never put to one, nor to another node.
+    Log(LogRequest),
     /// Brings the cohort's membership one step on toward a plan, and says whether it is there.
     Plan(Membership),
 }
@@ -69,7 +80,9 @@ impl Query {
         match self {
             Self::Write(_) | Self::OpenSession { .. } | Self::Command(_) | Self::Catalogue(_) | Self::Plan(_) => false,
             Self::Get { .. } | Self::Scan { .. } | Self::ListTables | Self::FindTable(_) => true,
-            Self::DescribeTable(_) | Self::ListNodes => true,
+            Self::DescribeTable(_) | Self::ListNodes | Self::ListLogs | Self::DescribeLog(_) => true,
+            Self::Unit(request) => !matches!(request, unit::Request::Command(_)),
+            Self::Log(request) => !request.changes(),
         }
     }
 
@@ -174,6 +187,16 @@ impl Query {
                 plan.encode(out);
             }
             Self::ListNodes => out.u8(11),
+            Self::Unit(request) => {
+                out.u8(12);
+                logs::encode_request(request, out);
+            }
+            Self::ListLogs => out.u8(13),
+            Self::DescribeLog(name) => {
+                out.u8(14);
+                out.bytes(name.as_bytes());
+            }
+            Self::Log(_) => out.u8(u8::MAX),
         }
     }
 
@@ -199,6 +222,9 @@ impl Query {
             9 => Self::DescribeTable(text(input)?),
             10 => Self::Plan(Membership::decode(input)?),
             11 => Self::ListNodes,
+            12 => Self::Unit(logs::decode_request(input)?),
+            13 => Self::ListLogs,
+            14 => Self::DescribeLog(text(input)?),
             tag => return Err(DecodeError::UnknownTag { what: "query", tag: u64::from(tag) }),
         })
     }

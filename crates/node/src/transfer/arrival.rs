@@ -160,7 +160,7 @@ impl Replica {
             Incoming::new(ArrivalId(*arrivals), cohort, from, &part)
         });
         incoming.epoch = part.epoch;
-        let taken = incoming.take(part, self.state.as_tablet().map(|tablet| tablet.tree()));
+        let taken = incoming.take(part, self.state.tree());
         if matches!(taken, Taken::Refused) {
             unused.extend(self.incoming.take().into_iter().flat_map(|incoming| incoming.tables));
         }
@@ -204,7 +204,7 @@ impl Node {
             Taken::Adopt => {
                 let Some(replica) = self.replicas.get(&id) else { return };
                 let Some(incoming) = &replica.incoming else { return };
-                let site = replica.state.as_tablet().map(|tablet| tablet.tree().site().clone());
+                let site = replica.state.tree().map(|tree| tree.site().clone());
                 let site = site.unwrap_or_else(|| self.tablespace.site(id));
                 let (arrival, tables) = (incoming.number, incoming.tables.clone());
                 self.actions.push(Action::AdoptTables { cohort: id, arrival, site: Box::new(site), tables });

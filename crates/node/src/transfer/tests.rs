@@ -1,6 +1,6 @@
 use store::identity::Owner;
 use store::tree::{Config, Tablespace, Tree};
-use tablets::{Loader, State};
+use tablets::{Loader, Purpose, State};
 
 use super::*;
 use crate::testing::{Bench, empty, members};
@@ -18,7 +18,7 @@ fn membership() -> SharedMembership {
 }
 
 fn transfer() -> Transfer {
-    let state = State::new(TABLE, tree(TABLE)).snapshot();
+    let state = State::new(TABLE, Purpose::Tablet, tree(TABLE)).snapshot();
     let mut transfer = Transfer::new(WholeState { state, tables: Vec::new(), membership: membership() });
     let Step::Here(first) = transfer.step() else { panic!("a state begins with a chunk") };
     transfer.part = Some(first);
@@ -74,7 +74,7 @@ fn a_follower_that_is_further_gets_what_it_lacks() {
 fn a_follower_that_installs_has_the_leader_wait() {
     let mut bench = Bench::start(empty(2, 3));
     let cohort = CohortId::CATALOGUE;
-    let state = State::new(cohort, tree(cohort)).snapshot();
+    let state = State::new(cohort, Purpose::Tablet, tree(cohort)).snapshot();
     let at = |sequence| StateId { lsn: Lsn::new(1, sequence), tables: 5 };
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);
     let arrived = Arrived {

@@ -185,6 +185,9 @@ impl World {
             ("states left", new.states_left - old.states_left),
             ("sessions expired", new.sessions_expired - old.sessions_expired),
             ("replicas split off", new.splits - old.splits),
+            ("projections replaced", new.log_repairs - old.log_repairs),
+            ("healings of logs", new.log_healings - old.log_healings),
+            ("positions filled", new.log_fills - old.log_fills),
             ("members changed", new.members_changed - old.members_changed),
             ("replicas left", new.replicas_left - old.replicas_left),
         ];
@@ -234,7 +237,9 @@ impl World {
     }
 
     pub(crate) fn why_stuck(&self) -> String {
-        let mut lines = vec![self.clients.waiting_for(), self.operator.waiting_for()];
+        let thin = self.thin_log().map_or_else(String::new, |log| format!("a log with a thin chain: {log:?}"));
+        let mut lines =
+            vec![self.clients.waiting_for(), self.log_users.waiting_for(), thin, self.operator.waiting_for()];
         for (id, machine) in &self.machines {
             let Some(process) = machine.process.as_ref() else {
                 lines.push(format!("node {id} is down"));

@@ -79,6 +79,8 @@ pub(crate) enum Happening {
     MoveAgain { cohort: CohortId },
     /// The operator goes on with an errand.
     Errand { errand: Errand },
+    /// A user of the log goes on.
+    LogUser { user: usize, call: u64 },
     /// A machine loses its power.
     PowerLoss { node: NodeId },
     /// A disk that was full has room again.
@@ -144,6 +146,7 @@ impl Happening {
             Self::Rot => 16 << 32,
             Self::MoveAgain { cohort } => 23 << 32 | u64::from(cohort.0),
             Self::Errand { .. } => 24 << 32,
+            Self::LogUser { user, .. } => 27 << 32 | *user as u64,
             Self::Room { node } => of(17, *node),
             Self::RoomWanted { node, .. } => of(18, *node),
             Self::Fault => 12 << 32,

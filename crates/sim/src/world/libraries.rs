@@ -163,7 +163,7 @@ impl World {
                 let request = TableRequest::OpenSession { key: key.clone() };
                 (Request::Table { table, request }, Some(key))
             }
-            Sent::Request { request, stamp, seen } => (after(stamped(request, stamp), seen), None),
+            Sent::Request { request, stamp, seen, .. } => (after(stamped(request, stamp), seen), None),
         };
         let id = self.libraries.number();
         let is_lasting = matches!(&request, Request::Table { table, .. } if table == TABLE);
@@ -200,7 +200,7 @@ impl World {
     /// A node has answered.
     pub(crate) fn request_answered(&mut self, id: RequestId, outcome: Outcome) {
         self.note(id.0, u64::from(outcome.is_ok()));
-        if self.errand_answered(id, &outcome) {
+        if self.errand_answered(id, &outcome) || self.log_user_answered(id, &outcome) {
             return;
         }
         let Some(Attempt { of: library, link, attempt, opens, is_lasting }) = self.libraries.asked.remove(&id) else {
@@ -345,6 +345,8 @@ fn told(outcome: Outcome) -> Result<Answer<Response>, Fault> {
         Err(Failure::UnknownSession(_)) => Err(Fault::UnknownSession),
         Err(Failure::Overloaded(why)) => Err(Fault::Overloaded(why)),
         Err(Failure::Unavailable(why)) => Err(Fault::Unavailable(why)),
+        Err(Failure::UnknownLog(log)) => Err(Fault::Definite(Error::NotFound(log))),
+        Err(failure @ Failure::MayLie { .. }) => Err(Fault::Unknown(failure.to_string())),
         Err(Failure::Unknown(why)) => Err(Fault::Unknown(why)),
     }
 }

@@ -197,7 +197,7 @@ impl World {
             if view.range() != Some(&as_of.range) {
                 continue;
             }
-            let evaluation = Evaluation { view, question: look.question.clone() };
+            let evaluation = Evaluation::Rows { view, question: look.question.clone() };
             // A table that rots can't be read, and a range that has gone elsewhere isn't there.
             let Ok(Evaluated::Outcome(Ok(other))) = evaluation.answer(Io::Allowed) else { continue };
             compared += 1;

@@ -34,6 +34,8 @@ pub struct Options {
     pub leaves: u32,
     /// Whether a client creates, drops and creates again a table of its own.
     pub drops: bool,
+    /// Users of a shared log.
+    pub log_users: u32,
     /// Tables: the first is used, the others make manifests long enough to tear.
     pub tables: u64,
     /// How long faults go on.
@@ -205,6 +207,7 @@ impl Options {
             joins: 0,
             leaves: 0,
             drops: false,
+            log_users: 0,
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
             patience: 60 * SECOND,
@@ -276,6 +279,10 @@ impl Options {
         options.leaves = if may_leave { u32::try_from(pick(&[0, 1, 2])).unwrap_or(0) } else { 0 };
         options.slow_manifests = pick(&[0, 0, 20_000, 100_000]);
         options.held_back = pick(&[0, 300_000, 1_000_000]);
+        // Where a unit was missed for a while and left out, the disk of the only other one must not be lost.
+        if options.faults.rot == 0 && options.faults.blank == 0 {
+            options.log_users = u32::try_from(pick(&[0, 0, 0, 3])).unwrap_or(0);
+        }
         let options = Self { split_at, drops, splits, ..options };
         match Theme::of(seed) {
             Some(theme) => theme.put(options),

@@ -232,6 +232,7 @@ impl World {
             Happening::LinkBroken { library, link } => self.link_broken(library, link),
             Happening::LibraryTimer { library, number } => self.library_timer(library, number),
             Happening::Errand { errand } => self.errand(errand),
+            Happening::LogUser { user, call } => self.log_user(user, call),
             Happening::PowerLoss { node } => self.power_loss(node),
             Happening::Rot => self.rot(),
             Happening::MoveAgain { cohort } => self.move_again(cohort),

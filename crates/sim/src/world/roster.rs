@@ -184,7 +184,9 @@ impl World {
         let is_alone = self.operator.leaving.len() == 1;
         // Where logs are in main memory, the end of a process on top of it leaves nobody who may lead (guarantee 11).
         let is_forced = self.options.durability == Durability::Forced;
+        // A chain of a log that went on without one of two units has its only copy on the other's disk.
         let may_be_lost = is_alone && is_forced && faults.rot == 0 && faults.blank == 0 && !self.has_lost_disk();
+        let may_be_lost = may_be_lost && self.options.log_users == 0;
         let are_three = self.options.nodes > 3 || faults.move_range == 0;
         if may_be_lost && are_three && self.options.nodes > 1 && self.random.below(2) == 0 {
             self.count("leavers lost for good");
@@ -241,10 +243,17 @@ impl World {
                 *newest = epoch.max(*newest);
                 // What is dropped owns nothing any more: its replica on the leaver may hear last that its table is gone.
                 let is_dropped = state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Dropped);
-                if replica.leads() && !is_dropped {
+                // Nor does a log unit: whether a projection has a leaver's unit, the catalogue knows.
+                if replica.leads() && !is_dropped && state.as_unit().is_none() {
                     leaders.push((cohort, epoch, replica.membership().everyone().collect()));
                 }
                 let State::Catalogue(catalogue) = state else { continue };
+                let has_left = |(_, on): &(CohortId, Member)| {
+                    catalogue.roster().any(|node| node.member == *on && node.standing == Standing::Left)
+                };
+                if let Some((unit, member)) = catalogue.units().find(has_left) {
+                    wrong = Some(format!("{member} has left, and has log unit {unit}"));
+                }
                 let mut gone =
                     catalogue.roster().filter(|node| node.standing == Standing::Left).map(|node| node.member);
                 if let Some(member) = gone.find(|member| replica.membership_applied().on(member.node).is_some()) {

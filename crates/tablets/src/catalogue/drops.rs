@@ -38,11 +38,11 @@ impl Catalogue {
         self.tables().filter(|(_, table)| table.is_dropping)
     }
 
-    /// Those of the cohorts that had a range once and have none any more. A cohort's number is never given out twice.
+    /// Those of the cohorts that had a range once, or were a log unit, and are so no more. A cohort's number is never given out twice.
     #[must_use]
     pub fn gone(&self, mut cohorts: Vec<CohortId>) -> Vec<CohortId> {
-        let mut named: Vec<CohortId> =
-            self.tables.values().flat_map(TableRecord::parts).map(|range| range.cohort).collect();
+        let units = self.units().map(|(cohort, _)| cohort);
+        let mut named: Vec<CohortId> = self.parts().map(|range| range.cohort).chain(units).collect();
         named.sort_unstable();
         let was_given_out = |cohort: &CohortId| (FIRST_TABLE_COHORT..self.next_cohort).contains(cohort);
         cohorts.retain(|cohort| was_given_out(cohort) && named.binary_search(cohort).is_err());

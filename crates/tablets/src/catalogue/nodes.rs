@@ -123,6 +123,7 @@ impl Catalogue {
                     )));
                 }
                 self.set_standing(node, Standing::Leaving);
+                self.forget_spares();
             }
         }
         Ok(Response::LeaveBegun)
@@ -131,7 +132,7 @@ impl Catalogue {
     /// A node has left, unless something counts on it still.
     pub(super) fn end_leave(&mut self, node: NodeId) -> Option<Change> {
         let leaving = self.nodes.get(&node).filter(|record| record.standing == Standing::Leaving)?;
-        if self.ranges_on(leaving.member) > 0 && !planted(Bug::LeaverLeftBehind) {
+        if self.counts_on(leaving.member) && !planted(Bug::LeaverLeftBehind) {
             return None;
         }
         self.set_standing(node, Standing::Left);
@@ -208,6 +209,12 @@ impl Catalogue {
     #[must_use]
     pub fn ranges_on(&self, member: Member) -> usize {
         self.parts().filter(|part| part.is_on(member)).count()
+    }
+
+    /// Whether a range, a part of one, or a log unit has its place on a node's disk.
+    #[must_use]
+    pub fn counts_on(&self, member: Member) -> bool {
+        self.ranges_on(member) > 0 || self.units().any(|(_, on)| on == member)
     }
 
     /// Whether a range is to stay on a node's disk as far as is planned.

@@ -26,6 +26,7 @@ pub(super) enum Place {
     Header,
     Nodes(Option<NodeId>),
     Tables(Option<String>),
+    Logs(Option<String>),
     Sessions(Option<SessionId>),
     End,
     Nothing,
@@ -49,8 +50,13 @@ impl Chunks {
             }
             (Content::Catalogue { tables, .. }, Place::Tables(last)) => {
                 let rest = tables.range((last.clone().map_or(Unbounded, Excluded), Unbounded));
-                packed(format::TABLES, rest, |(name, _)| Place::Tables(Some(name.clone())), Place::End)
+                packed(format::TABLES, rest, |(name, _)| Place::Tables(Some(name.clone())), Place::Logs(None))
             }
+            (Content::Catalogue { logs, .. }, Place::Logs(last)) => {
+                let rest = logs.range((last.clone().map_or(Unbounded, Excluded), Unbounded));
+                packed(format::LOGS, rest, |(name, _)| Place::Logs(Some(name.clone())), Place::End)
+            }
+            (Content::Unit(_), Place::Header) => (header(), Place::End),
             (Content::Tablet { .. }, Place::Header) => (header(), Place::Sessions(None)),
             (Content::Tablet { sessions, .. }, Place::Sessions(last)) => {
                 let with_outcomes = !planted(Bug::DedupeNotInCheckpoint);

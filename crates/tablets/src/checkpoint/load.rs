@@ -7,9 +7,11 @@ use base::codec::{DecodeError, Reader};
 use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
 use base::{CohortId, Durability, Duration, Lsn, Member, Timestamp};
 use bytes::Bytes;
+use sharedlog::unit::Unit;
+use sharedlog::{LogId, Projection, UnitId};
 
 use super::{Content, Snapshot, format};
-use crate::catalogue::{Catalogue, RangeRecord, SplitRecord, TableRecord};
+use crate::catalogue::{Catalogue, LogRecord, RangeRecord, SplitRecord, TableRecord};
 use crate::command::{decode_member, decode_node, decode_string};
 use crate::progress::Progress;
 use crate::request::{Mismatch, SessionId};
@@ -57,6 +59,7 @@ enum Stage {
     Header,
     Catalogue(Catalogue),
     Tablet(Box<TabletLoader>),
+    Unit(Snapshot),
     /// The end has sealed it.
     Whole(Snapshot),
     /// A chunk was refused.
@@ -106,6 +109,8 @@ impl Loader {
                 tablet.load_chunk(chunk)?;
                 Ok(Stage::Tablet(tablet))
             }
+            Stage::Unit(snapshot) if tag == format::END => Ok(Stage::Whole(snapshot)),
+            Stage::Unit(_) => Err(unexpected(tag)),
             Stage::Whole(_) => Err(LoadError::NotWhole("there is more after the end")),
             Stage::Refused => Err(LoadError::NotWhole("a chunk was refused")),
         }
@@ -117,6 +122,11 @@ impl Loader {
         match (kind, self.cohort == CohortId::CATALOGUE) {
             (format::CATALOGUE, true) => begin_catalogue(progress, header).map(Stage::Catalogue),
             (format::TABLET, false) => TabletLoader::begin(progress, header).map(Box::new).map(Stage::Tablet),
+            (format::UNIT, false) => {
+                let unit = Unit::decode(header.bytes()?)?;
+                header.end()?;
+                Ok(Stage::Unit(Snapshot { progress, content: Content::Unit(unit) }))
+            }
             _ => Err(LoadError::Impossible("a kind of state that the cohort doesn't have")),
         }
     }
@@ -181,18 +191,23 @@ fn begin_catalogue(progress: Progress, mut header: Reader) -> Result<Catalogue, 
 fn load_catalogue(catalogue: &mut Catalogue, chunk: &Bytes) -> Result<(), LoadError> {
     let mut input = Reader::new(chunk.clone());
     let tag = input.u8()?;
-    if !matches!(tag, format::NODES | format::TABLES) {
+    if !matches!(tag, format::NODES | format::TABLES | format::LOGS) {
         return Err(unexpected(tag));
     }
     while input.left() > 0 {
-        let fresh = if tag == format::NODES {
-            catalogue.insert_node(decode_node(&mut input)?)
-        } else {
-            let (name, table) = decode_table(&mut input)?;
-            catalogue.insert_table(name, table)
+        let fresh = match tag {
+            format::NODES => catalogue.insert_node(decode_node(&mut input)?),
+            format::TABLES => {
+                let (name, table) = decode_table(&mut input)?;
+                catalogue.insert_table(name, table)
+            }
+            _ => {
+                let (name, log) = decode_log(&mut input)?;
+                catalogue.insert_log(name, log)
+            }
         };
         if !fresh {
-            return Err(LoadError::Impossible("a table or node twice"));
+            return Err(LoadError::Impossible("a table, log or node twice"));
         }
     }
     Ok(())
@@ -205,6 +220,16 @@ fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> 
     let durability = Durability::decode(input)?;
     let ranges = (0..input.count(17)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
     Ok((name, TableRecord { ranges, created, replicas, retention, durability, is_dropping }))
+}
+
+fn decode_log(input: &mut Reader) -> Result<(String, LogRecord), LoadError> {
+    let name = decode_string(input, "log name")?;
+    let (id, created) = (LogId(input.u64()?), Timestamp(input.i64()?));
+    let (stripes, copies) = (input.u32()?, input.u32()?);
+    let projection = Projection::decode(input.bytes()?)?;
+    let unit = |input: &mut Reader| Ok((UnitId(input.u64()?), decode_member(input)?));
+    let units = (0..input.count(20)?).map(|_| unit(input)).collect::<Result<_, DecodeError>>()?;
+    Ok((name, LogRecord { id, created, stripes, copies, projection, units }))
 }
 
 fn decode_range(input: &mut Reader) -> Result<RangeRecord, DecodeError> {

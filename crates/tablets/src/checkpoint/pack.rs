@@ -5,7 +5,7 @@ use base::codec::Writer;
 use bytes::Bytes;
 
 use super::{CHUNK_BYTES, format};
-use crate::catalogue::{NodeRecord, RangeRecord, TableRecord};
+use crate::catalogue::{LogRecord, NodeRecord, RangeRecord, TableRecord};
 use crate::command::{encode_member, encode_node};
 use crate::request::SessionId;
 use crate::tablet::sessions::{Remembered, Session};
@@ -117,6 +117,27 @@ impl Record for (&String, &TableRecord) {
                 out.bytes(&split.key);
                 out.u32(split.child.0);
             }
+        }
+    }
+}
+
+impl Record for (&String, &LogRecord) {
+    fn size(&self) -> usize {
+        40 + self.0.len() + 20 * self.1.units.len() + self.1.projection.encode().len()
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        let (name, log) = self;
+        out.bytes(name.as_bytes());
+        out.u64(log.id.0);
+        out.i64(log.created.0);
+        out.u32(log.stripes);
+        out.u32(log.copies);
+        out.bytes(&log.projection.encode());
+        out.u32(count(log.units.len()));
+        for (unit, member) in &log.units {
+            out.u64(unit.0);
+            encode_member(*member, out);
         }
     }
 }

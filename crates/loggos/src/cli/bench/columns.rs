@@ -221,7 +221,8 @@ impl Run {
                 Some(json) if json.as_os_str() != "-" => plot::read(json)?,
                 _ => self.measured,
             };
-            plot::write(file, &plot::latency(&measured))?;
+            let places: Vec<_> = measured.iter().map(plot::Measured::place).collect();
+            plot::write(file, &plot::latency(&places, "operations per second"))?;
         }
         self.nothing_done.map_or(Ok(()), Err)
     }

@@ -20,20 +20,17 @@
 //! paper's Table 1 leaves detection out and measures the rest.)
 
 mod run;
-mod universe;
 mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use base::SplitMix64;
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use clap::Args;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
 use self::run::{HEADING, Run, Summary, strips};
-use self::universe::Universe;
 use self::watch::Watch;
 use super::measure::{Offer, Point, Running, Side};
 use super::progress::Progress;
@@ -41,6 +38,7 @@ use super::report::Report;
 use super::schedule::Pacing;
 use super::servers::{Servers, load_average};
 use super::target::{TABLE, Target};
+use super::universe::{Strike, Universe, Which};
 use super::workload::Workload;
 use super::{SEED, parse, plot};
 use crate::cli::stop::{Stop, unless_interrupted};
@@ -89,25 +87,6 @@ pub(crate) struct Arguments {
     /// Draws the runs as SVG: these, and those that are in the --json file already.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-}
-
-/// What happens to a leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Strike {
-    /// SIGKILL: its process ends, and its connections with it.
-    Kill,
-    /// SIGSTOP: it falls silent, and its connections stay.
-    Stop,
-}
-
-impl Strike {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Stop => "stop",
-        }
-    }
 }
 
 /// Measures. However it ends, nodes that are stopped go on, and a universe of its own is stopped and removed.
@@ -163,12 +142,12 @@ async fn one(
     side: &Side,
     wait: Duration,
 ) -> Result<Run, Stop> {
-    universe.caught_up(TABLE).await?;
+    universe.caught_up(Which::Table(TABLE)).await?;
     let offer = arguments.rate.map(|rate| Offer { rate, pacing: Pacing::Poisson });
     let point = Point { clients: arguments.clients, offer };
     let mut writing = Running::begin(side, point).await?;
     sleep(Duration::from_secs_f64(arguments.warmup) + wait).await;
-    let reign = universe.reign(TABLE).await?;
+    let reign = universe.reign(Which::Table(TABLE)).await?;
     let watch = Watch::begin(&universe.others(reign.leader), reign).await?;
     writing.start();
     // A few writes, so that the gap has a beginning.

@@ -1,22 +1,18 @@
 //! One measurement: so many clients on a few connections, a warm-up that does not count, and the time that does.
-//!
-//! In a *closed loop* each client begins its next operation when the last is answered, as in the papers' own
-//! measurements. In an *open loop* operations come by a [`schedule`](super::schedule), and a client is what carries one
-//! out: there are as many operations under way as clients at most, and those that find no client idle wait for one.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
-use tokio::task::{JoinSet, LocalSet};
-use tokio::time::{sleep, timeout};
+use serde::{Serialize, Serializer};
+use tokio::task::LocalSet;
+use tokio::time::sleep;
 
 use super::SEED;
+use super::loops::{Crew, OpenLoop};
 use super::recorder::{Counted, Recorder};
 use super::report::Figures;
-use super::schedule::{Arrivals, Pacing, Schedule};
+use super::schedule::{Pacing, Schedule};
 use super::servers::Servers;
 use super::target::Target;
 use super::workload::{Client, Versions, Workload, value};
@@ -24,11 +20,6 @@ use crate::cli::stop::Stop;
 
 /// Connections of an open loop: its clients are a bound that is seldom reached, and idle for the most part.
 const OPEN_CONNECTIONS_MAX: usize = 8;
-/// A client of a closed loop whose operation failed waits so long before the next: a refused one fails at once, and
-/// would fail a million times.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(5);
-/// Operations that are under way at the end of a run are given up after this.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who is measured, doing what: one side of a comparison.
 pub(crate) struct Side {
@@ -62,10 +53,11 @@ impl Side {
 }
 
 /// How much is asked for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Point {
     pub(crate) clients: usize,
     /// None: a closed loop.
+    #[serde(rename = "rate", serialize_with = "rate_of")]
     pub(crate) offer: Option<Offer>,
 }
 
@@ -75,6 +67,10 @@ pub(crate) struct Offer {
     /// Operations a second.
     pub(crate) rate: f64,
     pub(crate) pacing: Pacing,
+}
+
+fn rate_of<S: Serializer>(offer: &Option<Offer>, serializer: S) -> Result<S::Ok, S::Error> {
+    offer.map(|offer| offer.rate).serialize(serializer)
 }
 
 impl std::fmt::Display for Point {
@@ -114,25 +110,9 @@ async fn measure_here(side: &Side, point: Point, times: Times) -> Result<Figures
 /// Clients at work. They share what they count, on one thread: this wants a [`LocalSet`].
 pub(crate) struct Running {
     recorder: Rc<Recorder>,
-    over: Rc<Over>,
-    clients: JoinSet<()>,
+    crew: Crew,
     open: Option<Rc<OpenLoop>>,
     offered_before: u64,
-}
-
-/// Whether clients should end.
-#[derive(Default)]
-struct Over {
-    is_over: Cell<bool>,
-    /// For those that wait for an operation.
-    told: Notify,
-}
-
-/// What the clients of an open loop share.
-struct OpenLoop {
-    arrivals: Arrivals,
-    /// Of each client, when the operation that it carries out was to begin.
-    under_way: RefCell<Vec<Option<Instant>>>,
 }
 
 impl Running {
@@ -144,88 +124,36 @@ impl Running {
         for _ in 0..connections {
             connected.push(side.target.connect().await?);
         }
-        let (recorder, over) = (Rc::new(Recorder::default()), Rc::new(Over::default()));
-        let open = point.offer.map(|Offer { rate, pacing }| {
-            let arrivals = Arrivals::begin(Schedule::new(rate, pacing, SEED));
-            Rc::new(OpenLoop { arrivals, under_way: RefCell::new(vec![None; point.clients]) })
-        });
-        let mut clients = JoinSet::new();
+        let (recorder, mut crew) = (Rc::new(Recorder::default()), Crew::default());
+        let schedule = point.offer.map(|Offer { rate, pacing }| Schedule::new(rate, pacing, SEED));
+        let open = schedule.map(|schedule| Rc::new(OpenLoop::begin(schedule, point.clients)));
         for number in 0..point.clients {
             let connection = connected[number % connections].clone();
             let place = (number, point.clients);
             let client = Client::new(&side.workload, connection, &side.versions, &side.value, place);
-            let (recorder, over) = (Rc::clone(&recorder), Rc::clone(&over));
             match &open {
-                None => clients.spawn_local(closed_loop(client, recorder, over)),
-                Some(open) => clients.spawn_local(open_loop(client, recorder, over, Rc::clone(open), number)),
-            };
+                None => crew.closed_loop(client, &recorder),
+                Some(open) => crew.open_loop(client, &recorder, open, number),
+            }
         }
-        Ok(Self { recorder, over, clients, open, offered_before: 0 })
+        Ok(Self { recorder, crew, open, offered_before: 0 })
     }
 
     /// From now on everything counts.
     pub(crate) fn start(&mut self) {
-        self.offered_before = self.open.as_ref().map_or(0, |open| open.arrivals.offered());
+        self.offered_before = self.open.as_ref().map_or(0, |open| open.offered());
         self.recorder.start();
     }
 
     /// Ends the run; gives how many operations an open loop offered in it. What is under way counts no more.
     pub(crate) fn stop(&self) -> (Counted, Option<u64>) {
-        let offered = self.open.as_ref().map(|open| open.arrivals.offered() - self.offered_before);
+        let offered = self.open.as_ref().map(|open| open.offered() - self.offered_before);
         let unfinished = self.open.as_ref().map_or_else(Vec::new, |open| open.unfinished());
         (self.recorder.stop(&unfinished), offered)
     }
 
-    /// Lets what is under way come to its end, within limits: a put whose answer nobody waited for is a version that no
-    /// client knows, and would be a conflict in the next run.
-    pub(crate) async fn settle(mut self) {
-        self.over.is_over.set(true);
-        self.over.told.notify_waiters();
-        let all = async {
-            while let Some(client) = self.clients.join_next().await {
-                client.expect("no client panics");
-            }
-        };
-        let _ = timeout(SETTLE_PATIENCE, all).await;
-    }
-}
-
-impl OpenLoop {
-    fn unfinished(&self) -> Vec<Instant> {
-        let mut unfinished = self.arrivals.left();
-        unfinished.extend(self.under_way.borrow().iter().flatten());
-        unfinished
-    }
-}
-
-/// One client: the next operation begins when the last is answered.
-async fn closed_loop(mut client: Client, recorder: Rc<Recorder>, over: Rc<Over>) {
-    while !over.is_over.get() {
-        let began = Instant::now();
-        let done = client.operate().await;
-        // A refusal is an answer.
-        let has_failed = !matches!(done, Ok(()) | Err(sdk::Error::Refused { .. }));
-        recorder.ended(began, done);
-        if has_failed {
-            sleep(PAUSE_AFTER_ERROR).await;
-        }
-    }
-}
-
-/// One client: the next operation begins when it is due and the client idle.
-async fn open_loop(mut client: Client, recorder: Rc<Recorder>, over: Rc<Over>, open: Rc<OpenLoop>, number: usize) {
-    while !over.is_over.get() {
-        let arrival = tokio::select! {
-            arrival = open.arrivals.next() => arrival,
-            () = over.told.notified() => None,
-        };
-        let Some(arrival) = arrival else { return };
-        if arrival.was_held_back {
-            recorder.was_held_back();
-        }
-        open.under_way.borrow_mut()[number] = Some(arrival.intended);
-        let done = client.operate().await;
-        open.under_way.borrow_mut()[number] = None;
-        recorder.ended(arrival.intended, done);
+    /// Lets what is under way come to its end, within limits.
+    pub(crate) async fn settle(self) {
+        self.crew.settle().await;
     }
 }

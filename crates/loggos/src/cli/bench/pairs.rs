@@ -5,72 +5,75 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::measure::Point;
-use super::report::Figures;
 use super::statistics::{Spread, lower_bound_of_median, upper_bound_of_median};
 use crate::cli::output::Table;
 
-/// The figures that are compared, with their digits for people.
-const COMPARED: [(&str, Compared, usize); 5] = [
-    ("operations_per_second", |figures| Some(figures.operations_per_second), 0),
-    ("mean_us", |figures| Some(figures.mean_us), 0),
-    ("p50_us", |figures| Some(figures.p50_us as f64), 0),
-    ("p99_us", |figures| Some(figures.p99_us as f64), 0),
-    ("server_cpu_us_per_operation", |figures| figures.server_cpu_us_per_operation, 1),
-];
+/// What a turn came to, of which two are compared.
+pub(crate) trait Compared: Sized + 'static {
+    /// What both sides were asked for.
+    type Point: fmt::Display + Serialize;
+    /// The figures that are compared, with their digits for people.
+    const FIGURES: &'static [(&'static str, Figure<Self>, usize)];
 
-type Compared = fn(&Figures) -> Option<f64>;
+    /// A side in which nothing was done has figures that mean nothing.
+    fn has_done_nothing(&self) -> bool;
+    /// The machine's load meanwhile.
+    fn load_average(&self) -> Option<f64>;
+}
+
+/// What is taken from a turn.
+pub(crate) type Figure<T> = fn(&T) -> Option<f64>;
 
 /// The pairs of one point.
-pub(crate) struct Pairs {
+pub(crate) struct Pairs<T: Compared> {
     titles: [String; 2],
-    point: Point,
+    point: T::Point,
     count: usize,
     /// Of each compared figure the pairs in which both sides have it.
-    measured: [Vec<[f64; 2]>; COMPARED.len()],
+    measured: Vec<Vec<[f64; 2]>>,
     load_averages: Vec<f64>,
 }
 
-impl Pairs {
-    pub(crate) fn new(titles: [String; 2], point: Point) -> Self {
-        Self { titles, point, count: 0, measured: Default::default(), load_averages: Vec::new() }
+impl<T: Compared> Pairs<T> {
+    pub(crate) fn new(titles: [String; 2], point: T::Point) -> Self {
+        Self { titles, point, count: 0, measured: vec![Vec::new(); T::FIGURES.len()], load_averages: Vec::new() }
     }
 
-    /// A side in which nothing was done has figures that mean nothing.
-    pub(crate) fn add(&mut self, a: &Figures, b: &Figures) {
+    pub(crate) fn add(&mut self, a: &T, b: &T) {
         self.count += 1;
-        self.load_averages.extend(a.load_average.iter().chain(&b.load_average));
-        if a.operations == 0 || b.operations == 0 {
+        self.load_averages.extend(a.load_average().into_iter().chain(b.load_average()));
+        if a.has_done_nothing() || b.has_done_nothing() {
             return;
         }
-        for ((_, figure, _), measured) in COMPARED.iter().zip(&mut self.measured) {
+        for ((_, figure, _), measured) in T::FIGURES.iter().zip(&mut self.measured) {
             measured.extend(figure(a).zip(figure(b)).map(|(a, b)| [a, b]));
         }
     }
 
-    pub(crate) fn summary(&self) -> Summary {
-        let compared = COMPARED.iter().zip(&self.measured);
+    pub(crate) fn summary(self) -> Summary<T::Point> {
+        let compared = T::FIGURES.iter().zip(&self.measured);
+        let figures = compared.filter_map(|((name, _, digits), pairs)| Comparison::of(name, *digits, pairs)).collect();
+        let [a, b] = self.titles;
         Summary {
             bench: "pairs",
-            a: self.titles[0].clone(),
-            b: self.titles[1].clone(),
-            clients: self.point.clients,
-            rate: self.point.offer.map(|offer| offer.rate),
+            a,
+            b,
+            point: self.point,
             pairs: self.count,
             load_average: Spread::of(&self.load_averages),
-            figures: compared.filter_map(|((name, _, digits), pairs)| Comparison::of(name, *digits, pairs)).collect(),
+            figures,
         }
     }
 }
 
 /// What the pairs of a point came to, as JSON has it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Summary {
+pub(crate) struct Summary<P> {
     bench: &'static str,
     a: String,
     b: String,
-    clients: usize,
-    rate: Option<f64>,
+    #[serde(flatten)]
+    point: P,
     pairs: usize,
     load_average: Option<Spread>,
     figures: Vec<Comparison>,
@@ -109,10 +112,9 @@ impl Comparison {
     }
 }
 
-impl fmt::Display for Summary {
+impl<P: fmt::Display> fmt::Display for Summary<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let load = self.rate.map_or_else(|| format!("{} clients", self.clients), |rate| format!("{rate} operations/s"));
-        write!(f, "\n{load}, {} pairs; median (lowest to highest)", self.pairs)?;
+        write!(f, "\n{}, {} pairs; median (lowest to highest)", self.point, self.pairs)?;
         if let Some(Spread { lowest, highest, .. }) = self.load_average {
             write!(f, "; load average {lowest} to {highest}")?;
         }
@@ -138,6 +140,8 @@ fn people(Spread { median, lowest, highest }: Spread, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::measure::Point;
+    use super::super::report::Figures;
     use super::*;
 
     #[test]
@@ -156,12 +160,17 @@ mod tests {
 
     #[test]
     fn people_read_medians_ranges_and_bounds() {
-        let mut pairs =
-            Pairs::new(["A loggos write", "B etcd write"].map(str::to_owned), Point { clients: 64, offer: None });
+        let (titles, point) =
+            (["A loggos write", "B etcd write"].map(str::to_owned), Point { clients: 64, offer: None });
+        let mut pairs = Pairs::<Figures>::new(titles, point);
         pairs.count = 5;
         pairs.load_averages = vec![2.5, 1.0];
         pairs.measured[0] = vec![[8_000.0, 4_000.0]; 5];
-        let text = pairs.summary().to_string();
+        let summary = pairs.summary();
+        let json = serde_json::to_string(&summary).expect("numbers and names");
+        let point = r#""a":"A loggos write","b":"B etcd write","clients":64,"rate":null,"pairs":5"#;
+        assert!(json.contains(point), "{json}");
+        let text = summary.to_string();
         let expected = "\n64 clients, 5 pairs; median (lowest to highest); load average 1 to 2.5\n                       \
                         A loggos write       B etcd write         A / B                95% OF THE MEDIAN RATIO\n\
                         operations_per_second  8000 (8000 to 8000)  4000 (4000 to 4000)  2.00 (2.00 to 2.00)  \

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::cli::stop::Stop;
 
-pub(crate) use latency::{Measured, latency};
+pub(crate) use latency::{Measured, Place, latency};
 pub(crate) use strip::{Strip, strip};
 
 /// Pixels of a figure.

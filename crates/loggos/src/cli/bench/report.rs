@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::measure::{Offer, Point, Side};
+use super::pairs::{Compared, Figure};
 use super::progress::Progress;
 use super::recorder::Counted;
 use super::servers::load_average;
@@ -150,7 +151,7 @@ impl Figures {
     }
 }
 
-fn tenths(number: f64) -> f64 {
+pub(crate) fn tenths(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
@@ -192,15 +193,67 @@ impl Report {
         Ok(())
     }
 
-    pub(crate) fn add(&mut self, figures: &Figures, progress: &Progress) -> Result<(), Stop> {
-        self.add_json(figures)?;
+    /// A run: a line of the table, and what makes it doubtful on standard error.
+    pub(crate) fn add<L: Line>(&mut self, line: &L, progress: &Progress) -> Result<(), Stop> {
+        self.add_json(line)?;
         if !self.headed {
             self.headed = true;
-            self.add_text(HEADING, progress)?;
+            self.add_text(L::HEADING, progress)?;
         }
-        self.add_text(&table_line(figures), progress)?;
-        progress.aside(|| complain(figures))?;
+        self.add_text(&line.line(), progress)?;
+        progress.aside(|| {
+            let mut err = io::stderr().lock();
+            line.doubts().iter().try_for_each(|doubt| writeln!(err, "loggos: {doubt}"))
+        })?;
         Ok(())
+    }
+}
+
+/// What a run came to, as a line of a table.
+pub(crate) trait Line: Serialize {
+    const HEADING: &'static str;
+
+    /// The line, below the heading.
+    fn line(&self) -> String;
+
+    /// What makes the figures doubtful.
+    fn doubts(&self) -> Vec<String>;
+}
+
+impl Line for Figures {
+    const HEADING: &'static str = HEADING;
+
+    fn line(&self) -> String {
+        table_line(self)
+    }
+
+    fn doubts(&self) -> Vec<String> {
+        let Self { errors, held_back, clients, .. } = self;
+        let failed = self.last_error.as_ref();
+        let failed = failed.map(|error| format!("{errors} operations failed, the last with: {error}"));
+        let waited = (*held_back > 0)
+            .then(|| format!("{held_back} operations waited because {clients} were under way; --clients allows more"));
+        failed.into_iter().chain(waited).collect()
+    }
+}
+
+impl Compared for Figures {
+    type Point = Point;
+
+    const FIGURES: &'static [(&'static str, Figure<Self>, usize)] = &[
+        ("operations_per_second", |figures| Some(figures.operations_per_second), 0),
+        ("mean_us", |figures| Some(figures.mean_us), 0),
+        ("p50_us", |figures| Some(figures.p50_us as f64), 0),
+        ("p99_us", |figures| Some(figures.p99_us as f64), 0),
+        ("server_cpu_us_per_operation", |figures| figures.server_cpu_us_per_operation, 1),
+    ];
+
+    fn has_done_nothing(&self) -> bool {
+        self.operations == 0
+    }
+
+    fn load_average(&self) -> Option<f64> {
+        self.load_average
     }
 }
 
@@ -231,19 +284,6 @@ fn table_line(figures: &Figures) -> String {
         figures.remarks(),
     );
     line.trim_end().to_owned()
-}
-
-/// Says on standard error what makes figures doubtful.
-fn complain(figures: &Figures) -> io::Result<()> {
-    let mut err = io::stderr().lock();
-    if let Some(error) = &figures.last_error {
-        writeln!(err, "loggos: {} operations failed, the last with: {error}", figures.errors)?;
-    }
-    if figures.held_back > 0 {
-        let Figures { held_back, clients, .. } = figures;
-        writeln!(err, "loggos: {held_back} operations waited because {clients} were under way; --clients allows more")?;
-    }
-    Ok(())
 }
 
 pub(crate) fn or_dash(number: Option<impl ToString>) -> String {

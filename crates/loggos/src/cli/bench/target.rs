@@ -25,8 +25,12 @@ use crate::cli::tables::Durability;
 pub(crate) const TABLE: &str = "bench";
 /// The column of each row.
 const COLUMN: Bytes = Bytes::from_static(b"value");
+/// Clients that share a connection ...
+pub(crate) const CLIENTS_PER_CONNECTION: usize = 8;
+/// ... or a stream.
+const CLIENTS_PER_STREAM: usize = 64;
 /// How long an operation may take, its retries included, before it counts as an error.
-const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
+pub(crate) const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A universe or a cluster, by its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,11 +92,11 @@ impl Target {
     /// Clients that share one connection: few, so that HTTP/2 is never what is measured. Streams are for many.
     pub(crate) fn clients_per_connection(&self) -> usize {
         match self {
-            Self::Loggos(_) | Self::Etcd(_) => 8,
+            Self::Loggos(_) | Self::Etcd(_) => CLIENTS_PER_CONNECTION,
             // Its driver keeps connections to each node.
             #[cfg(feature = "cassandra")]
-            Self::Cassandra(..) => 64,
-            Self::LoggosStream(_) => 64,
+            Self::Cassandra(..) => CLIENTS_PER_STREAM,
+            Self::LoggosStream(_) => CLIENTS_PER_STREAM,
         }
     }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use tokio::task::{JoinSet, yield_now};
 
+use super::loops::Operate;
 use super::target::{Connection, Target};
 use super::{SEED, parse};
 use crate::cli::reads::Kind;
@@ -235,25 +236,6 @@ impl Client {
         }
     }
 
-    /// Does the next operation.
-    ///
-    /// # Errors
-    /// [`sdk::Error::Refused`] when a conditional put named a version that the key has not: the outcome of the put before
-    /// was unknown, or another program writes the same keys. The next one names the version found.
-    pub(crate) async fn operate(&mut self) -> Result<(), sdk::Error> {
-        match self.workload.operation {
-            Operation::Write => self.write().await,
-            Operation::Read => self.read().await,
-            Operation::ConditionalPut => self.conditional_put().await,
-            Operation::Mixed if self.draw.below(100) < u64::from(self.workload.write_percent()) => self.write().await,
-            Operation::Mixed => self.read().await,
-            Operation::Nothing => {
-                yield_now().await;
-                Ok(())
-            }
-        }
-    }
-
     async fn write(&mut self) -> Result<(), sdk::Error> {
         let key = self.workload.key(self.keys.next(&mut self.draw));
         self.connection.write(key, self.value.clone()).await.map(|_| ())
@@ -275,6 +257,27 @@ impl Client {
         };
         self.versions.borrow_mut()[number] = known;
         put.map(|_| ())
+    }
+}
+
+impl Operate for Client {
+    /// Does the next operation.
+    ///
+    /// # Errors
+    /// [`sdk::Error::Refused`] when a conditional put named a version that the key has not: the outcome of the put before
+    /// was unknown, or another program writes the same keys. The next one names the version found.
+    async fn operate(&mut self) -> Result<(), sdk::Error> {
+        match self.workload.operation {
+            Operation::Write => self.write().await,
+            Operation::Read => self.read().await,
+            Operation::ConditionalPut => self.conditional_put().await,
+            Operation::Mixed if self.draw.below(100) < u64::from(self.workload.write_percent()) => self.write().await,
+            Operation::Mixed => self.read().await,
+            Operation::Nothing => {
+                yield_now().await;
+                Ok(())
+            }
+        }
     }
 }
 

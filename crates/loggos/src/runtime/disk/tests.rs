@@ -62,7 +62,7 @@ impl Bench {
     /// A cohort's state before its first entry.
     fn state(&self, cohort: CohortId) -> tablets::State {
         let tablespace = Tablespace::new(identity().owner(), small().tree, small().cache_bytes, small().recent_bytes);
-        tablets::State::new(cohort, Tree::new(tablespace.site(cohort)))
+        tablets::State::new(cohort, tablets::Purpose::Tablet, Tree::new(tablespace.site(cohort)))
     }
 
     /// Turns like the machine's until `is_done` has seen what it waits for.

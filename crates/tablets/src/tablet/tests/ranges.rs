@@ -177,7 +177,7 @@ fn a_dropped_tablet_is_empty_for_ever() {
 #[test]
 fn questions_that_stray_are_sent_elsewhere() {
     let (state, _) = of(2, range("b", Some("d")));
-    let answer = |question| Evaluation { view: tablet(&state).view(), question }.answer(Io::Allowed);
+    let answer = |question| Evaluation::Rows { view: tablet(&state).view(), question }.answer(Io::Allowed);
     let conditional = |key| Question::Decide(write(key, [if_version(put("c", "v"), 7)]));
     let get = |key: &str| Question::Get { key: bytes(key), columns: None };
     let scan = |reverse| Question::Scan(Scan { reverse, ..Scan::default() });

@@ -9,7 +9,7 @@ use super::super::plot::{OfBench, Strip};
 use super::super::recorder::Gap;
 use super::super::report::or_dash;
 use super::super::statistics::Spread;
-use super::Strike;
+use super::super::universe::Strike;
 use super::watch::Marks;
 
 pub(crate) const HEADING: &str =
@@ -192,8 +192,8 @@ pub(crate) fn strips(runs: &[Run]) -> Vec<Strip> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::universe::Reign;
     use super::*;
+    use crate::cli::bench::universe::Reign;
 
     struct Clock(Instant);
 

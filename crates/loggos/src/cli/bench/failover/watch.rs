@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::super::target::TABLE;
-use super::universe::Reign;
+use super::super::universe::Reign;
 use crate::cli::stop::Stop;
 
 /// Between an answer and the next question to the same node.

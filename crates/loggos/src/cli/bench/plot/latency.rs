@@ -51,6 +51,18 @@ impl Measured {
         serde_json::from_value(object).expect("what a figure needs is part of it")
     }
 
+    /// Its place in a figure.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            curve: self.curve(),
+            asked: self.asked(),
+            load: self.operations_per_second,
+            mean_ms: self.mean_us / 1_000.0,
+            p99_ms: self.p99_us as f64 / 1_000.0,
+            is_saturated: self.saturated,
+        }
+    }
+
     /// The curve that it is of: its name.
     fn curve(&self) -> String {
         let side = self.side.as_ref().map_or_else(String::new, |side| format!("{side}: "));
@@ -69,7 +81,23 @@ impl Measured {
     }
 }
 
-/// A point of a curve: operations a second, and milliseconds.
+/// A measurement's place in a figure.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Place {
+    /// The curve's name.
+    pub(crate) curve: String,
+    /// What was asked for: repetitions have the same, and points have its order.
+    pub(crate) asked: u64,
+    /// So much a second.
+    pub(crate) load: f64,
+    /// 0 where nothing was done.
+    pub(crate) mean_ms: f64,
+    pub(crate) p99_ms: f64,
+    /// Past what can be done.
+    pub(crate) is_saturated: bool,
+}
+
+/// A point of a curve: what is done in a second, and milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Dot {
     load: f64,
@@ -79,38 +107,38 @@ struct Dot {
 }
 
 impl Dot {
-    fn of(repetitions: &[&Measured]) -> Option<Self> {
-        let median = |figure: fn(&Measured) -> f64| {
-            let figures: Vec<f64> = repetitions.iter().map(|measured| figure(measured)).collect();
+    fn of(repetitions: &[&Place]) -> Option<Self> {
+        let median = |figure: fn(&Place) -> f64| {
+            let figures: Vec<f64> = repetitions.iter().map(|place| figure(place)).collect();
             Some(Spread::of(&figures)?.median)
         };
         Some(Self {
-            load: median(|measured| measured.operations_per_second)?,
-            mean_ms: median(|measured| measured.mean_us / 1_000.0)?,
-            p99_ms: median(|measured| measured.p99_us as f64 / 1_000.0)?,
-            is_saturated: repetitions.iter().any(|measured| measured.saturated),
+            load: median(|place| place.load)?,
+            mean_ms: median(|place| place.mean_ms)?,
+            p99_ms: median(|place| place.p99_ms)?,
+            is_saturated: repetitions.iter().any(|place| place.is_saturated),
         })
     }
 }
 
 /// The curves by name, each with its points in order.
-fn curves(measured: &[Measured]) -> BTreeMap<String, Vec<Dot>> {
-    let mut by_curve: BTreeMap<String, BTreeMap<u64, Vec<&Measured>>> = BTreeMap::new();
+fn curves(places: &[Place]) -> BTreeMap<String, Vec<Dot>> {
+    let mut by_curve: BTreeMap<String, BTreeMap<u64, Vec<&Place>>> = BTreeMap::new();
     // Where nothing was done there is no latency.
-    for measured in measured.iter().filter(|measured| measured.mean_us > 0.0) {
-        by_curve.entry(measured.curve()).or_default().entry(measured.asked()).or_default().push(measured);
+    for place in places.iter().filter(|place| place.mean_ms > 0.0) {
+        by_curve.entry(place.curve.clone()).or_default().entry(place.asked).or_default().push(place);
     }
-    let dots = |points: BTreeMap<u64, Vec<&Measured>>| points.values().filter_map(|point| Dot::of(point)).collect();
+    let dots = |points: BTreeMap<u64, Vec<&Place>>| points.values().filter_map(|point| Dot::of(point)).collect();
     by_curve.into_iter().map(|(name, points)| (name, dots(points))).collect()
 }
 
-/// The figure.
-pub(crate) fn latency(measured: &[Measured]) -> String {
-    let curves = curves(measured);
-    svg(|canvas| draw(canvas, &curves))
+/// The figure; the load is of these.
+pub(crate) fn latency(places: &[Place], load: &str) -> String {
+    let curves = curves(places);
+    svg(|canvas| draw(canvas, load, &curves))
 }
 
-fn draw<'a>(canvas: &Canvas<'a>, curves: &BTreeMap<String, Vec<Dot>>) -> Drawn<'a> {
+fn draw<'a>(canvas: &Canvas<'a>, load: &str, curves: &BTreeMap<String, Vec<Dot>>) -> Drawn<'a> {
     let dots = || curves.values().flatten();
     let most = dots().map(|dot| dot.load).fold(1.0, f64::max) * 1.05;
     let lowest = dots().map(|dot| dot.mean_ms.min(dot.p99_ms)).fold(f64::INFINITY, f64::min);
@@ -129,7 +157,7 @@ fn draw<'a>(canvas: &Canvas<'a>, curves: &BTreeMap<String, Vec<Dot>>) -> Drawn<'
         .light_line_style(BLACK.mix(0.04))
         .x_label_formatter(&|load| on_axis(*load))
         .y_label_formatter(&|latency| on_axis(*latency))
-        .x_desc("operations per second")
+        .x_desc(load)
         .y_desc("latency, milliseconds")
         .label_style((FONT, 13))
         .draw()?;
@@ -162,12 +190,17 @@ fn draw<'a>(canvas: &Canvas<'a>, curves: &BTreeMap<String, Vec<Dot>>) -> Drawn<'
 mod tests {
     use super::*;
 
-    fn measured(operation: &str, clients: usize, load: f64, mean_us: f64) -> Measured {
-        serde_json::from_value(serde_json::json!({
+    fn measured(operation: &str, clients: usize, load: f64, mean_us: f64) -> Place {
+        let measured: Measured = serde_json::from_value(serde_json::json!({
             "bench": "columns", "target": "loggos", "operation": operation, "value_bytes": 4_096, "clients": clients,
             "operations_per_second": load, "mean_us": mean_us, "p99_us": 3 * mean_us as u64,
         }))
-        .expect("a file of before there were open loops has no more")
+        .expect("a file of before there were open loops has no more");
+        measured.place()
+    }
+
+    fn figure(places: &[Place]) -> String {
+        latency(places, "operations per second")
     }
 
     #[test]
@@ -194,20 +227,20 @@ mod tests {
             measured("write", 4, 3_000.0, 1_300.0),
             measured("read", 1, 9_000.0, 100.0),
         ];
-        let first = latency(&all);
+        let first = figure(&all);
         assert!(
             first.starts_with("<svg")
                 && first.contains("loggos read, 4096 B")
                 && first.contains("operations per second")
         );
-        assert_eq!(latency(&all), first);
+        assert_eq!(figure(&all), first);
         all.reverse();
-        assert_eq!(latency(&all), first);
-        assert_ne!(latency(&all[1..]), first);
+        assert_eq!(figure(&all), first);
+        assert_ne!(figure(&all[1..]), first);
     }
 
     #[test]
     fn nothing_is_drawn_of_nothing() {
-        assert!(latency(&[]).starts_with("<svg"));
+        assert!(figure(&[]).starts_with("<svg"));
     }
 }

@@ -1,0 +1,141 @@
+//! Follows a shared log through whichever node serves it: whom to ask, from which position on, and what to make of what it
+//! tells.
+//!
+//! A node that fails or falls silent is left for the next one, which is asked from the first position that was not told yet.
+//! So each position is told once, and none is left out.
+
+use base::{Duration, Monotonic, SplitMix64};
+
+use crate::attempts::{Attempts, Next};
+use crate::{Effect, Error, Fault};
+
+/// One who follows a log.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    next: u64,
+    endpoint: usize,
+    endpoints: usize,
+    /// How long it goes on without having heard anything.
+    patience: Duration,
+    /// The failures since anything was heard, and when the first of them was.
+    failures: Option<(Attempts, Monotonic)>,
+    jitter: SplitMix64,
+}
+
+/// What an entry is to a follower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It comes next.
+    Next,
+    /// It was told before.
+    Before,
+    /// Something is missing before it: whoever tells it is not to be followed.
+    Gap,
+}
+
+impl Follower {
+    /// Follows from a position on, through one of so many endpoints, and gives up when it has heard nothing for so long.
+    #[must_use]
+    pub fn new(next: u64, endpoint: usize, endpoints: usize, patience: Duration, seed: u64) -> Self {
+        let endpoints = endpoints.max(1);
+        let jitter = SplitMix64::new(seed);
+        Self { next, endpoint: endpoint % endpoints, endpoints, patience, failures: None, jitter }
+    }
+
+    /// The first position that was not told yet: the one to ask from.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whom to ask.
+    #[must_use]
+    pub fn endpoint(&self) -> usize {
+        self.endpoint
+    }
+
+    /// A node tells an entry, which stands for the positions from `position` on and before `after`.
+    pub fn told(&mut self, position: u64, after: u64) -> Heard {
+        if after <= self.next {
+            return Heard::Before;
+        }
+        if position > self.next {
+            return Heard::Gap;
+        }
+        self.next = after;
+        Heard::Next
+    }
+
+    /// A node has said something.
+    pub fn heard(&mut self) {
+        self.failures = None;
+    }
+
+    /// Whoever was asked has failed. The next one is asked after a pause, if there is any use in it.
+    ///
+    /// # Errors
+    /// When no other node would say anything else, or none has said anything for too long.
+    pub fn failed(&mut self, fault: Fault, now: Monotonic) -> Result<Duration, Error> {
+        let (endpoints, patience) = (self.endpoints as u32, self.patience);
+        let begun = || (Attempts::new(Effect::Reads, endpoints, patience), now);
+        let (attempts, since) = self.failures.get_or_insert_with(begun);
+        let left = Duration(self.patience.0.saturating_sub(now.since(*since).0));
+        match attempts.after(fault, left, &mut self.jitter) {
+            Next::GiveUp(error) => Err(error),
+            Next::OutOfTime | Next::NewSession => Err(attempts.out_of_time()),
+            Next::Retry { pause, elsewhere } => {
+                if elsewhere {
+                    self.endpoint = (self.endpoint + 1) % self.endpoints;
+                }
+                Ok(pause)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(1_000);
+
+    fn at(milliseconds: u64) -> Monotonic {
+        Monotonic(0) + Duration::from_millis(milliseconds)
+    }
+
+    fn lost() -> Fault {
+        Fault::Lost("reset".into())
+    }
+
+    #[test]
+    fn what_one_node_told_the_next_does_not_tell_again() {
+        let mut follower = Follower::new(5, 1, 3, PATIENCE, 1);
+        assert_eq!((follower.endpoint(), follower.next()), (1, 5));
+        assert_eq!(follower.told(5, 6), Heard::Next);
+        assert_eq!(follower.told(6, 90), Heard::Next, "what was given up together is one entry");
+        assert_eq!(follower.failed(lost(), at(0)), Ok(Duration::ZERO));
+        assert_eq!((follower.endpoint(), follower.next()), (2, 90));
+        assert_eq!(follower.told(88, 89), Heard::Before);
+        assert_eq!(follower.told(91, 92), Heard::Gap);
+        assert_eq!(follower.told(80, 95), Heard::Next, "more was given up meanwhile");
+        assert_eq!(follower.next(), 95);
+    }
+
+    #[test]
+    fn it_gives_up_when_nobody_has_said_anything_for_long() {
+        let mut follower = Follower::new(0, 0, 2, PATIENCE, 1);
+        assert!(follower.failed(lost(), at(0)).is_ok());
+        assert!(follower.failed(lost(), at(900)).is_ok());
+        follower.heard();
+        assert!(follower.failed(lost(), at(5_000)).is_ok());
+        assert!(follower.failed(lost(), at(5_900)).is_ok());
+        assert!(matches!(follower.failed(lost(), at(6_000)), Err(Error::Unavailable(_))));
+    }
+
+    #[test]
+    fn a_log_that_is_not_there_is_nowhere() {
+        let mut follower = Follower::new(0, 0, 2, PATIENCE, 1);
+        let unknown = Error::NotFound("no log named \"l\"".into());
+        assert_eq!(follower.failed(Fault::Definite(unknown.clone()), at(0)), Err(unknown));
+    }
+}

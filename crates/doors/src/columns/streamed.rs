@@ -1,0 +1,63 @@
+//! What streams of the columns service are about.
+
+use api::columns::streamed_answer::Answer;
+use api::columns::streamed_request::Request as Streamed;
+use api::columns::{GetResponse, Refusal, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
+use tablets::request::{Failure, Outcome, Request, Response};
+
+use super::translate::{self, Asked};
+use super::unexpected;
+use crate::reads;
+use crate::stream::{Numbered, Topic};
+
+/// Requests about rows.
+pub(crate) enum Rows {}
+
+impl Topic for Rows {
+    type Asked = StreamRequest;
+    type Answer = StreamedAnswer;
+    type Told = StreamResponse;
+
+    fn requests(message: StreamRequest) -> Vec<Numbered> {
+        let numbered = |StreamedRequest { number, deadline_ms, request }| {
+            let request = request
+                .map(asked)
+                .ok_or_else(|| Failure::Invalid("the request asks for nothing that this node knows".to_owned()));
+            Numbered { number, deadline_ms, request }
+        };
+        message.requests.into_iter().map(numbered).collect()
+    }
+
+    fn answer(number: u64, outcome: Outcome) -> Result<StreamedAnswer, Failure> {
+        let answer = match reads::undated(outcome?) {
+            (Response::Row(row), as_of) => Answer::Get(GetResponse { cells: translate::row_that_fits(row)?, as_of }),
+            (other, _) => translate::written(&other)
+                .map(Answer::Write)
+                .or_else(|| translate::session_opened(&other).map(Answer::OpenSession))
+                .ok_or_else(|| Failure::Unavailable(unexpected(&other).message().to_owned()))?,
+        };
+        Ok(StreamedAnswer { number, answer: Some(answer) })
+    }
+
+    fn refused(number: u64, refusal: Refusal) -> StreamedAnswer {
+        StreamedAnswer { number, answer: Some(Answer::Refusal(refusal)) }
+    }
+
+    fn told(answers: Vec<StreamedAnswer>) -> StreamResponse {
+        StreamResponse { answers }
+    }
+}
+
+fn asked(request: Streamed) -> Request {
+    let asked: Asked = match request {
+        Streamed::Get(request) => request.into(),
+        Streamed::Put(request) => request.into(),
+        Streamed::Delete(request) => request.into(),
+        Streamed::ConditionalPut(request) => request.into(),
+        Streamed::ConditionalDelete(request) => request.into(),
+        Streamed::Write(request) => request.into(),
+        Streamed::DeleteRow(request) => request.into(),
+        Streamed::OpenSession(request) => request.into(),
+    };
+    asked.into()
+}

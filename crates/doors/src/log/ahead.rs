@@ -1,0 +1,368 @@
+//! What a subscription reads: one stretch of positions after the other, several at a time while it is far behind the log's
+//! end, and one that waits when it is there.
+//!
+//! A [`Stretch`] has one read under way at most. An answer may end before its stretch does, and what is missing is asked
+//! for again. What stretches brought is taken in the order of positions, each once.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base::limits::LOG_READ_MAX;
+use sharedlog::Position;
+use tablets::request::LogEntry;
+
+use super::translate::{after, entry_bytes};
+use crate::limits::{SUBSCRIPTION_STRETCH_BYTES, SUBSCRIPTION_STRETCHES_MAX};
+
+/// Where so many entries came at once, at what was the log's end, there may be a lot more.
+const AT_TAIL_MANY: usize = 16;
+
+/// What to ask the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// What lies at so many positions.
+    Read { from: Position, count: u32 },
+    /// Where the log ends.
+    Tail,
+}
+
+/// The reads of a subscription.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    /// The first position that was not taken.
+    next: Position,
+    /// The first position that no stretch holds.
+    asked: Position,
+    /// Something lies below this, as far as known.
+    tail: Position,
+    /// The tail is to be asked for: there may be more than is known.
+    wants_tail: bool,
+    /// In the order of positions.
+    stretches: VecDeque<Stretch>,
+    /// The stretch that each read under way is of; none: the tail is asked for.
+    under_way: BTreeMap<u64, Option<u64>>,
+    tickets: u64,
+    /// Bytes of an entry lately.
+    usual_bytes: usize,
+    /// Positions that are read at the log's end: as many as are likely to be there when the first is.
+    at_tail: usize,
+    /// Bytes of entries that nobody will take.
+    dropped: usize,
+}
+
+/// Positions in a row, those that were read and those still to be.
+#[derive(Debug)]
+struct Stretch {
+    number: u64,
+    /// The first position that is still to be read.
+    from: Position,
+    end: Position,
+    is_under_way: bool,
+    entries: VecDeque<LogEntry>,
+}
+
+impl Ahead {
+    /// A subscription from a position on.
+    pub(crate) fn new(from: Position) -> Self {
+        /// What an entry is held for until one was seen.
+        const ENTRY_BYTES: usize = 16 << 10;
+        /// Where the log ends isn't known yet.
+        const AT_TAIL_FIRST: usize = 16;
+        Self {
+            next: from,
+            asked: from,
+            tail: Position(0),
+            wants_tail: true,
+            stretches: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            tickets: 0,
+            usual_bytes: ENTRY_BYTES,
+            at_tail: AT_TAIL_FIRST,
+            dropped: 0,
+        }
+    }
+
+    /// The first position that was not taken.
+    pub(crate) fn next(&self) -> Position {
+        self.next
+    }
+
+    /// What to ask next, if anything, and under which ticket.
+    pub(crate) fn ask(&mut self) -> Option<(u64, Wanted)> {
+        if std::mem::take(&mut self.wants_tail) {
+            return Some((self.begin(None), Wanted::Tail));
+        }
+        let is_idle = |stretch: &Stretch| !stretch.is_under_way && stretch.from < stretch.end;
+        if !self.stretches.iter().any(is_idle) {
+            self.stretch()?;
+        }
+        let stretch = self.stretches.iter_mut().find(|stretch| is_idle(stretch))?;
+        stretch.is_under_way = true;
+        let (number, from) = (stretch.number, stretch.from);
+        let count = u32::try_from(stretch.end.0 - from.0).unwrap_or(LOG_READ_MAX).min(LOG_READ_MAX);
+        Some((self.begin(Some(number)), Wanted::Read { from, count }))
+    }
+
+    /// Adds a stretch below the tail, or the one that waits there.
+    fn stretch(&mut self) -> Option<()> {
+        self.tidy();
+        let is_behind = self.asked < self.tail;
+        let most = if is_behind { SUBSCRIPTION_STRETCHES_MAX } else { 1 };
+        if self.stretches.len() >= most {
+            return None;
+        }
+        let count = (SUBSCRIPTION_STRETCH_BYTES / self.usual_bytes.max(1)).clamp(1, LOG_READ_MAX as usize);
+        let end_after = |count: usize| Position(self.asked.0.saturating_add(count as u64));
+        let end = if is_behind { end_after(count).min(self.tail) } else { end_after(count.min(self.at_tail)) };
+        self.tickets += 1;
+        let (number, from) = (self.tickets, self.asked);
+        self.stretches.push_back(Stretch { number, from, end, is_under_way: false, entries: VecDeque::new() });
+        self.asked = end;
+        Some(())
+    }
+
+    fn begin(&mut self, stretch: Option<u64>) -> u64 {
+        self.tickets += 1;
+        self.under_way.insert(self.tickets, stretch);
+        self.tickets
+    }
+
+    /// Every append that had ended lies below.
+    pub(crate) fn told_tail(&mut self, ticket: u64, tail: Position) {
+        self.under_way.remove(&ticket);
+        self.tail = self.tail.max(tail);
+    }
+
+    /// A read has brought this.
+    pub(crate) fn told(&mut self, ticket: u64, entries: Vec<LogEntry>) {
+        let number = self.under_way.remove(&ticket).flatten();
+        let last = self.stretches.back().map(|last| last.number);
+        let Some(stretch) = self.stretches.iter_mut().find(|stretch| Some(stretch.number) == number) else {
+            self.dropped += entries.iter().map(entry_bytes).sum::<usize>();
+            return;
+        };
+        stretch.is_under_way = false;
+        let begin = stretch.from;
+        for entry in entries {
+            let bytes = entry_bytes(&entry);
+            // What was given up together came as one; and what does not follow is asked for again.
+            if entry.position != stretch.from {
+                self.dropped += bytes;
+                continue;
+            }
+            self.usual_bytes = bytes.max((self.usual_bytes * 7 + bytes) / 8);
+            stretch.from = after(&entry);
+            stretch.entries.push_back(entry);
+        }
+        self.tail = self.tail.max(stretch.from);
+        if Some(stretch.number) != last {
+            return;
+        }
+        // The next stretch begins where this one's answer ended. One that was full may not have been all.
+        let got = stretch.from.0.saturating_sub(begin.0) as usize;
+        if self.tail == stretch.from {
+            let is_full = stretch.from >= stretch.end;
+            self.wants_tail |= is_full && got >= AT_TAIL_MANY && self.under_way.is_empty();
+            self.at_tail = if is_full { 2 * got } else { got }.clamp(1, LOG_READ_MAX as usize);
+        }
+        stretch.end = stretch.from;
+        self.asked = stretch.from;
+    }
+
+    /// What was asked came to nothing: it is asked again.
+    pub(crate) fn failed(&mut self, ticket: u64) {
+        match self.under_way.remove(&ticket).flatten() {
+            None => self.wants_tail = true,
+            Some(number) => {
+                let asked = self.stretches.iter_mut().find(|stretch| stretch.number == number);
+                asked.into_iter().for_each(|stretch| stretch.is_under_way = false);
+            }
+        }
+    }
+
+    /// There is too much of all this: what is not next is given up, and asked again.
+    pub(crate) fn retreat(&mut self) {
+        self.tidy();
+        for stretch in self.stretches.drain(self.stretches.len().min(1)..) {
+            self.dropped += stretch.entries.iter().map(entry_bytes).sum::<usize>();
+        }
+        self.asked = self.stretches.front().map_or(self.next, |first| first.end.max(first.from));
+    }
+
+    /// The entry that comes next, if it is there.
+    pub(crate) fn front(&mut self) -> Option<&LogEntry> {
+        self.tidy();
+        self.stretches.front()?.entries.front()
+    }
+
+    /// Takes it.
+    pub(crate) fn take(&mut self) -> Option<LogEntry> {
+        self.tidy();
+        let entry = self.stretches.front_mut()?.entries.pop_front()?;
+        self.next = after(&entry);
+        self.tidy();
+        Some(entry)
+    }
+
+    /// Drops what lies below the next position, which may be beyond what was asked for: much is trimmed at once.
+    fn tidy(&mut self) {
+        let next = self.next;
+        while let Some(stretch) = self.stretches.front_mut() {
+            while let Some(entry) = stretch.entries.pop_front_if(|entry| after(entry) <= next) {
+                self.dropped += entry_bytes(&entry);
+            }
+            // Of what was given up together some may have been told.
+            if let Some(entry) = stretch.entries.front_mut() {
+                entry.position = entry.position.max(next);
+            }
+            let is_taken = stretch.entries.is_empty() && stretch.from >= stretch.end;
+            if !is_taken && stretch.end > next {
+                // A read under way brings what is below, and it is dropped.
+                return;
+            }
+            if !stretch.entries.is_empty() {
+                return;
+            }
+            self.stretches.pop_front();
+        }
+        self.asked = self.asked.max(next);
+    }
+
+    /// Bytes of entries that nobody will take, since this was last asked.
+    pub(crate) fn take_dropped(&mut self) -> usize {
+        std::mem::take(&mut self.dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::SplitMix64;
+    use tablets::request::Content;
+
+    fn entries(positions: std::ops::Range<u64>) -> Vec<LogEntry> {
+        positions.map(|position| LogEntry { position: Position(position), content: Content::Junk }).collect()
+    }
+
+    fn trimmed(positions: std::ops::Range<u64>, mark: u64) -> Vec<LogEntry> {
+        let content = Content::Trimmed { mark: Position(mark) };
+        positions.map(|position| LogEntry { position: Position(position), content: content.clone() }).collect()
+    }
+
+    fn asked(ahead: &mut Ahead) -> Vec<(u64, Wanted)> {
+        std::iter::from_fn(|| ahead.ask()).collect()
+    }
+
+    /// The tickets of reads, with the positions that they are of.
+    fn reads(asked: &[(u64, Wanted)]) -> Vec<(u64, u64, u64)> {
+        let read = |(ticket, wanted): &(u64, Wanted)| match wanted {
+            Wanted::Read { from, count } => Some((*ticket, from.0, from.0 + u64::from(*count))),
+            Wanted::Tail => None,
+        };
+        asked.iter().filter_map(read).collect()
+    }
+
+    fn taken(ahead: &mut Ahead) -> Vec<u64> {
+        std::iter::from_fn(|| ahead.take()).map(|entry| entry.position.0).collect()
+    }
+
+    #[test]
+    fn at_the_tail_one_read_waits() {
+        let mut ahead = Ahead::new(Position(7));
+        let first = asked(&mut ahead);
+        assert_eq!((first.len(), first[0].1), (2, Wanted::Tail));
+        ahead.told_tail(first[0].0, Position(7));
+        let [(ticket, 7, _)] = reads(&first)[..] else { panic!("{first:?}") };
+        assert_eq!(asked(&mut ahead), []);
+        ahead.told(ticket, entries(7..9));
+        assert_eq!(taken(&mut ahead), [7, 8]);
+        let next = asked(&mut ahead);
+        let [(ticket, 9, 11)] = reads(&next)[..] else { panic!("{next:?}") };
+        assert_eq!(next.len(), 1, "the tail isn't asked for: the read was not full");
+        ahead.told(ticket, vec![]);
+        assert!(matches!(reads(&asked(&mut ahead))[..], [(_, 9, _)]));
+    }
+
+    #[test]
+    fn behind_the_tail_reads_go_ahead_and_come_in_order() {
+        let mut ahead = Ahead::new(Position(0));
+        let first = asked(&mut ahead);
+        ahead.told_tail(first[0].0, Position(1 << 20));
+        let [(one, 0, end_of_one)] = reads(&first)[..] else { panic!("{first:?}") };
+        let more = reads(&asked(&mut ahead));
+        assert_eq!(more.len() + 1, SUBSCRIPTION_STRETCHES_MAX);
+        let (two, from_of_two, end_of_two) = more[0];
+        assert_eq!(from_of_two, end_of_one);
+        ahead.told(two, entries(from_of_two..end_of_two));
+        assert_eq!(taken(&mut ahead), [0; 0], "the first is missing");
+        ahead.told(one, entries(0..3));
+        assert_eq!(taken(&mut ahead), [0, 1, 2]);
+        let [(rest, 3, end)] = reads(&asked(&mut ahead))[..] else { panic!("what is missing is asked for") };
+        assert_eq!(end, end_of_one);
+        ahead.told(rest, entries(3..end));
+        assert_eq!(taken(&mut ahead), Vec::from_iter(3..end_of_two));
+    }
+
+    #[test]
+    fn what_was_trimmed_is_passed_at_once() {
+        let mut ahead = Ahead::new(Position(0));
+        let first = asked(&mut ahead);
+        ahead.told_tail(first[0].0, Position(2_000_000));
+        let more = reads(&asked(&mut ahead));
+        let (later, from, _) = more[0];
+        ahead.told(later, trimmed(from..from + 2, 1_500_000));
+        let [(ticket, 0, end)] = reads(&first)[..] else { panic!("{first:?}") };
+        ahead.told(ticket, trimmed(0..end, 1_000_000));
+        assert_eq!(taken(&mut ahead), [0, 1_000_000], "from there on the later mark counts");
+        assert_eq!(ahead.next(), Position(1_500_000));
+        let next = reads(&asked(&mut ahead));
+        assert_eq!(next[0].1, 1_500_000);
+        for (ticket, from, end) in &more[1..] {
+            ahead.told(*ticket, trimmed(*from..*end, 1_000_000));
+        }
+        assert_eq!(taken(&mut ahead), [0; 0]);
+        assert!(ahead.take_dropped() > 0);
+    }
+
+    /// A log of holes of all kinds, answered in pieces and out of order: every position is told once, in order.
+    #[test]
+    fn every_position_is_told_once_and_in_order() {
+        for seed in 0..200 {
+            let mut random = SplitMix64::new(seed);
+            let (mut tail, mut mark) = (random.below(3_000), 0);
+            let mut ahead = Ahead::new(Position(random.below(tail + 20)));
+            let mut told = ahead.next();
+            let mut under_way = Vec::new();
+            for _ in 0..2_000 {
+                tail += random.below(4);
+                if random.below(100) == 0 {
+                    mark = mark.max(random.below(tail + 1));
+                }
+                under_way.append(&mut asked(&mut ahead));
+                if !under_way.is_empty() {
+                    let at = random.below(under_way.len() as u64) as usize;
+                    match under_way.swap_remove(at) {
+                        (ticket, _) if random.below(10) == 0 => ahead.failed(ticket),
+                        (ticket, _) if random.below(20) == 0 => {
+                            ahead.failed(ticket);
+                            ahead.retreat();
+                        }
+                        (ticket, Wanted::Tail) => ahead.told_tail(ticket, Position(tail)),
+                        (ticket, Wanted::Read { from, count }) => {
+                            let end = (from.0 + random.below(u64::from(count) + 1)).min(tail).max(from.0);
+                            let at = mark.clamp(from.0, end);
+                            ahead.told(ticket, [trimmed(from.0..at, mark), entries(at..end)].concat());
+                        }
+                    }
+                }
+                while random.below(3) > 0
+                    && let Some(entry) = ahead.take()
+                {
+                    assert_eq!(entry.position, told, "seed {seed}");
+                    told = after(&entry);
+                    assert_eq!(ahead.next(), told);
+                }
+            }
+            assert!(told.0 > 0, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! A subscription: a log as it grows, told to one client.
+//!
+//! As a [`Conversation`](crate::stream::Conversation) it works only while it is polled, which the server does while the
+//! client takes what comes. What it has read ahead meanwhile is bounded ([`Ahead`], [`Replies`]).
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use api::log::SubscribeResponse;
+use sharedlog::Position;
+use tablets::request::{Failure, LogRequest, LogResponse, Outcome, Request, Response};
+use tokio::time::{Sleep, sleep};
+use tokio_stream::Stream;
+use tonic::Status;
+
+use super::ahead::{Ahead, Wanted};
+use super::translate::{entry, entry_bytes};
+use crate::columns::unexpected;
+use crate::deadline::no_answer;
+use crate::limits::{
+    STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE, SUBSCRIPTION_PAUSE_MIN, SUBSCRIPTION_READ_TIME,
+    SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT,
+};
+use crate::replies::{Replies, size};
+use crate::stream::{Begun, Closing, Place, Streams, stopping};
+use crate::{Gateway, Observer, Ticketed, refusal};
+
+/// One subscription.
+pub(crate) struct Subscription<G> {
+    gateway: Arc<G>,
+    log: String,
+    replies: Arc<Replies>,
+    ahead: Ahead,
+    /// When each read was asked, by ticket.
+    under_way: HashMap<u64, Instant>,
+    /// Bytes of the last message, until the server asks for the next.
+    leaving: usize,
+    /// A read has waited in vain since the client was told anything.
+    is_idle: bool,
+    told_at: Instant,
+    /// Nothing more is read, and why.
+    ending: Option<Status>,
+    has_ended: bool,
+    /// Nothing is asked before this.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// When to look for reads that were left without an answer.
+    sweep: Option<Pin<Box<Sleep>>>,
+    closing: Closing,
+    observer: Arc<Observer>,
+    _place: Place,
+}
+
+impl<G: Gateway> Subscription<G> {
+    /// A subscription from a position on, if there may be another.
+    pub(crate) fn begin(gateway: Arc<G>, streams: &Streams, log: String, from: Position) -> Result<Self, Status> {
+        let first = request(&log, Wanted::Read { from, count: 1 });
+        tablets::validate(&first).map_err(|failure| refusal::status(&failure))?;
+        let Begun { replies, closing, observer, place } = streams.begun()?;
+        Ok(Self {
+            gateway,
+            log,
+            replies,
+            ahead: Ahead::new(from),
+            under_way: HashMap::new(),
+            leaving: 0,
+            is_idle: false,
+            told_at: Instant::now(),
+            ending: None,
+            has_ended: false,
+            pause: None,
+            sweep: None,
+            closing,
+            observer,
+            _place: place,
+        })
+    }
+
+    /// Takes what the node has answered.
+    fn collect(&mut self, context: &Context<'_>) {
+        loop {
+            let outcomes = self.replies.take(context);
+            if outcomes.is_empty() {
+                return;
+            }
+            for (ticket, outcome) in outcomes {
+                let bytes = size(&outcome);
+                match self.under_way.remove(&ticket) {
+                    Some(asked_at) => self.answered(ticket, outcome, asked_at),
+                    // The door has answered for the node.
+                    None => self.replies.release(bytes),
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, ticket: u64, outcome: Outcome, asked_at: Instant) {
+        match outcome {
+            Ok(Response::Log(LogResponse::Entries(entries))) => {
+                if entries.is_empty() {
+                    self.is_idle = true;
+                    if asked_at.elapsed() < SUBSCRIPTION_WAIT / 2 {
+                        self.pause(SUBSCRIPTION_PAUSE_MIN);
+                    }
+                }
+                self.ahead.told(ticket, entries);
+            }
+            Ok(Response::Log(LogResponse::Tail(tail))) => self.ahead.told_tail(ticket, tail),
+            Ok(other) => self.ending = Some(unexpected(&other)),
+            Err(Failure::Overloaded(_)) => {
+                self.ahead.failed(ticket);
+                self.ahead.retreat();
+                self.pause(SUBSCRIPTION_PAUSE);
+            }
+            Err(failure) => self.ending = Some(refusal::status(&failure)),
+        }
+    }
+
+    fn pause(&mut self, pause: Duration) {
+        self.pause = Some(Box::pin(sleep(pause)));
+    }
+
+    /// Hands in what is to be read next.
+    fn ask(&mut self, context: &mut Context<'_>) {
+        if let Some(pause) = &mut self.pause {
+            if pause.as_mut().poll(context).is_pending() {
+                return;
+            }
+            self.pause = None;
+        }
+        if self.ending.is_some() {
+            return;
+        }
+        if self.replies.are_full() {
+            // If it is full of what is not next, that goes.
+            if self.ahead.front().is_none() {
+                self.ahead.retreat();
+            }
+            return;
+        }
+        let mut batch = Vec::new();
+        while let Some((ticket, wanted)) = self.ahead.ask() {
+            self.under_way.insert(ticket, Instant::now());
+            let deadline = SUBSCRIPTION_WAIT + SUBSCRIPTION_READ_TIME;
+            batch.push(Ticketed { ticket, request: request(&self.log, wanted), deadline });
+        }
+        if !batch.is_empty() {
+            self.gateway.submit_all(batch, &self.replies);
+        }
+    }
+
+    /// The node always answers; this is for the day it doesn't. It also finds the room that other streams have made.
+    fn look_for_silence(&mut self, context: &mut Context<'_>) {
+        while self.sweep.get_or_insert_with(|| Box::pin(sleep(STREAM_SWEEP))).as_mut().poll(context).is_ready() {
+            self.sweep = None;
+            let guard = SUBSCRIPTION_WAIT + SUBSCRIPTION_READ_TIME + STREAM_SWEEP;
+            if self.ending.is_none() && self.under_way.values().any(|asked_at| asked_at.elapsed() > guard) {
+                self.ending = Some(refusal::status(&no_answer(false)));
+            }
+        }
+    }
+
+    /// The next message: what is there, or that nothing was for a while.
+    fn message(&mut self) -> Option<SubscribeResponse> {
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        while let Some(next) = self.ahead.front() {
+            let more = entry_bytes(next);
+            if bytes > 0 && bytes + more > STREAM_MESSAGE_BYTES {
+                break;
+            }
+            bytes += more;
+            entries.extend(self.ahead.take().map(entry));
+        }
+        self.leaving = bytes;
+        self.replies.release(self.ahead.take_dropped());
+        if entries.is_empty() && !(self.is_idle && self.told_at.elapsed() >= SUBSCRIPTION_SILENCE) {
+            return None;
+        }
+        (self.is_idle, self.told_at) = (false, Instant::now());
+        self.observer.calls.subscribed(entries.len());
+        Some(SubscribeResponse { entries, next: self.ahead.next().0 })
+    }
+}
+
+/// What the node is asked for.
+fn request(log: &str, wanted: Wanted) -> Request {
+    let log = log.to_owned();
+    let wait = base::Duration::from_millis(SUBSCRIPTION_WAIT.as_millis() as u64);
+    Request::Log(match wanted {
+        Wanted::Read { from, count } => LogRequest::Read { log, from, count, wait },
+        Wanted::Tail => LogRequest::Tail { log },
+    })
+}
+
+impl<G: Gateway> Stream for Subscription<G> {
+    type Item = Result<SubscribeResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        this.replies.release(std::mem::take(&mut this.leaving));
+        if this.has_ended {
+            return Poll::Ready(None);
+        }
+        if this.ending.is_none() && this.closing.as_mut().poll(context).is_ready() {
+            this.ending = Some(stopping());
+        }
+        this.collect(context);
+        let message = this.message();
+        this.ask(context);
+        if let Some(message) = message {
+            return Poll::Ready(Some(Ok(message)));
+        }
+        this.look_for_silence(context);
+        if let Some(status) = this.ending.take() {
+            this.has_ended = true;
+            return Poll::Ready(Some(Err(status)));
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,178 @@
+//! Between the messages of the log service and what the node is asked and answers: the same for a call of its own, for a
+//! request in a stream, and for what subscribers are told.
+
+use api::log::{self as message, log_entry};
+use sharedlog::client::Stamped;
+use sharedlog::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
+use sharedlog::{Batch, ClientId, Data, Position, Stamp};
+use tablets::request::{
+    Content, ExtentDescription, Failure, LogDescription, LogEntry, LogRequest, LogResponse, Request, Response,
+};
+
+use crate::limits::READ_ANSWER_BYTES;
+
+/// An append, if a batch can hold it.
+pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure> {
+    let message::AppendRequest { log, records, stamp, since, oldest_open } = message;
+    let batch = Batch::of(&records).map_err(|error| {
+        let limits =
+            format!("at most {RECORDS_MAX} records, and {BATCH_BYTES_MAX} bytes with 4 more for each and 4 for all");
+        Failure::Invalid(format!("{error}: {limits}"))
+    })?;
+    let stamp = stamp.map(|message::Stamp { client, sequence }| {
+        let oldest_open = if oldest_open == 0 { sequence } else { oldest_open };
+        Stamped { stamp: Stamp { client: ClientId(client), sequence }, oldest_open }
+    });
+    Ok(Request::Log(LogRequest::Append { log, batch, stamp, since: since.map(Position) }))
+}
+
+pub(crate) fn read(message: message::ReadRequest) -> Request {
+    let message::ReadRequest { log, from, count, wait_ms } = message;
+    let (from, count, wait) = (Position(from), count.max(1), base::Duration::from_millis(wait_ms.into()));
+    Request::Log(LogRequest::Read { log, from, count, wait })
+}
+
+/// What a response says in answer to an append, if it is one.
+pub(crate) fn appended(response: &Response) -> Option<message::AppendResponse> {
+    match response {
+        Response::Log(LogResponse::Appended(position)) => Some(message::AppendResponse { position: position.0 }),
+        _ => None,
+    }
+}
+
+/// What a response says in answer to a read, if it is one: as much of it as an answer holds, and one entry in any case.
+pub(crate) fn entries(response: Response) -> Result<message::ReadResponse, Box<Response>> {
+    let Response::Log(LogResponse::Entries(entries)) = response else { return Err(Box::new(response)) };
+    let (mut bytes, mut kept) = (0, Vec::with_capacity(entries.len()));
+    let mut next = Position(0);
+    for told in entries {
+        if told.position < next {
+            continue;
+        }
+        if bytes >= READ_ANSWER_BYTES {
+            break;
+        }
+        next = after(&told);
+        bytes += entry_bytes(&told);
+        kept.push(entry(told));
+    }
+    Ok(message::ReadResponse { entries: kept })
+}
+
+/// The first position that an entry does not stand for. One that was given up stands for all that were given up with it.
+pub(crate) fn after(entry: &LogEntry) -> Position {
+    match entry.content {
+        Content::Trimmed { mark } => entry.position.next().max(mark),
+        Content::Data(_) | Content::Junk | Content::Duplicate { .. } | Content::Lost => entry.position.next(),
+    }
+}
+
+pub(crate) fn entry(LogEntry { position, content }: LogEntry) -> message::LogEntry {
+    let content = match content {
+        Content::Data(data) => log_entry::Content::Data(content_of(&data)),
+        Content::Junk => log_entry::Content::Junk(message::Junk {}),
+        Content::Lost => log_entry::Content::Lost(message::Lost {}),
+        Content::Duplicate { of } => log_entry::Content::Duplicate(message::Duplicate { of: of.0 }),
+        Content::Trimmed { mark } => log_entry::Content::Trimmed(message::Trimmed { before: mark.0 }),
+    };
+    message::LogEntry { position: position.0, content: Some(content) }
+}
+
+fn content_of(data: &Data) -> message::Data {
+    let Data { stamp: Stamp { client, sequence }, batch, .. } = data;
+    // What was decoded from a disk or a peer has been looked at.
+    let records = batch.records().unwrap_or_default();
+    message::Data { records, stamp: Some(message::Stamp { client: client.0, sequence: *sequence }) }
+}
+
+/// Bytes that an entry takes in an answer, roughly.
+pub(crate) fn entry_bytes(entry: &LogEntry) -> usize {
+    /// What an entry adds to its records, at most.
+    const ENTRY_FRAMING_BYTES: usize = 48;
+    let batch = match &entry.content {
+        Content::Data(data) => data.batch.len(),
+        Content::Junk | Content::Duplicate { .. } | Content::Lost | Content::Trimmed { .. } => 0,
+    };
+    batch + ENTRY_FRAMING_BYTES
+}
+
+pub(crate) fn description(known: LogDescription) -> message::DescribeLogResponse {
+    let LogDescription { id, epoch, sequencer, stripes, copies, extents } = known;
+    let extents = extents.into_iter().map(extent).collect();
+    message::DescribeLogResponse { id, epoch: epoch.0, sequencer: sequencer.0, stripes, copies, extents }
+}
+
+fn extent(ExtentDescription { from, chains }: ExtentDescription) -> message::Extent {
+    let unit = |(unit, node): (u64, base::NodeId)| message::Unit { unit, node: node.0 };
+    let chain = |units: Vec<_>| message::Chain { units: units.into_iter().map(unit).collect() };
+    message::Extent { from: from.0, chains: chains.into_iter().map(chain).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn data(position: u64, bytes: usize) -> LogEntry {
+        let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
+        let stamp = Stamp { client: ClientId(3), sequence: 4 };
+        LogEntry {
+            position: Position(position),
+            content: Content::Data(Data { stamp, oldest_open: 4, since: None, batch }),
+        }
+    }
+
+    fn trimmed(position: u64, mark: u64) -> LogEntry {
+        LogEntry { position: Position(position), content: Content::Trimmed { mark: Position(mark) } }
+    }
+
+    fn answer(entries: Vec<LogEntry>) -> Vec<message::LogEntry> {
+        super::entries(Response::Log(LogResponse::Entries(entries))).expect("it answers a read").entries
+    }
+
+    #[test]
+    fn the_api_counts_the_records_that_a_batch_holds() {
+        assert_eq!(api::frugal::APPEND_RECORDS_MAX, RECORDS_MAX);
+        let records = vec![Bytes::new(); RECORDS_MAX];
+        let message = message::AppendRequest { log: "l".into(), records, ..Default::default() };
+        assert!(append(message.clone()).is_ok());
+        let records = vec![Bytes::new(); RECORDS_MAX + 1];
+        let refused = append(message::AppendRequest { records, ..message }).expect_err("one too many");
+        let said =
+            "65537 records of 262152 bytes are too much for one append: at most 65536 records, and 4194304 bytes";
+        assert!(refused.to_string().starts_with(said), "{refused}");
+    }
+
+    #[test]
+    fn an_append_is_what_was_asked_for() {
+        let records = vec![Bytes::from_static(b"a"), Bytes::new()];
+        let stamp = Some(message::Stamp { client: 9, sequence: 2 });
+        let asked = append(message::AppendRequest {
+            log: "l".into(),
+            records: records.clone(),
+            stamp,
+            since: Some(0),
+            oldest_open: 0,
+        });
+        let batch = Batch::of(&records).expect("it is small");
+        let stamp = Some(Stamped { stamp: Stamp { client: ClientId(9), sequence: 2 }, oldest_open: 2 });
+        let expected = LogRequest::Append { log: "l".into(), batch, stamp, since: Some(Position(0)) };
+        assert_eq!(asked, Ok(Request::Log(expected)));
+    }
+
+    #[test]
+    fn what_was_trimmed_with_an_entry_is_told_once() {
+        let told = answer(vec![trimmed(2, 4), trimmed(3, 4), data(4, 1), trimmed(5, 4), trimmed(6, 4)]);
+        let positions: Vec<u64> = told.iter().map(|entry| entry.position).collect();
+        assert_eq!(positions, [2, 4, 5, 6], "5 and 6 were trimmed by themselves");
+    }
+
+    #[test]
+    fn an_answer_ends_with_the_entry_that_fills_it() {
+        let entries = |bytes| (0..8).map(|position| data(position, bytes)).collect();
+        assert_eq!(answer(entries(1_000)).len(), 8);
+        assert_eq!(answer(entries(1 << 20)).len(), 2);
+        assert_eq!(answer(entries(3 << 20)).len(), 1);
+        assert_eq!(answer(vec![]).len(), 0);
+    }
+}

@@ -1,0 +1,179 @@
+//! The log service over a real socket, before a node that lives in memory.
+
+mod served;
+
+use std::time::Duration;
+
+use api::columns::error::Kind;
+use api::log::log_client::LogClient;
+use api::log::log_entry::Content;
+use api::log::{self as message, AppendStreamRequest, StreamedAppend, append_answer};
+use bytes::Bytes;
+use tokio::time::timeout;
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
+
+use served::Served;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn append(records: &[&'static str]) -> message::AppendRequest {
+    let records = records.iter().map(|record| Bytes::from_static(record.as_bytes())).collect();
+    message::AppendRequest { log: "l".into(), records, ..Default::default() }
+}
+
+async fn append_many(log: &mut LogClient<Channel>, count: u64) {
+    let appends = |from: u64| {
+        let append = |number| StreamedAppend { number, deadline_ms: 0, append: Some(append(&["r"])) };
+        AppendStreamRequest { appends: (from..(from + 100).min(count)).map(append).collect() }
+    };
+    let messages: Vec<_> = (0..count).step_by(100).map(appends).collect();
+    let mut answers = log.append_stream(tokio_stream::iter(messages)).await.expect("a stream").into_inner();
+    let mut heard = 0;
+    while let Some(message) = answers.message().await.expect("no refusal") {
+        heard += message.answers.len() as u64;
+        for answer in message.answers {
+            assert!(matches!(answer.answer, Some(append_answer::Answer::Append(_))), "{answer:?}");
+        }
+    }
+    assert_eq!(heard, count);
+}
+
+async fn subscribe(log: &mut LogClient<Channel>, from: u64) -> Streaming<message::SubscribeResponse> {
+    let request = message::SubscribeRequest { log: "l".into(), from };
+    log.subscribe(request).await.expect("a subscription").into_inner()
+}
+
+async fn next(entries: &mut Streaming<message::SubscribeResponse>) -> message::SubscribeResponse {
+    timeout(PATIENCE, entries.message()).await.expect("in time").expect("no end").expect("a message")
+}
+
+/// What comes before a position, in order and without a gap.
+async fn told_to(entries: &mut Streaming<message::SubscribeResponse>, from: u64, to: u64) -> Vec<message::LogEntry> {
+    let (mut at, mut told) = (from, Vec::new());
+    while at < to {
+        let message = next(entries).await;
+        for entry in message.entries {
+            assert_eq!(entry.position, at);
+            at = match &entry.content {
+                Some(Content::Trimmed(trimmed)) => trimmed.before.max(at + 1),
+                _ => at + 1,
+            };
+            told.push(entry);
+        }
+        assert_eq!(message.next, at);
+    }
+    told
+}
+
+#[tokio::test]
+async fn what_was_appended_is_read() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    let stamp = Some(message::Stamp { client: 7, sequence: 1 });
+    let first = log.append(message::AppendRequest { stamp, ..append(&["a", ""]) }).await.expect("an append");
+    assert_eq!(first.into_inner().position, 0);
+    log.append(append(&["b"])).await.expect("an append");
+    let read = message::ReadRequest { log: "l".into(), from: 0, count: 9, wait_ms: 0 };
+    let entries = log.read(read.clone()).await.expect("a read").into_inner().entries;
+    assert_eq!(entries.len(), 2);
+    let Some(Content::Data(data)) = &entries[0].content else { panic!("{entries:?}") };
+    assert_eq!((&data.records[..], data.stamp), (&["a".into(), Bytes::new()][..], stamp));
+    assert_eq!(log.tail(message::TailRequest { log: "l".into() }).await.expect("a tail").into_inner().position, 2);
+
+    log.trim_position(message::TrimPositionRequest { log: "l".into(), position: 1 }).await.expect("a trim");
+    log.trim(message::TrimRequest { log: "l".into(), before: 1 }).await.expect("a trim");
+    let entries = log.read(read).await.expect("a read").into_inner().entries;
+    let marks: Vec<_> = entries.iter().map(|entry| (entry.position, entry.content.clone())).collect();
+    let trimmed = |before| Some(Content::Trimmed(message::Trimmed { before }));
+    assert_eq!(marks, [(0, trimmed(1)), (1, trimmed(0))]);
+}
+
+#[tokio::test]
+async fn what_breaks_a_rule_is_refused_by_name() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    let mut check = async |request: message::AppendRequest, code: Code, kind: Kind| {
+        let status = log.append(request).await.expect_err("a refusal");
+        assert_eq!(status.code(), code, "{status}");
+        assert_eq!(api::details::error(&status).expect("details").kind(), kind);
+        status.message().to_owned()
+    };
+    check(append(&[]), Code::InvalidArgument, Kind::Invalid).await;
+    check(message::AppendRequest { log: "a/b".into(), ..append(&["r"]) }, Code::InvalidArgument, Kind::Invalid).await;
+    let unknown = message::AppendRequest { log: "m".into(), ..append(&["r"]) };
+    assert!(check(unknown, Code::NotFound, Kind::UnknownLog).await.contains("\"m\""));
+    let many = message::AppendRequest { records: vec![Bytes::new(); 65_537], ..append(&[]) };
+    assert!(check(many, Code::InvalidArgument, Kind::Invalid).await.contains("at most 65536 records"));
+    let countless = message::AppendRequest { records: vec![Bytes::new(); 1 << 20], ..append(&[]) };
+    assert!(check(countless, Code::InvalidArgument, Kind::Invalid).await.contains("65552 fields"));
+
+    let far = message::ReadRequest { log: "l".into(), from: u64::MAX, count: 1, wait_ms: 0 };
+    assert_eq!(log.read(far).await.expect_err("a refusal").code(), Code::InvalidArgument);
+    let unknown = message::SubscribeRequest { log: "m".into(), from: 0 };
+    let mut entries = log.subscribe(unknown).await.expect("it is looked for").into_inner();
+    assert_eq!(entries.message().await.expect_err("a refusal").code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_subscriber_catches_up_and_then_hears_what_comes() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    append_many(&mut log, 5_000).await;
+    log.trim(message::TrimRequest { log: "l".into(), before: 1_000 }).await.expect("a trim");
+    let mut entries = subscribe(&mut log, 10).await;
+    let told = told_to(&mut entries, 10, 5_000).await;
+    assert_eq!(told[0].content, Some(Content::Trimmed(message::Trimmed { before: 1_000 })));
+    assert_eq!(told.len(), 4_001, "what was trimmed is one entry");
+    for position in 5_000..5_010 {
+        log.append(append(&["late"])).await.expect("an append");
+        assert_eq!(told_to(&mut entries, position, position + 1).await.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn where_nothing_comes_the_subscriber_is_told_that_it_lives() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    let mut entries = subscribe(&mut log, 3).await;
+    for _ in 0..2 {
+        assert_eq!(next(&mut entries).await, message::SubscribeResponse { entries: vec![], next: 3 });
+    }
+    append_many(&mut log, 5).await;
+    assert_eq!(told_to(&mut entries, 3, 5).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_subscriber_that_takes_nothing_is_not_read_for() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    let large = message::AppendRequest { records: vec![vec![7; 64 << 10].into()], ..append(&[]) };
+    for _ in 0..500 {
+        log.append(large.clone()).await.expect("an append");
+    }
+    let _entries = subscribe(&mut log, 0).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let before = served.log_reads();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(served.log_reads(), before);
+    assert!(before < 40, "{before} reads of 8 entries each");
+}
+
+#[tokio::test]
+async fn a_closing_door_ends_its_subscriptions() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    append_many(&mut log, 1).await;
+    let mut entries = subscribe(&mut log, 0).await;
+    told_to(&mut entries, 0, 1).await;
+    served.close();
+    let ended = timeout(PATIENCE, async {
+        loop {
+            if let Err(status) = entries.message().await {
+                return status;
+            }
+        }
+    });
+    assert_eq!(ended.await.expect("in time").code(), Code::Unavailable);
+}

@@ -1,0 +1,199 @@
+//! `loggos log append`: records from the command line, a file or a pipe.
+//!
+//! The next batch is appended when the one before it lies in the log: so the lines of a file lie there in their order. A
+//! batch is whatever has come by then, up to `--batch` lines, so that no line of a pipe waits for others.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use bytes::Bytes;
+use clap::Args;
+use sdk::{Client, Log};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::cli::columns::bytes;
+use crate::cli::output::{Output, counted};
+use crate::cli::stop::{Appended, Stop};
+
+/// Records of one append, if nothing else is said.
+const BATCH: u32 = 64;
+/// Bytes after which a batch is not filled further: an append may have 4 MiB.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of a line, at most: longer ones are too much for any append.
+const LINE_BYTES_MAX: u64 = 4 << 20;
+/// Bytes that are read at a time.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Append records to a log: those that are given, in one append; or a record for each line of a file or of standard input.
+///
+/// Prints where they lie. A line is taken as it is, without its end. The lines of a file come to lie in their order, several in
+/// one append. If that stops half-way, what was appended before stays, and its count is told.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    pub(super) name: String,
+    /// The records, all in one append; after `--` one may begin with a hyphen. [default: the lines of standard input]
+    #[arg(value_name = "LINE", allow_negative_numbers = true, conflicts_with_all = ["file", "batch"])]
+    lines: Vec<OsString>,
+    /// A file, a record for each of its lines; `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Records of one append, at most, of a file or of standard input [default: 64].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch: Option<u32>,
+}
+
+/// Appends.
+pub(super) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
+    let Arguments { name, lines, file, batch } = arguments;
+    let log = client.log(name);
+    if !lines.is_empty() {
+        let records: Vec<Bytes> = lines.into_iter().map(bytes).collect();
+        let count = records.len();
+        let position = log.append(records).await?;
+        let object = json!({ "log": log.name(), "records": count, "first": position, "last": position });
+        return output.print(&object, || position.to_string());
+    }
+    let batch = batch.unwrap_or(BATCH) as usize;
+    let lines = lines_of(file.as_deref().unwrap_or_else(|| Path::new("-")), batch)?;
+    let mut appending = Appending { log, appended: Appended::default() };
+    let done = appending.all(lines, batch).await;
+    let Appending { log, appended } = appending;
+    done.map_err(|stop| cut_short(stop, appended))?;
+    let Appended { records, positions } = appended;
+    let (first, last) = (positions.map(|(first, _)| first), positions.map(|(_, last)| last));
+    output.print(&json!({ "log": log.name(), "records": records, "first": first, "last": last }), || {
+        let place = positions.map_or_else(String::new, |(first, last)| format!(", at positions {first} to {last}"));
+        format!("{} appended to {}{place}", counted(records, "record"), log.name())
+    })
+}
+
+/// An append of lines that did not come to its end.
+fn cut_short(stop: Stop, appended: Appended) -> Stop {
+    match stop {
+        Stop::Universe(error) if appended.records > 0 => Stop::AppendCutShort { error, appended },
+        Stop::Invalid { message, at: None } if appended.records > 0 => {
+            Stop::invalid(format!("{message}; {} appended", counted(appended.records, "record")))
+        }
+        stop => stop,
+    }
+}
+
+struct Appending {
+    log: Log,
+    appended: Appended,
+}
+
+impl Appending {
+    async fn all(&mut self, mut lines: mpsc::Receiver<Result<Bytes, Stop>>, batch: usize) -> Result<(), Stop> {
+        let mut waiting = Vec::with_capacity(batch);
+        while lines.recv_many(&mut waiting, batch).await > 0 {
+            let (mut records, mut bytes) = (Vec::with_capacity(waiting.len()), 0);
+            for line in waiting.drain(..) {
+                match line {
+                    Ok(line) => {
+                        if bytes + line.len() > BATCH_BYTES && !records.is_empty() {
+                            self.append(std::mem::take(&mut records)).await?;
+                            bytes = 0;
+                        }
+                        bytes += line.len();
+                        records.push(line);
+                    }
+                    Err(stop) => {
+                        // What came before it is kept.
+                        if !records.is_empty() {
+                            self.append(records).await?;
+                        }
+                        return Err(stop);
+                    }
+                }
+            }
+            self.append(records).await?;
+        }
+        Ok(())
+    }
+
+    async fn append(&mut self, records: Vec<Bytes>) -> Result<(), Stop> {
+        let count = records.len() as u64;
+        let position = self.log.append(records).await?;
+        self.appended.note(count, position);
+        Ok(())
+    }
+}
+
+/// The lines of a file, or of standard input for `-`, read ahead by a thread of their own: a pipe may keep it waiting.
+fn lines_of(path: &Path, ahead: usize) -> Result<mpsc::Receiver<Result<Bytes, Stop>>, Stop> {
+    let reading = format!("read {}", path.display());
+    let input: Box<dyn Read + Send> = if path == Path::new("-") {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(Stop::io(reading.clone()))?)
+    };
+    let (send, lines) = mpsc::channel(ahead);
+    let read = move || {
+        let mut input = BufReader::with_capacity(BUFFER_BYTES, input);
+        for number in 1.. {
+            let line = match line(&mut input) {
+                Ok(Some(line)) => Ok(line),
+                Ok(None) => return,
+                Err(LineFault::TooLong) => Err(Stop::invalid(format!(
+                    "line {number} is longer than {LINE_BYTES_MAX} bytes: an append can't have it"
+                ))),
+                Err(LineFault::Io(error)) => Err(Stop::io(reading.clone())(error)),
+            };
+            let is_last = line.is_err();
+            // Whoever appends may have stopped.
+            if send.blocking_send(line).is_err() || is_last {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("lines".into()).spawn(read).map_err(Stop::io("start a thread"))?;
+    Ok(lines)
+}
+
+#[derive(Debug)]
+enum LineFault {
+    TooLong,
+    Io(io::Error),
+}
+
+/// The next line, without its end; none at the end of all.
+fn line(input: &mut impl BufRead) -> Result<Option<Bytes>, LineFault> {
+    let mut line = Vec::new();
+    input.take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line).map_err(LineFault::Io)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.ends_with(b"\n") {
+        line.pop();
+    } else if line.len() as u64 > LINE_BYTES_MAX {
+        return Err(LineFault::TooLong);
+    }
+    Ok(Some(line.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_as_they_are() {
+        let mut input = &b"one\n\n \xff\r\nlast"[..];
+        let mut next = || line(&mut input).expect("memory can be read").map(|line| line.to_vec());
+        assert_eq!(next(), Some(b"one".to_vec()));
+        assert_eq!(next(), Some(vec![]), "an empty line is an empty record");
+        assert_eq!(next(), Some(b" \xff\r".to_vec()));
+        assert_eq!(next(), Some(b"last".to_vec()));
+        assert_eq!(next(), None);
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_read_for_ever() {
+        let mut input = BufReader::new(io::repeat(b'x'));
+        assert!(matches!(line(&mut input), Err(LineFault::TooLong)));
+    }
+}

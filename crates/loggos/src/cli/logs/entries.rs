@@ -1,0 +1,114 @@
+//! Entries of a log as they are printed: for people a line for each record, in JSON an object for each entry.
+
+use std::io::{self, Write};
+
+use base::shown;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use sdk::{Content, Entry};
+use serde_json::{Map, Value};
+
+use crate::cli::output::{Output, Table, to_json};
+use crate::cli::stop::Stop;
+
+/// Prints entries; for people below a heading, unless it stands there already.
+pub(super) fn print(output: Output, log: &str, entries: &[Entry], has_heading: bool) -> Result<(), Stop> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if output.is_json() {
+        for entry in entries {
+            writeln!(out, "{}", to_json(&object(log, entry)))?;
+        }
+    } else {
+        let mut lines = Table::new(["POSITION", "RECORD"]);
+        for entry in entries {
+            for line in lines_of(entry) {
+                lines.add([entry.position.to_string(), line]);
+            }
+        }
+        if has_heading {
+            lines.go_on();
+        }
+        write!(out, "{lines}")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn lines_of(entry: &Entry) -> Vec<String> {
+    match &entry.content {
+        Content::Records(records) => records.iter().map(|record| shown(record)).collect(),
+        Content::Junk => vec!["(hole)".to_owned()],
+        Content::Duplicate { of } => vec![format!("(hole: the same as at {of})")],
+        Content::Lost => vec!["(lost)".to_owned()],
+        Content::Trimmed { before } if *before > entry.position => vec![format!("(trimmed, up to {before})")],
+        Content::Trimmed { .. } => vec!["(trimmed)".to_owned()],
+    }
+}
+
+/// An entry as an object: its records, all in base64 if one of them isn't UTF-8, or what kind of hole it is.
+fn object(log: &str, entry: &Entry) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("log".into(), log.into());
+    object.insert("position".into(), entry.position.into());
+    let hole = match &entry.content {
+        Content::Records(records) => {
+            let (name, records) = records_field(records);
+            object.insert(name.into(), records);
+            return object;
+        }
+        Content::Junk => "junk",
+        Content::Duplicate { .. } => "duplicate",
+        Content::Lost => "lost",
+        Content::Trimmed { .. } => "trimmed",
+    };
+    object.insert("hole".into(), hole.into());
+    match entry.content {
+        Content::Duplicate { of } => object.insert("of".into(), of.into()),
+        Content::Trimmed { before } => object.insert("before".into(), before.max(entry.position + 1).into()),
+        _ => None,
+    };
+    object
+}
+
+fn records_field(records: &[Bytes]) -> (&'static str, Value) {
+    match records.iter().map(|record| std::str::from_utf8(record)).collect::<Result<Vec<_>, _>>() {
+        Ok(records) => ("records", records.into()),
+        Err(_) => {
+            let encoded = records.iter().map(|record| BASE64_STANDARD.encode(record));
+            ("records_base64", encoded.collect::<Vec<_>>().into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(content: Content, json: &str, people: &[&str]) {
+        let entry = Entry { position: 7, content };
+        assert_eq!(to_json(&object("l", &entry)), json);
+        assert_eq!(lines_of(&entry), people);
+    }
+
+    #[test]
+    fn an_entry_is_one_object_and_a_record_is_one_line() {
+        let records = Content::Records(vec!["a".into(), "b\tc".into()]);
+        check(records, r#"{"log":"l","position":7,"records":["a","b\tc"]}"#, &["a", "b\\tc"]);
+        let bytes = Content::Records(vec!["a".into(), vec![0xff].into()]);
+        check(bytes, r#"{"log":"l","position":7,"records_base64":["YQ==","/w=="]}"#, &["a", "\\xff"]);
+    }
+
+    #[test]
+    fn holes_say_what_they_are() {
+        check(Content::Junk, r#"{"log":"l","position":7,"hole":"junk"}"#, &["(hole)"]);
+        let duplicate = Content::Duplicate { of: 3 };
+        check(duplicate, r#"{"log":"l","position":7,"hole":"duplicate","of":3}"#, &["(hole: the same as at 3)"]);
+        check(Content::Lost, r#"{"log":"l","position":7,"hole":"lost"}"#, &["(lost)"]);
+        let many = Content::Trimmed { before: 20 };
+        check(many, r#"{"log":"l","position":7,"hole":"trimmed","before":20}"#, &["(trimmed, up to 20)"]);
+        let alone = Content::Trimmed { before: 2 };
+        check(alone, r#"{"log":"l","position":7,"hole":"trimmed","before":8}"#, &["(trimmed)"]);
+    }
+}

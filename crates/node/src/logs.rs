@@ -1,0 +1,386 @@
+//! Shared logs on a node (guarantee 20): the machines of the crate `sharedlog`, and what carries their words.
+//!
+//! For each log that is used here there is a client machine, which appends and reads for whoever asks at this node's doors; and
+//! where the log's newest projection names this very process, a sequencer. Log units are replicas as tablets are, of cohorts that
+//! have one member: what they are asked goes the way of every request ([`units`]). Projections come from the catalogue, as this
+//! node's copy of it shows them. Whoever leads the catalogue replaces them where something keeps a log from going on
+//! ([`repairs`]).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use base::canary::{Bug, planted};
+use base::{Boot, CohortId, Duration, Monotonic, NodeId, Now};
+use sharedlog::client::{self, Client, Timing, Token};
+use sharedlog::sequencer::{self, Sequencer};
+use sharedlog::{AskId, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
+use tablets::CatalogueCommand;
+use tablets::request::{Outcome, Response};
+
+use crate::message::{Message, Query};
+use crate::node::{AT_ONCE, Node};
+use crate::pending::{Origin, Target};
+use crate::timers::Timers;
+
+mod calls;
+mod healing;
+mod janitors;
+mod repairs;
+mod units;
+
+use calls::Call;
+use healing::{CopierId, Healings};
+use janitors::Caretaker;
+use repairs::Repairs;
+
+/// How long a request to a unit is kept on its way. Whoever asked asks again before.
+const ASK_PATIENCE: Duration = Duration::from_millis(2_000);
+/// Requests that a sequencer gets before this node's copy of the catalogue names it, at most.
+const EARLY_MAX: usize = 1_024;
+
+/// Who waits for a unit's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// The client machine.
+    Client(AskId),
+    /// The sequencer of that epoch.
+    Sequencer(ProjectionEpoch, AskId),
+    /// What replaces the projection of that epoch.
+    Repair(ProjectionEpoch, AskId),
+    /// That one's proposal.
+    Proposal(ProjectionEpoch),
+    /// A copier.
+    Copier(CopierId, AskId),
+    /// The janitor that goes with the sequencer of that epoch.
+    Janitor(ProjectionEpoch, AskId),
+    /// Nobody.
+    Nobody,
+}
+
+/// Who waits for a sequencer's answer: a process, since the next one on its node counts what it asks from the beginning again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inquirer {
+    pub(crate) node: NodeId,
+    pub(crate) boot: Boot,
+    pub(crate) ask: AskId,
+}
+
+/// What this node has to do with shared logs.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    by_id: BTreeMap<LogId, Log>,
+    /// Logs whose machines may want something.
+    touched: BTreeSet<LogId>,
+    timers: Timers<LogId>,
+    /// What units, and the catalogue, have answered.
+    answers: VecDeque<(LogId, Asker, Outcome)>,
+    /// The catalogue has other projections.
+    pub(crate) changed: bool,
+    /// What a sequencer was asked that isn't known yet to be one.
+    early: VecDeque<(LogId, SequencerId, Inquirer, sequencer::Request)>,
+    pub(crate) repairs: Repairs,
+    healings: Healings,
+}
+
+/// A log that is used here.
+#[derive(Debug)]
+struct Log {
+    client: Client,
+    client_at: Monotonic,
+    calls: BTreeMap<Token, Call>,
+    last_token: Token,
+    sequencer: Option<Sequencer<Inquirer>>,
+    sequencer_at: Monotonic,
+    /// Fills what the sequencer, and those before it, gave out and nobody wrote.
+    caretaker: Option<Caretaker>,
+    /// The newest epoch of which this process began a sequencer: it begins one of each epoch once only.
+    begun: ProjectionEpoch,
+}
+
+impl Logs {
+    /// The next moment of any machine.
+    pub(crate) fn next_timer(&self) -> Option<Monotonic> {
+        self.timers.next_due().into_iter().chain(self.repairs.next_timer()).chain(self.healings.next_timer()).min()
+    }
+
+    /// A unit, or the catalogue, has answered what a log's machine asked.
+    pub(crate) fn answered(&mut self, log: LogId, asker: Asker, outcome: Outcome) {
+        self.answers.push_back((log, asker, outcome));
+    }
+}
+
+impl Node {
+    /// Carries out what the logs' machines want, until they want nothing more.
+    pub(crate) fn run_logs(&mut self, now: Now) {
+        loop {
+            if std::mem::take(&mut self.logs.changed) {
+                self.learn_projections(now);
+            }
+            if let Some((log, asker, outcome)) = self.logs.answers.pop_front() {
+                self.log_answered(log, asker, outcome, now);
+                continue;
+            }
+            if let Some(id) = self.logs.touched.pop_first() {
+                self.run_log(id, now);
+                continue;
+            }
+            if !self.run_repairs(now) && !self.run_healings(now) {
+                return;
+            }
+        }
+    }
+
+    fn run_log(&mut self, id: LogId, now: Now) {
+        let Some(log) = self.logs.by_id.get_mut(&id) else { return };
+        let asked = log.client.take_actions();
+        let given = log.sequencer.as_mut().map(Sequencer::take_actions).unwrap_or_default();
+        let epoch = log.begun;
+        for action in asked {
+            self.client_wants(id, action, now);
+        }
+        for action in given {
+            self.sequencer_wants(id, epoch, action, now);
+        }
+        self.run_caretaker(id, now);
+        if let Some(log) = self.logs.by_id.get(&id) {
+            let care_at = log.caretaker.as_ref().map_or(Monotonic::NEVER, Caretaker::at);
+            self.logs.timers.set(id, log.client_at.min(log.sequencer_at).min(care_at));
+        }
+    }
+
+    fn client_wants(&mut self, id: LogId, action: client::Action, now: Now) {
+        match action {
+            client::Action::AskUnit { ask, unit, request } => {
+                self.ask_unit(id, Asker::Client(ask), unit, request, now);
+            }
+            client::Action::AskSequencer { ask, sequencer, request } => {
+                let inquirer = Inquirer { node: self.me.node, boot: self.boot, ask };
+                if sequencer.node == self.me.node {
+                    self.sequencer_asked(id, sequencer, inquirer, request, now);
+                } else {
+                    self.send(sequencer.node, Message::ToSequencer { log: id, sequencer, ask, request }, AT_ONCE, None);
+                }
+            }
+            client::Action::Fetch => self.show_projection(id, now),
+            client::Action::Suspect { epoch, suspect } => self.suspect(id, epoch, suspect, now),
+            client::Action::SetTimer(at) => {
+                if let Some(log) = self.logs.by_id.get_mut(&id) {
+                    log.client_at = at;
+                }
+            }
+            client::Action::Done { token, outcome } => self.log_call_done(id, token, outcome, now),
+        }
+    }
+
+    fn sequencer_wants(&mut self, id: LogId, epoch: ProjectionEpoch, action: sequencer::Action<Inquirer>, now: Now) {
+        match action {
+            sequencer::Action::Ask { ask, unit, request } => {
+                self.ask_unit(id, Asker::Sequencer(epoch, ask), unit, request, now);
+            }
+            sequencer::Action::Answer { asker, reply } => self.tell_inquirer(id, asker, reply, now),
+            sequencer::Action::SetTimer(at) => {
+                if let Some(log) = self.logs.by_id.get_mut(&id) {
+                    log.sequencer_at = at;
+                }
+            }
+        }
+    }
+
+    fn tell_inquirer(&mut self, id: LogId, asker: Inquirer, reply: sequencer::Reply, now: Now) {
+        let Inquirer { node, boot, ask } = asker;
+        if node == self.me.node {
+            self.sequencer_answered(id, boot, ask, reply, now);
+        } else {
+            self.send(node, Message::FromSequencer { log: id, to: boot, ask, reply }, AT_ONCE, None);
+        }
+    }
+
+    /// Asks a unit, wherever it is.
+    fn ask_unit(&mut self, id: LogId, asker: Asker, unit: UnitId, request: unit::Request, now: Now) {
+        let Some(cohort) = tablets::catalogue::cohort_of(unit) else { return };
+        let deadline = now.monotonic + ASK_PATIENCE;
+        self.begin(Origin::OfLog(id, asker), deadline, Target::Cohort(cohort), Query::Unit(request), now);
+    }
+
+    fn log_answered(&mut self, id: LogId, asker: Asker, outcome: Outcome, now: Now) {
+        match (asker, outcome) {
+            (Asker::Client(ask), Ok(Response::Unit(reply))) => {
+                let Some(log) = self.touch_log(id) else { return };
+                log.client.unit_answered(ask, *reply, now.monotonic);
+            }
+            (Asker::Sequencer(epoch, ask), Ok(Response::Unit(reply))) => {
+                let Some(log) = self.touch_log(id) else { return };
+                if let Some(sequencer) = log.sequencer.as_mut().filter(|sequencer| sequencer.epoch() == epoch) {
+                    sequencer.answered(ask, &reply, now.monotonic);
+                }
+            }
+            (Asker::Repair(epoch, ask), Ok(Response::Unit(reply))) => self.repair_answered(id, epoch, ask, *reply, now),
+            (Asker::Proposal(epoch), outcome) => self.proposal_answered(id, epoch, outcome),
+            (Asker::Copier(copier, ask), Ok(Response::Unit(reply))) => {
+                self.healing_answered(id, copier, ask, *reply, now);
+            }
+            (Asker::Janitor(epoch, ask), Ok(Response::Unit(reply))) => self.janitor_heard(id, epoch, ask, *reply, now),
+            // Whoever asked asks again in time.
+            _ => {}
+        }
+    }
+
+    fn touch_log(&mut self, id: LogId) -> Option<&mut Log> {
+        self.logs.touched.insert(id);
+        self.logs.by_id.get_mut(&id)
+    }
+
+    /// A sequencer is asked that should be this process.
+    pub(crate) fn sequencer_asked(
+        &mut self,
+        id: LogId,
+        sequencer: SequencerId,
+        inquirer: Inquirer,
+        request: sequencer::Request,
+        now: Now,
+    ) {
+        let me = SequencerId { node: self.me.node, boot: self.boot };
+        let (sequencer::Request::Positions { epoch, .. } | sequencer::Request::Tail { epoch }) = request;
+        let begun = self.logs.by_id.get(&id).map(|log| log.begun).unwrap_or_default();
+        if sequencer == me && epoch > begun {
+            // Our copy of the catalogue will come to say so.
+            if self.logs.early.len() < EARLY_MAX {
+                self.logs.early.push_back((id, sequencer, inquirer, request));
+            }
+            return;
+        }
+        let is_ours = |log: &Log| sequencer == me && log.sequencer.is_some();
+        if self.logs.by_id.get(&id).is_some_and(is_ours)
+            && let Some(log) = self.touch_log(id)
+        {
+            log.wake_caretaker(now.monotonic);
+            let Some(sequencer) = &mut log.sequencer else { return };
+            return sequencer.asked(inquirer, request, now.monotonic);
+        }
+        let newest = self.catalogue().and_then(|catalogue| catalogue.log_of(id)).map(|(_, log)| log.projection.epoch);
+        let reply = sequencer::Reply::Refused { newest: newest.unwrap_or_default() };
+        self.tell_inquirer(id, inquirer, reply, now);
+    }
+
+    /// A sequencer has answered a process of this node.
+    pub(crate) fn sequencer_answered(&mut self, id: LogId, to: Boot, ask: AskId, reply: sequencer::Reply, now: Now) {
+        if to != self.boot && !planted(Bug::AnswerToFormerProcess) {
+            return;
+        }
+        if let Some(log) = self.touch_log(id) {
+            log.client.sequencer_answered(ask, reply, now.monotonic);
+        }
+    }
+
+    /// The machines whose moments have come.
+    pub(crate) fn log_timers(&mut self, now: Now) {
+        while let Some(id) = self.logs.timers.take_due(now.monotonic) {
+            let Some(log) = self.touch_log(id) else { continue };
+            if log.client_at <= now.monotonic {
+                log.client_at = Monotonic::NEVER;
+                log.client.timer(now.monotonic);
+            }
+            if log.sequencer_at <= now.monotonic {
+                log.sequencer_at = Monotonic::NEVER;
+                if let Some(sequencer) = &mut log.sequencer {
+                    sequencer.timer(now.monotonic);
+                }
+            }
+            log.tend(now.monotonic);
+        }
+        self.repair_timers(now);
+        self.healing_timers(now);
+    }
+
+    /// What our copy of the catalogue says of logs has changed.
+    fn learn_projections(&mut self, now: Now) {
+        let me = SequencerId { node: self.me.node, boot: self.boot };
+        let Some(catalogue) = self.catalogue() else { return };
+        let mut newest: Vec<Projection> = Vec::new();
+        let mut routes: Vec<(CohortId, NodeId)> = Vec::new();
+        for (_, log) in catalogue.logs() {
+            let known = self.logs.by_id.get(&log.id);
+            let is_used = known.is_some() || log.projection.sequencer == me;
+            let is_known = known.is_some_and(|known| {
+                known.client.known().is_some_and(|projection| projection.epoch >= log.projection.epoch)
+            });
+            if is_used && !is_known {
+                newest.push(log.projection.clone());
+            }
+            routes.extend(
+                log.units
+                    .iter()
+                    .filter_map(|(unit, member)| Some((tablets::catalogue::cohort_of(*unit)?, member.node))),
+            );
+        }
+        // A unit is on one disk for ever.
+        self.routes.extend(routes);
+        for projection in newest {
+            let id = projection.log;
+            self.use_log(id);
+            let Some(log) = self.touch_log(id) else { continue };
+            log.client.projected(projection.clone(), now.monotonic);
+            self.begin_sequencer(&projection, now);
+        }
+        self.retry_now = true;
+        self.check_logs(now);
+    }
+
+    /// The log's machines on this node, from now on.
+    fn use_log(&mut self, id: LogId) {
+        let number = u64::from(self.me.node.0) << 40 | (self.boot.0 & ((1 << 40) - 1));
+        let seed = self.config.seed ^ id.0.rotate_left(32) ^ self.boot.0;
+        self.logs.by_id.entry(id).or_insert_with(|| Log {
+            client: Client::new(ClientId(number), Timing::default(), seed),
+            client_at: Monotonic::NEVER,
+            calls: BTreeMap::new(),
+            last_token: Token(0),
+            sequencer: None,
+            sequencer_at: Monotonic::NEVER,
+            caretaker: None,
+            begun: ProjectionEpoch(0),
+        });
+    }
+
+    /// Begins the sequencer that a projection names, if it is this process; the one before it is none any more.
+    fn begin_sequencer(&mut self, projection: &Projection, now: Now) {
+        let me = SequencerId { node: self.me.node, boot: self.boot };
+        let id = projection.log;
+        let Some(log) = self.logs.by_id.get_mut(&id) else { return };
+        if let Some(old) = &mut log.sequencer {
+            old.superseded(projection.epoch);
+        }
+        // What it says last.
+        self.run_log(id, now);
+        let Some(log) = self.logs.by_id.get_mut(&id) else { return };
+        (log.sequencer, log.sequencer_at, log.caretaker) = (None, Monotonic::NEVER, None);
+        if projection.epoch > log.begun {
+            log.sequencer = Sequencer::begin(projection, me);
+            log.caretaker = log.sequencer.is_some().then(|| Caretaker::begin(projection, now.monotonic));
+            log.begun = projection.epoch;
+        }
+        for (of, sequencer, inquirer, request) in std::mem::take(&mut self.logs.early) {
+            if of == id {
+                self.sequencer_asked(id, sequencer, inquirer, request, now);
+            } else {
+                self.logs.early.push_back((of, sequencer, inquirer, request));
+            }
+        }
+    }
+
+    /// Shows a client machine the newest projection that is known here.
+    fn show_projection(&mut self, id: LogId, now: Now) {
+        let newest = self.catalogue().and_then(|catalogue| catalogue.log_of(id)).map(|(_, log)| log.projection.clone());
+        if let (Some(newest), Some(log)) = (newest, self.touch_log(id)) {
+            log.client.projected(newest, now.monotonic);
+        }
+    }
+
+    /// A log is created here: this process is its first sequencer.
+    pub(crate) fn create_log(&self, name: String, stripes: u32, copies: u32) -> Query {
+        let sequencer = SequencerId { node: self.me.node, boot: self.boot };
+        Query::Catalogue(CatalogueCommand::CreateLog { name, stripes, copies, sequencer })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! What a node's doors ask of shared logs: calls of the log's client machine, and what comes of them.
+
+use base::{Duration, Monotonic, Now};
+use sharedlog::client::{Answer, Error, Token, Wait};
+use sharedlog::{LogId, Position, ProjectionEpoch, Run};
+use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Response};
+
+use crate::logs::healing::CopierId;
+use crate::message::Query;
+use crate::node::Node;
+use crate::pending::{Origin, PendingId, Place, Target};
+
+/// What a call of a client machine is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Append(PendingId),
+    Tail(PendingId),
+    Trim(PendingId),
+    /// Of positions from that one on.
+    Read(PendingId, Position),
+    /// Positions that a copier needs.
+    Copied(CopierId, Run),
+    /// The tail, for the janitor that goes with the sequencer of that epoch.
+    JanitorTail(ProjectionEpoch),
+    /// A position that it fills.
+    JanitorFill(ProjectionEpoch, Position),
+}
+
+/// Bytes after which an answer ends, if more positions were asked for.
+const ANSWER_BYTES: usize = 2 << 20;
+/// An answer of the machine comes before the request's own deadline does.
+const MARGIN: Duration = Duration::from_millis(20);
+
+impl Node {
+    /// Puts a request to the client machine of its log; if our copy of the catalogue has no such log, whoever leads that is asked.
+    pub(crate) fn put_to_log(&mut self, id: PendingId, now: Now) {
+        let Some(pending) = self.pendings.get(id) else { return };
+        let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };
+        let deadline = Monotonic(pending.deadline.0.saturating_sub(MARGIN.0));
+        let request = request.clone();
+        let Some(log) = self.catalogue().and_then(|catalogue| catalogue.log(name)) else {
+            let (deadline, query) = (pending.deadline, Query::DescribeLog(name.clone()));
+            self.pendings.place(id, Place::LookingUp);
+            self.begin(Origin::Lookup(id), deadline, Target::Cohort(base::CohortId::CATALOGUE), query, now);
+            return;
+        };
+        let (log, projection) = (log.id, log.projection.clone());
+        self.pendings.place(id, Place::AtLog);
+        self.use_log(log);
+        if let Some(known) = self.touch_log(log) {
+            known.client.projected(projection, now.monotonic);
+        }
+        match request {
+            LogRequest::Append { batch, stamp, since, .. } => self.call(log, Call::Append(id), |client, token| {
+                client.append(token, batch, stamp, since, deadline, now.monotonic);
+            }),
+            LogRequest::Tail { .. } => self.call(log, Call::Tail(id), |client, token| {
+                client.tail(token, deadline, now.monotonic);
+            }),
+            LogRequest::Trim { before, .. } => self.call(log, Call::Trim(id), |client, token| {
+                client.trim(token, before, deadline, now.monotonic);
+            }),
+            LogRequest::TrimOne { position, .. } => self.call(log, Call::Trim(id), |client, token| {
+                client.trim_one(token, position, deadline, now.monotonic);
+            }),
+            LogRequest::Read { from, count, wait, .. } => {
+                let run = Run::of(from, count as usize);
+                let wait = if wait > Duration::ZERO { Wait::First(wait) } else { Wait::No };
+                self.call(log, Call::Read(id, from), |client, token| {
+                    client.read_many(token, run, wait, true, deadline, now.monotonic);
+                });
+            }
+            LogRequest::Create { .. } | LogRequest::List | LogRequest::Describe { .. } => {}
+        }
+    }
+
+    pub(super) fn call(&mut self, id: LogId, call: Call, begin: impl FnOnce(&mut sharedlog::client::Client, Token)) {
+        let Some(log) = self.touch_log(id) else { return };
+        log.last_token.0 += 1;
+        log.calls.insert(log.last_token, call);
+        begin(&mut log.client, log.last_token);
+    }
+
+    /// A call of a log's client machine has come to its end.
+    pub(super) fn log_call_done(&mut self, id: LogId, token: Token, outcome: Result<Answer, Error>, now: Now) {
+        let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
+        match call {
+            Call::Read(pending, from) => self.complete(pending, entries(from, outcome), None),
+            Call::Append(pending) | Call::Tail(pending) | Call::Trim(pending) => {
+                self.complete(pending, said(outcome), None);
+            }
+            Call::Copied(copier, run) => self.healing_read(id, copier, run, outcome, now),
+            Call::JanitorTail(epoch) => self.janitor_told(id, epoch, outcome, now),
+            Call::JanitorFill(epoch, position) => self.janitor_filled(id, epoch, position, &outcome, now),
+        }
+    }
+}
+
+/// What lies at the first positions from one on: as much of it as an answer holds, and one of them in any case.
+fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
+    let answers = match outcome {
+        Ok(Answer::Row(answers)) => answers,
+        // Whoever waited, waited in vain.
+        Ok(_) | Err(Error::BeyondTail { .. }) => Vec::new(),
+        Err(error) => return Err(failure(error)),
+    };
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    for (answer, position) in answers.into_iter().zip(from.0..) {
+        if bytes >= ANSWER_BYTES {
+            break;
+        }
+        let content = match answer {
+            Answer::Entry(data) => {
+                bytes += data.batch.len();
+                Content::Data(data)
+            }
+            Answer::Lost => Content::Lost,
+            Answer::Junk => Content::Junk,
+            Answer::Duplicate { of } => Content::Duplicate { of },
+            Answer::Trimmed { mark } => Content::Trimmed { mark },
+            Answer::Unwritten | Answer::Row(_) | Answer::Appended(_) | Answer::Tail(_) | Answer::Done => break,
+        };
+        entries.push(LogEntry { position: Position(position), content });
+    }
+    Ok(Response::Log(LogResponse::Entries(entries)))
+}
+
+fn said(outcome: Result<Answer, Error>) -> Outcome {
+    Ok(Response::Log(match outcome.map_err(failure)? {
+        Answer::Appended(position) => LogResponse::Appended(position),
+        Answer::Tail(position) => LogResponse::Tail(position),
+        _ => LogResponse::Trimmed,
+    }))
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::OutsideWindow { .. } => Failure::Overloaded(error.to_string()),
+        Error::OutOfTime => Failure::Unavailable("the log's units or its sequencer did not answer in time".to_owned()),
+        Error::Unknown { since } => Failure::MayLie { since },
+        Error::BeyondTail { .. } => Failure::Invalid(error.to_string()),
+        Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),
+    }
+}

@@ -1,0 +1,364 @@
+//! Replacing projections: what whoever leads the catalogue does for the logs (CORFU, section 3.4).
+//!
+//! A client that gets no answer says whom it suspects. The leader knows from heartbeats which nodes are silent, and begins a
+//! recovery without their units; it has the log go on with another sequencer if that one's process is gone. A unit that is
+//! suspected again and again, though its node is heard of, is slow or full: it is left out, too. Where a chain has fewer units
+//! than it should, new ones are named on other nodes, and the next recovery has them stand in it. What older chains hold is
+//! copied to them ([`healing`](super::healing)).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{CohortId, Duration, Member, Monotonic, NodeId, Now};
+use sharedlog::client::Suspect;
+use sharedlog::recovery::{Action, Homes, Plan, Recovery, Timing, Verdict};
+use sharedlog::{AskId, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
+use tablets::request::{LogResponse, Outcome, Response};
+use tablets::{CatalogueCommand, LogRecord};
+
+use crate::logs::Asker;
+use crate::message::{Message, Query};
+use crate::node::{AT_ONCE, Node};
+use crate::pending::{Origin, Target};
+
+/// A node that wasn't heard of for so long is silent: it is not waited for. Heartbeats come every 100 ms.
+const SILENT: Duration = Duration::from_millis(250);
+/// Where every node is heard of, a log's projection is replaced no more often than this: to seal a log costs appends in
+/// flight, and a unit that is slow comes to be no faster by it.
+const PAUSE: Duration = Duration::from_millis(1_000);
+/// The same where nothing keeps it from going on, and it only lacks copies.
+const LONG_PAUSE: Duration = Duration::from_millis(3_000);
+/// How long a proposed projection, or what is named of units, may take.
+const PROPOSAL_PATIENCE: Duration = Duration::from_millis(2_000);
+/// A unit of a node that is heard of is waited for so long; one of a silent node isn't.
+const PATIENCE: Duration = Duration::from_millis(1_000);
+
+/// Between two looks at whether logs lack something.
+const LOOK: Duration = Duration::from_millis(500);
+/// A node that wasn't heard of for so long is gone, as far as logs are concerned that nobody uses just now.
+const GONE: Duration = Duration::from_millis(5_000);
+/// So many projections in a row, in which the same node was suspected, and it is done without ...
+const BLAMED: u32 = 3;
+/// ... for so long. What was suspected longer ago no longer counts.
+const BLAMED_FOR: Duration = Duration::from_millis(30_000);
+
+/// The projections that are being replaced.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    by_id: BTreeMap<LogId, Repair>,
+    /// When the last one of a log began.
+    began: BTreeMap<LogId, Monotonic>,
+    /// When units were named last for a log.
+    named: BTreeMap<LogId, Monotonic>,
+    /// Nodes that are heard of and keep logs from going on: in how many projections, and when last.
+    blamed: BTreeMap<NodeId, (u32, Monotonic)>,
+    look_at: Monotonic,
+}
+
+#[derive(Debug)]
+struct Repair {
+    machine: Recovery,
+    at: Monotonic,
+}
+
+impl Repairs {
+    pub(crate) fn next_timer(&self) -> Option<Monotonic> {
+        self.by_id.values().map(|repair| repair.at).chain([self.look_at]).min()
+    }
+}
+
+impl Node {
+    /// A client machine here says who keeps its log from going on.
+    pub(super) fn suspect(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
+        let leader = self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.cohort.leader());
+        match leader {
+            Some(leader) if leader == self.me.node => self.suspected(log, epoch, suspect, now),
+            Some(leader) => self.send(leader, Message::Suspected { log, epoch, suspect }, AT_ONCE, None),
+            // It will be suspected again.
+            None => {}
+        }
+    }
+
+    fn leads_catalogue(&self) -> bool {
+        self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open())
+    }
+
+    /// Somebody says who keeps a log from going on.
+    pub(crate) fn suspected(&mut self, id: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
+        if !self.leads_catalogue() || self.logs.repairs.by_id.contains_key(&id) {
+            return;
+        }
+        let Some((_, log)) = self.catalogue().and_then(|catalogue| catalogue.log_of(id)) else { return };
+        if log.projection.epoch != epoch {
+            return;
+        }
+        let log = log.clone();
+        let is_gone = match suspect {
+            Suspect::Sequencer => !self.is_process(log.projection.sequencer, now),
+            Suspect::Unit(unit) => log.member_of(unit).is_none_or(|member| !self.is_heard(member.node, now)),
+            Suspect::Projection => true,
+        };
+        if is_gone || self.had_pause(id, PAUSE, now) {
+            if let (Suspect::Unit(unit), false) = (suspect, is_gone)
+                && let Some(member) = log.member_of(unit)
+            {
+                self.blame(member.node, now);
+            }
+            self.begin_repair(&log, now);
+        }
+    }
+
+    fn had_pause(&self, log: LogId, pause: Duration, now: Now) -> bool {
+        self.logs.repairs.began.get(&log).is_none_or(|began| now.monotonic.since(*began) > pause)
+    }
+
+    fn blame(&mut self, node: NodeId, now: Now) {
+        let (times, last) = self.logs.repairs.blamed.entry(node).or_insert((0, now.monotonic));
+        let is_old = now.monotonic.since(*last) > BLAMED_FOR;
+        (*times, *last) = (if is_old { 1 } else { *times + 1 }, now.monotonic);
+    }
+
+    fn is_blamed(&self, node: NodeId, now: Now) -> bool {
+        let is_so = |(times, last): &(u32, Monotonic)| *times >= BLAMED && now.monotonic.since(*last) <= BLAMED_FOR;
+        self.logs.repairs.blamed.get(&node).is_some_and(is_so)
+    }
+
+    /// Whether a node was heard of just now.
+    fn is_heard(&self, node: NodeId, now: Now) -> bool {
+        self.is_heard_within(node, SILENT, now)
+    }
+
+    fn is_heard_within(&self, node: NodeId, silent: Duration, now: Now) -> bool {
+        let is_recent = |at: Monotonic| now.monotonic.since(at) < silent;
+        node == self.me.node || self.peers.get(&node).and_then(|peer| peer.heard_at).is_some_and(is_recent)
+    }
+
+    /// Whether a process runs, as far as is known here.
+    fn is_process(&self, process: SequencerId, now: Now) -> bool {
+        self.process_on(process.node, now) == Some(process)
+    }
+
+    /// The process of a node that was heard of just now.
+    fn process_on(&self, node: NodeId, now: Now) -> Option<SequencerId> {
+        if node == self.me.node {
+            return Some(SequencerId { node, boot: self.boot });
+        }
+        let boot = self.peers.get(&node)?.boot;
+        (self.is_heard(node, now) && boot.0 > 0).then_some(SequencerId { node, boot })
+    }
+
+    fn begin_repair(&mut self, log: &LogRecord, now: Now) {
+        let old = log.projection.clone();
+        let is_out = |unit: &UnitId| self.is_out(log, *unit, SILENT, now);
+        let leave_out: BTreeSet<UnitId> = old.units().into_iter().filter(is_out).collect();
+        let mut spares: Vec<UnitId> = log.spares().map(|(unit, _)| unit).collect();
+        spares.retain(|spare| !is_out(spare));
+        let plan = Plan {
+            sequencer: self.next_sequencer(log, now),
+            leave_out,
+            spares,
+            homes: homes(log),
+            lost: BTreeSet::new(),
+            at_least: Position(0),
+            stripes: log.stripes as usize,
+            copies: log.copies as usize,
+            not_before: now.monotonic,
+        };
+        let timing = Timing { patience: PATIENCE, ..Timing::default() };
+        let machine = Recovery::begin(old, plan, timing, now.monotonic);
+        self.logs.repairs.began.insert(log.id, now.monotonic);
+        self.logs.repairs.by_id.insert(log.id, Repair { machine, at: Monotonic::NEVER });
+        self.counters.log_repairs += 1;
+    }
+
+    /// Whether a log is to go on without a unit: its node, or its disk, is to leave, is silent, or is blamed.
+    fn is_out(&self, log: &LogRecord, unit: UnitId, silent: Duration, now: Now) -> bool {
+        let stays = |member| self.catalogue().is_some_and(|catalogue| catalogue.staying().any(|other| other == member));
+        log.member_of(unit).is_none_or(|member| {
+            !stays(member) || !self.is_heard_within(member.node, silent, now) || self.is_blamed(member.node, now)
+        })
+    }
+
+    fn stays_and_is_heard(&self, member: Member, now: Now) -> bool {
+        let stays = self.catalogue().is_some_and(|catalogue| catalogue.staying().any(|staying| staying == member));
+        stays && self.is_heard(member.node, now)
+    }
+
+    /// The sequencer goes on, if its process does; else it is one on a node that has a unit of the log, and doesn't lead the
+    /// catalogue, if there is one: so that not everything is lost with one node.
+    fn next_sequencer(&self, log: &LogRecord, now: Now) -> SequencerId {
+        let old = log.projection.sequencer;
+        if self.is_process(old, now) {
+            return old;
+        }
+        let me = SequencerId { node: self.me.node, boot: self.boot };
+        let nodes = log.units.iter().map(|(_, member)| *member).filter(|member| self.stays_and_is_heard(*member, now));
+        let processes = nodes.filter_map(|member| self.process_on(member.node, now));
+        processes.filter(|process| *process != me).min_by_key(|process| process.node).unwrap_or(me)
+    }
+
+    /// Carries out what recoveries want; whether there was anything.
+    pub(super) fn run_repairs(&mut self, now: Now) -> bool {
+        let mut wanted = Vec::new();
+        for (id, repair) in &mut self.logs.repairs.by_id {
+            let epoch = repair.machine.epoch();
+            wanted.extend(repair.machine.take_actions().into_iter().map(|action| (*id, epoch, action)));
+        }
+        let is_any = !wanted.is_empty();
+        for (id, epoch, action) in wanted {
+            match action {
+                Action::Ask { ask, unit, request } => {
+                    self.ask_unit(id, Asker::Repair(epoch, ask), unit, request, now);
+                }
+                Action::Propose(projection) => self.propose_projection(id, epoch, projection, now),
+                Action::SetTimer(at) => {
+                    if let Some(repair) = self.logs.repairs.by_id.get_mut(&id) {
+                        repair.at = at;
+                    }
+                }
+                Action::Done(_) => {
+                    self.logs.repairs.by_id.remove(&id);
+                }
+            }
+        }
+        is_any
+    }
+
+    fn propose_projection(&mut self, id: LogId, epoch: ProjectionEpoch, projection: Projection, now: Now) {
+        let query = Query::Catalogue(CatalogueCommand::Project { projection: Box::new(projection) });
+        let deadline = now.monotonic + PROPOSAL_PATIENCE;
+        let origin = Origin::OfLog(id, Asker::Proposal(epoch));
+        self.begin(origin, deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
+    }
+
+    pub(super) fn proposal_answered(&mut self, id: LogId, epoch: ProjectionEpoch, outcome: Outcome) {
+        let Some(repair) = self.logs.repairs.by_id.get_mut(&id) else { return };
+        if let Ok(Response::Log(LogResponse::Projected(newest))) = outcome
+            && repair.machine.epoch() == epoch
+        {
+            repair.machine.verdict(Verdict::Newest(*newest));
+        }
+    }
+
+    pub(super) fn repair_answered(
+        &mut self,
+        id: LogId,
+        epoch: ProjectionEpoch,
+        ask: AskId,
+        reply: unit::Reply,
+        now: Now,
+    ) {
+        let Some(repair) = self.logs.repairs.by_id.get_mut(&id) else { return };
+        if repair.machine.epoch() == epoch {
+            repair.machine.answered(ask, reply, now.monotonic);
+        }
+    }
+
+    pub(super) fn repair_timers(&mut self, now: Now) {
+        for repair in self.logs.repairs.by_id.values_mut().filter(|repair| repair.at <= now.monotonic) {
+            repair.at = Monotonic::NEVER;
+            repair.machine.timer(now.monotonic);
+        }
+        if self.logs.repairs.look_at <= now.monotonic {
+            self.check_logs(now);
+        }
+    }
+
+    /// A unit was made whole: it is to stand where it is needed.
+    pub(super) fn repair_healed(&mut self, id: LogId, now: Now) {
+        let Some((_, log)) = self.catalogue().and_then(|catalogue| catalogue.log_of(id)) else { return };
+        let log = log.clone();
+        if self.leads_catalogue() && !self.logs.repairs.by_id.contains_key(&id) {
+            self.begin_repair(&log, now);
+        }
+    }
+
+    /// Now and then, and where the catalogue has changed: has the logs go on that lack something, without waiting for a client
+    /// to meet with it.
+    pub(crate) fn check_logs(&mut self, now: Now) {
+        self.logs.repairs.look_at = now.monotonic + LOOK;
+        if !self.leads_catalogue() {
+            return self.stop_healing();
+        }
+        let logs: Vec<LogRecord> =
+            self.catalogue().into_iter().flat_map(|catalogue| catalogue.logs()).map(|(_, log)| log.clone()).collect();
+        for log in logs {
+            if !self.logs.repairs.by_id.contains_key(&log.id) {
+                self.check_log(&log, now);
+            }
+        }
+    }
+
+    fn check_log(&mut self, log: &LogRecord, now: Now) {
+        let sequencer = log.projection.sequencer;
+        let is_replaced = self.process_on(sequencer.node, now).is_some_and(|process| process != sequencer);
+        if is_replaced || self.can_do_without(log, now) {
+            if self.had_pause(log.id, PAUSE, now) {
+                self.begin_repair(log, now);
+            }
+            return;
+        }
+        let leaving = self.leaving(log);
+        self.heal(log, &leaving, now);
+        let wanted = self.wanted_homes(log, &leaving, now);
+        if wanted.is_empty() {
+            return;
+        }
+        let is_out = |unit: UnitId| self.is_out(log, unit, SILENT, now);
+        let spares: BTreeSet<NodeId> =
+            log.spares().filter(|(unit, _)| !is_out(*unit)).map(|(_, member)| member.node).collect();
+        let lacking: Vec<NodeId> = wanted.iter().copied().filter(|node| !spares.contains(node)).collect();
+        let named = self.logs.repairs.named.get(&log.id);
+        if lacking.is_empty() {
+            if self.had_pause(log.id, LONG_PAUSE, now) {
+                self.begin_repair(log, now);
+            }
+        } else if named.is_none_or(|named| now.monotonic.since(*named) > PROPOSAL_PATIENCE) {
+            self.logs.repairs.named.insert(log.id, now.monotonic);
+            let query = Query::Catalogue(CatalogueCommand::AddUnits { log: log.id, nodes: lacking });
+            let deadline = now.monotonic + PROPOSAL_PATIENCE;
+            let origin = Origin::OfLog(log.id, Asker::Nobody);
+            self.begin(origin, deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
+        }
+    }
+
+    /// Units on nodes, or disks, that are to leave.
+    fn leaving(&self, log: &LogRecord) -> BTreeSet<UnitId> {
+        let Some(catalogue) = self.catalogue() else { return BTreeSet::new() };
+        let stays = |member: Member| catalogue.staying().any(|other| other == member);
+        log.units.iter().filter(|(_, member)| !stays(*member)).map(|(unit, _)| *unit).collect()
+    }
+
+    /// Whether there is a unit that the log is to go on without, and can: each of its chains has another.
+    fn can_do_without(&self, log: &LogRecord, now: Now) -> bool {
+        let is_out = |unit: &UnitId| self.is_out(log, *unit, GONE, now);
+        let units = log.projection.units();
+        let out: BTreeSet<UnitId> = units.iter().copied().filter(is_out).collect();
+        let chains = || log.projection.extents.iter().flat_map(|extent| &extent.chains);
+        out.iter().any(|unit| {
+            let mut its_chains = chains().filter(|chain| chain.contains(unit));
+            its_chains.all(|chain| chain.iter().any(|other| !out.contains(other)))
+        })
+    }
+
+    /// Nodes on which the newest extent's chains lack a unit: one for each unit that is missing, as far as there are any. Units
+    /// that are to leave count as missing.
+    fn wanted_homes(&self, log: &LogRecord, leaving: &BTreeSet<UnitId>, now: Now) -> Vec<NodeId> {
+        let Some(catalogue) = self.catalogue() else { return Vec::new() };
+        let is_fit = |node: &NodeId| self.is_heard(*node, now) && !self.is_blamed(*node, now);
+        let nodes: Vec<NodeId> = catalogue.staying().map(|member| member.node).filter(is_fit).collect();
+        let on = |unit: &UnitId| log.member_of(*unit).map(|member| member.node);
+        let mut wanted = Vec::new();
+        for (turn, chain) in log.projection.last().chains.iter().enumerate() {
+            let stay = chain.iter().filter(|unit| !leaving.contains(unit)).count();
+            let taken: BTreeSet<NodeId> = chain.iter().filter_map(on).collect();
+            let free = nodes.iter().cycle().skip(turn).take(nodes.len()).filter(|node| !taken.contains(node));
+            wanted.extend(free.take((log.copies as usize).saturating_sub(stay)));
+        }
+        wanted
+    }
+}
+
+/// Where the units of a log are.
+pub(super) fn homes(log: &LogRecord) -> Homes {
+    log.units.iter().copied().collect()
+}

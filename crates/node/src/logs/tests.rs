@@ -1,0 +1,94 @@
+use base::Duration;
+use bytes::Bytes;
+use sharedlog::{Batch, Position};
+use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
+
+use crate::contract::RequestId;
+use crate::testing::{Bench, empty};
+
+/// The only node of a universe, with a log.
+fn alone() -> Bench {
+    let mut bench = Bench::start(empty(1, 1));
+    bench.pass(Duration::from_millis(5_000));
+    let create = LogRequest::Create { name: "l".into(), stripes: 0, copies: 0 };
+    assert_eq!(ask(&mut bench, 1, create), Ok(LogResponse::Created { existed: false }));
+    bench
+}
+
+fn ask(bench: &mut Bench, number: u64, request: LogRequest) -> Result<LogResponse, Failure> {
+    bench.ask(number, Request::Log(request));
+    bench.pass(Duration::from_millis(1_000));
+    said(bench.answers.get(&RequestId(number)).expect("it is answered"))
+}
+
+fn said(outcome: &Outcome) -> Result<LogResponse, Failure> {
+    match outcome {
+        Ok(Response::Log(response)) => Ok(response.clone()),
+        Ok(other) => panic!("{other:?}"),
+        Err(failure) => Err(failure.clone()),
+    }
+}
+
+fn append(record: &'static str) -> LogRequest {
+    let batch = Batch::of(&[Bytes::from_static(record.as_bytes())]).expect("it is small");
+    LogRequest::Append { log: "l".into(), batch, stamp: None, since: None }
+}
+
+fn read(from: u64, count: u32) -> LogRequest {
+    LogRequest::Read { log: "l".into(), from: Position(from), count, wait: Duration::ZERO }
+}
+
+fn records(response: Result<LogResponse, Failure>) -> Vec<Bytes> {
+    let Ok(LogResponse::Entries(entries)) = response else { panic!("{response:?}") };
+    let record = |entry: LogEntry| match entry.content {
+        Content::Data(data) => data.batch.records().expect("its own bytes")[0].clone(),
+        other => panic!("{other:?}"),
+    };
+    entries.into_iter().map(record).collect()
+}
+
+#[test]
+fn what_is_appended_is_read_in_its_order() {
+    let mut bench = alone();
+    for (number, record) in [(2, "a"), (3, "b"), (4, "c")] {
+        assert_eq!(ask(&mut bench, number, append(record)), Ok(LogResponse::Appended(Position(number - 2))));
+    }
+    assert_eq!(ask(&mut bench, 5, LogRequest::Tail { log: "l".into() }), Ok(LogResponse::Tail(Position(3))));
+    assert_eq!(records(ask(&mut bench, 6, read(0, 10))), ["a", "b", "c"]);
+    assert_eq!(records(ask(&mut bench, 7, read(1, 1))), ["b"]);
+    assert_eq!(records(ask(&mut bench, 8, read(9, 1))), [""; 0], "nothing lies there yet");
+    let trim = LogRequest::Trim { log: "l".into(), before: Position(2) };
+    assert_eq!(ask(&mut bench, 9, trim), Ok(LogResponse::Trimmed));
+    let Ok(LogResponse::Entries(entries)) = ask(&mut bench, 10, read(1, 1)) else { panic!("it says so") };
+    assert_eq!(entries[0].content, Content::Trimmed { mark: Position(2) });
+    assert_eq!(bench.node.logs.by_id.values().map(|log| log.calls.len()).sum::<usize>(), 0);
+}
+
+#[test]
+fn a_log_that_is_unknown_or_there_already_is_said_to_be_so() {
+    let mut bench = alone();
+    let tail = LogRequest::Tail { log: "m".into() };
+    assert_eq!(ask(&mut bench, 2, tail), Err(Failure::UnknownLog("m".into())));
+    let again = LogRequest::Create { name: "l".into(), stripes: 1, copies: 0 };
+    assert_eq!(ask(&mut bench, 3, again), Ok(LogResponse::Created { existed: true }));
+    let other = LogRequest::Create { name: "l".into(), stripes: 2, copies: 0 };
+    assert!(matches!(ask(&mut bench, 4, other), Err(Failure::Exists(_))));
+    let many = LogRequest::Create { name: "m".into(), stripes: 1, copies: 2 };
+    assert!(matches!(ask(&mut bench, 5, many), Err(Failure::Invalid(_))), "there is one node");
+    assert_eq!(ask(&mut bench, 6, LogRequest::List), Ok(LogResponse::Logs(vec!["l".into()])));
+}
+
+/// The sequencer forgets what it gave out; the units don't.
+#[test]
+fn a_restart_goes_on_where_the_log_ends() {
+    let mut bench = alone();
+    ask(&mut bench, 2, append("a")).expect("it is appended");
+    let mut recovered = empty(1, 1);
+    recovered.boot = base::Boot(2);
+    recovered.records = bench.appended.clone();
+    recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
+    let mut again = Bench::start(recovered);
+    again.pass(Duration::from_millis(5_000));
+    assert_eq!(ask(&mut again, 1, append("b")), Ok(LogResponse::Appended(Position(1))));
+    assert_eq!(records(ask(&mut again, 2, read(0, 9))), ["a", "b"]);
+}

@@ -1,0 +1,87 @@
+//! Log units: what they are asked, and how they begin.
+
+use base::{CohortId, Now};
+use bytes::Bytes;
+use sharedlog::unit::{Command, Reply, Request};
+use sharedlog::{Position, Projection, ProjectionEpoch, UnitId};
+use tablets::log_unit::Answer;
+use tablets::request::{Outcome, Response};
+use tablets::{Evaluation, State};
+
+use crate::message::Query;
+use crate::node::Node;
+use crate::pending::{PendingId, Place};
+use crate::reads::Grounds;
+
+impl Node {
+    /// A unit here is asked, and our log is its log. It answers from what is applied, once all is that the log held when this
+    /// process began.
+    pub(crate) fn unit_asked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
+        let Some(replica) = self.replicas.get(&cohort) else { return };
+        let Some(pending) = self.pendings.get(id) else { return };
+        let (State::Unit(unit), Query::Unit(request)) = (&replica.state, &pending.query) else { return };
+        if !replica.cohort.is_open() {
+            return self.pendings.place(id, Place::Waiting);
+        }
+        if let Request::Command(Command::Damaged { .. }) = request {
+            // A node says that of its own units alone.
+            return self.unit_replies(id, Reply::Unknown);
+        }
+        let needs_room = matches!(request, Request::Command(Command::Write { .. } | Command::CopyMany { .. }));
+        match unit.meet(request.clone()) {
+            Answer::Reply(reply) => self.unit_replies(id, reply),
+            Answer::Lookup(lookup) => self.evaluate(id, cohort, Evaluation::Positions(lookup), Grounds::Unit, now),
+            Answer::Log(payload) => {
+                if !needs_room || !self.held_up(id, cohort, now) {
+                    self.propose_for(id, cohort, payload, None, now);
+                }
+            }
+        }
+    }
+
+    /// What lies at a position was looked up. What can't be read is noted in the unit's own log: the other units of the chain
+    /// have it, and whoever finds that out puts it back.
+    pub(crate) fn looked_up_in(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
+        let replies = if let Ok(Response::Unit(reply)) = &outcome { reply.each() } else { &[] };
+        if replies.contains(&Reply::Damaged)
+            && let Some(Query::Unit(request)) = self.pendings.get(id).map(|pending| &pending.query)
+            && let Some(replica) = self.replicas.get_mut(&cohort)
+        {
+            let each = request.positions().into_iter().zip(replies);
+            for (position, _) in each.filter(|(_, reply)| **reply == Reply::Damaged) {
+                let noted = Command::Damaged { position }.encode();
+                replica.cohort.propose(noted, now, &mut self.outgoing.outbox);
+            }
+            self.drain(cohort, now);
+        }
+        self.complete(id, outcome, None);
+    }
+
+    pub(crate) fn unit_replies(&mut self, id: PendingId, reply: Reply) {
+        self.complete(id, Ok(Response::Unit(Box::new(reply))), None);
+    }
+
+    /// The first units of a log begin with it, in the epoch before its first projection.
+    pub(crate) fn found_unit(&mut self, id: CohortId, now: Now) {
+        let is_blank = |state: &State| state.as_unit().is_some_and(tablets::LogUnit::is_blank);
+        if !self.replicas.get(&id).is_some_and(|replica| replica.cohort.is_open() && is_blank(&replica.state)) {
+            return;
+        }
+        let Some(payload) = self.beginning_of(UnitId(u64::from(id.0))) else { return };
+        if let Some(replica) = self.replicas.get_mut(&id) {
+            replica.cohort.propose(payload, now, &mut self.outgoing.outbox);
+        }
+    }
+
+    /// What a unit begins with that the log's first projection names; none if it is one that recoveries begin.
+    fn beginning_of(&self, unit: UnitId) -> Option<Bytes> {
+        let mut logs = self.catalogue()?.logs().map(|(_, log)| &log.projection);
+        let is_its = |projection: &&Projection| projection.units().contains(&unit);
+        let projection = logs.find(is_its).filter(|projection| projection.epoch == ProjectionEpoch(1))?;
+        let extent = projection.last();
+        let own = extent.chains.iter().enumerate().filter(|(_, chain)| chain.contains(&unit));
+        let stripes = own.map(|(index, _)| extent.stripe(index)).collect();
+        let (log, epoch, trimmed) = (projection.log, ProjectionEpoch(0), Position(0));
+        Some(Command::Begin { disk: self.me.incarnation, log, epoch, trimmed, stripes }.encode())
+    }
+}

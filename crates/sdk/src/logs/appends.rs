@@ -1,0 +1,150 @@
+//! The stamps of a client's appends, and what it knows of logs for when one must be tried again.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// How far an append that has not ended may be behind the client's newest: readers of a log remember 1,024 of each client.
+const WINDOW: u64 = 1_000;
+/// Logs of which something is known, at most: as many as a universe has.
+const LOGS_MAX: usize = 1_000;
+
+/// The appends of a client to all its logs.
+#[derive(Debug)]
+pub(crate) struct Appends {
+    /// Names the client in its stamps.
+    pub(crate) client: u64,
+    state: Mutex<State>,
+    ended: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: u64,
+    /// Those that have not ended.
+    open: BTreeSet<u64>,
+    /// Of each log: whatever is appended from now on lies there or after.
+    known: BTreeMap<String, u64>,
+}
+
+impl Default for Appends {
+    fn default() -> Self {
+        Self { client: drawn(), state: Mutex::default(), ended: Arc::default() }
+    }
+}
+
+/// A number that nobody else has: the standard library's own keys are drawn at random for each process.
+fn drawn() -> u64 {
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    hasher.write_u128(since_epoch.as_nanos());
+    hasher.finish().max(1)
+}
+
+impl Appends {
+    /// Begins an append, once there is room in the window; none if there isn't in time.
+    pub(crate) async fn begin(&self, time: Duration) -> Option<Open<'_>> {
+        let room = async {
+            loop {
+                // Before the look, so that no end is missed.
+                let ended = self.ended.notified();
+                if let Some((sequence, oldest_open)) = self.state().begin() {
+                    return Open { appends: self, sequence, oldest_open };
+                }
+                ended.await;
+            }
+        };
+        timeout(time, room).await.ok()
+    }
+
+    /// An append that begins now lies there or after, in whichever attempt.
+    pub(crate) fn known(&self, log: &str) -> u64 {
+        self.state().known.get(log).copied().unwrap_or(0)
+    }
+
+    /// Something was appended there, or read.
+    pub(crate) fn note(&self, log: &str, position: u64) {
+        let mut state = self.state();
+        let after = position.saturating_add(1);
+        let has_room = state.known.len() < LOGS_MAX;
+        if let Some(known) = state.known.get_mut(log) {
+            *known = after.max(*known);
+        } else if has_room {
+            state.known.insert(log.to_owned(), after);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // It is whole between any two of its calls, whoever panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The sequence of the next append, and the oldest that has not ended.
+    fn begin(&mut self) -> Option<(u64, u64)> {
+        let next = self.last + 1;
+        let oldest = self.open.first().copied().unwrap_or(next);
+        if next - oldest >= WINDOW {
+            return None;
+        }
+        self.last = next;
+        self.open.insert(next);
+        Some((next, oldest))
+    }
+}
+
+/// An append that has not ended.
+#[derive(Debug)]
+pub(crate) struct Open<'a> {
+    appends: &'a Appends,
+    pub(crate) sequence: u64,
+    /// The client's oldest append that had not ended when this one began.
+    pub(crate) oldest_open: u64,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.appends.state().open.remove(&self.sequence);
+        self.appends.ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_append_is_far_ahead_of_one_that_has_not_ended() {
+        let appends = Appends::default();
+        let soon = Duration::from_millis(10);
+        let first = appends.begin(soon).await.expect("room");
+        for sequence in 2..=WINDOW {
+            let open = appends.begin(soon).await.expect("room");
+            assert_eq!((open.sequence, open.oldest_open), (sequence, 1));
+        }
+        assert!(appends.begin(soon).await.is_none());
+        let (second, ()) = tokio::join!(appends.begin(Duration::from_secs(5)), async { drop(first) });
+        assert_eq!(second.expect("room, once the first has ended").sequence, WINDOW + 1);
+    }
+
+    #[test]
+    fn what_is_known_of_a_log_only_grows() {
+        let appends = Appends::default();
+        assert_eq!(appends.known("l"), 0);
+        appends.note("l", 7);
+        appends.note("l", 3);
+        assert_eq!((appends.known("l"), appends.known("m")), (8, 0));
+    }
+
+    #[test]
+    fn clients_have_numbers_of_their_own() {
+        assert_ne!(Appends::default().client, Appends::default().client);
+    }
+}

@@ -1,0 +1,366 @@
+//! Users of a shared log: they append, read, ask for the tail and trim, each through some node, and hold every answer against all
+//! that came before (guarantee 20).
+//!
+//! * A position never has two values.
+//! * An append that ended lies where it was said to, and stays there; one that ended before another began lies before it. One
+//!   that is tried again, since its end was never learned, begins with its first attempt.
+//! * The tail lies above every append that had ended before it was asked for.
+//! * Once faults have ended, one user reads the whole log.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{Duration, Member, NodeId, SplitMix64};
+use bytes::Bytes;
+use node::contract::{Event, RequestId};
+use sharedlog::client::Stamped;
+use sharedlog::recovery::{Homes, healings};
+use sharedlog::{Batch, ClientId, Position, Stamp, UnitId};
+use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
+use tablets::{Catalogue, LogRecord};
+
+use super::events::Happening;
+use super::{MILLISECOND, World};
+
+/// The log's name.
+const LOG: &str = "log";
+/// How long one node may take for an answer.
+const DEADLINE: Duration = Duration::from_millis(2_000);
+/// What a user waits for an answer before asking another node.
+const PATIENCE: u64 = 2_500 * MILLISECOND;
+/// Positions of one read.
+const READ: u32 = 8;
+
+/// The users of the log.
+pub(crate) struct LogUsers {
+    random: SplitMix64,
+    users: Vec<User>,
+    asked: BTreeMap<RequestId, usize>,
+    is_created: bool,
+    /// What was ever seen at a position.
+    seen: BTreeMap<u64, Seen>,
+    /// One more than the highest position of an append that has ended.
+    ended: u64,
+    /// What was asked to be trimmed lies below.
+    trimmed: u64,
+    /// Whether the whole log was read in the end.
+    is_read: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Data(Stamp),
+    Junk,
+    /// A duplicate, of a stamp that lies elsewhere.
+    Duplicate,
+}
+
+#[derive(Default)]
+struct User {
+    doing: Option<Doing>,
+    /// The last append's number.
+    sequence: u64,
+    asked: Option<RequestId>,
+    /// Counts what it is woken for: an older call is none.
+    calls: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Doing {
+    Create,
+    /// `floor`: what had ended before the first attempt lies below.
+    Append {
+        floor: u64,
+        since: Option<Position>,
+    },
+    Read {
+        from: u64,
+        wait: Duration,
+        floor: u64,
+        /// Something was seen there before.
+        is_there: bool,
+    },
+    Tail {
+        floor: u64,
+    },
+    Trim {
+        before: u64,
+    },
+    /// All of it, up to a tail.
+    ReadAll {
+        next: u64,
+        tail: Option<u64>,
+        floor: u64,
+    },
+}
+
+impl LogUsers {
+    pub(crate) fn new(users: u32, seed: u64) -> Self {
+        let users = (0..users).map(|_| User::default()).collect();
+        let random = SplitMix64::new(seed ^ 0x10_6000);
+        let (asked, seen) = (BTreeMap::new(), BTreeMap::new());
+        Self { random, users, asked, is_created: false, seen, ended: 0, trimmed: 0, is_read: false }
+    }
+
+    /// Whether nobody waits for anything, and the whole log was read.
+    pub(crate) fn are_done(&self) -> bool {
+        self.users.is_empty() || self.is_read && self.users.iter().all(|user| user.doing.is_none())
+    }
+
+    /// For a run that is stuck.
+    pub(crate) fn waiting_for(&self) -> String {
+        let doing: Vec<_> = self.users.iter().filter_map(|user| user.doing.as_ref()).collect();
+        if doing.is_empty() { String::new() } else { format!("users of the log: {doing:?}") }
+    }
+
+    fn next(&mut self, user: usize, healed: bool) -> Option<Doing> {
+        if !self.is_created {
+            return (user == 0).then_some(Doing::Create);
+        }
+        if healed {
+            return (user == 0 && !self.is_read).then_some(Doing::ReadAll { next: self.trimmed, tail: None, floor: 0 });
+        }
+        let floor = self.ended;
+        Some(match self.random.below(20) {
+            0..11 => {
+                self.users[user].sequence += 1;
+                Doing::Append { floor, since: None }
+            }
+            11..17 => {
+                let from = self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 4);
+                let wait = Duration::from_millis([0, 0, 30][self.random.below(3) as usize]);
+                Doing::Read { from, wait, floor, is_there: self.seen.contains_key(&from) }
+            }
+            17..19 => Doing::Tail { floor },
+            _ => Doing::Trim { before: self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 1) },
+        })
+    }
+
+    fn stamp(&self, user: usize) -> Stamp {
+        Stamp { client: ClientId(1 << 60 | user as u64), sequence: self.users[user].sequence }
+    }
+
+    fn request(&self, user: usize, doing: &Doing) -> LogRequest {
+        let log = || LOG.to_owned();
+        match doing {
+            Doing::Create => LogRequest::Create { name: log(), stripes: 2, copies: 0 },
+            Doing::Append { since, .. } => {
+                let stamp = self.stamp(user);
+                let record = Bytes::from(format!("{} of {user}", stamp.sequence));
+                let batch = Batch::of(&[record]).expect("it is small");
+                let stamp = Some(Stamped { stamp, oldest_open: stamp.sequence });
+                LogRequest::Append { log: log(), batch, stamp, since: *since }
+            }
+            Doing::Read { from, wait, .. } => {
+                LogRequest::Read { log: log(), from: Position(*from), count: READ, wait: *wait }
+            }
+            Doing::Tail { .. } | Doing::ReadAll { tail: None, .. } => LogRequest::Tail { log: log() },
+            Doing::Trim { before } => LogRequest::Trim { log: log(), before: Position(*before) },
+            Doing::ReadAll { next, tail: Some(tail), .. } if next >= tail => LogRequest::Tail { log: log() },
+            Doing::ReadAll { next, .. } => {
+                let wait = Duration::from_millis(50);
+                LogRequest::Read { log: log(), from: Position(*next), count: READ, wait }
+            }
+        }
+    }
+
+    /// Something was seen at a position.
+    fn see(&mut self, position: u64, seen: Seen) -> Result<(), String> {
+        match self.seen.insert(position, seen) {
+            Some(before) if before != seen && before != Seen::Duplicate && seen != Seen::Duplicate => {
+                Err(format!("position {position} had {before:?}, and now has {seen:?}"))
+            }
+            Some(Seen::Junk) if seen == Seen::Duplicate => {
+                Err(format!("position {position} was junk, and is a duplicate"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn see_entries(&mut self, from: u64, entries: &[LogEntry]) -> Result<(), String> {
+        for (entry, position) in entries.iter().zip(from..) {
+            if entry.position.0 != position {
+                return Err(format!("position {} was read in the place of {position}", entry.position));
+            }
+            match &entry.content {
+                Content::Data(data) => self.see(position, Seen::Data(data.stamp))?,
+                Content::Junk => self.see(position, Seen::Junk)?,
+                Content::Duplicate { .. } => self.see(position, Seen::Duplicate)?,
+                Content::Trimmed { mark } if mark.0 <= self.trimmed && position < mark.0 => {}
+                other => return Err(format!("position {position} has {other:?}, trimmed below {}", self.trimmed)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an answer in. Says whether the user is done with what it was doing, or what is wrong.
+    fn answered(&mut self, user: usize, doing: &mut Doing, outcome: &Outcome) -> Result<bool, String> {
+        let response = match outcome {
+            Ok(Response::Log(response)) => response,
+            Err(Failure::MayLie { since }) => {
+                if let Doing::Append { since: known, .. } = doing {
+                    *known = Some(known.map_or(*since, |known| known.min(*since)));
+                    return Ok(false);
+                }
+                return Err("only appends may lie somewhere".to_owned());
+            }
+            Err(Failure::Unknown(_)) => {
+                lost_sight(doing);
+                return Ok(false);
+            }
+            Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => return Ok(false),
+            other => return Err(format!("that is no answer: {other:?}")),
+        };
+        match (doing, response) {
+            (Doing::Create, LogResponse::Created { .. }) => self.is_created = true,
+            (Doing::Append { floor, .. }, LogResponse::Appended(position)) => {
+                self.see(position.0, Seen::Data(self.stamp(user)))?;
+                if position.0 < *floor {
+                    return Err(format!(
+                        "an append lies at {position}, and one at {floor} - 1 had ended before it began"
+                    ));
+                }
+                self.ended = self.ended.max(position.0 + 1);
+            }
+            (Doing::Read { from, wait, floor, is_there }, LogResponse::Entries(entries)) => {
+                self.see_entries(*from, entries)?;
+                if entries.is_empty() && (*is_there || *wait > Duration::ZERO && *from < *floor) {
+                    return Err(format!("nothing was read at {from}, though appends below {floor} had ended"));
+                }
+            }
+            (Doing::Tail { floor }, LogResponse::Tail(tail)) => {
+                if tail.0 < *floor {
+                    return Err(format!("the tail is {tail}, though an append below {floor} had ended"));
+                }
+            }
+            (Doing::Trim { .. }, LogResponse::Trimmed) => {}
+            (Doing::ReadAll { next, tail, floor }, LogResponse::Tail(end)) => {
+                if end.0 < *floor {
+                    return Err(format!("in the end the tail is {end}, though an append below {floor} had ended"));
+                }
+                *tail = Some(end.0);
+                self.is_read = *next >= end.0;
+                return Ok(self.is_read);
+            }
+            (Doing::ReadAll { next, tail, .. }, LogResponse::Entries(entries)) => {
+                self.see_entries(*next, entries)?;
+                *next += entries.len() as u64;
+                // What was given out and never written is given out again by another sequencer: the tail may have gone back.
+                *tail = tail.filter(|_| !entries.is_empty());
+                return Ok(false);
+            }
+            (doing, other) => return Err(format!("{doing:?} was answered with {other:?}")),
+        }
+        Ok(true)
+    }
+}
+
+/// A request was sent and never answered: an append may lie anywhere above what had ended when it was first tried.
+fn lost_sight(doing: &mut Doing) {
+    if let Doing::Append { floor, since } = doing {
+        since.get_or_insert(Position(*floor));
+    }
+}
+
+impl World {
+    pub(crate) fn begin_log_users(&mut self) {
+        for user in 0..self.log_users.users.len() {
+            let at = self.now + self.log_users.random.below(500 * MILLISECOND);
+            self.queue.put(at, Happening::LogUser { user, call: 0 });
+        }
+    }
+
+    /// A user's time has come: it does something, or has waited in vain.
+    pub(crate) fn log_user(&mut self, user: usize, call: u64) {
+        let healed = self.healed;
+        let users = &mut self.log_users;
+        if users.users[user].calls != call {
+            return;
+        }
+        if let Some(request) = users.users[user].asked.take() {
+            users.asked.remove(&request);
+            users.users[user].doing.as_mut().map(lost_sight);
+        }
+        let doing = users.users[user].doing.take().or_else(|| users.next(user, healed));
+        let ended = users.ended;
+        let Some(mut doing) = doing else { return self.wake_log_user(user, 200 * MILLISECOND) };
+        match &mut doing {
+            Doing::Trim { before } => users.trimmed = users.trimmed.max(*before),
+            Doing::ReadAll { floor, .. } => *floor = ended,
+            _ => {}
+        }
+        let request = Request::Log(users.request(user, &doing));
+        users.users[user].doing = Some(doing);
+        let count = self.machines.len() as u64;
+        let node = NodeId(1 + self.log_users.random.below(count) as u32);
+        let is_up = self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
+        if !is_up {
+            return self.wake_log_user(user, 50 * MILLISECOND);
+        }
+        let deadline = self.machines[&node].clocks.monotonic(self.now) + DEADLINE;
+        let number = self.libraries.number();
+        self.log_users.users[user].asked = Some(number);
+        self.log_users.asked.insert(number, user);
+        self.wake_log_user(user, PATIENCE);
+        self.step(node, Event::Request { id: number, deadline, request });
+    }
+
+    /// Whether every log has as many copies as it should, as far as there are units that may hold them, and none on a node that is
+    /// to leave, as every copy of the catalogue says.
+    pub(crate) fn are_logs_whole(&self) -> bool {
+        self.thin_log().is_none()
+    }
+
+    /// A log that lacks copies.
+    pub(crate) fn thin_log(&self) -> Option<&LogRecord> {
+        let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
+        let catalogues =
+            processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalogue());
+        let is_thin = |catalogue: &Catalogue, log: &LogRecord| {
+            let staying: Vec<Member> = catalogue.staying().collect();
+            let stays = |unit: UnitId| log.member_of(unit).is_some_and(|member| staying.contains(&member));
+            let copies = (log.copies as usize).min(staying.len());
+            let homes: Homes = log.units.iter().copied().collect();
+            !log.projection.units().into_iter().all(stays)
+                || log.projection.last().chains.iter().any(|chain| chain.len() < copies)
+                || !healings(&log.projection, copies, &homes, &BTreeSet::new()).is_empty()
+        };
+        catalogues
+            .flat_map(|catalogue| catalogue.logs().map(move |(_, log)| (catalogue, log)))
+            .find_map(|(catalogue, log)| is_thin(catalogue, log).then_some(log))
+    }
+
+    fn wake_log_user(&mut self, user: usize, after: u64) {
+        let woken = &mut self.log_users.users[user];
+        woken.calls += 1;
+        let call = woken.calls;
+        self.queue.put(self.now + after, Happening::LogUser { user, call });
+    }
+
+    /// A node has answered a user of the log, if it was one who asked.
+    pub(crate) fn log_user_answered(&mut self, id: RequestId, outcome: &Outcome) -> bool {
+        let users = &mut self.log_users;
+        let Some(user) = users.asked.remove(&id) else { return false };
+        users.users[user].asked = None;
+        let Some(mut doing) = users.users[user].doing.take() else { return true };
+        match users.answered(user, &mut doing, outcome) {
+            Err(wrong) => self.violate(&format!("user {user} of the log, {doing:?}: {wrong}")),
+            Ok(is_done) => {
+                let think = if self.healed { 1 } else { 40 };
+                let after = self.log_users.random.below(think * MILLISECOND) + MILLISECOND;
+                if is_done {
+                    self.count(match doing {
+                        Doing::Create => "logs created",
+                        Doing::Append { .. } => "appends to a log",
+                        Doing::Read { .. } | Doing::ReadAll { .. } => "reads of a log",
+                        Doing::Tail { .. } => "tails of a log",
+                        Doing::Trim { .. } => "trims of a log",
+                    });
+                } else {
+                    self.log_users.users[user].doing = Some(doing);
+                }
+                self.wake_log_user(user, after);
+            }
+        }
+        true
+    }
+}

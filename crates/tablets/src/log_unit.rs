@@ -1,0 +1,245 @@
+//! A log unit as the state machine of a cohort (guarantee 20).
+//!
+//! A unit's commands are the entries of its cohort's log, and so records of its node's write-ahead log: one force serves all
+//! that the node has. Its cohort has one member. The copies of a position are made by the shared log, on the other units of the
+//! position's chain, and not by this log's replication. What the unit knows by itself is [`sharedlog::unit::Unit`]; the values lie
+//! in a tree, under their positions, and move from the log to its tables as a tablet's rows do.
+
+use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
+use bytes::Bytes;
+use sharedlog::unit::{self, Command, Met, Reply, Request, Unit};
+use sharedlog::{Kept, Position};
+use store::cell;
+use store::sstable::{Io, TableError};
+use store::tree::{Tree, View};
+
+use base::codec::{Reader, Writer};
+
+use crate::catalogue::Change;
+use crate::hash::LogicalHash;
+use crate::progress::{ApplyError, Progress};
+use crate::request::{Outcome, Response};
+
+/// Where the value of a position's row lies.
+const COLUMN: &[u8] = b"v";
+
+/// The positions of a log that one unit holds.
+#[derive(Debug)]
+pub struct LogUnit {
+    pub(crate) progress: Progress,
+    pub(crate) unit: Unit,
+    tree: Tree,
+}
+
+/// Something that must be looked up to be answered.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    values: View,
+    at: Timestamp,
+    /// What lies below was trimmed.
+    mark: Position,
+    /// What the answers are made of.
+    asked: unit::Outcome,
+}
+
+/// What becomes of a request to a unit.
+#[derive(Debug)]
+pub enum Answer {
+    /// This is the answer.
+    Reply(Reply),
+    /// It must be looked up first.
+    Lookup(Lookup),
+    /// The log decides.
+    Log(Bytes),
+}
+
+impl LogUnit {
+    /// A unit before its first entry, on that disk, with an empty tree.
+    #[must_use]
+    pub fn new(cohort: CohortId, disk: Incarnation, tree: Tree) -> Self {
+        Self::of(Progress::new(cohort), Unit::new(disk), tree)
+    }
+
+    pub(crate) fn of(progress: Progress, unit: Unit, tree: Tree) -> Self {
+        Self { progress, unit, tree }
+    }
+
+    /// Applies an entry: the answer to the command in it, or what must be looked up for that.
+    ///
+    /// # Errors
+    /// When the entry doesn't follow the last one or is no unit's command. The unit is unchanged, and the node must halt.
+    pub fn apply(&mut self, entry: &Entry) -> Result<(Option<Outcome>, Option<Change>), ApplyError> {
+        self.progress.check(entry)?;
+        if entry.payload.is_empty() {
+            self.progress.advance(entry);
+            return Ok((None, None));
+        }
+        let command = Command::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
+        self.progress.advance(entry);
+        let outcome = self.unit.apply(command);
+        let kept = self.keep(outcome, entry);
+        Ok(match self.answer(kept) {
+            Answer::Lookup(lookup) => (None, Some(Change::LookedUp(Box::new(lookup)))),
+            Answer::Reply(reply) => (Some(Ok(Response::Unit(Box::new(reply)))), None),
+            Answer::Log(_) => (None, None),
+        })
+    }
+
+    /// Keeps what is to be kept: what remains is the answer, or what must be looked up for it.
+    fn keep(&mut self, outcome: unit::Outcome, entry: &Entry) -> unit::Outcome {
+        match outcome {
+            unit::Outcome::Store { position, kept, reply } => {
+                let mut value = Writer::new();
+                kept.encode(&mut value);
+                self.tree.put(key(position).into(), entry.timestamp, entry.lsn, Some(value.finish()));
+                unit::Outcome::Reply(reply)
+            }
+            unit::Outcome::Many(outcomes) => {
+                unit::Outcome::Many(outcomes.into_iter().map(|outcome| self.keep(outcome, entry)).collect())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Says what becomes of a request, from the applied state.
+    #[must_use]
+    pub fn meet(&self, request: Request) -> Answer {
+        match self.unit.meet(request) {
+            Met::Log { command, .. } => Answer::Log(command.encode()),
+            Met::Answer(outcome) => self.answer(outcome),
+        }
+    }
+
+    /// The answer, if nothing must be looked up for it.
+    fn answer(&self, outcome: unit::Outcome) -> Answer {
+        match outcome {
+            unit::Outcome::Reply(reply) | unit::Outcome::Store { reply, .. } | unit::Outcome::Forget { reply, .. } => {
+                Answer::Reply(reply)
+            }
+            unit::Outcome::Many(many) if many.iter().all(|each| matches!(each, unit::Outcome::Reply(_))) => {
+                let said = |each| if let unit::Outcome::Reply(reply) = each { Some(reply) } else { None };
+                Answer::Reply(Reply::Many(many.into_iter().filter_map(said).collect()))
+            }
+            asked => {
+                let (values, at, mark) = (self.tree.view(), self.progress.last_timestamp, self.unit.trimmed());
+                Answer::Lookup(Lookup { values, at, mark, asked })
+            }
+        }
+    }
+
+    /// Whether it has not begun.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.unit == Unit::new(self.unit.disk())
+    }
+
+    /// Where the values are kept.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Where the values are kept, to be flushed and compacted.
+    pub fn tree_mut(&mut self) -> &mut Tree {
+        &mut self.tree
+    }
+
+    /// Where the values were kept.
+    #[must_use]
+    pub fn into_tree(self) -> Tree {
+        self.tree
+    }
+
+    /// The last entry applied.
+    #[must_use]
+    pub fn last_applied(&self) -> Lsn {
+        self.progress.last_applied
+    }
+
+    /// The timestamp of the last entry applied; 0 before the first.
+    #[must_use]
+    pub fn last_timestamp(&self) -> Timestamp {
+        self.progress.last_timestamp
+    }
+
+    /// Bytes that its state takes without the values, roughly.
+    #[must_use]
+    pub fn state_bytes(&self) -> usize {
+        64 + 16 * self.unit.intervals()
+    }
+
+    /// Checks what must always hold; simulation calls it after every step.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    pub fn invariants(&self) {
+        self.unit.invariants();
+        self.tree.invariants();
+    }
+
+    pub(crate) fn hash(&self, hash: &mut LogicalHash) -> Result<(), TableError> {
+        self.progress.hash(hash);
+        hash.bytes(&self.unit.encode());
+        let now = self.last_timestamp();
+        for version in self.tree.view().versions(kept_cells(&self.unit), now, Timestamp(i64::MAX), Io::Allowed) {
+            let version = version?;
+            hash.bytes(&version.key);
+            hash.bytes(version.value.as_deref().unwrap_or_default());
+        }
+        Ok(())
+    }
+}
+
+impl Lookup {
+    /// The answer.
+    ///
+    /// # Errors
+    /// When a table can't be read; [`TableError::NotCached`] when the disk would have to be waited for, and `io` doesn't
+    /// allow that.
+    pub fn answer(&self, io: Io) -> Result<Outcome, TableError> {
+        Ok(Ok(Response::Unit(Box::new(self.reply(&self.asked, io)?))))
+    }
+
+    fn reply(&self, asked: &unit::Outcome, io: Io) -> Result<Reply, TableError> {
+        match asked {
+            unit::Outcome::Look { position } => Ok(unit::found(self.kept(*position, io)?, self.mark)),
+            unit::Outcome::Compare { position, entry } => {
+                Ok(unit::compared(self.kept(*position, io)?.as_ref(), entry, self.mark))
+            }
+            unit::Outcome::Many(many) => Reply::of_many(many.iter().map(|asked| self.reply(asked, io))),
+            unit::Outcome::Reply(reply) | unit::Outcome::Store { reply, .. } | unit::Outcome::Forget { reply, .. } => {
+                Ok(reply.clone())
+            }
+        }
+    }
+
+    /// What is kept under a position. What can't be read as a value is as good as lost.
+    fn kept(&self, position: Position, io: Io) -> Result<Option<Kept>, TableError> {
+        let value = self.values.newest(&position.0.to_be_bytes(), COLUMN, self.at, io)?;
+        Ok(value.and_then(|(_, value)| Kept::decode(&mut Reader::new(value)).ok()))
+    }
+}
+
+impl PartialEq for Lookup {
+    /// Of the same sources, at the same places.
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.mark) == (other.at, other.mark)
+            && self.asked == other.asked
+            && self.values.is_same(&other.values)
+    }
+}
+
+impl Eq for Lookup {}
+
+/// Values sort as their positions do.
+fn key(position: Position) -> Vec<u8> {
+    cell::encode(&position.0.to_be_bytes(), COLUMN)
+}
+
+/// What a unit has not trimmed.
+pub(crate) fn kept_cells(unit: &Unit) -> cell::Range {
+    cell::Range::rows(&unit.trimmed().0.to_be_bytes(), None)
+}
+
+#[cfg(test)]
+mod tests;
