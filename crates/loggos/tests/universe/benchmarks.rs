@@ -67,6 +67,57 @@ fn rows_are_loaded_and_their_memory_is_told() {
 }
 
 #[test]
+fn logs_are_appended_to_in_pairs_read_and_followed() {
+    let universe = Universe::of(3);
+    let [json, plot] = ["figures.jsonl", "figure.svg"].map(|name| universe.scratch().path().join(name));
+    let [json, plot] = [&json, &plot].map(|path| path.to_str().expect("UTF-8"));
+    let data = universe.data().display().to_string();
+    let log = |arguments: &[&str]| {
+        let common = ["log", "--data", &data, "--json", json, "--plot", plot, "--duration", "0.2", "--warmup", "0"];
+        bench(&[&common, arguments].concat())
+    };
+
+    let shown = log(&["--stripes", "1,2", "--floor", "--pairs", "1", "--batch", "3"]).ok();
+    assert!(shown.contains("append x2") && shown.contains("floor, 1 CPU"), "{shown}");
+    let lines = objects(json);
+    let kinds: Vec<_> = lines.iter().map(|line| (line["bench"].as_str(), line["operation"].as_str())).collect();
+    let (turn, pairs) = (|operation| (Some("log"), Some(operation)), (Some("pairs"), None));
+    let floors = [turn("floor, 1 CPU"), turn("floor, 2 CPUs")];
+    assert_eq!(kinds, [&floors[..], &[turn("append"); 2], &[pairs; 3]].concat());
+    let append = &lines[2];
+    assert!(append["operations"].as_u64() > Some(0) && append["errors"] == 0, "{append}");
+    assert_eq!(append["entries"].as_u64(), append["operations"].as_u64().map(|appends| 3 * appends), "{append}");
+    assert!(append["server_cpu_us_per_entry"].is_f64() && append["client_cpu_us_per_operation"].is_f64(), "{append}");
+    assert!(fs::read_to_string(plot).expect("a figure was drawn").contains("append, 3 x 512 B, 2 stripes of 2 copies"));
+
+    log(&["--read", "random", "--entries", "400", "--readers", "16"]).ok();
+    log(&["--read", "follow", "--entries", "405", "--batch", "10", "--entry-size", "100"]).ok();
+    let [random, follow] = &objects(json)[lines.len()..] else { panic!("two more") };
+    assert!(random["operations"].as_u64() > Some(0) && random["errors"] == 0, "{random}");
+    assert_eq!((&follow["operations"], &follow["entries"]), (&41.into(), &405.into()), "{follow}");
+    assert!(fs::read_to_string(plot).expect("a figure was drawn").contains("10 x 100 B, x1"));
+}
+
+#[test]
+fn the_node_of_a_sequencer_is_killed_wherever_the_catalogue_is_led_from() {
+    let _place = Place::take();
+    let scratch = Scratch::new();
+    let mut command = loggos();
+    command.env("TMPDIR", scratch.path()).args(["bench", "log", "--kill", "--runs", "1", "--appenders", "3"]);
+    command.args(["--warmup", "0.2", "--duration", "2", "--json", "-"]);
+    let lines = Done::of(&mut command, COMMAND_PATIENCE).ok();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let kinds: Vec<_> = lines.iter().map(|line| (line["bench"].as_str(), line["leader"].as_str())).collect();
+    let of = |leader| [(Some("log kill"), Some(leader)), (Some("log kill summary"), Some(leader))];
+    assert_eq!(kinds, [of("elsewhere"), of("same")].concat());
+    for run in [&lines[0], &lines[2]] {
+        assert_eq!(run["gaps_us"].as_array().map(Vec::len), Some(3), "{run}");
+        assert!(run["operations"].as_u64() > Some(0) && run["longest_gap_us"].as_u64() > Some(0), "{run}");
+    }
+    assert_eq!(fs::read_dir(scratch.path()).expect("the directory is there").count(), 0, "its directory is left");
+}
+
+#[test]
 fn a_leader_of_a_universe_of_its_own_is_killed_and_nothing_is_left() {
     let _place = Place::take();
     let scratch = Scratch::new();

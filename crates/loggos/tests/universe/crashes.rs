@@ -3,7 +3,7 @@
 
 mod clients;
 mod ledger;
-mod nemesis;
+pub(crate) mod nemesis;
 mod splits;
 mod stale;
 

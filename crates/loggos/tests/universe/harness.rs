@@ -159,22 +159,31 @@ pub(crate) struct Universe {
     nodes: u32,
     /// How many file descriptors each of its processes may have; as many as this one, if nothing is said.
     descriptors: Option<u32>,
+    /// Whether a process that is killed loses what it has written and not forced.
+    loses_unforced: bool,
     dev: Option<(Child, Place)>,
 }
 
 impl Universe {
     /// Forms a universe of so many nodes, and waits until it is ready.
     pub(crate) fn of(nodes: u32) -> Self {
-        Self::form(nodes, None)
+        Self::form(nodes, None, false)
     }
 
     /// The same on a machine that allows a process so many file descriptors.
     pub(crate) fn with_descriptors(nodes: u32, descriptors: u32) -> Self {
-        Self::form(nodes, Some(descriptors))
+        Self::form(nodes, Some(descriptors), false)
     }
 
-    fn form(nodes: u32, descriptors: Option<u32>) -> Self {
-        let mut universe = Self { scratch: Scratch::new(), offset: free_offset(), nodes, descriptors, dev: None };
+    /// The same where a killed process leaves on its disk what it has forced, and nothing else: as its machine would, were its
+    /// power gone.
+    pub(crate) fn losing_what_is_not_forced(nodes: u32) -> Self {
+        Self::form(nodes, None, true)
+    }
+
+    fn form(nodes: u32, descriptors: Option<u32>, loses_unforced: bool) -> Self {
+        let mut universe =
+            Self { scratch: Scratch::new(), offset: free_offset(), nodes, descriptors, loses_unforced, dev: None };
         universe.start();
         universe
     }
@@ -209,6 +218,9 @@ impl Universe {
         };
         command.args(["dev", "--nodes", &self.nodes.to_string(), "--port-offset", &self.offset.to_string()]);
         command.arg("--data").arg(self.data());
+        if self.loses_unforced {
+            command.env("LOGGOS_HOLD_UNFORCED", "1");
+        }
         command
     }
 
@@ -294,6 +306,18 @@ impl Universe {
         let mut command = loggos();
         command.args(["columns", "--at", &format!("127.0.0.1:{}", self.grpc_port(node))]).args(arguments);
         Done::of(&mut command, COMMAND_PATIENCE)
+    }
+
+    /// `loggos log ...`, as yet not run.
+    pub(crate) fn log_command(&self, arguments: &[&str]) -> Command {
+        let mut command = loggos();
+        command.args(["log", "--at", &self.endpoints(1).join(",")]).args(arguments);
+        command
+    }
+
+    /// Runs `loggos log ...`.
+    pub(crate) fn log(&self, arguments: &[&str]) -> Done {
+        Done::of(&mut self.log_command(arguments), COMMAND_PATIENCE)
     }
 
     /// Runs `loggos admin ...`.

@@ -12,6 +12,7 @@ mod hosts;
 mod house;
 mod joins;
 mod loads;
+mod logs;
 mod memory;
 mod moves;
 mod ranges;

@@ -44,17 +44,9 @@ pub(super) fn run(universe: &Universe, until: Instant) -> Seen {
             Some(leader) if random.below(4) > 0 => leader,
             _ => 1 + random.below(3) as u32,
         };
-        let pause = Duration::from_millis(300 + random.below(1_200));
-        if random.below(2) == 0 {
-            seen.kills += 1;
-            universe.signal(victim, Signal::KILL);
-            sleep(pause);
-            universe.restart(victim).ok();
-        } else {
-            seen.stops += 1;
-            universe.signal(victim, Signal::STOP);
-            sleep(pause);
-            universe.signal(victim, Signal::CONT);
+        match strike(universe, victim, &mut random) {
+            Blow::Killed => seen.kills += 1,
+            Blow::Stopped => seen.stops += 1,
         }
     }
     look(universe, &mut seen);
@@ -62,8 +54,31 @@ pub(super) fn run(universe: &Universe, until: Instant) -> Seen {
     seen
 }
 
+/// What was done to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blow {
+    Killed,
+    Stopped,
+}
+
+/// Kills a node, or stops it, for a while; then it runs again.
+pub(crate) fn strike(universe: &Universe, victim: u32, random: &mut SplitMix64) -> Blow {
+    let pause = Duration::from_millis(300 + random.below(1_200));
+    if random.below(2) == 0 {
+        universe.signal(victim, Signal::KILL);
+        sleep(pause);
+        universe.restart(victim).ok();
+        Blow::Killed
+    } else {
+        universe.signal(victim, Signal::STOP);
+        sleep(pause);
+        universe.signal(victim, Signal::CONT);
+        Blow::Stopped
+    }
+}
+
 /// At one moment, before any of them is started again.
-fn kill_all(universe: &Universe) {
+pub(crate) fn kill_all(universe: &Universe) {
     universe.nodes().for_each(|node| universe.signal(node, Signal::KILL));
     universe.nodes().for_each(|node| drop(universe.restart(node).ok()));
 }

@@ -1,0 +1,162 @@
+//! Shared logs on real nodes: through the commands, and through the client library while nodes are killed.
+
+mod history;
+mod idle;
+mod input;
+mod trouble;
+mod users;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use sdk::{Content, Entry};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::harness::{Universe, runtime, wait_for};
+
+/// Programs that append at one time, and how often each does.
+const WRITERS: u64 = 16;
+const APPENDS: u64 = 150;
+/// How long anything may take through the failure of a node.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[track_caller]
+fn objects(text: &str) -> Vec<Value> {
+    let object = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+    text.lines().map(object).collect()
+}
+
+#[test]
+fn a_log_is_appended_to_read_followed_and_trimmed() {
+    let universe = Universe::of(3);
+    let run = |arguments: &[&str]| universe.log(arguments);
+    assert_eq!(objects(&run(&["create", "l", "--stripes", "2", "--copies", "2", "--json"]).ok())[0]["existed"], false);
+    run(&["create", "l"]).ok();
+    run(&["create", "l", "--copies", "3"]).failed(1, &["log l is there", "2 copies"]);
+    assert_eq!(run(&["list"]).ok(), "l\n");
+    let known = &objects(&run(&["info", "l", "--json"]).ok())[0];
+    assert_eq!((&known["stripes"], &known["copies"]), (&json!(2), &json!(2)));
+    assert_eq!(known["extents"][0]["chains"].as_array().map(Vec::len), Some(2), "{known}");
+
+    assert_eq!(run(&["append", "l", "zero"]).ok(), "0\n");
+    assert_eq!(run(&["append", "l", "-1", "", "--", "--x"]).ok(), "1\n");
+    let lines: String = (0..100).map(|number| format!("line {number}\n")).collect();
+    let file = universe.scratch().file("lines", &lines);
+    let appended = &objects(&run(&["append", "l", "--file", &file, "--batch", "10", "--json"]).ok())[0];
+    assert_eq!((&appended["records"], &appended["first"]), (&json!(100), &json!(2)), "{appended}");
+    let tail: u64 = run(&["tail", "l"]).ok().trim().parse().expect("a position");
+    assert!(tail >= 12, "batches of 10 at most: {tail}");
+
+    let entries = objects(&run(&["read", "l", "0", "--to", &tail.to_string(), "--json"]).ok());
+    assert_eq!(entries[1], json!({"log": "l", "position": 1, "records": ["-1", "", "--x"]}));
+    let records = entries[2..].iter().flat_map(|entry| entry["records"].as_array().expect("no hole"));
+    let read: String = records.map(|record| format!("{}\n", record.as_str().expect("text"))).collect();
+    assert_eq!(read, lines, "in their order");
+
+    run(&["read", "l", &tail.to_string()]).failed(1, &[&format!("log l ends at {tail}")]);
+    run(&["read", "l", "-1"]).failed(2, &["a position is a number"]);
+    let hint = "no log named \"m\"; create it with: loggos log create m\n";
+    run(&["read", "m", "0"]).failed(1, &[hint]);
+    run(&["append", "m", "x"]).failed(1, &[hint]);
+    run(&["append", "l", "x", "--file", &file]).failed(2, &["--file"]);
+    run(&["append", "l", "--unknown"]).failed(2, &["--unknown"]);
+    run(&["create", "a/b"]).failed(2, &["a/b"]);
+    run(&["tail", "l", "--follow", "--from", "9999"]).failed(1, &[&format!("log l ends at {tail}")]);
+    run(&["trim", "l", "9999"]).failed(2, &["the log ends before position"]);
+
+    let told = universe.scratch().path().join("told");
+    let out = File::create(&told).expect("a file");
+    let mut command = universe.log_command(&["tail", "l", "--follow", "--from", "1", "--json"]);
+    let mut follower = command.stdin(Stdio::null()).stdout(out).spawn().expect("it can be started");
+    let followed = |until: u64| {
+        wait_for("the follower is told", PATIENCE, || {
+            let told = objects(&fs::read_to_string(&told).expect("a file"));
+            (told.last().is_some_and(|last| last["position"] == until)).then_some(told)
+        })
+    };
+    followed(tail - 1);
+    assert_eq!(run(&["append", "l", "late"]).ok(), format!("{tail}\n"));
+    let heard = followed(tail);
+    assert_eq!(heard.len() as u64, tail);
+    assert_eq!(heard.last().expect("some")["records"], json!(["late"]));
+    follower.kill().and_then(|()| follower.wait()).expect("it runs");
+
+    run(&["trim", "l", "2"]).ok();
+    run(&["trim", "l", "4", "--only"]).ok();
+    run(&["read", "l", "1"]).failed(1, &["log l is trimmed below 2"]);
+    run(&["read", "l", "4"]).failed(1, &["position 4 of log l was given up"]);
+    let entries = objects(&run(&["read", "l", "0", "--to", "5", "--json"]).ok());
+    assert_eq!(entries[0], json!({"log": "l", "position": 0, "hole": "trimmed", "before": 2}));
+    assert_eq!(entries[3], json!({"log": "l", "position": 4, "hole": "trimmed", "before": 5}));
+}
+
+/// What each writer was told: where its records lie.
+async fn write(log: sdk::Log, writer: u64) -> BTreeMap<u64, String> {
+    let mut told = BTreeMap::new();
+    for number in 0..APPENDS {
+        let record = format!("{writer}:{number}");
+        let position = log.append([record.clone()]).await.unwrap_or_else(|error| panic!("append {record}: {error}"));
+        told.insert(position, record);
+        sleep(Duration::from_millis(5)).await;
+    }
+    told
+}
+
+/// All entries up to so many records.
+async fn follow(log: sdk::Log, records: u64) -> Vec<Entry> {
+    let mut subscription = log.subscribe(0);
+    let (mut entries, mut heard) = (Vec::new(), 0);
+    while heard < records {
+        let entry = timeout(PATIENCE, subscription.next()).await.expect("in time").expect("no end");
+        let entry = entry.unwrap_or_else(|error| panic!("after {heard} records: {error}"));
+        heard += entry.records().len() as u64;
+        entries.push(entry);
+    }
+    entries
+}
+
+#[test]
+fn appends_are_readers_once_and_followers_go_on_when_their_node_is_killed() {
+    let universe = Universe::of(3);
+    runtime().block_on(async {
+        let client = universe.client(1).with_deadline(PATIENCE);
+        let log = client.log("l");
+        log.create().await.expect("a log");
+        let mut writers = JoinSet::new();
+        for writer in 0..WRITERS {
+            writers.spawn(write(log.clone(), writer));
+        }
+        let follower = tokio::spawn(follow(log.clone(), WRITERS * APPENDS));
+        // It tells the follower, has the writers' doors, and hands out positions.
+        sleep(Duration::from_millis(300)).await;
+        universe.signal(1, Signal::KILL);
+        let mut told = BTreeMap::new();
+        while let Some(writer) = writers.join_next().await {
+            told.append(&mut writer.expect("no writer panics"));
+        }
+        assert_eq!(told.len() as u64, WRITERS * APPENDS, "no two lie at one position");
+        let heard = follower.await.expect("it is told all");
+        let mut next = 0;
+        for entry in &heard {
+            assert_eq!(entry.position, next, "each position once, in order");
+            next = entry.after();
+            match &entry.content {
+                Content::Records(records) => match told.get(&entry.position) {
+                    Some(record) => assert_eq!(record.as_bytes(), &*records[0]),
+                    // An attempt that stalled, and landed after the one that its writer was told of (guarantee 20, open).
+                    None => {
+                        let mut before = told.range(..entry.position).map(|(_, record)| record.as_bytes());
+                        assert!(before.any(|record| record == &*records[0]), "{entry:?} was told nobody");
+                    }
+                },
+                Content::Junk | Content::Duplicate { .. } => assert_eq!(told.get(&entry.position), None),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+}

@@ -1,0 +1,298 @@
+//! What users of a log asked and were told, and whether all of it together is as guarantee 20 has it.
+//!
+//! * A position never has two values, whoever reads it, and however often.
+//! * An append that ended lies where it was said to, and nowhere else; one of unknown outcome lies at one position or none, and one
+//!   that was said not to be done at none.
+//! * An append that ended before another began lies before it.
+//! * A tail lies above every append that had ended before it was asked for.
+
+use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use sdk::{Content, Entry};
+
+/// Which append: the appender's number, and how many it had begun before.
+pub(super) type Name = (u32, u32);
+
+/// An append.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Append {
+    pub(super) name: Name,
+    /// Monotonic nanoseconds, as all times here.
+    pub(super) called: u64,
+    pub(super) returned: u64,
+    pub(super) outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It lies there.
+    At(u64),
+    Unknown,
+    NotDone,
+}
+
+/// A question where the log ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tail {
+    pub(super) called: u64,
+    pub(super) position: u64,
+}
+
+/// What was seen at a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Append(Name),
+    Junk,
+    Duplicate { of: u64 },
+}
+
+/// All that users were told.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    pub(super) appends: Vec<Append>,
+    pub(super) tails: Vec<Tail>,
+    seen: BTreeMap<u64, Seen>,
+}
+
+/// What makes the verdict worth something.
+#[derive(Debug, Default)]
+#[expect(dead_code, reason = "not all of it is asserted: it is printed")]
+pub(super) struct Summary {
+    pub(super) ended: usize,
+    pub(super) unknown: usize,
+    pub(super) not_done: usize,
+    /// Of unknown outcome, and in the log.
+    pub(super) found: usize,
+    pub(super) tails: usize,
+    pub(super) junk: usize,
+    pub(super) duplicates: usize,
+    /// Appends that readers were told twice: the attempt that was given up landed after the one that was made instead, and names
+    /// no earlier one. Guarantee 20 leaves these to players.
+    pub(super) twice: Vec<String>,
+}
+
+/// What an append holds: no two appends the same, and some of them more than a message between nodes or a block of the disk.
+pub(super) fn batch((appender, number): Name) -> Vec<Bytes> {
+    let filler = match number % 16 {
+        0 => 40_000,
+        few => few as usize * 40,
+    };
+    vec![Bytes::from(format!("{appender}:{number}")), Bytes::new(), Bytes::from(vec![number as u8; filler])]
+}
+
+/// Which append an entry's records are of, if they are one's, whole.
+fn name(records: &[Bytes]) -> Option<Name> {
+    let (appender, number) = std::str::from_utf8(records.first()?).ok()?.split_once(':')?;
+    let name = (appender.parse().ok()?, number.parse().ok()?);
+    (batch(name) == records).then_some(name)
+}
+
+impl History {
+    /// Someone was told of an entry.
+    pub(super) fn saw(&mut self, entry: &Entry) -> Result<(), String> {
+        let position = entry.position;
+        let now = match &entry.content {
+            Content::Records(records) => Seen::Append(
+                name(records).ok_or_else(|| format!("position {position} holds what nobody appended: {records:?}"))?,
+            ),
+            Content::Junk => Seen::Junk,
+            Content::Duplicate { of } if *of < position => Seen::Duplicate { of: *of },
+            other => return Err(format!("position {position} is told to be {other:?}")),
+        };
+        self.saw_at(position, now)
+    }
+
+    fn saw_at(&mut self, position: u64, now: Seen) -> Result<(), String> {
+        match self.seen.entry(position) {
+            Slot::Vacant(slot) => {
+                slot.insert(now);
+            }
+            Slot::Occupied(slot) if *slot.get() == now => {}
+            Slot::Occupied(slot) => {
+                return Err(format!("position {position} was {:?}, and now is {now:?}", slot.get()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all of it together is as promised. The whole log must have been seen.
+    pub(super) fn check(&self) -> Result<Summary, String> {
+        let lies = self.lies()?;
+        let mut summary = Summary { tails: self.tails.len(), ..Summary::default() };
+        for append in &self.appends {
+            let found = lies.get(&append.name).map_or(&[][..], |found| found);
+            if let [_, _, ..] = found {
+                summary.twice.push(format!("{append:?} lies at {found:?}"));
+            }
+            match append.outcome {
+                Outcome::At(told) if !found.contains(&told) => {
+                    let there = self.seen.get(&told);
+                    // Where it lies first could not be learned in time.
+                    if let (Some(Seen::Duplicate { of }), [first]) = (there, found)
+                        && of == first
+                    {
+                        summary.ended += 1;
+                        continue;
+                    }
+                    return Err(format!("{append:?} lies at {found:?}; at {told} lies {there:?}"));
+                }
+                Outcome::NotDone if !found.is_empty() => return Err(format!("{append:?} lies at {found:?}")),
+                Outcome::At(_) => summary.ended += 1,
+                Outcome::NotDone => summary.not_done += 1,
+                Outcome::Unknown => {
+                    summary.unknown += 1;
+                    summary.found += usize::from(!found.is_empty());
+                }
+            }
+        }
+        self.check_order(&lies)?;
+        for seen in self.seen.values() {
+            match seen {
+                Seen::Append(_) => {}
+                Seen::Junk => summary.junk += 1,
+                Seen::Duplicate { of } => match self.seen.get(of) {
+                    Some(Seen::Append(_)) => summary.duplicates += 1,
+                    other => return Err(format!("a duplicate of position {of}, where {other:?} lies")),
+                },
+            }
+        }
+        Ok(summary)
+    }
+
+    /// Where each append lies.
+    fn lies(&self) -> Result<BTreeMap<Name, Vec<u64>>, String> {
+        let asked: BTreeSet<Name> = self.appends.iter().map(|append| append.name).collect();
+        let mut lies: BTreeMap<Name, Vec<u64>> = BTreeMap::new();
+        for (position, seen) in &self.seen {
+            let Seen::Append(name) = seen else { continue };
+            if !asked.contains(name) {
+                return Err(format!("position {position} holds {name:?}, which nobody appended"));
+            }
+            lies.entry(*name).or_default().push(*position);
+        }
+        Ok(lies)
+    }
+
+    /// In the order of time: what begins lies above all that has ended.
+    fn check_order(&self, lies: &BTreeMap<Name, Vec<u64>>) -> Result<(), String> {
+        let at =
+            |append: &Append| if let Outcome::At(told) = append.outcome { Some((append.returned, told)) } else { None };
+        let mut ended: Vec<(u64, u64)> = self.appends.iter().filter_map(at).collect();
+        ended.sort_unstable();
+        // From then on the log reaches so far at least.
+        let reaches = ended.iter().scan(0, |most, (returned, told)| {
+            *most = told.saturating_add(1).max(*most);
+            Some((*returned, *most))
+        });
+        let reaches: Vec<(u64, u64)> = reaches.collect();
+        let reach = |called: u64| {
+            let count = reaches.partition_point(|(returned, _)| *returned < called);
+            count.checked_sub(1).map_or(0, |last| reaches[last].1)
+        };
+        for append in &self.appends {
+            let first = lies.get(&append.name).and_then(|lies| lies.first());
+            let before = reach(append.called);
+            if first.is_some_and(|first| *first < before) {
+                return Err(format!(
+                    "{append:?} lies at {first:?}, and had begun after the end of one at {}",
+                    before - 1
+                ));
+            }
+        }
+        for tail in &self.tails {
+            let before = reach(tail.called);
+            if tail.position < before {
+                return Err(format!("{tail:?} misses an append at {}", before - 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// The longest time in which no append ended, leaving out what touches a time in which all nodes were down.
+    pub(super) fn gap(&self, down: (u64, u64)) -> Duration {
+        let ended = self.appends.iter().filter(|append| matches!(append.outcome, Outcome::At(_)));
+        let mut ends: Vec<u64> = ended.map(|append| append.returned).collect();
+        ends.sort_unstable();
+        let gaps = ends.windows(2).filter(|pair| pair[1] < down.0 || pair[0] > down.1).map(|pair| pair[1] - pair[0]);
+        Duration::from_nanos(gaps.max().unwrap_or_default())
+    }
+}
+
+/// A checker that finds nothing proves nothing.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three appends, one after the other, at 0, 2 and 3, with junk at 1, and a tail.
+    fn good() -> History {
+        let append = |number: u32, outcome| {
+            let called = u64::from(number) * 10;
+            Append { name: (1, number), called, returned: called + 5, outcome }
+        };
+        let appends = vec![append(0, Outcome::At(0)), append(1, Outcome::At(2)), append(2, Outcome::Unknown)];
+        let tails = vec![Tail { called: 16, position: 3 }];
+        let mut history = History { appends, tails, seen: BTreeMap::new() };
+        for (position, seen) in [
+            (0, Seen::Append((1, 0))),
+            (1, Seen::Junk),
+            (2, Seen::Append((1, 1))),
+            (3, Seen::Append((1, 2))),
+            (4, Seen::Duplicate { of: 3 }),
+        ] {
+            history.saw_at(position, seen).expect("it is new");
+        }
+        history
+    }
+
+    #[track_caller]
+    fn is_found(what: &str, spoil: impl FnOnce(&mut History)) {
+        let mut history = good();
+        spoil(&mut history);
+        let found = history.check().expect_err("it is bad");
+        assert!(found.contains(what), "{found}");
+    }
+
+    #[test]
+    fn what_no_log_may_do_is_found() {
+        let summary = good().check().expect("it is good");
+        assert_eq!((summary.ended, summary.found, summary.junk, summary.duplicates), (2, 1, 1, 1));
+        is_found("lies at []", |history| {
+            history.seen.remove(&2);
+        });
+        is_found("lies at [2]", |history| history.appends[1].outcome = Outcome::At(1));
+        is_found("lies at [3]", |history| history.appends[2].outcome = Outcome::NotDone);
+        is_found("nobody appended", |history| {
+            history.seen.insert(5, Seen::Append((2, 0)));
+        });
+        is_found("begun after the end of one at 3", |history| {
+            history.appends[0].called = 20;
+            history.appends[0].returned = 21;
+            history.appends[2].outcome = Outcome::At(3);
+            history.appends[2].returned = 19;
+        });
+        is_found("misses", |history| history.tails[0].position = 2);
+        is_found("duplicate of position 1", |history| {
+            history.seen.insert(4, Seen::Duplicate { of: 1 });
+        });
+    }
+
+    #[test]
+    fn what_is_told_twice_is_found() {
+        let mut history = good();
+        history.seen.insert(4, Seen::Append((1, 1)));
+        let twice = history.check().expect("each lies where it was told").twice;
+        assert!(matches!(&twice[..], [told] if told.ends_with("lies at [2, 4]")), "{twice:?}");
+    }
+
+    #[test]
+    fn no_position_has_two_values() {
+        let mut history = good();
+        assert!(history.saw_at(1, Seen::Junk).is_ok());
+        assert!(history.saw_at(1, Seen::Append((1, 1))).is_err());
+        let other = Entry { position: 9, content: Content::Records(vec![Bytes::from_static(b"1:1")]) };
+        assert!(history.saw(&other).is_err(), "an append's first record alone");
+    }
+}

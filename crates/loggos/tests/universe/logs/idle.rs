@@ -1,0 +1,148 @@
+//! Followers that take nothing, and strangers at the log door: nobody else is held up, and memory stays bounded.
+//!
+//! `LOGGOS_LOGS_MIB` says how much is appended.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use api::log::SubscribeRequest;
+use bytes::Bytes;
+use tokio::time::{sleep, timeout};
+
+use super::input::door;
+use super::trouble::asked;
+use crate::harness::{Universe, runtime};
+
+/// MiB that are appended.
+const USUAL_MIB: u64 = 96;
+/// Followers that take nothing, on each of a few connections.
+const FOLLOWERS: usize = 50;
+const CONNECTIONS: usize = 4;
+const RESIDENT_KIB_MAX: u64 = 512 << 10;
+/// No append takes longer beside them.
+const APPEND_TIME_MAX: Duration = Duration::from_secs(5);
+
+fn peaks(universe: &Universe) -> Vec<u64> {
+    universe.nodes().map(|node| universe.memory_kib(node, "VmHWM:")).collect()
+}
+
+async fn append_mib(log: &sdk::Log, mib: u64) -> Duration {
+    let mut longest = Duration::ZERO;
+    for number in 0..mib {
+        let began = Instant::now();
+        log.append([Bytes::from(vec![number as u8; 1 << 20])]).await.expect("an append");
+        longest = longest.max(began.elapsed());
+    }
+    longest
+}
+
+#[test]
+fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
+    let universe = Universe::of(3);
+    let mib = asked("LOGGOS_LOGS_MIB").unwrap_or(USUAL_MIB);
+    runtime().block_on(async {
+        let client = universe.client(2).with_deadline(Duration::from_secs(20));
+        let log = client.log("l");
+        log.create().await.expect("a log");
+        let mut alone = door(&universe, 1).await;
+        // It is never asked for a message.
+        let subscribe = || SubscribeRequest { log: "l".into(), from: 0 };
+        let _one = alone.subscribe(subscribe()).await.expect("a subscription").into_inner();
+        let longest = append_mib(&log, mib).await;
+        println!("one follower that takes nothing, {mib} MiB: {:?} KiB, {longest:?} at most", peaks(&universe));
+        let of_one = peaks(&universe);
+
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut door = door(&universe, 1).await;
+            for _ in 0..FOLLOWERS {
+                idle.push(door.subscribe(subscribe()).await.expect("a subscription").into_inner());
+            }
+        }
+        let longest_of_many = append_mib(&log, mib / 8).await;
+        sleep(Duration::from_secs(2)).await;
+        let of_many = peaks(&universe);
+        println!("{} such followers: {of_many:?} KiB, {longest_of_many:?} at most", idle.len());
+
+        // One who takes is told all.
+        let mut takes = universe.client(1).with_deadline(Duration::from_secs(20)).log("l").subscribe(0);
+        let mut heard = 0;
+        while heard < mib + mib / 8 {
+            let told = timeout(Duration::from_secs(20), takes.next()).await.expect("in time").expect("no end");
+            heard += told.expect("an entry").records().len() as u64;
+        }
+        assert!(longest.max(longest_of_many) < APPEND_TIME_MAX, "{longest:?}, {longest_of_many:?}");
+        assert!(of_one.iter().chain(&of_many).all(|peak| *peak < RESIDENT_KIB_MAX), "{of_one:?}, {of_many:?}");
+    });
+}
+
+/// An HTTP/2 frame.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// A call of the log door, as its bytes.
+fn call(path: &str, stream: u8, body: &[u8], is_whole: bool) -> Vec<u8> {
+    let mut block = Vec::new();
+    let headers = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "x"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    for (name, value) in headers {
+        block.extend([0, name.len() as u8]);
+        block.extend(name.bytes());
+        block.push(value.len() as u8);
+        block.extend(value.bytes());
+    }
+    [frame(1, 4, stream, &block), frame(0, u8::from(is_whole), stream, body)].concat()
+}
+
+/// Reads for a while; whether anything came.
+fn is_answered(stream: &mut TcpStream) -> usize {
+    stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+    let (mut answer, mut bytes) = ([0; 4_096], 0);
+    while let Ok(read) = stream.read(&mut answer) {
+        if read == 0 {
+            break;
+        }
+        bytes += read;
+    }
+    bytes
+}
+
+#[test]
+fn calls_that_are_no_messages_are_answered_and_harm_nobody() {
+    let universe = Universe::of(1);
+    universe.log(&["create", "l"]).ok();
+    let begin: Vec<u8> = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(4, 0, 0, &[])].concat();
+    let nonsense = [0xff; 64];
+    let message = |bytes: &[u8]| [&[0], &(bytes.len() as u32).to_be_bytes()[..], bytes].concat();
+    let bodies: [(&str, Vec<u8>); 6] = [
+        ("a message that ends too early", [&[0, 0, 0, 0, 100], &[1, 2, 3][..]].concat()),
+        ("half a length", vec![0, 0]),
+        ("no protobuf", message(&nonsense)),
+        ("compressed, it says", [&[1], &message(&nonsense)[1..]].concat()),
+        ("4 GiB, it says", vec![0, 0xff, 0xff, 0xff, 0xff]),
+        ("nothing", vec![]),
+    ];
+    let calls = ["CreateLog", "Append", "AppendStream", "Read", "ReadStream", "Tail", "Trim", "Subscribe"];
+    for call_name in calls {
+        for (what, body) in &bodies {
+            let path = format!("/loggos.log.v1.Log/{call_name}");
+            let mut stranger = TcpStream::connect(("127.0.0.1", universe.grpc_port(1))).expect("the port is open");
+            let _ = stranger.write_all(&[&begin[..], &call(&path, 1, body, true)].concat());
+            let length = is_answered(&mut stranger);
+            // Settings alone, and their acknowledgement, are 60 bytes at most.
+            assert!(length > 60, "{call_name} with {what} is answered with {length} bytes");
+        }
+    }
+    let pid = universe.pid(1);
+    assert!(pid.is_some());
+    assert_eq!(universe.log(&["append", "l", "x"]).ok(), "0\n");
+}

@@ -1,0 +1,166 @@
+//! Nodes are killed and stopped while many append to a log, read it and follow it: what they are told, taken together, is as
+//! guarantee 20 has it ([`history`](super::history)).
+//!
+//! `LOGGOS_LOGS_SECONDS` says how long there is trouble, `LOGGOS_LOGS_SEED` which; a run is not repeated by its seed, but its
+//! blows are.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base::SplitMix64;
+use sdk::NewLog;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::history::{Outcome, Summary};
+use super::users::{Book, User};
+use crate::crashes::nemesis::{Blow, kill_all, strike};
+use crate::harness::{Universe, runtime};
+
+const LOG: &str = "l";
+const APPENDERS: u32 = 9;
+const READERS: u32 = 3;
+const FOLLOWERS: u32 = 4;
+/// Longer than any failure of a node keeps a log from going on.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// Shorter than that: some appends are of unknown outcome.
+const HASTY_DEADLINE: Duration = Duration::from_millis(300);
+/// How long no append may end after one node was killed or stopped, on a machine that is busy with others.
+const GAP_MAX: Duration = Duration::from_secs(6);
+/// The same after all of them were, once they are started again.
+const AFTER_ALL: Duration = Duration::from_secs(3);
+/// What is left is read within this.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
+/// What makes the verdict worth something, in each second.
+const ENDED_MIN: usize = 20;
+
+pub(super) fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
+}
+
+#[derive(Debug, Default)]
+struct Blows {
+    kills: u32,
+    stops: u32,
+    /// From when to when not all nodes ran, once all were killed.
+    down: (u64, u64),
+}
+
+/// Works until the time has come, on whoever hands out positions more often than on others. At the end every node runs.
+fn nemesis(universe: &Universe, book: &Book, seed: u64) -> Blows {
+    let mut random = SplitMix64::new(seed);
+    let mut blows = Blows::default();
+    let log = universe.client(1).with_deadline(Duration::from_secs(1)).log(LOG);
+    let runtime = runtime();
+    let halfway = Instant::now() + book.until.saturating_duration_since(Instant::now()) / 2;
+    let mut are_all_killed = false;
+    while Instant::now() < book.until {
+        thread::sleep(Duration::from_millis(400 + random.below(800)));
+        if !are_all_killed && Instant::now() > halfway {
+            let began = book.now();
+            kill_all(universe);
+            (blows.down, are_all_killed) = ((began, book.now() + AFTER_ALL.as_nanos() as u64), true);
+            continue;
+        }
+        let any = 1 + random.below(universe.nodes().count() as u64) as u32;
+        let sequencer = runtime.block_on(log.describe()).ok().map(|known| known.sequencer);
+        let victim = if random.below(2) == 0 { sequencer.unwrap_or(any) } else { any };
+        match strike(universe, victim, &mut random) {
+            Blow::Killed => blows.kills += 1,
+            Blow::Stopped => blows.stops += 1,
+        }
+    }
+    assert!(are_all_killed && blows.kills + blows.stops > 1, "the time was too short: {blows:?}");
+    blows
+}
+
+/// All users at once, until the trouble is over and the followers have been told all. Gives what ends below.
+async fn work(universe: &Universe, book: &Book, seed: u64) -> u64 {
+    let nodes = universe.nodes().count() as u32;
+    let clients = |deadline| -> Vec<_> {
+        universe.nodes().map(|node| universe.client(node).with_deadline(deadline).log(LOG)).collect()
+    };
+    let (patient, hasty) = (clients(DEADLINE), clients(HASTY_DEADLINE));
+    let user = |number: u32, is_hasty: bool| {
+        let (logs, deadline) = if is_hasty { (&hasty, HASTY_DEADLINE) } else { (&patient, DEADLINE) };
+        let log = logs[(number % nodes) as usize].clone();
+        let random = SplitMix64::new(seed << 8 | u64::from(number));
+        User { number, log, deadline, book: book.clone(), random }
+    };
+    let (tell, end) = watch::channel(None);
+    let (mut users, mut followers) = (JoinSet::new(), JoinSet::new());
+    for number in 0..APPENDERS {
+        users.spawn(user(number, number % 3 == 2).append_on());
+    }
+    for number in 0..READERS {
+        users.spawn(user(100 + number, number == 0).look_on());
+    }
+    for number in 0..FOLLOWERS {
+        followers.spawn(user(200 + number, false).follow(end.clone()));
+    }
+    // One that begins when there is a lot to be told.
+    tokio::time::sleep(book.until.saturating_duration_since(Instant::now()) / 2).await;
+    followers.spawn(user(300, false).follow(end));
+    while let Some(done) = users.join_next().await {
+        done.expect("a user's own checks hold");
+    }
+    let Outcome::At(last) = user(400, false).append((400, 0)).await else { panic!("the trouble is over") };
+    tell.send_replace(Some(last + 1));
+    while let Some(done) = followers.join_next().await {
+        done.expect("a follower is told all");
+    }
+    last + 1
+}
+
+/// Every node tells the same of the whole log.
+async fn read_all(universe: &Universe, book: &Book, end: u64) {
+    for node in universe.nodes() {
+        let log = universe.client(node).with_deadline(DEADLINE).log(LOG);
+        let (book, random) = (book.clone(), SplitMix64::new(0));
+        let user = User { number: 500 + node, log, deadline: DEADLINE, book, random };
+        timeout(READ_PATIENCE, user.read_all(end)).await.expect("all is read in time");
+        assert!(user.tail().await.is_some_and(|tail| tail >= end), "the tail by node {node}");
+    }
+}
+
+fn run(universe: &Universe, wanted: NewLog, usual: Duration) -> Summary {
+    let trouble = asked("LOGGOS_LOGS_SECONDS").map_or(usual, Duration::from_secs);
+    let seed = asked("LOGGOS_LOGS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    println!("seed {seed}");
+    runtime().block_on(universe.client(1).log(LOG).create_of(wanted)).expect("a log");
+    let book = Book::new(trouble);
+    let (end, blows) = thread::scope(|scope| {
+        let nemesis = scope.spawn(|| nemesis(universe, &book, seed));
+        let end = runtime().block_on(work(universe, &book, seed));
+        (end, nemesis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    runtime().block_on(read_all(universe, &book, end));
+    // What is left after all have ended at once was never in their memories alone.
+    kill_all(universe);
+    runtime().block_on(read_all(universe, &book, end));
+    let summary = book.with(|history| history.check()).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
+    let gap = book.with(|history| history.gap(blows.down));
+    let nodes = universe.nodes().count();
+    println!("{nodes} nodes: {summary:?}; {blows:?}; {gap:?} without an append at most");
+    assert!(gap < GAP_MAX, "no append ended for {gap:?}");
+    assert!(summary.ended > ENDED_MIN * trouble.as_secs() as usize, "too few appends: {summary:?}");
+    summary
+}
+
+#[test]
+fn a_log_on_three_nodes_holds_what_it_promises_while_they_are_killed_and_stopped() {
+    let universe = Universe::of(3);
+    let summary = run(&universe, NewLog { stripes: 2, copies: 3 }, Duration::from_secs(9));
+    assert!(summary.unknown > 0, "no append of unknown outcome: {summary:?}");
+}
+
+#[test]
+fn a_log_on_five_nodes_holds_what_it_promises_while_they_are_killed_and_stopped() {
+    run(&Universe::of(5), NewLog { stripes: 2, copies: 3 }, Duration::from_secs(8));
+}
+
+#[test]
+fn a_log_holds_what_it_promises_while_nodes_lose_what_they_have_not_forced() {
+    run(&Universe::losing_what_is_not_forced(3), NewLog { stripes: 2, copies: 2 }, Duration::from_secs(8));
+}
