@@ -143,6 +143,7 @@ bugs! {
     SequencerReborn(20, "a restarted sequencer goes on as the one that its projection names"),
     OldPositionWritten(20, "a writer writes the position that an older sequencer gave it in a newer projection"),
     RetryUnresolved(20, "a writer takes another position before it knows what came of the first"),
+    PlaceForgotten(20, "a sequencer gives an append that is tried again elsewhere another position"),
     AnswerToFormerProcess(20, "a process takes what a sequencer answered to the one before it on its node"),
     DuplicateDelivered(20, "a reader delivers the second entry of a stamp, too"),
     TwoOnOneNode(20, "two units of one node come to stand in one chain"),

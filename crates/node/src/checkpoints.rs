@@ -341,6 +341,7 @@ impl Node {
         self.let_leavers_go();
         self.learn_roster();
         self.tables_changed = true;
+        self.logs.changed = true;
     }
 
     /// What a leader proposes now and then, if it is time: the nodes, once; sessions and old versions that may go. All

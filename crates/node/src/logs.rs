@@ -64,6 +64,16 @@ pub(crate) struct Inquirer {
     pub(crate) ask: AskId,
 }
 
+/// What a sequencer was asked before this node's copy of the catalogue named it.
+#[derive(Debug)]
+struct Early {
+    at: Monotonic,
+    log: LogId,
+    sequencer: SequencerId,
+    inquirer: Inquirer,
+    request: sequencer::Request,
+}
+
 /// What this node has to do with shared logs.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
@@ -76,7 +86,7 @@ pub(crate) struct Logs {
     /// The catalogue has other projections.
     pub(crate) changed: bool,
     /// What a sequencer was asked that isn't known yet to be one.
-    early: VecDeque<(LogId, SequencerId, Inquirer, sequencer::Request)>,
+    early: VecDeque<Early>,
     pub(crate) repairs: Repairs,
     healings: Healings,
 }
@@ -243,8 +253,11 @@ impl Node {
         let begun = self.logs.by_id.get(&id).map(|log| log.begun).unwrap_or_default();
         if sequencer == me && epoch > begun {
             // Our copy of the catalogue will come to say so.
+            let at = now.monotonic;
+            // Whoever asked has asked again since then.
+            self.logs.early.retain(|early| at.since(early.at) < ASK_PATIENCE);
             if self.logs.early.len() < EARLY_MAX {
-                self.logs.early.push_back((id, sequencer, inquirer, request));
+                self.logs.early.push_back(Early { at, log: id, sequencer, inquirer, request });
             }
             return;
         }
@@ -299,9 +312,11 @@ impl Node {
         let mut routes: Vec<(CohortId, NodeId)> = Vec::new();
         for (_, log) in catalogue.logs() {
             let known = self.logs.by_id.get(&log.id);
-            let is_used = known.is_some() || log.projection.sequencer == me;
+            let (epoch, is_ours) = (log.projection.epoch, log.projection.sequencer == me);
+            let is_used = known.is_some() || is_ours;
             let is_known = known.is_some_and(|known| {
-                known.client.known().is_some_and(|projection| projection.epoch >= log.projection.epoch)
+                let knows = known.client.known().is_some_and(|projection| projection.epoch >= epoch);
+                knows && (known.begun >= epoch || !is_ours && known.sequencer.is_none())
             });
             if is_used && !is_known {
                 newest.push(log.projection.clone());
@@ -327,10 +342,10 @@ impl Node {
 
     /// The log's machines on this node, from now on.
     fn use_log(&mut self, id: LogId) {
-        let number = u64::from(self.me.node.0) << 40 | (self.boot.0 & ((1 << 40) - 1));
+        let client = ClientId::of_process(self.me.node, self.boot);
         let seed = self.config.seed ^ id.0.rotate_left(32) ^ self.boot.0;
         self.logs.by_id.entry(id).or_insert_with(|| Log {
-            client: Client::new(ClientId(number), Timing::default(), seed),
+            client: Client::new(client, Timing::default(), seed),
             client_at: Monotonic::NEVER,
             calls: BTreeMap::new(),
             last_token: Token(0),
@@ -358,11 +373,11 @@ impl Node {
             log.caretaker = log.sequencer.is_some().then(|| Caretaker::begin(projection, now.monotonic));
             log.begun = projection.epoch;
         }
-        for (of, sequencer, inquirer, request) in std::mem::take(&mut self.logs.early) {
-            if of == id {
-                self.sequencer_asked(id, sequencer, inquirer, request, now);
+        for early in std::mem::take(&mut self.logs.early) {
+            if early.log == id {
+                self.sequencer_asked(id, early.sequencer, early.inquirer, early.request, now);
             } else {
-                self.logs.early.push_back((of, sequencer, inquirer, request));
+                self.logs.early.push_back(early);
             }
         }
     }

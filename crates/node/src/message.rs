@@ -320,14 +320,14 @@ impl Message {
                 out.u8(10);
                 out.u64(log.0);
                 out.u64(ask.0);
-                logs::encode_question(*sequencer, *request, out);
+                logs::encode_question(*sequencer, request, out);
             }
             Self::FromSequencer { log, to, ask, reply } => {
                 out.u8(11);
                 out.u64(log.0);
                 out.u64(to.0);
                 out.u64(ask.0);
-                logs::encode_given(*reply, out);
+                logs::encode_given(reply, out);
             }
             Self::Suspected { log, epoch, suspect } => {
                 out.u8(12);

@@ -13,7 +13,7 @@ use tonic::Request;
 use tonic::transport::Channel;
 
 use crate::request::{
-    Asked, LogAsked, LogTold, Told, attempted, get_after, row_told, rows_told, session_opened, session_stamp, stamped,
+    Asked, LogAsked, LogTold, Told, get_after, row_told, rows_told, session_opened, session_stamp, stamped,
 };
 use crate::{fault, reads};
 
@@ -35,12 +35,12 @@ pub(crate) fn columns(channel: Channel) -> ColumnsClient<Channel> {
 
 async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<Answer<Told>, tonic::Status> {
     let mut door = columns(channel.clone());
-    let (asked, stamp, seen, in_doubt) = match sent {
+    let (asked, stamp, seen) = match sent {
         Sent::OpenSession { table, key } => {
             let request = message::OpenSessionRequest { table, key };
             return Ok(session_opened(door.open_session(timed(request, time)).await?.into_inner()));
         }
-        Sent::Request { request, stamp, seen, in_doubt } => (request, stamp, seen, in_doubt),
+        Sent::Request { request, stamp, seen, .. } => (request, stamp, seen),
     };
     let told = match asked {
         Asked::CreateTable(request) => Told::TableCreated(door.create_table(timed(request, time)).await?.into_inner()),
@@ -81,7 +81,7 @@ async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<An
         Asked::ListNodes(request) => {
             Told::Nodes(AdminClient::new(channel).list_nodes(timed(request, time)).await?.into_inner())
         }
-        Asked::Log(asked) => Told::Log(ask_log(channel, asked, in_doubt, time).await?),
+        Asked::Log(asked) => Told::Log(ask_log(channel, asked, time).await?),
         Asked::Status(request) => {
             Told::Status(Box::new(AdminClient::new(channel).status(timed(request, time)).await?.into_inner()))
         }
@@ -93,15 +93,13 @@ pub(crate) fn logs(channel: Channel) -> LogClient<Channel> {
     LogClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
-async fn ask_log(channel: Channel, asked: LogAsked, in_doubt: bool, time: Duration) -> Result<LogTold, tonic::Status> {
+async fn ask_log(channel: Channel, asked: LogAsked, time: Duration) -> Result<LogTold, tonic::Status> {
     let mut door = logs(channel);
     Ok(match asked {
         LogAsked::Create(request) => LogTold::Created(door.create_log(timed(request, time)).await?.into_inner()),
         LogAsked::List => LogTold::Logs(door.list_logs(timed(ListLogsRequest {}, time)).await?.into_inner()),
         LogAsked::Describe(request) => LogTold::Log(door.describe_log(timed(request, time)).await?.into_inner()),
-        LogAsked::Append(request) => {
-            LogTold::Appended(door.append(timed(attempted(request, in_doubt), time)).await?.into_inner())
-        }
+        LogAsked::Append(request) => LogTold::Appended(door.append(timed(request, time)).await?.into_inner()),
         LogAsked::Read(request) => LogTold::Entries(door.read(timed(request, time)).await?.into_inner()),
         LogAsked::Tail(request) => LogTold::Tail(door.tail(timed(request, time)).await?.into_inner()),
         LogAsked::Trim(request) => {

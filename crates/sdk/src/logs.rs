@@ -176,7 +176,11 @@ impl Log {
             return Err(Error::Unavailable("too many appends of this client are under way".to_owned()));
         };
         let stamp = Some(message::Stamp { client: appends.client, sequence: open.sequence });
-        let (log, since) = (self.name.clone(), Some(appends.known(&self.name)));
+        let since = match appends.known(&self.name) {
+            Some(known) => known,
+            None => self.clone_with(left()).end(appends).await?,
+        };
+        let (log, since) = (self.name.clone(), Some(since));
         let oldest_open = open.oldest_open;
         let append = message::AppendRequest { log, records, stamp, since, oldest_open };
         let request = Asked::Log(LogAsked::Append(append));
@@ -190,11 +194,22 @@ impl Log {
         Ok(position)
     }
 
+    /// The same log, asked within that time.
+    fn clone_with(&self, time: Duration) -> Self {
+        Self { client: self.client.clone().with_deadline(time), name: self.name.clone() }
+    }
+
+    /// Where the log ends, for appends.
+    async fn end(&self, appends: &Appends) -> Result<u64, Error> {
+        let tail = self.tail().await?;
+        appends.note_tail(&self.name, tail);
+        Ok(tail)
+    }
+
     /// Where the append lies that was tried more than once, and at last was told to lie there. If that can't be learned, it is
     /// right that it lies where it was told to.
     async fn first_of(&self, position: u64, time: Duration) -> u64 {
-        let log = Self { client: self.client.clone().with_deadline(time), name: self.name.clone() };
-        match log.read(position, 1).await.as_deref() {
+        match self.clone_with(time).read(position, 1).await.as_deref() {
             Ok([Entry { content: Content::Duplicate { of }, .. }]) => *of,
             _ => position,
         }

@@ -110,11 +110,6 @@ impl LogAsked {
     }
 }
 
-/// An append as it is sent: the first attempt has no earlier one.
-pub(crate) fn attempted(append: log::AppendRequest, in_doubt: bool) -> log::AppendRequest {
-    log::AppendRequest { since: append.since.filter(|_| in_doubt), ..append }
-}
-
 impl Asked {
     /// What the machine needs to know of it.
     pub(crate) fn ask(self) -> Ask<Self> {

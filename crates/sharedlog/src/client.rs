@@ -165,15 +165,22 @@ impl Client {
         deadline: Monotonic,
         now: Monotonic,
     ) {
+        // What has no stamp of the caller's is nobody else's.
+        let is_shared = stamp.is_some();
         let Stamped { stamp, oldest_open } = stamp.unwrap_or_else(|| self.own_stamp());
         if !stamp.is_in_window(oldest_open) {
             return self.actions.push(Action::Done { token, outcome: Err(Error::OutsideWindow { oldest_open }) });
         }
-        if stamp.client == self.id && stamp.sequence > self.last_sequence {
+        if !is_shared {
             self.last_sequence = stamp.sequence;
             self.open.insert(self.last_call + 1, stamp.sequence);
         }
-        self.begin(token, Task::Append(Append::new(Data { stamp, oldest_open, since, batch })), deadline, now);
+        self.begin(
+            token,
+            Task::Append(Append::new(Data { stamp, oldest_open, since, batch }, is_shared)),
+            deadline,
+            now,
+        );
     }
 
     /// The next stamp of the machine's own.
@@ -320,9 +327,12 @@ impl Client {
                 self.advance(id, now);
             }
             (sequencer::Reply::Refused { .. }, _) => self.failed(id, Some(Suspect::Sequencer), now),
-            (sequencer::Reply::Positions { first, count }, Task::Asking(_, tokens)) if count > 0 => {
-                let tokens = std::mem::take(tokens);
-                self.given(id, tokens, epoch, first, count, now);
+            (sequencer::Reply::Positions { first, count, named }, Task::Asking(_, wanted))
+                if count > 0 || !named.is_empty() =>
+            {
+                let wanted = std::mem::take(wanted);
+                let count = count.min(wanted.any.len() as u64) as usize;
+                self.given(id, wanted, epoch, Run::of(first, count), &named, now);
             }
             (sequencer::Reply::Tail(tail), task) if !matches!(task, Task::Asking(..)) => {
                 call.failures = 0;

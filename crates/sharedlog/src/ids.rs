@@ -74,6 +74,18 @@ impl ProjectionEpoch {
     }
 }
 
+impl ClientId {
+    /// Numbers from here on are of nodes' own client machines: no caller's stamp names one.
+    pub const FIRST_OF_NODES: Self = Self(1 << 63);
+
+    /// The client machine of a process, on its node.
+    #[must_use]
+    pub fn of_process(node: NodeId, boot: Boot) -> Self {
+        const BOOTS: u64 = (1 << 31) - 1;
+        Self(Self::FIRST_OF_NODES.0 | u64::from(node.0) << 31 | (boot.0 & BOOTS))
+    }
+}
+
 /// The process that hands out positions. A restarted one is another: it has forgotten what it gave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequencerId {

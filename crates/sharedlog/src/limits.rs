@@ -23,6 +23,8 @@ pub const POSITIONS_AT_ONCE_MAX: u64 = 4_096;
 /// Positions that a sequencer gives one client within [`POSITIONS_WINDOW`], at most: so many holes it may leave before the
 /// janitor comes. Small in this crate's own tests.
 pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
+/// Appends whose places a sequencer remembers, at most: what it gave out first it forgets first.
+pub const PLACES_MAX: usize = 1 << 20;
 /// For how long a sequencer counts what it gave a client.
 pub const POSITIONS_WINDOW: Duration = Duration::from_millis(if cfg!(test) { 40 } else { 1_000 });
 /// Holes that a unit tells at one asking, at most. Small in this crate's own tests.
@@ -40,7 +42,7 @@ pub const ROW_CALLS_MAX: usize = if cfg!(test) { 3 } else { 16 };
 /// Once a row has found so many bytes it asks for nothing more. Small in this crate's own tests.
 pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
 /// Positions before an entry that a single read looks through for an earlier copy of it, at most.
-pub const LOOK_BACK_MAX: u64 = 1_024;
+pub const LOOK_BACK_MAX: u64 = 8_192;
 /// How far an append's sequence may lie above that of its client's oldest open append: no entry lies further, so that no more
 /// sequences of a client need to be remembered one by one. Small in this crate's own tests, so that they come to it.
 pub const DUPLICATES_WINDOW: usize = if cfg!(test) { 8 } else { 1_024 };

@@ -33,6 +33,8 @@ pub struct Plan {
     pub sequencer: SequencerId,
     /// Units that are not to stand in it, whether they answer or not, if their chains have others: they are slow or full.
     pub leave_out: BTreeSet<UnitId>,
+    /// Units that are to go once each of their chains has as many others as it should: their nodes leave.
+    pub leaving: BTreeSet<UnitId>,
     /// Units that have not begun, with higher numbers than any that stood in a projection of the log, to stand in for those that are missing, the best first.
     pub spares: Vec<UnitId>,
     /// Where units are: those of the projection that is replaced, and the spares. Two of one node don't share a chain; a
@@ -251,13 +253,23 @@ impl Recovery {
         end.is_some_and(|end| end <= self.old.start)
     }
 
+    /// Whether a unit is to go, if that can be.
+    fn goes(&self, unit: UnitId) -> bool {
+        self.plan.leave_out.contains(&unit) || self.plan.leaving.contains(&unit)
+    }
+
     /// Whether a unit is left out though it may answer: only where each of its chains has another that has.
     fn is_left_out(&self, unit: UnitId) -> bool {
-        let has_other = |chain: &Vec<UnitId>| {
-            !chain.contains(&unit)
-                || chain.iter().any(|other| self.is_sound(*other) && !self.plan.leave_out.contains(other))
+        let least = match () {
+            () if self.plan.leave_out.contains(&unit) => 1,
+            () if self.plan.leaving.contains(&unit) => self.plan.copies,
+            () => return false,
         };
-        self.plan.leave_out.contains(&unit) && self.old.extents.iter().flat_map(|extent| &extent.chains).all(has_other)
+        let has_other = |chain: &Vec<UnitId>| {
+            let others = chain.iter().filter(|other| self.is_sound(**other) && !self.goes(**other));
+            !chain.contains(&unit) || others.count() >= least
+        };
+        self.old.extents.iter().flat_map(|extent| &extent.chains).all(has_other)
     }
 
     /// Whether every chain that positions may still be written to has a unit that is sealed, or is given up. A chain of a

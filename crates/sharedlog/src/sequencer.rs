@@ -26,12 +26,36 @@ use crate::limits::{
     DUPLICATES_CLIENTS_MAX, POSITION_MAX, POSITIONS_AT_ONCE_MAX, POSITIONS_OUTSTANDING_MAX, POSITIONS_WINDOW,
 };
 use crate::unit;
-use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
+use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, Stamp, UnitId};
+use places::{Place, Places};
+
+mod places;
+
+/// An append that its caller stamped, and may try again elsewhere: it gets one place in an epoch, whoever asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Which append it is.
+    pub stamp: Stamp,
+    /// The oldest append of its client that isn't decided.
+    pub oldest_open: u64,
+    /// Something else was decided there, and wherever the append was given a place before: it needs another.
+    pub decided: Option<Position>,
+}
+
+/// The place of an append that is known by its stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// It.
+    pub position: Position,
+    /// Its client's oldest append that wasn't decided when the place was given: what players are told. What was decided since
+    /// then may lie above it.
+    pub oldest_open: u64,
+}
 
 /// What is asked of a sequencer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// So many positions that nobody else is given, in a row.
+    /// So many positions that nobody else is given, in a row; and the places of appends that are known by their stamps.
     Positions {
         /// The projection of who asks.
         epoch: ProjectionEpoch,
@@ -39,6 +63,8 @@ pub enum Request {
         client: ClientId,
         /// How many.
         count: u64,
+        /// The places of these, too.
+        named: Vec<Named>,
     },
     /// Where does the log end?
     Tail {
@@ -48,7 +74,7 @@ pub enum Request {
 }
 
 /// What a sequencer answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Positions of its epoch.
     Positions {
@@ -56,6 +82,8 @@ pub enum Reply {
         first: Position,
         /// How many; they may be fewer than were asked for, or none, if the client has been given so many of late.
         count: u64,
+        /// The places of the first of those that were named, or of all; none for what is decided already, as its client has said.
+        named: Vec<Option<Placed>>,
     },
     /// Every append that ended before the request lies below this.
     Tail(Position),
@@ -102,6 +130,7 @@ pub struct Sequencer<A> {
     /// How many positions each client was given since then.
     given: BTreeMap<ClientId, u64>,
     given_since: Monotonic,
+    places: Places,
     /// The newest epoch known; above our own, we are none any more.
     newest: ProjectionEpoch,
     check: Option<Check<A>>,
@@ -131,6 +160,7 @@ impl<A> Sequencer<A> {
             next: projection.start,
             given: BTreeMap::new(),
             given_since: Monotonic(0),
+            places: Places::default(),
             newest: projection.epoch,
             projection: projection.clone(),
             check: None,
@@ -166,13 +196,25 @@ impl<A> Sequencer<A> {
             return self.actions.push(Action::Answer { asker, reply });
         }
         match request {
-            Request::Positions { client, count, .. } => {
-                let left = POSITION_MAX.saturating_sub(self.next.0);
-                let count = count.min(POSITIONS_AT_ONCE_MAX).min(left);
-                let count = self.granted(client, count, now);
-                let reply = Reply::Positions { first: self.next, count };
-                self.next = Position(self.next.0 + count);
-                self.actions.push(Action::Answer { asker, reply });
+            Request::Positions { client, count, named, .. } => {
+                let (first, count) = self.hand_out(client, count, now);
+                let mut places = Vec::new();
+                for named in named.into_iter().take(POSITIONS_AT_ONCE_MAX as usize) {
+                    match self.places.look_up(&named) {
+                        Place::Decided => places.push(None),
+                        Place::At(placed) if !planted(Bug::PlaceForgotten) => places.push(Some(placed)),
+                        Place::At(_) | Place::New => {
+                            let (position, count) = self.hand_out(client, 1, now);
+                            if count == 0 {
+                                break;
+                            }
+                            let placed = Placed { position, oldest_open: named.oldest_open };
+                            self.places.put(named.stamp, placed);
+                            places.push(Some(placed));
+                        }
+                    }
+                }
+                self.actions.push(Action::Answer { asker, reply: Reply::Positions { first, count, named: places } });
             }
             Request::Tail { .. } if planted(Bug::TailUnchecked) => {
                 self.actions.push(Action::Answer { asker, reply: Reply::Tail(self.next) });
@@ -186,6 +228,15 @@ impl<A> Sequencer<A> {
                 }
             }
         }
+    }
+
+    /// Hands out so many positions, or fewer.
+    fn hand_out(&mut self, client: ClientId, count: u64, now: Monotonic) -> (Position, u64) {
+        let left = POSITION_MAX.saturating_sub(self.next.0);
+        let count = self.granted(client, count.min(POSITIONS_AT_ONCE_MAX).min(left), now);
+        let first = self.next;
+        self.next = Position(first.0 + count);
+        (first, count)
     }
 
     /// How many of so many positions a client is given: with those that it was given of late no more than it may leave
@@ -245,8 +296,8 @@ impl<A> Sequencer<A> {
             return;
         }
         let Some(check) = self.check.take() else { return };
-        let reply = Reply::Tail(check.noted);
-        self.actions.extend(check.askers.into_iter().map(|asker| Action::Answer { asker, reply }));
+        let answer = |asker| Action::Answer { asker, reply: Reply::Tail(check.noted) };
+        self.actions.extend(check.askers.into_iter().map(answer));
         if !self.waiting.is_empty() {
             self.begin_check(now);
         }
@@ -268,9 +319,9 @@ impl<A> Sequencer<A> {
             return;
         }
         let askers = self.check.take().map(|check| check.askers).unwrap_or_default();
-        let reply = Reply::Refused { newest: self.newest };
+        let newest = self.newest;
         for asker in askers.into_iter().chain(std::mem::take(&mut self.waiting)) {
-            self.actions.push(Action::Answer { asker, reply });
+            self.actions.push(Action::Answer { asker, reply: Reply::Refused { newest } });
         }
     }
 }

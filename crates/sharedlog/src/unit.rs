@@ -163,6 +163,12 @@ impl Unit {
         position < self.trimmed || self.occupied.holds(position)
     }
 
+    /// Whether it knows a position to be damaged.
+    #[must_use]
+    pub fn is_damaged(&self, position: Position) -> bool {
+        self.damaged.contains(&position)
+    }
+
     /// How many positions it knows to be damaged.
     #[must_use]
     pub fn damaged(&self) -> usize {

@@ -133,6 +133,12 @@ impl LogUnit {
         self.unit == Unit::new(self.unit.disk())
     }
 
+    /// Whether it knows that what lies at a position can't be read.
+    #[must_use]
+    pub fn knows_damaged(&self, position: Position) -> bool {
+        self.unit.is_damaged(position)
+    }
+
     /// Where the values are kept.
     #[must_use]
     pub fn tree(&self) -> &Tree {

@@ -13,7 +13,7 @@ use sharedlog::client::Suspect;
 use sharedlog::recovery::{Action, Homes, Plan, Recovery, Timing, Verdict};
 use sharedlog::{AskId, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
 use tablets::request::{LogResponse, Outcome, Response};
-use tablets::{CatalogueCommand, LogRecord};
+use tablets::{Catalogue, CatalogueCommand, LogRecord};
 
 use crate::logs::Asker;
 use crate::message::{Message, Query};
@@ -49,9 +49,21 @@ pub(crate) struct Repairs {
     began: BTreeMap<LogId, Monotonic>,
     /// When units were named last for a log.
     named: BTreeMap<LogId, Monotonic>,
-    /// Nodes that are heard of and keep logs from going on: in how many projections, and when last.
-    blamed: BTreeMap<NodeId, (u32, Monotonic)>,
+    /// Units that keep their log from going on though their nodes are heard of.
+    blamed: BTreeMap<(LogId, NodeId), Blame>,
+    /// Repairs in a row that nobody asked for, and that left a log as it was.
+    in_vain: BTreeMap<LogId, (u32, Vec<UnitId>)>,
     look_at: Monotonic,
+}
+
+/// How often a log's unit on a node was suspected.
+#[derive(Debug)]
+struct Blame {
+    /// Projections in which it was.
+    times: u32,
+    /// The last of them, and when.
+    epoch: ProjectionEpoch,
+    at: Monotonic,
 }
 
 #[derive(Debug)]
@@ -101,7 +113,7 @@ impl Node {
             if let (Suspect::Unit(unit), false) = (suspect, is_gone)
                 && let Some(member) = log.member_of(unit)
             {
-                self.blame(member.node, now);
+                self.blame(id, member.node, epoch, now);
             }
             self.begin_repair(&log, now);
         }
@@ -111,15 +123,18 @@ impl Node {
         self.logs.repairs.began.get(&log).is_none_or(|began| now.monotonic.since(*began) > pause)
     }
 
-    fn blame(&mut self, node: NodeId, now: Now) {
-        let (times, last) = self.logs.repairs.blamed.entry(node).or_insert((0, now.monotonic));
-        let is_old = now.monotonic.since(*last) > BLAMED_FOR;
-        (*times, *last) = (if is_old { 1 } else { *times + 1 }, now.monotonic);
+    fn blame(&mut self, log: LogId, node: NodeId, epoch: ProjectionEpoch, now: Now) {
+        let (blank, at) = (ProjectionEpoch(0), now.monotonic);
+        let blame = self.logs.repairs.blamed.entry((log, node)).or_insert(Blame { times: 0, epoch: blank, at });
+        if blame.epoch != epoch {
+            let is_old = at.since(blame.at) > BLAMED_FOR;
+            *blame = Blame { times: if is_old { 1 } else { blame.times + 1 }, epoch, at };
+        }
     }
 
-    fn is_blamed(&self, node: NodeId, now: Now) -> bool {
-        let is_so = |(times, last): &(u32, Monotonic)| *times >= BLAMED && now.monotonic.since(*last) <= BLAMED_FOR;
-        self.logs.repairs.blamed.get(&node).is_some_and(is_so)
+    fn is_blamed(&self, log: LogId, node: NodeId, now: Now) -> bool {
+        let is_so = |blame: &Blame| blame.times >= BLAMED && now.monotonic.since(blame.at) <= BLAMED_FOR;
+        self.logs.repairs.blamed.get(&(log, node)).is_some_and(is_so)
     }
 
     /// Whether a node was heard of just now.
@@ -148,19 +163,21 @@ impl Node {
 
     fn begin_repair(&mut self, log: &LogRecord, now: Now) {
         let old = log.projection.clone();
-        let is_out = |unit: &UnitId| self.is_out(log, *unit, SILENT, now);
+        let is_out = |unit: &UnitId| self.is_out(log, *unit, SILENT, now) || self.is_slow(log, *unit, now);
         let leave_out: BTreeSet<UnitId> = old.units().into_iter().filter(is_out).collect();
+        let leaving = self.leaving(log);
         let mut spares: Vec<UnitId> = log.spares().map(|(unit, _)| unit).collect();
-        spares.retain(|spare| !is_out(spare));
+        spares.retain(|spare| !is_out(spare) && !leaving.contains(spare));
         let plan = Plan {
             sequencer: self.next_sequencer(log, now),
             leave_out,
+            leaving,
             spares,
             homes: homes(log),
             lost: BTreeSet::new(),
             at_least: Position(0),
             stripes: log.stripes as usize,
-            copies: log.copies as usize,
+            copies: self.copies(log),
             not_before: now.monotonic,
         };
         let timing = Timing { patience: PATIENCE, ..Timing::default() };
@@ -170,12 +187,21 @@ impl Node {
         self.counters.log_repairs += 1;
     }
 
-    /// Whether a log is to go on without a unit: its node, or its disk, is to leave, is silent, or is blamed.
+    /// Whether a log is to go on without a unit: its disk was replaced or its node has left, or that is silent.
     fn is_out(&self, log: &LogRecord, unit: UnitId, silent: Duration, now: Now) -> bool {
-        let stays = |member| self.catalogue().is_some_and(|catalogue| catalogue.staying().any(|other| other == member));
-        log.member_of(unit).is_none_or(|member| {
-            !stays(member) || !self.is_heard_within(member.node, silent, now) || self.is_blamed(member.node, now)
-        })
+        let is_there = |member: Member| self.catalogue().is_some_and(|catalogue| is_there(catalogue, member));
+        log.member_of(unit).is_none_or(|member| !is_there(member) || !self.is_heard_within(member.node, silent, now))
+    }
+
+    /// Whether a unit keeps its log from going on, again and again, though its node is heard of.
+    fn is_slow(&self, log: &LogRecord, unit: UnitId, now: Now) -> bool {
+        log.member_of(unit).is_some_and(|member| self.is_blamed(log.id, member.node, now))
+    }
+
+    /// Copies of each position that a log should have, and can.
+    fn copies(&self, log: &LogRecord) -> usize {
+        let nodes = self.catalogue().map_or(0, |catalogue| catalogue.staying().count());
+        (log.copies as usize).min(nodes).max(1)
     }
 
     fn stays_and_is_heard(&self, member: Member, now: Now) -> bool {
@@ -289,73 +315,91 @@ impl Node {
     }
 
     fn check_log(&mut self, log: &LogRecord, now: Now) {
-        let sequencer = log.projection.sequencer;
-        let is_replaced = self.process_on(sequencer.node, now).is_some_and(|process| process != sequencer);
-        if is_replaced || self.can_do_without(log, now) {
-            if self.had_pause(log.id, PAUSE, now) {
-                self.begin_repair(log, now);
-            }
-            return;
-        }
         let leaving = self.leaving(log);
         self.heal(log, &leaving, now);
+        let sequencer = log.projection.sequencer;
+        let is_replaced = self.process_on(sequencer.node, now).is_some_and(|process| process != sequencer);
         let wanted = self.wanted_homes(log, &leaving, now);
-        if wanted.is_empty() {
-            return;
-        }
-        let is_out = |unit: UnitId| self.is_out(log, unit, SILENT, now);
-        let spares: BTreeSet<NodeId> =
-            log.spares().filter(|(unit, _)| !is_out(*unit)).map(|(_, member)| member.node).collect();
+        let spares: BTreeSet<NodeId> = log
+            .spares()
+            .filter(|(unit, _)| !self.is_out(log, *unit, SILENT, now))
+            .map(|(_, member)| member.node)
+            .collect();
         let lacking: Vec<NodeId> = wanted.iter().copied().filter(|node| !spares.contains(node)).collect();
         let named = self.logs.repairs.named.get(&log.id);
-        if lacking.is_empty() {
-            if self.had_pause(log.id, LONG_PAUSE, now) {
-                self.begin_repair(log, now);
-            }
-        } else if named.is_none_or(|named| now.monotonic.since(*named) > PROPOSAL_PATIENCE) {
+        if !lacking.is_empty() && named.is_none_or(|named| now.monotonic.since(*named) > PROPOSAL_PATIENCE) {
             self.logs.repairs.named.insert(log.id, now.monotonic);
-            let query = Query::Catalogue(CatalogueCommand::AddUnits { log: log.id, nodes: lacking });
+            let query = Query::Catalogue(CatalogueCommand::AddUnits { log: log.id, nodes: lacking.clone() });
             let deadline = now.monotonic + PROPOSAL_PATIENCE;
             let origin = Origin::OfLog(log.id, Asker::Nobody);
             self.begin(origin, deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
         }
+        let has_news = !wanted.is_empty() && lacking.is_empty() || self.can_do_without(log, &leaving, now);
+        if is_replaced && self.had_pause(log.id, PAUSE, now) {
+            self.begin_repair(log, now);
+        } else if has_news {
+            self.repair_lazily(log, now);
+        } else {
+            self.logs.repairs.in_vain.remove(&log.id);
+        }
     }
 
-    /// Units on nodes, or disks, that are to leave.
+    /// Replaces a projection though the log can go on: ever more rarely, as long as nothing comes of it.
+    fn repair_lazily(&mut self, log: &LogRecord, now: Now) {
+        let units = log.projection.units();
+        let (times, before) = self.logs.repairs.in_vain.get(&log.id).cloned().unwrap_or_default();
+        let times = if before == units { times } else { 0 };
+        let pause = if times == 0 { PAUSE } else { Duration(LONG_PAUSE.0 << times.min(5)) };
+        if self.had_pause(log.id, pause, now) {
+            self.logs.repairs.in_vain.insert(log.id, (times + 1, units));
+            self.begin_repair(log, now);
+        }
+    }
+
+    /// Units on nodes that are to leave.
     fn leaving(&self, log: &LogRecord) -> BTreeSet<UnitId> {
         let Some(catalogue) = self.catalogue() else { return BTreeSet::new() };
-        let stays = |member: Member| catalogue.staying().any(|other| other == member);
-        log.units.iter().filter(|(_, member)| !stays(*member)).map(|(unit, _)| *unit).collect()
+        let leaves = |member: Member| catalogue.leaving().any(|other| other == member);
+        log.units.iter().filter(|(_, member)| leaves(*member)).map(|(unit, _)| *unit).collect()
     }
 
-    /// Whether there is a unit that the log is to go on without, and can: each of its chains has another.
-    fn can_do_without(&self, log: &LogRecord, now: Now) -> bool {
-        let is_out = |unit: &UnitId| self.is_out(log, *unit, GONE, now);
+    /// Whether there is a unit that the log is to go on without, and can: if it is gone, each of its chains has another; if it
+    /// leaves, as many as the chain should have.
+    fn can_do_without(&self, log: &LogRecord, leaving: &BTreeSet<UnitId>, now: Now) -> bool {
         let units = log.projection.units();
-        let out: BTreeSet<UnitId> = units.iter().copied().filter(is_out).collect();
+        let out: BTreeSet<UnitId> = units.iter().copied().filter(|unit| self.is_out(log, *unit, GONE, now)).collect();
         let chains = || log.projection.extents.iter().flat_map(|extent| &extent.chains);
-        out.iter().any(|unit| {
-            let mut its_chains = chains().filter(|chain| chain.contains(unit));
-            its_chains.all(|chain| chain.iter().any(|other| !out.contains(other)))
-        })
+        let has_others = |unit: &UnitId, least: usize| {
+            let stay = |chain: &Vec<UnitId>| {
+                chain.iter().filter(|other| !out.contains(other) && !leaving.contains(other)).count()
+            };
+            chains().filter(|chain| chain.contains(unit)).all(|chain| stay(chain) >= least)
+        };
+        out.iter().any(|unit| has_others(unit, 1))
+            || units.iter().any(|unit| leaving.contains(unit) && has_others(unit, self.copies(log)))
     }
 
     /// Nodes on which the newest extent's chains lack a unit: one for each unit that is missing, as far as there are any. Units
     /// that are to leave count as missing.
     fn wanted_homes(&self, log: &LogRecord, leaving: &BTreeSet<UnitId>, now: Now) -> Vec<NodeId> {
         let Some(catalogue) = self.catalogue() else { return Vec::new() };
-        let is_fit = |node: &NodeId| self.is_heard(*node, now) && !self.is_blamed(*node, now);
+        let is_fit = |node: &NodeId| self.is_heard(*node, now) && !self.is_blamed(log.id, *node, now);
         let nodes: Vec<NodeId> = catalogue.staying().map(|member| member.node).filter(is_fit).collect();
         let on = |unit: &UnitId| log.member_of(*unit).map(|member| member.node);
         let mut wanted = Vec::new();
         for (turn, chain) in log.projection.last().chains.iter().enumerate() {
             let stay = chain.iter().filter(|unit| !leaving.contains(unit)).count();
-            let taken: BTreeSet<NodeId> = chain.iter().filter_map(on).collect();
+            let taken: BTreeSet<NodeId> = chain.iter().filter(|unit| !leaving.contains(unit)).filter_map(on).collect();
             let free = nodes.iter().cycle().skip(turn).take(nodes.len()).filter(|node| !taken.contains(node));
-            wanted.extend(free.take((log.copies as usize).saturating_sub(stay)));
+            wanted.extend(free.take(self.copies(log).saturating_sub(stay)));
         }
         wanted
     }
+}
+
+/// Whether a node's disk is one of the universe's: it stays, or leaves and has not left.
+fn is_there(catalogue: &Catalogue, member: Member) -> bool {
+    catalogue.staying().chain(catalogue.leaving()).any(|other| other == member)
 }
 
 /// Where the units of a log are.

@@ -48,7 +48,10 @@ impl Node {
             && let Some(replica) = self.replicas.get_mut(&cohort)
         {
             let each = request.positions().into_iter().zip(replies);
-            for (position, _) in each.filter(|(_, reply)| **reply == Reply::Damaged) {
+            let is_noted = |position| replica.state.as_unit().is_some_and(|unit| unit.knows_damaged(position));
+            let news: Vec<Position> =
+                each.filter(|(at, reply)| **reply == Reply::Damaged && !is_noted(*at)).map(|(at, _)| at).collect();
+            for position in news {
                 let noted = Command::Damaged { position }.encode();
                 replica.cohort.propose(noted, now, &mut self.outgoing.outbox);
             }

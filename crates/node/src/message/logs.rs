@@ -4,8 +4,9 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, NodeId};
 use sharedlog::client::Suspect;
 use sharedlog::limits::MANY_MAX;
+use sharedlog::sequencer::{Named, Placed};
 use sharedlog::unit::{Command, Reply, Report, Request};
-use sharedlog::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stripe, UnitId, sequencer};
+use sharedlog::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stamp, Stripe, UnitId, sequencer};
 
 /// The least that an encoded stripe with its position takes.
 const WHOLE_BYTES: usize = 32;
@@ -158,15 +159,22 @@ fn decode_report(input: &mut Reader) -> Result<Report, DecodeError> {
     Ok(Report { sealed, tail, trimmed, damaged, whole })
 }
 
-pub(super) fn encode_question(sequencer: SequencerId, request: sequencer::Request, out: &mut Writer) {
+pub(super) fn encode_question(sequencer: SequencerId, request: &sequencer::Request, out: &mut Writer) {
     out.u32(sequencer.node.0);
     out.u64(sequencer.boot.0);
     match request {
-        sequencer::Request::Positions { epoch, client, count } => {
+        sequencer::Request::Positions { epoch, client, count, named } => {
             out.u8(1);
             out.u64(epoch.0);
             out.u64(client.0);
-            out.u64(count);
+            out.u64(*count);
+            out.u32(named.len() as u32);
+            for Named { stamp, oldest_open, decided } in named {
+                out.u64(stamp.client.0);
+                out.u64(stamp.sequence);
+                out.u64(*oldest_open);
+                encode_optional(decided.map(|decided| decided.0), out);
+            }
         }
         sequencer::Request::Tail { epoch } => {
             out.u8(2);
@@ -180,7 +188,9 @@ pub(super) fn decode_question(input: &mut Reader) -> Result<(SequencerId, sequen
     let request = match input.u8()? {
         1 => {
             let (epoch, client) = (decode_epoch(input)?, ClientId(input.u64()?));
-            sequencer::Request::Positions { epoch, client, count: input.u64()? }
+            let count = input.u64()?;
+            let named = (0..input.count(25)?).map(|_| decode_named(input)).collect::<Result<_, _>>()?;
+            sequencer::Request::Positions { epoch, client, count, named }
         }
         2 => sequencer::Request::Tail { epoch: decode_epoch(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "request to a sequencer", tag: u64::from(tag) }),
@@ -188,12 +198,17 @@ pub(super) fn decode_question(input: &mut Reader) -> Result<(SequencerId, sequen
     Ok((sequencer, request))
 }
 
-pub(super) fn encode_given(reply: sequencer::Reply, out: &mut Writer) {
+pub(super) fn encode_given(reply: &sequencer::Reply, out: &mut Writer) {
     match reply {
-        sequencer::Reply::Positions { first, count } => {
+        sequencer::Reply::Positions { first, count, named } => {
             out.u8(1);
             out.u64(first.0);
-            out.u64(count);
+            out.u64(*count);
+            out.u32(named.len() as u32);
+            for placed in named {
+                encode_optional(placed.map(|placed| placed.position.0), out);
+                out.u64(placed.map_or(0, |placed| placed.oldest_open));
+            }
         }
         sequencer::Reply::Tail(tail) => {
             out.u8(2);
@@ -208,11 +223,38 @@ pub(super) fn encode_given(reply: sequencer::Reply, out: &mut Writer) {
 
 pub(super) fn decode_given(input: &mut Reader) -> Result<sequencer::Reply, DecodeError> {
     Ok(match input.u8()? {
-        1 => sequencer::Reply::Positions { first: decode_position(input)?, count: input.u64()? },
+        1 => {
+            let (first, count) = (decode_position(input)?, input.u64()?);
+            let named = (0..input.count(9)?).map(|_| decode_placed(input)).collect::<Result<_, _>>()?;
+            sequencer::Reply::Positions { first, count, named }
+        }
         2 => sequencer::Reply::Tail(decode_position(input)?),
         3 => sequencer::Reply::Refused { newest: decode_epoch(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "reply of a sequencer", tag: u64::from(tag) }),
     })
+}
+
+fn decode_named(input: &mut Reader) -> Result<Named, DecodeError> {
+    let stamp = Stamp { client: ClientId(input.u64()?), sequence: input.u64()? };
+    if stamp.sequence == 0 {
+        return Err(DecodeError::Invalid { what: "sequence" });
+    }
+    let oldest_open = input.u64()?;
+    let decided = if input.bool()? { Some(decode_position(input)?) } else { None };
+    Ok(Named { stamp, oldest_open, decided })
+}
+
+fn decode_placed(input: &mut Reader) -> Result<Option<Placed>, DecodeError> {
+    let position = if input.bool()? { Some(decode_position(input)?) } else { None };
+    let oldest_open = input.u64()?;
+    Ok(position.map(|position| Placed { position, oldest_open }))
+}
+
+fn encode_optional(number: Option<u64>, out: &mut Writer) {
+    out.bool(number.is_some());
+    if let Some(number) = number {
+        out.u64(number);
+    }
 }
 
 pub(super) fn encode_suspect(suspect: Suspect, out: &mut Writer) {

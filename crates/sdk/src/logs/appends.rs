@@ -4,13 +4,15 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// How far an append that has not ended may be behind the client's newest: readers of a log remember 1,024 of each client.
 const WINDOW: u64 = 1_000;
+/// What is known of a log's end for so long is asked anew.
+const FRESH: Duration = Duration::from_secs(1);
 /// Logs of which something is known, at most: as many as a universe has.
 const LOGS_MAX: usize = 1_000;
 
@@ -28,8 +30,8 @@ struct State {
     last: u64,
     /// Those that have not ended.
     open: BTreeSet<u64>,
-    /// Of each log: whatever is appended from now on lies there or after.
-    known: BTreeMap<String, u64>,
+    /// Of each log: whatever is appended from now on lies there or after; and when that was noted.
+    known: BTreeMap<String, (u64, Instant)>,
 }
 
 impl Default for Appends {
@@ -44,7 +46,8 @@ fn drawn() -> u64 {
     hasher.write_u32(std::process::id());
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     hasher.write_u128(since_epoch.as_nanos());
-    hasher.finish().max(1)
+    // Those from 2^63 on are of nodes.
+    (hasher.finish() >> 1).max(1)
 }
 
 impl Appends {
@@ -63,20 +66,26 @@ impl Appends {
         timeout(time, room).await.ok()
     }
 
-    /// An append that begins now lies there or after, in whichever attempt.
-    pub(crate) fn known(&self, log: &str) -> u64 {
-        self.state().known.get(log).copied().unwrap_or(0)
+    /// An append that begins now lies there or after, in whichever attempt; none, if what is known is too old: readers might have
+    /// to look for an earlier attempt from there on.
+    pub(crate) fn known(&self, log: &str) -> Option<u64> {
+        let (known, at) = self.state().known.get(log).copied()?;
+        (at.elapsed() < FRESH).then_some(known)
     }
 
     /// Something was appended there, or read.
     pub(crate) fn note(&self, log: &str, position: u64) {
-        let mut state = self.state();
-        let after = position.saturating_add(1);
+        self.note_tail(log, position.saturating_add(1));
+    }
+
+    /// The log ended there, or after.
+    pub(crate) fn note_tail(&self, log: &str, tail: u64) {
+        let (mut state, now) = (self.state(), Instant::now());
         let has_room = state.known.len() < LOGS_MAX;
-        if let Some(known) = state.known.get_mut(log) {
-            *known = after.max(*known);
+        if let Some((known, at)) = state.known.get_mut(log) {
+            (*known, *at) = (tail.max(*known), now);
         } else if has_room {
-            state.known.insert(log.to_owned(), after);
+            state.known.insert(log.to_owned(), (tail, now));
         }
     }
 
@@ -137,10 +146,10 @@ mod tests {
     #[test]
     fn what_is_known_of_a_log_only_grows() {
         let appends = Appends::default();
-        assert_eq!(appends.known("l"), 0);
+        assert_eq!(appends.known("l"), None);
         appends.note("l", 7);
         appends.note("l", 3);
-        assert_eq!((appends.known("l"), appends.known("m")), (8, 0));
+        assert_eq!((appends.known("l"), appends.known("m")), (Some(8), None));
     }
 
     #[test]

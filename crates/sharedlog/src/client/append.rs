@@ -5,13 +5,20 @@ use base::canary::{Bug, planted};
 use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Next, View};
 use crate::client::{Answer, Error};
+use crate::sequencer::{Named, Placed};
 use crate::unit::{Command, Reply, Request};
-use crate::{Data, Entry, Kept, Position, ProjectionEpoch, UnitId};
+use crate::{Data, Entry, Kept, Kind, Position, ProjectionEpoch, UnitId};
 
 /// An append under way.
 #[derive(Debug)]
 pub(super) struct Append {
     data: Data,
+    /// No attempt at it lies below.
+    since: Option<Position>,
+    /// Another process may append it, too: it has one place in an epoch.
+    is_shared: bool,
+    /// Something else was decided at every position up to this one that it was given.
+    decided: Option<Position>,
     stage: Stage,
     pub(super) asked: Option<UnitId>,
 }
@@ -43,8 +50,28 @@ struct Writing {
 }
 
 impl Append {
-    pub(super) fn new(data: Data) -> Self {
-        Self { data, stage: Stage::Wanting, asked: None }
+    pub(super) fn new(data: Data, is_shared: bool) -> Self {
+        Self { since: data.since, data, is_shared, decided: None, stage: Stage::Wanting, asked: None }
+    }
+
+    /// What the sequencer must know of it, if it may be appended elsewhere, too.
+    pub(super) fn named(&self) -> Option<Named> {
+        let (stamp, oldest_open, decided) = (self.data.stamp, self.data.oldest_open, self.decided);
+        self.is_shared.then_some(Named { stamp, oldest_open, decided })
+    }
+
+    /// Its client has said that it is decided: whoever tries it still is not waited for.
+    pub(super) fn is_decided(&mut self) {
+        if matches!(self.stage, Stage::Wanting) {
+            let oldest_open = self.data.oldest_open;
+            self.stage = Stage::Ended(Err(Error::OutsideWindow { oldest_open }));
+        }
+    }
+
+    /// Something else has this position: another is wanted.
+    fn wants_another(&mut self, than: Position) {
+        self.decided = self.decided.max(Some(than));
+        self.stage = Stage::Wanting;
     }
 
     /// A position has come.
@@ -53,6 +80,14 @@ impl Append {
             let writing = Writing { position, epoch, count: 0, in_doubt: false, lost: false, mends: false };
             self.stage = Stage::Writing(writing);
         }
+    }
+
+    /// The place that it has, whoever appends it.
+    pub(super) fn placed(&mut self, placed: Placed, epoch: ProjectionEpoch, start: Position) {
+        // In one epoch it has one place: readers need to look for another below the start only.
+        self.data.since = self.since.filter(|since| *since < start);
+        self.data.oldest_open = self.data.oldest_open.min(placed.oldest_open);
+        self.given(placed.position, epoch);
     }
 
     pub(super) fn next(&mut self, view: &View) -> Next {
@@ -107,7 +142,7 @@ impl Append {
                         Ok(Answer::Appended(position))
                     }
                     Err(Filled::Entry(_)) => {
-                        self.stage = Stage::Wanting;
+                        self.wants_another(position);
                         self.asked = None;
                         return Next::Position;
                     }
@@ -134,15 +169,19 @@ impl Append {
             Reply::Damaged if writing.count > 0 => writing.mends = true,
             // Ours, or another's: who has it after the head?
             Reply::Damaged => self.stage = Stage::Resolving(Filling::new(position), writing.epoch),
+            // It may be ours, as another process has put it there.
+            Reply::Occupied { by: Kind::Data } if writing.count == 0 && self.is_shared => {
+                self.stage = Stage::Resolving(Filling::new(position), writing.epoch);
+            }
             // Somebody has filled the position: it is decided, and not for us.
-            Reply::Occupied { .. } if writing.count == 0 => self.stage = Stage::Wanting,
+            Reply::Occupied { .. } if writing.count == 0 => self.wants_another(position),
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
             // The head has decided for us, in this epoch; so no reader was told anything else before it was given up.
             Reply::Trimmed { .. } if writing.count > 0 => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
             Reply::Trimmed { .. } if writing.lost => {
                 self.stage = Stage::Ended(Err(Error::Unknown { since: position }));
             }
-            Reply::Trimmed { .. } => self.stage = Stage::Wanting,
+            Reply::Trimmed { .. } => self.wants_another(position),
             _ => {}
         }
     }

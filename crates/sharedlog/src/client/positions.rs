@@ -4,33 +4,37 @@ use std::collections::BTreeSet;
 
 use base::Monotonic;
 
-use crate::client::task::{Fill, Task};
-use crate::client::{CallId, Client, Whose};
-use crate::limits::POSITIONS_AT_ONCE_MAX;
-use crate::{Position, ProjectionEpoch};
+use crate::client::task::{Fill, Task, Wanted};
+use crate::client::{Call, CallId, Client, Whose};
+use crate::limits::{POSITION_MAX, POSITIONS_AT_ONCE_MAX};
+use crate::sequencer::Placed;
+use crate::{Position, ProjectionEpoch, Run};
 
 impl Client {
-    /// Positions have come for those that they were asked for. Whom they were asked for and who waits no more has his
-    /// filled, so that readers needn't wait.
+    /// Positions have come for those that they were asked for: so many in a row, and the places of those that are named. Whom they
+    /// were asked for and who waits no more has his filled, so that readers needn't wait; a place that is named may be another
+    /// process's, which goes on.
     pub(super) fn given(
         &mut self,
         asking: CallId,
-        for_whom: Vec<CallId>,
+        for_whom: Wanted,
         epoch: ProjectionEpoch,
-        first: Position,
-        count: u64,
+        run: Run,
+        places: &[Option<Placed>],
         now: Monotonic,
     ) {
         self.end(asking);
         self.asking = None;
-        self.note_tail(epoch, Position(first.0.saturating_add(count)));
-        for (number, id) in for_whom.into_iter().enumerate() {
-            let number = number as u64;
-            if number >= count {
+        let given = run.positions().chain(places.iter().flatten().map(|placed| placed.position));
+        if let Some(last) = given.max() {
+            self.note_tail(epoch, last.next());
+        }
+        let mut positions = run.positions();
+        for id in for_whom.any {
+            let Some(position) = positions.next() else {
                 self.wanting.push(id);
                 continue;
-            }
-            let position = Position(first.0.saturating_add(number));
+            };
             match self.calls.get_mut(&id).map(|call| &mut call.task) {
                 Some(Task::Append(append)) => {
                     append.given(position, epoch);
@@ -40,6 +44,23 @@ impl Client {
                     self.start(Whose::Nobody, Task::Fill(Fill::new(position)), now + self.timing.errand, now);
                 }
             }
+        }
+        let mut places = places.iter();
+        let start = self.projection.as_ref().filter(|known| known.epoch == epoch).map(|known| known.start);
+        // Replaced meanwhile: who has a place writes nothing there.
+        let start = start.unwrap_or(Position(POSITION_MAX));
+        for (id, _) in for_whom.named {
+            let place = places.next();
+            let Some(Call { task: Task::Append(append), .. }) = self.calls.get_mut(&id) else { continue };
+            match place {
+                Some(Some(placed)) => append.placed(*placed, epoch, start),
+                Some(None) => append.is_decided(),
+                None => {
+                    self.wanting.push(id);
+                    continue;
+                }
+            }
+            self.advance(id, now);
         }
     }
 
@@ -52,25 +73,31 @@ impl Client {
             return;
         }
         let take = self.wanting.len().min(POSITIONS_AT_ONCE_MAX as usize);
-        let tokens = self.wanting.drain(..take).collect();
+        let mut wanted = Wanted::default();
+        for id in self.wanting.drain(..take) {
+            match self.calls.get(&id).map(|call| &call.task) {
+                Some(Task::Append(append)) if let Some(named) = append.named() => wanted.named.push((id, named)),
+                _ => wanted.any.push(id),
+            }
+        }
         self.asking = Some(self.last_call + 1);
-        self.start(Whose::Nobody, Task::Asking(self.id, tokens), Monotonic::NEVER, now);
+        self.start(Whose::Nobody, Task::Asking(self.id, wanted), Monotonic::NEVER, now);
     }
 
     /// The appends that are given a position, sooner or later: they needn't say again that they want one.
     pub(super) fn wait_for_positions(&self) -> BTreeSet<CallId> {
         let asking = self.asking.and_then(|id| self.calls.get(&id)).map(|call| &call.task);
         let asked_for = match asking {
-            Some(Task::Asking(_, appends)) => appends.as_slice(),
-            _ => &[],
+            Some(Task::Asking(_, wanted)) => Some(wanted.calls()),
+            _ => None,
         };
-        self.wanting.iter().chain(asked_for).copied().collect()
+        self.wanting.iter().copied().chain(asked_for.into_iter().flatten()).collect()
     }
 
     /// Whether a call asks for positions for appends that have all ended.
     pub(super) fn is_in_vain(&self, id: CallId) -> bool {
         match self.calls.get(&id).map(|call| &call.task) {
-            Some(Task::Asking(_, appends)) => !appends.iter().any(|id| self.calls.contains_key(id)),
+            Some(Task::Asking(_, wanted)) => !wanted.calls().any(|id| self.calls.contains_key(&id)),
             _ => false,
         }
     }

@@ -9,6 +9,7 @@ use crate::client::read::Read;
 use crate::client::row::{Part, Row};
 use crate::client::trim::{Trim, TrimOne};
 use crate::client::{Answer, CallId, Error};
+use crate::sequencer::Named;
 use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequencer, unit};
 
 /// What a call knows when it says what it needs next.
@@ -62,8 +63,23 @@ pub(super) enum Task {
     Fill(Fill),
     Trim(Trim),
     TrimOne(TrimOne),
-    /// Positions for these appends, of the machine's client.
-    Asking(ClientId, Vec<CallId>),
+    /// Positions for appends, of the machine's client.
+    Asking(ClientId, Wanted),
+}
+
+/// Appends that positions are asked for.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Any will do for these: nobody else appends them.
+    pub(super) any: Vec<CallId>,
+    /// These may be appended elsewhere, too.
+    pub(super) named: Vec<(CallId, Named)>,
+}
+
+impl Wanted {
+    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
+        self.any.iter().copied().chain(self.named.iter().map(|(id, _)| *id))
+    }
 }
 
 impl Task {
@@ -78,9 +94,10 @@ impl Task {
             Self::Fill(fill) => fill.next(view),
             Self::Trim(trim) => trim.next(view),
             Self::TrimOne(trim) => trim.next(view),
-            Self::Asking(client, calls) => {
-                let (epoch, count) = (view.projection.epoch, calls.len() as u64);
-                Next::Sequencer(sequencer::Request::Positions { epoch, client: *client, count })
+            Self::Asking(client, wanted) => {
+                let (epoch, count) = (view.projection.epoch, wanted.any.len() as u64);
+                let named = wanted.named.iter().map(|(_, named)| *named).collect();
+                Next::Sequencer(sequencer::Request::Positions { epoch, client: *client, count, named })
             }
         }
     }

@@ -62,6 +62,13 @@ fn sealed(epoch: u64) -> Reply {
     Reply::Refused { sealed: ProjectionEpoch(epoch) }
 }
 
+/// The places of appends that others may make, too.
+fn places(epoch: u64, sequences: &[u64]) -> sequencer::Request {
+    let named = |sequence: &u64| sequencer::Named { stamp: stamp(*sequence), oldest_open: *sequence, decided: None };
+    let (epoch, client, named) = (ProjectionEpoch(epoch), ClientId(9), sequences.iter().map(named).collect());
+    sequencer::Request::Positions { epoch, client, count: 0, named }
+}
+
 impl Bed {
     fn new() -> Self {
         let mut bed = Self {
@@ -141,7 +148,14 @@ impl Bed {
     }
 
     fn given(&mut self, first: u64, count: u64) {
-        self.sequenced(sequencer::Reply::Positions { first: Position(first), count });
+        let (_, asked) = self.sequencer.first().expect("the sequencer is asked");
+        let sequencer::Request::Positions { count: any, named, .. } = asked else { panic!("{asked:?}") };
+        let any = count.min(*any);
+        let placed = |(named, position): (&sequencer::Named, u64)| {
+            Some(sequencer::Placed { position: Position(position), oldest_open: named.oldest_open })
+        };
+        let places = named.iter().zip(first + any..first + count).map(placed).collect();
+        self.sequenced(sequencer::Reply::Positions { first: Position(first), count: any, named: places });
     }
 
     /// Time goes on to the next alarm.
@@ -180,8 +194,7 @@ fn appends_that_wait_share_an_asking_and_later_ones_do_not() {
     bed.append(3);
     assert_eq!(bed.sequencer, asked, "one is under way");
     bed.given(7, 1);
-    let (_, request) = bed.sequencer[0];
-    assert_eq!(request, sequencer::Request::Positions { epoch: ProjectionEpoch(1), client: ClientId(9), count: 2 });
+    assert_eq!(bed.sequencer[0].1, places(1, &[2, 3]));
     bed.given(9, 2);
     let positions: Vec<_> = bed.units.iter().map(|(_, _, request)| request.clone()).collect();
     assert_eq!(positions, [write(1, 7, entry(1)), write(1, 9, entry(2)), write(1, 10, entry(3))]);
@@ -387,8 +400,7 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
     bed.projected(projection(2, 9, &[2]));
     let asked: Vec<_> = bed.units.iter().map(|(_, unit, request)| (unit.0, request.clone())).collect();
     assert_eq!(asked, [(2, write(2, 7, Entry::Junk)), (2, read(2, 3))]);
-    let positions = sequencer::Request::Positions { epoch: ProjectionEpoch(2), client: ClientId(9), count: 1 };
-    assert_eq!(bed.sequencer.iter().map(|(_, request)| *request).collect::<Vec<_>>(), [positions]);
+    assert_eq!(bed.sequencer.iter().map(|(_, request)| request.clone()).collect::<Vec<_>>(), [places(2, &[2])]);
     // Answers that were given in the older epoch are late.
     bed.client.unit_answered(write_ask, Reply::Written, bed.now);
     bed.client.unit_answered(read_ask, Reply::Value(entry(5)), bed.now);

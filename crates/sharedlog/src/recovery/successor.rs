@@ -30,7 +30,7 @@ pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: 
         let mut chains = extent.chains.clone();
         let mut taken: Vec<(usize, UnitId)> = Vec::new();
         // There is nothing to copy from a chain that was given up.
-        let lacks = |chain: &Vec<UnitId>| !chain.is_empty() && is_short(chain, copies, leaving);
+        let lacks = |chain: &Vec<UnitId>| !chain.is_empty() && is_short(chain, copies, |unit| leaving.contains(&unit));
         // First each chain takes the units of its turn, so that extents become alike. One that took another's might leave that
         // with none that may join it.
         for is_of_turn in [true, false] {
@@ -70,8 +70,8 @@ pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: 
 }
 
 /// Whether a chain has fewer units than it should, without those that are to leave.
-fn is_short(chain: &[UnitId], copies: usize, leaving: &BTreeSet<UnitId>) -> bool {
-    chain.iter().filter(|unit| !leaving.contains(unit)).count() < copies
+fn is_short(chain: &[UnitId], copies: usize, goes: impl Fn(UnitId) -> bool) -> bool {
+    chain.iter().filter(|unit| !goes(**unit)).count() < copies
 }
 
 /// Units of the last extent that don't stand in this one, with their chains there.
@@ -126,7 +126,7 @@ impl Recovery {
                 let fits = |turn: &usize| {
                     let chain = extents[at].chains.get(*turn);
                     let may_join = |chain: &Vec<UnitId>| {
-                        let is_short = is_short(chain, self.plan.copies, &self.plan.leave_out);
+                        let is_short = is_short(chain, self.plan.copies, |unit| self.goes(unit));
                         !chain.is_empty() && is_short && self.plan.homes.may_join(unit, chain)
                     };
                     chain.is_some_and(may_join) && self.is_whole(unit, extent.stripe(*turn), to)
@@ -151,7 +151,7 @@ impl Recovery {
     /// that is, until it is copied.
     fn relieve(&self, chain: &mut Vec<UnitId>, spares: &mut Vec<UnitId>) {
         let (mut relieved, mut left) = (chain.clone(), spares.clone());
-        relieved.retain(|unit| !self.plan.leave_out.contains(unit));
+        relieved.retain(|unit| !self.goes(*unit));
         if relieved.len() < chain.len() {
             self.top_up(&mut relieved, &mut left);
             if relieved.len() >= chain.len() {

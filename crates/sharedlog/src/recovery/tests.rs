@@ -42,6 +42,7 @@ impl Bed {
         let plan = Plan {
             sequencer: sequencer(2),
             leave_out: leave_out.iter().copied().map(UnitId).collect(),
+            leaving: BTreeSet::new(),
             spares: spares.iter().copied().map(UnitId).collect(),
             homes: homes(),
             lost: BTreeSet::new(),
@@ -234,6 +235,7 @@ fn a_new_chain_is_full_from_its_beginning() {
         let plan = Plan {
             sequencer: sequencer(2),
             leave_out: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             spares: spares.clone(),
             homes: homes(),
             lost: BTreeSet::new(),
@@ -292,6 +294,7 @@ fn a_chain_that_is_declared_lost_is_given_up() {
         let plan = Plan {
             sequencer: sequencer(2),
             leave_out: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             spares: [7, 8].map(UnitId).to_vec(),
             homes: homes(),
             lost: lost.iter().copied().map(UnitId).collect(),

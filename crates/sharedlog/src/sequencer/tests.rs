@@ -41,20 +41,20 @@ fn told(sequencer: &mut Sequencer<u32>) -> (Asked, Answered) {
 fn positions_are_given_once_and_in_their_epoch() {
     let mut sequencer = sequencer();
     let now = Monotonic(0);
-    let positions = |epoch, count| Request::Positions { epoch, client: ClientId(1), count };
+    let positions = |epoch, count| Request::Positions { epoch, client: ClientId(1), count, named: Vec::new() };
     sequencer.asked(1, positions(EPOCH, 3), now);
     sequencer.asked(2, positions(EPOCH, 1), now);
     sequencer.asked(3, positions(EPOCH, u64::MAX), now);
     sequencer.asked(4, positions(ProjectionEpoch(2), 1), now);
     sequencer.asked(5, positions(ProjectionEpoch(9), 1), now);
-    let given = |first, count| Reply::Positions { first: Position(first), count };
-    let refused = Reply::Refused { newest: EPOCH };
+    let given = |first, count| Reply::Positions { first: Position(first), count, named: Vec::new() };
+    let refused = || Reply::Refused { newest: EPOCH };
     let wanted = vec![
         (1, given(20, 3)),
         (2, given(23, 1)),
         (3, given(24, POSITIONS_OUTSTANDING_MAX - 4)),
-        (4, refused),
-        (5, refused),
+        (4, refused()),
+        (5, refused()),
     ];
     assert_eq!(told(&mut sequencer).1, wanted);
     sequencer.superseded(ProjectionEpoch(4));
@@ -67,7 +67,11 @@ fn positions_are_given_once_and_in_their_epoch() {
 fn a_client_is_given_a_bounded_number_at_a_time() {
     let mut sequencer = sequencer();
     let mut ask = |client: u64, count: u64, now: Monotonic| {
-        sequencer.asked(1, Request::Positions { epoch: EPOCH, client: ClientId(client), count }, now);
+        sequencer.asked(
+            1,
+            Request::Positions { epoch: EPOCH, client: ClientId(client), count, named: Vec::new() },
+            now,
+        );
         match told(&mut sequencer).1[..] {
             [(1, Reply::Positions { count, .. })] => count,
             ref other => panic!("{other:?}"),
@@ -89,13 +93,13 @@ fn a_restarted_process_is_another() {
 #[test]
 fn the_tail_waits_for_a_whole_chain_and_checks_are_shared() {
     let mut sequencer = sequencer();
-    let (now, tail) = (Monotonic(0), Request::Tail { epoch: EPOCH });
-    sequencer.asked(1, tail, now);
+    let (now, tail) = (Monotonic(0), || Request::Tail { epoch: EPOCH });
+    sequencer.asked(1, tail(), now);
     let (first, _) = told(&mut sequencer);
     assert_eq!(first.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>(), [1, 2]);
-    sequencer.asked(9, Request::Positions { epoch: EPOCH, client: ClientId(1), count: 5 }, now);
-    sequencer.asked(2, tail, now);
-    sequencer.asked(3, tail, now);
+    sequencer.asked(9, Request::Positions { epoch: EPOCH, client: ClientId(1), count: 5, named: Vec::new() }, now);
+    sequencer.asked(2, tail(), now);
+    sequencer.asked(3, tail(), now);
     let _ = told(&mut sequencer);
     sequencer.answered(first[0].0, &unit::Reply::Confirmed, now);
     sequencer.answered(first[0].0, &unit::Reply::Confirmed, now);
@@ -130,8 +134,12 @@ fn a_sealed_unit_ends_it() {
     let (asks, _) = told(&mut sequencer);
     sequencer.asked(2, Request::Tail { epoch: EPOCH }, Monotonic(0));
     sequencer.answered(asks[1].0, &unit::Reply::Refused { sealed: EPOCH }, Monotonic(0));
-    let refused = Reply::Refused { newest: ProjectionEpoch(4) };
-    assert_eq!(told(&mut sequencer).1, [(1, refused), (2, refused)]);
-    sequencer.asked(3, Request::Positions { epoch: EPOCH, client: ClientId(1), count: 1 }, Monotonic(0));
-    assert_eq!(told(&mut sequencer).1, [(3, refused)]);
+    let refused = || Reply::Refused { newest: ProjectionEpoch(4) };
+    assert_eq!(told(&mut sequencer).1, [(1, refused()), (2, refused())]);
+    sequencer.asked(
+        3,
+        Request::Positions { epoch: EPOCH, client: ClientId(1), count: 1, named: Vec::new() },
+        Monotonic(0),
+    );
+    assert_eq!(told(&mut sequencer).1, [(3, refused())]);
 }

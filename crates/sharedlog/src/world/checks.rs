@@ -6,6 +6,7 @@
 //! * Players deliver the same, each stamp once.
 //! * Nothing at or above the mark is trimmed.
 //! * A client that lives appends once: a stamp lies in the log twice only if two processes appended it.
+//! * An append has one place in an epoch, whoever makes it.
 //! * Nothing is filled that was not given out.
 //! * At the end all units of a chain agree, and are small.
 
@@ -209,6 +210,10 @@ impl World {
             if job.is_given_up && !job.is_done && !places.is_empty() {
                 return Err(format!("an append that was given up lies at {places:?}"));
             }
+            let epochs: Vec<_> = places.iter().map(|(position, _)| self.given_in(**position)).collect();
+            if epochs.windows(2).any(|two| two[0] == two[1]) {
+                return Err(format!("{:?} lies at {places:?}, which were given in epochs {epochs:?}", job.stamp));
+            }
             if places.len() > 1 && !job.contested {
                 return Err(format!("one process appended {:?} at {places:?}", job.stamp));
             }
@@ -219,6 +224,11 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The epoch that a position which holds something was given in.
+    fn given_in(&self, position: Position) -> usize {
+        self.registry.history.iter().rposition(|projection| projection.start <= position).unwrap_or(0)
     }
 
     /// Only a position whose chain was given up is told to be lost.

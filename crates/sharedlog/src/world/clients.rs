@@ -14,7 +14,7 @@ use crate::{ClientId, Position, Run};
 
 #[derive(Clone, Debug)]
 pub(super) enum Call {
-    Append { job: usize, floor: Option<Position> },
+    Append { job: usize },
     Read { position: Position, was_there: bool },
     ReadMany { run: Run, was_there: bool },
     Tail { floor: Option<Position> },
@@ -344,7 +344,7 @@ impl World {
                 process.player.tail(tail, now);
                 Ok(())
             }
-            Call::Append { job, floor } => self.append_ended(job, floor, outcome),
+            Call::Append { job } => self.append_ended(job, outcome),
             Call::Read { position, was_there } => {
                 self.count(if outcome.is_ok() { "reads" } else { "reads that failed" });
                 if matches!(outcome, Ok(Answer::Duplicate { .. })) {

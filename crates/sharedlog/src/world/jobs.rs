@@ -56,7 +56,6 @@ impl World {
     pub(super) fn attempt(&mut self, id: u32, job: usize) {
         let (now, token) = (self.clock(), self.token());
         let patience = if self.is_healed { 500 } else { 10 + self.random.below(100) };
-        let floor = self.checks.highest_complete();
         let of = &mut self.clients.jobs[job];
         if of.is_done && !of.contested {
             return;
@@ -67,17 +66,12 @@ impl World {
         let oldest = self.clients.jobs.iter().filter(is_open).map(|job| job.stamp.sequence).min();
         let stamped = Stamped { stamp, oldest_open: oldest.unwrap_or(stamp.sequence).min(stamp.sequence) };
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
-        process.calls.insert(token, Call::Append { job, floor });
+        process.calls.insert(token, Call::Append { job });
         process.client.append(token, batch, Some(stamped), since, now + Duration::from_millis(patience), now);
         self.settle_client(id);
     }
 
-    pub(super) fn append_ended(
-        &mut self,
-        job: usize,
-        floor: Option<Position>,
-        outcome: Result<Answer, Error>,
-    ) -> Result<(), String> {
+    pub(super) fn append_ended(&mut self, job: usize, outcome: Result<Answer, Error>) -> Result<(), String> {
         let retries = self.is_healed || self.random.chance(700_000);
         let of = &mut self.clients.jobs[job];
         of.under_way -= 1;
@@ -85,9 +79,9 @@ impl World {
             Ok(Answer::Appended(position)) => {
                 of.is_done = true;
                 let (stamp, batch) = (of.stamp, of.batch.clone());
-                // One that is tried again may be found where an earlier attempt has put it: it began with that.
-                let first = of.floor.0.checked_sub(1).map(Position);
-                let floor = if of.contested { first } else { floor };
+                // One that is tried again may lie where an earlier attempt has put it, or has its place from that: it began with
+                // the first.
+                let floor = of.floor.0.checked_sub(1).map(Position);
                 self.count("appends");
                 self.checks.appended(stamp, batch, position, floor)
             }
@@ -98,7 +92,10 @@ impl World {
             }
             Err(Error::OutsideWindow { .. }) => {
                 self.count("appends outside their window");
-                self.clients.waiting.push(job);
+                // Of one that is done its client has said so.
+                if !self.clients.jobs[job].is_done {
+                    self.clients.waiting.push(job);
+                }
                 Ok(())
             }
             Err(Error::OutOfTime) => {

@@ -106,6 +106,7 @@ impl World {
         let plan = Plan {
             sequencer,
             leave_out,
+            leaving: BTreeSet::new(),
             spares,
             homes: self.registry.homes(),
             lost: self.declared_lost(),

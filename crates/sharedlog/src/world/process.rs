@@ -258,9 +258,11 @@ impl World {
                     self.ask_unit(unit, request, Return { place, life, asker: Asker::Sequencer(epoch), ask });
                 }
                 sequencer::Action::Answer { asker, reply } => {
-                    if let sequencer::Reply::Positions { first, count } = reply {
+                    if let sequencer::Reply::Positions { first, count, named } = &reply {
                         let end = self.given_out.entry(epoch).or_default();
-                        *end = Position(first.0 + count).max(*end);
+                        let places =
+                            named.iter().flatten().map(|placed| placed.position.next()).max().unwrap_or_default();
+                        *end = Position(first.0 + count).max(places).max(*end);
                     }
                     let reply = Message::OfSequencer { reply, back: asker };
                     self.send(place, asker.place, Some(asker.life), reply);

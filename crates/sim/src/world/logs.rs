@@ -4,6 +4,7 @@
 //! * A position never has two values.
 //! * An append that ended lies where it was said to, and stays there; one that ended before another began lies before it. One
 //!   that is tried again, since its end was never learned, begins with its first attempt.
+//! * No append is read at two positions, as long as the first is not trimmed.
 //! * The tail lies above every append that had ended before it was asked for.
 //! * Once faults have ended, one user reads the whole log.
 
@@ -38,6 +39,8 @@ pub(crate) struct LogUsers {
     is_created: bool,
     /// What was ever seen at a position.
     seen: BTreeMap<u64, Seen>,
+    /// Where each append was seen.
+    places: BTreeMap<Stamp, u64>,
     /// One more than the highest position of an append that has ended.
     ended: u64,
     /// What was asked to be trimmed lies below.
@@ -97,8 +100,8 @@ impl LogUsers {
     pub(crate) fn new(users: u32, seed: u64) -> Self {
         let users = (0..users).map(|_| User::default()).collect();
         let random = SplitMix64::new(seed ^ 0x10_6000);
-        let (asked, seen) = (BTreeMap::new(), BTreeMap::new());
-        Self { random, users, asked, is_created: false, seen, ended: 0, trimmed: 0, is_read: false }
+        let (asked, seen, places) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { random, users, asked, is_created: false, seen, places, ended: 0, trimmed: 0, is_read: false }
     }
 
     /// Whether nobody waits for anything, and the whole log was read.
@@ -123,7 +126,7 @@ impl LogUsers {
         Some(match self.random.below(20) {
             0..11 => {
                 self.users[user].sequence += 1;
-                Doing::Append { floor, since: None }
+                Doing::Append { floor, since: Some(Position(floor)) }
             }
             11..17 => {
                 let from = self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 4);
@@ -182,7 +185,14 @@ impl LogUsers {
                 return Err(format!("position {} was read in the place of {position}", entry.position));
             }
             match &entry.content {
-                Content::Data(data) => self.see(position, Seen::Data(data.stamp))?,
+                Content::Data(data) => {
+                    let place = *self.places.entry(data.stamp).or_insert(position);
+                    // Once the first is trimmed, nobody sees it any more but who played it.
+                    if place != position && place >= self.trimmed {
+                        return Err(format!("the append {:?} was read at {place}, and at {position}", data.stamp));
+                    }
+                    self.see(position, Seen::Data(data.stamp))?;
+                }
                 Content::Junk => self.see(position, Seen::Junk)?,
                 Content::Duplicate { .. } => self.see(position, Seen::Duplicate)?,
                 Content::Trimmed { mark } if mark.0 <= self.trimmed && position < mark.0 => {}
@@ -305,7 +315,7 @@ impl World {
     }
 
     /// Whether every log has as many copies as it should, as far as there are units that may hold them, and none on a node that is
-    /// to leave, as every copy of the catalogue says.
+    /// to leave, as the newest copy of the catalogue says.
     pub(crate) fn are_logs_whole(&self) -> bool {
         self.thin_log().is_none()
     }
@@ -324,9 +334,9 @@ impl World {
                 || log.projection.last().chains.iter().any(|chain| chain.len() < copies)
                 || !healings(&log.projection, copies, &homes, &BTreeSet::new()).is_empty()
         };
-        catalogues
-            .flat_map(|catalogue| catalogue.logs().map(move |(_, log)| (catalogue, log)))
-            .find_map(|(catalogue, log)| is_thin(catalogue, log).then_some(log))
+        // Nodes that have left learn no more.
+        let newest = catalogues.max_by_key(|catalogue| catalogue.last_applied())?;
+        newest.logs().map(|(_, log)| log).find(|log| is_thin(newest, log))
     }
 
     fn wake_log_user(&mut self, user: usize, after: u64) {

@@ -3,7 +3,7 @@
 use base::limits::{LOG_COPIES_MAX, LOG_READ_MAX, LOG_STRIPES_MAX};
 use sharedlog::client::Stamped;
 use sharedlog::limits::{DUPLICATES_WINDOW, POSITION_MAX};
-use sharedlog::{Position, Stamp};
+use sharedlog::{ClientId, Position, Stamp};
 
 use super::{check_name, refuse};
 use crate::request::{Failure, LogRequest};
@@ -19,6 +19,11 @@ pub(super) fn check(request: &LogRequest) -> Result<(), Failure> {
         LogRequest::Append { batch, stamp, since, .. } => {
             if batch.is_empty() {
                 return refuse("there is no record to append");
+            }
+            if let Some(Stamped { stamp, .. }) = stamp
+                && stamp.client >= ClientId::FIRST_OF_NODES
+            {
+                return refuse(format!("client {} is none that callers may name: it is above 2^63 - 1", stamp.client));
             }
             if let Some(Stamped { stamp, oldest_open }) = stamp
                 && !stamp.is_in_window(*oldest_open)
