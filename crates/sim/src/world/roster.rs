@@ -136,9 +136,11 @@ impl World {
                     self.take_away(node);
                 }
             }
-            // Too few would be left.
+            // Too few would be left. What was asked before others joined may be refused after what was asked since was heard.
             (Errand::Leave(node), Err(Failure::Invalid(_))) => {
-                self.operator.leaving.remove(&node);
+                if self.operator.leaving.get(&node) == Some(&false) {
+                    self.operator.leaving.remove(&node);
+                }
             }
             // Asked once more before the first answer came, and answered after the node has come, and left.
             (Errand::Join(node), Err(Failure::Exists(_))) if self.machines.contains_key(&node) => {}

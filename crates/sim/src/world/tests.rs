@@ -28,6 +28,10 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (6_800, "a client spent each call on one silent node, since answers had been slow before"),
     (77_007_484, "a checkpoint of a replica that had left counted for the one that came back"),
     (
+        1_194_570_365,
+        "a node was asked to leave while one that had been taken away had not left (the simulator's own fault)",
+    ),
+    (
         2_657_576_133,
         "a range began with nothing, since the range that it was split off from had not been split off itself yet",
     ),
