@@ -21,12 +21,14 @@ use crate::node::{AT_ONCE, Node};
 use crate::pending::{Origin, Target};
 use crate::timers::Timers;
 
+mod awaits;
 mod calls;
 mod healing;
 mod janitors;
 mod repairs;
 mod units;
 
+use awaits::Awaits;
 use calls::Call;
 use healing::{CopierId, Healings};
 use janitors::Caretaker;
@@ -87,6 +89,7 @@ pub(crate) struct Logs {
     pub(crate) changed: bool,
     /// What a sequencer was asked that isn't known yet to be one.
     early: VecDeque<Early>,
+    awaits: Awaits,
     pub(crate) repairs: Repairs,
     healings: Healings,
 }
@@ -109,7 +112,8 @@ struct Log {
 impl Logs {
     /// The next moment of any machine.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
-        self.timers.next_due().into_iter().chain(self.repairs.next_timer()).chain(self.healings.next_timer()).min()
+        let of_others = [self.repairs.next_timer(), self.healings.next_timer(), self.awaits.next_timer()];
+        self.timers.next_due().into_iter().chain(of_others.into_iter().flatten()).min()
     }
 
     /// A unit, or the catalogue, has answered what a log's machine asked.
@@ -300,6 +304,7 @@ impl Node {
             }
             log.tend(now.monotonic);
         }
+        self.await_timers(now);
         self.repair_timers(now);
         self.healing_timers(now);
     }

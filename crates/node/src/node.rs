@@ -432,6 +432,7 @@ impl Node {
         if let Some(change) = applied.change {
             self.changed(id, &change);
         }
+        self.unit_applied(id, now);
     }
 
     fn changed(&mut self, id: CohortId, change: &Change) {

@@ -60,6 +60,8 @@ pub(crate) enum Place {
     Forwarded(NodeId, u64),
     /// A log's client machine has it.
     AtLog,
+    /// A log unit here has it, until something comes or until that moment.
+    AtUnit { until: Monotonic },
     /// Writes of its row come first.
     Latched,
     /// The disk is read for it.

@@ -459,12 +459,12 @@ impl Client {
         let epoch = projection.epoch;
         match call.task.next(&view) {
             Next::Unit(unit, request) => {
-                let ask = self.asked(id, epoch, now);
+                let ask = self.asked(id, epoch, request.wait(), now);
                 self.actions.push(Action::AskUnit { ask, unit, request });
             }
             Next::Sequencer(request) => {
                 let sequencer = projection.sequencer;
-                let ask = self.asked(id, epoch, now);
+                let ask = self.asked(id, epoch, Duration::ZERO, now);
                 self.actions.push(Action::AskSequencer { ask, sequencer, request });
             }
             Next::Position => {
@@ -488,8 +488,8 @@ impl Client {
         }
     }
 
-    /// Notes that something is asked, and how long an answer may take.
-    fn asked(&mut self, id: CallId, epoch: ProjectionEpoch, now: Monotonic) -> AskId {
+    /// Notes that something is asked, and how long an answer may take; it may be held back for a while.
+    fn asked(&mut self, id: CallId, epoch: ProjectionEpoch, held: Duration, now: Monotonic) -> AskId {
         self.last_ask.0 += 1;
         let ask = self.last_ask;
         self.asks.insert(ask, id);
@@ -499,7 +499,7 @@ impl Client {
             call.ask = Some(ask);
             call.asked_in = epoch;
         }
-        self.set_alarm(id, now + patience);
+        self.set_alarm(id, now + held + patience);
         ask
     }
 

@@ -35,6 +35,8 @@ pub const MANY_MAX: usize = if cfg!(test) { 3 } else { 256 };
 /// Bytes of the values in one answer to that, or in one such command, at most; a single value may be longer. Small in this
 /// crate's own tests: two of their values.
 pub const MANY_BYTES_MAX: usize = if cfg!(test) { 32 } else { 1 << 20 };
+/// How long a unit holds an answer back, at most, until something comes.
+pub const AWAIT_MAX: Duration = Duration::from_millis(300);
 /// Positions of one row, at most: what a client machine is asked to read at one time.
 pub const ROW_MAX: usize = 4_096;
 /// Calls that a row has under way, at most: each may bring [`MANY_BYTES_MAX`], or one batch. Small in this crate's own tests.

@@ -7,6 +7,8 @@
 //! empty, stand in a new extent from that end on; a unit that says at its seal that it holds all of an older stripe joins
 //! the chain of that stripe, too ([`copier`](crate::copier)).
 //!
+//! Between the sealing and the proposal the lease of the sequencer that is replaced ends ([`sequencer`](crate::sequencer)).
+//!
 //! Any number of nodes may do this at one time: sealing hurts nobody twice, and of the projections that are proposed one is
 //! installed, since that is a compare-and-set on the epoch.
 
@@ -15,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
+use crate::sequencer::LEASE_GRACE;
 use crate::unit::{Command, Reply, Report, Request};
 use crate::{AskId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
@@ -49,8 +52,6 @@ pub struct Plan {
     pub stripes: usize,
     /// Units that a chain should have.
     pub copies: usize,
-    /// Nothing is proposed before this: the end of the lease of the sequencer that is replaced, if it has one.
-    pub not_before: Monotonic,
 }
 
 /// How long a recovery waits for what.
@@ -123,6 +124,8 @@ pub struct Recovery {
     timing: Timing,
     stage: Stage,
     began_at: Monotonic,
+    /// Since then every chain that positions may be written to has a unit that is sealed.
+    sealed_at: Option<Monotonic>,
     asks: AskId,
     asked: BTreeMap<AskId, UnitId>,
     /// What sealed units said.
@@ -155,6 +158,7 @@ impl Recovery {
             timing,
             stage: Stage::Sealing,
             began_at: now,
+            sealed_at: None,
             asks: AskId(0),
             asked: BTreeMap::new(),
             reports: BTreeMap::new(),
@@ -211,6 +215,9 @@ impl Recovery {
             (Stage::Sealing, Reply::Sealed(report)) if report.sealed > self.old.epoch => self.end(Ended::Lost),
             (Stage::Sealing, Reply::Sealed(report)) => {
                 self.reports.insert(unit, report);
+                if self.sealed_at.is_none() && self.are_sealed(|unit| self.reports.contains_key(&unit)) {
+                    self.sealed_at = Some(now);
+                }
                 if self.old.units().iter().all(|unit| self.has_answered(*unit)) {
                     self.build(now);
                 }
@@ -279,13 +286,20 @@ impl Recovery {
     /// A unit that has lost something counts once nobody else has come for a long time: what it has lost is lost then.
     fn is_enough(&self, now: Monotonic) -> bool {
         let is_late = self.began_at + Duration(self.timing.limit.0 / 2) <= now;
-        let is_sealed = |chain: &Vec<UnitId>| {
-            let has_sound = chain.iter().any(|unit| self.is_sound(*unit));
-            has_sound || is_late && !self.is_silent(chain) || self.is_given_up(chain)
-        };
+        self.are_sealed(|unit| self.is_sound(unit) || is_late && self.reports.contains_key(&unit))
+    }
+
+    /// Whether each of those chains has a unit that counts, or is given up.
+    fn are_sealed(&self, counts: impl Fn(UnitId) -> bool) -> bool {
+        let is_sealed = |chain: &Vec<UnitId>| chain.iter().any(|unit| counts(*unit)) || self.is_given_up(chain);
         let open = self.old.bounded().filter(|(_, end)| !self.is_closed(*end));
         let mut chains = open.flat_map(|(extent, _)| &extent.chains);
         if planted(Bug::ChainUnsealed) { chains.any(is_sealed) } else { chains.all(is_sealed) }
+    }
+
+    /// Nothing is proposed before this: the sequencer that is replaced may hold a lease until then.
+    fn not_before(&self) -> Monotonic {
+        if planted(Bug::LeaseNotWaited) { self.began_at } else { self.sealed_at.unwrap_or(self.began_at) + LEASE_GRACE }
     }
 
     /// What stays: sealed units, but for those that are to be left out.
@@ -421,10 +435,10 @@ impl Recovery {
                     }
                 }
             }
-            Stage::Proposing(successor) if self.plan.not_before <= now => {
+            Stage::Proposing(successor) if self.not_before() <= now => {
                 self.actions.push(Action::Propose(successor));
             }
-            Stage::Proposing(_) => self.again_at = self.again_at.min(self.plan.not_before),
+            Stage::Proposing(_) => self.again_at = self.again_at.min(self.not_before()),
             Stage::Ended => return,
         }
         self.actions.push(Action::SetTimer(self.again_at));

@@ -11,11 +11,11 @@
 //! Who takes positions and dies leaves holes that readers wait for. So one client is given a bounded number of them at a time,
 //! and what is not written is filled in bulk ([`janitor`](crate::janitor)).
 //!
-//! One check is under way at a time. Whoever asks meanwhile waits for the next, which begins when this one ends, however many
-//! they are.
+//! One check is under way at a time. Whoever asks meanwhile waits for its end, however many they are.
 //!
-//! A lease would take the place of the check: a sequencer whose lease the recovery waits out may answer at once. There is
-//! none yet; [`Plan::not_before`](crate::recovery::Plan::not_before) is where the recovery would wait.
+//! A check is good for a *lease*, [`LEASE`] from when the units were asked: until it ends the tail is answered from memory.
+//! Whoever replaces the projection has every chain sealed first, so that one of them is sealed after it has confirmed, and
+//! then waits for [`LEASE_GRACE`] before proposing: by then the lease has ended, on any clock within 1% of true.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,6 +119,11 @@ pub enum Action<A> {
 
 /// A check that has had no end for so long is made again, with another chain.
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
+/// For so long from when units were asked to confirm an epoch, its sequencer answers the tail without asking again.
+pub const LEASE: Duration = Duration::from_millis(40);
+/// What replaces a projection waits for so long from when every chain was sealed: [`LEASE`], and what two clocks within 1% of
+/// true can drift apart.
+pub const LEASE_GRACE: Duration = Duration(LEASE.0 + LEASE.0 / 40);
 /// Askers of the tail that may wait at one time, at most: more are refused by silence.
 const WAITING_MAX: usize = 16_384;
 
@@ -135,6 +140,8 @@ pub struct Sequencer<A> {
     newest: ProjectionEpoch,
     check: Option<Check<A>>,
     waiting: Vec<A>,
+    /// No projection takes the place of ours before this.
+    leased_until: Monotonic,
     /// Counts checks and their repetitions: each goes to another chain.
     turn: usize,
     asks: AskId,
@@ -145,6 +152,7 @@ pub struct Sequencer<A> {
 struct Check<A> {
     noted: Position,
     askers: Vec<A>,
+    asked_at: Monotonic,
     asked: Vec<(AskId, UnitId)>,
     confirmed: BTreeSet<UnitId>,
     again_at: Monotonic,
@@ -165,6 +173,7 @@ impl<A> Sequencer<A> {
             projection: projection.clone(),
             check: None,
             waiting: Vec::new(),
+            leased_until: Monotonic(0),
             turn: 0,
             asks: AskId(0),
             actions: Vec::new(),
@@ -219,6 +228,12 @@ impl<A> Sequencer<A> {
             Request::Tail { .. } if planted(Bug::TailUnchecked) => {
                 self.actions.push(Action::Answer { asker, reply: Reply::Tail(self.next) });
             }
+            Request::Tail { .. } if now < self.leased_until => {
+                self.actions.push(Action::Answer { asker, reply: Reply::Tail(self.next) });
+                if self.leased_until.since(now) < Duration(LEASE.0 / 2) && self.check.is_none() {
+                    self.begin_check(now);
+                }
+            }
             Request::Tail { .. } => {
                 if self.waiting.len() < WAITING_MAX {
                     self.waiting.push(asker);
@@ -258,8 +273,14 @@ impl<A> Sequencer<A> {
 
     fn begin_check(&mut self, now: Monotonic) {
         let askers = std::mem::take(&mut self.waiting);
-        let again_at = now;
-        self.check = Some(Check { noted: self.next, askers, asked: Vec::new(), confirmed: BTreeSet::new(), again_at });
+        self.check = Some(Check {
+            noted: self.next,
+            askers,
+            asked_at: now,
+            asked: Vec::new(),
+            confirmed: BTreeSet::new(),
+            again_at: now,
+        });
         self.ask_chain(now);
     }
 
@@ -269,6 +290,7 @@ impl<A> Sequencer<A> {
         let chains = &self.projection.last().chains;
         let Some(chain) = chains.get(self.turn % chains.len().max(1)) else { return };
         self.turn += 1;
+        check.asked_at = now;
         check.again_at = now + CHECK_AGAIN;
         check.confirmed.clear();
         check.asked.clear();
@@ -296,8 +318,12 @@ impl<A> Sequencer<A> {
             return;
         }
         let Some(check) = self.check.take() else { return };
-        let answer = |asker| Action::Answer { asker, reply: Reply::Tail(check.noted) };
-        self.actions.extend(check.askers.into_iter().map(answer));
+        self.leased_until = self.leased_until.max(check.asked_at + LEASE);
+        let is_leased = now < self.leased_until;
+        let tail = if is_leased { self.next } else { check.noted };
+        let more = if is_leased { std::mem::take(&mut self.waiting) } else { Vec::new() };
+        let answer = |asker| Action::Answer { asker, reply: Reply::Tail(tail) };
+        self.actions.extend(check.askers.into_iter().chain(more).map(answer));
         if !self.waiting.is_empty() {
             self.begin_check(now);
         }

@@ -190,7 +190,7 @@ impl Unit {
     #[must_use]
     pub fn meet(&self, request: Request) -> Met {
         match request {
-            Request::Read { epoch, position } => {
+            Request::Read { epoch, position } | Request::Await { epoch, position, .. } => {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
                 Met::Answer(refusal.unwrap_or_else(|| self.look(position)))
             }

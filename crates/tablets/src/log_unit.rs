@@ -29,6 +29,8 @@ pub struct LogUnit {
     pub(crate) progress: Progress,
     pub(crate) unit: Unit,
     tree: Tree,
+    /// Positions that were stored and that nobody has been told of.
+    stored: Vec<Position>,
 }
 
 /// Something that must be looked up to be answered.
@@ -61,7 +63,7 @@ impl LogUnit {
     }
 
     pub(crate) fn of(progress: Progress, unit: Unit, tree: Tree) -> Self {
-        Self { progress, unit, tree }
+        Self { progress, unit, tree, stored: Vec::new() }
     }
 
     /// Applies an entry: the answer to the command in it, or what must be looked up for that.
@@ -70,6 +72,7 @@ impl LogUnit {
     /// When the entry doesn't follow the last one or is no unit's command. The unit is unchanged, and the node must halt.
     pub fn apply(&mut self, entry: &Entry) -> Result<(Option<Outcome>, Option<Change>), ApplyError> {
         self.progress.check(entry)?;
+        self.stored.clear();
         if entry.payload.is_empty() {
             self.progress.advance(entry);
             return Ok((None, None));
@@ -91,6 +94,7 @@ impl LogUnit {
             unit::Outcome::Store { position, kept, reply } => {
                 let mut value = Writer::new();
                 kept.encode(&mut value);
+                self.stored.push(position);
                 self.tree.put(key(position).into(), entry.timestamp, entry.lsn, Some(value.finish()));
                 unit::Outcome::Reply(reply)
             }
@@ -125,6 +129,11 @@ impl LogUnit {
                 Answer::Lookup(Lookup { values, at, mark, asked })
             }
         }
+    }
+
+    /// The positions that the last entry applied has stored something at.
+    pub fn take_stored(&mut self) -> Vec<Position> {
+        std::mem::take(&mut self.stored)
     }
 
     /// Whether it has not begun.

@@ -178,7 +178,6 @@ impl Node {
             at_least: Position(0),
             stripes: log.stripes as usize,
             copies: self.copies(log),
-            not_before: now.monotonic,
         };
         let timing = Timing { patience: PATIENCE, ..Timing::default() };
         let machine = Recovery::begin(old, plan, timing, now.monotonic);

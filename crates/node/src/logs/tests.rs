@@ -92,3 +92,20 @@ fn a_restart_goes_on_where_the_log_ends() {
     assert_eq!(ask(&mut again, 1, append("b")), Ok(LogResponse::Appended(Position(1))));
     assert_eq!(records(ask(&mut again, 2, read(0, 9))), ["a", "b"]);
 }
+
+/// A follower at the log's end asks its unit once, and hears as soon as something has come, or nothing for so long.
+#[test]
+fn who_waits_at_the_end_is_told_what_comes() {
+    let mut bench = alone();
+    let wait = Duration::from_millis(250);
+    let follow = |from| LogRequest::Read { log: "l".into(), from: Position(from), count: 1, wait };
+    bench.ask(2, Request::Log(follow(0)));
+    bench.pass(Duration::from_millis(50));
+    assert_eq!((bench.node.logs.awaits.len(), bench.answers.contains_key(&RequestId(2))), (1, false));
+    bench.ask(3, Request::Log(append("a")));
+    bench.pass(Duration::from_millis(20));
+    assert_eq!(records(said(&bench.answers[&RequestId(2)])), ["a"]);
+    assert_eq!(bench.node.logs.awaits.len(), 0);
+    assert_eq!(records(ask(&mut bench, 4, follow(1))), [""; 0], "nothing came");
+    assert_eq!(bench.node.logs.awaits.len(), 0);
+}

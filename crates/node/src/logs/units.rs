@@ -1,6 +1,6 @@
 //! Log units: what they are asked, and how they begin.
 
-use base::{CohortId, Now};
+use base::{CohortId, Duration, Now};
 use bytes::Bytes;
 use sharedlog::unit::{Command, Reply, Request};
 use sharedlog::{Position, Projection, ProjectionEpoch, UnitId};
@@ -27,8 +27,13 @@ impl Node {
             // A node says that of its own units alone.
             return self.unit_replies(id, Reply::Unknown);
         }
+        let wait = request.wait();
         let needs_room = matches!(request, Request::Command(Command::Write { .. } | Command::CopyMany { .. }));
         match unit.meet(request.clone()) {
+            Answer::Reply(Reply::Unwritten) if wait > Duration::ZERO => {
+                let Some(position) = request.positions().first().copied() else { return };
+                self.await_position(id, cohort, position, now.monotonic + wait);
+            }
             Answer::Reply(reply) => self.unit_replies(id, reply),
             Answer::Lookup(lookup) => self.evaluate(id, cohort, Evaluation::Positions(lookup), Grounds::Unit, now),
             Answer::Log(payload) => {

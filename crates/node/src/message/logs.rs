@@ -1,7 +1,7 @@
 //! The codec of what nodes ask each other about shared logs: requests to log units and sequencers, and their answers.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Boot, NodeId};
+use base::{Boot, Duration, NodeId};
 use sharedlog::client::Suspect;
 use sharedlog::limits::MANY_MAX;
 use sharedlog::sequencer::{Named, Placed};
@@ -17,6 +17,12 @@ pub(super) fn encode_request(request: &Request, out: &mut Writer) {
             out.u8(1);
             out.u64(epoch.0);
             out.u64(position.0);
+        }
+        Request::Await { epoch, position, wait } => {
+            out.u8(6);
+            out.u64(epoch.0);
+            out.u64(position.0);
+            out.u64(wait.0);
         }
         Request::ReadMany { epoch, run } => {
             out.u8(5);
@@ -51,6 +57,11 @@ pub(super) fn decode_request(input: &mut Reader) -> Result<Request, DecodeError>
             stripe: decode_stripe(input)?,
             from: decode_position(input)?,
             to: decode_position(input)?,
+        },
+        6 => Request::Await {
+            epoch: decode_epoch(input)?,
+            position: decode_position(input)?,
+            wait: Duration(input.u64()?),
         },
         5 => Request::ReadMany { epoch: decode_epoch(input)?, run: Run::decode(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "request to a log unit", tag: u64::from(tag) }),

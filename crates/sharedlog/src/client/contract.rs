@@ -38,7 +38,7 @@ pub struct Timing {
     pub pause: Duration,
     /// For a projection, before it is fetched again.
     pub fetch: Duration,
-    /// Between two looks at a position where nothing lies yet.
+    /// After a unit has said that nothing lies there that was to answer when something does, before it is asked again.
     pub poll: Duration,
     /// For what should lie below the entry that is looked back from, before it is filled.
     pub hole: Duration,

@@ -1,4 +1,6 @@
-//! A read: from the tail of the chain, or, where the tail has lost what it holds, from the unit before it, which gives it back; with patience for a writer that is on its way, and a fill where that is used up.
+//! A read: from the tail of the chain, or, where the tail has lost what it holds, from the unit before it, which gives it back;
+//! with patience for a writer that is on its way, and a fill where that is used up. The tail is asked to answer when something
+//! has come ([`Request::Await`]); a unit that has too many such askers says at once that nothing is there.
 //!
 //! An entry that names an earlier attempt may be a duplicate of it. A reader of that single entry looks back: through the
 //! positions from that attempt's on, no more than [`LOOK_BACK_MAX`], each decided first. Who reads a log from its beginning,
@@ -30,6 +32,8 @@ pub(super) struct Read {
     stage: Stage,
     /// The epoch that the tail was asked in last.
     looked_in: ProjectionEpoch,
+    /// It was to answer when something has come.
+    awaited: bool,
     /// So many units from the tail up hold it, and have lost it.
     damaged: usize,
     is_damaged: bool,
@@ -75,6 +79,7 @@ impl Read {
             fill_at: None,
             stage: Stage::Look,
             looked_in: ProjectionEpoch(0),
+            awaited: false,
             damaged: 0,
             is_damaged: false,
             bound: Bound::default(),
@@ -113,7 +118,14 @@ impl Read {
                     let Some(unit) = unit.copied() else { return Next::Until(view.now + self.timing.poll) };
                     self.asked = Some(unit);
                     self.looked_in = view.projection.epoch;
-                    return Next::Unit(unit, Request::Read { epoch: self.looked_in, position: self.at });
+                    let (epoch, position) = (self.looked_in, self.at);
+                    let wait = self.fill_at.map(|at| at.since(view.now)).filter(|wait| *wait > Duration::ZERO);
+                    self.awaited = wait.is_some();
+                    let request = match wait {
+                        Some(wait) => Request::Await { epoch, position, wait },
+                        None => Request::Read { epoch, position },
+                    };
+                    return Next::Unit(unit, request);
                 }
                 Stage::Mend(entry) => {
                     let chain = view.projection.chain_of(self.at).unwrap_or_default();
@@ -167,10 +179,10 @@ impl Read {
             return;
         };
         let fill_at = *self.fill_at.get_or_insert(now + wait);
-        self.stage = if fill_at <= now {
-            Stage::Fill(Filling::new(self.at))
-        } else {
-            Stage::Pause(fill_at.min(now + self.timing.poll))
+        self.stage = match () {
+            () if fill_at <= now => Stage::Fill(Filling::new(self.at)),
+            () if self.awaited => Stage::Pause(fill_at.min(now + self.timing.poll)),
+            () => Stage::Look,
         };
     }
 

@@ -345,9 +345,14 @@ fn positions_that_nobody_needs_are_filled() {
 fn a_read_asks_the_tail_waits_and_fills_head_first() {
     let mut bed = Bed::new();
     let token = bed.read(4, Some(3));
+    let awaited = |wait| {
+        let (epoch, position) = (ProjectionEpoch(1), Position(4));
+        Request::Await { epoch, position, wait: Duration::from_millis(wait) }
+    };
     bed.step(2, &read(1, 4), Reply::Unwritten);
+    bed.step(2, &awaited(3), Reply::Unwritten);
     bed.wake();
-    bed.step(2, &read(1, 4), Reply::Unwritten);
+    bed.step(2, &awaited(1), Reply::Unwritten);
     bed.wake();
     bed.step(2, &read(1, 4), Reply::Unwritten);
     bed.sequenced(sequencer::Reply::Tail(Position(5)));

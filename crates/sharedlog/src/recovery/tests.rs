@@ -49,7 +49,6 @@ impl Bed {
             at_least: Position(0),
             stripes: 1,
             copies: 2,
-            not_before: Monotonic(0),
         };
         Self::with(old, plan)
     }
@@ -85,6 +84,12 @@ impl Bed {
         self.answer(unit, Reply::Sealed(report(tail, &[])));
     }
 
+    /// What it proposes first, once the lease of the sequencer that is replaced has ended.
+    fn proposed(&mut self) -> Projection {
+        self.wait(LEASE_GRACE);
+        self.proposed[0].clone()
+    }
+
     fn wait(&mut self, span: Duration) {
         self.now = self.now + span;
         self.recovery.timer(self.now);
@@ -110,12 +115,28 @@ fn all_that_answer_stay_and_the_log_goes_on_above_what_they_hold() {
         sequencer: sequencer(2),
         ..projection(&[extent(0, &[&[1, 2], &[3, 4]])])
     };
-    assert_eq!(bed.proposed, std::slice::from_ref(&wanted));
+    assert_eq!(bed.proposed(), wanted);
     bed.recovery.verdict(Verdict::Newest(wanted.clone()));
     bed.carry_out();
     assert_eq!(bed.ended, Some(Ended::Installed(wanted)));
     let told = bed.asked.iter().filter(|(_, _, command)| matches!(command, Command::Tell { .. }));
     assert_eq!(told.count(), 4, "they didn't know their stripes");
+}
+
+#[test]
+fn nothing_is_proposed_before_the_lease_of_the_sequencer_has_ended() {
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
+    bed.sealed(1, 17);
+    bed.wait(Duration::from_millis(60));
+    bed.sealed(3, 9);
+    bed.wait(Duration::from_millis(1));
+    for unit in [2, 4] {
+        bed.sealed(unit, 17);
+    }
+    bed.wait(Duration(LEASE_GRACE.0 - 1_000_001));
+    assert_eq!(bed.proposed, [], "it counts from when each chain had a unit that was sealed");
+    bed.wait(Duration(1));
+    assert_eq!(bed.proposed.len(), 1);
 }
 
 #[test]
@@ -131,8 +152,8 @@ fn every_chain_needs_a_sealed_unit_however_long_it_takes() {
     assert!(seals > 15, "they are asked again");
     bed.sealed(4, 30);
     bed.wait(Duration::from_millis(1));
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2], &[4]])]);
-    assert_eq!(bed.proposed[0].start, Position(30));
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2], &[4]])]);
+    assert_eq!(bed.proposed().start, Position(30));
     bed.wait(Timing::default().limit);
     assert_eq!(bed.ended, Some(Ended::OutOfTime));
 }
@@ -145,12 +166,12 @@ fn who_is_slow_is_left_out_unless_nobody_else_has_what_it_has() {
     bed.sealed(1, 12);
     assert_eq!(bed.proposed, [], "the second chain has no other yet");
     bed.sealed(3, 12);
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1]]), extent(4, &[&[3]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1]]), extent(4, &[&[3]])]);
     let mut bed = Bed::begin(old(), &[2, 3], &[]);
     bed.sealed(2, 12);
     bed.sealed(1, 12);
     bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2]]), extent(4, &[&[2]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]]), extent(4, &[&[2]])]);
 }
 
 #[test]
@@ -169,8 +190,8 @@ fn new_units_stand_above_what_was_written_once_they_have_begun() {
     bed.answer(7, Reply::Elsewhere);
     assert_eq!(last(&bed), Some(begin(8, 15)), "another is taken");
     bed.answer(8, Reply::Begun(report(0, &[])));
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1]]), extent(15, &[&[1, 8]])]);
-    assert_eq!(bed.proposed[0].newest_unit, UnitId(8));
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1]]), extent(15, &[&[1, 8]])]);
+    assert_eq!(bed.proposed().newest_unit, UnitId(8));
 }
 
 #[test]
@@ -179,7 +200,7 @@ fn without_units_that_do_not_begin_it_goes_on() {
     bed.sealed(1, 15);
     bed.wait(Timing::default().patience);
     bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1]])]);
 }
 
 #[test]
@@ -199,7 +220,7 @@ fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
             let whole = [(healing.stripe, Position(missing))];
             bed.answer(healing.unit.0, Reply::Sealed(report(30, &whole)));
         }
-        bed.proposed[0].extents.clone()
+        bed.proposed().extents.clone()
     };
     assert_eq!(of([8, 9]), old.extents);
     assert_eq!(of([10, 9]), [extent(0, &[&[1, 7], &[3]]), extent(10, &[&[1, 7], &[3, 8]])]);
@@ -216,7 +237,7 @@ fn two_units_of_one_node_do_not_share_a_chain() {
     for unit in [13, 11] {
         bed.answer(unit, Reply::Begun(report(0, &[])));
     }
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1], &[3]]), extent(16, &[&[1, 13], &[3, 11]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1], &[3]]), extent(16, &[&[1, 13], &[3, 11]])]);
     // The unit of the same turn is on the node of the one that is left.
     let old =
         projection(&[extent(0, &[&[1], &[3]]), extent(10, &[&[1, 13], &[3, 12]]), extent(30, &[&[3, 11], &[1, 12]])]);
@@ -242,7 +263,6 @@ fn a_new_chain_is_full_from_its_beginning() {
             at_least: Position(0),
             stripes: 3,
             copies: 2,
-            not_before: Monotonic(0),
         };
         let mut bed = Bed::with(projection(&[extent(0, &[&[1, 2]])]), plan);
         bed.sealed(1, 15);
@@ -252,7 +272,7 @@ fn a_new_chain_is_full_from_its_beginning() {
                 bed.answer(spare.0, Reply::Begun(report(0, &[])));
             }
         }
-        bed.proposed[0].last().chains.len()
+        bed.proposed().last().chains.len()
     };
     assert_eq!(chains_with(&[]), 1);
     assert_eq!(chains_with(&[3]), 1);
@@ -272,7 +292,7 @@ fn a_silent_chain_of_an_older_extent_does_not_stop_a_recovery() {
     assert_eq!(bed.proposed, [], "the last extent has a chain that somebody may write to");
     bed.sealed(5, 16);
     bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
     // What was trimmed needs nobody at all.
     let mut old = projection(&[extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
     old.start = Position(10);
@@ -280,7 +300,7 @@ fn a_silent_chain_of_an_older_extent_does_not_stop_a_recovery() {
     bed.answer(4, Reply::Sealed(Report { trimmed: Position(10), ..report(15, &[]) }));
     bed.sealed(5, 16);
     bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed[0].extents, [extent(10, &[&[4], &[5]])]);
+    assert_eq!(bed.proposed().extents, [extent(10, &[&[4], &[5]])]);
 }
 
 /// What is lost is given up by an operator's word alone, and then for good.
@@ -301,7 +321,6 @@ fn a_chain_that_is_declared_lost_is_given_up() {
             at_least: Position(40),
             stripes: 2,
             copies: 2,
-            not_before: Monotonic(0),
         };
         let mut bed = Bed::with(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), plan);
         bed.sealed(1, 15);
@@ -315,8 +334,8 @@ fn a_chain_that_is_declared_lost_is_given_up() {
         bed.answer(unit, Reply::Begun(report(0, &[])));
     }
     let extents = [extent(0, &[&[1, 2], &[]]), extent(40, &[&[1, 2], &[7, 8]])];
-    assert_eq!(bed.proposed[0].extents, extents, "unit 1 lives, whatever is said of it");
-    assert_eq!(healings(&bed.proposed[0], 2, &homes(), &BTreeSet::new()), []);
+    assert_eq!(bed.proposed().extents, extents, "unit 1 lives, whatever is said of it");
+    assert_eq!(healings(&bed.proposed(), 2, &homes(), &BTreeSet::new()), []);
 }
 
 /// A unit that has lost something does not stand for a whole copy.
@@ -329,21 +348,21 @@ fn who_has_lost_something_counts_as_missing() {
     bed.wait(Timing::default().patience);
     assert_eq!(bed.proposed, []);
     bed.sealed(2, 15);
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]])]);
     // Who is whole is not left out for it.
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[2], &[]);
     damaged(&mut bed);
     bed.wait(Timing::default().patience);
     assert_eq!(bed.proposed, []);
     bed.sealed(2, 15);
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 2]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]])]);
     // In the end it goes on; a chain of an older extent waits for its other unit as it is.
     let mut old = projection(&[extent(0, &[&[1, 3]]), extent(10, &[&[1, 2]])]);
     old.start = Position(10);
     let mut bed = Bed::begin(old, &[], &[]);
     damaged(&mut bed);
     bed.wait(Duration(Timing::default().limit.0 / 2));
-    assert_eq!(bed.proposed[0].extents, [extent(0, &[&[1, 3]]), extent(10, &[&[1]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 3]]), extent(10, &[&[1]])]);
 }
 
 #[test]
@@ -357,7 +376,7 @@ fn another_projection_ends_it() {
     bed.recovery.verdict(Verdict::Newest(projection(&[extent(0, &[&[1, 2]])])));
     bed.carry_out();
     assert_eq!(bed.ended, None, "the one that is to be replaced");
-    let mut other = bed.proposed[0].clone();
+    let mut other = bed.proposed().clone();
     other.start = Position(11);
     bed.recovery.verdict(Verdict::Newest(other));
     bed.carry_out();

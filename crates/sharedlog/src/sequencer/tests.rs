@@ -89,29 +89,63 @@ fn a_restarted_process_is_another() {
     assert!(Sequencer::<u32>::begin(&projection(), again).is_none());
 }
 
-/// The tail is what it was when the check began; who comes later shares the next check.
+/// Who comes while a check is under way waits for its end. After that the tail is leased: it is told at once, and before the lease
+/// ends it is made anew.
 #[test]
-fn the_tail_waits_for_a_whole_chain_and_checks_are_shared() {
+fn the_tail_waits_for_a_whole_chain_and_then_it_is_leased() {
     let mut sequencer = sequencer();
-    let (now, tail) = (Monotonic(0), || Request::Tail { epoch: EPOCH });
-    sequencer.asked(1, tail(), now);
+    let (began, tail) = (Monotonic(0), || Request::Tail { epoch: EPOCH });
+    let positions = |count| Request::Positions { epoch: EPOCH, client: ClientId(1), count, named: Vec::new() };
+    let units = |asks: &Asked| asks.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>();
+    sequencer.asked(1, tail(), began);
     let (first, _) = told(&mut sequencer);
-    assert_eq!(first.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>(), [1, 2]);
-    sequencer.asked(9, Request::Positions { epoch: EPOCH, client: ClientId(1), count: 5, named: Vec::new() }, now);
-    sequencer.asked(2, tail(), now);
-    sequencer.asked(3, tail(), now);
+    assert_eq!(units(&first), [1, 2]);
+    sequencer.asked(9, positions(5), began);
+    sequencer.asked(2, tail(), began);
     let _ = told(&mut sequencer);
+    let now = began + Duration::from_millis(3);
     sequencer.answered(first[0].0, &unit::Reply::Confirmed, now);
     sequencer.answered(first[0].0, &unit::Reply::Confirmed, now);
     assert_eq!(told(&mut sequencer), (vec![], vec![]), "one of them is missing");
     sequencer.answered(first[1].0, &unit::Reply::Confirmed, now);
+    assert_eq!(told(&mut sequencer), (vec![], vec![(1, Reply::Tail(Position(25))), (2, Reply::Tail(Position(25)))]));
+
+    sequencer.asked(9, positions(3), now);
+    let _ = told(&mut sequencer);
+    sequencer.asked(3, tail(), now);
+    assert_eq!(told(&mut sequencer), (vec![], vec![(3, Reply::Tail(Position(28)))]));
+    let late = began + Duration(LEASE.0 / 2 + 1);
+    sequencer.asked(4, tail(), late);
     let (second, answers) = told(&mut sequencer);
+    assert_eq!(
+        (units(&second), answers),
+        (vec![3], vec![(4, Reply::Tail(Position(28)))]),
+        "the other chain's only unit"
+    );
+    sequencer.answered(first[1].0, &unit::Reply::Confirmed, late);
+    sequencer.asked(5, tail(), began + LEASE);
+    assert_eq!(told(&mut sequencer).1, [], "it has ended: an answer to the check before counts for nothing");
+    sequencer.answered(second[0].0, &unit::Reply::Confirmed, began + LEASE);
+    assert_eq!(told(&mut sequencer).1, [(5, Reply::Tail(Position(28)))]);
+}
+
+/// A check whose answers come after the lease that they give is good for what was noted when it began, and for those who had asked.
+#[test]
+fn an_answer_that_comes_late_gives_no_lease() {
+    let mut sequencer = sequencer();
+    let tail = || Request::Tail { epoch: EPOCH };
+    sequencer.asked(1, tail(), Monotonic(0));
+    let (asks, _) = told(&mut sequencer);
+    let positions = Request::Positions { epoch: EPOCH, client: ClientId(1), count: 5, named: Vec::new() };
+    sequencer.asked(9, positions, Monotonic(0));
+    sequencer.asked(2, tail(), Monotonic(0));
+    let _ = told(&mut sequencer);
+    for (ask, _) in asks {
+        sequencer.answered(ask, &unit::Reply::Confirmed, Monotonic(0) + LEASE);
+    }
+    let (again, answers) = told(&mut sequencer);
     assert_eq!(answers, [(1, Reply::Tail(Position(20)))]);
-    assert_eq!(second.len(), 1, "the other chain's only unit");
-    sequencer.answered(first[1].0, &unit::Reply::Confirmed, now);
-    assert_eq!(told(&mut sequencer).1, [], "an answer to the check before");
-    sequencer.answered(second[0].0, &unit::Reply::Confirmed, now);
-    assert_eq!(told(&mut sequencer).1, [(2, Reply::Tail(Position(25))), (3, Reply::Tail(Position(25)))]);
+    assert_eq!(again.len(), 1, "the next check, for the other");
 }
 
 #[test]

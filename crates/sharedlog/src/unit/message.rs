@@ -1,10 +1,10 @@
 //! What a unit is asked, what goes to its log, and what it answers, with their codecs.
 
-use base::Incarnation;
 use base::codec::{DecodeError, Reader, Writer};
+use base::{Duration, Incarnation};
 use bytes::Bytes;
 
-use crate::limits::{MANY_BYTES_MAX, MANY_MAX, UNIT_STRIPES_MAX};
+use crate::limits::{AWAIT_MAX, MANY_BYTES_MAX, MANY_MAX, UNIT_STRIPES_MAX};
 use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stripe};
 
 /// What is asked of a unit.
@@ -16,6 +16,15 @@ pub enum Request {
         epoch: ProjectionEpoch,
         /// The position.
         position: Position,
+    },
+    /// What lies at a position, once something does? Its answer may be held back until then, or until so much time has passed.
+    Await {
+        /// The projection of who asks.
+        epoch: ProjectionEpoch,
+        /// The position.
+        position: Position,
+        /// How long; no more than [`AWAIT_MAX`](crate::limits::AWAIT_MAX).
+        wait: Duration,
     },
     /// What lies at these positions? No more than [`MANY_MAX`](crate::limits::MANY_MAX) are looked at.
     ReadMany {
@@ -179,11 +188,17 @@ pub enum Reply {
 }
 
 impl Request {
+    /// How long its answer may be held back.
+    #[must_use]
+    pub fn wait(&self) -> Duration {
+        if let Self::Await { wait, .. } = self { (*wait).min(AWAIT_MAX) } else { Duration::ZERO }
+    }
+
     /// The positions that it looks at or writes to, as they are answered one by one.
     #[must_use]
     pub fn positions(&self) -> Vec<Position> {
         match self {
-            Self::Read { position, .. } => vec![*position],
+            Self::Read { position, .. } | Self::Await { position, .. } => vec![*position],
             Self::ReadMany { run, .. } => run.first(MANY_MAX).positions().collect(),
             Self::Command(Command::Write { position, .. }) => vec![*position],
             Self::Command(Command::CopyMany { copies }) => copies.iter().map(|(position, _)| *position).collect(),

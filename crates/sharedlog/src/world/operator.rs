@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use base::{Duration, Monotonic};
+use base::Duration;
 
 use super::network::Event;
 use super::{MILLISECOND, RECOVERY, World};
@@ -113,7 +113,6 @@ impl World {
             at_least: if self.options.losses { self.end_remembered() } else { Position(0) },
             stripes: self.options.stripes,
             copies: self.options.copies,
-            not_before: Monotonic(0),
         };
         let number = self.token().0;
         let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };

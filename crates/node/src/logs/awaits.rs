@@ -1,0 +1,94 @@
+//! Readers that wait at a log unit for what isn't there yet.
+//!
+//! A follower at its log's end asks once, and hears as soon as the entry has come: nobody looks again and again. A reader
+//! is told that nothing has come when its wait is over; so is at once who finds too many waiting.
+
+use std::collections::BTreeMap;
+
+use base::{CohortId, Monotonic, Now};
+use sharedlog::Position;
+use sharedlog::unit::Reply;
+use tablets::State;
+
+use crate::node::Node;
+use crate::pending::{PendingId, Place};
+
+/// Readers that wait at the units of one node, at most: as many followers as may be at the ends of logs.
+const AWAITS_MAX: usize = 16_384;
+
+/// Who waits for what.
+#[derive(Debug, Default)]
+pub(crate) struct Awaits {
+    of: BTreeMap<(CohortId, Position), Vec<PendingId>>,
+    until: BTreeMap<(Monotonic, PendingId), (CohortId, Position)>,
+}
+
+impl Awaits {
+    pub(super) fn next_timer(&self) -> Option<Monotonic> {
+        self.until.first_key_value().map(|((until, _), _)| *until)
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.until.len()
+    }
+
+    fn insert(&mut self, id: PendingId, cohort: CohortId, position: Position, until: Monotonic) {
+        self.of.entry((cohort, position)).or_default().push(id);
+        self.until.insert((until, id), (cohort, position));
+    }
+
+    /// Those who wait for a position of a unit.
+    fn take(&mut self, cohort: CohortId, position: Position) -> Vec<PendingId> {
+        self.of.remove(&(cohort, position)).unwrap_or_default()
+    }
+
+    /// One whose wait is over.
+    fn take_due(&mut self, now: Monotonic) -> Option<PendingId> {
+        let (first, place) = self.until.first_key_value().filter(|((until, _), _)| *until <= now)?;
+        let ((until, id), place) = (*first, *place);
+        self.until.remove(&(until, id));
+        if let Some(waiting) = self.of.get_mut(&place) {
+            waiting.retain(|other| *other != id);
+            if waiting.is_empty() {
+                self.of.remove(&place);
+            }
+        }
+        Some(id)
+    }
+}
+
+impl Node {
+    /// A reader waits at a unit until something comes, if it may.
+    pub(super) fn await_position(&mut self, id: PendingId, cohort: CohortId, position: Position, until: Monotonic) {
+        if self.logs.awaits.len() >= AWAITS_MAX {
+            return self.unit_replies(id, Reply::Unwritten);
+        }
+        self.pendings.place(id, Place::AtUnit { until });
+        self.logs.awaits.insert(id, cohort, position, until);
+    }
+
+    /// A unit has applied an entry of its log: who waited for a position that it has stored asks again.
+    pub(crate) fn unit_applied(&mut self, cohort: CohortId, now: Now) {
+        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let State::Unit(unit) = &mut replica.state else { return };
+        for position in unit.take_stored() {
+            for id in self.logs.awaits.take(cohort, position) {
+                let Some(Place::AtUnit { until }) = self.pendings.get(id).map(|pending| pending.place) else {
+                    continue;
+                };
+                self.logs.awaits.until.remove(&(until, id));
+                self.unit_asked(id, cohort, now);
+            }
+        }
+    }
+
+    /// Who has waited long enough is told that nothing came.
+    pub(super) fn await_timers(&mut self, now: Now) {
+        while let Some(id) = self.logs.awaits.take_due(now.monotonic) {
+            if self.pendings.get(id).is_some_and(|pending| matches!(pending.place, Place::AtUnit { .. })) {
+                self.unit_replies(id, Reply::Unwritten);
+            }
+        }
+    }
+}
