@@ -29,8 +29,9 @@ mod process;
 mod registry;
 #[cfg(test)]
 mod tests;
+pub mod throughput;
 
-pub use options::Options;
+pub use options::{Options, Speed};
 
 use checks::Checks;
 use clients::Clients;

@@ -6,7 +6,8 @@ use base::{Duration, Monotonic};
 
 use super::jobs::Job;
 use super::network::{Asker, Event, Message, Place};
-use super::{CLIENT, MILLISECOND, PLAYER, Time, World};
+use super::throughput::Appends;
+use super::{MILLISECOND, PLAYER, Time, World};
 use crate::client::{Answer, Client, Error, Token, Wait};
 use crate::duplicates::Duplicates;
 use crate::player::{self, Delivery, Player};
@@ -15,6 +16,7 @@ use crate::{ClientId, Position, Run};
 #[derive(Clone, Debug)]
 pub(super) enum Call {
     Append { job: usize },
+    AppendOn,
     Read { position: Position, was_there: bool },
     ReadMany { run: Run, was_there: bool },
     Tail { floor: Option<Position> },
@@ -47,6 +49,7 @@ pub(super) struct Clients {
     /// How far the log is read at the end, and what is left of that.
     final_tail: Option<Position>,
     final_left: usize,
+    pub(super) appends: Appends,
 }
 
 impl Clients {
@@ -74,12 +77,12 @@ impl World {
             return;
         }
         let life = self.life();
-        let client = Client::new(ClientId(life), CLIENT, life);
+        let client = Client::new(ClientId(life), self.options.client(), life);
         let player = self.new_player(Position(0));
         let told = player.next();
         self.clients.processes.insert(id, Process { life, client, calls: BTreeMap::new(), player, told });
-        let now = self.clock();
-        if let Some(process) = self.clients.processes.get_mut(&id) {
+        let (now, plays) = (self.clock(), self.options.speed.is_none());
+        if let Some(process) = self.clients.processes.get_mut(&id).filter(|_| plays) {
             process.player.nudge(now);
         }
         self.settle_client(id);
@@ -260,6 +263,9 @@ impl World {
 
     /// Takes what a player has to deliver.
     fn deliver_played(&mut self, id: u32) {
+        if self.options.speed.is_some() {
+            return;
+        }
         let now = self.clock();
         loop {
             let Some(process) = self.clients.processes.get_mut(&id) else { return };
@@ -345,6 +351,7 @@ impl World {
                 Ok(())
             }
             Call::Append { job } => self.append_ended(job, outcome),
+            Call::AppendOn => self.appended(id, &outcome),
             Call::Read { position, was_there } => {
                 self.count(if outcome.is_ok() { "reads" } else { "reads that failed" });
                 if matches!(outcome, Ok(Answer::Duplicate { .. })) {

@@ -193,7 +193,10 @@ impl World {
     }
 
     fn put_message(&mut self, from: Place, to: Place, life: Option<u64>, message: Message) {
-        let mut delay = 100 * MICROSECOND + self.random.below(1_000) * MICROSECOND;
+        let mut delay = match self.options.speed {
+            Some(speed) => speed.message,
+            None => 100 * MICROSECOND + self.random.below(1_000) * MICROSECOND,
+        };
         if !self.is_healed && self.random.chance(self.options.lateness) {
             delay += self.random.below(self.options.late);
         }

@@ -183,18 +183,22 @@ impl World {
 
     /// Begins to force what is in the log, unless a force is under way.
     fn force(&mut self, id: u32) {
-        let takes = 200 * MICROSECOND + self.random.below(2_000) * MICROSECOND;
+        let speed = self.options.speed;
+        let takes = speed.is_none().then(|| 200 * MICROSECOND + self.random.below(2_000) * MICROSECOND);
         let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };
         if process.units.queue.is_empty() || process.units.is_forcing {
             return;
         }
         process.units.is_forcing = true;
-        let (count, life) = (process.units.queue.len(), process.life);
+        let count = process.units.queue.len().min(speed.map_or(usize::MAX, |speed| speed.batch));
+        let bytes = || process.units.queue[..count].iter().map(|(_, command, _)| command.encode().len()).sum();
+        let takes = takes.or_else(|| speed.map(|speed| speed.force_of(bytes()))).unwrap_or_default();
+        let life = process.life;
         self.network.put(self.now + takes, Event::Forced { node: id, life, count });
     }
 
     pub(super) fn forced(&mut self, id: u32, life: u64, count: usize) {
-        let checkpoints = self.random.chance(200_000);
+        let checkpoints = self.options.speed.is_none() && self.random.chance(200_000);
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let Some(process) = node.process.as_mut().filter(|process| process.life == life) else { return };
         process.units.is_forcing = false;

@@ -1,8 +1,10 @@
 //! What kinds of trouble a run has, drawn from its seed.
 
-use base::SplitMix64;
+use base::{Duration, SplitMix64};
 
-use super::{MILLISECOND, Time};
+use super::{CLIENT, JANITOR, MILLISECOND, Time};
+use crate::client::Timing;
+use crate::janitor;
 
 /// What a run is like.
 #[derive(Clone, Debug)]
@@ -51,6 +53,29 @@ pub struct Options {
     pub single_trims: bool,
     /// Between two faults, about.
     pub fault_every: Time,
+    /// How fast the disks and the network are, if they are always as fast. Then each unit has a node, and so a disk, of
+    /// its own, everybody is patient, and clients don't play the log.
+    pub speed: Option<Speed>,
+}
+
+/// Disks and a network that are always as fast.
+#[derive(Clone, Copy, Debug)]
+pub struct Speed {
+    /// What a message takes, in nanoseconds.
+    pub message: Time,
+    /// What a force takes, in nanoseconds. A disk forces one batch at a time.
+    pub force: Time,
+    /// What it takes besides for each byte, in nanoseconds.
+    pub byte: Time,
+    /// Commands of one batch, at most.
+    pub batch: usize,
+}
+
+impl Speed {
+    /// What the force of a batch takes, in nanoseconds.
+    pub(super) fn force_of(&self, bytes: usize) -> Time {
+        self.force + self.byte * bytes as Time
+    }
 }
 
 impl Options {
@@ -90,6 +115,23 @@ impl Options {
             fault_every: (5 + random.below(40)) * MILLISECOND,
             damage: !losses && damage,
             losses,
+            speed: None,
         }
+    }
+
+    /// How patient clients are.
+    pub(super) fn client(&self) -> Timing {
+        if self.speed.is_some() { Timing::default() } else { CLIENT }
+    }
+
+    /// How patient janitors are.
+    pub(super) fn janitor(&self) -> janitor::Config {
+        if self.speed.is_some() { janitor::Config { age: Duration::from_millis(1_000), ..JANITOR } } else { JANITOR }
+    }
+
+    /// The node of a founded chain's unit.
+    pub(super) fn home(&self, chain: u32, copy: u32) -> u32 {
+        let first = if self.speed.is_some() { chain * self.copies as u32 } else { chain };
+        (first + copy) % self.nodes + 1
     }
 }

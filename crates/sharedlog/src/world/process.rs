@@ -6,7 +6,7 @@ use base::{Boot, NodeId};
 
 use super::network::{Asker, Event, Message, Place, Return};
 use super::node::Units;
-use super::{CLIENT, JANITOR, MILLISECOND, World};
+use super::{MILLISECOND, World};
 use crate::client::{self, Client, Token, Wait};
 use crate::copier::{self, Copier};
 use crate::janitor::{self, Janitor};
@@ -45,7 +45,7 @@ enum Wanted {
 impl World {
     /// A process starts on what its disk holds.
     pub(super) fn start_node(&mut self, id: u32) {
-        let life = self.life();
+        let (life, timing) = (self.life(), self.options.client());
         let Some(node) = self.nodes.get_mut(&id) else { return };
         node.boot = Boot(node.boot.0 + 1);
         let me = SequencerId { node: NodeId(id), boot: node.boot };
@@ -60,7 +60,7 @@ impl World {
             reads: BTreeMap::new(),
             janitor: None,
             tidied: BTreeMap::new(),
-            client: Client::new(ClientId(1_000_000 + life), CLIENT, life),
+            client: Client::new(ClientId(1_000_000 + life), timing, life),
             known: None,
         });
         self.network.put(self.now, Event::Tick { node: id, life });
@@ -173,7 +173,7 @@ impl World {
 
     /// A node learns of a projection: it may be its sequencer, or not be it any more.
     pub(super) fn node_learns(&mut self, id: u32, projection: Projection) {
-        let now = self.clock();
+        let (now, janitor) = (self.clock(), self.options.janitor());
         let Some(process) = self.process(id, None) else { return };
         if process.known.as_ref().is_some_and(|known| known.epoch >= projection.epoch) {
             return;
@@ -189,9 +189,9 @@ impl World {
         process.known = Some(projection.clone());
         // The sequencer's node looks after what it gives out.
         match &mut process.janitor {
-            Some(janitor) => janitor.projected(projection.clone(), now),
+            Some(machine) => machine.projected(projection.clone(), now),
             None if begun => {
-                process.janitor = Some(Janitor::begin(projection.clone(), Position(0), JANITOR, now));
+                process.janitor = Some(Janitor::begin(projection.clone(), Position(0), janitor, now));
             }
             None => {}
         }

@@ -54,7 +54,7 @@ impl World {
         }
         let chains: Vec<Vec<UnitId>> = (0..self.options.founded as u32)
             .map(|chain| {
-                let nodes = (0..self.options.copies as u32).map(|copy| (chain + copy) % self.options.nodes + 1);
+                let nodes = (0..self.options.copies as u32).map(|copy| self.options.home(chain, copy));
                 nodes.collect::<Vec<_>>().into_iter().map(|node| self.registry.unit_on(node, Incarnation(1))).collect()
             })
             .collect();

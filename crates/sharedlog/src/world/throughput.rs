@@ -1,0 +1,147 @@
+//! How many appends a second a log takes whose disks are always as fast: with more stripes, and so more disks, it takes
+//! more, in proportion (CORFU: a log is as fast as all its units are together).
+//!
+//! The machines are the real ones. Time passes only while messages travel and while disks force: processors and the
+//! network are never busy, so the sequencer is as fast as anybody likes. What it can do is measured on real nodes.
+
+use std::collections::BTreeSet;
+
+use base::Monotonic;
+use bytes::Bytes;
+
+use super::clients::Call;
+use super::{MILLISECOND, Options, Speed, Time, World};
+use crate::client::{Answer, Error};
+use crate::{Batch, Position};
+
+/// What a log is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Chains, each on units of its own.
+    pub stripes: usize,
+    /// Units of a chain.
+    pub copies: usize,
+    /// Clients. Each appends one batch after the other.
+    pub appenders: u32,
+    /// Bytes of a batch's one record.
+    pub bytes: usize,
+}
+
+/// What has come of it.
+#[derive(Debug, Default)]
+pub(super) struct Appends {
+    batch: Option<Batch>,
+    ended: BTreeSet<Position>,
+}
+
+/// Until every disk has as much to do as it will have.
+const WARM_UP: Time = 100 * MILLISECOND;
+const MEASURED: Time = 200 * MILLISECOND;
+
+/// How many appends end in a second of simulated time.
+///
+/// # Panics
+/// When one fails, or lies where another does.
+#[must_use]
+pub fn appends_per_second(load: Load, speed: Speed) -> f64 {
+    let mut world = World::new(0, Options::without_faults(load, speed));
+    world.clients.appends.batch = Batch::of(&[Bytes::from(vec![0; load.bytes])]).ok();
+    world.found();
+    for id in 1..=load.appenders {
+        world.start_client(id);
+        world.append_on(id);
+        world.settle_client(id);
+    }
+    world.play_until(WARM_UP);
+    let before = world.clients.appends.ended.len();
+    world.play_until(WARM_UP + MEASURED);
+    assert_eq!(world.violation, None, "{load:?}, {speed:?}");
+    let ended = world.clients.appends.ended.len() - before;
+    ended as f64 / (MEASURED as f64 / 1e9)
+}
+
+impl Options {
+    fn without_faults(load: Load, speed: Speed) -> Self {
+        Self {
+            nodes: (load.stripes * load.copies) as u32,
+            clients: load.appenders,
+            founded: load.stripes,
+            stripes: load.stripes,
+            copies: load.copies,
+            calls: 0,
+            fault_time: 0,
+            loss: 0,
+            duplication: 0,
+            lateness: 0,
+            late: 0,
+            kills: false,
+            pauses: false,
+            partitions: false,
+            disks: false,
+            losses: false,
+            damage: false,
+            client_kills: false,
+            restless: false,
+            trims: false,
+            single_trims: false,
+            fault_every: 0,
+            speed: Some(speed),
+        }
+    }
+}
+
+impl World {
+    /// A client begins its next append.
+    fn append_on(&mut self, id: u32) {
+        let (now, token, batch) = (self.clock(), self.token(), self.clients.appends.batch.clone());
+        let (Some(process), Some(batch)) = (self.clients.processes.get_mut(&id), batch) else { return };
+        process.calls.insert(token, Call::AppendOn);
+        process.client.append(token, batch, None, None, Monotonic::NEVER, now);
+    }
+
+    /// One has ended.
+    pub(super) fn appended(&mut self, id: u32, outcome: &Result<Answer, Error>) -> Result<(), String> {
+        let Ok(Answer::Appended(position)) = outcome else { return Err(format!("an append came to {outcome:?}")) };
+        if !self.clients.appends.ended.insert(*position) {
+            return Err(format!("two appends lie at {position}"));
+        }
+        self.append_on(id);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unit::Command;
+    use crate::world::MICROSECOND;
+    use crate::{ClientId, Data, Entry, ProjectionEpoch, Stamp};
+
+    const COPIES: usize = 2;
+    const APPENDERS: u32 = 512;
+    const BYTES: usize = 1_024;
+    const SPEED: Speed = Speed { message: 100 * MICROSECOND, force: MILLISECOND, byte: 10, batch: 16 };
+
+    /// What one disk takes at most, in appends a second.
+    fn disk() -> f64 {
+        let batch = Batch::of(&[Bytes::from(vec![0; BYTES])]).expect("it is small");
+        let stamp = Stamp { client: ClientId(1), sequence: 1 };
+        let entry = Entry::Data(Data { stamp, oldest_open: 1, since: None, batch });
+        let command = Command::Write { epoch: ProjectionEpoch(1), position: Position(0), entry };
+        let takes = SPEED.force_of(SPEED.batch * command.encode().len());
+        SPEED.batch as f64 * 1e9 / takes as f64
+    }
+
+    /// As many appenders bring about as much more as there are more stripes: all of what their disks take.
+    #[test]
+    fn throughput_grows_in_proportion_to_stripes() {
+        let disk = disk();
+        let of =
+            |stripes| appends_per_second(Load { stripes, copies: COPIES, appenders: APPENDERS, bytes: BYTES }, SPEED);
+        let [one, two, four] = [1, 2, 4].map(of);
+        println!("appends a second: {one} with 1 stripe, {two} with 2, {four} with 4; a disk takes {disk:.0}");
+        assert!(one > 0.97 * disk && one < 1.01 * disk, "{one}: the disks of a chain are busy, and each takes {disk}");
+        assert!(two > 1.95 * one, "{two} with 2 stripes, {one} with 1");
+        assert!(four > 3.9 * one, "{four} with 4 stripes, {one} with 1");
+    }
+}
