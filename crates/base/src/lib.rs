@@ -23,7 +23,7 @@ pub use membership::{MEMBERS_MAX, Membership, MembershipChange, NoStep, SharedMe
 pub use range::KeyRange;
 pub use record::{Entry, LogRecord, Record};
 pub use splitmix::SplitMix64;
-pub use text::shown;
+pub use text::{counted, shown};
 pub use time::{Duration, Monotonic, Now, Timestamp};
 
 /// CRC-32C (Castagnoli) of `bytes`, the checksum of every frame and block that Loggos writes.

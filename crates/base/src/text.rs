@@ -1,4 +1,4 @@
-//! Bytes for people.
+//! Bytes and numbers for people.
 
 /// Bytes as people can read them: text as it is, but nothing that moves the cursor; other bytes as `\xNN`.
 #[must_use]
@@ -17,6 +17,16 @@ pub fn shown(bytes: &[u8]) -> String {
     text
 }
 
+/// So many of something: "1 row", "2 rows", "0 copies".
+#[must_use]
+pub fn counted(count: u64, what: &str) -> String {
+    match what.strip_suffix('y') {
+        _ if count == 1 => format!("1 {what}"),
+        Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{count} {stem}ies"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,5 +35,12 @@ mod tests {
     fn what_people_see_moves_no_cursor() {
         assert_eq!(shown("é\u{1b}[2J\n".as_bytes()), r"é\u{1b}[2J\n");
         assert_eq!(shown(b"a\xffb"), r"a\xffb");
+    }
+
+    #[test]
+    fn what_is_counted_agrees_with_its_number() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "row")), ["0 rows", "1 row", "2 rows"]);
+        assert_eq!([1, 2].map(|count| counted(count, "copy")), ["1 copy", "2 copies"]);
+        assert_eq!(counted(2, "key"), "2 keys");
     }
 }

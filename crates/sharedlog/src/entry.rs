@@ -18,7 +18,7 @@ pub struct Batch(Bytes);
 
 /// An append holds too much: [`BATCH_BYTES_MAX`] or [`RECORDS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{records} records of {bytes} bytes are too much for one append")]
+#[error("one append can't hold {} of {bytes} bytes", base::counted(*records as u64, "record"))]
 pub struct BatchTooLarge {
     /// How many records there are.
     pub records: usize,

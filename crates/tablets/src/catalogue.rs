@@ -9,7 +9,7 @@
 //! promised things it doesn't remember (guarantee 6).
 
 use base::limits::{RANGES_IN_UNIVERSE_MAX, RETENTION_DEFAULT, TABLES_MAX};
-use base::{CohortId, Durability, Duration, Entry, KeyRange, Lsn, Member, Membership, NodeId, Timestamp};
+use base::{CohortId, Durability, Duration, Entry, KeyRange, Lsn, Member, Membership, NodeId, Timestamp, counted};
 use bytes::Bytes;
 use imbl::OrdMap;
 use sharedlog::LogId;
@@ -237,7 +237,8 @@ impl Catalogue {
             return Err(Failure::Unavailable("no node is registered that could keep a table".into()));
         }
         if replicas as usize > nodes {
-            return Err(invalid(format!("{replicas} replicas are asked for, and there are {nodes} nodes")));
+            let nodes = counted(nodes as u64, "node");
+            return Err(invalid(format!("{replicas} replicas are asked for, and the universe has {nodes}")));
         }
         Ok(())
     }

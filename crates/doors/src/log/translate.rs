@@ -138,8 +138,7 @@ mod tests {
         assert!(append(message.clone()).is_ok());
         let records = vec![Bytes::new(); RECORDS_MAX + 1];
         let refused = append(message::AppendRequest { records, ..message }).expect_err("one too many");
-        let said =
-            "65537 records of 262152 bytes are too much for one append: at most 65536 records, and 4194304 bytes";
+        let said = "one append can't hold 65537 records of 262152 bytes: at most 65536 records, and 4194304 bytes";
         assert!(refused.to_string().starts_with(said), "{refused}");
     }
 

@@ -8,11 +8,12 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use base::counted;
 use clap::{Args, ValueEnum};
 use sdk::{Client, Row, Scan};
 use serde_json::json;
 
-use super::output::{CellObject, Output, counted, to_json};
+use super::output::{CellObject, Output, to_json};
 use super::stop::{Stop, unless_interrupted};
 
 /// Export a table's rows, to standard output or to a file.

@@ -18,11 +18,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use base::counted;
 use clap::{Args, ValueEnum};
 use sdk::Client;
 use serde_json::json;
 
-use super::output::{Output, counted};
+use super::output::Output;
 use super::stop::{LoadedUntil, Stop};
 use flight::{Flight, Landed};
 use progress::Progress;

@@ -198,12 +198,6 @@ fn sentence(stop: &Stop) -> String {
     }
 }
 
-/// "1 row", "2 rows".
-pub(crate) fn counted(count: u64, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
-}
-
 pub(crate) fn to_json(object: &impl Serialize) -> String {
     serde_json::to_string(object).expect("our objects have only strings for keys")
 }

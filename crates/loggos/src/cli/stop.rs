@@ -19,7 +19,7 @@ pub(crate) enum Stop {
         at: Option<LoadedUntil>,
     },
     /// A load ended before its file did, through no fault of the file's.
-    #[error("{error}; {} loaded{}", super::output::counted(*rows, "row"), advice(error))]
+    #[error("{error}; {} loaded{}", base::counted(*rows, "row"), advice(error))]
     LoadCutShort {
         /// What came between.
         error: sdk::Error,
@@ -27,7 +27,7 @@ pub(crate) enum Stop {
         rows: u64,
     },
     /// Lines were appended to a log, and not all of them.
-    #[error("{error}; {} appended before{}", super::output::counted(appended.records, "record"), appended.place())]
+    #[error("{error}; {} appended before{}", base::counted(appended.records, "record"), appended.place())]
     AppendCutShort {
         /// What came between.
         error: sdk::Error,

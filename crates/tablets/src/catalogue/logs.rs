@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use base::limits::LOGS_MAX;
-use base::{CohortId, Member, NodeId, Timestamp};
+use base::{CohortId, Member, NodeId, Timestamp, counted};
 use sharedlog::limits::EXTENTS_MAX;
 use sharedlog::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
@@ -130,8 +130,8 @@ impl Catalogue {
             if is_so(stripes, log.stripes) && is_so(copies, log.copies) {
                 return Ok(None);
             }
-            let (stripes, copies) = (log.stripes, log.copies);
-            return Err(Failure::Exists(format!("log {name} is there, with {stripes} stripes of {copies} copies")));
+            let (stripes, copies) = (counted(log.stripes.into(), "stripe"), counted(log.copies.into(), "copy"));
+            return Err(Failure::Exists(format!("log {name} is there, with {stripes} of {copies}")));
         }
         if self.logs.len() >= LOGS_MAX {
             return Err(Failure::Overloaded(format!("there are {LOGS_MAX} logs, and no more may be")));
@@ -143,7 +143,8 @@ impl Catalogue {
         let usual = if nodes.len() >= MANY_NODES { COPIES + 1 } else { COPIES.min(nodes.len() as u32) };
         let (stripes, copies) = (stripes.max(1), if copies == 0 { usual } else { copies });
         if copies as usize > nodes.len() {
-            return Err(invalid(format!("{copies} copies are asked for, and there are {} nodes", nodes.len())));
+            let nodes = counted(nodes.len() as u64, "node");
+            return Err(invalid(format!("{copies} copies are asked for, and the universe has {nodes}")));
         }
         self.check_ranges((stripes * copies) as usize)?;
         let first = self.next_cohort.0 as usize;

@@ -1,6 +1,6 @@
 //! What is known of a table: its ranges, and where each of them lies.
 
-use base::{CohortId, Durability, Duration, KeyRange, Member, Timestamp};
+use base::{CohortId, Durability, Duration, KeyRange, Member, Timestamp, counted};
 use bytes::Bytes;
 
 use crate::hash::LogicalHash;
@@ -159,14 +159,12 @@ impl TableRecord {
     ) -> Result<Response, Failure> {
         let is_split_so = || self.ranges[1..].iter().map(|range| &range.start).eq(split_at);
         if !split_at.is_empty() && !is_split_so() {
-            let ranges = self.ranges.len();
-            return Err(Failure::Exists(format!(
-                "table {name} is there, with {ranges} ranges that are split at other keys"
-            )));
+            let ranges = counted(self.ranges.len() as u64, "range");
+            return Err(Failure::Exists(format!("table {name} is there, with {ranges}, split at other keys")));
         }
         if replicas != 0 && replicas != self.replicas {
-            let has = self.replicas;
-            return Err(Failure::Exists(format!("table {name} is there, with {has} replicas of each range")));
+            let has = counted(self.replicas.into(), "replica");
+            return Err(Failure::Exists(format!("table {name} is there, with {has} of each range")));
         }
         if retention != Duration::ZERO && retention != self.retention {
             let has = self.retention.0 / 1_000_000;

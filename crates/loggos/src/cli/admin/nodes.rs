@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use base::counted;
 use sdk::admin::RosterNode;
 use sdk::admin::roster_node::Standing;
 use sdk::formation::{self, Joined};
@@ -40,11 +41,12 @@ pub(super) async fn leave(universe: &Universe, output: Output, node: u32) -> Res
             return output.print(&json!({ "node": node, "left": true }), || format!("node {node} has left"));
         };
         if told != Some(ranges) && !output.is_json() {
-            eprintln!("node {node} is leaving: {ranges} ranges to go");
+            eprintln!("node {node} is leaving: {} to go", counted(ranges.into(), "range"));
             told = Some(ranges);
         }
         if Instant::now() >= until {
-            let waits = format!("node {node} is still leaving, and goes on: {ranges} ranges to go");
+            let to_go = counted(ranges.into(), "range");
+            let waits = format!("node {node} is still leaving, and goes on: {to_go} to go");
             return Err(sdk::Error::Unavailable(waits).into());
         }
         tokio::time::sleep(ASKED_AGAIN).await;

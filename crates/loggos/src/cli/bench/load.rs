@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use base::counted;
 use base::limits::SESSION_WINDOW;
 use bytes::Bytes;
 use clap::Args;
@@ -21,7 +22,6 @@ use super::progress::Progress;
 use super::report::{Report, or_dash};
 use super::servers::{Servers, load_average};
 use super::workload::value;
-use crate::cli::output::counted;
 use crate::cli::stop::Stop;
 
 /// The column of each row.

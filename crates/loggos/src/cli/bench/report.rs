@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use base::counted;
 use serde::Serialize;
 
 use super::measure::{Offer, Point, Side};
@@ -12,7 +13,6 @@ use super::pairs::{Compared, Figure};
 use super::progress::Progress;
 use super::recorder::Counted;
 use super::servers::load_average;
-use crate::cli::output::counted;
 use crate::cli::stop::Stop;
 
 /// An open loop that achieves less than this part of what is offered is past what it can do: its latencies say how long

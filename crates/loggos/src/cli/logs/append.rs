@@ -9,6 +9,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use base::counted;
 use bytes::Bytes;
 use clap::Args;
 use sdk::{Client, Log};
@@ -16,7 +17,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::cli::columns::bytes;
-use crate::cli::output::{Output, counted};
+use crate::cli::output::Output;
 use crate::cli::stop::{Appended, Stop};
 
 /// Records of one append, if nothing else is said.

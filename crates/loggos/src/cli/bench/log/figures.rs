@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use base::counted;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +51,8 @@ pub(crate) struct Asked {
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { copies, clients, entry_bytes, batch } = self;
-        write!(f, "{clients} clients, {batch} x {entry_bytes} B, {copies} copies")
+        let (clients, copies) = (counted(*clients as u64, "client"), counted((*copies).into(), "copy"));
+        write!(f, "{clients}, {batch} x {entry_bytes} B, {copies}")
     }
 }
 
@@ -229,7 +231,8 @@ impl Measured {
 
     fn curve(&self) -> String {
         let Self { operation, stripes, copies, entry_bytes, batch, .. } = self;
-        format!("{operation}, {batch} x {entry_bytes} B, {stripes} stripes of {copies} copies")
+        let (stripes, copies) = (counted((*stripes).into(), "stripe"), counted((*copies).into(), "copy"));
+        format!("{operation}, {batch} x {entry_bytes} B, {stripes} of {copies}")
     }
 
     /// Its place on a curve of latency against load.
