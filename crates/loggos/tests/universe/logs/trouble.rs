@@ -1,8 +1,8 @@
-//! Nodes are killed and stopped while many append to a log, read it and follow it: what they are told, taken together, is as
-//! guarantee 20 has it ([`history`](super::history)).
+//! Nodes are killed and stopped while many append to a log, read it and follow it: what they are told, taken together,
+//! is as guarantee 20 has it ([`history`](super::history)).
 //!
-//! `LOGGOS_LOGS_SECONDS` says how long there is trouble, `LOGGOS_LOGS_SEED` which; a run is not repeated by its seed, but its
-//! blows are.
+//! `LOGGOS_LOGS_SECONDS` says how long there is trouble, `LOGGOS_LOGS_SEED` which; a run is not repeated by its seed,
+//! but its blows are.
 
 use std::thread;
 use std::time::{Duration, Instant};

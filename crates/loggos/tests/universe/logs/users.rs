@@ -1,5 +1,5 @@
-//! Users of a log: some append, some read single positions or ask for the tail, some follow it from its beginning. All write down
-//! what they asked, what they were told, and when.
+//! Users of a log: some append, some read single positions or ask for the tail, some follow it from its beginning. All
+//! write down what they asked, what they were told, and when.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,7 +98,8 @@ impl User {
             Err(Error::Unavailable(_)) => Outcome::NotDone,
             Err(error) => panic!("append {name:?} was answered with {error:?}"),
         };
-        self.book.with(|history| history.appends.push(Append { name, called, returned, outcome }));
+        self.book
+            .with(|history| history.appends.push(Append { name, called, returned, deadline: self.deadline, outcome }));
         outcome
     }
 
