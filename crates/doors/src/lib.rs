@@ -34,6 +34,7 @@ mod process;
 mod reads;
 mod refusal;
 mod replies;
+mod room;
 mod server;
 mod stream;
 

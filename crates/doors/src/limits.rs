@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use api::frugal::STREAM_BATCH_MAX;
 use base::limits::{SCAN_PAGE_BYTES, SESSION_WINDOW, WRITE_BYTES_MAX};
+use sharedlog::limits::BATCH_BYTES_MAX;
 
 /// Bytes of a request message: the largest write, with room for the framing of its fields (a kilobyte of columns, a
 /// few bytes each) and the table's name.
@@ -35,11 +36,27 @@ pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
 /// An answer to a read of a log ends with the entry that brings it to so many bytes: with entries of a usual size it is below
 /// what clients take.
 pub(crate) const READ_ANSWER_BYTES: usize = 2 << 20;
+/// Bytes that a read of a log by itself, or in a stream, may bring: any single entry fits.
+pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
+/// Bytes that the reads of all subscriptions may bring that the node has not answered: with several followers as much as
+/// disks and network bring in some milliseconds. What goes between two nodes meanwhile waits behind no more than this, which is
+/// far below the 64 MiB that may wait for a peer.
+pub(crate) const READS_BYTES_MAX: usize = 16 << 20;
 /// Bytes that one of a subscription's reads asks for, roughly, ...
 pub(crate) const SUBSCRIPTION_STRETCH_BYTES: usize = 512 << 10;
 /// ... and how many of them are under way, or wait to be told, while it is far behind its log's end: enough that a client
-/// takes without a pause what several disks read.
+/// takes without a pause what several disks read. It begins with one, and has twice as many whenever its client has taken one.
 pub(crate) const SUBSCRIPTION_STRETCHES_MAX: usize = 8;
+/// Where entries are large, all these have so many bytes, or two entries.
+pub(crate) const SUBSCRIPTION_AHEAD_BYTES: usize = 8 << 20;
+/// Positions of a subscription's first read, ...
+pub(crate) const SUBSCRIPTION_FIRST: usize = 4;
+/// ... and its bytes: nothing is known of the log's entries yet. Where they are larger, one of them is read by itself.
+pub(crate) const SUBSCRIPTION_FIRST_BYTES: usize = 64 << 10;
+/// Bytes of all reads under way above which a read that waits at a log's end takes none of them: it may bring ...
+pub(crate) const WAITING_READS_BYTES_MAX: usize = READS_BYTES_MAX / 2;
+/// ... so many bytes, which for all streams come to 4 MiB, and what is larger is read when there is room.
+pub(crate) const WAITING_READ_BYTES: usize = 1 << 10;
 /// How long a subscription's read waits for something to come. Whoever should have written there, and is gone, holds all
 /// subscribers up for so long.
 pub(crate) const SUBSCRIPTION_WAIT: Duration = Duration::from_millis(250);

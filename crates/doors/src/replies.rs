@@ -1,7 +1,8 @@
 //! The outcomes of one stream's requests, on their way from the node to the stream.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
 use tablets::request::{Failure, LogResponse, Outcome, Response};
@@ -10,6 +11,7 @@ use crate::columns::translate::row_bytes;
 use crate::limits::{STREAM_ANSWER_BYTES_MAX, STREAMS_ANSWER_BYTES_MAX};
 use crate::log::translate::entry_bytes;
 use crate::reads;
+use crate::room::{Room, Turn};
 
 /// Gathers outcomes until the stream takes them. Whoever gives many wakes the stream once.
 ///
@@ -21,33 +23,68 @@ pub struct Replies {
     /// Bytes of answers that have not left.
     bytes: AtomicUsize,
     bytes_of_all: Arc<AtomicUsize>,
+    room: Arc<Room>,
 }
 
 #[derive(Debug, Default)]
 struct Gathered {
     outcomes: Vec<(u64, Outcome)>,
     waker: Option<Waker>,
+    /// Room that reads under way have, by ticket.
+    reserved: HashMap<u64, usize>,
+    /// The stream's place among those that wait for room.
+    turn: Turn,
 }
 
 impl Replies {
-    pub(crate) fn new(bytes_of_all: Arc<AtomicUsize>) -> Self {
-        Self { gathered: Mutex::default(), bytes: AtomicUsize::new(0), bytes_of_all }
+    pub(crate) fn new(bytes_of_all: Arc<AtomicUsize>, room: Arc<Room>) -> Self {
+        Self { gathered: Mutex::default(), bytes: AtomicUsize::new(0), bytes_of_all, room }
     }
 
     /// Gives the outcome of the request with this ticket.
     pub fn give(&self, ticket: u64, outcome: Outcome) {
         let outcome = self.bounded(outcome);
-        let waker = {
-            let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let (waker, reserved) = {
+            let mut gathered = self.gathered();
             gathered.outcomes.push((ticket, outcome));
-            gathered.waker.take()
+            (gathered.waker.take(), gathered.reserved.remove(&ticket))
         };
+        self.room.give(reserved.unwrap_or_default());
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes room for what a read will bring, if there is some and no more than `most` is taken then. It is to be
+    /// [kept](Self::keep).
+    pub(crate) fn take_room_at_once(&self, bytes: usize, most: usize) -> bool {
+        self.room.take_at_once(bytes, most)
+    }
+
+    /// The same in turn: if there is none yet, the stream is woken when there may be. It must be one that looks again then.
+    pub(crate) fn take_room(&self, bytes: usize, context: &Context<'_>) -> bool {
+        self.room.take(&mut self.gathered().turn, bytes, context.waker())
+    }
+
+    /// The stream waits for room no longer.
+    pub(crate) fn leave_queue(&self) {
+        self.room.leave(&mut self.gathered().turn);
+    }
+
+    /// Room was taken for what is asked under this ticket: it is given back with the answer, whether or not the stream is
+    /// there still.
+    pub(crate) fn keep(&self, ticket: u64, bytes: usize) {
+        if bytes > 0 {
+            self.gathered().reserved.insert(ticket, bytes);
+        }
+    }
+
+    /// Nothing that holds this lock panics half-way.
+    fn gathered(&self) -> MutexGuard<'_, Gathered> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All outcomes there are; none: the stream is woken when there are some.
     pub(crate) fn take(&self, context: &Context<'_>) -> Vec<(u64, Outcome)> {
-        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gathered = self.gathered();
         if gathered.outcomes.is_empty() {
             gathered.waker = Some(context.waker().clone());
         }
@@ -90,6 +127,9 @@ impl Replies {
 impl Drop for Replies {
     fn drop(&mut self) {
         self.release(self.bytes.load(Ordering::Relaxed));
+        self.leave_queue();
+        let reserved = std::mem::take(&mut self.gathered().reserved);
+        self.room.give(reserved.into_values().sum());
     }
 }
 
@@ -106,6 +146,7 @@ pub(crate) fn size(outcome: &Outcome) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::READS_BYTES_MAX;
     use base::Timestamp;
     use tablets::request::Cell;
 
@@ -120,7 +161,7 @@ mod tests {
     #[test]
     fn answers_that_nobody_takes_are_bounded() {
         let all = Arc::new(AtomicUsize::new(0));
-        let replies = Replies::new(Arc::clone(&all));
+        let replies = Replies::new(Arc::clone(&all), Arc::default());
         replies.give(1, row(STREAM_ANSWER_BYTES_MAX - 1_024));
         replies.give(2, row(1_024));
         replies.give(3, Ok(Response::Written { version: Timestamp(1) }));
@@ -132,5 +173,23 @@ mod tests {
         assert!(matches!(taken(&replies)[..], [(4, Ok(_))]));
         drop(replies);
         assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn an_answer_takes_the_place_of_its_room() {
+        let room = Arc::new(Room::default());
+        let replies = Replies::new(Arc::default(), Arc::clone(&room));
+        for (ticket, bytes) in [(1, 100), (2, 20), (3, 3)] {
+            assert!(replies.take_room_at_once(bytes, READS_BYTES_MAX));
+            replies.keep(ticket, bytes);
+        }
+        replies.give(2, row(5));
+        assert_eq!(room.taken(), 103);
+        replies.give(1, Err(Failure::Overloaded(String::new())));
+        assert_eq!(room.taken(), 3);
+        assert!(!replies.take_room(READS_BYTES_MAX, &Context::from_waker(Waker::noop())));
+        drop(replies);
+        assert_eq!(room.taken(), 0);
+        assert!(room.take_at_once(1, 1), "nobody waits any more");
     }
 }

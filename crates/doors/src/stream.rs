@@ -26,6 +26,7 @@ use crate::deadline::{Deadline, no_answer};
 use crate::limits::{STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::meter::Arriving;
 use crate::replies::{Replies, size};
+use crate::room::Room;
 use crate::{Gateway, Observer, Ticketed, refusal};
 
 /// What the requests of a stream are about: its messages, and what they mean.
@@ -65,6 +66,8 @@ pub(crate) struct Streams {
     open: Arc<AtomicUsize>,
     /// Bytes of answers that wait for clients to take them.
     answer_bytes: Arc<AtomicUsize>,
+    /// For what reads under way will bring.
+    room: Arc<Room>,
     observer: Arc<Observer>,
     closing: watch::Receiver<bool>,
 }
@@ -72,7 +75,7 @@ pub(crate) struct Streams {
 impl Streams {
     /// They end when `closing` says so.
     pub(crate) fn new(observer: Arc<Observer>, closing: watch::Receiver<bool>) -> Self {
-        Self { open: Arc::default(), answer_bytes: Arc::default(), observer, closing }
+        Self { open: Arc::default(), answer_bytes: Arc::default(), room: Arc::default(), observer, closing }
     }
 
     /// Begins a stream, if there may be another.
@@ -104,7 +107,7 @@ impl Streams {
     /// What every stream has, if there may be another.
     pub(crate) fn begun(&self) -> Result<Begun, Status> {
         let place = Place::take(&self.open)?;
-        let replies = Arc::new(Replies::new(Arc::clone(&self.answer_bytes)));
+        let replies = Arc::new(Replies::new(Arc::clone(&self.answer_bytes), Arc::clone(&self.room)));
         let closing = Box::pin(told(self.closing.clone()));
         Ok(Begun { replies, closing, observer: Arc::clone(&self.observer), place })
     }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic, SplitMix64};
 
-use crate::limits::DUPLICATES_WINDOW;
+use crate::limits::{BATCH_BYTES_MAX, DUPLICATES_WINDOW};
 use crate::{AskId, Batch, ClientId, Position, Projection, ProjectionEpoch, Run, Stamp};
 use crate::{Data, sequencer, unit};
 use task::{Next, Task, View};
@@ -37,7 +37,7 @@ mod task;
 mod tests;
 mod trim;
 
-pub use contract::{Action, Answer, Error, Stamped, Suspect, Timing, Token, Wait};
+pub use contract::{Action, Answer, Error, ReadMany, Stamped, Suspect, Timing, Token, Wait};
 
 use append::Append;
 use fetching::Fetching;
@@ -201,23 +201,16 @@ impl Client {
         deadline: Monotonic,
         now: Monotonic,
     ) {
-        let read = Read::new(position, wait, look_back, self.timing);
+        let read = Read::new(position, wait, look_back, BATCH_BYTES_MAX, self.timing);
         self.begin(token, Task::Read(read), deadline, now);
     }
 
-    /// Reads many positions, [`ROW_MAX`](crate::limits::ROW_MAX) at most: [`Answer::Row`] has, from the first on, what
-    /// [`Client::read`] of each would have come to. It may end before they do, where something is not there yet or can't be read just now,
-    /// or where there is enough of it. By its deadline it tells what it has. It fails only if its first position can't be read.
-    pub fn read_many(
-        &mut self,
-        token: Token,
-        run: Run,
-        wait: Wait,
-        look_back: bool,
-        deadline: Monotonic,
-        now: Monotonic,
-    ) {
-        let row = Row::new(run, wait, look_back, self.timing);
+    /// Reads many positions: [`Answer::Row`] has, from the first on, what [`Client::read`] of each would have come to. It may
+    /// end before they do, where something is not there yet or can't be read just now, or where there is enough of it; where the
+    /// first has too many bytes, it is [`Answer::Larger`]. By its deadline it tells what it has. It fails only if its first
+    /// position can't be read.
+    pub fn read_many(&mut self, token: Token, wanted: ReadMany, deadline: Monotonic, now: Monotonic) {
+        let row = Row::new(wanted, self.timing);
         self.begin(token, Task::Row(Box::new(row)), deadline, now);
     }
 
@@ -286,6 +279,13 @@ impl Client {
 
     fn heard_unit(&mut self, id: CallId, reply: unit::Reply, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
+        let reply = match reply {
+            // A single read that was asked for no more than so many bytes.
+            unit::Reply::Many(one) if matches!(call.task, Task::Read(_)) && one.len() <= 1 => {
+                one.into_iter().next().unwrap_or(unit::Reply::Many(Vec::new()))
+            }
+            reply => reply,
+        };
         match reply {
             unit::Reply::Refused { sealed } => {
                 call.failures = 0;

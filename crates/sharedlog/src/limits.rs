@@ -39,9 +39,9 @@ pub const MANY_BYTES_MAX: usize = if cfg!(test) { 32 } else { 1 << 20 };
 pub const AWAIT_MAX: Duration = Duration::from_millis(300);
 /// Positions of one row, at most: what a client machine is asked to read at one time.
 pub const ROW_MAX: usize = 4_096;
-/// Calls that a row has under way, at most: each may bring [`MANY_BYTES_MAX`], or one batch. Small in this crate's own tests.
+/// Calls that a row has under way, at most: all that may bring many positions share its bytes. Small in this crate's own tests.
 pub const ROW_CALLS_MAX: usize = if cfg!(test) { 3 } else { 16 };
-/// Once a row has found so many bytes it asks for nothing more. Small in this crate's own tests.
+/// Bytes that the parts of a row may bring together, at most: with so many it asks for nothing more. Small in this crate's own tests.
 pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
 /// Positions before an entry that a single read looks through for an earlier copy of it, at most.
 pub const LOOK_BACK_MAX: u64 = 8_192;

@@ -61,7 +61,12 @@ pub enum Outcome {
         position: Position,
     },
     /// All of these, one after the other; [`Reply::of_many`] makes one answer of theirs.
-    Many(Vec<Self>),
+    Many {
+        /// They.
+        each: Vec<Self>,
+        /// Bytes of values in the answer, at most.
+        bytes: usize,
+    },
     /// Look up what is kept there; [`compared`] says what it means to who wanted to write.
     Compare {
         /// The position.
@@ -69,6 +74,13 @@ pub enum Outcome {
         /// What was to be written.
         entry: Entry,
     },
+}
+
+impl Outcome {
+    /// What commands come to has no values in it.
+    fn many(each: Vec<Self>) -> Self {
+        Self::Many { each, bytes: 0 }
+    }
 }
 
 /// What becomes of a request.
@@ -190,14 +202,21 @@ impl Unit {
     #[must_use]
     pub fn meet(&self, request: Request) -> Met {
         match request {
-            Request::Read { epoch, position } | Request::Await { epoch, position, .. } => {
+            Request::Read { epoch, position } => {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
                 Met::Answer(refusal.unwrap_or_else(|| self.look(position)))
             }
-            Request::ReadMany { epoch, run } => Met::Answer(match self.refusal(epoch) {
+            Request::ReadMany { epoch, run, bytes } => Met::Answer(match self.refusal(epoch) {
                 Some(refusal) => Outcome::Reply(refusal),
-                None => Outcome::Many(run.first(MANY_MAX).positions().map(|position| self.look(position)).collect()),
+                None => {
+                    let each = run.first(MANY_MAX).positions().map(|position| self.look(position)).collect();
+                    Outcome::Many { each, bytes }
+                }
             }),
+            Request::Await { epoch, position, bytes, .. } => {
+                let refusal = self.refusal(epoch).map(Outcome::Reply);
+                Met::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
+            }
             Request::Confirm { epoch } => Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed))),
             Request::Holes { epoch, stripe, from, to } => {
                 let holes = || Reply::Holes(self.holes(stripe, from, to));
@@ -239,7 +258,7 @@ impl Unit {
                     Some(outcome) => outcome,
                     None => self.store(position, kept),
                 };
-                Outcome::Many(copies.into_iter().map(copy).collect())
+                Outcome::many(copies.into_iter().map(copy).collect())
             }
             Command::Mend { position, kept } => self.store(position, kept),
             Command::Damaged { position } => {
@@ -286,7 +305,7 @@ impl Unit {
             },
             Command::CopyMany { copies } => {
                 let each = copies.iter().map(|(position, kept)| self.unchanged_at(*position, kept));
-                each.collect::<Option<Vec<_>>>().map(Outcome::Many)
+                each.collect::<Option<Vec<_>>>().map(Outcome::many)
             }
             Command::Mend { position, .. } if !self.holds(*position) => reply(Reply::Unwritten),
             Command::Mend { position, kept } => self.unchanged_at(*position, kept),

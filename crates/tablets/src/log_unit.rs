@@ -98,8 +98,9 @@ impl LogUnit {
                 self.tree.put(key(position).into(), entry.timestamp, entry.lsn, Some(value.finish()));
                 unit::Outcome::Reply(reply)
             }
-            unit::Outcome::Many(outcomes) => {
-                unit::Outcome::Many(outcomes.into_iter().map(|outcome| self.keep(outcome, entry)).collect())
+            unit::Outcome::Many { each, bytes } => {
+                let each = each.into_iter().map(|outcome| self.keep(outcome, entry)).collect();
+                unit::Outcome::Many { each, bytes }
             }
             outcome => outcome,
         }
@@ -120,9 +121,9 @@ impl LogUnit {
             unit::Outcome::Reply(reply) | unit::Outcome::Store { reply, .. } | unit::Outcome::Forget { reply, .. } => {
                 Answer::Reply(reply)
             }
-            unit::Outcome::Many(many) if many.iter().all(|each| matches!(each, unit::Outcome::Reply(_))) => {
-                let said = |each| if let unit::Outcome::Reply(reply) = each { Some(reply) } else { None };
-                Answer::Reply(Reply::Many(many.into_iter().filter_map(said).collect()))
+            unit::Outcome::Many { each, .. } if each.iter().all(|one| matches!(one, unit::Outcome::Reply(_))) => {
+                let said = |one| if let unit::Outcome::Reply(reply) = one { Some(reply) } else { None };
+                Answer::Reply(Reply::Many(each.into_iter().filter_map(said).collect()))
             }
             asked => {
                 let (values, at, mark) = (self.tree.view(), self.progress.last_timestamp, self.unit.trimmed());
@@ -221,7 +222,9 @@ impl Lookup {
             unit::Outcome::Compare { position, entry } => {
                 Ok(unit::compared(self.kept(*position, io)?.as_ref(), entry, self.mark))
             }
-            unit::Outcome::Many(many) => Reply::of_many(many.iter().map(|asked| self.reply(asked, io))),
+            unit::Outcome::Many { each, bytes } => {
+                Reply::of_many(each.iter().map(|asked| self.reply(asked, io)), *bytes)
+            }
             unit::Outcome::Reply(reply) | unit::Outcome::Store { reply, .. } | unit::Outcome::Forget { reply, .. } => {
                 Ok(reply.clone())
             }

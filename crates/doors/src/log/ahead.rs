@@ -3,6 +3,10 @@
 //!
 //! A [`Stretch`] has one read under way at most. An answer may end before its stretch does, and what is missing is asked
 //! for again. What stretches brought is taken in the order of positions, each once.
+//!
+//! A read says how many bytes it may bring, and there must be room for them ([`Wish`]). That is guessed from entries that came
+//! before. So the first read is a small one, and there are more of them at a time as the client takes what they bring. Where an
+//! entry is larger than was guessed, that is the answer, and it is read by itself.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +15,10 @@ use sharedlog::Position;
 use tablets::request::LogEntry;
 
 use super::translate::{after, entry_bytes};
-use crate::limits::{SUBSCRIPTION_STRETCH_BYTES, SUBSCRIPTION_STRETCHES_MAX};
+use crate::limits::{
+    READ_BYTES_MAX, SUBSCRIPTION_AHEAD_BYTES, SUBSCRIPTION_FIRST, SUBSCRIPTION_FIRST_BYTES, SUBSCRIPTION_STRETCH_BYTES,
+    SUBSCRIPTION_STRETCHES_MAX,
+};
 
 /// Where so many entries came at once, at what was the log's end, there may be a lot more.
 const AT_TAIL_MANY: usize = 16;
@@ -19,10 +26,18 @@ const AT_TAIL_MANY: usize = 16;
 /// What to ask the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// What lies at so many positions.
-    Read { from: Position, count: u32 },
+    /// What lies at so many positions, and has no more bytes than that.
+    Read { from: Position, count: u32, bytes: usize },
     /// Where the log ends.
     Tail,
+}
+
+/// Room that a read needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) bytes: usize,
+    /// Nothing may be there yet, so that it waits and brings nothing. It makes do with less room, too.
+    pub(crate) waits: bool,
 }
 
 /// The reads of a subscription.
@@ -41,8 +56,10 @@ pub(crate) struct Ahead {
     /// The stretch that each read under way is of; none: the tail is asked for.
     under_way: BTreeMap<u64, Option<u64>>,
     tickets: u64,
-    /// Bytes of an entry lately.
-    usual_bytes: usize,
+    /// Bytes of an entry lately, once one was seen.
+    usual_bytes: Option<usize>,
+    /// Stretches that there may be.
+    stretches_max: usize,
     /// Positions that are read at the log's end: as many as are likely to be there when the first is.
     at_tail: usize,
     /// Bytes of entries that nobody will take.
@@ -57,16 +74,16 @@ struct Stretch {
     from: Position,
     end: Position,
     is_under_way: bool,
+    /// Bytes that were asked for last.
+    bytes: usize,
+    /// The first entry that is to be read has more than those.
+    is_larger: bool,
     entries: VecDeque<LogEntry>,
 }
 
 impl Ahead {
     /// A subscription from a position on.
     pub(crate) fn new(from: Position) -> Self {
-        /// What an entry is held for until one was seen.
-        const ENTRY_BYTES: usize = 16 << 10;
-        /// Where the log ends isn't known yet.
-        const AT_TAIL_FIRST: usize = 16;
         Self {
             next: from,
             asked: from,
@@ -75,8 +92,9 @@ impl Ahead {
             stretches: VecDeque::new(),
             under_way: BTreeMap::new(),
             tickets: 0,
-            usual_bytes: ENTRY_BYTES,
-            at_tail: AT_TAIL_FIRST,
+            usual_bytes: None,
+            stretches_max: 1,
+            at_tail: SUBSCRIPTION_FIRST,
             dropped: 0,
         }
     }
@@ -86,8 +104,9 @@ impl Ahead {
         self.next
     }
 
-    /// What to ask next, if anything, and under which ticket.
-    pub(crate) fn ask(&mut self) -> Option<(u64, Wanted)> {
+    /// What to ask next, if anything, and under which ticket. A read is asked if there is room for it: so many bytes as are
+    /// given.
+    pub(crate) fn ask(&mut self, room: impl FnOnce(Wish) -> Option<usize>) -> Option<(u64, Wanted)> {
         if std::mem::take(&mut self.wants_tail) {
             return Some((self.begin(None), Wanted::Tail));
         }
@@ -95,27 +114,61 @@ impl Ahead {
         if !self.stretches.iter().any(is_idle) {
             self.stretch()?;
         }
+        let stretch = self.stretches.iter().find(|stretch| is_idle(stretch))?;
+        let left = usize::try_from(stretch.end.0 - stretch.from.0).unwrap_or(usize::MAX);
+        let (count, wish) = if stretch.is_larger {
+            let usual = self.bytes_of(1);
+            let bytes = if stretch.bytes < usual { usual } else { READ_BYTES_MAX };
+            (1, Wish { bytes, waits: false })
+        } else {
+            let count = left.min(self.fitting());
+            (count, Wish { bytes: self.bytes_of(count), waits: stretch.from >= self.tail })
+        };
+        let bytes = room(wish)?;
         let stretch = self.stretches.iter_mut().find(|stretch| is_idle(stretch))?;
-        stretch.is_under_way = true;
+        (stretch.is_under_way, stretch.bytes) = (true, bytes);
         let (number, from) = (stretch.number, stretch.from);
-        let count = u32::try_from(stretch.end.0 - from.0).unwrap_or(LOG_READ_MAX).min(LOG_READ_MAX);
-        Some((self.begin(Some(number)), Wanted::Read { from, count }))
+        Some((self.begin(Some(number)), Wanted::Read { from, count: count as u32, bytes }))
+    }
+
+    /// Entries of the usual size that a stretch has.
+    fn fitting(&self) -> usize {
+        let fitting = self.usual_bytes.map_or(SUBSCRIPTION_FIRST, |usual| SUBSCRIPTION_STRETCH_BYTES / usual.max(1));
+        fitting.clamp(1, LOG_READ_MAX as usize)
+    }
+
+    /// Bytes that so many entries may have: a quarter more than is usual.
+    fn bytes_of(&self, count: usize) -> usize {
+        /// A short answer costs another read.
+        const LEAST: usize = 4 << 10;
+        let guessed = self.usual_bytes.map_or(SUBSCRIPTION_FIRST_BYTES, |usual| usual.saturating_mul(count) / 4 * 5);
+        guessed.clamp(LEAST, READ_BYTES_MAX)
     }
 
     /// Adds a stretch below the tail, or the one that waits there.
     fn stretch(&mut self) -> Option<()> {
         self.tidy();
         let is_behind = self.asked < self.tail;
-        let most = if is_behind { SUBSCRIPTION_STRETCHES_MAX } else { 1 };
+        let count = self.fitting();
+        let of_large = (SUBSCRIPTION_AHEAD_BYTES / self.bytes_of(count)).max(2);
+        let most = if is_behind { self.stretches_max.min(of_large) } else { 1 };
         if self.stretches.len() >= most {
             return None;
         }
-        let count = (SUBSCRIPTION_STRETCH_BYTES / self.usual_bytes.max(1)).clamp(1, LOG_READ_MAX as usize);
         let end_after = |count: usize| Position(self.asked.0.saturating_add(count as u64));
         let end = if is_behind { end_after(count).min(self.tail) } else { end_after(count.min(self.at_tail)) };
         self.tickets += 1;
         let (number, from) = (self.tickets, self.asked);
-        self.stretches.push_back(Stretch { number, from, end, is_under_way: false, entries: VecDeque::new() });
+        let entries = VecDeque::new();
+        self.stretches.push_back(Stretch {
+            number,
+            from,
+            end,
+            is_under_way: false,
+            bytes: 0,
+            is_larger: false,
+            entries,
+        });
         self.asked = end;
         Some(())
     }
@@ -140,7 +193,7 @@ impl Ahead {
             self.dropped += entries.iter().map(entry_bytes).sum::<usize>();
             return;
         };
-        stretch.is_under_way = false;
+        (stretch.is_under_way, stretch.is_larger) = (false, false);
         let begin = stretch.from;
         for entry in entries {
             let bytes = entry_bytes(&entry);
@@ -149,7 +202,7 @@ impl Ahead {
                 self.dropped += bytes;
                 continue;
             }
-            self.usual_bytes = bytes.max((self.usual_bytes * 7 + bytes) / 8);
+            self.usual_bytes = Some(self.usual_bytes.map_or(bytes, |usual| bytes.max((usual * 7 + bytes) / 8)));
             stretch.from = after(&entry);
             stretch.entries.push_back(entry);
         }
@@ -168,6 +221,15 @@ impl Ahead {
         self.asked = stretch.from;
     }
 
+    /// The first entry of a read has more bytes than it was to bring.
+    pub(crate) fn told_larger(&mut self, ticket: u64) {
+        let number = self.under_way.remove(&ticket).flatten();
+        if let Some(stretch) = self.stretches.iter_mut().find(|stretch| Some(stretch.number) == number) {
+            (stretch.is_under_way, stretch.is_larger) = (false, true);
+            self.tail = self.tail.max(stretch.from.next());
+        }
+    }
+
     /// What was asked came to nothing: it is asked again.
     pub(crate) fn failed(&mut self, ticket: u64) {
         match self.under_way.remove(&ticket).flatten() {
@@ -182,6 +244,7 @@ impl Ahead {
     /// There is too much of all this: what is not next is given up, and asked again.
     pub(crate) fn retreat(&mut self) {
         self.tidy();
+        self.stretches_max = 1;
         for stretch in self.stretches.drain(self.stretches.len().min(1)..) {
             self.dropped += stretch.entries.iter().map(entry_bytes).sum::<usize>();
         }
@@ -197,7 +260,11 @@ impl Ahead {
     /// Takes it.
     pub(crate) fn take(&mut self) -> Option<LogEntry> {
         self.tidy();
-        let entry = self.stretches.front_mut()?.entries.pop_front()?;
+        let stretch = self.stretches.front_mut()?;
+        let entry = stretch.entries.pop_front()?;
+        if stretch.entries.is_empty() {
+            self.stretches_max = (2 * self.stretches_max).min(SUBSCRIPTION_STRETCHES_MAX);
+        }
         self.next = after(&entry);
         self.tidy();
         Some(entry)
@@ -237,6 +304,8 @@ impl Ahead {
 mod tests {
     use super::*;
     use base::SplitMix64;
+    use bytes::Bytes;
+    use sharedlog::{Batch, ClientId, Data, Stamp};
     use tablets::request::Content;
 
     fn entries(positions: std::ops::Range<u64>) -> Vec<LogEntry> {
@@ -249,13 +318,13 @@ mod tests {
     }
 
     fn asked(ahead: &mut Ahead) -> Vec<(u64, Wanted)> {
-        std::iter::from_fn(|| ahead.ask()).collect()
+        std::iter::from_fn(|| ahead.ask(|wish| Some(wish.bytes))).collect()
     }
 
     /// The tickets of reads, with the positions that they are of.
     fn reads(asked: &[(u64, Wanted)]) -> Vec<(u64, u64, u64)> {
         let read = |(ticket, wanted): &(u64, Wanted)| match wanted {
-            Wanted::Read { from, count } => Some((*ticket, from.0, from.0 + u64::from(*count))),
+            Wanted::Read { from, count, .. } => Some((*ticket, from.0, from.0 + u64::from(*count))),
             Wanted::Tail => None,
         };
         asked.iter().filter_map(read).collect()
@@ -282,9 +351,102 @@ mod tests {
         assert!(matches!(reads(&asked(&mut ahead))[..], [(_, 9, _)]));
     }
 
+    /// A subscription whose client has taken something.
+    fn begun() -> Ahead {
+        Ahead { stretches_max: SUBSCRIPTION_STRETCHES_MAX, ..Ahead::new(Position(0)) }
+    }
+
+    fn data(positions: std::ops::Range<u64>, bytes: usize) -> Vec<LogEntry> {
+        let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
+        let stamp = Stamp { client: ClientId(3), sequence: 4 };
+        let content = Content::Data(Data { stamp, oldest_open: 4, since: None, batch });
+        positions.map(|position| LogEntry { position: Position(position), content: content.clone() }).collect()
+    }
+
+    #[test]
+    fn a_subscription_begins_with_a_little_and_reads_more_as_it_is_taken() {
+        let mut ahead = Ahead::new(Position(0));
+        let first = asked(&mut ahead);
+        ahead.told_tail(first[0].0, Position(1 << 20));
+        let [(_, Wanted::Tail), (ticket, Wanted::Read { count, bytes, .. })] = first[..] else { panic!("{first:?}") };
+        assert_eq!((count as usize, bytes), (SUBSCRIPTION_FIRST, SUBSCRIPTION_FIRST_BYTES));
+        assert_eq!(asked(&mut ahead), [], "nothing is known of its entries");
+        ahead.told(ticket, data(0..4, 1_000));
+        let mut asked_at_once = vec![];
+        loop {
+            let under_way = asked(&mut ahead);
+            if asked_at_once.last() == Some(&under_way.len()) {
+                break;
+            }
+            asked_at_once.push(under_way.len());
+            for (ticket, from, end) in reads(&under_way) {
+                assert!((400..512).contains(&(end - from)), "half a MiB of them");
+                ahead.told(ticket, data(from..end, 1_000));
+            }
+            assert_eq!(asked(&mut ahead), [], "nothing was taken");
+            while ahead.take().is_some() {}
+        }
+        assert_eq!(asked_at_once.last(), Some(&SUBSCRIPTION_STRETCHES_MAX));
+        ahead.retreat();
+        assert_eq!(ahead.stretches_max, 1, "it begins anew");
+    }
+
+    #[test]
+    fn what_is_larger_than_was_guessed_is_read_by_itself() {
+        let mut ahead = Ahead::new(Position(0));
+        let first = asked(&mut ahead);
+        ahead.told_tail(first[0].0, Position(1 << 20));
+        ahead.told_larger(first[1].0);
+        let [(ticket, Wanted::Read { from: Position(0), count: 1, bytes: READ_BYTES_MAX })] = asked(&mut ahead)[..1]
+        else {
+            panic!("it has all the room that one may need")
+        };
+        ahead.told(ticket, data(0..1, 1 << 20));
+        assert_eq!(taken(&mut ahead), [0]);
+        ahead.stretches_max = SUBSCRIPTION_STRETCHES_MAX;
+        let more = asked(&mut ahead);
+        assert!(
+            (2..SUBSCRIPTION_STRETCHES_MAX).contains(&ahead.stretches.len()),
+            "{} stretches",
+            ahead.stretches.len()
+        );
+        for (_, wanted) in more {
+            let Wanted::Read { count: 1, bytes, .. } = wanted else { panic!("{wanted:?}") };
+            assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_read_that_waits_makes_do_with_less_room() {
+        let mut ahead = Ahead::new(Position(0));
+        assert_eq!(ahead.ask(|_| None).map(|(_, wanted)| wanted), Some(Wanted::Tail));
+        assert_eq!(ahead.ask(|_| None), None, "there is no room");
+        let mut wished = None;
+        let (ticket, wanted) = ahead.ask(|wish| wished.insert(wish).waits.then_some(10)).expect("it waits");
+        assert_eq!(wished, Some(Wish { bytes: SUBSCRIPTION_FIRST_BYTES, waits: true }));
+        assert!(matches!(wanted, Wanted::Read { bytes: 10, .. }));
+        ahead.told_larger(ticket);
+        let wish = |ahead: &mut Ahead| {
+            let mut wished = None;
+            assert_eq!(
+                ahead.ask(|wish| {
+                    wished = Some(wish);
+                    None
+                }),
+                None
+            );
+            wished
+        };
+        let usual = Wish { bytes: SUBSCRIPTION_FIRST_BYTES, waits: false };
+        assert_eq!(wish(&mut ahead), Some(usual), "something is there, of the usual size perhaps");
+        let (ticket, _) = ahead.ask(|wish| Some(wish.bytes)).expect("there is room");
+        ahead.told_larger(ticket);
+        assert_eq!(wish(&mut ahead), Some(Wish { bytes: READ_BYTES_MAX, waits: false }));
+    }
+
     #[test]
     fn behind_the_tail_reads_go_ahead_and_come_in_order() {
-        let mut ahead = Ahead::new(Position(0));
+        let mut ahead = begun();
         let first = asked(&mut ahead);
         ahead.told_tail(first[0].0, Position(1 << 20));
         let [(one, 0, end_of_one)] = reads(&first)[..] else { panic!("{first:?}") };
@@ -304,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_was_trimmed_is_passed_at_once() {
-        let mut ahead = Ahead::new(Position(0));
+        let mut ahead = begun();
         let first = asked(&mut ahead);
         ahead.told_tail(first[0].0, Position(2_000_000));
         let more = reads(&asked(&mut ahead));
@@ -347,7 +509,8 @@ mod tests {
                             ahead.retreat();
                         }
                         (ticket, Wanted::Tail) => ahead.told_tail(ticket, Position(tail)),
-                        (ticket, Wanted::Read { from, count }) => {
+                        (ticket, Wanted::Read { .. }) if random.below(20) == 0 => ahead.told_larger(ticket),
+                        (ticket, Wanted::Read { from, count, .. }) => {
                             let end = (from.0 + random.below(u64::from(count) + 1)).min(tail).max(from.0);
                             let at = mark.clamp(from.0, end);
                             ahead.told(ticket, [trimmed(from.0..at, mark), entries(at..end)].concat());

@@ -16,13 +16,13 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::ahead::{Ahead, Wanted};
+use super::ahead::{Ahead, Wanted, Wish};
 use super::translate::{entry, entry_bytes};
 use crate::columns::unexpected;
 use crate::deadline::no_answer;
 use crate::limits::{
-    STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE, SUBSCRIPTION_PAUSE_MIN, SUBSCRIPTION_READ_TIME,
-    SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT,
+    READS_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE, SUBSCRIPTION_PAUSE_MIN,
+    SUBSCRIPTION_READ_TIME, SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT, WAITING_READ_BYTES, WAITING_READS_BYTES_MAX,
 };
 use crate::replies::{Replies, size};
 use crate::stream::{Begun, Closing, Place, Streams, stopping};
@@ -56,7 +56,7 @@ pub(crate) struct Subscription<G> {
 impl<G: Gateway> Subscription<G> {
     /// A subscription from a position on, if there may be another.
     pub(crate) fn begin(gateway: Arc<G>, streams: &Streams, log: String, from: Position) -> Result<Self, Status> {
-        let first = request(&log, Wanted::Read { from, count: 1 });
+        let first = request(&log, Wanted::Read { from, count: 1, bytes: 0 });
         tablets::validate(&first).map_err(|failure| refusal::status(&failure))?;
         let Begun { replies, closing, observer, place } = streams.begun()?;
         Ok(Self {
@@ -107,6 +107,7 @@ impl<G: Gateway> Subscription<G> {
                 }
                 self.ahead.told(ticket, entries);
             }
+            Ok(Response::Log(LogResponse::Larger)) => self.ahead.told_larger(ticket),
             Ok(Response::Log(LogResponse::Tail(tail))) => self.ahead.told_tail(ticket, tail),
             Ok(other) => self.ending = Some(unexpected(&other)),
             Err(Failure::Overloaded(_)) => {
@@ -122,26 +123,45 @@ impl<G: Gateway> Subscription<G> {
         self.pause = Some(Box::pin(sleep(pause)));
     }
 
-    /// Hands in what is to be read next.
-    fn ask(&mut self, context: &mut Context<'_>) {
+    /// Hands in what is to be read next, as far as there is room for what it brings. With a message on its way to the client,
+    /// who may not take it, there is no waiting for room: others may be held up by that.
+    fn ask(&mut self, context: &mut Context<'_>, may_wait: bool) {
+        let is_queued = self.ask_for_all(context, may_wait);
+        if !is_queued {
+            self.replies.leave_queue();
+        }
+    }
+
+    /// Whether it waits for room.
+    fn ask_for_all(&mut self, context: &mut Context<'_>, may_wait: bool) -> bool {
         if let Some(pause) = &mut self.pause {
             if pause.as_mut().poll(context).is_pending() {
-                return;
+                return false;
             }
             self.pause = None;
         }
         if self.ending.is_some() {
-            return;
+            return false;
         }
         if self.replies.are_full() {
             // If it is full of what is not next, that goes.
             if self.ahead.front().is_none() {
                 self.ahead.retreat();
             }
-            return;
+            return false;
         }
-        let mut batch = Vec::new();
-        while let Some((ticket, wanted)) = self.ahead.ask() {
+        let (mut batch, mut is_queued) = (Vec::new(), false);
+        loop {
+            let mut taken = 0;
+            let asked = self.ahead.ask(|wish| {
+                let given = room(&self.replies, wish, context, may_wait);
+                is_queued = given.is_none() && may_wait;
+                let Given { bytes, taken: of_room } = given?;
+                taken = of_room;
+                Some(bytes)
+            });
+            let Some((ticket, wanted)) = asked else { break };
+            self.replies.keep(ticket, taken);
             self.under_way.insert(ticket, Instant::now());
             let deadline = SUBSCRIPTION_WAIT + SUBSCRIPTION_READ_TIME;
             batch.push(Ticketed { ticket, request: request(&self.log, wanted), deadline });
@@ -149,6 +169,7 @@ impl<G: Gateway> Subscription<G> {
         if !batch.is_empty() {
             self.gateway.submit_all(batch, &self.replies);
         }
+        is_queued
     }
 
     /// The node always answers; this is for the day it doesn't. It also finds the room that other streams have made.
@@ -184,14 +205,46 @@ impl<G: Gateway> Subscription<G> {
     }
 }
 
+/// What a read may bring.
+struct Given {
+    bytes: usize,
+    /// Of the room of all streams.
+    taken: usize,
+}
+
+/// Takes room for a read, if there is some.
+fn room(replies: &Replies, wish: Wish, context: &Context<'_>, may_wait: bool) -> Option<Given> {
+    let Wish { bytes, waits } = wish;
+    let is_taken = if waits {
+        replies.take_room_at_once(bytes, WAITING_READS_BYTES_MAX)
+    } else if may_wait {
+        replies.take_room(bytes, context)
+    } else {
+        replies.take_room_at_once(bytes, READS_BYTES_MAX)
+    };
+    match is_taken {
+        true => Some(Given { bytes, taken: bytes }),
+        // What waits may do so for long, and brings so little at most that nobody counts it.
+        false if waits => Some(Given { bytes: bytes.min(WAITING_READ_BYTES), taken: 0 }),
+        false => None,
+    }
+}
+
 /// What the node is asked for.
 fn request(log: &str, wanted: Wanted) -> Request {
     let log = log.to_owned();
     let wait = base::Duration::from_millis(SUBSCRIPTION_WAIT.as_millis() as u64);
     Request::Log(match wanted {
-        Wanted::Read { from, count } => LogRequest::Read { log, from, count, wait },
+        Wanted::Read { from, count, bytes } => LogRequest::Read { log, from, count, wait, bytes },
         Wanted::Tail => LogRequest::Tail { log },
     })
+}
+
+impl<G> Drop for Subscription<G> {
+    fn drop(&mut self) {
+        // What is under way may keep the replies for a while.
+        self.replies.leave_queue();
+    }
 }
 
 impl<G: Gateway> Stream for Subscription<G> {
@@ -208,7 +261,7 @@ impl<G: Gateway> Stream for Subscription<G> {
         }
         this.collect(context);
         let message = this.message();
-        this.ask(context);
+        this.ask(context, message.is_none());
         if let Some(message) = message {
             return Poll::Ready(Some(Ok(message)));
         }

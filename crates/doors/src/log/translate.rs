@@ -9,7 +9,7 @@ use tablets::request::{
     Content, ExtentDescription, Failure, LogDescription, LogEntry, LogRequest, LogResponse, Request, Response,
 };
 
-use crate::limits::READ_ANSWER_BYTES;
+use crate::limits::{READ_ANSWER_BYTES, READ_BYTES_MAX};
 
 /// An append, if a batch can hold it.
 pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure> {
@@ -29,7 +29,7 @@ pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure
 pub(crate) fn read(message: message::ReadRequest) -> Request {
     let message::ReadRequest { log, from, count, wait_ms } = message;
     let (from, count, wait) = (Position(from), count.max(1), base::Duration::from_millis(wait_ms.into()));
-    Request::Log(LogRequest::Read { log, from, count, wait })
+    Request::Log(LogRequest::Read { log, from, count, wait, bytes: READ_BYTES_MAX })
 }
 
 /// What a response says in answer to an append, if it is one.

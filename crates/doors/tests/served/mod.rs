@@ -40,7 +40,8 @@ struct Log {
 }
 
 impl Log {
-    fn read(&mut self, from: Position, count: u32) -> Vec<LogEntry> {
+    /// None: the first has more bytes.
+    fn read(&mut self, from: Position, count: u32, mut bytes: usize) -> Option<Vec<LogEntry>> {
         self.reads += 1;
         let entry = |position: u64| {
             let at = Position(position);
@@ -48,8 +49,17 @@ impl Log {
             let content = if at < self.mark { Content::Trimmed { mark: self.mark } } else { content };
             Some(LogEntry { position: at, content })
         };
+        let fits = |entry: &LogEntry| {
+            let of_entry = if let Content::Data(data) = &entry.content { data.batch.len() } else { 0 };
+            let left = bytes.checked_sub(of_entry);
+            bytes = left.unwrap_or_default();
+            left.is_some()
+        };
         // It may answer with less than was asked for.
-        (from.0..from.0 + u64::from(count)).map_while(entry).take(100).collect()
+        let entries: Vec<LogEntry> =
+            (from.0..from.0 + u64::from(count)).map_while(entry).take(100).take_while(fits).collect();
+        let is_larger = entries.is_empty() && entry(from.0).is_some();
+        (!is_larger).then_some(entries)
     }
 }
 
@@ -91,10 +101,12 @@ impl Memory {
                 log().entries.push(Content::Data(Data { stamp, oldest_open: stamp.sequence, since, batch }));
                 LogResponse::Appended(Position(log().entries.len() as u64 - 1))
             }
-            LogRequest::Read { from, count, wait, .. } => {
+            LogRequest::Read { from, count, wait, bytes, .. } => {
                 let until = tokio::time::Instant::now() + Duration::from_nanos(wait.0);
                 loop {
-                    let entries = log().read(from, count);
+                    let Some(entries) = log().read(from, count, bytes) else {
+                        return Ok(Response::Log(LogResponse::Larger));
+                    };
                     if !entries.is_empty() || tokio::time::Instant::now() >= until {
                         return Ok(Response::Log(LogResponse::Entries(entries)));
                     }

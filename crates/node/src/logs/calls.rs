@@ -1,7 +1,7 @@
 //! What a node's doors ask of shared logs: calls of the log's client machine, and what comes of them.
 
 use base::{Duration, Monotonic, Now};
-use sharedlog::client::{Answer, Error, Token, Wait};
+use sharedlog::client::{Answer, Error, ReadMany, Token, Wait};
 use sharedlog::{LogId, Position, ProjectionEpoch, Run};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Response};
 
@@ -26,8 +26,6 @@ pub(super) enum Call {
     JanitorFill(ProjectionEpoch, Position),
 }
 
-/// Bytes after which an answer ends, if more positions were asked for.
-const ANSWER_BYTES: usize = 2 << 20;
 /// An answer of the machine comes before the request's own deadline does.
 const MARGIN: Duration = Duration::from_millis(20);
 
@@ -63,11 +61,12 @@ impl Node {
             LogRequest::TrimOne { position, .. } => self.call(log, Call::Trim(id), |client, token| {
                 client.trim_one(token, position, deadline, now.monotonic);
             }),
-            LogRequest::Read { from, count, wait, .. } => {
+            LogRequest::Read { from, count, wait, bytes, .. } => {
                 let run = Run::of(from, count as usize);
                 let wait = if wait > Duration::ZERO { Wait::First(wait) } else { Wait::No };
+                let wanted = ReadMany { run, wait, look_back: true, bytes };
                 self.call(log, Call::Read(id, from), |client, token| {
-                    client.read_many(token, run, wait, true, deadline, now.monotonic);
+                    client.read_many(token, wanted, deadline, now.monotonic);
                 });
             }
             LogRequest::Create { .. } | LogRequest::List | LogRequest::Describe { .. } => {}
@@ -96,29 +95,25 @@ impl Node {
     }
 }
 
-/// What lies at the first positions from one on: as much of it as an answer holds, and one of them in any case.
+/// What lies at the first positions from one on.
 fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
     let answers = match outcome {
         Ok(Answer::Row(answers)) => answers,
+        Ok(Answer::Larger) => return Ok(Response::Log(LogResponse::Larger)),
         // Whoever waited, waited in vain.
         Ok(_) | Err(Error::BeyondTail { .. }) => Vec::new(),
         Err(error) => return Err(failure(error)),
     };
-    let (mut entries, mut bytes) = (Vec::new(), 0);
+    let mut entries = Vec::with_capacity(answers.len());
     for (answer, position) in answers.into_iter().zip(from.0..) {
-        if bytes >= ANSWER_BYTES {
-            break;
-        }
         let content = match answer {
-            Answer::Entry(data) => {
-                bytes += data.batch.len();
-                Content::Data(data)
-            }
+            Answer::Entry(data) => Content::Data(data),
             Answer::Lost => Content::Lost,
             Answer::Junk => Content::Junk,
             Answer::Duplicate { of } => Content::Duplicate { of },
             Answer::Trimmed { mark } => Content::Trimmed { mark },
-            Answer::Unwritten | Answer::Row(_) | Answer::Appended(_) | Answer::Tail(_) | Answer::Done => break,
+            Answer::Unwritten | Answer::Larger => break,
+            Answer::Row(_) | Answer::Appended(_) | Answer::Tail(_) | Answer::Done => break,
         };
         entries.push(LogEntry { position: Position(position), content });
     }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Duration, Monotonic, Now};
-use sharedlog::client::{Answer, Error, Wait};
+use sharedlog::client::{Answer, Error, ReadMany, Wait};
 use sharedlog::copier::{Action, Config, Copier};
+use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::recovery::healings;
 use sharedlog::{AskId, LogId, ProjectionEpoch, Run, UnitId, unit};
 use tablets::LogRecord;
@@ -89,8 +90,10 @@ impl Node {
                 self.use_log(log);
                 self.show_projection(log, now);
                 let deadline = now.monotonic + PATIENCE;
+                let wait = Wait::Each(Duration::ZERO);
+                let wanted = ReadMany { run, wait, look_back: false, bytes: BATCH_BYTES_MAX };
                 self.call(log, Call::Copied(id, run), |client, token| {
-                    client.read_many(token, run, Wait::Each(Duration::ZERO), false, deadline, now.monotonic);
+                    client.read_many(token, wanted, deadline, now.monotonic);
                 });
             }
             Action::SetTimer(at) => {

@@ -35,7 +35,13 @@ fn append(record: &'static str) -> LogRequest {
 }
 
 fn read(from: u64, count: u32) -> LogRequest {
-    LogRequest::Read { log: "l".into(), from: Position(from), count, wait: Duration::ZERO }
+    LogRequest::Read {
+        log: "l".into(),
+        from: Position(from),
+        count,
+        wait: Duration::ZERO,
+        bytes: sharedlog::limits::BATCH_BYTES_MAX,
+    }
 }
 
 fn records(response: Result<LogResponse, Failure>) -> Vec<Bytes> {

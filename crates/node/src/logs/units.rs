@@ -30,7 +30,7 @@ impl Node {
         let wait = request.wait();
         let needs_room = matches!(request, Request::Command(Command::Write { .. } | Command::CopyMany { .. }));
         match unit.meet(request.clone()) {
-            Answer::Reply(Reply::Unwritten) if wait > Duration::ZERO => {
+            Answer::Reply(reply) if wait > Duration::ZERO && reply.each() == [Reply::Unwritten] => {
                 let Some(position) = request.positions().first().copied() else { return };
                 self.await_position(id, cohort, position, now.monotonic + wait);
             }

@@ -18,16 +18,18 @@ pub(super) fn encode_request(request: &Request, out: &mut Writer) {
             out.u64(epoch.0);
             out.u64(position.0);
         }
-        Request::Await { epoch, position, wait } => {
+        Request::Await { epoch, position, wait, bytes } => {
             out.u8(6);
             out.u64(epoch.0);
             out.u64(position.0);
             out.u64(wait.0);
+            out.u32(u32::try_from(*bytes).unwrap_or(u32::MAX));
         }
-        Request::ReadMany { epoch, run } => {
+        Request::ReadMany { epoch, run, bytes } => {
             out.u8(5);
             out.u64(epoch.0);
             run.encode(out);
+            out.u32(u32::try_from(*bytes).unwrap_or(u32::MAX));
         }
         Request::Confirm { epoch } => {
             out.u8(2);
@@ -62,8 +64,9 @@ pub(super) fn decode_request(input: &mut Reader) -> Result<Request, DecodeError>
             epoch: decode_epoch(input)?,
             position: decode_position(input)?,
             wait: Duration(input.u64()?),
+            bytes: input.u32()? as usize,
         },
-        5 => Request::ReadMany { epoch: decode_epoch(input)?, run: Run::decode(input)? },
+        5 => Request::ReadMany { epoch: decode_epoch(input)?, run: Run::decode(input)?, bytes: input.u32()? as usize },
         tag => return Err(DecodeError::UnknownTag { what: "request to a log unit", tag: u64::from(tag) }),
     })
 }
@@ -326,8 +329,8 @@ mod tests {
 
     #[test]
     fn many_come_back_as_they_were_sent_and_are_bounded() {
-        let request =
-            Request::ReadMany { epoch: ProjectionEpoch(3), run: Run { from: Position(9), step: 4, count: 200 } };
+        let run = Run { from: Position(9), step: 4, count: 200 };
+        let request = Request::ReadMany { epoch: ProjectionEpoch(3), run, bytes: 70_000 };
         let mut out = Writer::new();
         encode_request(&request, &mut out);
         let bytes = out.finish();

@@ -2,7 +2,7 @@
 
 use base::{Duration, Monotonic};
 
-use crate::{AskId, Data, Position, ProjectionEpoch, SequencerId, Stamp, UnitId, sequencer, unit};
+use crate::{AskId, Data, Position, ProjectionEpoch, Run, SequencerId, Stamp, UnitId, sequencer, unit};
 
 /// Names a call to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,6 +16,20 @@ pub struct Stamped {
     /// The oldest append of the stamp's client, this one or an earlier one, that is not decided: nobody will try one before it
     /// again. The same client can have so many open at one time as [`Stamp::is_in_window`] allows.
     pub oldest_open: u64,
+}
+
+/// Many positions that are to be read at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadMany {
+    /// They, [`ROW_MAX`](crate::limits::ROW_MAX) at most.
+    pub run: Run,
+    /// What becomes of those where nothing lies yet.
+    pub wait: Wait,
+    /// An entry that may be a duplicate is compared with those before it.
+    pub look_back: bool,
+    /// Bytes of entries in the answer, at most. What is read for it comes to no more than three times as many, but for
+    /// what entries are compared with, and what is waited for at each position.
+    pub bytes: usize,
 }
 
 /// What becomes of positions in a row where nothing lies yet.
@@ -134,6 +148,8 @@ pub enum Answer {
     Lost,
     /// Nothing lies there yet.
     Unwritten,
+    /// More bytes lie there than were asked for: of whom asked for a batch of the largest, never.
+    Larger,
     /// What lies at the first positions that were asked for, in their order; at none of them, if nothing lies at the first yet.
     /// Each is what a read of that position comes to.
     Row(Vec<Self>),

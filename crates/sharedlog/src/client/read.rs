@@ -12,9 +12,9 @@ use base::{Duration, Monotonic};
 use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Bound, Next, View};
 use crate::client::{Answer, Error, Timing};
-use crate::limits::LOOK_BACK_MAX;
+use crate::limits::{BATCH_BYTES_MAX, LOOK_BACK_MAX};
 use crate::unit::{Command, Reply, Request};
-use crate::{Data, Entry, Kept, Position, ProjectionEpoch, UnitId};
+use crate::{Data, Entry, Kept, Position, ProjectionEpoch, Run, UnitId};
 
 /// A read under way.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(super) struct Read {
     at: Position,
     wait: Option<Duration>,
     look_back: bool,
+    /// Bytes that the target may have.
+    bytes: usize,
     timing: Timing,
     /// What lies at the target, once an earlier copy is looked for.
     candidate: Option<Data>,
@@ -68,12 +70,13 @@ enum Told {
 }
 
 impl Read {
-    pub(super) fn new(target: Position, wait: Option<Duration>, look_back: bool, timing: Timing) -> Self {
+    pub(super) fn new(target: Position, wait: Option<Duration>, look_back: bool, bytes: usize, timing: Timing) -> Self {
         Self {
             target,
             at: target,
             wait,
             look_back,
+            bytes,
             timing,
             candidate: None,
             fill_at: None,
@@ -118,14 +121,8 @@ impl Read {
                     let Some(unit) = unit.copied() else { return Next::Until(view.now + self.timing.poll) };
                     self.asked = Some(unit);
                     self.looked_in = view.projection.epoch;
-                    let (epoch, position) = (self.looked_in, self.at);
-                    let wait = self.fill_at.map(|at| at.since(view.now)).filter(|wait| *wait > Duration::ZERO);
-                    self.awaited = wait.is_some();
-                    let request = match wait {
-                        Some(wait) => Request::Await { epoch, position, wait },
-                        None => Request::Read { epoch, position },
-                    };
-                    return Next::Unit(unit, request);
+                    self.awaited = self.left(view.now).is_some();
+                    return Next::Unit(unit, self.question(view.now));
                 }
                 Stage::Mend(entry) => {
                     let chain = view.projection.chain_of(self.at).unwrap_or_default();
@@ -169,6 +166,23 @@ impl Read {
                 Stage::Ended(outcome) => return Next::Done(outcome.clone()),
             }
         }
+    }
+
+    /// What the unit is asked. Of any size are earlier entries, and what the tail has lost: nobody waits for many of those.
+    fn question(&self, now: Monotonic) -> Request {
+        let (epoch, position) = (self.looked_in, self.at);
+        let is_any_size = self.bytes >= BATCH_BYTES_MAX || self.candidate.is_some() || self.damaged > 0;
+        let bytes = if is_any_size { BATCH_BYTES_MAX } else { self.bytes };
+        match self.left(now) {
+            Some(wait) => Request::Await { epoch, position, wait, bytes },
+            None if is_any_size => Request::Read { epoch, position },
+            None => Request::ReadMany { epoch, run: Run::of(position, 1), bytes },
+        }
+    }
+
+    /// How long it waits still where nothing was there at the last look.
+    fn left(&self, now: Monotonic) -> Option<Duration> {
+        self.fill_at.map(|at| at.since(now)).filter(|wait| *wait > Duration::ZERO)
     }
 
     /// Nothing lies there yet.
@@ -253,6 +267,7 @@ impl Read {
             (Stage::Fill(filling), reply) => filling.heard(reply),
             // Whatever it says: the next, nearer to the tail. The value is known.
             (Stage::Mend(_), _) => self.damaged = self.damaged.saturating_sub(1),
+            (stage, Reply::Many(none)) if none.is_empty() => *stage = Stage::Ended(Ok(Answer::Larger)),
             (Stage::Look, Reply::Damaged) => self.damaged += 1,
             (Stage::Look, Reply::Unwritten) if self.damaged > 0 => {
                 self.stage = Stage::Ended(Err(Error::Conflict { position: self.at }));

@@ -5,8 +5,11 @@
 //! that single reads would not have told. It ends before the first position that it has no answer for.
 //!
 //! A row begins calls of the machine's own, a few at a time: for a [`Part`] of its positions, which lie on one chain, or for
-//! one of them alone. Where a tail's answer ends early, the row ends there: whoever wants more asks for that. So it takes no
-//! more room than its calls under way bring.
+//! one of them alone. Where a tail's answer ends early, the row ends there: whoever wants more asks for that.
+//!
+//! Whoever asks says how many bytes he has room for. Each part has its share of them, by its positions, and what is read alone has
+//! all of them, so that no more than three times as many are under way or here at any time. One entry that is larger than all of that is an
+//! answer of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,8 +18,8 @@ use base::canary::{Bug, planted};
 
 use crate::client::read::Read;
 use crate::client::task::{Next, Task, View};
-use crate::client::{Answer, CallId, Error, Timing, Wait};
-use crate::limits::{MANY_MAX, POSITION_MAX, ROW_BYTES_MAX, ROW_CALLS_MAX, ROW_MAX};
+use crate::client::{Answer, CallId, Error, ReadMany, Timing, Wait};
+use crate::limits::{BATCH_BYTES_MAX, MANY_MAX, POSITION_MAX, ROW_BYTES_MAX, ROW_CALLS_MAX, ROW_MAX};
 use crate::unit::{Reply, Request};
 use crate::{Entry, Position, Run, UnitId};
 
@@ -26,6 +29,8 @@ pub(super) struct Row {
     run: Run,
     wait: Wait,
     look_back: bool,
+    /// Bytes that it may tell.
+    bytes_max: usize,
     timing: Timing,
     /// When the wait for what isn't there is over.
     waits_until: Option<Monotonic>,
@@ -37,21 +42,27 @@ pub(super) struct Row {
     /// Positions that are to be read by themselves.
     alone: BTreeSet<Position>,
     calls: BTreeSet<CallId>,
+    /// Positions that are under way alone.
+    alone_under_way: usize,
     found: BTreeMap<Position, Answer>,
     /// Bytes of what was found.
     bytes: usize,
     /// Why its first position can't be had.
     failure: Option<Error>,
+    /// Its first position has more bytes than it may tell.
+    is_larger: bool,
 }
 
 impl Row {
-    pub(super) fn new(run: Run, wait: Wait, look_back: bool, timing: Timing) -> Self {
+    pub(super) fn new(wanted: ReadMany, timing: Timing) -> Self {
+        let ReadMany { run, wait, look_back, bytes } = wanted;
         let run = run.first(ROW_MAX);
         let run = run.first(run.positions().take_while(|position| position.0 < POSITION_MAX).count());
         Self {
             run,
             wait,
             look_back,
+            bytes_max: bytes.min(BATCH_BYTES_MAX),
             timing,
             waits_until: None,
             is_split: false,
@@ -59,9 +70,11 @@ impl Row {
             parts: VecDeque::new(),
             alone: BTreeSet::new(),
             calls: BTreeSet::new(),
+            alone_under_way: 0,
             found: BTreeMap::new(),
             bytes: 0,
             failure: None,
+            is_larger: false,
         }
     }
 
@@ -121,28 +134,46 @@ impl Row {
         self.parts = parts.into();
     }
 
+    /// Bytes of all its parts.
+    fn room(&self) -> usize {
+        self.bytes_max.min(ROW_BYTES_MAX)
+    }
+
+    /// Bytes that a part may bring.
+    fn share(&self, part: Run) -> usize {
+        (self.room() * part.count / self.run.count.max(1)).max(1)
+    }
+
     /// What is to be asked next: what comes first.
     fn next_task(&mut self, now: Monotonic) -> Option<Task> {
-        if self.bytes >= ROW_BYTES_MAX {
+        if self.bytes >= self.room() {
             // What is asked already is enough.
             let part = self.parts.front().map(|part| part.from).filter(|from| *from > self.run.from);
             let alone = self.alone.range(self.run.from.next()..).next().copied();
             part.into_iter().chain(alone).min().into_iter().for_each(|next| self.end_before(next));
         }
-        if let Some(position) = self.alone.pop_first() {
+        // Holes that are filled for a copier are many, and have no bytes.
+        let alone_max = if matches!(self.wait, Wait::Each(_)) { ROW_CALLS_MAX } else { 1 };
+        if self.alone_under_way < alone_max
+            && let Some(position) = self.alone.pop_first()
+        {
             let is_waited_for = position == self.run.from || matches!(self.wait, Wait::Each(_));
             let left = self.waits_until.filter(|_| is_waited_for).map(|until| until.since(now));
-            return Some(Task::Read(Read::new(position, left, self.look_back, self.timing)));
+            self.alone_under_way += 1;
+            return Some(Task::Read(Read::new(position, left, self.look_back, self.bytes_max, self.timing)));
         }
         let part = self.parts.pop_front()?;
-        Some(Task::Part(Part::new(part)))
+        Some(Task::Part(Part::new(part, self.share(part))))
     }
 
     /// One of its calls has ended.
     pub(super) fn ended(&mut self, call: CallId, task: Task, outcome: Result<Answer, Error>) {
         self.calls.remove(&call);
+        if let Task::Read(_) = &task {
+            self.alone_under_way -= 1;
+        }
         match (task, outcome) {
-            (Task::Part(part), Ok(_)) => self.told(part.run, part.asked_for, part.told),
+            (Task::Part(part), Ok(_)) => self.told(part),
             (Task::Part(part), Err(error)) => self.answered(part.run.from, Err(error)),
             (Task::Read(read), outcome) => self.answered(read.target(), outcome),
             _ => {}
@@ -150,7 +181,8 @@ impl Row {
     }
 
     /// A tail has said what it has of a part.
-    fn told(&mut self, part: Run, asked_for: usize, told: Vec<Reply>) {
+    fn told(&mut self, part: Part) {
+        let Part { run: part, asked_for, is_larger, told, .. } = part;
         let mut covered = 0;
         for (position, reply) in part.first(asked_for).positions().zip(told) {
             covered += 1;
@@ -170,6 +202,9 @@ impl Row {
                 }
                 _ => self.read_alone(position),
             }
+        }
+        if is_larger && part.from > self.run.from {
+            return self.end_before(part.from);
         }
         if covered == 0 {
             self.read_alone(part.from);
@@ -191,6 +226,10 @@ impl Row {
         }
         match outcome {
             Ok(Answer::Unwritten) => self.end_before(position),
+            Ok(Answer::Larger) => {
+                self.is_larger |= position == self.run.from;
+                self.end_before(position);
+            }
             Ok(answer) => {
                 if let Answer::Entry(data) = &answer {
                     self.bytes += data.batch.len();
@@ -223,7 +262,18 @@ impl Row {
         if let Some(error) = self.failure {
             return Err(error);
         }
-        Ok(Answer::Row(std::mem::take(&mut self.found).into_values().collect()))
+        let mut bytes = 0;
+        let fits = |answer: &Answer| {
+            if let Answer::Entry(data) = answer {
+                bytes += data.batch.len();
+            }
+            bytes <= self.bytes_max
+        };
+        let is_any = !self.found.is_empty();
+        let told: Vec<Answer> = std::mem::take(&mut self.found).into_values().take_while(fits).collect();
+        // What was filled, or mended, may be of any size.
+        let is_larger = self.is_larger || is_any && told.is_empty();
+        Ok(if is_larger { Answer::Larger } else { Answer::Row(told) })
     }
 
     /// By its deadline it tells what it has.
@@ -244,14 +294,18 @@ pub(super) struct Part {
     run: Run,
     /// So many of them: no more than lie on one chain still.
     asked_for: usize,
+    /// Bytes that it may bring.
+    bytes: usize,
+    /// Its first value has more.
+    is_larger: bool,
     told: Vec<Reply>,
     has_ended: bool,
     pub(super) asked: Option<UnitId>,
 }
 
 impl Part {
-    fn new(run: Run) -> Self {
-        Self { run, asked_for: 0, told: Vec::new(), has_ended: false, asked: None }
+    fn new(run: Run, bytes: usize) -> Self {
+        Self { run, asked_for: 0, bytes, is_larger: false, told: Vec::new(), has_ended: false, asked: None }
     }
 
     pub(super) fn next(&mut self, view: &View) -> Next {
@@ -264,13 +318,14 @@ impl Part {
         let is_there = |position: &Position| view.projection.place_of(*position) == place;
         self.asked_for = self.run.positions().take_while(is_there).count();
         self.asked = Some(*unit);
-        Next::Unit(*unit, Request::ReadMany { epoch: view.projection.epoch, run: self.run.first(self.asked_for) })
+        let (epoch, run) = (view.projection.epoch, self.run.first(self.asked_for));
+        Next::Unit(*unit, Request::ReadMany { epoch, run, bytes: self.bytes })
     }
 
     pub(super) fn heard(&mut self, reply: Reply) {
         self.has_ended = true;
         if let Reply::Many(told) = reply {
-            self.told = told;
+            (self.is_larger, self.told) = (told.is_empty(), told);
         }
     }
 }

@@ -4,6 +4,7 @@ use base::{Boot, NodeId};
 use bytes::Bytes;
 
 use super::*;
+use crate::limits::ROW_BYTES_MAX;
 use crate::unit::{Command, Reply, Request};
 use crate::{Entry, Extent, Kept, Kind, LogId, SequencerId, UnitId};
 
@@ -347,7 +348,7 @@ fn a_read_asks_the_tail_waits_and_fills_head_first() {
     let token = bed.read(4, Some(3));
     let awaited = |wait| {
         let (epoch, position) = (ProjectionEpoch(1), Position(4));
-        Request::Await { epoch, position, wait: Duration::from_millis(wait) }
+        Request::Await { epoch, position, wait: Duration::from_millis(wait), bytes: BATCH_BYTES_MAX }
     };
     bed.step(2, &read(1, 4), Reply::Unwritten);
     bed.step(2, &awaited(3), Reply::Unwritten);
@@ -639,14 +640,25 @@ fn two_chains(epoch: u64) -> Projection {
     projection
 }
 
+/// The share that so many positions have of a row of five.
 fn many(epoch: u64, from: u64, step: u64, count: usize) -> Request {
-    Request::ReadMany { epoch: ProjectionEpoch(epoch), run: Run { from: Position(from), step, count } }
+    share(epoch, from, step, count, 5)
+}
+
+fn share(epoch: u64, from: u64, step: u64, count: usize, of: usize) -> Request {
+    let bytes = ROW_BYTES_MAX * count / of;
+    Request::ReadMany { epoch: ProjectionEpoch(epoch), run: Run { from: Position(from), step, count }, bytes }
 }
 
 impl Bed {
     fn read_many(&mut self, from: u64, count: usize, wait: Wait) -> Token {
+        self.read_some(from, count, wait, BATCH_BYTES_MAX)
+    }
+
+    fn read_some(&mut self, from: u64, count: usize, wait: Wait, bytes: usize) -> Token {
         let (token, deadline) = (self.token(), self.now + DEADLINE);
-        self.client.read_many(token, Run::of(Position(from), count), wait, true, deadline, self.now);
+        let wanted = ReadMany { run: Run::of(Position(from), count), wait, look_back: true, bytes };
+        self.client.read_many(token, wanted, deadline, self.now);
         self.carry_out();
         token
     }
@@ -697,8 +709,8 @@ fn a_row_ends_where_something_is_missing() {
     bed.reply(1, &many(2, 4, 2, 3), values(&[4]));
     assert_eq!(bed.done.pop().map(|done| done.1), Some(row(told[..2].to_vec())));
     bed.read_many(41, 3, Wait::No);
-    bed.reply(1, &many(2, 42, 1, 1), Reply::Many(vec![Reply::Unwritten]));
-    bed.reply(3, &many(2, 41, 2, 2), Reply::Many(vec![Reply::Unwritten; 2]));
+    bed.reply(1, &share(2, 42, 1, 1, 3), Reply::Many(vec![Reply::Unwritten]));
+    bed.reply(3, &share(2, 41, 2, 2, 3), Reply::Many(vec![Reply::Unwritten; 2]));
     bed.step(3, &read(2, 41), Reply::Unwritten);
     bed.sequenced(sequencer::Reply::Tail(Position(41)));
     assert_eq!(bed.done.pop().map(|done| done.1), Some(Err(Error::BeyondTail { tail: Position(41) })));
@@ -712,8 +724,12 @@ fn a_row_reads_by_itself_what_is_no_plain_value() {
     bed.projected(two_chains(2));
     bed.read_many(1, 6, Wait::Each(Duration::ZERO));
     let since = Reply::Value(Entry::Data(data(9, Some(4))));
-    bed.reply(1, &many(2, 2, 2, 3), Reply::Many(vec![Reply::Unwritten, Reply::Trimmed { mark: Position(1) }, since]));
-    bed.reply(3, &many(2, 1, 2, 3), Reply::Many(vec![Reply::Damaged, Reply::Value(Entry::Junk), Reply::Damaged]));
+    bed.reply(
+        1,
+        &share(2, 2, 2, 3, 6),
+        Reply::Many(vec![Reply::Unwritten, Reply::Trimmed { mark: Position(1) }, since]),
+    );
+    bed.reply(3, &share(2, 1, 2, 3, 6), Reply::Many(vec![Reply::Damaged, Reply::Value(Entry::Junk), Reply::Damaged]));
     // The hole is filled.
     bed.reply(1, &read(2, 2), Reply::Unwritten);
     bed.reply(1, &write(2, 2, Entry::Junk), Reply::Written);
@@ -740,19 +756,51 @@ fn a_row_goes_on_in_a_newer_projection_and_ends_in_time() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     bed.read_many(4, 4, Wait::No);
-    bed.reply(3, &many(2, 5, 2, 2), sealed(2));
+    bed.reply(3, &share(2, 5, 2, 2, 4), sealed(2));
     let late = bed.units.pop().expect("the other tail");
     let mut newer = two_chains(3);
     newer.extents[0].chains[1].pop();
     bed.projected(newer);
     bed.client.unit_answered(late.0, values(&[1, 2]), bed.now);
     bed.carry_out();
-    bed.reply(1, &many(3, 4, 2, 2), values(&[4, 6]));
+    bed.reply(1, &share(3, 4, 2, 2, 4), values(&[4, 6]));
     assert_eq!(bed.done, []);
-    bed.wants(2, &many(3, 5, 2, 2));
+    bed.wants(2, &share(3, 5, 2, 2, 4));
     while bed.done.is_empty() {
         bed.wake();
     }
     assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4, None))])));
+    assert_eq!(bed.client.under_way(), 0);
+}
+
+/// What has more bytes than there is room for is not brought: the first of them is an answer by itself, any other the row's end.
+#[test]
+fn a_row_keeps_to_the_bytes_that_it_may_have() {
+    let mut bed = Bed::new();
+    bed.projected(two_chains(2));
+    let bounded = |from, step, count, bytes| {
+        let run = Run { from: Position(from), step, count };
+        Request::ReadMany { epoch: ProjectionEpoch(2), run, bytes }
+    };
+    let larger = || Reply::Many(vec![]);
+    bed.read_some(4, 4, Wait::No, 40);
+    bed.reply(3, &bounded(5, 2, 2, 20), larger());
+    bed.reply(1, &bounded(4, 2, 2, 20), values(&[4, 6]));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4, None))])));
+
+    bed.read_some(5, 4, Wait::No, 40);
+    bed.reply(3, &bounded(5, 2, 2, 20), larger());
+    bed.reply(3, &bounded(5, 1, 1, 40), values(&[5]));
+    bed.reply(1, &bounded(6, 2, 2, 20), larger());
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(5, None))])));
+
+    bed.read_some(5, 1, Wait::First(Duration::from_millis(5)), 40);
+    bed.reply(3, &bounded(5, 1, 1, 40), Reply::Many(vec![Reply::Unwritten]));
+    bed.wake();
+    bed.reply(3, &bounded(5, 1, 1, 40), larger());
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(Ok(Answer::Larger)));
+    bed.read_some(5, 1, Wait::No, BATCH_BYTES_MAX);
+    bed.reply(3, &read(2, 5), values(&[5]).each()[0].clone());
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(5, None))])));
     assert_eq!(bed.client.under_way(), 0);
 }

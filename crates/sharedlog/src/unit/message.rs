@@ -25,6 +25,8 @@ pub enum Request {
         position: Position,
         /// How long; no more than [`AWAIT_MAX`](crate::limits::AWAIT_MAX).
         wait: Duration,
+        /// Bytes that it may have, as in [`Request::ReadMany`].
+        bytes: usize,
     },
     /// What lies at these positions? No more than [`MANY_MAX`](crate::limits::MANY_MAX) are looked at.
     ReadMany {
@@ -32,6 +34,9 @@ pub enum Request {
         epoch: ProjectionEpoch,
         /// The positions.
         run: Run,
+        /// Bytes of the values in the answer, at most: no more than [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX) in any
+        /// case, unless there is one value only.
+        bytes: usize,
     },
     /// Is this epoch not sealed yet?
     Confirm {
@@ -150,7 +155,7 @@ pub enum Reply {
     /// It holds this there.
     Value(Entry),
     /// Of each position what it would have said of that alone, in their order. It may end before they do: what it lacks is to
-    /// be asked again. It has one at least.
+    /// be asked again. It has none only if the first value is larger than who asked would have.
     Many(Vec<Self>),
     /// It holds nothing there.
     Unwritten,
@@ -219,12 +224,12 @@ impl Reply {
         if let Self::Value(Entry::Data(data)) = self { data.batch.len() } else { 0 }
     }
 
-    /// The answer to many questions, from the answers to each, as long as there is room in it. Where one can't be had it ends
-    /// before that.
+    /// The answer to many questions, from the answers to each, as long as there is room in it: for so many bytes of values,
+    /// and no more than [`MANY_BYTES_MAX`] or a single value. Where one can't be had it ends before that.
     ///
     /// # Errors
     /// When the first can't be had.
-    pub fn of_many<E>(replies: impl IntoIterator<Item = Result<Self, E>>) -> Result<Self, E> {
+    pub fn of_many<E>(replies: impl IntoIterator<Item = Result<Self, E>>, bytes_max: usize) -> Result<Self, E> {
         let (mut many, mut bytes) = (Vec::new(), 0);
         for reply in replies {
             let reply = match reply {
@@ -233,7 +238,7 @@ impl Reply {
                 Err(_) => break,
             };
             bytes += reply.value_bytes();
-            if bytes > MANY_BYTES_MAX && !many.is_empty() {
+            if bytes > bytes_max || bytes > MANY_BYTES_MAX && !many.is_empty() {
                 break;
             }
             many.push(reply);

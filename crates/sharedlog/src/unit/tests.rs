@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use base::SplitMix64;
 
 use super::*;
-use crate::limits::MANY_BYTES_MAX;
+use crate::limits::{BATCH_BYTES_MAX, MANY_BYTES_MAX};
 use crate::{Batch, ClientId, Data, Kind, Run, Stamp, Stripe};
 
 const DISK: Incarnation = Incarnation(77);
@@ -75,9 +75,9 @@ impl Bed {
             }
             Outcome::Look { position } => found(self.values.get(&position).cloned(), mark),
             Outcome::Compare { position, entry } => compared(self.values.get(&position), &entry, mark),
-            Outcome::Many(outcomes) => {
-                let replies = outcomes.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(outcome)));
-                let Ok(many) = Reply::of_many(replies);
+            Outcome::Many { each, bytes } => {
+                let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(outcome)));
+                let Ok(many) = Reply::of_many(replies, bytes);
                 many
             }
         }
@@ -232,7 +232,7 @@ fn many_are_read_as_one_by_one() {
     bed.apply(Command::Damaged { position: Position(5) });
     let many = |bed: &mut Bed, in_epoch: u64, from: u64, step: u64, count: usize| {
         let run = Run { from: Position(from), step, count };
-        match bed.unit.meet(Request::ReadMany { epoch: epoch(in_epoch), run }) {
+        match bed.unit.meet(Request::ReadMany { epoch: epoch(in_epoch), run, bytes: BATCH_BYTES_MAX }) {
             Met::Answer(outcome) => bed.carry_out(outcome),
             Met::Log { .. } => panic!("a read changes nothing"),
         }
@@ -257,6 +257,17 @@ fn many_are_read_as_one_by_one() {
     bed.apply(write(1, 19, entry(19)));
     assert_eq!(many(&mut bed, 1, 20, 1, 2), Reply::Many(vec![Reply::Value(long)]), "one in any case, and no more");
     assert!(is_short(many(&mut bed, 1, 19, 1, 3), 1));
+    let bounded = |bed: &mut Bed, from: u64, bytes: usize| match bed.unit.meet(Request::ReadMany {
+        epoch: epoch(1),
+        run: Run::of(Position(from), 3),
+        bytes,
+    }) {
+        Met::Answer(outcome) => bed.carry_out(outcome),
+        Met::Log { .. } => panic!("a read changes nothing"),
+    };
+    assert!(is_short(bounded(&mut bed, 20, 100), 0), "it is larger than who asks would have");
+    assert!(is_short(bounded(&mut bed, 9, 1), 0));
+    assert!(is_short(bounded(&mut bed, 12, 0), 3), "nothing lies there");
     bed.apply(Command::Seal { epoch: epoch(1) });
     assert_eq!(many(&mut bed, 1, 4, 1, 3), Reply::Refused { sealed: epoch(1) }, "all at one time");
     assert!(is_short(many(&mut bed, 2, 4, 1, 3), 3));

@@ -8,8 +8,9 @@ use super::jobs::Job;
 use super::network::{Asker, Event, Message, Place};
 use super::throughput::Appends;
 use super::{MILLISECOND, PLAYER, Time, World};
-use crate::client::{Answer, Client, Error, Token, Wait};
+use crate::client::{Answer, Client, Error, ReadMany, Token, Wait};
 use crate::duplicates::Duplicates;
+use crate::limits::BATCH_BYTES_MAX;
 use crate::player::{self, Delivery, Player};
 use crate::{ClientId, Position, Run};
 
@@ -167,9 +168,12 @@ impl World {
                 let wait = waits[self.random.below(3) as usize];
                 let run = Run { from: any, step: 1 + self.random.below(2), count: 1 + self.random.below(12) as usize };
                 let was_there = self.checks.was_seen(any);
+                // Room for all, for a few, or for fewer bytes than any entry has.
+                let bytes = [BATCH_BYTES_MAX, 40, 4][(token.0 % 3) as usize];
+                let wanted = ReadMany { run, wait, look_back: true, bytes };
                 (
                     Call::ReadMany { run, was_there },
-                    Box::new(move |client| client.read_many(token, run, wait, true, deadline, now)),
+                    Box::new(move |client| client.read_many(token, wanted, deadline, now)),
                 )
             }
             12..14 => {
@@ -251,7 +255,9 @@ impl World {
         match action {
             player::Action::Read { run, wait } => {
                 process.calls.insert(token, Call::PlayerRead(run));
-                process.client.read_many(token, run, Wait::Each(wait), false, deadline, now);
+                let wait = Wait::Each(wait);
+                let wanted = ReadMany { run, wait, look_back: false, bytes: BATCH_BYTES_MAX };
+                process.client.read_many(token, wanted, deadline, now);
             }
             player::Action::Tail => {
                 process.calls.insert(token, Call::PlayerTail);

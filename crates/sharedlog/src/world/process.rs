@@ -7,9 +7,10 @@ use base::{Boot, NodeId};
 use super::network::{Asker, Event, Message, Place, Return};
 use super::node::Units;
 use super::{MILLISECOND, World};
-use crate::client::{self, Client, Token, Wait};
+use crate::client::{self, Client, ReadMany, Token, Wait};
 use crate::copier::{self, Copier};
 use crate::janitor::{self, Janitor};
+use crate::limits::BATCH_BYTES_MAX;
 use crate::recovery::{self, Ended, Recovery};
 use crate::sequencer::{self, Sequencer};
 use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, Run, SequencerId, UnitId, unit};
@@ -328,7 +329,9 @@ impl World {
         let Some(process) = self.process(id, None) else { return };
         process.reads.insert(token, (number, run));
         let deadline = now + base::Duration::from_millis(100);
-        process.client.read_many(token, run, Wait::Each(base::Duration::ZERO), false, deadline, now);
+        let wait = Wait::Each(base::Duration::ZERO);
+        let wanted = ReadMany { run, wait, look_back: false, bytes: BATCH_BYTES_MAX };
+        process.client.read_many(token, wanted, deadline, now);
     }
 
     /// A call of a node's client has ended: they are its copier's and its janitor's.

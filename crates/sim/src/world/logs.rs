@@ -14,6 +14,7 @@ use base::{Duration, Member, NodeId, SplitMix64};
 use bytes::Bytes;
 use node::contract::{Event, RequestId};
 use sharedlog::client::Stamped;
+use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::recovery::{Homes, healings};
 use sharedlog::{Batch, ClientId, Position, Stamp, UnitId};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
@@ -154,14 +155,14 @@ impl LogUsers {
                 LogRequest::Append { log: log(), batch, stamp, since: *since }
             }
             Doing::Read { from, wait, .. } => {
-                LogRequest::Read { log: log(), from: Position(*from), count: READ, wait: *wait }
+                LogRequest::Read { log: log(), from: Position(*from), count: READ, wait: *wait, bytes: BATCH_BYTES_MAX }
             }
             Doing::Tail { .. } | Doing::ReadAll { tail: None, .. } => LogRequest::Tail { log: log() },
             Doing::Trim { before } => LogRequest::Trim { log: log(), before: Position(*before) },
             Doing::ReadAll { next, tail: Some(tail), .. } if next >= tail => LogRequest::Tail { log: log() },
             Doing::ReadAll { next, .. } => {
                 let wait = Duration::from_millis(50);
-                LogRequest::Read { log: log(), from: Position(*next), count: READ, wait }
+                LogRequest::Read { log: log(), from: Position(*next), count: READ, wait, bytes: BATCH_BYTES_MAX }
             }
         }
     }

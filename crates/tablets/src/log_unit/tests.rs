@@ -76,14 +76,14 @@ fn many_are_looked_up_at_one_time() {
         assert_eq!(tell(&mut state, &mut log, &write(position, position + 1)), Reply::Written);
     }
     let many = |from, step, count| {
-        ask(&state, Request::ReadMany { epoch: EPOCH, run: Run { from: Position(from), step, count } })
+        ask(&state, Request::ReadMany { epoch: EPOCH, run: Run { from: Position(from), step, count }, bytes: 1 << 20 })
     };
     let all = (0..5).map(|position| read(&state, EPOCH, position)).collect();
     assert_eq!(many(0, 1, 5), Reply::Many(all));
     assert_eq!(many(1, 2, 2), Reply::Many(vec![Reply::Value(value(2)), Reply::Value(value(4))]));
     let far = many(0, 1, 100_000);
     assert!(matches!(far, Reply::Many(replies) if replies.len() == sharedlog::limits::MANY_MAX));
-    let old = Request::ReadMany { epoch: ProjectionEpoch(0), run: Run::of(Position(0), 5) };
+    let old = Request::ReadMany { epoch: ProjectionEpoch(0), run: Run::of(Position(0), 5), bytes: 1 << 20 };
     assert!(matches!(ask(&state, old), Reply::Refused { .. }));
 }
 

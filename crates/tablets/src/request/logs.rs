@@ -45,6 +45,8 @@ pub enum LogRequest {
         /// How long to wait for the first, if nothing lies there yet; zero: not at all. Who waited in vain is told of no
         /// entries.
         wait: Duration,
+        /// Bytes of entries in the answer, at most. Where the first has more, that is the answer.
+        bytes: usize,
     },
     /// Asks where the log ends.
     Tail {
@@ -105,6 +107,9 @@ pub enum LogResponse {
     Appended(Position),
     /// What lies at positions in a row, from the one asked for on.
     Entries(Vec<LogEntry>),
+    /// Something lies at the first position, and it has more bytes than were asked for: of whom asked for a batch of the
+    /// largest, never.
+    Larger,
     /// Every append that had ended lies below.
     Tail(Position),
     /// What was to be given up is.
