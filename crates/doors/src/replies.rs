@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use tablets::request::{Failure, LogResponse, Outcome, Response};
 
 use crate::columns::translate::row_bytes;
-use crate::limits::{STREAM_ANSWER_BYTES_MAX, STREAMS_ANSWER_BYTES_MAX};
+use crate::limits::{STREAM_ANSWER_BYTES_MAX, STREAMS_ANSWER_BYTES_MAX, STREAMS_CROWDED_BYTES};
 use crate::log::translate::entry_bytes;
 use crate::reads;
 use crate::room::{Room, Turn};
@@ -101,6 +101,11 @@ impl Replies {
     pub(crate) fn are_full(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) >= STREAM_ANSWER_BYTES_MAX
             || self.bytes_of_all.load(Ordering::Relaxed) >= STREAMS_ANSWER_BYTES_MAX
+    }
+
+    /// Whether so much waits in all streams together that it should be for clients that take it.
+    pub(crate) fn are_crowded(&self) -> bool {
+        self.bytes_of_all.load(Ordering::Relaxed) >= STREAMS_CROWDED_BYTES
     }
 
     /// An answer of so many bytes has left, or never will.

@@ -160,6 +160,33 @@ async fn a_subscriber_that_takes_nothing_is_not_read_for() {
     assert!(before < 40, "{before} reads of 8 entries each");
 }
 
+/// Entries that all fit neither what may wait for clients nor what may be under way.
+#[tokio::test]
+async fn those_that_take_nothing_do_not_starve_one_that_takes() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    let large = message::AppendRequest { records: vec![vec![7; 3 << 20].into()], ..append(&[]) };
+    for _ in 0..8 {
+        log.append(large.clone()).await.expect("an append");
+    }
+    let mut idle = Vec::new();
+    for _ in 0..4 {
+        let mut log = served.log().await;
+        for _ in 0..20 {
+            idle.push(subscribe(&mut log, 0).await);
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut alone = served.log().await;
+    let mut takes = subscribe(&mut alone, 0).await;
+    assert_eq!(told_to(&mut takes, 0, 8).await.len(), 8);
+    let read = message::ReadRequest { log: "l".into(), from: 0, count: 9, wait_ms: 0 };
+    assert_eq!(
+        timeout(PATIENCE, alone.read(read)).await.expect("in time").expect("a read").into_inner().entries.len(),
+        1
+    );
+}
+
 #[tokio::test]
 async fn a_closing_door_ends_its_subscriptions() {
     let served = Served::start().await;

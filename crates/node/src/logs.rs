@@ -90,6 +90,8 @@ pub(crate) struct Logs {
     /// What a sequencer was asked that isn't known yet to be one.
     early: VecDeque<Early>,
     awaits: Awaits,
+    /// Bytes that reads of many positions may bring that doors have under way.
+    reading: usize,
     pub(crate) repairs: Repairs,
     healings: Healings,
 }

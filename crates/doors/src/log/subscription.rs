@@ -28,6 +28,20 @@ use crate::replies::{Replies, size};
 use crate::stream::{Begun, Closing, Place, Streams, stopping};
 use crate::{Gateway, Observer, Ticketed, refusal};
 
+/// Whether the client is seen to take something, where much waits that nobody takes: an empty message has left before anything
+/// more is read for it. The server asks for what comes after a message only when HTTP/2 has taken that, but it gathers small
+/// messages until there is none for the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    Wanted,
+    /// It is with the server.
+    Sent,
+    /// There was none after it.
+    Gathered,
+    /// The server has asked again.
+    Taken,
+}
+
 /// One subscription.
 pub(crate) struct Subscription<G> {
     gateway: Arc<G>,
@@ -41,6 +55,7 @@ pub(crate) struct Subscription<G> {
     /// A read has waited in vain since the client was told anything.
     is_idle: bool,
     told_at: Instant,
+    probe: Probe,
     /// Nothing more is read, and why.
     ending: Option<Status>,
     has_ended: bool,
@@ -68,6 +83,7 @@ impl<G: Gateway> Subscription<G> {
             leaving: 0,
             is_idle: false,
             told_at: Instant::now(),
+            probe: Probe::Wanted,
             ending: None,
             has_ended: false,
             pause: None,
@@ -150,6 +166,9 @@ impl<G: Gateway> Subscription<G> {
             }
             return false;
         }
+        if self.replies.are_crowded() && self.probe != Probe::Taken {
+            return false;
+        }
         let (mut batch, mut is_queued) = (Vec::new(), false);
         loop {
             let mut taken = 0;
@@ -167,6 +186,7 @@ impl<G: Gateway> Subscription<G> {
             batch.push(Ticketed { ticket, request: request(&self.log, wanted), deadline });
         }
         if !batch.is_empty() {
+            self.probe = Probe::Wanted;
             self.gateway.submit_all(batch, &self.replies);
         }
         is_queued
@@ -181,6 +201,21 @@ impl<G: Gateway> Subscription<G> {
                 self.ending = Some(refusal::status(&no_answer(false)));
             }
         }
+    }
+
+    /// An empty message, if it is to be seen whether the client takes any.
+    fn probe(&mut self) -> Option<SubscribeResponse> {
+        let is_wanted = self.replies.are_crowded() && self.under_way.is_empty();
+        self.probe = match self.probe {
+            Probe::Wanted if is_wanted && self.ending.is_none() => {
+                self.probe = Probe::Sent;
+                return Some(SubscribeResponse { entries: Vec::new(), next: self.ahead.next().0 });
+            }
+            Probe::Wanted => Probe::Wanted,
+            Probe::Sent => Probe::Gathered,
+            Probe::Gathered | Probe::Taken => Probe::Taken,
+        };
+        None
     }
 
     /// The next message: what is there, or that nothing was for a while.
@@ -260,7 +295,7 @@ impl<G: Gateway> Stream for Subscription<G> {
             this.ending = Some(stopping());
         }
         this.collect(context);
-        let message = this.message();
+        let message = this.message().or_else(|| this.probe());
         this.ask(context, message.is_none());
         if let Some(message) = message {
             return Poll::Ready(Some(Ok(message)));

@@ -2,6 +2,7 @@
 
 use base::{Duration, Monotonic, Now};
 use sharedlog::client::{Answer, Error, ReadMany, Token, Wait};
+use sharedlog::limits::ROW_BYTES_MAX;
 use sharedlog::{LogId, Position, ProjectionEpoch, Run};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Response};
 
@@ -16,8 +17,8 @@ pub(super) enum Call {
     Append(PendingId),
     Tail(PendingId),
     Trim(PendingId),
-    /// Of positions from that one on.
-    Read(PendingId, Position),
+    /// Of positions from that one on, which may bring so many bytes of those that are bounded.
+    Read(PendingId, Position, usize),
     /// Positions that a copier needs.
     Copied(CopierId, Run),
     /// The tail, for the janitor that goes with the sequencer of that epoch.
@@ -26,6 +27,9 @@ pub(super) enum Call {
     JanitorFill(ProjectionEpoch, Position),
 }
 
+/// Bytes that all reads of many positions under way may bring, for this node's doors: some sixty of the largest. Any other is
+/// made a read of its first position, for an answer may end early: nobody waits, or is refused, for those that are far behind.
+pub(super) const READING_BYTES_MAX: usize = 128 << 20;
 /// An answer of the machine comes before the request's own deadline does.
 const MARGIN: Duration = Duration::from_millis(20);
 
@@ -62,10 +66,14 @@ impl Node {
                 client.trim_one(token, position, deadline, now.monotonic);
             }),
             LogRequest::Read { from, count, wait, bytes, .. } => {
-                let run = Run::of(from, count as usize);
+                let brings = if count > 1 { bytes.min(ROW_BYTES_MAX) } else { 0 };
+                let is_room = self.logs.reading + brings <= READING_BYTES_MAX;
+                let (count, brings) = if is_room { (count as usize, brings) } else { (1, 0) };
+                self.logs.reading += brings;
+                let run = Run::of(from, count);
                 let wait = if wait > Duration::ZERO { Wait::First(wait) } else { Wait::No };
                 let wanted = ReadMany { run, wait, look_back: true, bytes };
-                self.call(log, Call::Read(id, from), |client, token| {
+                self.call(log, Call::Read(id, from, brings), |client, token| {
                     client.read_many(token, wanted, deadline, now.monotonic);
                 });
             }
@@ -84,7 +92,10 @@ impl Node {
     pub(super) fn log_call_done(&mut self, id: LogId, token: Token, outcome: Result<Answer, Error>, now: Now) {
         let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
         match call {
-            Call::Read(pending, from) => self.complete(pending, entries(from, outcome), None),
+            Call::Read(pending, from, brought) => {
+                self.logs.reading -= brought;
+                self.complete(pending, entries(from, outcome), None);
+            }
             Call::Append(pending) | Call::Tail(pending) | Call::Trim(pending) => {
                 self.complete(pending, said(outcome), None);
             }

@@ -4,6 +4,7 @@ use sharedlog::{Batch, Position};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
 
 use crate::contract::RequestId;
+use crate::logs::calls;
 use crate::testing::{Bench, empty};
 
 /// The only node of a universe, with a log.
@@ -68,6 +69,34 @@ fn what_is_appended_is_read_in_its_order() {
     let Ok(LogResponse::Entries(entries)) = ask(&mut bench, 10, read(1, 1)) else { panic!("it says so") };
     assert_eq!(entries[0].content, Content::Trimmed { mark: Position(2) });
     assert_eq!(bench.node.logs.by_id.values().map(|log| log.calls.len()).sum::<usize>(), 0);
+}
+
+/// Nobody is refused, and nobody waits for the others.
+#[test]
+fn reads_of_many_positions_bring_so_much_at_a_time() {
+    const READS: u64 = 100;
+    let mut bench = alone();
+    let waiting = |count| LogRequest::Read {
+        log: "l".into(),
+        from: Position(0),
+        count,
+        wait: Duration::from_millis(5_000),
+        bytes: sharedlog::limits::BATCH_BYTES_MAX,
+    };
+    for number in 100..100 + READS {
+        bench.ask(number, Request::Log(waiting(4)));
+    }
+    bench.pass(Duration::from_millis(10));
+    assert_eq!(bench.node.logs.reading, calls::READING_BYTES_MAX, "64 of them have all that they asked for");
+    bench.ask(99, Request::Log(waiting(1)));
+    for number in 2..6 {
+        bench.ask(number, Request::Log(append("a")));
+    }
+    bench.pass(Duration::from_millis(1_000));
+    for number in 99..100 + READS {
+        assert!(!records(said(&bench.answers[&RequestId(number)])).is_empty());
+    }
+    assert_eq!(bench.node.logs.reading, 0);
 }
 
 #[test]

@@ -4,10 +4,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use api::log::SubscribeRequest;
 use bytes::Bytes;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::input::door;
@@ -20,8 +23,12 @@ const USUAL_MIB: u64 = 96;
 const FOLLOWERS: usize = 50;
 const CONNECTIONS: usize = 4;
 const RESIDENT_KIB_MAX: u64 = 512 << 10;
+/// So much more than with one follower, however large the entries: what waits for clients to take it, and what is under way.
+const RESIDENT_KIB_OF_MANY: u64 = 256 << 10;
 /// No append takes longer beside them.
 const APPEND_TIME_MAX: Duration = Duration::from_secs(5);
+/// Nor does an append to another log, or a read of it.
+const SMALL_TIME_MAX: Duration = Duration::from_secs(1);
 
 fn peaks(universe: &Universe) -> Vec<u64> {
     universe.nodes().map(|node| universe.memory_kib(node, "VmHWM:")).collect()
@@ -33,6 +40,19 @@ async fn append_mib(log: &sdk::Log, mib: u64) -> Duration {
         let began = Instant::now();
         log.append([Bytes::from(vec![number as u8; 1 << 20])]).await.expect("an append");
         longest = longest.max(began.elapsed());
+    }
+    longest
+}
+
+/// Appends to a log and reads that, until it is told to stop; how long the longest took.
+async fn append_and_read(log: sdk::Log, is_over: Arc<AtomicBool>) -> Duration {
+    let mut longest = Duration::ZERO;
+    while !is_over.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let position = log.append([Bytes::from_static(b"small")]).await.expect("an append");
+        log.read(position, 1).await.expect("a read");
+        longest = longest.max(began.elapsed());
+        sleep(Duration::from_millis(5)).await;
     }
     longest
 }
@@ -53,17 +73,27 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
         println!("one follower that takes nothing, {mib} MiB: {:?} KiB, {longest:?} at most", peaks(&universe));
         let of_one = peaks(&universe);
 
-        let mut idle = Vec::new();
+        let other = universe.client(1).with_deadline(Duration::from_secs(20)).log("other");
+        other.create().await.expect("a log");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
+        let mut beginning = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let mut door = door(&universe, 1).await;
+            let door = door(&universe, 1).await;
             for _ in 0..FOLLOWERS {
-                idle.push(door.subscribe(subscribe()).await.expect("a subscription").into_inner());
+                let mut door = door.clone();
+                beginning.spawn(async move { door.subscribe(subscribe()).await });
             }
         }
+        let idle = beginning.join_all().await;
         let longest_of_many = append_mib(&log, mib / 8).await;
         sleep(Duration::from_secs(2)).await;
         let of_many = peaks(&universe);
+        is_over.store(true, Ordering::Relaxed);
+        let of_small = small.await.expect("no panic");
         println!("{} such followers: {of_many:?} KiB, {longest_of_many:?} at most", idle.len());
+        println!("an append to another log, and a read of it: {of_small:?} at most");
+        assert!(idle.iter().all(Result::is_ok), "a subscription is refused");
 
         // One who takes is told all.
         let mut takes = universe.client(1).with_deadline(Duration::from_secs(20)).log("l").subscribe(0);
@@ -73,6 +103,9 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
             heard += told.expect("an entry").records().len() as u64;
         }
         assert!(longest.max(longest_of_many) < APPEND_TIME_MAX, "{longest:?}, {longest_of_many:?}");
+        assert!(of_small < SMALL_TIME_MAX, "{of_small:?}");
+        let more = of_many.iter().zip(&of_one).map(|(of_many, of_one)| of_many - of_one);
+        assert!(more.max() < Some(RESIDENT_KIB_OF_MANY), "{of_one:?}, {of_many:?}");
         assert!(of_one.iter().chain(&of_many).all(|peak| *peak < RESIDENT_KIB_MAX), "{of_one:?}, {of_many:?}");
     });
 }
