@@ -105,6 +105,7 @@ impl Snapshot {
             tables_damaged,
             log_repairs,
             log_healings,
+            log_units_lost,
             log_fills,
             disk_reads,
             beats,
@@ -139,6 +140,8 @@ impl Snapshot {
         self.counter("loggos_log_repairs_total", replaced, log_repairs)?;
         let filled = "Times that this node began to have log units filled with what older chains hold.";
         self.counter("loggos_log_healings_total", filled, log_healings)?;
+        let lost = "Log units that were found to be in doubt for good while this node led the catalogue.";
+        self.counter("loggos_log_units_lost_total", lost, log_units_lost)?;
         let junk = "Positions of shared logs that were given out and never written, and that this node filled.";
         self.counter("loggos_log_fills_total", junk, log_fills)?;
         self.counter("loggos_disk_reads_total", "Reads and decisions that waited for the disk.", disk_reads)?;

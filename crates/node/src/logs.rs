@@ -23,6 +23,7 @@ use crate::timers::Timers;
 
 mod awaits;
 mod calls;
+mod doubts;
 mod healing;
 mod janitors;
 mod repairs;
@@ -230,7 +231,7 @@ impl Node {
                 }
             }
             (Asker::Repair(epoch, ask), Ok(Response::Unit(reply))) => self.repair_answered(id, epoch, ask, *reply, now),
-            (Asker::Proposal(epoch), outcome) => self.proposal_answered(id, epoch, outcome),
+            (Asker::Proposal(epoch), outcome) => self.proposal_answered(id, epoch, outcome, now),
             (Asker::Copier(copier, ask), Ok(Response::Unit(reply))) => {
                 self.healing_answered(id, copier, ask, *reply, now);
             }
@@ -344,6 +345,7 @@ impl Node {
             self.begin_sequencer(&projection, now);
         }
         self.retry_now = true;
+        self.tell_own_units(now);
         self.check_logs(now);
     }
 

@@ -4,7 +4,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, CohortId, Duration, Epoch, Lsn, Membership, Monotonic, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
 use sharedlog::client::Suspect;
-use sharedlog::{AskId, LogId, ProjectionEpoch, SequencerId, sequencer};
+use sharedlog::{AskId, LogId, ProjectionEpoch, SequencerId, UnitId, sequencer};
 use store::sstable::TableRef;
 use tablets::request::Outcome;
 
@@ -150,6 +150,11 @@ pub enum Message {
         epoch: ProjectionEpoch,
         /// Who.
         suspect: Suspect,
+    },
+    /// Log units of the sender are in doubt for good: whoever leads the catalogue is to have their logs go on without them.
+    UnitsInDoubt {
+        /// The units.
+        units: Vec<UnitId>,
     },
     /// What was said to this node's replica was for another life of it.
     Life {
@@ -335,6 +340,11 @@ impl Message {
                 out.u64(epoch.0);
                 logs::encode_suspect(*suspect, out);
             }
+            Self::UnitsInDoubt { units } => {
+                out.u8(13);
+                out.u32(u32::try_from(units.len()).unwrap_or(u32::MAX));
+                units.iter().for_each(|unit| out.u64(unit.0));
+            }
             Self::Beat { list, cohorts, sent, heard } => {
                 out.u8(20);
                 out.u64(list.0);
@@ -401,6 +411,10 @@ impl Message {
             12 => {
                 let (log, epoch) = (LogId(input.u64()?), logs::decode_epoch(&mut input)?);
                 Self::Suspected { log, epoch, suspect: logs::decode_suspect(&mut input)? }
+            }
+            13 => {
+                let units = (0..input.count(8)?).map(|_| input.u64().map(UnitId));
+                Self::UnitsInDoubt { units: units.collect::<Result<_, _>>()? }
             }
             20 => {
                 let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));

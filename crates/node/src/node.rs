@@ -567,6 +567,7 @@ impl Node {
             }
             Message::FromSequencer { log, to, ask, reply } => self.sequencer_answered(log, to, ask, reply, now),
             Message::Suspected { log, epoch, suspect } => self.suspected(log, epoch, suspect, now),
+            Message::UnitsInDoubt { units } => self.doubts_told(from, &units, now),
             Message::OfLives { .. } | Message::Life { .. } => {}
         }
     }

@@ -183,6 +183,48 @@ impl Bench {
     }
 }
 
+/// Three nodes, and what is under way between them.
+pub(crate) struct Universe {
+    pub(crate) nodes: Vec<Bench>,
+    /// Messages from and to this node are lost.
+    pub(crate) cut_off: Option<NodeId>,
+    pub(crate) seen: Vec<(NodeId, NodeId, Message)>,
+}
+
+/// Between two looks at what is under way.
+const STEP: Duration = Duration::from_millis(5);
+
+impl Universe {
+    pub(crate) fn start() -> Self {
+        let nodes = (1..=3).map(|node| Bench::start(empty(node, 3))).collect();
+        Self { nodes, cut_off: None, seen: Vec::new() }
+    }
+
+    pub(crate) fn pass(&mut self, span: Duration) {
+        for _ in 0..span.0 / STEP.0 {
+            self.nodes.iter_mut().for_each(|bench| bench.pass(STEP));
+            while self.deliver() {}
+        }
+    }
+
+    fn deliver(&mut self) -> bool {
+        let mut sent = Vec::new();
+        for bench in &mut self.nodes {
+            let (from, boot) = (bench.node.me().node, bench.node.boot);
+            sent.extend(bench.sent.drain(..).map(|(to, message)| (from, boot, to, message)));
+        }
+        let any = !sent.is_empty();
+        for (from, boot, to, message) in sent {
+            if self.cut_off.is_none_or(|node| node != from && node != to) {
+                let bench = &mut self.nodes[to.0 as usize - 1];
+                bench.step(Event::Message { from, boot, message: message.clone() });
+            }
+            self.seen.push((from, to, message));
+        }
+        any
+    }
+}
+
 fn flushed(mut job: FlushJob, disk: &MemoryDisk) -> Outputs {
     loop {
         if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {

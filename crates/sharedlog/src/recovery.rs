@@ -105,7 +105,7 @@ pub enum Ended {
     Lost,
     /// Some chain had no unit that could be sealed, or nobody took the proposal, in time. Nothing is known to be installed.
     OutOfTime,
-    /// No projection may follow: there would be too many extents.
+    /// No projection may follow: there would be too many extents, or it was refused.
     NoSuccessor,
 }
 
@@ -114,6 +114,10 @@ pub enum Ended {
 pub enum Verdict {
     /// This is the newest projection now: the one that was proposed, or another.
     Newest(Projection),
+    /// It was refused, since these of its units are there no more.
+    UnitsGone(Vec<UnitId>),
+    /// It was refused, and would be again.
+    Unfit,
 }
 
 /// One attempt to replace one projection.
@@ -354,32 +358,20 @@ impl Recovery {
     }
 
     /// What became of the proposal.
-    pub fn verdict(&mut self, verdict: Verdict) {
+    pub fn verdict(&mut self, verdict: Verdict, now: Monotonic) {
         let Stage::Proposing(successor) = &self.stage else { return };
-        let Verdict::Newest(newest) = verdict;
-        if newest.epoch < successor.epoch {
-            return;
-        }
-        if newest == *successor {
-            let successor = successor.clone();
-            self.tell_stripes(&successor);
-            self.end(Ended::Installed(successor));
-        } else {
-            self.end(Ended::Lost);
-        }
-    }
-
-    /// Tells units of stripes that are new to them. It only saves memory: nobody waits for it.
-    fn tell_stripes(&mut self, successor: &Projection) {
-        let last = successor.last();
-        for (index, chain) in last.chains.iter().enumerate() {
-            let stripe = last.stripe(index);
-            for unit in chain {
-                let knows = |report: &Report| report.whole.iter().any(|(told, _)| *told == stripe);
-                if self.reports.get(unit).is_some_and(|report| !knows(report)) {
-                    self.ask(*unit, Command::Tell { stripes: vec![stripe] });
+        match verdict {
+            Verdict::Newest(newest) if newest.epoch < successor.epoch => {}
+            Verdict::Newest(newest) if newest == *successor => self.end(Ended::Installed(newest)),
+            Verdict::Newest(_) => self.end(Ended::Lost),
+            Verdict::UnitsGone(gone) => {
+                // An earlier proposal may be meant, with units that this one lacks.
+                if self.new_units(successor).iter().any(|unit| gone.contains(unit)) {
+                    self.plan.spares.retain(|spare| !gone.contains(spare));
+                    self.build(now);
                 }
             }
+            Verdict::Unfit => self.end(Ended::NoSuccessor),
         }
     }
 

@@ -8,7 +8,7 @@
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
 use bytes::Bytes;
 use sharedlog::unit::{self, Command, Met, Reply, Request, Unit};
-use sharedlog::{Kept, Position};
+use sharedlog::{Kept, Position, ProjectionEpoch, Stripe};
 use store::cell;
 use store::sstable::{Io, TableError};
 use store::tree::{Tree, View};
@@ -141,6 +141,17 @@ impl LogUnit {
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.unit == Unit::new(self.unit.disk())
+    }
+
+    /// Everything of this epoch of its log and before is refused.
+    #[must_use]
+    pub fn sealed(&self) -> ProjectionEpoch {
+        self.unit.sealed()
+    }
+
+    /// The stripes that it was told of.
+    pub fn told(&self) -> impl Iterator<Item = Stripe> {
+        self.unit.told()
     }
 
     /// Whether it knows that what lies at a position can't be read.

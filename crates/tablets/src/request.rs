@@ -453,6 +453,8 @@ pub struct Counters {
     pub log_repairs: u64,
     /// Times that this node began to have log units filled with what older chains hold.
     pub log_healings: u64,
+    /// Units of shared logs that are lost though their disks are not, as this node was told while it led the catalogue.
+    pub log_units_lost: u64,
     /// Positions of logs that this node filled, since nobody had written what was given out.
     pub log_fills: u64,
     /// Tables that were found damaged.

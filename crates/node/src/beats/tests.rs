@@ -4,23 +4,12 @@ use tablets::request::Request;
 
 use super::*;
 use crate::contract::Event;
-use crate::testing::{Bench, empty, split_at};
-
-/// Three nodes, and what is under way between them.
-struct Universe {
-    nodes: Vec<Bench>,
-    /// Messages from and to this node are lost.
-    cut_off: Option<NodeId>,
-    seen: Vec<(NodeId, NodeId, Message)>,
-}
-
-const STEP: Duration = Duration::from_millis(5);
+use crate::testing::{Bench, Universe, split_at};
 
 impl Universe {
     /// With a table of six ranges, after a while in which nobody asked for anything.
     fn at_rest() -> Self {
-        let nodes = (1..=3).map(|node| Bench::start(empty(node, 3))).collect();
-        let mut universe = Self { nodes, cut_off: None, seen: Vec::new() };
+        let mut universe = Self::start();
         universe.pass(Duration::from_millis(2_000));
         let (split_at, retention) = (split_at(&["b", "c", "d", "e", "f"]), Duration::ZERO);
         let create = Request::CreateTable { name: "t".into(), split_at, replicas: 3, retention, durability: None };
@@ -28,30 +17,6 @@ impl Universe {
         universe.pass(Duration::from_millis(3_000));
         universe.seen.clear();
         universe
-    }
-
-    fn pass(&mut self, span: Duration) {
-        for _ in 0..span.0 / STEP.0 {
-            self.nodes.iter_mut().for_each(|bench| bench.pass(STEP));
-            while self.deliver() {}
-        }
-    }
-
-    fn deliver(&mut self) -> bool {
-        let mut sent = Vec::new();
-        for bench in &mut self.nodes {
-            let from = bench.node.me().node;
-            sent.extend(bench.sent.drain(..).map(|(to, message)| (from, to, message)));
-        }
-        let any = !sent.is_empty();
-        for (from, to, message) in sent {
-            if self.cut_off.is_none_or(|node| node != from && node != to) {
-                let bench = &mut self.nodes[to.0 as usize - 1];
-                bench.step(Event::Message { from, boot: Boot(1), message: message.clone() });
-            }
-            self.seen.push((from, to, message));
-        }
-        any
     }
 
     /// How many cohorts have a leader that may read.

@@ -47,14 +47,14 @@ impl Healings {
 }
 
 impl Node {
-    /// Has units filled that some older chain of a log needs, without those that are to leave.
-    pub(super) fn heal(&mut self, log: &LogRecord, leaving: &BTreeSet<UnitId>, now: Now) {
+    /// Has units filled that some older chain of a log needs, without those that are to go.
+    pub(super) fn heal(&mut self, log: &LogRecord, going: &BTreeSet<UnitId>, now: Now) {
         let epoch = log.projection.epoch;
         if self.logs.healings.by_log.get(&log.id).is_some_and(|healing| healing.epoch == epoch) {
             return;
         }
         self.logs.healings.by_log.remove(&log.id);
-        let needed = healings(&log.projection, log.copies as usize, &homes(log), leaving);
+        let needed = healings(&log.projection, log.copies as usize, &homes(log), going);
         if needed.is_empty() {
             return;
         }

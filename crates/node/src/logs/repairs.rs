@@ -2,7 +2,8 @@
 //!
 //! A client that gets no answer says whom it suspects. The leader knows from heartbeats which nodes are silent, and begins a
 //! recovery without their units; it has the log go on with another sequencer if that one's process is gone. A unit that is
-//! suspected again and again, though its node is heard of, is slow or full: it is left out, too. Where a chain has fewer units
+//! suspected again and again, though its node is heard of, is slow or full: it is left out, too; and so is one that its own node
+//! says is in doubt for good ([`doubts`](super::doubts)). Where a chain has fewer units
 //! than it should, new ones are named on other nodes, and the next recovery has them stand in it. What older chains hold is
 //! copied to them ([`healing`](super::healing)).
 
@@ -12,10 +13,11 @@ use base::{CohortId, Duration, Member, Monotonic, NodeId, Now};
 use sharedlog::client::Suspect;
 use sharedlog::recovery::{Action, Homes, Plan, Recovery, Timing, Verdict};
 use sharedlog::{AskId, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
-use tablets::request::{LogResponse, Outcome, Response};
+use tablets::request::{Failure, LogResponse, Outcome, Response};
 use tablets::{Catalogue, CatalogueCommand, LogRecord};
 
 use crate::logs::Asker;
+use crate::logs::doubts::Doubts;
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
 use crate::pending::{Origin, Target};
@@ -53,7 +55,9 @@ pub(crate) struct Repairs {
     blamed: BTreeMap<(LogId, NodeId), Blame>,
     /// Repairs in a row that nobody asked for, and that left a log as it was.
     in_vain: BTreeMap<LogId, (u32, Vec<UnitId>)>,
-    look_at: Monotonic,
+    /// Units that never answer again though their nodes live.
+    pub(super) doubts: Doubts,
+    pub(super) look_at: Monotonic,
 }
 
 /// How often a log's unit on a node was suspected.
@@ -90,7 +94,7 @@ impl Node {
         }
     }
 
-    fn leads_catalogue(&self) -> bool {
+    pub(super) fn leads_catalogue(&self) -> bool {
         self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open())
     }
 
@@ -106,7 +110,7 @@ impl Node {
         let log = log.clone();
         let is_gone = match suspect {
             Suspect::Sequencer => !self.is_process(log.projection.sequencer, now),
-            Suspect::Unit(unit) => log.member_of(unit).is_none_or(|member| !self.is_heard(member.node, now)),
+            Suspect::Unit(unit) => self.is_out(&log, unit, SILENT, now),
             Suspect::Projection => true,
         };
         if is_gone || self.had_pause(id, PAUSE, now) {
@@ -186,10 +190,15 @@ impl Node {
         self.counters.log_repairs += 1;
     }
 
-    /// Whether a log is to go on without a unit: its disk was replaced or its node has left, or that is silent.
+    /// Whether a log is to go on without a unit: its disk was replaced or its node has left, or that is silent, or says that the
+    /// unit is in doubt.
     fn is_out(&self, log: &LogRecord, unit: UnitId, silent: Duration, now: Now) -> bool {
         let is_there = |member: Member| self.catalogue().is_some_and(|catalogue| is_there(catalogue, member));
-        log.member_of(unit).is_none_or(|member| !is_there(member) || !self.is_heard_within(member.node, silent, now))
+        let is_in_doubt = self.logs.repairs.doubts.has(unit);
+        is_in_doubt
+            || log
+                .member_of(unit)
+                .is_none_or(|member| !is_there(member) || !self.is_heard_within(member.node, silent, now))
     }
 
     /// Whether a unit keeps its log from going on, again and again, though its node is heard of.
@@ -255,12 +264,17 @@ impl Node {
         self.begin(origin, deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
     }
 
-    pub(super) fn proposal_answered(&mut self, id: LogId, epoch: ProjectionEpoch, outcome: Outcome) {
+    pub(super) fn proposal_answered(&mut self, id: LogId, epoch: ProjectionEpoch, outcome: Outcome, now: Now) {
         let Some(repair) = self.logs.repairs.by_id.get_mut(&id) else { return };
-        if let Ok(Response::Log(LogResponse::Projected(newest))) = outcome
-            && repair.machine.epoch() == epoch
-        {
-            repair.machine.verdict(Verdict::Newest(*newest));
+        let verdict = match outcome {
+            Ok(Response::Log(LogResponse::Projected(newest))) => Verdict::Newest(*newest),
+            Ok(Response::Log(LogResponse::UnitsGone(units))) => Verdict::UnitsGone(units),
+            Err(Failure::Invalid(_)) => Verdict::Unfit,
+            // It is proposed again.
+            _ => return,
+        };
+        if repair.machine.epoch() == epoch {
+            repair.machine.verdict(verdict, now.monotonic);
         }
     }
 
@@ -284,6 +298,7 @@ impl Node {
             repair.machine.timer(now.monotonic);
         }
         if self.logs.repairs.look_at <= now.monotonic {
+            self.tell_doubts(now);
             self.check_logs(now);
         }
     }
@@ -302,10 +317,12 @@ impl Node {
     pub(crate) fn check_logs(&mut self, now: Now) {
         self.logs.repairs.look_at = now.monotonic + LOOK;
         if !self.leads_catalogue() {
+            self.logs.repairs.doubts.clear();
             return self.stop_healing();
         }
         let logs: Vec<LogRecord> =
             self.catalogue().into_iter().flat_map(|catalogue| catalogue.logs()).map(|(_, log)| log.clone()).collect();
+        self.logs.repairs.doubts.keep(&logs);
         for log in logs {
             if !self.logs.repairs.by_id.contains_key(&log.id) {
                 self.check_log(&log, now);
@@ -315,10 +332,12 @@ impl Node {
 
     fn check_log(&mut self, log: &LogRecord, now: Now) {
         let leaving = self.leaving(log);
-        self.heal(log, &leaving, now);
+        // They count as copies no more, whether there is a projection without them yet or not.
+        let going: BTreeSet<UnitId> = leaving.iter().copied().chain(self.logs.repairs.doubts.of(log)).collect();
+        self.heal(log, &going, now);
         let sequencer = log.projection.sequencer;
         let is_replaced = self.process_on(sequencer.node, now).is_some_and(|process| process != sequencer);
-        let wanted = self.wanted_homes(log, &leaving, now);
+        let wanted = self.wanted_homes(log, &going, now);
         let spares: BTreeSet<NodeId> = log
             .spares()
             .filter(|(unit, _)| !self.is_out(log, *unit, SILENT, now))
@@ -379,16 +398,16 @@ impl Node {
     }
 
     /// Nodes on which the newest extent's chains lack a unit: one for each unit that is missing, as far as there are any. Units
-    /// that are to leave count as missing.
-    fn wanted_homes(&self, log: &LogRecord, leaving: &BTreeSet<UnitId>, now: Now) -> Vec<NodeId> {
+    /// that are to go count as missing.
+    fn wanted_homes(&self, log: &LogRecord, going: &BTreeSet<UnitId>, now: Now) -> Vec<NodeId> {
         let Some(catalogue) = self.catalogue() else { return Vec::new() };
         let is_fit = |node: &NodeId| self.is_heard(*node, now) && !self.is_blamed(log.id, *node, now);
         let nodes: Vec<NodeId> = catalogue.staying().map(|member| member.node).filter(is_fit).collect();
         let on = |unit: &UnitId| log.member_of(*unit).map(|member| member.node);
         let mut wanted = Vec::new();
         for (turn, chain) in log.projection.last().chains.iter().enumerate() {
-            let stay = chain.iter().filter(|unit| !leaving.contains(unit)).count();
-            let taken: BTreeSet<NodeId> = chain.iter().filter(|unit| !leaving.contains(unit)).filter_map(on).collect();
+            let stay = chain.iter().filter(|unit| !going.contains(unit)).count();
+            let taken: BTreeSet<NodeId> = chain.iter().filter(|unit| !going.contains(unit)).filter_map(on).collect();
             let free = nodes.iter().cycle().skip(turn).take(nodes.len()).filter(|node| !taken.contains(node));
             wanted.extend(free.take(self.copies(log).saturating_sub(stay)));
         }

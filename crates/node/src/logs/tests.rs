@@ -1,5 +1,6 @@
 use base::Duration;
 use bytes::Bytes;
+use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::{Batch, Position};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
 
@@ -36,13 +37,7 @@ fn append(record: &'static str) -> LogRequest {
 }
 
 fn read(from: u64, count: u32) -> LogRequest {
-    LogRequest::Read {
-        log: "l".into(),
-        from: Position(from),
-        count,
-        wait: Duration::ZERO,
-        bytes: sharedlog::limits::BATCH_BYTES_MAX,
-    }
+    LogRequest::Read { log: "l".into(), from: Position(from), count, wait: Duration::ZERO, bytes: BATCH_BYTES_MAX }
 }
 
 fn records(response: Result<LogResponse, Failure>) -> Vec<Bytes> {
@@ -81,7 +76,7 @@ fn reads_of_many_positions_bring_so_much_at_a_time() {
         from: Position(0),
         count,
         wait: Duration::from_millis(5_000),
-        bytes: sharedlog::limits::BATCH_BYTES_MAX,
+        bytes: BATCH_BYTES_MAX,
     };
     for number in 100..100 + READS {
         bench.ask(number, Request::Log(waiting(4)));
@@ -113,6 +108,48 @@ fn a_log_that_is_unknown_or_there_already_is_said_to_be_so() {
     assert_eq!(ask(&mut bench, 6, LogRequest::List), Ok(LogResponse::Logs(vec!["l".into()])));
 }
 
+/// Nobody else tells them: what a recovery might say is lost with it.
+#[test]
+fn a_node_tells_its_units_of_their_stripes() {
+    let mut bench = alone();
+    for number in 2..7 {
+        ask(&mut bench, number, append("a")).expect("it is appended");
+    }
+    let before = bench.appended.len();
+    let old = bench.node.catalogue().and_then(|catalogue| catalogue.log("l")).expect("it is there").clone();
+    let mut projection = old.projection.clone();
+    (projection.epoch, projection.start) = (projection.epoch.next(), Position(9));
+    projection.extents.push(sharedlog::Extent { from: Position(9), ..projection.extents[0].clone() });
+    let (unit, stripes) = (projection.units()[0], projection.stripes_of(projection.units()[0]));
+    let project = tablets::CatalogueCommand::Project { projection: Box::new(projection) }.encode();
+    let now = bench.now;
+    let catalogue = bench.node.replicas.get_mut(&base::CohortId::CATALOGUE).expect("every node has one");
+    catalogue.cohort.propose(project, now, &mut bench.node.outgoing.outbox);
+    bench.node.drain(base::CohortId::CATALOGUE, now);
+    bench.pass(Duration::from_millis(1_000));
+    let cohort = tablets::catalogue::cohort_of(unit).expect("a small number");
+    let told = |bench: &Bench| {
+        let unit = bench.node.replicas[&cohort].state.as_unit().expect("it is one");
+        unit.told().collect::<Vec<_>>()
+    };
+    assert_eq!((told(&bench), stripes.len()), (stripes.clone(), 2));
+    // It ends before that is in the unit's log: told when it opens.
+    let mut recovered = empty(1, 1);
+    recovered.boot = base::Boot(2);
+    recovered.records = bench.appended.clone();
+    let last = recovered.records.iter().rposition(|record| {
+        record.cohort == cohort && matches!(&record.body, base::LogRecord::Entry(entry) if !entry.payload.is_empty())
+    });
+    let last = last.expect("the unit was told");
+    assert!(last >= before);
+    recovered.records.remove(last);
+    recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
+    let mut again = Bench::start(recovered);
+    assert_eq!(told(&again), stripes[..1]);
+    again.pass(Duration::from_millis(5_000));
+    assert_eq!(told(&again), stripes);
+}
+
 /// The sequencer forgets what it gave out; the units don't.
 #[test]
 fn a_restart_goes_on_where_the_log_ends() {
@@ -133,7 +170,8 @@ fn a_restart_goes_on_where_the_log_ends() {
 fn who_waits_at_the_end_is_told_what_comes() {
     let mut bench = alone();
     let wait = Duration::from_millis(250);
-    let follow = |from| LogRequest::Read { log: "l".into(), from: Position(from), count: 1, wait };
+    let follow =
+        |from| LogRequest::Read { log: "l".into(), from: Position(from), count: 1, wait, bytes: BATCH_BYTES_MAX };
     bench.ask(2, Request::Log(follow(0)));
     bench.pass(Duration::from_millis(50));
     assert_eq!((bench.node.logs.awaits.len(), bench.answers.contains_key(&RequestId(2))), (1, false));

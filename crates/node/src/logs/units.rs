@@ -4,6 +4,7 @@ use base::{CohortId, Duration, Now};
 use bytes::Bytes;
 use sharedlog::unit::{Command, Reply, Request};
 use sharedlog::{Position, Projection, ProjectionEpoch, UnitId};
+use tablets::catalogue::cohort_of;
 use tablets::log_unit::Answer;
 use tablets::request::{Outcome, Response};
 use tablets::{Evaluation, State};
@@ -69,15 +70,43 @@ impl Node {
         self.complete(id, Ok(Response::Unit(Box::new(reply))), None);
     }
 
-    /// The first units of a log begin with it, in the epoch before its first projection.
+    /// The first units of a log begin with it, in the epoch before its first projection. Others have begun.
     pub(crate) fn found_unit(&mut self, id: CohortId, now: Now) {
-        let is_blank = |state: &State| state.as_unit().is_some_and(tablets::LogUnit::is_blank);
-        if !self.replicas.get(&id).is_some_and(|replica| replica.cohort.is_open() && is_blank(&replica.state)) {
+        let Some(replica) = self.replicas.get(&id).filter(|replica| replica.cohort.is_open()) else { return };
+        let Some(unit) = replica.state.as_unit() else { return };
+        if !unit.is_blank() {
+            // While it wasn't open it may have been given stripes.
+            self.logs.changed = true;
             return;
         }
         let Some(payload) = self.beginning_of(UnitId(u64::from(id.0))) else { return };
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.cohort.propose(payload, now, &mut self.outgoing.outbox);
+        }
+    }
+
+    /// Has the units of this node know the stripes that the newest projections give them. A position that lies in none which a
+    /// unit was told of takes memory by itself.
+    pub(super) fn tell_own_units(&mut self, now: Now) {
+        let Some(catalogue) = self.catalogue() else { return };
+        let mut news: Vec<(CohortId, Bytes)> = Vec::new();
+        for (_, log) in catalogue.logs() {
+            for (unit, _) in log.units.iter().filter(|(_, member)| *member == self.me) {
+                let replica = cohort_of(*unit).and_then(|cohort| Some((cohort, self.replicas.get(&cohort)?)));
+                let Some((cohort, replica)) = replica.filter(|(_, replica)| replica.cohort.is_open()) else { continue };
+                let Some(state) = replica.state.as_unit().filter(|state| !state.is_blank()) else { continue };
+                let mut stripes = log.projection.stripes_of(*unit);
+                stripes.retain(|stripe| state.told().all(|told| told != *stripe));
+                if !stripes.is_empty() {
+                    news.push((cohort, Command::Tell { stripes }.encode()));
+                }
+            }
+        }
+        for (cohort, payload) in news {
+            if let Some(replica) = self.replicas.get_mut(&cohort) {
+                replica.cohort.propose(payload, now, &mut self.outgoing.outbox);
+            }
+            self.drain(cohort, now);
         }
     }
 

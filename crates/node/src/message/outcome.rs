@@ -2,7 +2,7 @@
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Durability, Duration, KeyRange, NodeId, Timestamp};
-use sharedlog::{Position, Projection, ProjectionEpoch};
+use sharedlog::{Position, Projection, ProjectionEpoch, UnitId};
 use tablets::command::{NODE_BYTES_MIN, decode_node, encode_node};
 use tablets::request::{
     AsOf, Cell, ExtentDescription, Failure, LogDescription, LogResponse, NodeDescription, Outcome, RangeDescription,
@@ -104,6 +104,11 @@ fn encode_response(response: &Response, out: &mut Writer) {
             LogResponse::Projected(projection) => {
                 out.u8(19);
                 out.bytes(&projection.encode());
+            }
+            LogResponse::UnitsGone(units) => {
+                out.u8(20);
+                out.u32(length(units.len()));
+                units.iter().for_each(|unit| out.u64(unit.0));
             }
             // A node answers for the log itself: what it comes to is never forwarded.
             _ => encode_failure(&Failure::Invalid("that answer is not forwarded".to_owned()), out),
@@ -211,6 +216,10 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
         }
         18 => Ok(Response::Log(LogResponse::Log(Box::new(decode_log(input)?)))),
         19 => Ok(Response::Log(LogResponse::Projected(Box::new(Projection::decode(input.bytes()?)?)))),
+        20 => {
+            let units = (0..input.count(8)?).map(|_| input.u64().map(UnitId));
+            Ok(Response::Log(LogResponse::UnitsGone(units.collect::<Result<_, _>>()?)))
+        }
         32 => Err(Failure::VersionMismatch {
             column: input.bytes()?,
             expected: Timestamp(input.i64()?),

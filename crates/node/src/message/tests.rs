@@ -3,9 +3,10 @@
 use base::codec::Writer;
 use base::{CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
+use sharedlog::UnitId;
 use tablets::request::{
-    AsOf, Cell, Consistency, Failure, Mutation, NodeDescription, Place, RangeDescription, Response, Row, Scan,
-    SessionId, TableDescription, Write,
+    AsOf, Cell, Consistency, Failure, LogResponse, Mutation, NodeDescription, Place, RangeDescription, Response, Row,
+    Scan, SessionId, TableDescription, Write,
 };
 use tablets::{CatalogueCommand, Command, NodeRecord, Standing};
 
@@ -85,6 +86,7 @@ fn samples() -> Vec<Message> {
         Ok(Response::Rows { rows: vec![row], continuation: Some("k".into()) }),
         Ok(Response::Tables(vec!["t".into()])),
         Ok(Response::TableDropped),
+        Ok(Response::Log(LogResponse::UnitsGone(vec![UnitId(9), UnitId(11)]))),
         Ok(Response::MoveBegun),
         Ok(Response::PlanDone),
         Ok(Response::LeaveBegun),
@@ -125,6 +127,7 @@ fn samples() -> Vec<Message> {
     let chunk = |part| Message::StateChunk { cohort, epoch, state, timestamp, index: 2, last: true, part };
     samples.extend(parts.map(chunk));
     samples.push(Message::ElsewhereNow { request: 3 });
+    samples.push(Message::UnitsInDoubt { units: vec![UnitId(7), UnitId(1 << 40)] });
     let reply = Box::new(Message::StateReply { cohort, state, received: 3, installed: false });
     samples.push(Message::OfLives { from: Life(1), to: Life::FIRST, message: reply });
     samples.push(Message::Life { cohort, life: Life(2) });

@@ -796,8 +796,8 @@ fn a_row_keeps_to_the_bytes_that_it_may_have() {
 
     bed.read_some(5, 1, Wait::First(Duration::from_millis(5)), 40);
     bed.reply(3, &bounded(5, 1, 1, 40), Reply::Many(vec![Reply::Unwritten]));
-    bed.wake();
-    bed.reply(3, &bounded(5, 1, 1, 40), larger());
+    let (epoch, position, wait) = (ProjectionEpoch(2), Position(5), Duration::from_millis(5));
+    bed.reply(3, &Request::Await { epoch, position, wait, bytes: 40 }, larger());
     assert_eq!(bed.done.pop().map(|done| done.1), Some(Ok(Answer::Larger)));
     bed.read_some(5, 1, Wait::No, BATCH_BYTES_MAX);
     bed.reply(3, &read(2, 5), values(&[5]).each()[0].clone());

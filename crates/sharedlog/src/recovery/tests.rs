@@ -116,11 +116,9 @@ fn all_that_answer_stay_and_the_log_goes_on_above_what_they_hold() {
         ..projection(&[extent(0, &[&[1, 2], &[3, 4]])])
     };
     assert_eq!(bed.proposed(), wanted);
-    bed.recovery.verdict(Verdict::Newest(wanted.clone()));
+    bed.recovery.verdict(Verdict::Newest(wanted.clone()), bed.now);
     bed.carry_out();
     assert_eq!(bed.ended, Some(Ended::Installed(wanted)));
-    let told = bed.asked.iter().filter(|(_, _, command)| matches!(command, Command::Tell { .. }));
-    assert_eq!(told.count(), 4, "they didn't know their stripes");
 }
 
 #[test]
@@ -192,6 +190,31 @@ fn new_units_stand_above_what_was_written_once_they_have_begun() {
     bed.answer(8, Reply::Begun(report(0, &[])));
     assert_eq!(bed.proposed().extents, [extent(0, &[&[1]]), extent(15, &[&[1, 8]])]);
     assert_eq!(bed.proposed().newest_unit, UnitId(8));
+}
+
+/// A spare had begun, and then its node left, or another was named in its place.
+#[test]
+fn without_a_unit_that_is_gone_it_goes_on_at_once() {
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8]);
+    bed.sealed(1, 15);
+    bed.wait(Timing::default().patience);
+    bed.answer(7, Reply::Begun(report(0, &[])));
+    assert_eq!(bed.proposed.len(), 1);
+    let refuse = |bed: &mut Bed, unit| {
+        bed.recovery.verdict(Verdict::UnitsGone(vec![UnitId(unit)]), bed.now);
+        bed.carry_out();
+    };
+    refuse(&mut bed, 7);
+    bed.answer(8, Reply::Begun(report(0, &[])));
+    assert_eq!(bed.proposed.last().map(|proposed| proposed.newest_unit), Some(UnitId(8)), "another is taken");
+    let proposed = bed.proposed.len();
+    refuse(&mut bed, 7);
+    assert_eq!(bed.proposed.len(), proposed, "that was said of the earlier one");
+    refuse(&mut bed, 8);
+    assert_eq!(bed.proposed.last().map(|proposed| &proposed.extents[..]), Some(&[extent(0, &[&[1]])][..]));
+    bed.recovery.verdict(Verdict::Unfit, bed.now);
+    bed.carry_out();
+    assert_eq!(bed.ended, Some(Ended::NoSuccessor));
 }
 
 #[test]
@@ -373,12 +396,12 @@ fn another_projection_ends_it() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
     bed.sealed(1, 5);
     bed.sealed(2, 5);
-    bed.recovery.verdict(Verdict::Newest(projection(&[extent(0, &[&[1, 2]])])));
+    bed.recovery.verdict(Verdict::Newest(projection(&[extent(0, &[&[1, 2]])])), bed.now);
     bed.carry_out();
     assert_eq!(bed.ended, None, "the one that is to be replaced");
-    let mut other = bed.proposed().clone();
+    let mut other = bed.proposed();
     other.start = Position(11);
-    bed.recovery.verdict(Verdict::Newest(other));
+    bed.recovery.verdict(Verdict::Newest(other), bed.now);
     bed.carry_out();
     assert_eq!(bed.ended, Some(Ended::Lost));
 }

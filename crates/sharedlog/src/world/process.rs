@@ -132,7 +132,7 @@ impl World {
                 if let Asker::Recovery(number) = back.asker
                     && let Some(recovery) = process.recoveries.get_mut(&number)
                 {
-                    recovery.verdict(verdict);
+                    recovery.verdict(verdict, now);
                 }
             }
             Message::Fetch { .. } | Message::Propose { .. } => {}

@@ -187,6 +187,7 @@ impl World {
             ("replicas split off", new.splits - old.splits),
             ("projections replaced", new.log_repairs - old.log_repairs),
             ("healings of logs", new.log_healings - old.log_healings),
+            ("log units found in doubt", new.log_units_lost - old.log_units_lost),
             ("positions filled", new.log_fills - old.log_fills),
             ("members changed", new.members_changed - old.members_changed),
             ("replicas left", new.replicas_left - old.replicas_left),

@@ -211,13 +211,15 @@ impl World {
     /// Then it may crash while it recovers.
     pub(crate) fn rot(&mut self) {
         let id = self.rotten_node();
-        if self.healed {
+        if self.healed || !self.may_units_be_lost() {
             return;
         }
         let Some((segment, offset)) = self.process(id).and_then(|process| process.log_end()) else { return };
         self.end(id, false);
         let disk = self.machines[&id].disk.clone();
-        match self.random.below(4) {
+        // The values of a log's units may rot unseen, and be the only ones left once their chains have lost another unit.
+        let kinds = if self.options.log_users > 0 { 2 } else { 4 };
+        match self.random.below(kinds) {
             0 | 1 => {
                 let back = 1 + self.random.below(3 * 4_096);
                 self.flip_in(id, &store::log::segment_path(segment), Some(offset.saturating_sub(back)));

@@ -18,7 +18,7 @@ use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::recovery::{Homes, healings};
 use sharedlog::{Batch, ClientId, Position, Stamp, UnitId};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
-use tablets::{Catalogue, LogRecord};
+use tablets::{Catalogue, LogRecord, LogUnit};
 
 use super::events::Happening;
 use super::{MILLISECOND, World};
@@ -321,22 +321,50 @@ impl World {
         self.thin_log().is_none()
     }
 
-    /// A log that lacks copies.
-    pub(crate) fn thin_log(&self) -> Option<&LogRecord> {
+    /// The newest copy of the catalogue. Nodes that have left learn no more.
+    fn newest_catalogue(&self) -> Option<&Catalogue> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let catalogues =
             processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalogue());
+        catalogues.max_by_key(|catalogue| catalogue.last_applied())
+    }
+
+    /// A unit that runs, and whether it is in doubt.
+    fn unit(&self, log: &LogRecord, unit: UnitId) -> Option<(&LogUnit, bool)> {
+        let machine = self.machines.values().find(|machine| log.member_of(unit) == Some(machine.member))?;
+        let mut replicas = machine.process.as_ref()?.node.replicas();
+        let (_, cohort, state) = replicas.find(|(id, ..)| tablets::catalogue::cohort_of(unit) == Some(*id))?;
+        Some((state.as_unit()?, cohort.is_in_doubt()))
+    }
+
+    fn is_in_doubt(&self, log: &LogRecord, unit: UnitId) -> bool {
+        self.unit(log, unit).is_some_and(|(_, is_in_doubt)| is_in_doubt)
+    }
+
+    /// Whether a disk may lose its units, and each position has a copy on another one: now, and in the projection that may be on
+    /// its way.
+    pub(crate) fn may_units_be_lost(&self) -> bool {
+        // Who isn't sealed stands in no projection to come without the others of its chain.
+        let is_unsealed = |log: &LogRecord, unit: UnitId| {
+            self.unit(log, unit).is_some_and(|(unit, _)| unit.sealed() < log.projection.epoch)
+        };
+        let logs = || self.newest_catalogue().into_iter().flat_map(|catalogue| catalogue.logs()).map(|(_, log)| log);
+        let are_unsealed = logs().all(|log| log.projection.units().into_iter().all(|unit| is_unsealed(log, unit)));
+        self.log_users.users.is_empty() || logs().next().is_some() && self.are_logs_whole() && are_unsealed
+    }
+
+    /// A log that lacks copies.
+    pub(crate) fn thin_log(&self) -> Option<&LogRecord> {
         let is_thin = |catalogue: &Catalogue, log: &LogRecord| {
             let staying: Vec<Member> = catalogue.staying().collect();
             let stays = |unit: UnitId| log.member_of(unit).is_some_and(|member| staying.contains(&member));
             let copies = (log.copies as usize).min(staying.len());
             let homes: Homes = log.units.iter().copied().collect();
-            !log.projection.units().into_iter().all(stays)
+            !log.projection.units().into_iter().all(|unit| stays(unit) && !self.is_in_doubt(log, unit))
                 || log.projection.last().chains.iter().any(|chain| chain.len() < copies)
                 || !healings(&log.projection, copies, &homes, &BTreeSet::new()).is_empty()
         };
-        // Nodes that have left learn no more.
-        let newest = catalogues.max_by_key(|catalogue| catalogue.last_applied())?;
+        let newest = self.newest_catalogue()?;
         newest.logs().map(|(_, log)| log).find(|log| is_thin(newest, log))
     }
 

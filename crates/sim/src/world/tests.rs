@@ -107,6 +107,22 @@ fn what_arrives_out_of_order_is_hardly_sent_again() {
     }
 }
 
+/// A log whose units are lost, time and again, on a node that lives: its log is damaged.
+#[test]
+fn logs_go_on_without_units_that_are_in_doubt() {
+    let with_rot = |seed| {
+        let options = super::Options::draw(seed);
+        let nodes = options.nodes.max(3);
+        // A disk may only be lost while the log is whole.
+        let faults = super::options::Faults { rot: 8, kill: 2, power: 1, partition: 1, ..Default::default() };
+        super::Options { nodes, log_users: 4, fault_every: 500 * super::MILLISECOND, faults, ..options }
+    };
+    let campaign = campaign::campaign_with(1..=150, with_rot, std::time::Duration::MAX, |_| {});
+    assert_eq!(campaign.failure, None);
+    // As a rule a user meets with them first.
+    assert!(campaign.counters.contains_key("log units found in doubt"), "{:?}", campaign.counters);
+}
+
 /// A log that is used while everything goes wrong.
 #[test]
 fn logs_hold() {

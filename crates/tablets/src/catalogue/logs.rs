@@ -178,16 +178,24 @@ impl Catalogue {
         self.logs.insert(name, log).is_none()
     }
 
-    /// Puts a projection in the place of the newest, if it may follow that; tells which is the newest now.
+    /// Puts a projection in the place of the newest, if it may follow that; tells which is the newest now. One that would be next
+    /// and can't be is refused with the reason.
     pub(super) fn project(&mut self, projection: &Projection) -> (Option<Outcome>, Option<Change>) {
         let log = projection.log;
         let Some((name, record)) = self.log_of(log).map(|(name, record)| (name.to_owned(), record.clone())) else {
             return (Some(Err(Failure::UnknownLog(log.to_string()))), None);
         };
         let newest = |projection: &Projection| Ok(Response::Log(LogResponse::Projected(Box::new(projection.clone()))));
-        let is_here = |unit: &UnitId| record.member_of(*unit).is_some();
-        if projection.may_follow(&record.projection).is_err() || !projection.units().iter().all(is_here) {
+        if projection.epoch != record.projection.epoch.next() {
             return (Some(newest(&record.projection)), None);
+        }
+        if let Err(unfit) = projection.may_follow(&record.projection) {
+            return (Some(Err(invalid(unfit.to_string()))), None);
+        }
+        let gone: Vec<UnitId> =
+            projection.units().into_iter().filter(|unit| record.member_of(*unit).is_none()).collect();
+        if !gone.is_empty() {
+            return (Some(Ok(Response::Log(LogResponse::UnitsGone(gone)))), None);
         }
         let (was, is) = (BTreeSet::from_iter(record.projection.units()), BTreeSet::from_iter(projection.units()));
         self.change_log(&name, |record| {
@@ -199,17 +207,24 @@ impl Catalogue {
         (Some(newest(projection)), Some(Change::LogProjected { log }))
     }
 
-    /// Names new units, which may stand in a later projection.
+    /// Names new units, which may stand in a later projection. Where a disk had a spare of the log before, that is forgotten: it is
+    /// of no use, or no other would be asked for.
     pub(super) fn add_units(&mut self, log: LogId, nodes: &[NodeId]) -> Option<Change> {
-        let (name, record) = self.log_of(log)?;
-        let (name, spares) = (name.to_owned(), record.spares().count());
         let staying: Vec<Member> = self.staying().filter(|member| nodes.contains(&member.node)).collect();
+        let (name, record) = self.log_of(log)?;
+        let is_replaced = |member: &Member| staying.contains(member);
+        let vain: BTreeSet<UnitId> =
+            record.spares().filter(|(_, member)| is_replaced(member)).map(|(unit, _)| unit).collect();
+        let (name, spares) = (name.to_owned(), record.spares().count() - vain.len());
         if spares + staying.len() > SPARES_MAX || self.check_ranges(staying.len()).is_err() {
             return None;
         }
         let mut units = Vec::new();
         staying.into_iter().for_each(|member| _ = self.name_unit(member, &mut units));
-        self.change_log(&name, |record| record.units.append(&mut units));
+        self.change_log(&name, |record| {
+            record.units.retain(|(unit, _)| !vain.contains(unit));
+            record.units.append(&mut units);
+        });
         Some(Change::LogProjected { log })
     }
 

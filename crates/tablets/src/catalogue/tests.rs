@@ -5,6 +5,7 @@ use super::*;
 use crate::position::Position;
 use crate::testing::Log;
 
+mod logs;
 mod nodes;
 
 fn node(number: u32, disk: u64) -> NodeRecord {

@@ -2,7 +2,7 @@
 
 use base::{Duration, NodeId};
 use sharedlog::client::Stamped;
-use sharedlog::{Batch, Data, Position, Projection, ProjectionEpoch};
+use sharedlog::{Batch, Data, Position, Projection, ProjectionEpoch, UnitId};
 
 /// A request about a shared log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -116,6 +116,8 @@ pub enum LogResponse {
     Trimmed,
     /// The newest projection of a log: what nodes tell each other, and no client.
     Projected(Box<Projection>),
+    /// A projection was refused, since these of its units are there no more: what nodes tell each other, and no client.
+    UnitsGone(Vec<UnitId>),
 }
 
 /// What lies at a position.
