@@ -56,6 +56,9 @@ pub(crate) struct Subscription<G> {
     is_idle: bool,
     told_at: Instant,
     probe: Probe,
+    /// The server has asked since it was told that there is nothing for the moment: it holds no message, and asks when it is
+    /// woken.
+    has_asked: bool,
     /// Nothing more is read, and why.
     ending: Option<Status>,
     has_ended: bool,
@@ -84,6 +87,7 @@ impl<G: Gateway> Subscription<G> {
             is_idle: false,
             told_at: Instant::now(),
             probe: Probe::Wanted,
+            has_asked: false,
             ending: None,
             has_ended: false,
             pause: None,
@@ -139,16 +143,16 @@ impl<G: Gateway> Subscription<G> {
         self.pause = Some(Box::pin(sleep(pause)));
     }
 
-    /// Hands in what is to be read next, as far as there is room for what it brings. With a message on its way to the client,
-    /// who may not take it, there is no waiting for room: others may be held up by that.
-    fn ask(&mut self, context: &mut Context<'_>, may_wait: bool) {
-        let is_queued = self.ask_for_all(context, may_wait);
-        if !is_queued {
+    /// Hands in what is to be read next, as far as there is room for what it brings; says whether more of that is wanted. With a
+    /// message on its way to the client, who may not take it, there is no waiting for room: others would be held up by that.
+    fn ask(&mut self, context: &mut Context<'_>, may_wait: bool) -> bool {
+        let wants_room = self.ask_for_all(context, may_wait);
+        if !wants_room || !may_wait {
             self.replies.leave_queue();
         }
+        wants_room
     }
 
-    /// Whether it waits for room.
     fn ask_for_all(&mut self, context: &mut Context<'_>, may_wait: bool) -> bool {
         if let Some(pause) = &mut self.pause {
             if pause.as_mut().poll(context).is_pending() {
@@ -169,12 +173,12 @@ impl<G: Gateway> Subscription<G> {
         if self.replies.are_crowded() && self.probe != Probe::Taken {
             return false;
         }
-        let (mut batch, mut is_queued) = (Vec::new(), false);
+        let (mut batch, mut wants_room) = (Vec::new(), false);
         loop {
             let mut taken = 0;
             let asked = self.ahead.ask(|wish| {
                 let given = room(&self.replies, wish, context, may_wait);
-                is_queued = given.is_none() && may_wait;
+                wants_room = given.is_none();
                 let Given { bytes, taken: of_room } = given?;
                 taken = of_room;
                 Some(bytes)
@@ -189,7 +193,7 @@ impl<G: Gateway> Subscription<G> {
             self.probe = Probe::Wanted;
             self.gateway.submit_all(batch, &self.replies);
         }
-        is_queued
+        wants_room
     }
 
     /// The node always answers; this is for the day it doesn't. It also finds the room that other streams have made.
@@ -296,7 +300,13 @@ impl<G: Gateway> Stream for Subscription<G> {
         }
         this.collect(context);
         let message = this.message().or_else(|| this.probe());
-        this.ask(context, message.is_none());
+        let may_wait = message.is_none() && this.has_asked;
+        this.has_asked = message.is_none();
+        let wants_room = this.ask(context, may_wait);
+        if message.is_none() && wants_room && !may_wait {
+            // It may the next time, which comes once the last message has left.
+            context.waker().wake_by_ref();
+        }
         if let Some(message) = message {
             return Poll::Ready(Some(Ok(message)));
         }
