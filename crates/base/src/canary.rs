@@ -143,6 +143,7 @@ bugs! {
     SequencerReborn(20, "a restarted sequencer goes on as the one that its projection names"),
     OldPositionWritten(20, "a writer writes the position that an older sequencer gave it in a newer projection"),
     RetryUnresolved(20, "a writer takes another position before it knows what came of the first"),
+    LateAttemptUnnamed(20, "an attempt that goes on in another epoch does not say where others may have put it"),
     LeaseNotWaited(20, "a projection is replaced before the lease of its sequencer has ended"),
     PlaceForgotten(20, "a sequencer gives an append that is tried again elsewhere another position"),
     AnswerToFormerProcess(20, "a process takes what a sequencer answered to the one before it on its node"),

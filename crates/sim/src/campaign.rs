@@ -196,6 +196,7 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::OldTailCounts, "bugs_of_the_shared_log_are_found"),
     (Bug::StripesOverlap, "bugs_of_the_shared_log_are_found"),
     (Bug::BegunOnAnotherDisk, "bugs_of_the_shared_log_are_found"),
+    (Bug::LateAttemptUnnamed, "bugs_of_the_shared_log_are_found"),
     (Bug::LeaseNotWaited, "bugs_of_the_shared_log_are_found"),
     (Bug::PlaceForgotten, "bugs_of_the_shared_log_are_found"),
     (Bug::DamageCountsAsWhole, "bugs_of_the_shared_log_are_found"),

@@ -5,6 +5,7 @@ use base::canary::{Bug, planted};
 use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Next, View};
 use crate::client::{Answer, Error};
+use crate::limits::POSITION_MAX;
 use crate::sequencer::{Named, Placed};
 use crate::unit::{Command, Reply, Request};
 use crate::{Data, Entry, Kept, Kind, Position, ProjectionEpoch, UnitId};
@@ -17,6 +18,8 @@ pub(super) struct Append {
     since: Option<Position>,
     /// Another process may append it, too: it has one place in an epoch.
     is_shared: bool,
+    /// Where other processes may have put it since it began.
+    meanwhile: Option<Meanwhile>,
     /// Something else was decided at every position up to this one that it was given.
     decided: Option<Position>,
     stage: Stage,
@@ -51,7 +54,8 @@ struct Writing {
 
 impl Append {
     pub(super) fn new(data: Data, is_shared: bool) -> Self {
-        Self { since: data.since, data, is_shared, decided: None, stage: Stage::Wanting, asked: None }
+        let since = data.since;
+        Self { since, data, is_shared, meanwhile: None, decided: None, stage: Stage::Wanting, asked: None }
     }
 
     /// What the sequencer must know of it, if it may be appended elsewhere, too.
@@ -84,13 +88,27 @@ impl Append {
 
     /// The place that it has, whoever appends it.
     pub(super) fn placed(&mut self, placed: Placed, epoch: ProjectionEpoch, start: Position) {
+        let meanwhile = self.meanwhile.as_mut().and_then(|meanwhile| {
+            // Of an epoch that was replaced already nothing is known, and nothing is written in it.
+            if start.0 < POSITION_MAX {
+                meanwhile.enters(epoch, start);
+            }
+            meanwhile.has_crossed.then_some(meanwhile.floor)
+        });
         // In one epoch it has one place: readers need to look for another below the start only.
-        self.data.since = self.since.filter(|since| *since < start);
+        let since =
+            if planted(Bug::LateAttemptUnnamed) { self.since } else { self.since.into_iter().chain(meanwhile).min() };
+        self.data.since = since.filter(|since| *since < start);
         self.data.oldest_open = self.data.oldest_open.min(placed.oldest_open);
         self.given(placed.position, epoch);
     }
 
     pub(super) fn next(&mut self, view: &View) -> Next {
+        let (epoch, start) = (view.projection.epoch, view.projection.start);
+        match &mut self.meanwhile {
+            Some(meanwhile) => meanwhile.enters(epoch, start),
+            None => self.meanwhile = Some(Meanwhile::begin(epoch, start, view.tail)),
+        }
         if let Stage::Writing(writing) = &mut self.stage
             && writing.epoch != view.projection.epoch
         {
@@ -210,5 +228,39 @@ impl Append {
             Stage::Resolving(filling, _) => Error::Unknown { since: filling.position },
             _ => Error::OutOfTime,
         }
+    }
+}
+
+/// Where others may have put an append since it began here, in epochs that have ended by now. A caller that hears nothing tries it
+/// again elsewhere while this attempt goes on, and in each epoch it has one place. An attempt from before is one that the caller knows of.
+#[derive(Clone, Copy, Debug)]
+struct Meanwhile {
+    /// The start of the epoch that it began in: no later one starts below.
+    first_start: Position,
+    /// The newest epoch that it has come to, and its start.
+    epoch: ProjectionEpoch,
+    start: Position,
+    /// What was given out for it since it began, in the epochs before, lies here or above.
+    floor: Position,
+    /// There were epochs before.
+    has_crossed: bool,
+}
+
+impl Meanwhile {
+    /// It begins. Positions up to the tail were given out before.
+    fn begin(epoch: ProjectionEpoch, start: Position, tail: Option<Position>) -> Self {
+        Self { first_start: start, epoch, start, floor: tail.unwrap_or(start), has_crossed: false }
+    }
+
+    fn enters(&mut self, epoch: ProjectionEpoch, start: Position) {
+        if epoch <= self.epoch {
+            return;
+        }
+        if epoch > self.epoch.next() {
+            self.floor = self.first_start;
+        } else if self.has_crossed {
+            self.floor = self.floor.min(self.start);
+        }
+        (self.epoch, self.start, self.has_crossed) = (epoch, start, true);
     }
 }

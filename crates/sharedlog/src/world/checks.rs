@@ -3,7 +3,7 @@
 //! * A position never has two values, and never changes from value to junk or back, as seen by any reader at any time.
 //! * An append that ended lies where it is said to, until that is trimmed. One that was given up lies nowhere.
 //! * Appends are linearizable: one that ended before another began lies below it. So is the tail.
-//! * Players deliver the same, each stamp once.
+//! * Players deliver the same, each stamp once. So do readers of single positions.
 //! * Nothing at or above the mark is trimmed.
 //! * A client that lives appends once: a stamp lies in the log twice only if two processes appended it.
 //! * An append has one place in an epoch, whoever makes it.
@@ -44,6 +44,8 @@ pub(super) struct Checks {
     lost: BTreeSet<Position>,
     /// What the last reader of all found.
     found: BTreeMap<Position, Stamp>,
+    /// Where each stamp was told as an entry.
+    told: BTreeMap<Stamp, Position>,
     /// And what was told to be a duplicate of what.
     duplicates: Vec<(Position, Position)>,
 }
@@ -161,7 +163,15 @@ impl Checks {
     /// What the last reader of all found.
     pub(super) fn finally(&mut self, position: Position, outcome: &Result<Answer, Error>) -> Said {
         let stamp = match outcome {
-            Ok(Answer::Entry(data)) => data.stamp,
+            Ok(Answer::Entry(data)) => {
+                let stamp = data.stamp;
+                match self.told.insert(stamp, position) {
+                    Some(first) if self.lost.is_empty() && self.trimmed_singly.is_empty() => {
+                        return Err(format!("{stamp:?} is read at {first}, and again at {position}"));
+                    }
+                    _ => stamp,
+                }
+            }
             Ok(Answer::Duplicate { of }) => {
                 self.duplicates.push((position, *of));
                 return Ok(());
