@@ -33,6 +33,8 @@ pub(crate) const STREAMS_ANSWER_BYTES_MAX: usize = 128 << 20;
 /// With so many, a subscription reads on only once its client has been seen to take something since it read last: else those
 /// that take nothing would fill all of it, and those that do would be told nothing.
 pub(crate) const STREAMS_CROWDED_BYTES: usize = STREAMS_ANSWER_BYTES_MAX / 4;
+/// So long ago, at most.
+pub(crate) const PROBE_TIME: Duration = Duration::from_millis(20);
 /// A message of answers ends when it has so many bytes: clients take 4 MiB unless they are told otherwise. A larger answer
 /// goes alone.
 pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;

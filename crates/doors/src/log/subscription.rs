@@ -21,7 +21,7 @@ use super::translate::{entry, entry_bytes};
 use crate::columns::unexpected;
 use crate::deadline::no_answer;
 use crate::limits::{
-    READS_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE, SUBSCRIPTION_PAUSE_MIN,
+    PROBE_TIME, READS_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE, SUBSCRIPTION_PAUSE_MIN,
     SUBSCRIPTION_READ_TIME, SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT, WAITING_READ_BYTES, WAITING_READS_BYTES_MAX,
 };
 use crate::replies::{Replies, size};
@@ -38,8 +38,8 @@ enum Probe {
     Sent,
     /// There was none after it.
     Gathered,
-    /// The server has asked again.
-    Taken,
+    /// The server has asked again, at that time. Soon it says nothing any more: others have used up what the connection takes.
+    Taken(Instant),
 }
 
 /// One subscription.
@@ -170,7 +170,7 @@ impl<G: Gateway> Subscription<G> {
             }
             return false;
         }
-        if self.replies.are_crowded() && self.probe != Probe::Taken {
+        if self.replies.are_crowded() && !matches!(self.probe, Probe::Taken(_)) {
             return false;
         }
         let (mut batch, mut wants_room) = (Vec::new(), false);
@@ -209,15 +209,20 @@ impl<G: Gateway> Subscription<G> {
 
     /// An empty message, if it is to be seen whether the client takes any.
     fn probe(&mut self) -> Option<SubscribeResponse> {
-        let is_wanted = self.replies.are_crowded() && self.under_way.is_empty();
+        let is_old = |taken_at: Instant| taken_at.elapsed() > PROBE_TIME;
+        let is_wanted = match self.probe {
+            Probe::Wanted => true,
+            Probe::Taken(at) => is_old(at),
+            Probe::Sent | Probe::Gathered => false,
+        };
+        if is_wanted && self.replies.are_crowded() && self.under_way.is_empty() && self.ending.is_none() {
+            self.probe = Probe::Sent;
+            return Some(SubscribeResponse { entries: Vec::new(), next: self.ahead.next().0 });
+        }
         self.probe = match self.probe {
-            Probe::Wanted if is_wanted && self.ending.is_none() => {
-                self.probe = Probe::Sent;
-                return Some(SubscribeResponse { entries: Vec::new(), next: self.ahead.next().0 });
-            }
-            Probe::Wanted => Probe::Wanted,
             Probe::Sent => Probe::Gathered,
-            Probe::Gathered | Probe::Taken => Probe::Taken,
+            Probe::Gathered => Probe::Taken(Instant::now()),
+            probe => probe,
         };
         None
     }
