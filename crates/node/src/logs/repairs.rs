@@ -355,11 +355,18 @@ impl Node {
         let has_news = !wanted.is_empty() && lacking.is_empty() || self.can_do_without(log, &leaving, now);
         if is_replaced && self.had_pause(log.id, PAUSE, now) {
             self.begin_repair(log, now);
-        } else if has_news {
+        } else if has_news && self.can_be_sealed(log, now) {
             self.repair_lazily(log, now);
         } else {
             self.logs.repairs.in_vain.remove(&log.id);
         }
+    }
+
+    /// Whether each chain that is written to has a unit that isn't out. Where one has none a recovery comes to no end, and what it has
+    /// sealed by then can't be read.
+    fn can_be_sealed(&self, log: &LogRecord, now: Now) -> bool {
+        let has_one = |chain: &Vec<UnitId>| chain.iter().any(|unit| !self.is_out(log, *unit, GONE, now));
+        log.projection.last().chains.iter().all(has_one)
     }
 
     /// Replaces a projection though the log can go on: ever more rarely, as long as nothing comes of it.

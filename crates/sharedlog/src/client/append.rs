@@ -20,8 +20,8 @@ pub(super) struct Append {
     is_shared: bool,
     /// Where other processes may have put it since it began.
     meanwhile: Option<Meanwhile>,
-    /// Something else was decided at every position up to this one that it was given.
-    decided: Option<Position>,
+    /// Something else was decided at every position up to this one that it was given, in that epoch. A newer one may start below.
+    decided: Option<(ProjectionEpoch, Position)>,
     stage: Stage,
     pub(super) asked: Option<UnitId>,
 }
@@ -59,9 +59,11 @@ impl Append {
     }
 
     /// What the sequencer must know of it, if it may be appended elsewhere, too.
-    pub(super) fn named(&self) -> Option<Named> {
-        let (stamp, oldest_open, decided) = (self.data.stamp, self.data.oldest_open, self.decided);
-        self.is_shared.then_some(Named { stamp, oldest_open, decided })
+    pub(super) fn named(&self) -> Option<(Named, ProjectionEpoch)> {
+        let (stamp, oldest_open) = (self.data.stamp, self.data.oldest_open);
+        let decided = self.decided.map(|(_, position)| position);
+        let decided_in = self.decided.map_or(ProjectionEpoch(0), |(epoch, _)| epoch);
+        self.is_shared.then_some((Named { stamp, oldest_open, decided }, decided_in))
     }
 
     /// Its client has said that it is decided: whoever tries it still is not waited for.
@@ -73,8 +75,8 @@ impl Append {
     }
 
     /// Something else has this position: another is wanted.
-    fn wants_another(&mut self, than: Position) {
-        self.decided = self.decided.max(Some(than));
+    fn wants_another(&mut self, than: Position, given_in: ProjectionEpoch) {
+        self.decided = self.decided.max(Some((given_in, than)));
         self.stage = Stage::Wanting;
     }
 
@@ -149,7 +151,7 @@ impl Append {
                 }
                 Next::Unit(*unit, Request::Command(Command::Write { epoch, position, entry }))
             }
-            Stage::Resolving(filling, _) => {
+            Stage::Resolving(filling, given_in) => {
                 let position = filling.position;
                 let ended = match filling.next(view.projection) {
                     Ok((unit, request)) => {
@@ -160,7 +162,8 @@ impl Append {
                         Ok(Answer::Appended(position))
                     }
                     Err(Filled::Entry(_)) => {
-                        self.wants_another(position);
+                        let given_in = *given_in;
+                        self.wants_another(position, given_in);
                         self.asked = None;
                         return Next::Position;
                     }
@@ -180,7 +183,7 @@ impl Append {
             Stage::Writing(writing) => writing,
             Stage::Wanting | Stage::Ended(_) => return,
         };
-        let position = writing.position;
+        let (position, epoch) = (writing.position, writing.epoch);
         match reply {
             Reply::Written => (writing.count, writing.mends) = (writing.count + 1, false),
             // The one before it has our entry: so had this one.
@@ -192,14 +195,14 @@ impl Append {
                 self.stage = Stage::Resolving(Filling::new(position), writing.epoch);
             }
             // Somebody has filled the position: it is decided, and not for us.
-            Reply::Occupied { .. } if writing.count == 0 => self.wants_another(position),
+            Reply::Occupied { .. } if writing.count == 0 => self.wants_another(position, epoch),
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
             // The head has decided for us, in this epoch; so no reader was told anything else before it was given up.
             Reply::Trimmed { .. } if writing.count > 0 => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
             Reply::Trimmed { .. } if writing.lost => {
                 self.stage = Stage::Ended(Err(Error::Unknown { since: position }));
             }
-            Reply::Trimmed { .. } => self.wants_another(position),
+            Reply::Trimmed { .. } => self.wants_another(position, epoch),
             _ => {}
         }
     }

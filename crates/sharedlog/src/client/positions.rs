@@ -49,7 +49,7 @@ impl Client {
         let start = self.projection.as_ref().filter(|known| known.epoch == epoch).map(|known| known.start);
         // Replaced meanwhile: who has a place writes nothing there.
         let start = start.unwrap_or(Position(POSITION_MAX));
-        for (id, _) in for_whom.named {
+        for (id, ..) in for_whom.named {
             let place = places.next();
             let Some(Call { task: Task::Append(append), .. }) = self.calls.get_mut(&id) else { continue };
             match place {
@@ -76,7 +76,9 @@ impl Client {
         let mut wanted = Wanted::default();
         for id in self.wanting.drain(..take) {
             match self.calls.get(&id).map(|call| &call.task) {
-                Some(Task::Append(append)) if let Some(named) = append.named() => wanted.named.push((id, named)),
+                Some(Task::Append(append)) if let Some((named, decided_in)) = append.named() => {
+                    wanted.named.push((id, named, decided_in));
+                }
                 _ => wanted.any.push(id),
             }
         }

@@ -72,13 +72,13 @@ pub(super) enum Task {
 pub(super) struct Wanted {
     /// Any will do for these: nobody else appends them.
     pub(super) any: Vec<CallId>,
-    /// These may be appended elsewhere, too.
-    pub(super) named: Vec<(CallId, Named)>,
+    /// These may be appended elsewhere, too. What was decided of them holds in that epoch only.
+    pub(super) named: Vec<(CallId, Named, ProjectionEpoch)>,
 }
 
 impl Wanted {
     pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
-        self.any.iter().copied().chain(self.named.iter().map(|(id, _)| *id))
+        self.any.iter().copied().chain(self.named.iter().map(|(id, ..)| *id))
     }
 }
 
@@ -96,7 +96,11 @@ impl Task {
             Self::TrimOne(trim) => trim.next(view),
             Self::Asking(client, wanted) => {
                 let (epoch, count) = (view.projection.epoch, wanted.any.len() as u64);
-                let named = wanted.named.iter().map(|(_, named)| *named).collect();
+                let of_epoch = |(_, named, decided_in): &(CallId, Named, ProjectionEpoch)| Named {
+                    decided: named.decided.filter(|_| *decided_in == epoch),
+                    ..*named
+                };
+                let named = wanted.named.iter().map(of_epoch).collect();
                 Next::Sequencer(sequencer::Request::Positions { epoch, client: *client, count, named })
             }
         }
