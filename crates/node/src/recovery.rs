@@ -125,10 +125,12 @@ impl Node {
             None => !is_in_doubt,
         };
         let mut parts = BTreeMap::new();
+        let mut is_any_elsewhere = false;
         for (name, record) in catalogue.tables() {
             for part in record.parts() {
                 let (cohort, parent) = (part.cohort, part.parent);
                 if self.is_ours(&part) && !self.replicas.contains_key(&cohort) && may_start(cohort) {
+                    is_any_elsewhere |= !part.is_on(self.me);
                     let genesis = Membership::of(part.genesis.to_vec());
                     let (table, is_split_off) = (name.to_owned(), parent.is_some());
                     let (range, retention, durability) = (part.range, record.retention, record.durability);
@@ -153,6 +155,8 @@ impl Node {
                 self.start_replica(cohort, part, None, now)?;
             }
         }
+        // One that is here only for what was split off it goes, if it has lost the split: its cohort tells it nothing more.
+        self.splits.may_let_go |= is_any_elsewhere;
         Ok(())
     }
 

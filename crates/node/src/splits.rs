@@ -45,7 +45,7 @@ pub(crate) struct Splits {
     /// The manifest that says of a replica that it is in doubt, while it is on its way.
     doubted: Option<ManifestId>,
     /// Replicas that have left may be let go of now.
-    may_let_go: bool,
+    pub(crate) may_let_go: bool,
 }
 
 /// A replica that was split off another and is to begin.
@@ -199,6 +199,11 @@ impl Node {
     pub(crate) fn is_rested_on(&self, id: CohortId) -> bool {
         if let Some(replica) = self.replicas.get(&id) {
             return !replica.unsettled.is_empty();
+        }
+        // One that has left holds nothing that could be rested on, and to start it would only keep what was split off it
+        // waiting: whatever that has lost of its own, it isn't found here.
+        if self.dormant.get(&id).is_some_and(|dormant| dormant.manifest.is_retired) {
+            return false;
         }
         let rests = |child: CohortId| {
             let dormant = self.dormant.get(&child);

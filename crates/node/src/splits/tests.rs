@@ -1,4 +1,5 @@
-use base::Duration;
+use base::{Duration, Lsn};
+use replication::Replay;
 use tablets::request::{AsOf, Consistency, Failure, Mutation, Request, Response, TableRequest, Write};
 
 use super::*;
@@ -155,6 +156,28 @@ fn nothing_begins_before_the_range_that_it_is_split_off_from() {
     let again = restart(&bench);
     assert!(again.node.catalogue().is_some_and(|catalogue| catalogue.parts().count() == 3));
     assert!(again.node.replicas.keys().eq(&[CohortId::CATALOGUE, PARENT]));
+}
+
+/// What was split off has lost its checkpoint to a damaged disk, after the old range had left this node: that one holds
+/// nothing to begin it with, and isn't started for its sake.
+#[test]
+fn nothing_rests_on_a_range_that_has_left() {
+    let mut bench = alone();
+    bench.ask(4, split("m"));
+    bench.pass(Duration::from_millis(1_000));
+    bench.ask(5, put("z"));
+    let mut again = restart(&bench);
+    again.node.end_replica(PARENT, false);
+    let (cohorts, _) = bench.manifests.last().expect("promises were made");
+    let mut replay = Replay::after(Lsn::ZERO);
+    let records = bench.appended.iter().filter(|record| record.cohort == CHILD);
+    records.for_each(|record| replay.record(record.body.clone()));
+    let child = Dormant { manifest: cohorts[&CHILD].clone(), replay, ..Dormant::default() };
+    again.node.end_replica(CHILD, false);
+    again.node.dormant.insert(CHILD, child);
+    assert!(again.node.is_rested_on(PARENT));
+    again.node.dormant.get_mut(&PARENT).expect("it was ended").manifest.is_retired = true;
+    assert!(!again.node.is_rested_on(PARENT));
 }
 
 /// A checkpoint of the old range waits for one of the new.

@@ -35,6 +35,10 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         2_657_576_133,
         "a range began with nothing, since the range that it was split off from had not been split off itself yet",
     ),
+    (
+        3_667_306_877,
+        "a range that had lost its checkpoint waited without end for the one that it was split off from, which had left",
+    ),
     (24_375_421_288_646, "a message for a disk that was lost reached the blank one (the simulator's own fault)"),
 ];
 
