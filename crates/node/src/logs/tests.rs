@@ -1,12 +1,13 @@
 use base::Duration;
 use bytes::Bytes;
 use sharedlog::limits::BATCH_BYTES_MAX;
-use sharedlog::{Batch, Position};
+use sharedlog::{AskId, Batch, Position, sequencer};
+use store::Recovered;
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
 
 use crate::contract::RequestId;
 use crate::logs::calls;
-use crate::testing::{Bench, empty};
+use crate::testing::{Bench, Universe, empty};
 
 /// The only node of a universe, with a log.
 fn alone() -> Bench {
@@ -47,6 +48,15 @@ fn records(response: Result<LogResponse, Failure>) -> Vec<Bytes> {
         other => panic!("{other:?}"),
     };
     entries.into_iter().map(record).collect()
+}
+
+/// What the next process finds.
+fn restarted(bench: &Bench) -> Recovered {
+    let mut recovered = empty(1, 1);
+    recovered.boot = base::Boot(2);
+    recovered.records = bench.appended.clone();
+    recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
+    recovered
 }
 
 #[test]
@@ -134,16 +144,13 @@ fn a_node_tells_its_units_of_their_stripes() {
     };
     assert_eq!((told(&bench), stripes.len()), (stripes.clone(), 2));
     // It ends before that is in the unit's log: told when it opens.
-    let mut recovered = empty(1, 1);
-    recovered.boot = base::Boot(2);
-    recovered.records = bench.appended.clone();
+    let mut recovered = restarted(&bench);
     let last = recovered.records.iter().rposition(|record| {
         record.cohort == cohort && matches!(&record.body, base::LogRecord::Entry(entry) if !entry.payload.is_empty())
     });
     let last = last.expect("the unit was told");
     assert!(last >= before);
     recovered.records.remove(last);
-    recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
     let mut again = Bench::start(recovered);
     assert_eq!(told(&again), stripes[..1]);
     again.pass(Duration::from_millis(5_000));
@@ -155,14 +162,49 @@ fn a_node_tells_its_units_of_their_stripes() {
 fn a_restart_goes_on_where_the_log_ends() {
     let mut bench = alone();
     ask(&mut bench, 2, append("a")).expect("it is appended");
-    let mut recovered = empty(1, 1);
-    recovered.boot = base::Boot(2);
-    recovered.records = bench.appended.clone();
-    recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
-    let mut again = Bench::start(recovered);
+    let mut again = Bench::start(restarted(&bench));
     again.pass(Duration::from_millis(5_000));
     assert_eq!(ask(&mut again, 1, append("b")), Ok(LogResponse::Appended(Position(1))));
     assert_eq!(records(ask(&mut again, 2, read(0, 9))), ["a", "b"]);
+}
+
+/// The process before this one had asked the sequencer for the tail, and the answer was on its way for long: it says nothing
+/// of what ended since, and may bear the number of a question that is open now.
+#[test]
+fn an_answer_to_the_former_process_is_none() {
+    let mut universe = Universe::start();
+    universe.pass(Duration::from_millis(5_000));
+    let ask = |universe: &mut Universe, node: usize, number, request| {
+        universe.nodes[node].ask(number, Request::Log(request));
+        universe.pass(Duration::from_millis(1_000));
+        said(&universe.nodes[node].answers[&RequestId(number)])
+    };
+    let create = LogRequest::Create { name: "l".into(), stripes: 0, copies: 0 };
+    ask(&mut universe, 0, 1, create).expect("it is created");
+    assert_eq!(ask(&mut universe, 0, 2, append("a")), Ok(LogResponse::Appended(Position(0))));
+    let log = universe.nodes[0].node.catalogue().and_then(|catalogue| catalogue.log("l")).expect("it is there");
+    let (id, asker) = (log.id, usize::from(log.projection.sequencer.node == base::NodeId(1)));
+    let tail = || LogRequest::Tail { log: "l".into() };
+    assert_eq!(ask(&mut universe, asker, 3, tail()), Ok(LogResponse::Tail(Position(1))));
+
+    let bench = &mut universe.nodes[asker];
+    bench.ask(4, Request::Log(tail()));
+    assert!(!bench.answers.contains_key(&RequestId(4)), "the sequencer is another node");
+    let (former, now) = (base::Boot(0), bench.now);
+    for number in 0..100 {
+        bench.node.sequencer_answered(id, former, AskId(number), sequencer::Reply::Tail(Position(0)), now);
+    }
+    universe.pass(Duration::from_millis(1_000));
+    assert_eq!(said(&universe.nodes[asker].answers[&RequestId(4)]), Ok(LogResponse::Tail(Position(1))));
+}
+
+#[cfg(feature = "canary")]
+#[test]
+fn an_answer_to_the_former_process_is_found() {
+    base::canary::plant(Some(base::canary::Bug::AnswerToFormerProcess));
+    let outcome = std::panic::catch_unwind(an_answer_to_the_former_process_is_none);
+    base::canary::plant(None);
+    assert!(outcome.is_err());
 }
 
 /// A follower at the log's end asks its unit once, and hears as soon as something has come, or nothing for so long.
