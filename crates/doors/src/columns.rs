@@ -15,7 +15,8 @@ use tonic::Status;
 use self::streamed::Rows;
 use self::translate::Asked;
 use crate::deadline::{Arrival, Deadline};
-use crate::stream::{Conversation, Streams};
+use crate::frames::{HandedOver, hand_over};
+use crate::stream::Streams;
 use crate::{Gateway, reads, refusal};
 
 pub(crate) struct Door<G> {
@@ -195,13 +196,13 @@ impl<G: Gateway> Columns for Door<G> {
         }
     }
 
-    type StreamStream = Conversation<G, Rows>;
+    type StreamStream = HandedOver<message::StreamResponse>;
 
     async fn stream(
         &self,
         call: tonic::Request<tonic::Streaming<message::StreamRequest>>,
-    ) -> Answer<Conversation<G, Rows>> {
-        answer(self.streams.begin(Arc::clone(&self.gateway), call)?)
+    ) -> Answer<Self::StreamStream> {
+        Ok(hand_over(self.streams.begin::<_, Rows>(Arc::clone(&self.gateway), call)?))
     }
 }
 

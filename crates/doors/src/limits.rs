@@ -30,6 +30,12 @@ pub(crate) const STREAM_REQUESTS_MAX: usize = 2 * STREAM_BATCH_MAX;
 pub(crate) const STREAM_ANSWER_BYTES_MAX: usize = 32 << 20;
 /// The same over all streams.
 pub(crate) const STREAMS_ANSWER_BYTES_MAX: usize = 128 << 20;
+/// Bytes of an answer that go to HTTP/2 at a time. It has two such portions of each answer at most: of all streams 256 MiB, if
+/// clients say that they take much, and take nothing.
+pub(crate) const PORTION_BYTES: usize = 32 << 10;
+/// Bytes that are left of answers of which HTTP/2 has a portion, over all connections together: some thirty of the largest
+/// entries of logs.
+pub(crate) const ANSWERS_LEFT_BYTES_MAX: usize = 128 << 20;
 /// With so many, a subscription reads on only once its client has been seen to take something since it read last: else those
 /// that take nothing would fill all of it, and those that do would be told nothing.
 pub(crate) const STREAMS_CROWDED_BYTES: usize = STREAMS_ANSWER_BYTES_MAX / 4;
@@ -47,6 +53,8 @@ pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
 /// disks and network bring in some milliseconds. What goes between two nodes meanwhile waits behind no more than this, which is
 /// far below the 64 MiB that may wait for a peer.
 pub(crate) const READS_BYTES_MAX: usize = 16 << 20;
+/// A subscription that waits for room, whose turn has come, and that doesn't take it for so long, loses its place.
+pub(crate) const TURN_TIME_MAX: Duration = Duration::from_secs(1);
 /// Bytes that one of a subscription's reads asks for, roughly, ...
 pub(crate) const SUBSCRIPTION_STRETCH_BYTES: usize = 512 << 10;
 /// ... and how many of them are under way, or wait to be told, while it is far behind its log's end: enough that a client

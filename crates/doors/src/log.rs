@@ -17,7 +17,8 @@ use tonic::Status;
 use self::streamed::{Appends, Reads};
 use self::subscription::Subscription;
 use crate::columns::{Answer, answer, ask, unexpected};
-use crate::stream::{Conversation, Streams};
+use crate::frames::{HandedOver, hand_over};
+use crate::stream::Streams;
 use crate::{Gateway, refusal};
 
 pub(crate) struct Door<G> {
@@ -72,13 +73,13 @@ impl<G: Gateway> Log for Door<G> {
         translate::appended(&response).map(tonic::Response::new).ok_or_else(|| unexpected(&response))
     }
 
-    type AppendStreamStream = Conversation<G, Appends>;
+    type AppendStreamStream = HandedOver<message::AppendStreamResponse>;
 
     async fn append_stream(
         &self,
         call: tonic::Request<tonic::Streaming<message::AppendStreamRequest>>,
-    ) -> Answer<Conversation<G, Appends>> {
-        answer(self.streams.begin(Arc::clone(&self.gateway), call)?)
+    ) -> Answer<Self::AppendStreamStream> {
+        Ok(hand_over(self.streams.begin::<_, Appends>(Arc::clone(&self.gateway), call)?))
     }
 
     async fn read(&self, mut call: tonic::Request<message::ReadRequest>) -> Answer<message::ReadResponse> {
@@ -87,13 +88,13 @@ impl<G: Gateway> Log for Door<G> {
         translate::entries(response).map(tonic::Response::new).map_err(|response| unexpected(&response))
     }
 
-    type ReadStreamStream = Conversation<G, Reads>;
+    type ReadStreamStream = HandedOver<message::ReadStreamResponse>;
 
     async fn read_stream(
         &self,
         call: tonic::Request<tonic::Streaming<message::ReadStreamRequest>>,
-    ) -> Answer<Conversation<G, Reads>> {
-        answer(self.streams.begin(Arc::clone(&self.gateway), call)?)
+    ) -> Answer<Self::ReadStreamStream> {
+        Ok(hand_over(self.streams.begin::<_, Reads>(Arc::clone(&self.gateway), call)?))
     }
 
     async fn tail(&self, mut call: tonic::Request<message::TailRequest>) -> Answer<message::TailResponse> {
@@ -123,10 +124,10 @@ impl<G: Gateway> Log for Door<G> {
         }
     }
 
-    type SubscribeStream = Subscription<G>;
+    type SubscribeStream = HandedOver<message::SubscribeResponse>;
 
-    async fn subscribe(&self, call: tonic::Request<SubscribeRequest>) -> Answer<Subscription<G>> {
+    async fn subscribe(&self, call: tonic::Request<SubscribeRequest>) -> Answer<Self::SubscribeStream> {
         let SubscribeRequest { log, from } = call.into_inner();
-        answer(Subscription::begin(Arc::clone(&self.gateway), &self.streams, log, Position(from))?)
+        Ok(hand_over(Subscription::begin(Arc::clone(&self.gateway), &self.streams, log, Position(from))?))
     }
 }

@@ -12,13 +12,15 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
+use tower::util::MapResponseLayer;
 
 use crate::admission::Connections;
 use crate::calls::Counting;
 use crate::formation::{self, Founding};
 use crate::meter::Meter;
+use crate::portions::Portions;
 use crate::stream::{Streams, told};
-use crate::{Gateway, Observer, admin, columns, limits, log};
+use crate::{Gateway, Observer, admin, columns, frames, limits, log};
 
 /// Why the door could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +49,12 @@ pub async fn serve<G: Gateway>(
     let (close, closing) = watch::channel(false);
     let streams = Arc::new(Streams::new(Arc::clone(&observer), closing.clone()));
     let routes = routes(&gateway, founding, &observer, streams).await?;
-    let mut layers = builder().layer(Meter::default()).layer(Counting(Arc::clone(&observer.calls)));
+    let portions = Portions::default();
+    let mut layers = builder()
+        .layer(MapResponseLayer::new(move |answer| portions.of(answer)))
+        .layer(Meter::default())
+        .layer(Counting(Arc::clone(&observer.calls)))
+        .layer(MapResponseLayer::new(frames::take_over));
     let mut serving = pin!(
         layers
             .add_routes(routes)

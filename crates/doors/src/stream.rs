@@ -95,7 +95,6 @@ impl Streams {
             under_way: HashMap::new(),
             tickets: 0,
             answers: VecDeque::new(),
-            leaving: 0,
             ending: None,
             closing,
             sweep: None,
@@ -181,8 +180,6 @@ pub(crate) struct Conversation<G, T: Topic> {
     under_way: HashMap<u64, UnderWay>,
     tickets: u64,
     answers: VecDeque<Ready<T::Answer>>,
-    /// Bytes of the last message, until the server asks for the next: then HTTP/2 has taken it.
-    leaving: usize,
     /// Nothing more is read: once all is answered the stream ends, and how.
     ending: Option<Result<(), Status>>,
     closing: Closing,
@@ -197,7 +194,6 @@ impl<G: Gateway, T: Topic> Stream for Conversation<G, T> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        this.replies.release(std::mem::take(&mut this.leaving));
         this.read(context);
         this.collect(context);
         this.look_for_silence(context);
@@ -310,7 +306,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
             bytes += next.bytes;
             answers.extend(self.answers.pop_front().map(|ready| ready.answer));
         }
-        self.leaving = bytes;
+        self.replies.release(bytes);
         self.observer.calls.streamed(answers.len());
         T::told(answers)
     }

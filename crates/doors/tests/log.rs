@@ -187,6 +187,32 @@ async fn those_that_take_nothing_do_not_starve_one_that_takes() {
     );
 }
 
+/// Each on a connection of its own, so that HTTP/2 asks for a message for each of them: all these messages would take 210 MiB.
+#[tokio::test]
+async fn what_nobody_takes_is_given_up_for_others() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    log.append(message::AppendRequest { records: vec![vec![7; 3 << 20].into()], ..append(&[]) })
+        .await
+        .expect("an append");
+    let mut idle = Vec::new();
+    // What HTTP/2 lets a client begin with.
+    let endpoint = served.endpoint().initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+    for _ in 0..70 {
+        let channel = endpoint.connect().await.expect("the door is open");
+        let mut log = LogClient::new(channel).max_decoding_message_size(64 << 20);
+        idle.push((subscribe(&mut log, 0).await, log));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut takes = subscribe(&mut log, 0).await;
+    assert_eq!(told_to(&mut takes, 0, 1).await.len(), 1);
+    let (first, last) = (0, idle.len() - 1);
+    let given_up =
+        timeout(PATIENCE, idle[first].0.message()).await.expect("in time").map(drop).expect_err("it waited longest");
+    assert_eq!(given_up.code(), Code::Unavailable, "{given_up}");
+    assert_eq!(next(&mut idle[last].0).await.entries.len(), 1, "it is still there");
+}
+
 #[tokio::test]
 async fn a_closing_door_ends_its_subscriptions() {
     let served = Served::start().await;

@@ -50,8 +50,6 @@ pub(crate) struct Subscription<G> {
     ahead: Ahead,
     /// When each read was asked, by ticket.
     under_way: HashMap<u64, Instant>,
-    /// Bytes of the last message, until the server asks for the next.
-    leaving: usize,
     /// A read has waited in vain since the client was told anything.
     is_idle: bool,
     told_at: Instant,
@@ -83,7 +81,6 @@ impl<G: Gateway> Subscription<G> {
             replies,
             ahead: Ahead::new(from),
             under_way: HashMap::new(),
-            leaving: 0,
             is_idle: false,
             told_at: Instant::now(),
             probe: Probe::Wanted,
@@ -238,8 +235,7 @@ impl<G: Gateway> Subscription<G> {
             bytes += more;
             entries.extend(self.ahead.take().map(entry));
         }
-        self.leaving = bytes;
-        self.replies.release(self.ahead.take_dropped());
+        self.replies.release(bytes + self.ahead.take_dropped());
         if entries.is_empty() && !(self.is_idle && self.told_at.elapsed() >= SUBSCRIPTION_SILENCE) {
             return None;
         }
@@ -296,7 +292,6 @@ impl<G: Gateway> Stream for Subscription<G> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        this.replies.release(std::mem::take(&mut this.leaving));
         if this.has_ended {
             return Poll::Ready(None);
         }
@@ -318,6 +313,7 @@ impl<G: Gateway> Stream for Subscription<G> {
         this.look_for_silence(context);
         if let Some(status) = this.ending.take() {
             this.has_ended = true;
+            this.replies.leave_queue();
             return Poll::Ready(Some(Err(status)));
         }
         Poll::Pending

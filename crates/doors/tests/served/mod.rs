@@ -214,9 +214,12 @@ impl Served {
         let _ = self.close.send(());
     }
 
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint::from_shared(format!("http://{}", self.address)).expect("an address")
+    }
+
     pub(crate) async fn channel(&self) -> Channel {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).expect("an address");
-        endpoint.connect().await.expect("the door is open")
+        self.endpoint().connect().await.expect("the door is open")
     }
 
     pub(crate) async fn columns(&self) -> ColumnsClient<Channel> {

@@ -30,6 +30,8 @@ pub(super) enum Call {
 /// Bytes that all reads of many positions under way may bring, for this node's doors: some sixty of the largest. Any other is
 /// made a read of its first position, for an answer may end early: nobody waits, or is refused, for those that are far behind.
 pub(super) const READING_BYTES_MAX: usize = 128 << 20;
+/// The same of reads that wait for something to come: for so long as they do, they leave room for those that don't.
+const WAITING_BYTES_MAX: usize = READING_BYTES_MAX / 2;
 /// An answer of the machine comes before the request's own deadline does.
 const MARGIN: Duration = Duration::from_millis(20);
 
@@ -67,7 +69,8 @@ impl Node {
             }),
             LogRequest::Read { from, count, wait, bytes, .. } => {
                 let brings = if count > 1 { bytes.min(ROW_BYTES_MAX) } else { 0 };
-                let is_room = self.logs.reading + brings <= READING_BYTES_MAX;
+                let most = if wait > Duration::ZERO { WAITING_BYTES_MAX } else { READING_BYTES_MAX };
+                let is_room = self.logs.reading + brings <= most;
                 let (count, brings) = if is_room { (count as usize, brings) } else { (1, 0) };
                 self.logs.reading += brings;
                 let run = Run::of(from, count);

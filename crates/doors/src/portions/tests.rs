@@ -1,0 +1,134 @@
+use std::collections::VecDeque;
+use std::error::Error;
+use std::sync::atomic::AtomicBool;
+use std::task::Wake;
+
+use tonic::codegen::http::HeaderMap;
+
+use super::*;
+
+/// A body of these messages.
+struct Messages(VecDeque<Bytes>);
+
+impl http_body::Body for Messages {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Poll::Ready(self.0.pop_front().map(|message| Ok(Frame::data(message))))
+    }
+}
+
+fn body<const N: usize>(portions: &Portions, messages: [Bytes; N]) -> Portioned {
+    Portioned::new(Body::new(Messages(messages.into())), true, portions.clone())
+}
+
+fn message(bytes: usize, seed: u8) -> Bytes {
+    (0..bytes).map(|place| (place % 251) as u8 ^ seed).collect()
+}
+
+fn poll(body: &mut Portioned) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A portion, if there is one now.
+fn portion(body: &mut Portioned) -> Option<Bytes> {
+    match poll(body) {
+        Poll::Ready(Some(frame)) => Some(frame.expect("it goes on").into_data().expect("data")),
+        Poll::Ready(None) | Poll::Pending => None,
+    }
+}
+
+#[test]
+fn an_answer_leaves_whole_and_in_order() {
+    let portions = Portions::default();
+    for bytes in [0, 1, PORTION_BYTES, PORTION_BYTES + 1, 10 * PORTION_BYTES + 7] {
+        let messages = [message(bytes, 1), message(100, 2), message(bytes, 3)];
+        let whole: Vec<u8> = messages.iter().flatten().copied().collect();
+        let mut body = body(&portions, messages);
+        let mut came = Vec::new();
+        while let Some(portion) = portion(&mut body) {
+            assert!(portion.len() <= PORTION_BYTES);
+            came.extend_from_slice(&portion);
+        }
+        assert!(came == whole, "{bytes} bytes");
+        assert_eq!(portions.left().bytes, 0);
+    }
+}
+
+/// A message, and how it ended. As long as it is there, it has the message's memory.
+struct Unary(Option<Bytes>, Arc<()>);
+
+impl http_body::Body for Unary {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let message = self.0.take().map(Frame::data);
+        Poll::Ready(Some(Ok(message.unwrap_or_else(|| Frame::trailers(HeaderMap::new())))))
+    }
+}
+
+#[test]
+fn what_made_the_only_message_goes_before_it_has_left() {
+    let (portions, there) = (Portions::default(), Arc::new(()));
+    let unary = Unary(Some(message(3 * PORTION_BYTES, 0)), Arc::clone(&there));
+    let mut body = Portioned::new(Body::new(unary), false, portions);
+    for is_last in [false, false, true] {
+        assert_eq!(portion(&mut body).map(|portion| portion.len()), Some(PORTION_BYTES));
+        assert!(Arc::strong_count(&there) == 1 && !body.is_end_stream());
+        assert_eq!(body.rest.is_none(), is_last);
+    }
+    assert!(matches!(poll(&mut body), Poll::Ready(Some(Ok(last))) if last.is_trailers()));
+    assert!(body.is_end_stream());
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// HTTP/2 has two portions of an answer at most, however much its client says that it takes.
+#[test]
+fn what_has_not_left_keeps_the_next_waiting() {
+    let portions = Portions::default();
+    let mut body = body(&portions, [message(9 * PORTION_BYTES, 0)]);
+    let first = portion(&mut body).expect("nothing is on its way");
+    let second = portion(&mut body).expect("little is on its way");
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker)).is_pending());
+    assert!(!woken.0.load(Ordering::Relaxed));
+    drop(second);
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(portion(&mut body).is_some_and(|third| third.len() == first.len()));
+}
+
+#[test]
+fn who_takes_nothing_for_longest_loses_its_message() {
+    const BYTES: usize = 4 << 20;
+    let portions = Portions::default();
+    let mut taking = body(&portions, [message(BYTES, 0)]);
+    let mut taken = portion(&mut taking).expect("it has begun").len();
+    let mut stuck: Vec<Portioned> = (0..100).map(|_| body(&portions, [message(BYTES, 1)])).collect();
+    for body in &mut stuck {
+        // What HTTP/2 has stays with it.
+        mem::forget(portion(body).expect("it has begun"));
+        taken += portion(&mut taking).expect("it is given, since it takes").len();
+        assert!(portions.left().bytes <= ANSWERS_LEFT_BYTES_MAX);
+    }
+    while let Some(portion) = portion(&mut taking) {
+        taken += portion.len();
+    }
+    assert_eq!(taken, BYTES);
+    let Poll::Ready(Some(Err(status))) = poll(&mut stuck[0]) else { panic!("its message is gone") };
+    let source = status.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    assert_eq!(source.and_then(h2::Error::reason), Some(h2::Reason::REFUSED_STREAM));
+    assert_eq!(portion(&mut stuck[99]).map(|portion| portion.len()), Some(PORTION_BYTES), "the last is still there");
+    drop(stuck);
+    assert_eq!(portions.left().bytes, 0);
+}
