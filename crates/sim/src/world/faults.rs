@@ -269,7 +269,7 @@ impl World {
     /// The disk is replaced by an empty one under the old name; the node is not one of the universe any more.
     fn blank(&mut self) {
         let id = self.rotten_node();
-        if self.options.faults.rot > 0 {
+        if self.options.faults.rot > 0 || !self.may_units_be_lost() {
             return;
         }
         self.end(id, true);

@@ -356,7 +356,9 @@ impl World {
     /// A log that lacks copies.
     pub(crate) fn thin_log(&self) -> Option<&LogRecord> {
         let is_thin = |catalogue: &Catalogue, log: &LogRecord| {
-            let staying: Vec<Member> = catalogue.staying().collect();
+            let has_disk =
+                |member: &Member| self.machines.values().any(|machine| machine.member == *member && !machine.is_gone);
+            let staying: Vec<Member> = catalogue.staying().filter(has_disk).collect();
             let stays = |unit: UnitId| log.member_of(unit).is_some_and(|member| staying.contains(&member));
             let copies = (log.copies as usize).min(staying.len());
             let homes: Homes = log.units.iter().copied().collect();

@@ -186,9 +186,8 @@ impl World {
         let is_alone = self.operator.leaving.len() == 1;
         // Where logs are in main memory, the end of a process on top of it leaves nobody who may lead (guarantee 11).
         let is_forced = self.options.durability == Durability::Forced;
-        // A chain of a log that went on without one of two units has its only copy on the other's disk.
         let may_be_lost = is_alone && is_forced && faults.rot == 0 && faults.blank == 0 && !self.has_lost_disk();
-        let may_be_lost = may_be_lost && self.options.log_users == 0;
+        let may_be_lost = may_be_lost && self.may_units_be_lost();
         let are_three = self.options.nodes > 3 || faults.move_range == 0;
         if may_be_lost && are_three && self.options.nodes > 1 && self.random.below(2) == 0 {
             self.count("leavers lost for good");

@@ -127,6 +127,21 @@ fn logs_go_on_without_units_that_are_in_doubt() {
     assert!(campaign.counters.contains_key("log units found in doubt"), "{:?}", campaign.counters);
 }
 
+/// A disk is lost for good, with the log's units on it.
+#[test]
+fn logs_go_on_without_a_lost_disk() {
+    let with_loss = |seed| {
+        let options = super::Options::draw(seed);
+        let nodes = options.nodes.max(3);
+        let faults = super::options::Faults { blank: 4, rot: 0, move_range: 0, ..options.faults };
+        super::Options { nodes, log_users: 4, faults, leaves: 0, durability: base::Durability::Forced, ..options }
+    };
+    let campaign = campaign::campaign_with(1..=150, with_loss, std::time::Duration::MAX, |_| {});
+    assert_eq!(campaign.failure, None);
+    let lost = campaign.counters.get("blank disks").copied().unwrap_or_default();
+    assert!(lost > 30, "{lost} disks were lost");
+}
+
 /// A log that is used while everything goes wrong.
 #[test]
 fn logs_hold() {
