@@ -120,6 +120,7 @@ mod tests {
     fn status(writes: u64, reads: u64) -> Status {
         let cohort = CohortStatus {
             cohort: 2,
+            log: None,
             table: "t".into(),
             range: KeyRange::all(),
             leader: Some(1),

@@ -144,7 +144,7 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
 }
 
 fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
-    let CohortStatus { cohort, table, range, leader, epoch, replicas, durability, losses, .. } = status;
+    let CohortStatus { cohort, table, log, range, leader, epoch, replicas, durability, losses, .. } = status;
     let in_memory = durability == Durability::Memory;
     let Rates { writes_per_second, reads_per_second } = observer.activity.of_cohort(cohort);
     let replicas = replicas.iter().map(replica).collect();
@@ -161,6 +161,7 @@ fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
         end,
         in_memory,
         losses,
+        log,
     }
 }
 

@@ -213,8 +213,13 @@ fn own<'a>(status: &Status, cohort: &'a CohortStatus) -> Option<&'a ReplicaStatu
 
 fn labels(cohort: &CohortStatus) -> [String; 2] {
     // No table can be named so; an empty label would be none.
-    let table = if cohort.table.is_empty() { "(catalogue)" } else { &cohort.table };
-    [cohort.cohort.to_string(), table.to_owned()]
+    let table = match cohort.log.as_deref() {
+        Some("") => "(log unit)".to_owned(),
+        Some(log) => format!("(log {log})"),
+        None if cohort.table.is_empty() => "(catalogue)".to_owned(),
+        None => cohort.table.clone(),
+    };
+    [cohort.cohort.to_string(), table]
 }
 
 /// Gauges are signed; none of ours comes near the end of that.

@@ -63,6 +63,7 @@ fn status() -> Status {
     };
     let cohort = CohortStatus {
         cohort: 2,
+        log: None,
         table: "odd\"\\\n".into(),
         range: KeyRange::all(),
         leader: Some(1),
@@ -77,7 +78,9 @@ fn status() -> Status {
     let node = |node: u32| NodeStatus { node, incarnation: 7, alive: true, leaving: false, grpc: String::new() };
     let counters = Counters { takeovers: 3, state_catch_ups: 2, ..Counters::default() };
     let nodes = vec![node(1), node(2)];
-    Status { node: 1, incarnation: 7, boot: 9, nodes, cohorts: vec![cohort], counters, troubles: vec![] }
+    let (log, durability) = (Some("l".into()), base::Durability::Forced);
+    let unit = CohortStatus { cohort: 3, table: String::new(), log, durability, losses: 0, ..cohort.clone() };
+    Status { node: 1, incarnation: 7, boot: 9, nodes, cohorts: vec![cohort, unit], counters, troubles: vec![] }
 }
 
 struct Document(AtomicU32);
@@ -286,6 +289,7 @@ async fn metrics_are_prometheus_text_with_customary_names() {
         ("loggos_sessions_expired_total", 0.0),
         ("loggos_splits_total", 0.0),
         (r#"loggos_cohort_leader{cohort="2",table="odd\"\\\n"}"#, 1.0),
+        (r#"loggos_cohort_leader{cohort="3",table="(log l)"}"#, 1.0),
         (r#"loggos_cohort_epoch{cohort="2",table="odd\"\\\n"}"#, 5.0),
         (r#"loggos_cohort_last_sequence{cohort="2",table="odd\"\\\n"}"#, 120.0),
         (r#"loggos_cohort_committed_sequence{cohort="2",table="odd\"\\\n"}"#, 118.0),

@@ -105,7 +105,7 @@ async fn what_breaks_a_rule_is_refused_by_name() {
     let unknown = message::AppendRequest { log: "m".into(), ..append(&["r"]) };
     assert!(check(unknown, Code::NotFound, Kind::UnknownLog).await.contains("\"m\""));
     let many = message::AppendRequest { records: vec![Bytes::new(); 65_537], ..append(&[]) };
-    assert!(check(many, Code::InvalidArgument, Kind::Invalid).await.contains("at most 65536 records"));
+    assert!(check(many, Code::InvalidArgument, Kind::Invalid).await.contains("it holds 65536 at most"));
     let countless = message::AppendRequest { records: vec![Bytes::new(); 1 << 20], ..append(&[]) };
     assert!(check(countless, Code::InvalidArgument, Kind::Invalid).await.contains("65552 fields"));
 

@@ -5,10 +5,12 @@ mod runtime;
 mod simulation;
 mod view;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 /// Where a local universe is unless told otherwise.
 const DATA_DEFAULT: &str = "./loggos-data";
@@ -24,7 +26,6 @@ struct Loggos {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a universe of several nodes on this machine, until Ctrl-C; the first time, form it.
-    #[command(args_conflicts_with_subcommands = true)]
     Dev {
         #[command(flatten)]
         universe: Local,
@@ -55,39 +56,105 @@ struct Local {
     /// How many nodes: 1, 3 or 5 [default: as many as it was formed with, 3 at first].
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// The universe's directory.
-    #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
-    data: PathBuf,
-    /// Added to every port, so that several universes can run on one machine.
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    port_offset: u16,
+    /// The universe's directory [default: ./loggos-data; with `restart --port-offset K`: that of whichever runs so].
+    #[arg(long, global = true, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Added to every port, so that several universes can run on one machine [default: 0].
+    #[arg(long, global = true, value_name = "K")]
+    port_offset: Option<u16>,
     /// Memory for the rows of each node, as 512MiB or 2GiB: half of it caches tables, a quarter is for what is in none yet
     /// [default: 128MiB each].
     #[arg(long, value_name = "SIZE", value_parser = runtime::memory_size)]
     memory: Option<u64>,
 }
 
-/// What may be asked of a universe that runs.
+/// What may be asked of a universe that runs: the one in `--data`, or with `--port-offset` alone the one that runs with it.
 #[derive(Debug, Subcommand)]
 enum DevCommand {
     /// Start a node that is down, and wait until it serves.
     Restart {
         /// The node's number, from 1.
         node: u32,
-        /// The universe's directory.
-        #[arg(long, value_name = "DIR", default_value = DATA_DEFAULT)]
-        data: PathBuf,
     },
 }
 
 fn main() -> ExitCode {
     match Loggos::parse().command {
-        Command::Dev { command: Some(DevCommand::Restart { node, data }), .. } => runtime::dev::restart(&data, node),
+        Command::Dev { universe, command: Some(DevCommand::Restart { node }) } => universe.restart(node),
         Command::Dev { universe: Local { nodes, data, port_offset, memory }, command: None } => {
+            let (data, port_offset) = (data.unwrap_or_else(default_data), port_offset.unwrap_or(0));
             runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset, memory })
         }
         Command::Start { config, log_format, parent_pipe } => runtime::start::run(&config, log_format, parent_pipe),
         Command::Sim(what) => simulation::run(&what),
         Command::Client(command) => cli::run(command),
+    }
+}
+
+fn default_data() -> PathBuf {
+    DATA_DEFAULT.into()
+}
+
+impl Local {
+    fn restart(self, node: u32) -> ExitCode {
+        if self.nodes.is_some() || self.memory.is_some() {
+            let why = "--nodes and --memory are for a universe that is started, not for one node of it";
+            Loggos::command().error(ErrorKind::ArgumentConflict, why).exit();
+        }
+        let data = match (self.data, self.port_offset) {
+            (Some(data), _) => data,
+            (None, None) => default_data(),
+            (None, Some(offset)) => match runtime::dev::running(|arguments| started_with(offset, arguments)) {
+                Some(data) => data,
+                None => {
+                    eprintln!("loggos: no `loggos dev` of yours runs with --port-offset {offset}");
+                    return ExitCode::from(3);
+                }
+            },
+        };
+        runtime::dev::restart(&data, node)
+    }
+}
+
+/// Where the universe is that a command line starts, if it starts one with that offset.
+fn started_with(offset: u16, arguments: &[OsString]) -> Option<PathBuf> {
+    match Loggos::try_parse_from(arguments).ok()?.command {
+        Command::Dev { universe: Local { data, port_offset, .. }, command: None } => {
+            (port_offset.unwrap_or(0) == offset).then(|| data.unwrap_or_else(default_data))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_universe_is_known_by_the_command_line_that_it_was_started_with() {
+        let started = |line: &str| {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            started_with(300, &arguments)
+        };
+        assert_eq!(started("loggos dev --port-offset 300"), Some(default_data()));
+        assert_eq!(started("/bin/loggos dev --data /d --port-offset=300 --nodes 5"), Some("/d".into()));
+        assert_eq!(started("loggos dev --data /d"), None, "another offset");
+        assert_eq!(started("loggos dev restart 1 --port-offset 300"), None, "it starts a node");
+        assert_eq!(started("loggos log list --port-offset 300"), None, "a client");
+        assert_eq!(started("cargo run -- dev --port-offset 300"), None, "what started it");
+    }
+
+    #[test]
+    fn a_universe_that_runs_is_named_before_or_after_what_is_asked_of_it() {
+        let parsed = |line: &str| match Loggos::try_parse_from(line.split(' ')).expect("it is right").command {
+            Command::Dev { universe: Local { data, port_offset, .. }, command: Some(DevCommand::Restart { node }) } => {
+                (data, port_offset, node)
+            }
+            other => panic!("{line}: {other:?}"),
+        };
+        let both = (Some("/d".into()), Some(3), 1);
+        assert_eq!(parsed("loggos dev --data /d --port-offset 3 restart 1"), both);
+        assert_eq!(parsed("loggos dev restart 1 --data /d --port-offset 3"), both);
+        assert_eq!(parsed("loggos dev restart 1"), (None, None, 1));
     }
 }

@@ -136,7 +136,9 @@ fn cohort_object(cohort: &Cohort) -> Value {
     let (range, keys) = range_field(&cohort.start, cohort.end.as_deref());
     json!({
         "cohort": cohort.cohort,
+        "kind": kind(cohort),
         "table": cohort.table,
+        "log": cohort.log,
         range: keys,
         "leader": cohort.leader,
         "epoch": cohort.epoch,
@@ -144,6 +146,25 @@ fn cohort_object(cohort: &Cohort) -> Value {
         "losses": cohort.losses,
         "replicas": replicas,
     })
+}
+
+/// What a cohort keeps, as scripts know it.
+fn kind(cohort: &Cohort) -> &'static str {
+    match (&cohort.log, &*cohort.table) {
+        (Some(_), _) => "log unit",
+        (None, "") => "catalogue",
+        (None, _) => "table",
+    }
+}
+
+/// What a cohort belongs to: its table, or in parentheses what is none.
+pub(crate) fn owner(cohort: &Cohort) -> String {
+    match (cohort.log.as_deref(), &*cohort.table) {
+        (Some(""), _) => "(log unit)".to_owned(),
+        (Some(log), _) => format!("(log {log})"),
+        (None, "") => "(catalogue)".to_owned(),
+        (None, table) => table.to_owned(),
+    }
 }
 
 /// How many entries a replica's log is behind the longest.

@@ -72,11 +72,22 @@ impl Node {
         if let Err(failure) = tablets::validate(request) {
             return Some(failure);
         }
+        if let Request::Log(LogRequest::Create { name, .. }) = request
+            && let Err(failure) = self.may_be_named(name)
+        {
+            return Some(failure);
+        }
         if self.is_stopping() {
             return Some(Failure::Unavailable("the node is stopping".to_owned()));
         }
         let full = self.pendings.len() >= REQUESTS_IN_FLIGHT_MAX;
         full.then(|| Failure::Overloaded(format!("{REQUESTS_IN_FLIGHT_MAX} requests are under way")))
+    }
+
+    /// Whether a log may have that name. One that is there keeps it: whoever creates it again is told that it is.
+    fn may_be_named(&self, log: &str) -> Result<(), Failure> {
+        let is_there = self.catalogue().is_some_and(|catalogue| catalogue.log(log).is_some());
+        if is_there { Ok(()) } else { tablets::validate::new_log_name(log) }
     }
 
     pub(crate) fn begin(

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use base::{KeyRange, NodeId, Now};
+use base::{CohortId, KeyRange, NodeId, Now};
 use replication::ReplicaView;
 use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
-use tablets::{Catalogue, NodeRecord, Standing, Tablet};
+use tablets::{Catalogue, NodeRecord, Standing, State, Tablet};
 
 use crate::node::{ALIVE, Node};
 use crate::replica::Replica;
@@ -31,17 +31,29 @@ impl Node {
             incarnation: self.me.incarnation.0,
             boot: self.boot.0,
             nodes: nodes.collect(),
-            cohorts: self.replicas.iter().map(|(id, replica)| cohort_status(id.0, replica)).collect(),
+            cohorts: self.cohorts(),
             counters: self.counters,
             troubles: self.troubles(now),
         }
     }
+
+    fn cohorts(&self) -> Vec<CohortStatus> {
+        let logs = self.catalogue().into_iter().flat_map(Catalogue::logs);
+        let units = logs.flat_map(|(name, log)| log.units.iter().map(move |(unit, _)| (unit.0, name)));
+        let logs: BTreeMap<u64, &str> = units.collect();
+        let status = |(id, replica): (&CohortId, &Replica)| {
+            let log = || logs.get(&u64::from(id.0)).copied().unwrap_or_default().to_owned();
+            cohort_status(id.0, matches!(replica.state, State::Unit(_)).then(log), replica)
+        };
+        self.replicas.iter().map(status).collect()
+    }
 }
 
-fn cohort_status(cohort: u32, replica: &Replica) -> CohortStatus {
+fn cohort_status(cohort: u32, log: Option<String>, replica: &Replica) -> CohortStatus {
     CohortStatus {
         cohort,
         table: replica.table.clone(),
+        log,
         range: owned(replica),
         leader: replica.cohort.leader().map(|node| node.0),
         epoch: replica.cohort.promised().epoch.0,

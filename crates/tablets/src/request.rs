@@ -499,8 +499,10 @@ pub struct NodeStatus {
 pub struct CohortStatus {
     /// The cohort.
     pub cohort: u32,
-    /// Its table; empty for the catalogue.
+    /// Its table; empty for the catalogue, and for a log unit.
     pub table: String,
+    /// The log that it is a unit of; empty while the catalogue here doesn't say. None: it is no log unit.
+    pub log: Option<String>,
     /// The keys that it owns.
     pub range: KeyRange,
     /// Its leader, if known.

@@ -16,6 +16,8 @@ use bytes::Bytes;
 
 mod logs;
 
+pub use logs::new_log_name;
+
 use crate::catalogue::NodeRecord;
 use crate::request::{Failure, Mutation, Request, Scan, SessionStamp, TableRequest, Write};
 

@@ -2,6 +2,7 @@
 //! request in a stream, and for what subscribers are told.
 
 use api::log::{self as message, log_entry};
+use bytes::Bytes;
 use sharedlog::client::Stamped;
 use sharedlog::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
 use sharedlog::{Batch, ClientId, Data, Position, Stamp};
@@ -11,19 +12,38 @@ use tablets::request::{
 
 use crate::limits::{READ_ANSWER_BYTES, READ_BYTES_MAX};
 
+/// Bytes of a batch beside its records: their number ...
+const BATCH_FRAMING_BYTES: usize = 4;
+/// ... and the length of each.
+const RECORD_FRAMING_BYTES: usize = 4;
+
 /// An append, if a batch can hold it.
 pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure> {
     let message::AppendRequest { log, records, stamp, since, oldest_open } = message;
-    let batch = Batch::of(&records).map_err(|error| {
-        let limits =
-            format!("at most {RECORDS_MAX} records, and {BATCH_BYTES_MAX} bytes with 4 more for each and 4 for all");
-        Failure::Invalid(format!("{error}: {limits}"))
-    })?;
+    let batch = Batch::of(&records).map_err(|_| too_large(&records))?;
     let stamp = stamp.map(|message::Stamp { client, sequence }| {
         let oldest_open = if oldest_open == 0 { sequence } else { oldest_open };
         Stamped { stamp: Stamp { client: ClientId(client), sequence }, oldest_open }
     });
     Ok(Request::Log(LogRequest::Append { log, batch, stamp, since: since.map(Position) }))
+}
+
+/// Why records make no batch: they are too many, or too long. Each has its length beside it, and all have their number.
+fn too_large(records: &[Bytes]) -> Failure {
+    let count = records.len();
+    if count > RECORDS_MAX {
+        return Failure::Invalid(format!(
+            "{count} records are too many for one append: it holds {RECORDS_MAX} at most"
+        ));
+    }
+    let bytes = records.iter().fold(0usize, |sum, record| sum.saturating_add(record.len()));
+    let most = (BATCH_BYTES_MAX - BATCH_FRAMING_BYTES).saturating_sub(count * RECORD_FRAMING_BYTES);
+    Failure::Invalid(match records {
+        [_] => format!("a record of {bytes} bytes is too long: the largest has {most} bytes"),
+        _ => format!(
+            "{count} records of {bytes} bytes together are too much for one append: so many may have {most} bytes"
+        ),
+    })
 }
 
 pub(crate) fn read(message: message::ReadRequest) -> Request {
@@ -111,7 +131,6 @@ fn extent(ExtentDescription { from, chains }: ExtentDescription) -> message::Ext
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     fn data(position: u64, bytes: usize) -> LogEntry {
         let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
@@ -138,8 +157,23 @@ mod tests {
         assert!(append(message.clone()).is_ok());
         let records = vec![Bytes::new(); RECORDS_MAX + 1];
         let refused = append(message::AppendRequest { records, ..message }).expect_err("one too many");
-        let said = "one append can't hold 65537 records of 262152 bytes: at most 65536 records, and 4194304 bytes";
-        assert!(refused.to_string().starts_with(said), "{refused}");
+        let said = "65537 records are too many for one append: it holds 65536 at most";
+        assert_eq!(refused, Failure::Invalid(said.to_owned()));
+    }
+
+    #[test]
+    fn what_is_too_long_is_told_how_long_it_may_be() {
+        let append = |records: &[usize]| {
+            let records = records.iter().map(|bytes| Bytes::from(vec![0; *bytes])).collect();
+            super::append(message::AppendRequest { log: "l".into(), records, ..Default::default() })
+        };
+        assert_eq!(base::limits::LOG_RECORD_BYTES_MAX, 4_194_296);
+        assert!(append(&[4_194_296]).is_ok(), "the largest record");
+        let one = "a record of 4194304 bytes is too long: the largest has 4194296 bytes";
+        assert_eq!(append(&[4 << 20]), Err(Failure::Invalid(one.to_owned())));
+        assert!(append(&[4_194_292, 0]).is_ok());
+        let two = "2 records of 4194293 bytes together are too much for one append: so many may have 4194292 bytes";
+        assert_eq!(append(&[4_194_292, 1]), Err(Failure::Invalid(two.to_owned())));
     }
 
     #[test]

@@ -2,26 +2,27 @@
 
 mod append;
 mod entries;
+mod follow;
+mod info;
+mod read;
+mod silence;
+mod trim;
 
-use base::limits::{LOG_COPIES_MAX, LOG_READ_MAX, LOG_STRIPES_MAX};
+use base::limits::{LOG_COPIES_MAX, LOG_STRIPES_MAX};
 use clap::Subcommand;
-use sdk::{Client, Content, Entry, Log, NewLog};
-use serde_json::{Value, json};
-use std::time::Duration;
+use sdk::{Client, Log, NewLog};
+use serde_json::json;
 
 use super::Universe;
-use super::output::{Output, Table};
+use super::output::Output;
 use super::stop::Stop;
-
-/// How long a read waits where nothing lies yet below the log's end. Then it makes a hole there.
-const HOLE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What may be done with shared logs. Records are bytes: they are taken as they are.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a log, unless it is there.
     Create {
-        /// Letters, digits, '_', '-' and '.'.
+        /// The log's name: letters, digits, '_', '-' and '.'; not '.', not '..', and no '-' at its beginning.
         name: String,
         /// Chains that its positions are spread over, for throughput [default: 1].
         #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_STRIPES_MAX)))]
@@ -32,13 +33,15 @@ pub(crate) enum Command {
     },
     /// List the logs.
     List,
-    /// Show where a log's positions lie, and which node hands them out.
+    /// Show where a log ends, what of it was given up, where its positions lie, and which node hands them out.
     Info {
+        /// The log's name.
         name: String,
     },
     Append(append::Arguments),
     /// Print what lies at a position, or at positions in a row.
     Read {
+        /// The log's name.
         name: String,
         /// The first position, from 0.
         #[arg(value_parser = position, allow_negative_numbers = true)]
@@ -49,8 +52,10 @@ pub(crate) enum Command {
     },
     /// Print where a log ends: the position that the next append gets, or a later one.
     Tail {
+        /// The log's name.
         name: String,
-        /// Print what is appended from now on, as it comes, until Ctrl-C.
+        /// Print what is appended from now on, as it comes, until Ctrl-C. When the log gives no answer for as long as --timeout
+        /// says, that is told on standard error, and it is asked on.
         #[arg(long, short)]
         follow: bool,
         /// With --follow: print what lies from this position on, and what comes after it.
@@ -59,6 +64,7 @@ pub(crate) enum Command {
     },
     /// Give up what lies below a position, for good.
     Trim {
+        /// The log's name.
         name: String,
         /// The first position that is kept.
         #[arg(value_parser = position, allow_negative_numbers = true)]
@@ -84,15 +90,19 @@ impl Command {
     }
 }
 
-/// Does it; where there is no such log, it says how there can be.
+/// Does it. Where there is no such log, it says how there can be; where there is no answer, which of the log's nodes give none.
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
-    let name = command.log().map(str::to_owned);
-    done(universe, output, command).await.map_err(|stop| match (stop, name) {
-        (Stop::Universe(sdk::Error::NotFound(why)), Some(name)) => {
-            Stop::NotFound(format!("{why}; create it with: loggos log create {name}"))
+    let Some(name) = command.log().map(str::to_owned) else { return done(universe, output, command).await };
+    match done(universe, output, command).await {
+        Err(Stop::Universe(sdk::Error::NotFound(why))) => {
+            Err(Stop::NotFound(format!("{why}; create it with: loggos log create {name}")))
         }
-        (stop, _) => stop,
-    })
+        Err(Stop::Universe(error)) => Err(silence::explained(universe, &name, error).await.into()),
+        Err(Stop::AppendCutShort { error, appended }) => {
+            Err(Stop::AppendCutShort { error: silence::explained(universe, &name, error).await, appended })
+        }
+        done => done,
+    }
 }
 
 async fn done(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
@@ -105,25 +115,22 @@ async fn done(universe: &Universe, output: Output, command: Command) -> Result<(
             output.print(&json!({ "log": name, "existed": existed }), || format!("log {name} {what}"))
         }
         Command::List => list(&client, output).await,
-        Command::Info { name } => info(&client.log(name), output).await,
+        Command::Info { name } => info::run(&client.log(name), output).await,
         Command::Append(arguments) => append::run(&client, output, arguments).await,
-        Command::Read { name, position, to } => read(&client.log(name), output, position, to).await,
+        Command::Read { name, position, to } => read::run(&client.log(name), output, position, to).await,
         Command::Tail { name, follow: false, .. } => {
             let tail = client.log(&name).tail().await?;
             output.print(&json!({ "log": name, "tail": tail }), || tail.to_string())
         }
-        Command::Tail { name, follow: true, from } => follow(&client.log(name), output, from).await,
-        Command::Trim { name, position, only: true } => {
-            client.log(&name).trim_one(position).await?;
-            let object = json!({ "log": name, "trimmed": position });
-            output.print(&object, || format!("log {name} trimmed at {position}"))
-        }
-        Command::Trim { name, position, only: false } => {
-            client.log(&name).trim(position).await?;
-            let object = json!({ "log": name, "trimmed_before": position });
-            output.print(&object, || format!("log {name} trimmed below {position}"))
-        }
+        Command::Tail { name, follow: true, from } => follow::run(universe, &client.log(name), output, from).await,
+        Command::Trim { name, position, only: true } => trim::one(&client.log(name), output, position).await,
+        Command::Trim { name, position, only: false } => trim::below(&client.log(name), output, position).await,
     }
+}
+
+/// What is told of a position where nothing lies, since the log ends before.
+fn beyond(log: &Log, tail: u64, position: u64) -> Stop {
+    Stop::NotFound(format!("log {} ends at {tail}: nothing lies at position {position} yet", log.name()))
 }
 
 /// A place in a log, as it is typed.
@@ -136,97 +143,4 @@ async fn list(client: &Client, output: Output) -> Result<(), Stop> {
         output.print(&json!({ "log": log }), || log.clone())?;
     }
     Ok(())
-}
-
-async fn info(log: &Log, output: Output) -> Result<(), Stop> {
-    let known = log.describe().await?;
-    let extents = known.extents.iter().map(|extent| {
-        let unit = |unit: &sdk::LogUnit| json!({ "unit": unit.unit, "node": unit.node });
-        let chain = |chain: &sdk::LogChain| chain.units.iter().map(unit).collect::<Value>();
-        json!({ "from": extent.from, "chains": extent.chains.iter().map(chain).collect::<Value>() })
-    });
-    let object = json!({
-        "log": log.name(),
-        "id": known.id,
-        "epoch": known.epoch,
-        "sequencer": known.sequencer,
-        "stripes": known.stripes,
-        "copies": known.copies,
-        "extents": extents.collect::<Value>(),
-    });
-    output.print(&object, || {
-        let mut lines = Table::new(["FROM", "CHAIN", "UNITS", "NODES"]);
-        for extent in &known.extents {
-            for (number, chain) in (1..).zip(&extent.chains) {
-                let of_each = |each: fn(&sdk::LogUnit) -> String| chain.units.iter().map(each).collect::<Vec<_>>();
-                let units = of_each(|unit| unit.unit.to_string()).join(",");
-                let nodes = of_each(|unit| unit.node.to_string()).join(",");
-                lines.add([extent.from.to_string(), number.to_string(), units, nodes]);
-            }
-        }
-        format!("{lines}epoch {}; positions are handed out by node {}", known.epoch, known.sequencer)
-    })
-}
-
-/// Prints answer by answer, so that any number of entries needs the memory of one.
-async fn read(log: &Log, output: Output, from: u64, to: Option<u64>) -> Result<(), Stop> {
-    let end = to.unwrap_or_else(|| from.saturating_add(1));
-    if end <= from {
-        return Err(Stop::invalid(format!("--to {end} is not above position {from}")));
-    }
-    let tail = log.tail().await?;
-    let (mut next, mut has_heading) = (from, false);
-    while next < end.min(tail) {
-        let count = (end.min(tail) - next).min(LOG_READ_MAX.into()) as u32;
-        let entries = log.read_waiting(next, count, HOLE_PATIENCE).await?;
-        let Some(last) = entries.last() else {
-            // Whoever was given it may have had no time to write there, and nobody had to make a hole.
-            return Err(Stop::NotFound(format!("nothing lies at position {next} of log {} yet", log.name())));
-        };
-        next = last.after();
-        if to.is_none() {
-            is_there(log, last)?;
-        }
-        entries::print(output, log.name(), &entries, has_heading)?;
-        has_heading = true;
-    }
-    if next < end {
-        return Err(Stop::NotFound(format!("log {} ends at {tail}: nothing lies at position {next} yet", log.name())));
-    }
-    Ok(())
-}
-
-/// Who asks for one entry wants what was appended.
-fn is_there(log: &Log, entry: &Entry) -> Result<(), Stop> {
-    let (name, position) = (log.name(), entry.position);
-    let why = match entry.content {
-        Content::Records(_) => return Ok(()),
-        Content::Trimmed { before } if before > position => {
-            format!("log {name} is trimmed below {before}: what lay at position {position} was given up")
-        }
-        Content::Trimmed { .. } => format!("what lay at position {position} of log {name} was given up"),
-        Content::Junk => format!("position {position} of log {name} is a hole: nothing was ever appended there"),
-        Content::Duplicate { of } => {
-            format!("position {position} of log {name} is a hole: what was appended lies at position {of}")
-        }
-        Content::Lost => format!("what lay at position {position} of log {name} is lost, by an operator's word"),
-    };
-    Err(Stop::NotFound(why))
-}
-
-/// Prints what comes, for ever.
-async fn follow(log: &Log, output: Output, from: Option<u64>) -> Result<(), Stop> {
-    let tail = log.tail().await?;
-    let from = from.unwrap_or(tail);
-    if from > tail {
-        return Err(Stop::NotFound(format!("log {} ends at {tail}: position {from} is not there yet", log.name())));
-    }
-    let mut subscription = log.subscribe(from);
-    let mut has_heading = false;
-    loop {
-        let entries = subscription.next_many().await;
-        let entries = entries.unwrap_or_else(|| Err(sdk::Error::Unavailable("the subscription has ended".into())))?;
-        entries::print(output, log.name(), &entries, has_heading)?;
-        has_heading = true;
-    }
 }

@@ -6,10 +6,15 @@ use super::Universe;
 use super::output::{Output, Table};
 use super::stop::Stop;
 use super::tables::MAY_BE_LOST;
-use crate::view::{Node, View, lag, lsn, not_asked};
+use crate::view::{Node, View, lag, lsn, not_asked, owner};
 
 /// Asks and prints.
 pub(crate) async fn run(universe: &Universe, output: Output) -> Result<(), Stop> {
+    print(&look(universe).await?, output)
+}
+
+/// What all nodes that answer say together.
+pub(super) async fn look(universe: &Universe) -> Result<View, Stop> {
     let mut answers = Vec::new();
     let mut last_error = None;
     for answer in universe.client()?.status_of_each().await {
@@ -25,7 +30,7 @@ pub(crate) async fn run(universe: &Universe, output: Output) -> Result<(), Stop>
     if !others.is_empty() {
         answers.extend(universe.client_at(others)?.status_of_each().await.into_iter().flatten());
     }
-    print(&View::of(&answers), output)
+    Ok(View::of(&answers))
 }
 
 fn print(view: &View, output: Output) -> Result<(), Stop> {
@@ -59,12 +64,12 @@ fn node_table(view: &View) -> Table<4> {
 fn cohort_table(view: &View) -> Table<8> {
     let mut table = Table::new(["COHORT", "TABLE", "LEADER", "EPOCH", "NODE", "LAST LSN", "COMMITTED", "LAG"]);
     for cohort in view.cohorts.values() {
-        let name = if cohort.table.is_empty() { "(catalogue)" } else { &cohort.table };
+        let owner = owner(cohort);
         for replica in &cohort.replicas {
             let doubt = if replica.doubtful { " (doubts its log)" } else { "" };
             table.add([
                 cohort.cohort.to_string(),
-                name.to_owned(),
+                owner.clone(),
                 or_dash(cohort.leader),
                 cohort.epoch.to_string(),
                 replica.node.to_string(),

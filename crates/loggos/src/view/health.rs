@@ -71,10 +71,12 @@ fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, String)> {
 
 fn name(cohort: &Cohort) -> String {
     let range = KeyRange { start: cohort.start.clone(), end: cohort.end.clone() };
-    match &*cohort.table {
-        "" => "the catalogue".to_owned(),
-        table if range == KeyRange::all() => format!("table {table}"),
-        table => format!("range {range} of table {table}"),
+    match (cohort.log.as_deref(), &*cohort.table) {
+        (Some(""), _) => format!("log unit {}", cohort.cohort),
+        (Some(log), _) => format!("unit {} of log {log}", cohort.cohort),
+        (None, "") => "the catalogue".to_owned(),
+        (None, table) if range == KeyRange::all() => format!("table {table}"),
+        (None, table) => format!("range {range} of table {table}"),
     }
 }
 

@@ -57,8 +57,20 @@ fn objects_have_the_promised_shape() {
     assert_eq!(objects[1], json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false }));
     let replicas = json!([{ "node": 1, "last_lsn": "5.120", "committed_lsn": "5.120", "lag": 0, "doubtful": false }]);
     let cohort = json!({
-        "cohort": 2, "table": "t", "range": ["a", "b"], "leader": 1, "epoch": 5, "durability": "forced",
+        "cohort": 2, "kind": "table", "table": "t", "log": null, "range": ["a", "b"], "leader": 1, "epoch": 5, "durability": "forced",
         "losses": 0, "replicas": replicas,
     });
     assert_eq!(objects[3], cohort);
+}
+
+#[test]
+fn a_log_unit_is_no_part_of_the_catalogue() {
+    let told = |table: &str, log: Option<&str>| {
+        let cohort = Cohort { table: table.into(), log: log.map(str::to_owned), ..Cohort::default() };
+        (cohort_object(&cohort)["kind"].clone(), cohort_object(&cohort)["log"].clone(), owner(&cohort))
+    };
+    assert_eq!(told("", None), (json!("catalogue"), Value::Null, "(catalogue)".to_owned()));
+    assert_eq!(told("t", None), (json!("table"), Value::Null, "t".to_owned()));
+    assert_eq!(told("", Some("l")), (json!("log unit"), json!("l"), "(log l)".to_owned()));
+    assert_eq!(told("", Some("")), (json!("log unit"), json!(""), "(log unit)".to_owned()));
 }

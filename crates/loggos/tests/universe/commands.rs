@@ -115,6 +115,8 @@ fn the_exit_status_tells_wrong_use_from_unavailability() {
     let no_directory = scratch.file("file", "");
     run(&["dev", "--data", &no_directory]).failed(3, &[&no_directory]);
     run(&["dev", "--port-offset", "60000"]).failed(2, &["60000"]);
+    run(&["dev", "--nodes", "3", "restart", "1"]).failed(2, &["--nodes"]);
+    run(&["dev", "--port-offset", "60000", "restart", "1"]).failed(3, &["--port-offset 60000"]);
     run(&["start", "--config", "/nonexistent.toml"]).failed(2, &["/nonexistent.toml"]);
     run(&["dev", "restart", "1", "--data", "/nonexistent"]).failed(3, &["/nonexistent"]);
 
@@ -177,6 +179,7 @@ fn a_killed_leader_stops_nobody_and_restart_brings_it_back() {
 
     universe.restart(leader).failed(1, &["is running"]);
     universe.restart(9).failed(1, &["no node 9"]);
+    universe.restart_by_offset(9).failed(1, &["no node 9"]);
     universe.signal(leader, Signal::KILL);
     universe.columns(&["put", "t", "k", "c", "w"]).ok();
     wait_for("the killed node is shown to be down", Duration::from_secs(10), || {

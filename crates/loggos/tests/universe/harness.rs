@@ -341,6 +341,13 @@ impl Universe {
         Done::of(&mut command, COMMAND_PATIENCE)
     }
 
+    /// The same, of the universe that runs with that offset, wherever it is.
+    pub(crate) fn restart_by_offset(&self, node: u32) -> Done {
+        let mut command = loggos();
+        command.args(["dev", "--port-offset", &self.offset.to_string(), "restart", &node.to_string()]);
+        Done::of(&mut command, COMMAND_PATIENCE)
+    }
+
     /// The process of a node, if it runs.
     pub(crate) fn pid(&self, node: u32) -> Option<Pid> {
         let pid: i32 = fs::read_to_string(self.node_directory(node).join("pid")).ok()?.trim().parse().ok()?;

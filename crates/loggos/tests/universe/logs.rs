@@ -67,7 +67,14 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
     run(&["append", "l", "--unknown"]).failed(2, &["--unknown"]);
     run(&["create", "a/b"]).failed(2, &["a/b"]);
     run(&["tail", "l", "--follow", "--from", "9999"]).failed(1, &[&format!("log l ends at {tail}")]);
-    run(&["trim", "l", "9999"]).failed(2, &["the log ends before position"]);
+    run(&["trim", "l", "9999"]).failed(1, &[&format!("log l ends at {tail}: nothing lies at position 9999 yet")]);
+    run(&["trim", "l", "9999", "--only"]).failed(1, &[&format!("log l ends at {tail}: nothing lies at position 9999")]);
+    let last = u64::MAX.to_string();
+    run(&["read", "l", &last]).failed(1, &[&format!("log l ends at {tail}: nothing lies at position {last} yet")]);
+    run(&["read", "l", "3", "--to", "3"]).failed(2, &["--to 3 is not above position 3"]);
+    for name in [".", "..", "--", "-m"] {
+        run(&["create", "--", name]).failed(2, &["the log's name"]);
+    }
 
     let told = universe.scratch().path().join("told");
     let out = File::create(&told).expect("a file");
@@ -86,13 +93,63 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
     assert_eq!(heard.last().expect("some")["records"], json!(["late"]));
     follower.kill().and_then(|()| follower.wait()).expect("it runs");
 
-    run(&["trim", "l", "2"]).ok();
+    assert_eq!(run(&["trim", "l", "2"]).ok(), "log l trimmed below 2\n");
+    assert_eq!(run(&["trim", "l", "1"]).ok(), "log l is trimmed below 2 already\n");
+    assert_eq!(objects(&run(&["trim", "l", "0", "--json"]).ok())[0], json!({"log": "l", "trimmed_before": 2}));
     run(&["trim", "l", "4", "--only"]).ok();
+    let known = &objects(&run(&["info", "l", "--json"]).ok())[0];
+    assert_eq!((&known["tail"], &known["trimmed_before"]), (&json!(tail + 1), &json!(2)), "{known}");
+    let units = objects(&universe.status(&["--json"]).ok()).into_iter().filter(|line| line["kind"] == "log unit");
+    assert_eq!(units.filter(|unit| unit["log"] == "l").count(), 4, "two chains of two");
     run(&["read", "l", "1"]).failed(1, &["log l is trimmed below 2"]);
     run(&["read", "l", "4"]).failed(1, &["position 4 of log l was given up"]);
     let entries = objects(&run(&["read", "l", "0", "--to", "5", "--json"]).ok());
     assert_eq!(entries[0], json!({"log": "l", "position": 0, "hole": "trimmed", "before": 2}));
     assert_eq!(entries[3], json!({"log": "l", "position": 4, "hole": "trimmed", "before": 5}));
+}
+
+#[test]
+fn who_follows_a_log_whose_only_node_is_down_is_told_so_and_goes_on_after_it() {
+    let universe = Universe::of(3);
+    universe.log(&["create", "l", "--copies", "1"]).ok();
+    universe.log(&["append", "l", "before"]).ok();
+    let known = &objects(&universe.log(&["info", "l", "--json"]).ok())[0];
+    let unit = &known["extents"][0]["chains"][0][0];
+    let node = unit["node"].as_u64().and_then(|node| u32::try_from(node).ok()).expect("a node");
+
+    let (told, said) = (universe.scratch().path().join("told"), universe.scratch().path().join("said"));
+    let (out, err) = (File::create(&told).expect("a file"), File::create(&said).expect("a file"));
+    let mut command = universe.log_command(&["tail", "l", "--follow", "--from", "0", "--timeout", "1000", "--json"]);
+    let mut follower = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("it can be started");
+    let lines = |path, what: &str, count| {
+        wait_for(what, PATIENCE, || {
+            let lines = objects(&fs::read_to_string(path).expect("a file"));
+            (lines.len() >= count).then_some(lines)
+        })
+    };
+    lines(&told, "the follower is told", 1);
+    universe.signal(node, Signal::KILL);
+    let silent = format!("has unit {} of the log, does not answer", unit["unit"]);
+    let answer = &lines(&said, "it is told that there is no answer", 1)[0];
+    let message = answer["message"].as_str().expect("a reason");
+    assert!(message.starts_with(&format!("node {node}, ")) && message.ends_with(&silent), "{message}");
+    assert_eq!(answer["answers"], false);
+    for asked in [&["append", "l", "x"][..], &["read", "l", "0"], &["tail", "l"]] {
+        universe.log(&[asked, &["--timeout", "1000"]].concat()).failed(3, &[&format!("node {node}, "), &silent]);
+    }
+    let known = &objects(&universe.log(&["info", "l", "--json", "--timeout", "1000"]).ok())[0];
+    assert_eq!((&known["tail"], &known["trimmed_before"]), (&Value::Null, &Value::Null), "{known}");
+
+    universe.restart(node).ok();
+    let answers = lines(&said, "it is told that there are answers", 2);
+    assert_eq!(answers[1..], [json!({"log": "l", "answers": true})]);
+    universe.log(&["append", "l", "after"]).ok();
+    let heard = wait_for("the follower is told more", PATIENCE, || {
+        let told = objects(&fs::read_to_string(&told).expect("a file"));
+        told.iter().any(|entry| entry["records"] == json!(["after"])).then_some(told)
+    });
+    assert_eq!(heard[0]["records"], json!(["before"]));
+    follower.kill().and_then(|()| follower.wait()).expect("it runs");
 }
 
 /// What each writer was told: where its records lie.

@@ -197,3 +197,27 @@ fn each_range_keeps_its_own_rows() {
     let cohorts: Vec<(u32, &[u32])> = table.ranges.iter().map(|range| (range.cohort, &range.members[..])).collect();
     assert_eq!(cohorts, [(2, &[1][..]), (3, &[1]), (4, &[1])]);
 }
+
+#[test]
+fn only_a_new_log_has_to_keep_to_the_rule_of_names() {
+    let mut bench = Bench::start(empty(1, 1));
+    bench.pass(Duration::from_millis(5_000));
+    let create = || Request::Log(LogRequest::Create { name: "-l".into(), stripes: 0, copies: 0 });
+    bench.ask(1, create());
+    assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Invalid(_))));
+
+    // As it was created before there was the rule.
+    let (query, deadline) = (bench.node.create_log("-l".into(), 0, 0), Monotonic::NEVER);
+    bench.node.begin(Origin::Door(RequestId(2)), deadline, Target::Cohort(CohortId::CATALOGUE), query, bench.now);
+    bench.pass(Duration::from_millis(1_000));
+    let created = |existed| Ok(Response::Log(tablets::request::LogResponse::Created { existed }));
+    assert_eq!(bench.answers[&RequestId(2)], created(false));
+    bench.ask(3, create());
+    bench.pass(Duration::from_millis(1_000));
+    assert_eq!(bench.answers[&RequestId(3)], created(true));
+
+    bench.ask(4, Request::Status);
+    let Ok(Response::Status(status)) = &bench.answers[&RequestId(4)] else { panic!("it is answered at once") };
+    let logs: Vec<Option<&str>> = status.cohorts.iter().map(|cohort| cohort.log.as_deref()).collect();
+    assert_eq!(logs, [None, Some("-l")], "the catalogue, and the log's unit");
+}

@@ -48,6 +48,21 @@ pub(super) fn check(request: &LogRequest) -> Result<(), Failure> {
     }
 }
 
+/// The name of a log that is not there yet. It may stand on a command line and in a path, as what it is.
+///
+/// # Errors
+/// [`Failure::Invalid`] with the rule.
+pub fn new_log_name(name: &str) -> Result<(), Failure> {
+    check_name("log", name)?;
+    match name {
+        "." | ".." => refuse(format!("the log's name {name:?} is that of a directory: '.' and '..' are no names")),
+        _ if name.starts_with('-') => {
+            refuse(format!("the log's name {name:?} begins with '-', as an option does: a name begins otherwise"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A position where something may lie. The end of all positions is none.
 fn check_lies_below(position: Position) -> Result<(), Failure> {
     if position.0 < POSITION_MAX { Ok(()) } else { refuse_position(position) }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::request::{Consistency, SessionId};
+use crate::request::{Consistency, LogRequest, SessionId};
 use crate::testing::{bytes, delete, if_version, put, stamped, write};
 
 fn table(request: TableRequest) -> Request {
@@ -63,6 +63,19 @@ fn what_keeps_to_the_limits_is_let_through() {
     ] {
         assert_eq!(validate(&request), Ok(()));
     }
+}
+
+#[test]
+fn names_of_new_logs() {
+    for name in ["l", "...", "a-", "_-.", ".a", &long(TABLE_NAME_BYTES_MAX)] {
+        assert_eq!(new_log_name(name), Ok(()), "{name}");
+    }
+    for (name, says) in [("", "is empty"), (".", "'.' and '..'"), ("..", "'.' and '..'"), ("-", "begins with '-'")] {
+        let Err(Failure::Invalid(message)) = new_log_name(name) else { panic!("{name:?} should be refused") };
+        assert!(message.contains(says), "{message}");
+    }
+    let existing = Request::Log(LogRequest::Tail { log: "-l".into() });
+    assert_eq!(validate(&existing), Ok(()), "logs that are there keep their names");
 }
 
 #[test]

@@ -154,12 +154,13 @@ function showCohorts(answer) {
   list.forEach((cohort, place) => {
     const [name, number, range, leader, epoch, replicas, writes, reads, line] = all[place].cells;
     const [durability, text, title] = durabilityOf(cohort);
-    say(name, `${cohort.table || "catalogue"}${text}`);
+    const [owner, meaning] = ownerOf(cohort);
+    say(name, `${owner}${text}`);
     name.classList.toggle("own", !cohort.table);
-    name.title = `${cohort.table || "The list of tables and nodes"}${title}`;
+    name.title = `${meaning}${title}`;
     mark(name, "durability", durability);
     say(number, String(cohort.cohort));
-    say(range, rangeOf(cohort));
+    say(range, cohort.kind === "log unit" ? "–" : rangeOf(cohort));
     say(leader, cohort.leader === null ? "none" : `node ${cohort.leader}`);
     say(epoch, numbers[0].format(cohort.epoch));
     showReplicas(replicas, cohort, down);
@@ -185,6 +186,16 @@ function remember(cohort) {
   if (history.length > COHORT_SAMPLES_MAX) history.shift();
   histories.set(cohort.cohort, history);
   return history;
+}
+
+/** What a cohort belongs to, and what that is. */
+function ownerOf(cohort) {
+  if (cohort.kind === "log unit") {
+    const which = cohort.log ? `log ${cohort.log}` : "log unit";
+    return [which, cohort.log ? `A unit of the shared log ${cohort.log}` : "A unit of a shared log"];
+  }
+  if (cohort.table) return [cohort.table, cohort.table];
+  return ["catalogue", "The list of tables, logs and nodes"];
 }
 
 /** What is to be said beside a table's name: nothing, unless its logs are in main memory. */

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use base::counted;
+use base::limits::LOG_RECORD_BYTES_MAX;
 use bytes::Bytes;
 use clap::Args;
 use sdk::{Client, Log};
@@ -24,8 +25,8 @@ use crate::cli::stop::{Appended, Stop};
 const BATCH: u32 = 64;
 /// Bytes after which a batch is not filled further: an append may have 4 MiB.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of a line, at most: longer ones are too much for any append.
-const LINE_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of a line that are read, at most, to tell how long it is.
+const LINE_BYTES_MAX: u64 = 2 * LOG_RECORD_BYTES_MAX as u64;
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -35,6 +36,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// one append. If that stops half-way, what was appended before stays, and its count is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
+    /// The log's name.
     pub(super) name: String,
     /// The records, all in one append; after `--` one may begin with a hyphen. [default: the lines of standard input]
     #[arg(value_name = "LINE", allow_negative_numbers = true, conflicts_with_all = ["file", "batch"])]
@@ -140,9 +142,8 @@ fn lines_of(path: &Path, ahead: usize) -> Result<mpsc::Receiver<Result<Bytes, St
             let line = match line(&mut input) {
                 Ok(Some(line)) => Ok(line),
                 Ok(None) => return,
-                Err(LineFault::TooLong) => Err(Stop::invalid(format!(
-                    "line {number} is longer than {LINE_BYTES_MAX} bytes: an append can't have it"
-                ))),
+                Err(LineFault::TooLong(bytes)) => Err(too_long(number, &bytes.to_string())),
+                Err(LineFault::Endless) => Err(too_long(number, &format!("more than {LINE_BYTES_MAX}"))),
                 Err(LineFault::Io(error)) => Err(Stop::io(reading.clone())(error)),
             };
             let is_last = line.is_err();
@@ -156,9 +157,17 @@ fn lines_of(path: &Path, ahead: usize) -> Result<mpsc::Receiver<Result<Bytes, St
     Ok(lines)
 }
 
+fn too_long(line: u64, bytes: &str) -> Stop {
+    let most = format!("the largest record has {LOG_RECORD_BYTES_MAX} bytes");
+    Stop::invalid(format!("line {line} has {bytes} bytes, and is too long: {most}"))
+}
+
 #[derive(Debug)]
 enum LineFault {
-    TooLong,
+    /// It has so many bytes.
+    TooLong(usize),
+    /// It has more than are read.
+    Endless,
     Io(io::Error),
 }
 
@@ -172,7 +181,10 @@ fn line(input: &mut impl BufRead) -> Result<Option<Bytes>, LineFault> {
     if line.ends_with(b"\n") {
         line.pop();
     } else if line.len() as u64 > LINE_BYTES_MAX {
-        return Err(LineFault::TooLong);
+        return Err(LineFault::Endless);
+    }
+    if line.len() > LOG_RECORD_BYTES_MAX {
+        return Err(LineFault::TooLong(line.len()));
     }
     Ok(Some(line.into()))
 }
@@ -195,6 +207,18 @@ mod tests {
     #[test]
     fn a_line_without_an_end_is_not_read_for_ever() {
         let mut input = BufReader::new(io::repeat(b'x'));
-        assert!(matches!(line(&mut input), Err(LineFault::TooLong)));
+        assert!(matches!(line(&mut input), Err(LineFault::Endless)));
+    }
+
+    #[test]
+    fn a_line_is_as_long_as_the_largest_record_at_most() {
+        let line_of = |bytes: usize, end: &str| {
+            let text = "x".repeat(bytes) + end;
+            line(&mut text.as_bytes()).map(|line| line.map_or(0, |line| line.len()))
+        };
+        for end in ["", "\n"] {
+            assert!(matches!(line_of(LOG_RECORD_BYTES_MAX, end), Ok(LOG_RECORD_BYTES_MAX)));
+            assert!(matches!(line_of(4 << 20, end), Err(LineFault::TooLong(4_194_304))));
+        }
     }
 }

@@ -16,7 +16,7 @@ use rustix::process::umask;
 use super::nodes::Doors;
 use super::{Heard, probe};
 
-const SOCKET: &str = "dev.sock";
+pub(super) const SOCKET: &str = "dev.sock";
 /// Bytes of a line.
 const LINE_BYTES_MAX: u64 = 256;
 /// Whoever connects says something within this.

@@ -11,6 +11,7 @@ mod control;
 mod nodes;
 mod plan;
 mod probe;
+mod running;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use self::plan::{Plan, PlanError};
 use super::claim::{Claim, ClaimError};
 
 pub(crate) use self::control::restart;
+pub(crate) use self::running::running;
 
 /// A stopped node that still runs after this is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);

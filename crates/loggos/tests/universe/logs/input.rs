@@ -132,7 +132,7 @@ async fn appends(door: &mut LogClient<Channel>) {
     let position = door.append(append("l", zeros(largest))).await.expect("the largest").into_inner().position;
     let entries = door.read(read(position, 1)).await.expect("a read").into_inner().entries;
     assert!(matches!(&entries[0].content, Some(Content::Data(data)) if data.records[0].len() == largest));
-    let says = ["4194305 bytes", "at most 65536 records, and 4194304 bytes with 4 more for each and 4 for all"];
+    let says = ["a record of 4194297 bytes", "the largest has 4194296 bytes"];
     refused(door.append(append("l", zeros(largest + 1))).await, Code::InvalidArgument, &says);
     refused(door.append(append("l", zeros(BATCH_BYTES_MAX + 1))).await, Code::InvalidArgument, &says[1..]);
     // What is past all that a message may have is not even read.
@@ -141,7 +141,7 @@ async fn appends(door: &mut LogClient<Channel>) {
 
     door.append(append("l", vec![Bytes::new(); RECORDS_MAX])).await.expect("the most records");
     let many = |more| append("l", vec![Bytes::new(); RECORDS_MAX + more]);
-    refused(door.append(many(1)).await, Code::InvalidArgument, &["65537 records", "at most 65536 records"]);
+    refused(door.append(many(1)).await, Code::InvalidArgument, &["65537 records", "it holds 65536 at most"]);
     refused(door.append(many(100_000)).await, Code::InvalidArgument, &["fields"]);
 }
 
@@ -175,7 +175,7 @@ async fn streamed_appends(door: &mut LogClient<Channel>) {
             told.insert(answer.number, said);
         }
     }
-    let says = ["done", "no record", "4194304 bytes", "no log named \"m\"", "holds ' '", "done", "asks for nothing"];
+    let says = ["done", "no record", "4194296 bytes", "no log named \"m\"", "holds ' '", "done", "asks for nothing"];
     for (number, says) in (0..).zip(says) {
         assert!(told[&number].contains(says), "{number}: {says:?} is not said: {told:?}");
     }

@@ -1,0 +1,53 @@
+//! `loggos log info`: where a log's positions lie.
+
+use sdk::{Log, LogChain, LogUnit};
+use serde_json::{Value, json};
+
+use super::trim::trimmed_before;
+use crate::cli::output::{Output, Table};
+use crate::cli::stop::Stop;
+
+/// Prints what is known of a log. Where it ends, and from where on it is kept, its units tell: without their answer the rest is
+/// worth telling.
+pub(super) async fn run(log: &Log, output: Output) -> Result<(), Stop> {
+    let (known, tail, trimmed) = tokio::join!(log.describe(), log.tail(), trimmed_before(log));
+    let known = known?;
+    let extents = known.extents.iter().map(|extent| {
+        let unit = |unit: &LogUnit| json!({ "unit": unit.unit, "node": unit.node });
+        let chain = |chain: &LogChain| chain.units.iter().map(unit).collect::<Value>();
+        json!({ "from": extent.from, "chains": extent.chains.iter().map(chain).collect::<Value>() })
+    });
+    let object = json!({
+        "log": log.name(),
+        "id": known.id,
+        "epoch": known.epoch,
+        "sequencer": known.sequencer,
+        "stripes": known.stripes,
+        "copies": known.copies,
+        "tail": tail.as_ref().ok(),
+        "trimmed_before": trimmed.as_ref().ok(),
+        "extents": extents.collect::<Value>(),
+    });
+    output.print(&object, || {
+        let mut lines = Table::new(["FROM", "CHAIN", "UNITS", "NODES"]);
+        for extent in &known.extents {
+            for (number, chain) in (1..).zip(&extent.chains) {
+                let of_each = |each: fn(&LogUnit) -> String| chain.units.iter().map(each).collect::<Vec<_>>();
+                let units = of_each(|unit| unit.unit.to_string()).join(",");
+                let nodes = of_each(|unit| unit.node.to_string()).join(",");
+                lines.add([extent.from.to_string(), number.to_string(), units, nodes]);
+            }
+        }
+        let tail = match &tail {
+            Ok(tail) => format!("it ends at {tail}"),
+            Err(error) => format!("where it ends is not known: {error}"),
+        };
+        let trimmed = match &trimmed {
+            Ok(0) => "it was not trimmed".to_owned(),
+            Ok(mark) => format!("it is trimmed below {mark}"),
+            Err(error) => format!("whether it was trimmed is not known: {error}"),
+        };
+        let handed_out = format!("epoch {}; positions are handed out by node {}", known.epoch, known.sequencer);
+        format!("{lines}{handed_out}\n{tail}\n{trimmed}")
+    })
+}

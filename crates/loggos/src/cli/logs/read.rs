@@ -1,0 +1,59 @@
+//! `loggos log read`: what lies at a position, or at positions in a row.
+
+use std::time::Duration;
+
+use base::limits::LOG_READ_MAX;
+use sdk::{Content, Entry, Log};
+
+use super::{beyond, entries};
+use crate::cli::output::Output;
+use crate::cli::stop::Stop;
+
+/// How long a read waits where nothing lies yet below the log's end. Then it makes a hole there.
+const HOLE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Prints answer by answer, so that any number of entries needs the memory of one.
+pub(super) async fn run(log: &Log, output: Output, from: u64, to: Option<u64>) -> Result<(), Stop> {
+    if let Some(to) = to.filter(|to| *to <= from) {
+        return Err(Stop::invalid(format!("--to {to} is not above position {from}")));
+    }
+    let tail = log.tail().await?;
+    if from >= tail {
+        return Err(beyond(log, tail, from));
+    }
+    let end = to.unwrap_or(from + 1);
+    let (mut next, mut has_heading) = (from, false);
+    while next < end.min(tail) {
+        let count = (end.min(tail) - next).min(LOG_READ_MAX.into()) as u32;
+        let entries = log.read_waiting(next, count, HOLE_PATIENCE).await?;
+        let Some(last) = entries.last() else {
+            // Whoever was given it may have had no time to write there, and nobody had to make a hole.
+            return Err(Stop::NotFound(format!("nothing lies at position {next} of log {} yet", log.name())));
+        };
+        next = last.after();
+        if to.is_none() {
+            is_there(log, last)?;
+        }
+        entries::print(output, log.name(), &entries, has_heading)?;
+        has_heading = true;
+    }
+    if next < end { Err(beyond(log, tail, next)) } else { Ok(()) }
+}
+
+/// Who asks for one entry wants what was appended.
+fn is_there(log: &Log, entry: &Entry) -> Result<(), Stop> {
+    let (name, position) = (log.name(), entry.position);
+    let why = match entry.content {
+        Content::Records(_) => return Ok(()),
+        Content::Trimmed { before } if before > position => {
+            format!("log {name} is trimmed below {before}: what lay at position {position} was given up")
+        }
+        Content::Trimmed { .. } => format!("what lay at position {position} of log {name} was given up"),
+        Content::Junk => format!("position {position} of log {name} is a hole: nothing was ever appended there"),
+        Content::Duplicate { of } => {
+            format!("position {position} of log {name} is a hole: what was appended lies at position {of}")
+        }
+        Content::Lost => format!("what lay at position {position} of log {name} is lost, by an operator's word"),
+    };
+    Err(Stop::NotFound(why))
+}

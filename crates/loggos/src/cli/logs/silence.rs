@@ -1,0 +1,99 @@
+//! Why a log gives no answer, as far as that shows from without: which of its nodes give none either.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sdk::{Error, LogDescription};
+
+use crate::cli::{Universe, status};
+use crate::view::View;
+
+/// How long the look takes, at most: whoever wants to know has waited long enough.
+const LOOK_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// The error, and which of the log's nodes don't answer, if it is that there was no answer.
+pub(super) async fn explained(universe: &Universe, log: &str, error: Error) -> Error {
+    match error {
+        Error::Unavailable(why) => Error::Unavailable(with_nodes(universe, log, why).await),
+        Error::OutcomeUnknown(why) => Error::OutcomeUnknown(with_nodes(universe, log, why).await),
+        error => error,
+    }
+}
+
+async fn with_nodes(universe: &Universe, log: &str, why: String) -> String {
+    match silent_nodes(universe, log).await {
+        Some(nodes) => format!("{why}; {nodes}"),
+        None => why,
+    }
+}
+
+/// Which of a log's nodes don't answer, in words, if there are any.
+pub(super) async fn silent_nodes(universe: &Universe, log: &str) -> Option<String> {
+    let log = universe.client().ok()?.with_deadline(LOOK_TIME_MAX / 2).log(log);
+    let look = async { tokio::join!(log.describe(), status::look(universe)) };
+    let (known, view) = tokio::time::timeout(LOOK_TIME_MAX, look).await.ok()?;
+    match view {
+        Ok(view) => silent(known.ok().as_ref(), &view),
+        Err(_) => Some(format!("no node answers at {}", universe.endpoints().ok()?.join(", "))),
+    }
+}
+
+/// The nodes that don't answer, of those that the log is on if that is known; nothing if all of them do.
+fn silent(known: Option<&LogDescription>, view: &View) -> Option<String> {
+    let mut units: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let extents = known.into_iter().flat_map(|known| &known.extents);
+    for unit in extents.flat_map(|extent| &extent.chains).flat_map(|chain| &chain.units) {
+        units.entry(unit.node).or_default().push(unit.unit.to_string());
+    }
+    let says = |node: u32| {
+        let is_sequencer = known.is_some_and(|known| known.sequencer == node);
+        let has = units.get(&node).map(|units| match &units[..] {
+            [one] => format!("has unit {one} of the log"),
+            many => format!("has units {} of the log", many.join(", ")),
+        });
+        let is = match (is_sequencer, has) {
+            (false, None) if known.is_some() => return None,
+            (false, None) => String::new(),
+            (false, Some(has)) => format!(", which {has},"),
+            (true, None) => ", which hands out the log's positions,".to_owned(),
+            (true, Some(has)) => format!(", which hands out the log's positions and {has},"),
+        };
+        Some(format!("node {node}{is} does not answer"))
+    };
+    let silent = view.nodes.iter().filter(|(_, node)| node.boot.is_none());
+    let said: Vec<String> = silent.filter_map(|(number, _)| says(*number)).collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Node;
+    use sdk::{LogChain, LogExtent, LogUnit};
+
+    fn view(silent: &[u32]) -> View {
+        let node = |number: u32| Node { boot: (!silent.contains(&number)).then_some(1), ..Node::default() };
+        View { nodes: (1..=4).map(|number| (number, node(number))).collect(), cohorts: BTreeMap::new() }
+    }
+
+    #[test]
+    fn nodes_that_do_not_answer_are_named_with_what_the_log_has_there() {
+        let unit = |unit, node| LogUnit { unit, node };
+        let extent = |from, units| LogExtent { from, chains: vec![LogChain { units }] };
+        let extents = vec![extent(0, vec![unit(5, 1), unit(6, 2)]), extent(9, vec![unit(7, 2), unit(8, 3)])];
+        let known = LogDescription { sequencer: 3, extents, ..LogDescription::default() };
+        let says = |nodes: &[u32]| silent(Some(&known), &view(nodes)).unwrap_or_default();
+        assert_eq!(says(&[]), "");
+        assert_eq!(says(&[4]), "", "it has nothing of the log");
+        let first = "node 1, which has unit 5 of the log, does not answer";
+        assert_eq!(says(&[1, 4]), first);
+        let second = "node 2, which has units 6, 7 of the log, does not answer";
+        assert_eq!(says(&[1, 2]), format!("{first}; {second}"));
+        assert_eq!(
+            says(&[3]),
+            "node 3, which hands out the log's positions and has unit 8 of the log, does not answer"
+        );
+        let unknown = silent(None, &view(&[3, 4]));
+        assert_eq!(unknown.as_deref(), Some("node 3 does not answer; node 4 does not answer"));
+    }
+}
