@@ -143,6 +143,8 @@ bugs! {
     SequencerReborn(20, "a restarted sequencer goes on as the one that its projection names"),
     OldPositionWritten(20, "a writer writes the position that an older sequencer gave it in a newer projection"),
     RetryUnresolved(20, "a writer takes another position before it knows what came of the first"),
+    TrimmedPlaceLeft(20, "an append whose place is trimmed, and may have held it, takes another"),
+    TailNamed(20, "a client names a tail as what no attempt at its append lies below"),
     LateAttemptUnnamed(20, "an attempt that goes on in another epoch does not say where others may have put it"),
     LeaseNotWaited(20, "a projection is replaced before the lease of its sequencer has ended"),
     PlaceForgotten(20, "a sequencer gives an append that is tried again elsewhere another position"),

@@ -25,7 +25,7 @@ fn code(failure: &Failure) -> Code {
         Failure::Invalid(_) => Code::InvalidArgument,
         Failure::Overloaded(_) => Code::ResourceExhausted,
         Failure::Unavailable(_) => Code::Unavailable,
-        Failure::Unknown(_) | Failure::MayLie { .. } => Code::Unknown,
+        Failure::Unknown(_) | Failure::MayLie { .. } | Failure::Forgotten(_) => Code::Unknown,
         Failure::Exists(_) => Code::AlreadyExists,
     }
 }
@@ -43,6 +43,7 @@ fn error(failure: &Failure) -> Error {
         Failure::Overloaded(_) => of(Kind::Overloaded),
         Failure::Unavailable(_) => of(Kind::Unavailable),
         Failure::Unknown(_) => of(Kind::OutcomeUnknown),
+        Failure::Forgotten(_) => Error { r#final: true, ..of(Kind::OutcomeUnknown) },
         Failure::MayLie { since } => Error { since: Some(since.0), ..of(Kind::OutcomeUnknown) },
         Failure::Exists(_) => of(Kind::Exists),
     }
@@ -96,7 +97,8 @@ mod tests {
         check(&Failure::Invalid("x".into()), Code::InvalidArgument, Kind::Invalid);
         check(&Failure::Overloaded("x".into()), Code::ResourceExhausted, Kind::Overloaded);
         check(&Failure::Unavailable("x".into()), Code::Unavailable, Kind::Unavailable);
-        check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown);
+        assert!(!check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown).r#final);
+        assert!(check(&Failure::Forgotten("x".into()), Code::Unknown, Kind::OutcomeUnknown).r#final);
         check(&Failure::Exists("x".into()), Code::AlreadyExists, Kind::Exists);
     }
 

@@ -18,6 +18,9 @@ pub use api::log::DescribeLogResponse as LogDescription;
 pub(crate) use appends::Appends;
 pub use subscription::Subscription;
 
+/// What lies just before a log's tail is waited for so long, by an append that knows nothing else of the log, before it is made a hole.
+const HOLE: Duration = Duration::from_millis(100);
+
 /// What a log is to be like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewLog {
@@ -176,11 +179,7 @@ impl Log {
             return Err(Error::Unavailable("too many appends of this client are under way".to_owned()));
         };
         let stamp = Some(message::Stamp { client: appends.client, sequence: open.sequence });
-        let since = match appends.known(&self.name) {
-            Some(known) => known,
-            None => self.clone_with(left()).end(appends).await?,
-        };
-        let (log, since) = (self.name.clone(), Some(since));
+        let (log, since) = (self.name.clone(), Some(self.least(left()).await?));
         let oldest_open = open.oldest_open;
         let append = message::AppendRequest { log, records, stamp, since, oldest_open };
         let request = Asked::Log(LogAsked::Append(append));
@@ -190,7 +189,7 @@ impl Log {
             other => return Err(Error::OutcomeUnknown(format!("the node's answer does not fit: {other:?}"))),
         };
         let position = if in_doubt { self.first_of(position, left()).await } else { position };
-        appends.note(&self.name, position);
+        appends.note(&self.name, position.saturating_add(1));
         Ok(position)
     }
 
@@ -199,11 +198,25 @@ impl Log {
         Self { client: self.client.clone().with_deadline(time), name: self.name.clone() }
     }
 
-    /// Where the log ends, for appends.
-    async fn end(&self, appends: &Appends) -> Result<u64, Error> {
-        let tail = self.tail().await?;
-        appends.note_tail(&self.name, tail);
-        Ok(tail)
+    /// The least position that an append may get which begins now, in whichever attempt: readers look for an earlier one from there
+    /// on. The tail by itself is none. Below it positions may have been given out that nobody will write, and a sequencer that comes
+    /// after gives them out again; but each begins above what is held. So what lies just before the tail is read first, and made a hole
+    /// if nothing comes. Where it can't be read, less is known, which will do as well, at more cost for readers.
+    async fn least(&self, time: Duration) -> Result<u64, Error> {
+        let appends = &self.client.appends;
+        if let Some(known) = appends.known(&self.name) {
+            return Ok(known);
+        }
+        let held = appends.held(&self.name);
+        let tail = self.clone_with(time).tail().await?;
+        if tail <= held {
+            // Nothing has come since.
+            appends.note(&self.name, held);
+            return Ok(held);
+        }
+        let time = time / 4;
+        let last = self.clone_with(time).read_waiting(tail - 1, 1, HOLE.min(time / 2)).await;
+        Ok(if last.is_ok_and(|entries| !entries.is_empty()) { tail } else { held })
     }
 
     /// Where the append lies that was tried more than once, and at last was told to lie there. If that can't be learned, it is
@@ -237,8 +250,8 @@ impl Log {
         };
         let entries: Option<Vec<Entry>> = answer.entries.into_iter().map(Entry::told).collect();
         let entries = entries.ok_or_else(of_no_kind)?;
-        if let Some(last) = entries.iter().rfind(|entry| matches!(entry.content, Content::Records(_))) {
-            self.client.appends.note(&self.name, last.position);
+        if let Some(last) = entries.last() {
+            self.client.appends.note(&self.name, last.after());
         }
         Ok(entries)
     }

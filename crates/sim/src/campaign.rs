@@ -198,6 +198,8 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::OldTailCounts, "bugs_of_the_shared_log_are_found"),
     (Bug::StripesOverlap, "bugs_of_the_shared_log_are_found"),
     (Bug::BegunOnAnotherDisk, "bugs_of_the_shared_log_are_found"),
+    (Bug::TrimmedPlaceLeft, "bugs_of_the_shared_log_are_found"),
+    (Bug::TailNamed, "bugs_of_the_shared_log_are_found"),
     (Bug::LateAttemptUnnamed, "bugs_of_the_shared_log_are_found"),
     (Bug::LeaseNotWaited, "bugs_of_the_shared_log_are_found"),
     (Bug::AnswerToFormerProcess, "an_answer_to_the_former_process_is_found"),

@@ -352,6 +352,9 @@ pub enum Failure {
         /// There or after.
         since: Position,
     },
+    /// What an append to a shared log came to can't be told any more, and no retry tells: one might append it for a second time.
+    #[error("outcome unknown: {0}")]
+    Forgotten(String),
     /// The write may have been done or may yet be; only a retry with the same session stamp tells.
     #[error("outcome unknown: {0}")]
     Unknown(String),

@@ -57,14 +57,17 @@ fn an_answer_leaves_whole_and_in_order() {
 }
 
 /// A message, and how it ended. As long as it is there, it has the message's memory.
-struct Unary(Option<Bytes>, Arc<()>);
+struct Unary {
+    message: Option<Bytes>,
+    _memory: Arc<()>,
+}
 
 impl http_body::Body for Unary {
     type Data = Bytes;
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let message = self.0.take().map(Frame::data);
+        let message = self.message.take().map(Frame::data);
         Poll::Ready(Some(Ok(message.unwrap_or_else(|| Frame::trailers(HeaderMap::new())))))
     }
 }
@@ -72,7 +75,7 @@ impl http_body::Body for Unary {
 #[test]
 fn what_made_the_only_message_goes_before_it_has_left() {
     let (portions, there) = (Portions::default(), Arc::new(()));
-    let unary = Unary(Some(message(3 * PORTION_BYTES, 0)), Arc::clone(&there));
+    let unary = Unary { message: Some(message(3 * PORTION_BYTES, 0)), _memory: Arc::clone(&there) };
     let mut body = Portioned::new(Body::new(unary), false, portions);
     for is_last in [false, false, true] {
         assert_eq!(portion(&mut body).map(|portion| portion.len()), Some(PORTION_BYTES));

@@ -147,6 +147,7 @@ fn failure(error: Error) -> Failure {
         Error::OutsideWindow { .. } => Failure::Overloaded(error.to_string()),
         Error::OutOfTime => Failure::Unavailable("the log's units or its sequencer did not answer in time".to_owned()),
         Error::Unknown { since } => Failure::MayLie { since },
+        Error::Forgotten { .. } | Error::Decided => Failure::Forgotten(error.to_string()),
         Error::BeyondTail { .. } => Failure::Invalid(error.to_string()),
         Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),
     }

@@ -16,6 +16,10 @@ use crate::message::Message;
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Replica;
 
+/// Units that a node says at one time, at most, and that it is believed of: more than one disk has in practice, and what is over is
+/// said once some of these were replaced.
+pub(super) const DOUBTS_MAX: usize = 4_096;
+
 /// Units of other nodes and of this one that are in doubt, as whoever leads the catalogue was told. Only such are in it as the
 /// catalogue names, each on the node that said so.
 #[derive(Debug, Default)]
@@ -49,7 +53,7 @@ impl Node {
     pub(super) fn tell_doubts(&mut self, now: Now) {
         let Some(catalogue) = self.replicas.get(&CohortId::CATALOGUE) else { return };
         let leader = catalogue.cohort.leader();
-        let units: Vec<UnitId> = self.own_doubts().collect();
+        let units: Vec<UnitId> = self.own_doubts().take(DOUBTS_MAX).collect();
         match leader.filter(|_| !units.is_empty()) {
             Some(leader) if leader == self.me.node => self.doubts_told(leader, &units, now),
             Some(leader) => self.send(leader, Message::UnitsInDoubt { units }, AT_ONCE, None),
@@ -73,11 +77,9 @@ impl Node {
             let home = tablets::catalogue::cohort_of(unit).and_then(|cohort| catalogue.unit_of(cohort));
             home.is_some_and(|(_, home)| home == member)
         };
-        let news: Vec<UnitId> = units
-            .iter()
-            .copied()
-            .filter(|unit| !self.logs.repairs.doubts.has(*unit) && is_its(catalogue, *unit))
-            .collect();
+        let told: BTreeSet<UnitId> = units.iter().copied().take(DOUBTS_MAX).collect();
+        let is_news = |unit: &UnitId| !self.logs.repairs.doubts.has(*unit) && is_its(catalogue, *unit);
+        let news: Vec<UnitId> = told.into_iter().filter(is_news).collect();
         if !news.is_empty() {
             self.counters.log_units_lost += news.len() as u64;
             self.logs.repairs.doubts.0.extend(news);

@@ -165,7 +165,11 @@ impl Node {
         (self.is_heard(node, now) && boot.0 > 0).then_some(SequencerId { node, boot })
     }
 
+    /// Replaces a projection, if that may come to an end, whoever wants it.
     fn begin_repair(&mut self, log: &LogRecord, now: Now) {
+        if !self.can_be_sealed(log, now) {
+            return;
+        }
         let old = log.projection.clone();
         let is_out = |unit: &UnitId| self.is_out(log, *unit, SILENT, now) || self.is_slow(log, *unit, now);
         let leave_out: BTreeSet<UnitId> = old.units().into_iter().filter(is_out).collect();
@@ -362,10 +366,10 @@ impl Node {
         }
     }
 
-    /// Whether each chain that is written to has a unit that isn't out. Where one has none a recovery comes to no end, and what it has
-    /// sealed by then can't be read.
+    /// Whether each chain that is written to has a unit that isn't out, on a node that was heard of just now. Where one has none a
+    /// recovery comes to no end, and what it has sealed by then can't be read.
     fn can_be_sealed(&self, log: &LogRecord, now: Now) -> bool {
-        let has_one = |chain: &Vec<UnitId>| chain.iter().any(|unit| !self.is_out(log, *unit, GONE, now));
+        let has_one = |chain: &Vec<UnitId>| chain.iter().any(|unit| !self.is_out(log, *unit, SILENT, now));
         log.projection.last().chains.iter().all(has_one)
     }
 

@@ -169,6 +169,7 @@ fn encode_failure(failure: &Failure, out: &mut Writer) {
         Failure::Unavailable(message) => (37, message),
         Failure::Unknown(message) => (38, message),
         Failure::Exists(message) => (39, message),
+        Failure::Forgotten(message) => (42, message),
     };
     out.u8(tag);
     out.bytes(message.as_bytes());
@@ -233,6 +234,7 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
         38 => Err(Failure::Unknown(text(input)?)),
         39 => Err(Failure::Exists(text(input)?)),
         40 => Err(Failure::UnknownLog(text(input)?)),
+        42 => Err(Failure::Forgotten(text(input)?)),
         41 => Err(Failure::MayLie { since: Position(input.u64()?) }),
         tag => return Err(DecodeError::UnknownTag { what: "answer", tag: u64::from(tag) }),
     })

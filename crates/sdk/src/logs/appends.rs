@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 /// How far an append that has not ended may be behind the client's newest: readers of a log remember 1,024 of each client.
 const WINDOW: u64 = 1_000;
-/// What is known of a log's end for so long is asked anew.
+/// What has been known for so long to be held of a log is no guide to its end any more.
 const FRESH: Duration = Duration::from_secs(1);
 /// Logs of which something is known, at most: as many as a universe has.
 const LOGS_MAX: usize = 1_000;
@@ -30,7 +30,8 @@ struct State {
     last: u64,
     /// Those that have not ended.
     open: BTreeSet<u64>,
-    /// Of each log: whatever is appended from now on lies there or after; and when that was noted.
+    /// Of each log: one more than the highest position that is known to be held, and when that was noted. Whatever is appended from
+    /// now on lies there or after, in whichever epoch.
     known: BTreeMap<String, (u64, Instant)>,
 }
 
@@ -73,19 +74,24 @@ impl Appends {
         (at.elapsed() < FRESH).then_some(known)
     }
 
-    /// Something was appended there, or read.
-    pub(crate) fn note(&self, log: &str, position: u64) {
-        self.note_tail(log, position.saturating_add(1));
+    /// The same, however old it is; 0, if nothing is known.
+    pub(crate) fn held(&self, log: &str) -> u64 {
+        self.state().known.get(log).map_or(0, |(known, _)| *known)
     }
 
-    /// The log ended there, or after.
-    pub(crate) fn note_tail(&self, log: &str, tail: u64) {
+    /// All positions that an append gets from now on are `least` or more, whatever becomes of the sequencer: that says of the log what
+    /// is read or was appended just before it, be it records or a hole, and not a tail. Where that is as much as was known, or more, it
+    /// is how things are now.
+    pub(crate) fn note(&self, log: &str, least: u64) {
         let (mut state, now) = (self.state(), Instant::now());
         let has_room = state.known.len() < LOGS_MAX;
-        if let Some((known, at)) = state.known.get_mut(log) {
-            (*known, *at) = (tail.max(*known), now);
-        } else if has_room {
-            state.known.insert(log.to_owned(), (tail, now));
+        match state.known.get_mut(log) {
+            Some(noted) if noted.0 <= least => *noted = (least, now),
+            Some(_) => {}
+            None if has_room => {
+                state.known.insert(log.to_owned(), (least, now));
+            }
+            None => {}
         }
     }
 
@@ -146,10 +152,22 @@ mod tests {
     #[test]
     fn what_is_known_of_a_log_only_grows() {
         let appends = Appends::default();
-        assert_eq!(appends.known("l"), None);
-        appends.note("l", 7);
+        assert_eq!((appends.known("l"), appends.held("l")), (None, 0));
+        appends.note("l", 8);
         appends.note("l", 3);
         assert_eq!((appends.known("l"), appends.known("m")), (Some(8), None));
+    }
+
+    /// A reader far behind says nothing of where the log ends; that it has not grown says it anew.
+    #[test]
+    fn what_is_known_for_long_is_looked_at_again() {
+        let appends = Appends::default();
+        let long_ago = Instant::now().checked_sub(FRESH).expect("the machine runs for longer");
+        appends.state().known.insert("l".to_owned(), (8, long_ago));
+        appends.note("l", 3);
+        assert_eq!((appends.known("l"), appends.held("l")), (None, 8));
+        appends.note("l", 8);
+        assert_eq!(appends.known("l"), Some(8));
     }
 
     #[test]

@@ -67,10 +67,9 @@ impl Append {
     }
 
     /// Its client has said that it is decided: whoever tries it still is not waited for.
-    pub(super) fn is_decided(&mut self) {
+    pub(super) fn called_decided(&mut self) {
         if matches!(self.stage, Stage::Wanting) {
-            let oldest_open = self.data.oldest_open;
-            self.stage = Stage::Ended(Err(Error::OutsideWindow { oldest_open }));
+            self.stage = Stage::Ended(Err(Error::Decided));
         }
     }
 
@@ -90,6 +89,10 @@ impl Append {
 
     /// The place that it has, whoever appends it.
     pub(super) fn placed(&mut self, placed: Placed, epoch: ProjectionEpoch, start: Position) {
+        // What it writes, or has written, stays as it is.
+        if !matches!(self.stage, Stage::Wanting) {
+            return;
+        }
         let meanwhile = self.meanwhile.as_mut().and_then(|meanwhile| {
             // Of an epoch that was replaced already nothing is known, and nothing is written in it.
             if start.0 < POSITION_MAX {
@@ -167,7 +170,7 @@ impl Append {
                         self.asked = None;
                         return Next::Position;
                     }
-                    Err(Filled::Trimmed(_) | Filled::Lost) => Err(Error::Unknown { since: position }),
+                    Err(Filled::Trimmed(_) | Filled::Lost) => Err(Error::Forgotten { position }),
                     Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
                     Err(Filled::Conflict) => Err(Error::Conflict { position }),
                 };
@@ -199,9 +202,11 @@ impl Append {
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
             // The head has decided for us, in this epoch; so no reader was told anything else before it was given up.
             Reply::Trimmed { .. } if writing.count > 0 => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
-            Reply::Trimmed { .. } if writing.lost => {
-                self.stage = Stage::Ended(Err(Error::Unknown { since: position }));
+            // It may have lain there, by our hand or another's, and was readers' once then.
+            Reply::Trimmed { .. } if writing.lost || self.is_shared && !planted(Bug::TrimmedPlaceLeft) => {
+                self.stage = Stage::Ended(Err(Error::Forgotten { position }));
             }
+            // Nobody else knows of it.
             Reply::Trimmed { .. } => self.wants_another(position, epoch),
             _ => {}
         }

@@ -171,6 +171,17 @@ pub enum Error {
         /// To be handed in when the append is tried again, with the same stamp.
         since: Position,
     },
+    /// Where the batch was to lie is trimmed, or was given up: whether it lay there can't be told any more. It does not lie anywhere
+    /// else. It is not to be tried again: readers might be told it twice.
+    #[error("what was to hold the batch, position {position}, was given up: whether it did can't be told any more")]
+    Forgotten {
+        /// Where it was to lie.
+        position: Position,
+    },
+    /// The append's client has said meanwhile that it is decided, and won't be tried again: this attempt has appended nothing, and
+    /// what another one came to is not told any more.
+    #[error("the append's client has said that it is decided: nothing more is told of it")]
+    Decided,
     /// The append's sequence is 0, or lies too far from that of its client's oldest open append. Nothing was appended: it may
     /// be tried again once the oldest one is decided.
     #[error("the append is not within the window of its client, whose oldest open append is {oldest_open}")]

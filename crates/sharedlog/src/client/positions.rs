@@ -54,7 +54,7 @@ impl Client {
             let Some(Call { task: Task::Append(append), .. }) = self.calls.get_mut(&id) else { continue };
             match place {
                 Some(Some(placed)) => append.placed(*placed, epoch, start),
-                Some(None) => append.is_decided(),
+                Some(None) => append.called_decided(),
                 None => {
                     self.wanting.push(id);
                     continue;

@@ -245,6 +245,39 @@ fn a_position_that_was_filled_is_given_up() {
     assert_eq!(bed.ended(token), Err(Error::Conflict { position: Position(8) }));
 }
 
+/// Another attempt may have written its place, and readers may have been told: it is not made again. What nobody else appends takes
+/// another place, as long as no answer is missing.
+#[test]
+fn an_append_whose_place_was_trimmed_is_not_made_again() {
+    let trimmed = || Reply::Trimmed { mark: Position(9) };
+    let mut bed = Bed::new();
+    let token = bed.append(1);
+    bed.given(7, 1);
+    bed.step(1, &write(1, 7, entry(1)), trimmed());
+    assert_eq!(bed.ended(token), Err(Error::Forgotten { position: Position(7) }));
+    assert!(bed.sequencer.is_empty() && bed.client.under_way() == 0);
+
+    let (token, deadline) = (bed.token(), bed.now + DEADLINE);
+    bed.client.append(token, batch(), None, None, deadline, bed.now);
+    bed.carry_out();
+    bed.given(8, 1);
+    let Request::Command(Command::Write { entry, .. }) = bed.units[0].2.clone() else { panic!("{:?}", bed.units) };
+    bed.step(1, &write(1, 8, entry.clone()), trimmed());
+    bed.given(9, 1);
+    bed.step(1, &write(1, 9, entry.clone()), Reply::Written);
+    bed.step(2, &write(1, 9, entry), trimmed());
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))), "the head has taken it");
+}
+
+#[test]
+fn an_append_that_its_client_calls_decided_ends() {
+    let mut bed = Bed::new();
+    let token = bed.append(1);
+    let named = vec![None];
+    bed.sequenced(sequencer::Reply::Positions { first: Position(7), count: 0, named });
+    assert_eq!(bed.ended(token), Err(Error::Decided));
+}
+
 /// Where the projection was replaced the old position comes first: there is the entry, or it never will be.
 #[test]
 fn an_old_position_is_resolved_before_another_is_taken() {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::limits::{DUPLICATES_CLIENTS_MAX, PLACES_MAX};
+use crate::limits::{PLACES_CLIENTS_MAX, PLACES_MAX};
 use crate::sequencer::{Named, Placed};
 use crate::{ClientId, Position, Stamp};
 
@@ -27,20 +27,27 @@ pub(super) struct Places {
     of: BTreeMap<Stamp, Placed>,
     /// The same by position: what was given first is forgotten first.
     at: BTreeMap<Position, Stamp>,
-    /// Of each client, its oldest append that isn't decided, as far as was said.
-    floors: BTreeMap<ClientId, u64>,
+    floors: BTreeMap<ClientId, Floor>,
+    /// The clients by when they asked last: who hasn't for longest is forgotten first.
+    by_use: BTreeMap<u64, ClientId>,
+    /// Counts what was asked.
+    uses: u64,
+}
+
+/// What a client has said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Floor {
+    /// Its oldest append that isn't decided.
+    oldest_open: u64,
+    /// When it asked last.
+    used: u64,
 }
 
 impl Places {
     /// Looks an append up, and forgets what its client says is decided.
     pub(super) fn look_up(&mut self, named: &Named) -> Place {
         let Named { stamp, oldest_open, decided } = *named;
-        if !self.floors.contains_key(&stamp.client) && self.floors.len() >= DUPLICATES_CLIENTS_MAX {
-            self.floors.pop_first();
-        }
-        let floor = self.floors.entry(stamp.client).or_default();
-        *floor = oldest_open.max(*floor);
-        let floor = *floor;
+        let floor = self.raise(stamp.client, oldest_open);
         let of_client = |sequence| Stamp { client: stamp.client, sequence };
         while let Some((past, placed)) = self.of.range(of_client(0)..of_client(floor)).next() {
             let (past, position) = (*past, placed.position);
@@ -56,6 +63,22 @@ impl Places {
         }
     }
 
+    /// A client says which of its appends is the oldest that isn't decided: which is it, with all that was said before?
+    fn raise(&mut self, client: ClientId, oldest_open: u64) -> u64 {
+        self.uses += 1;
+        let floor = self.floors.entry(client).or_default();
+        self.by_use.remove(&floor.used);
+        *floor = Floor { oldest_open: oldest_open.max(floor.oldest_open), used: self.uses };
+        let raised = floor.oldest_open;
+        self.by_use.insert(self.uses, client);
+        if self.floors.len() > PLACES_CLIENTS_MAX
+            && let Some((_, client)) = self.by_use.pop_first()
+        {
+            self.floors.remove(&client);
+        }
+        raised
+    }
+
     /// An append has its place there from now on.
     pub(super) fn put(&mut self, stamp: Stamp, placed: Placed) {
         if let Some(former) = self.of.insert(stamp, placed) {
@@ -67,5 +90,48 @@ impl Places {
         {
             self.of.remove(&stamp);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(client: u64, sequence: u64, oldest_open: u64) -> Named {
+        Named { stamp: Stamp { client: ClientId(client), sequence }, oldest_open, decided: None }
+    }
+
+    /// Whatever its number is.
+    #[test]
+    fn the_client_that_asked_longest_ago_is_forgotten_first() {
+        let mut places = Places::default();
+        let clients: Vec<u64> = (1..=PLACES_CLIENTS_MAX as u64).rev().collect();
+        for client in &clients {
+            assert_eq!(places.look_up(&named(*client, 9, 9)), Place::New);
+        }
+        let (longest_ago, others) = clients.split_first().expect("there are some");
+        // The smallest number, and it has just asked.
+        assert_eq!(places.look_up(&named(1, 8, 8)), Place::Decided);
+        assert_eq!(places.look_up(&named(u64::MAX, 1, 1)), Place::New);
+        assert_eq!(places.floors.len(), PLACES_CLIENTS_MAX);
+        for client in others {
+            assert_eq!(places.look_up(&named(*client, 8, 8)), Place::Decided, "client {client}");
+        }
+        assert_eq!(places.look_up(&named(*longest_ago, 8, 8)), Place::New, "what it said is forgotten");
+    }
+
+    #[test]
+    fn places_and_clients_take_bounded_memory() {
+        let mut places = Places::default();
+        for turn in 0..2 * PLACES_MAX as u64 {
+            let named = named(turn % 11, 1 + turn / 11, 1);
+            assert_eq!(places.look_up(&named), Place::New);
+            places.put(named.stamp, Placed { position: Position(turn), oldest_open: 1 });
+            assert!(places.of.len() <= PLACES_MAX && places.of.len() == places.at.len());
+            assert!(places.floors.len() <= PLACES_CLIENTS_MAX && places.floors.len() == places.by_use.len());
+        }
+        let turn = 2 * PLACES_MAX as u64 - 1;
+        assert!(matches!(places.look_up(&named(turn % 11, 1 + turn / 11, 1)), Place::At(_)));
+        assert_eq!(places.look_up(&named(0, 1, 1)), Place::New, "what was given first is forgotten first");
     }
 }

@@ -166,6 +166,9 @@ impl Checks {
             Ok(Answer::Entry(data)) => {
                 let stamp = data.stamp;
                 match self.told.insert(stamp, position) {
+                    // A trim that is under way, or was given up, has come to some chains only: who looks back may be told that the
+                    // first is trimmed already.
+                    Some(first) if first.min(position) < self.trimmed => stamp,
                     Some(first) if self.lost.is_empty() && self.trimmed_singly.is_empty() => {
                         return Err(format!("{stamp:?} is read at {first}, and again at {position}"));
                     }
@@ -222,9 +225,14 @@ impl World {
             if job.is_given_up && !job.is_done && !places.is_empty() {
                 return Err(format!("an append that was given up lies at {places:?}"));
             }
-            let epochs: Vec<_> = places.iter().map(|(position, _)| self.given_in(**position)).collect();
+            // Trimmed or not.
+            let seen =
+                checks.seen.iter().filter(|(_, seen)| matches!(seen, Seen::Data(stamp, _) if *stamp == job.stamp));
+            let ever: BTreeSet<Position> =
+                seen.map(|(at, _)| at).chain(places.iter().map(|(at, _)| *at)).copied().collect();
+            let epochs: Vec<_> = ever.iter().map(|position| self.given_in(*position)).collect();
             if epochs.windows(2).any(|two| two[0] == two[1]) {
-                return Err(format!("{:?} lies at {places:?}, which were given in epochs {epochs:?}", job.stamp));
+                return Err(format!("{:?} lay at {ever:?}, which were given in epochs {epochs:?}", job.stamp));
             }
             if places.len() > 1 && !job.contested {
                 return Err(format!("one process appended {:?} at {places:?}", job.stamp));
@@ -249,6 +257,18 @@ impl World {
         let chain = self.newest().chain_of(position);
         let is_lost = chain.is_none_or(<[UnitId]>::is_empty);
         if is_lost { Ok(()) } else { Err(format!("{position} is told to be lost, and lies on {chain:?}")) }
+    }
+
+    /// Only of an append whose place was trimmed, or given up, it can't be told what came of it.
+    pub(super) fn check_forgotten(&self, position: Position) -> Said {
+        let checks = &self.checks;
+        let is_trimmed = position < checks.trimmed || checks.trimmed_singly.contains(&position);
+        let is_lost = || self.newest().chain_of(position).is_none_or(<[UnitId]>::is_empty);
+        if is_trimmed || is_lost() {
+            Ok(())
+        } else {
+            Err(format!("an append's place {position} is told to be given up, trimmed below {}", checks.trimmed))
+        }
     }
 
     /// Nothing is filled in an epoch that is not given out in it: the log would end there.

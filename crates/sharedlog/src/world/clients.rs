@@ -16,11 +16,28 @@ use crate::{ClientId, Position, Run};
 
 #[derive(Clone, Debug)]
 pub(super) enum Call {
-    Append { job: usize },
+    Append {
+        job: usize,
+    },
     AppendOn,
-    Read { position: Position, was_there: bool },
-    ReadMany { run: Run, was_there: bool },
-    Tail { floor: Option<Position> },
+    /// The tail, for an append, and then what lies just before it.
+    TailFirst {
+        floor: Option<Position>,
+    },
+    LastFirst {
+        tail: Position,
+    },
+    Read {
+        position: Position,
+        was_there: bool,
+    },
+    ReadMany {
+        run: Run,
+        was_there: bool,
+    },
+    Tail {
+        floor: Option<Position>,
+    },
     Trim,
     Fill(Position),
     PlayerRead(Run),
@@ -161,7 +178,8 @@ impl World {
         let any = Position(self.random.below(floor.map_or(0, |floor| floor.0) + 6));
         type Begin = Box<dyn FnOnce(&mut Client)>;
         let (call, begin): (Call, Begin) = match self.random.below(20) {
-            0..10 => return self.new_append(id),
+            0..7 => return self.new_append(id, None),
+            7..10 => return self.append_unaware(id),
             10..12 => {
                 let patience = Duration::from_millis(self.random.below(25));
                 let waits = [Wait::No, Wait::First(patience), Wait::Each(patience)];
@@ -358,6 +376,14 @@ impl World {
             }
             Call::Append { job } => self.append_ended(job, outcome),
             Call::AppendOn => self.appended(id, &outcome),
+            Call::TailFirst { floor } => {
+                self.tail_first(id, &outcome);
+                self.checks.tail(&outcome, floor)
+            }
+            Call::LastFirst { tail } => {
+                self.last_first(id, tail, &outcome);
+                Ok(())
+            }
             Call::Read { position, was_there } => {
                 self.count(if outcome.is_ok() { "reads" } else { "reads that failed" });
                 if matches!(outcome, Ok(Answer::Duplicate { .. })) {
@@ -426,7 +452,7 @@ impl World {
         let is_played = |process: &Process| clients.final_tail.is_none_or(|tail| process.player.next() >= tail);
         clients.waiting.is_empty()
             && clients.final_left == 0
-            && clients.jobs.iter().all(|job| job.under_way == 0 && (job.is_done || job.is_given_up))
+            && clients.jobs.iter().all(|job| job.under_way == 0 && job.has_ended())
             && processes.all(|process| process.calls.values().all(is_own) && is_played(process))
     }
 }

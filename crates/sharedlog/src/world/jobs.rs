@@ -1,6 +1,7 @@
 //! Appends that are made sooner or later, by one process or by several, each under one stamp.
 
 use base::Duration;
+use base::canary::{Bug, planted};
 use bytes::Bytes;
 
 use super::World;
@@ -8,14 +9,19 @@ use super::clients::Call;
 use crate::client::{Answer, Error, Stamped};
 use crate::{Batch, ClientId, Position, Stamp};
 
+/// How long a client tries to find out where the log ends before it appends.
+const AWARE_IN: Duration = Duration::from_millis(60);
+
 /// An append, until it is known to be made, or never to be.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) stamp: Stamp,
     pub(super) batch: Batch,
-    /// No attempt can have come below this.
+    /// One more than the highest position of an append that had ended before its first attempt.
     floor: Position,
-    /// An attempt came to nothing definite: it lies there or after, if at all.
+    /// No attempt lies below this, as far as its client can know.
+    least: Position,
+    /// What its attempts name, once one of them came to nothing definite, or from the first on: the same.
     since: Option<Position>,
     /// More than one process may have appended it.
     pub(super) contested: bool,
@@ -23,6 +29,15 @@ pub(super) struct Job {
     pub(super) is_done: bool,
     /// Given up, and surely not made.
     pub(super) is_given_up: bool,
+    /// Whether it was made can't be told any more.
+    pub(super) is_forgotten: bool,
+}
+
+impl Job {
+    /// Nobody tries it again.
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_done || self.is_given_up || self.is_forgotten
+    }
 }
 
 impl World {
@@ -30,11 +45,49 @@ impl World {
     pub(super) fn retry_in_doubt(&mut self, job: usize) {
         let of = &mut self.clients.jobs[job];
         of.contested = true;
-        of.since = Some(of.since.unwrap_or(of.floor).min(of.floor));
+        of.since = Some(of.least);
         self.clients.waiting.push(job);
     }
 
-    pub(super) fn new_append(&mut self, id: u32) {
+    /// A client that knows nothing of the log asks where it ends before it appends, as the client library does.
+    pub(super) fn append_unaware(&mut self, id: u32) {
+        let (now, token, floor) = (self.clock(), self.token(), self.checks.highest_complete());
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        process.calls.insert(token, Call::TailFirst { floor });
+        process.client.tail(token, now + AWARE_IN, now);
+        self.settle_client(id);
+    }
+
+    /// It hears of a tail: and has it that something is held just before it, since a tail alone may go back.
+    pub(super) fn tail_first(&mut self, id: u32, outcome: &Result<Answer, Error>) {
+        let (now, token) = (self.clock(), self.token());
+        match outcome {
+            Ok(Answer::Tail(tail)) if tail.0 > 0 && !planted(Bug::TailNamed) => {
+                let Some(process) = self.clients.processes.get_mut(&id) else { return };
+                process.calls.insert(token, Call::LastFirst { tail: *tail });
+                let wait = Some(Duration::from_millis(5));
+                process.client.read(token, Position(tail.0 - 1), wait, true, now + AWARE_IN, now);
+                self.settle_client(id);
+            }
+            Ok(Answer::Tail(tail)) => self.new_append(id, Some(*tail)),
+            _ => self.new_append(id, Some(Position(0))),
+        }
+    }
+
+    /// It has read what lies before the tail.
+    pub(super) fn last_first(&mut self, id: u32, tail: Position, outcome: &Result<Answer, Error>) {
+        let is_held = match outcome {
+            Ok(Answer::Entry(_) | Answer::Junk | Answer::Duplicate { .. } | Answer::Trimmed { .. } | Answer::Lost) => {
+                true
+            }
+            Ok(_) | Err(_) => false,
+        };
+        self.count(if is_held { "appends after what is held" } else { "appends after nothing that is held" });
+        self.new_append(id, Some(if is_held { tail } else { Position(0) }));
+    }
+
+    /// An append whose client has found out from where on its attempts lie, or knows of one that has just ended.
+    pub(super) fn new_append(&mut self, id: u32, least: Option<Position>) {
         let number = self.clients.jobs.len() as u64;
         // A few clients in the log's eyes, each with some appends under way.
         let stamp = Stamp { client: ClientId(1 + number % 2), sequence: 1 + number / 2 };
@@ -44,11 +97,13 @@ impl World {
             stamp,
             batch,
             floor,
-            since: None,
+            least: least.unwrap_or(floor),
+            since: least,
             contested: false,
             under_way: 0,
             is_done: false,
             is_given_up: false,
+            is_forgotten: false,
         });
         self.attempt(id, number as usize);
     }
@@ -57,12 +112,12 @@ impl World {
         let (now, token) = (self.clock(), self.token());
         let patience = if self.is_healed { 500 } else { 10 + self.random.below(100) };
         let of = &mut self.clients.jobs[job];
-        if of.is_done && !of.contested {
+        if of.is_done && !of.contested || of.is_forgotten {
             return;
         }
         of.under_way += 1;
         let (batch, stamp, since) = (of.batch.clone(), of.stamp, of.since);
-        let is_open = |job: &&Job| job.stamp.client == stamp.client && !job.is_done && !job.is_given_up;
+        let is_open = |job: &&Job| job.stamp.client == stamp.client && !job.has_ended();
         let oldest = self.clients.jobs.iter().filter(is_open).map(|job| job.stamp.sequence).min();
         let stamped = Stamped { stamp, oldest_open: oldest.unwrap_or(stamp.sequence).min(stamp.sequence) };
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
@@ -82,6 +137,9 @@ impl World {
                 // One that is tried again may lie where an earlier attempt has put it, or has its place from that: it began with
                 // the first.
                 let floor = of.floor.0.checked_sub(1).map(Position);
+                if position < of.least {
+                    return Err(format!("an append lies at {position}, and no attempt was to lie below {}", of.least));
+                }
                 self.count("appends");
                 self.checks.appended(stamp, batch, position, floor)
             }
@@ -92,10 +150,16 @@ impl World {
             }
             Err(Error::OutsideWindow { .. }) => {
                 self.count("appends outside their window");
-                // Of one that is done its client has said so.
-                if !self.clients.jobs[job].is_done {
-                    self.clients.waiting.push(job);
-                }
+                self.clients.waiting.push(job);
+                Ok(())
+            }
+            Err(Error::Forgotten { position }) => {
+                of.is_forgotten = true;
+                self.count("appends forgotten");
+                self.check_forgotten(position)
+            }
+            Err(Error::Decided) if of.has_ended() => {
+                self.count("appends decided meanwhile");
                 Ok(())
             }
             Err(Error::OutOfTime) => {

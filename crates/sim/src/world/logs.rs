@@ -71,9 +71,14 @@ struct User {
 #[derive(Clone, Debug)]
 enum Doing {
     Create,
-    /// `floor`: what had ended before the first attempt lies below.
+    /// What lies just before the tail, once that is told: for an append by a user that knows nothing of the log.
+    Look {
+        tail: Option<u64>,
+    },
+    /// `floor`: what had ended before the first attempt lies below. `least`: no attempt lies below this.
     Append {
         floor: u64,
+        least: u64,
         since: Option<Position>,
     },
     Read {
@@ -125,10 +130,8 @@ impl LogUsers {
         }
         let floor = self.ended;
         Some(match self.random.below(20) {
-            0..11 => {
-                self.users[user].sequence += 1;
-                Doing::Append { floor, since: Some(Position(floor)) }
-            }
+            0..8 => self.append(user, floor),
+            8..11 => Doing::Look { tail: None },
             11..17 => {
                 let from = self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 4);
                 let wait = Duration::from_millis([0, 0, 30][self.random.below(3) as usize]);
@@ -137,6 +140,12 @@ impl LogUsers {
             17..19 => Doing::Tail { floor },
             _ => Doing::Trim { before: self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 1) },
         })
+    }
+
+    /// A new append of a user, who knows of something that is held just before a position.
+    fn append(&mut self, user: usize, least: u64) -> Doing {
+        self.users[user].sequence += 1;
+        Doing::Append { floor: self.ended, least, since: Some(Position(least)) }
     }
 
     fn stamp(&self, user: usize) -> Stamp {
@@ -157,7 +166,13 @@ impl LogUsers {
             Doing::Read { from, wait, .. } => {
                 LogRequest::Read { log: log(), from: Position(*from), count: READ, wait: *wait, bytes: BATCH_BYTES_MAX }
             }
-            Doing::Tail { .. } | Doing::ReadAll { tail: None, .. } => LogRequest::Tail { log: log() },
+            Doing::Tail { .. } | Doing::ReadAll { tail: None, .. } | Doing::Look { tail: None | Some(0) } => {
+                LogRequest::Tail { log: log() }
+            }
+            Doing::Look { tail: Some(tail) } => {
+                let (from, wait) = (Position(tail - 1), Duration::from_millis(30));
+                LogRequest::Read { log: log(), from, count: 1, wait, bytes: BATCH_BYTES_MAX }
+            }
             Doing::Trim { before } => LogRequest::Trim { log: log(), before: Position(*before) },
             Doing::ReadAll { next, tail: Some(tail), .. } if next >= tail => LogRequest::Tail { log: log() },
             Doing::ReadAll { next, .. } => {
@@ -214,6 +229,8 @@ impl LogUsers {
                 }
                 return Err("only appends may lie somewhere".to_owned());
             }
+            // Where it was to lie is trimmed: whether it did is not told any more.
+            Err(Failure::Forgotten(_)) if matches!(doing, Doing::Append { .. }) => return Ok(true),
             Err(Failure::Unknown(_)) => {
                 lost_sight(doing);
                 return Ok(false);
@@ -223,8 +240,32 @@ impl LogUsers {
         };
         match (doing, response) {
             (Doing::Create, LogResponse::Created { .. }) => self.is_created = true,
-            (Doing::Append { floor, .. }, LogResponse::Appended(position)) => {
+            (Doing::Look { tail: known @ None }, LogResponse::Tail(tail)) if tail.0 > 0 => {
+                *known = Some(tail.0);
+                return Ok(false);
+            }
+            // A tail may go back; what is held stays below whatever is appended from now on.
+            (Doing::Look { tail: known @ Some(_) }, LogResponse::Entries(entries)) if entries.is_empty() => {
+                *known = None;
+                return Ok(false);
+            }
+            (doing @ Doing::Look { .. }, response) => {
+                let least = match (&doing, response) {
+                    (Doing::Look { tail: None }, LogResponse::Tail(_)) => 0,
+                    (Doing::Look { tail: Some(tail) }, LogResponse::Entries(entries)) => {
+                        self.see_entries(*tail - 1, entries)?;
+                        *tail
+                    }
+                    (doing, other) => return Err(format!("{doing:?} was answered with {other:?}")),
+                };
+                *doing = self.append(user, least);
+                return Ok(false);
+            }
+            (Doing::Append { floor, least, .. }, LogResponse::Appended(position)) => {
                 self.see(position.0, Seen::Data(self.stamp(user)))?;
+                if position.0 < *least {
+                    return Err(format!("an append lies at {position}, and no attempt was to lie below {least}"));
+                }
                 if position.0 < *floor {
                     return Err(format!(
                         "an append lies at {position}, and one at {floor} - 1 had ended before it began"
@@ -267,8 +308,8 @@ impl LogUsers {
 
 /// A request was sent and never answered: an append may lie anywhere above what had ended when it was first tried.
 fn lost_sight(doing: &mut Doing) {
-    if let Doing::Append { floor, since } = doing {
-        since.get_or_insert(Position(*floor));
+    if let Doing::Append { least, since, .. } = doing {
+        since.get_or_insert(Position(*least));
     }
 }
 
@@ -391,7 +432,7 @@ impl World {
                 if is_done {
                     self.count(match doing {
                         Doing::Create => "logs created",
-                        Doing::Append { .. } => "appends to a log",
+                        Doing::Append { .. } | Doing::Look { .. } => "appends to a log",
                         Doing::Read { .. } | Doing::ReadAll { .. } => "reads of a log",
                         Doing::Tail { .. } => "tails of a log",
                         Doing::Trim { .. } => "trims of a log",

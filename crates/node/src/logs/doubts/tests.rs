@@ -129,6 +129,25 @@ fn the_last_copy_is_not_given_up() {
     assert_eq!(universe.log().projection.units(), chain);
 }
 
+/// Nothing can follow a projection while one of its chains has no unit that answers. So its other chains are not sealed, and can be read,
+/// though one of them has a unit that should be replaced.
+#[test]
+fn a_sound_chain_is_read_while_another_has_no_unit() {
+    let mut universe = Universe::with_log(2);
+    let before = universe.log();
+    let [first, second] = &before.projection.last().chains[..] else { panic!("{before:?}") };
+    let doubted: BTreeSet<UnitId> = first.iter().copied().chain(second.first().copied()).collect();
+    let leader = universe.leader_of_catalogue();
+    let bench = &mut universe.nodes[leader.0 as usize - 1];
+    for unit in doubted {
+        let home = before.member_of(unit).expect("it stands").node;
+        bench.node.doubts_told(home, &[unit], bench.now);
+    }
+    universe.pass(Duration(20 * SECOND.0));
+    assert_eq!(universe.log().projection, before.projection);
+    assert_eq!(universe.read(30, 1), Bytes::from("11"));
+}
+
 #[test]
 fn a_node_is_believed_of_its_own_units_alone() {
     let mut universe = Universe::with_log(1);
@@ -139,7 +158,12 @@ fn a_node_is_believed_of_its_own_units_alone() {
     let node = &mut universe.nodes[leader.0 as usize - 1].node;
     node.doubts_told(NodeId(1 + member.node.0 % 3), &[unit, UnitId(999)], now);
     assert!(!node.logs.repairs.doubts.has(unit));
-    node.doubts_told(member.node, &[unit, UnitId(999)], now);
+    let many: Vec<UnitId> = (0..DOUBTS_MAX as u64).map(|number| UnitId(1_000 + number)).chain([unit]).collect();
+    node.doubts_told(member.node, &many, now);
+    assert!(!node.logs.repairs.doubts.has(unit), "too many are told at one time");
+    let before = node.counters.log_units_lost;
+    node.doubts_told(member.node, &[unit, UnitId(999), unit], now);
+    assert_eq!(node.counters.log_units_lost, before + 1);
     assert_eq!(node.logs.repairs.doubts.of(&log).collect::<Vec<_>>(), [unit]);
     assert!(!node.logs.repairs.doubts.has(UnitId(999)));
     node.logs.repairs.doubts.keep(&[]);
