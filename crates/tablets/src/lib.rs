@@ -37,7 +37,7 @@ pub use catalogue::{
 pub use checkpoint::{Chunks, LoadError, Loader, Snapshot};
 pub use command::{CatalogueCommand, Command};
 pub use evaluation::{Evaluated, Evaluation, Question};
-pub use log_unit::LogUnit;
+pub use log_unit::{LogUnit, News};
 pub use position::Position;
 pub use progress::ApplyError;
 pub use state::{Applied, Purpose, State};

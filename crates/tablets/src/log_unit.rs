@@ -29,8 +29,17 @@ pub struct LogUnit {
     pub(crate) progress: Progress,
     pub(crate) unit: Unit,
     tree: Tree,
-    /// Positions that were stored and that nobody has been told of.
-    stored: Vec<Position>,
+    /// What the last entry applied is to those who wait.
+    news: News,
+}
+
+/// What an entry that was applied is to those who wait at the unit.
+#[derive(Debug, Default)]
+pub struct News {
+    /// The positions that it has stored something at.
+    pub stored: Vec<Position>,
+    /// It has sealed the unit, or trimmed it: for whatever position one waits, another answer may come.
+    pub is_other: bool,
 }
 
 /// Something that must be looked up to be answered.
@@ -63,7 +72,7 @@ impl LogUnit {
     }
 
     pub(crate) fn of(progress: Progress, unit: Unit, tree: Tree) -> Self {
-        Self { progress, unit, tree, stored: Vec::new() }
+        Self { progress, unit, tree, news: News::default() }
     }
 
     /// Applies an entry: the answer to the command in it, or what must be looked up for that.
@@ -72,14 +81,16 @@ impl LogUnit {
     /// When the entry doesn't follow the last one or is no unit's command. The unit is unchanged, and the node must halt.
     pub fn apply(&mut self, entry: &Entry) -> Result<(Option<Outcome>, Option<Change>), ApplyError> {
         self.progress.check(entry)?;
-        self.stored.clear();
+        self.news = News::default();
         if entry.payload.is_empty() {
             self.progress.advance(entry);
             return Ok((None, None));
         }
         let command = Command::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
         self.progress.advance(entry);
+        let before = (self.unit.sealed(), self.unit.trimmed());
         let outcome = self.unit.apply(command);
+        self.news.is_other = before != (self.unit.sealed(), self.unit.trimmed());
         let kept = self.keep(outcome, entry);
         Ok(match self.answer(kept) {
             Answer::Lookup(lookup) => (None, Some(Change::LookedUp(Box::new(lookup)))),
@@ -94,7 +105,7 @@ impl LogUnit {
             unit::Outcome::Store { position, kept, reply } => {
                 let mut value = Writer::new();
                 kept.encode(&mut value);
-                self.stored.push(position);
+                self.news.stored.push(position);
                 self.tree.put(key(position).into(), entry.timestamp, entry.lsn, Some(value.finish()));
                 unit::Outcome::Reply(reply)
             }
@@ -132,9 +143,9 @@ impl LogUnit {
         }
     }
 
-    /// The positions that the last entry applied has stored something at.
-    pub fn take_stored(&mut self) -> Vec<Position> {
-        std::mem::take(&mut self.stored)
+    /// What the last entry applied is to those who wait at the unit; once.
+    pub fn take_news(&mut self) -> News {
+        std::mem::take(&mut self.news)
     }
 
     /// Whether it has not begun.

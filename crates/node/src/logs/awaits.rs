@@ -1,14 +1,15 @@
 //! Readers that wait at a log unit for what isn't there yet.
 //!
-//! A follower at its log's end asks once, and hears as soon as the entry has come: nobody looks again and again. A reader
-//! is told that nothing has come when its wait is over; so is at once who finds too many waiting.
+//! A follower at its log's end asks once, and hears as soon as the entry has come: nobody looks again and again. Where the unit
+//! is sealed, or trimmed, all who wait there ask again: the log may go on elsewhere. A reader is told that nothing has come
+//! when its wait is over; so is at once who finds too many waiting.
 
 use std::collections::BTreeMap;
 
 use base::{CohortId, Monotonic, Now};
 use sharedlog::Position;
 use sharedlog::unit::Reply;
-use tablets::State;
+use tablets::{News, State};
 
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
@@ -43,6 +44,12 @@ impl Awaits {
         self.of.remove(&(cohort, position)).unwrap_or_default()
     }
 
+    /// All who wait at a unit.
+    fn take_all(&mut self, cohort: CohortId) -> Vec<PendingId> {
+        let of_unit = (cohort, Position(0))..=(cohort, Position(u64::MAX));
+        self.of.extract_if(of_unit, |_, _| true).flat_map(|(_, waiting)| waiting).collect()
+    }
+
     /// One whose wait is over.
     fn take_due(&mut self, now: Monotonic) -> Option<PendingId> {
         let (first, place) = self.until.first_key_value().filter(|((until, _), _)| *until <= now)?;
@@ -68,18 +75,20 @@ impl Node {
         self.logs.awaits.insert(id, cohort, position, until);
     }
 
-    /// A unit has applied an entry of its log: who waited for a position that it has stored asks again.
+    /// A unit has applied an entry of its log: whoever waited for what that has brought asks again.
     pub(crate) fn unit_applied(&mut self, cohort: CohortId, now: Now) {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
         let State::Unit(unit) = &mut replica.state else { return };
-        for position in unit.take_stored() {
-            for id in self.logs.awaits.take(cohort, position) {
-                let Some(Place::AtUnit { until }) = self.pendings.get(id).map(|pending| pending.place) else {
-                    continue;
-                };
-                self.logs.awaits.until.remove(&(until, id));
-                self.unit_asked(id, cohort, now);
-            }
+        let News { stored, is_other } = unit.take_news();
+        let awaits = &mut self.logs.awaits;
+        let waiting: Vec<PendingId> = match is_other {
+            true => awaits.take_all(cohort),
+            false => stored.into_iter().flat_map(|position| awaits.take(cohort, position)).collect(),
+        };
+        for id in waiting {
+            let Some(Place::AtUnit { until }) = self.pendings.get(id).map(|pending| pending.place) else { continue };
+            self.logs.awaits.until.remove(&(until, id));
+            self.unit_asked(id, cohort, now);
         }
     }
 
@@ -92,3 +101,6 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

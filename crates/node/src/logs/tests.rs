@@ -10,7 +10,7 @@ use crate::logs::calls;
 use crate::testing::{Bench, Universe, empty};
 
 /// The only node of a universe, with a log.
-fn alone() -> Bench {
+pub(super) fn alone() -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
     let create = LogRequest::Create { name: "l".into(), stripes: 0, copies: 0 };
@@ -18,13 +18,13 @@ fn alone() -> Bench {
     bench
 }
 
-fn ask(bench: &mut Bench, number: u64, request: LogRequest) -> Result<LogResponse, Failure> {
+pub(super) fn ask(bench: &mut Bench, number: u64, request: LogRequest) -> Result<LogResponse, Failure> {
     bench.ask(number, Request::Log(request));
     bench.pass(Duration::from_millis(1_000));
     said(bench.answers.get(&RequestId(number)).expect("it is answered"))
 }
 
-fn said(outcome: &Outcome) -> Result<LogResponse, Failure> {
+pub(super) fn said(outcome: &Outcome) -> Result<LogResponse, Failure> {
     match outcome {
         Ok(Response::Log(response)) => Ok(response.clone()),
         Ok(other) => panic!("{other:?}"),
@@ -32,7 +32,7 @@ fn said(outcome: &Outcome) -> Result<LogResponse, Failure> {
     }
 }
 
-fn append(record: &'static str) -> LogRequest {
+pub(super) fn append(record: &'static str) -> LogRequest {
     let batch = Batch::of(&[Bytes::from_static(record.as_bytes())]).expect("it is small");
     LogRequest::Append { log: "l".into(), batch, stamp: None, since: None }
 }
@@ -41,7 +41,7 @@ fn read(from: u64, count: u32) -> LogRequest {
     LogRequest::Read { log: "l".into(), from: Position(from), count, wait: Duration::ZERO, bytes: BATCH_BYTES_MAX }
 }
 
-fn records(response: Result<LogResponse, Failure>) -> Vec<Bytes> {
+pub(super) fn records(response: Result<LogResponse, Failure>) -> Vec<Bytes> {
     let Ok(LogResponse::Entries(entries)) = response else { panic!("{response:?}") };
     let record = |entry: LogEntry| match entry.content {
         Content::Data(data) => data.batch.records().expect("its own bytes")[0].clone(),
@@ -207,22 +207,4 @@ fn an_answer_to_the_former_process_is_found() {
     let outcome = std::panic::catch_unwind(an_answer_to_the_former_process_is_none);
     base::canary::plant(None);
     assert!(outcome.is_err());
-}
-
-/// A follower at the log's end asks its unit once, and hears as soon as something has come, or nothing for so long.
-#[test]
-fn who_waits_at_the_end_is_told_what_comes() {
-    let mut bench = alone();
-    let wait = Duration::from_millis(250);
-    let follow =
-        |from| LogRequest::Read { log: "l".into(), from: Position(from), count: 1, wait, bytes: BATCH_BYTES_MAX };
-    bench.ask(2, Request::Log(follow(0)));
-    bench.pass(Duration::from_millis(50));
-    assert_eq!((bench.node.logs.awaits.len(), bench.answers.contains_key(&RequestId(2))), (1, false));
-    bench.ask(3, Request::Log(append("a")));
-    bench.pass(Duration::from_millis(20));
-    assert_eq!(records(said(&bench.answers[&RequestId(2)])), ["a"]);
-    assert_eq!(bench.node.logs.awaits.len(), 0);
-    assert_eq!(records(ask(&mut bench, 4, follow(1))), [""; 0], "nothing came");
-    assert_eq!(bench.node.logs.awaits.len(), 0);
 }
