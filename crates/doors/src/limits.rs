@@ -10,7 +10,7 @@ use sharedlog::limits::BATCH_BYTES_MAX;
 /// few bytes each) and the table's name.
 pub const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX + (64 << 10);
 
-/// Bytes of an answer: a page of a scan may end with a row that reaches past the page's size, and a row may have
+/// Bytes of the answer of a call of its own: a page of a scan may end with a row that reaches past the page's size, and a row may have
 /// several of the largest values. Larger rows are read by naming columns.
 pub const REPLY_BYTES_MAX: usize = SCAN_PAGE_BYTES + 2 * WRITE_BYTES_MAX + (4 << 20);
 
@@ -33,9 +33,11 @@ pub(crate) const STREAMS_ANSWER_BYTES_MAX: usize = 128 << 20;
 /// Bytes of an answer that go to HTTP/2 at a time. It has two such portions of each answer at most: of all streams 256 MiB, if
 /// clients say that they take much, and take nothing.
 pub(crate) const PORTION_BYTES: usize = 32 << 10;
-/// Bytes that are left of answers of which HTTP/2 has a portion, over all connections together: some thirty of the largest
-/// entries of logs.
+/// Bytes of answers that have begun to leave, and are not with HTTP/2 yet, over all connections together: some thirty of the largest
+/// entries of logs. With so many, streams begin no large message, ...
 pub(crate) const ANSWERS_LEFT_BYTES_MAX: usize = 128 << 20;
+/// ... and an answer of which nothing has been taken for so long is given up.
+pub(crate) const ANSWER_IDLE_MAX: Duration = Duration::from_secs(1);
 /// With so many, a subscription reads on only once its client has been seen to take something since it read last: else those
 /// that take nothing would fill all of it, and those that do would be told nothing.
 pub(crate) const STREAMS_CROWDED_BYTES: usize = STREAMS_ANSWER_BYTES_MAX / 4;
@@ -53,8 +55,6 @@ pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
 /// disks and network bring in some milliseconds. What goes between two nodes meanwhile waits behind no more than this, which is
 /// far below the 64 MiB that may wait for a peer.
 pub(crate) const READS_BYTES_MAX: usize = 16 << 20;
-/// A subscription that waits for room, whose turn has come, and that doesn't take it for so long, loses its place.
-pub(crate) const TURN_TIME_MAX: Duration = Duration::from_secs(1);
 /// Bytes that one of a subscription's reads asks for, roughly, ...
 pub(crate) const SUBSCRIPTION_STRETCH_BYTES: usize = 512 << 10;
 /// ... and how many of them are under way, or wait to be told, while it is far behind its log's end: enough that a client

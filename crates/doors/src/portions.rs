@@ -1,11 +1,12 @@
 //! Hands answers on to HTTP/2 in portions, and bounds what clients that take nothing hold of this node's memory, over all
 //! connections together.
 //!
-//! HTTP/2 asks for more of an answer as soon as its client has room for a byte, and keeps what it is given until the client has
-//! taken it all: a message of megabytes as well. So every answer's body goes through here. It gives out a portion at a time,
-//! copied from what is left of the message, and the next once most of what it gave out before has gone to the connection. What is left
-//! is counted. When all together have too much left, whoever has taken nothing for longest loses the rest of its message; its stream is
-//! reset with REFUSED_STREAM if it ever goes on, which is `UNAVAILABLE` to gRPC's clients.
+//! HTTP/2 is given a message without a question of how much its client takes, and keeps it until the client has taken it all: one
+//! of megabytes as well. So every answer's body goes through here. It gives out a portion at a time, in memory of its own, and the
+//! next once most of what it gave out before has gone to the connection. What is left is counted. When all together have much left,
+//! streams wait with their next large message ([`Room`]); and whatever of nothing has been taken for a while is given up. Such a stream is
+//! reset if its client ever goes on, with ENHANCE_YOUR_CALM: to gRPC's clients that is `RESOURCE_EXHAUSTED`, and nothing that they
+//! would try again unasked.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -13,6 +14,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
@@ -21,7 +23,7 @@ use tonic::codegen::http::Response;
 use tonic::{Code, Status};
 
 use crate::frames::IsStream;
-use crate::limits::{ANSWERS_LEFT_BYTES_MAX, PORTION_BYTES};
+use crate::limits::{ANSWER_IDLE_MAX, ANSWERS_LEFT_BYTES_MAX, PORTION_BYTES};
 
 /// What is left of answers that have begun to leave, shared by all connections.
 #[derive(Clone, Debug, Default)]
@@ -31,8 +33,10 @@ pub(crate) struct Portions(Arc<Mutex<Left>>);
 struct Left {
     /// In memory for all of them.
     bytes: usize,
-    /// The first has waited longest.
+    /// The first was touched before all others.
     rests: BTreeMap<Turn, Rest>,
+    /// Streams that wait with a large message.
+    waiting: BTreeMap<Turn, Waker>,
     last: Turn,
 }
 
@@ -42,9 +46,10 @@ struct Rest {
     bytes: Bytes,
     /// As large as it was when it was whole, it stays in memory.
     whole: usize,
+    touched: Instant,
 }
 
-/// When a rest was last touched: later ones are greater.
+/// Who came later has a greater one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn(u64);
 
@@ -55,26 +60,15 @@ impl Portions {
         answer.map(|inner| Body::new(Portioned::new(inner, is_stream, self.clone())))
     }
 
-    /// Keeps the rest of a message. Others that have waited longer may go for it.
-    fn keep(&self, rest: Rest) -> Turn {
-        let mut given_up = Vec::new();
+    /// Keeps the rest of a message.
+    fn keep(&self, bytes: Bytes, whole: usize) -> Turn {
         let mut left = self.left();
-        left.bytes += rest.whole;
-        left.last.0 += 1;
-        let turn = left.last;
-        left.rests.insert(turn, rest);
-        while left.bytes > ANSWERS_LEFT_BYTES_MAX && left.rests.len() > 1 {
-            let Some((_, rest)) = left.rests.pop_first() else { break };
-            left.bytes -= rest.whole;
-            given_up.push(rest);
-        }
+        left.bytes += whole;
+        let turn = left.turn();
+        left.rests.insert(turn, Rest { bytes, whole, touched: Instant::now() });
+        let given_up = left.give_up();
         drop(left);
-        if !given_up.is_empty() {
-            tracing::debug!(
-                answers = given_up.len(),
-                "answers given up: their clients have not taken them for longest"
-            );
-        }
+        drop(given_up);
         turn
     }
 
@@ -83,12 +77,88 @@ impl Portions {
         let mut left = self.left();
         let rest = left.rests.remove(&turn)?;
         left.bytes -= rest.whole;
+        let next = left.next_waiting();
+        drop(left);
+        next.into_iter().for_each(Waker::wake);
         Some(rest)
     }
 
     /// Nothing that holds this lock panics half-way.
     fn left(&self) -> MutexGuard<'_, Left> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Left {
+    fn turn(&mut self) -> Turn {
+        self.last.0 += 1;
+        self.last
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes > ANSWERS_LEFT_BYTES_MAX
+    }
+
+    /// Gives up what has not been touched for long, as far as it is in the way.
+    fn give_up(&mut self) -> Vec<Rest> {
+        let mut given_up = Vec::new();
+        let is_idle = |rest: &Rest| rest.touched.elapsed() > ANSWER_IDLE_MAX;
+        while self.is_full() && self.rests.first_key_value().is_some_and(|(_, rest)| is_idle(rest)) {
+            let Some((_, rest)) = self.rests.pop_first() else { break };
+            self.bytes -= rest.whole;
+            given_up.push(rest);
+        }
+        if !given_up.is_empty() {
+            tracing::debug!(answers = given_up.len(), "answers given up: their clients take nothing, and others wait");
+        }
+        given_up
+    }
+
+    /// Who has waited longest, if it may look again.
+    fn next_waiting(&mut self) -> Option<Waker> {
+        if self.is_full() { None } else { self.waiting.pop_first().map(|(_, waker)| waker) }
+    }
+}
+
+/// Whether a stream may begin another large message.
+#[derive(Debug)]
+pub(crate) struct Room {
+    portions: Portions,
+    waits: Option<Turn>,
+}
+
+impl Room {
+    /// Of one stream.
+    pub(crate) fn new(portions: Portions) -> Self {
+        Self { portions, waits: None }
+    }
+
+    /// Whether a message may begin that has more than a portion. If not, the stream is woken when it may; it should look again now
+    /// and then all the same: time makes room, too.
+    pub(crate) fn is_there(&mut self, context: &Context<'_>) -> bool {
+        let mut left = self.portions.left();
+        let given_up = left.give_up();
+        let is_full = left.is_full();
+        if is_full {
+            let turn = *self.waits.get_or_insert_with(|| left.turn());
+            left.waiting.insert(turn, context.waker().clone());
+        } else if let Some(turn) = self.waits.take() {
+            left.waiting.remove(&turn);
+        }
+        // What came free may be enough for others, too.
+        let next = left.next_waiting();
+        drop(left);
+        drop(given_up);
+        next.into_iter().for_each(Waker::wake);
+        !is_full
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(turn) = self.waits {
+            self.portions.left().waiting.remove(&turn);
+        }
     }
 }
 
@@ -99,33 +169,34 @@ struct Portioned {
     is_stream: bool,
     /// What is left of the message that leaves.
     rest: Option<Turn>,
-    /// What comes after it, if that is all.
-    last: Option<Frame<Bytes>>,
+    /// What comes after it, where that was looked for.
+    next: Option<Result<Frame<Bytes>, Status>>,
     on_its_way: Arc<OnItsWay>,
 }
 
 impl Portioned {
     fn new(inner: Body, is_stream: bool, portions: Portions) -> Self {
-        Self { inner, portions, is_stream, rest: None, last: None, on_its_way: Arc::default() }
+        Self { inner, portions, is_stream, rest: None, next: None, on_its_way: Arc::default() }
     }
 
-    /// The first bytes of what is left. The others are kept.
-    fn portion(&mut self, Rest { mut bytes, whole }: Rest) -> Frame<Bytes> {
-        if bytes.len() > PORTION_BYTES {
-            // A slice would keep all of them in memory.
-            let first = Bytes::copy_from_slice(&bytes.split_to(PORTION_BYTES));
-            self.rest = Some(self.portions.keep(Rest { bytes, whole }));
+    /// The first bytes of what is left of a message that was as large. The others are kept.
+    fn portion(&mut self, mut bytes: Bytes, whole: usize) -> Frame<Bytes> {
+        if bytes.len() < whole || whole > PORTION_BYTES {
+            // A slice would keep all of the message in memory.
+            let first = Bytes::copy_from_slice(&bytes.split_to(PORTION_BYTES.min(bytes.len())));
+            self.rest = (!bytes.is_empty()).then(|| self.portions.keep(bytes, whole));
             bytes = first;
         }
         Frame::data(self.on_its_way.given(bytes))
     }
 
-    /// The one message of the answer begins to leave: what made it goes, with the memory that it shares with the message.
+    /// The message of a call of its own begins to leave: what made it goes, with the memory that it shares with the message.
     fn finish_inner(&mut self, context: &mut Context<'_>) {
-        if let Poll::Ready(Some(Ok(last))) = Pin::new(&mut self.inner).poll_frame(context)
-            && last.is_trailers()
-        {
-            (self.inner, self.last) = (Body::empty(), Some(last));
+        if let Poll::Ready(Some(next)) = Pin::new(&mut self.inner).poll_frame(context) {
+            if next.as_ref().is_ok_and(Frame::is_trailers) {
+                self.inner = Body::empty();
+            }
+            self.next = Some(next);
         }
     }
 }
@@ -141,16 +212,19 @@ impl http_body::Body for Portioned {
         }
         if let Some(turn) = this.rest.take() {
             let rest = this.portions.take(turn).ok_or_else(given_up);
-            return Poll::Ready(Some(rest.map(|rest| this.portion(rest))));
+            return Poll::Ready(Some(rest.map(|rest| this.portion(rest.bytes, rest.whole))));
         }
-        if let Some(last) = this.last.take() {
-            return Poll::Ready(Some(Ok(last)));
-        }
-        let Some(frame) = ready!(Pin::new(&mut this.inner).poll_frame(context)?) else { return Poll::Ready(None) };
-        let frame = match frame.into_data() {
+        let frame = match this.next.take() {
+            Some(next) => next,
+            None => match ready!(Pin::new(&mut this.inner).poll_frame(context)) {
+                Some(frame) => frame,
+                None => return Poll::Ready(None),
+            },
+        };
+        let frame = match frame?.into_data() {
             Ok(bytes) => {
                 let whole = bytes.len();
-                let portion = this.portion(Rest { bytes, whole });
+                let portion = this.portion(bytes, whole);
                 if this.rest.is_some() && !this.is_stream {
                     this.finish_inner(context);
                 }
@@ -162,7 +236,7 @@ impl http_body::Body for Portioned {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_none() && self.last.is_none() && self.inner.is_end_stream()
+        self.rest.is_none() && self.next.is_none() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -176,10 +250,10 @@ impl Drop for Portioned {
     }
 }
 
-/// The stream can't go on.
+/// The stream can't go on. REFUSED_STREAM would say that the call was never begun, and clients would make it again.
 fn given_up() -> Status {
-    let mut status = Status::new(Code::Unavailable, "the client took too little of the answer while others waited");
-    status.set_source(Arc::new(h2::Error::from(h2::Reason::REFUSED_STREAM)));
+    let mut status = Status::new(Code::ResourceExhausted, "the client took nothing of the answer while others waited");
+    status.set_source(Arc::new(h2::Error::from(h2::Reason::ENHANCE_YOUR_CALM)));
     status
 }
 

@@ -20,7 +20,7 @@ use crate::room::{Room, Turn};
 #[derive(Debug)]
 pub struct Replies {
     gathered: Mutex<Gathered>,
-    /// Bytes of answers that have not left.
+    /// Bytes of answers that are in no message yet.
     bytes: AtomicUsize,
     bytes_of_all: Arc<AtomicUsize>,
     room: Arc<Room>,
@@ -108,7 +108,7 @@ impl Replies {
         self.bytes_of_all.load(Ordering::Relaxed) >= STREAMS_CROWDED_BYTES
     }
 
-    /// An answer of so many bytes has left, or never will.
+    /// An answer of so many bytes is in a message now, which others count, or never will be.
     pub(crate) fn release(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.bytes_of_all.fetch_sub(bytes, Ordering::Relaxed);

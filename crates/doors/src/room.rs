@@ -7,9 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Instant;
 
-use crate::limits::{READS_BYTES_MAX, TURN_TIME_MAX};
+use crate::limits::READS_BYTES_MAX;
 
 /// The room of all streams of a door.
 #[derive(Debug, Default)]
@@ -22,16 +21,8 @@ struct State {
     /// Bytes.
     taken: usize,
     /// Who waits, in the order of their numbers.
-    queue: VecDeque<Waiter>,
+    queue: VecDeque<(u64, Waker)>,
     last: u64,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    number: u64,
-    waker: Waker,
-    /// When it was first and was woken.
-    woken_at: Option<Instant>,
 }
 
 /// A place in the queue, or none.
@@ -52,7 +43,6 @@ impl Room {
     /// Takes room in turn. If there is none yet, the waker is woken when that may have changed.
     pub(crate) fn take(&self, turn: &mut Turn, bytes: usize, waker: &Waker) -> bool {
         let mut state = self.state();
-        state.skip_absent(turn.0);
         let place = turn.0.and_then(|number| state.place(number));
         let is_first = place.map_or(state.queue.is_empty(), |place| place == 0);
         if is_first && state.taken + bytes <= READS_BYTES_MAX {
@@ -65,16 +55,11 @@ impl Room {
             return true;
         }
         match place {
-            Some(place) => {
-                let waiter = &mut state.queue[place];
-                waiter.waker.clone_from(waker);
-                // It has come.
-                waiter.woken_at = None;
-            }
+            Some(place) => state.queue[place].1.clone_from(waker),
             None => {
                 state.last += 1;
                 let number = state.last;
-                state.queue.push_back(Waiter { number, waker: waker.clone(), woken_at: None });
+                state.queue.push_back((number, waker.clone()));
                 turn.0 = Some(number);
             }
         }
@@ -115,29 +100,13 @@ impl Room {
 
 impl State {
     fn place(&self, number: u64) -> Option<usize> {
-        self.queue.binary_search_by_key(&number, |waiter| waiter.number).ok()
-    }
-
-    /// Whoever is first, was woken and has not come for long loses its place: its client took back what it had said that it takes.
-    fn skip_absent(&mut self, here: Option<u64>) {
-        let is_absent = |waiter: &mut Waiter| {
-            here != Some(waiter.number) && waiter.woken_at.is_some_and(|woken_at| woken_at.elapsed() > TURN_TIME_MAX)
-        };
-        if self.queue.pop_front_if(is_absent).is_some()
-            && let Some(first) = self.queue.front_mut()
-        {
-            first.woken_at = Some(Instant::now());
-            first.waker.wake_by_ref();
-        }
+        self.queue.binary_search_by_key(&number, |(number, _)| *number).ok()
     }
 }
 
 /// Has the first of the queue look again, once the lock is free.
-fn wake_first(mut state: MutexGuard<'_, State>) {
-    let first = state.queue.front_mut().map(|first| {
-        first.woken_at.get_or_insert_with(Instant::now);
-        first.waker.clone()
-    });
+fn wake_first(state: MutexGuard<'_, State>) {
+    let first = state.queue.front().map(|(_, waker)| waker.clone());
     drop(state);
     first.into_iter().for_each(Waker::wake);
 }
@@ -199,22 +168,6 @@ mod tests {
         assert!(room.take_at_once(5, READS_BYTES_MAX));
         room.give(READS_BYTES_MAX - 20 + 10);
         assert_eq!(room.taken(), 0);
-    }
-
-    #[test]
-    fn who_does_not_come_loses_its_turn() {
-        let room = Room::default();
-        let [mut all, mut absent, mut second] = [(); 3].map(|()| Waiter::new());
-        assert!(all.takes(&room, READS_BYTES_MAX));
-        assert!(!absent.takes(&room, 1) && !second.takes(&room, 1));
-        room.give(READS_BYTES_MAX);
-        assert!(absent.was_woken());
-        assert!(!second.takes(&room, 1), "the first may be on its way");
-        let woken_at = room.state().queue[0].woken_at.expect("its turn has come");
-        room.state().queue[0].woken_at = woken_at.checked_sub(2 * TURN_TIME_MAX);
-        assert!(second.takes(&room, 1));
-        assert!(absent.takes(&room, 1), "it has another turn");
-        assert!(room.state().queue.is_empty());
     }
 
     #[test]

@@ -47,9 +47,9 @@ pub async fn serve<G: Gateway>(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let (close, closing) = watch::channel(false);
-    let streams = Arc::new(Streams::new(Arc::clone(&observer), closing.clone()));
-    let routes = routes(&gateway, founding, &observer, streams).await?;
     let portions = Portions::default();
+    let streams = Arc::new(Streams::new(Arc::clone(&observer), portions.clone(), closing.clone()));
+    let routes = routes(&gateway, founding, &observer, streams).await?;
     let mut layers = builder()
         .layer(MapResponseLayer::new(move |answer| portions.of(answer)))
         .layer(Meter::default())

@@ -23,8 +23,9 @@ use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
 use crate::deadline::{Deadline, no_answer};
-use crate::limits::{STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
+use crate::limits::{PORTION_BYTES, STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::meter::Arriving;
+use crate::portions::{self, Portions};
 use crate::replies::{Replies, size};
 use crate::room::Room;
 use crate::{Gateway, Observer, Ticketed, refusal};
@@ -68,14 +69,15 @@ pub(crate) struct Streams {
     answer_bytes: Arc<AtomicUsize>,
     /// For what reads under way will bring.
     room: Arc<Room>,
+    portions: Portions,
     observer: Arc<Observer>,
     closing: watch::Receiver<bool>,
 }
 
 impl Streams {
     /// They end when `closing` says so.
-    pub(crate) fn new(observer: Arc<Observer>, closing: watch::Receiver<bool>) -> Self {
-        Self { open: Arc::default(), answer_bytes: Arc::default(), room: Arc::default(), observer, closing }
+    pub(crate) fn new(observer: Arc<Observer>, portions: Portions, closing: watch::Receiver<bool>) -> Self {
+        Self { open: Arc::default(), answer_bytes: Arc::default(), room: Arc::default(), portions, observer, closing }
     }
 
     /// Begins a stream, if there may be another.
@@ -84,7 +86,7 @@ impl Streams {
         gateway: Arc<G>,
         mut call: tonic::Request<Streaming<T::Asked>>,
     ) -> Result<Conversation<G, T>, Status> {
-        let Begun { replies, closing, observer, place } = self.begun()?;
+        let Begun { replies, leaving, closing, observer, place } = self.begun()?;
         let arriving = call.extensions_mut().remove::<Arc<Arriving>>();
         arriving.iter().for_each(|arriving| arriving.is_a_stream());
         Ok(Conversation {
@@ -95,6 +97,7 @@ impl Streams {
             under_way: HashMap::new(),
             tickets: 0,
             answers: VecDeque::new(),
+            leaving,
             ending: None,
             closing,
             sweep: None,
@@ -108,13 +111,16 @@ impl Streams {
         let place = Place::take(&self.open)?;
         let replies = Arc::new(Replies::new(Arc::clone(&self.answer_bytes), Arc::clone(&self.room)));
         let closing = Box::pin(told(self.closing.clone()));
-        Ok(Begun { replies, closing, observer: Arc::clone(&self.observer), place })
+        let leaving = portions::Room::new(self.portions.clone());
+        Ok(Begun { replies, leaving, closing, observer: Arc::clone(&self.observer), place })
     }
 }
 
 /// What every stream has.
 pub(crate) struct Begun {
     pub(crate) replies: Arc<Replies>,
+    /// For large messages that begin to leave.
+    pub(crate) leaving: portions::Room,
     /// Ends when the door is to close.
     pub(crate) closing: Closing,
     pub(crate) observer: Arc<Observer>,
@@ -163,7 +169,7 @@ struct UnderWay {
     changes: bool,
 }
 
-/// An answer that has not left.
+/// An answer that is in no message yet.
 struct Ready<A> {
     answer: A,
     /// Bytes that the stream is charged for.
@@ -180,6 +186,7 @@ pub(crate) struct Conversation<G, T: Topic> {
     under_way: HashMap<u64, UnderWay>,
     tickets: u64,
     answers: VecDeque<Ready<T::Answer>>,
+    leaving: portions::Room,
     /// Nothing more is read: once all is answered the stream ends, and how.
     ending: Option<Result<(), Status>>,
     closing: Closing,
@@ -197,11 +204,11 @@ impl<G: Gateway, T: Topic> Stream for Conversation<G, T> {
         this.read(context);
         this.collect(context);
         this.look_for_silence(context);
-        if !this.answers.is_empty() {
-            return Poll::Ready(Some(Ok(this.message())));
+        if let Some(message) = this.message(context) {
+            return Poll::Ready(Some(Ok(message)));
         }
         match &this.ending {
-            Some(end) if this.under_way.is_empty() => {
+            Some(end) if this.under_way.is_empty() && this.answers.is_empty() => {
                 let end = end.clone();
                 this.ending = Some(Ok(()));
                 Poll::Ready(end.err().map(Err))
@@ -277,7 +284,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
 
     /// The node always answers; this is for the day it doesn't. It also finds the room that other streams have made.
     fn look_for_silence(&mut self, context: &mut Context<'_>) {
-        if self.under_way.is_empty() && self.has_room() {
+        if self.under_way.is_empty() && self.answers.is_empty() && self.has_room() {
             self.sweep = None;
             return;
         }
@@ -295,20 +302,25 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         }
     }
 
-    /// The next message of answers.
-    fn message(&mut self) -> T::Told {
+    /// The next message of answers, if there are some and they may leave.
+    fn message(&mut self, context: &Context<'_>) -> Option<T::Told> {
+        let is_room = !self.answers.is_empty() && self.leaving.is_there(context);
+        let most = if is_room { STREAM_MESSAGE_BYTES } else { PORTION_BYTES };
         let mut answers = Vec::with_capacity(self.answers.len());
         let mut bytes = 0;
         while let Some(next) = self.answers.front() {
-            if bytes > 0 && bytes + next.bytes > STREAM_MESSAGE_BYTES {
+            if bytes + next.bytes > most && (bytes > 0 || !is_room) {
                 break;
             }
             bytes += next.bytes;
             answers.extend(self.answers.pop_front().map(|ready| ready.answer));
         }
+        if answers.is_empty() {
+            return None;
+        }
         self.replies.release(bytes);
         self.observer.calls.streamed(answers.len());
-        T::told(answers)
+        Some(T::told(answers))
     }
 }
 

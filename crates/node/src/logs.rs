@@ -91,8 +91,8 @@ pub(crate) struct Logs {
     /// What a sequencer was asked that isn't known yet to be one.
     early: VecDeque<Early>,
     awaits: Awaits,
-    /// Bytes that reads of many positions may bring that doors have under way.
-    reading: usize,
+    /// What reads of many positions may bring that doors have under way.
+    reading: calls::Brings,
     pub(crate) repairs: Repairs,
     healings: Healings,
 }

@@ -155,8 +155,10 @@ impl Node {
                 self.start_replica(cohort, part, None, now)?;
             }
         }
-        // One that is here only for what was split off it goes, if it has lost the split: its cohort tells it nothing more.
-        self.splits.may_let_go |= is_any_elsewhere;
+        // One that is here only for what was split off it goes, if the split is lost to it: its cohort tells it nothing more.
+        if is_any_elsewhere {
+            self.splits.look_for_leavers();
+        }
         Ok(())
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct Splits {
     /// The manifest that says of a replica that it is in doubt, while it is on its way.
     doubted: Option<ManifestId>,
     /// Replicas that have left may be let go of now.
-    pub(crate) may_let_go: bool,
+    may_let_go: bool,
 }
 
 /// A replica that was split off another and is to begin.
@@ -56,6 +56,13 @@ struct Birth {
     genesis: Membership,
     range: KeyRange,
     state: State,
+}
+
+impl Splits {
+    /// Some replica may be here that is to go.
+    pub(crate) fn look_for_leavers(&mut self) {
+        self.may_let_go = true;
+    }
 }
 
 impl Node {

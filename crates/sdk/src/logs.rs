@@ -201,7 +201,8 @@ impl Log {
     /// The least position that an append may get which begins now, in whichever attempt: readers look for an earlier one from there
     /// on. The tail by itself is none. Below it positions may have been given out that nobody will write, and a sequencer that comes
     /// after gives them out again; but each begins above what is held. So what lies just before the tail is read first, and made a hole
-    /// if nothing comes. Where it can't be read, less is known, which will do as well, at more cost for readers.
+    /// if nothing comes. Where it can't be read, or there is too little time to wait for whoever may be writing it, less is known, which
+    /// will do as well, at more cost for readers.
     async fn least(&self, time: Duration) -> Result<u64, Error> {
         let appends = &self.client.appends;
         if let Some(known) = appends.known(&self.name) {
@@ -215,7 +216,10 @@ impl Log {
             return Ok(held);
         }
         let time = time / 4;
-        let last = self.clone_with(time).read_waiting(tail - 1, 1, HOLE.min(time / 2)).await;
+        if time < 2 * HOLE {
+            return Ok(held);
+        }
+        let last = self.clone_with(time).read_waiting(tail - 1, 1, HOLE).await;
         Ok(if last.is_ok_and(|entries| !entries.is_empty()) { tail } else { held })
     }
 

@@ -21,9 +21,11 @@ use super::translate::{entry, entry_bytes};
 use crate::columns::unexpected;
 use crate::deadline::no_answer;
 use crate::limits::{
-    PROBE_TIME, READS_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE, SUBSCRIPTION_PAUSE_MIN,
-    SUBSCRIPTION_READ_TIME, SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT, WAITING_READ_BYTES, WAITING_READS_BYTES_MAX,
+    PORTION_BYTES, PROBE_TIME, READS_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE,
+    SUBSCRIPTION_PAUSE_MIN, SUBSCRIPTION_READ_TIME, SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT, WAITING_READ_BYTES,
+    WAITING_READS_BYTES_MAX,
 };
+use crate::portions::Room;
 use crate::replies::{Replies, size};
 use crate::stream::{Begun, Closing, Place, Streams, stopping};
 use crate::{Gateway, Observer, Ticketed, refusal};
@@ -47,6 +49,8 @@ pub(crate) struct Subscription<G> {
     gateway: Arc<G>,
     log: String,
     replies: Arc<Replies>,
+    /// For large messages that begin to leave.
+    leaving: Room,
     ahead: Ahead,
     /// When each read was asked, by ticket.
     under_way: HashMap<u64, Instant>,
@@ -74,11 +78,12 @@ impl<G: Gateway> Subscription<G> {
     pub(crate) fn begin(gateway: Arc<G>, streams: &Streams, log: String, from: Position) -> Result<Self, Status> {
         let first = request(&log, Wanted::Read { from, count: 1, bytes: 0 });
         tablets::validate(&first).map_err(|failure| refusal::status(&failure))?;
-        let Begun { replies, closing, observer, place } = streams.begun()?;
+        let Begun { replies, leaving, closing, observer, place } = streams.begun()?;
         Ok(Self {
             gateway,
             log,
             replies,
+            leaving,
             ahead: Ahead::new(from),
             under_way: HashMap::new(),
             is_idle: false,
@@ -225,11 +230,13 @@ impl<G: Gateway> Subscription<G> {
     }
 
     /// The next message: what is there, or that nothing was for a while.
-    fn message(&mut self) -> Option<SubscribeResponse> {
+    fn message(&mut self, context: &Context<'_>) -> Option<SubscribeResponse> {
         let (mut entries, mut bytes) = (Vec::new(), 0);
+        let is_room = self.ahead.front().is_some() && self.leaving.is_there(context);
+        let most = if is_room { STREAM_MESSAGE_BYTES } else { PORTION_BYTES };
         while let Some(next) = self.ahead.front() {
             let more = entry_bytes(next);
-            if bytes > 0 && bytes + more > STREAM_MESSAGE_BYTES {
+            if bytes + more > most && (bytes > 0 || !is_room) {
                 break;
             }
             bytes += more;
@@ -299,7 +306,7 @@ impl<G: Gateway> Stream for Subscription<G> {
             this.ending = Some(stopping());
         }
         this.collect(context);
-        let message = this.message().or_else(|| this.probe());
+        let message = this.message(context).or_else(|| this.probe());
         let may_wait = message.is_none() && this.has_asked;
         this.has_asked = message.is_none();
         let wants_room = this.ask(context, may_wait);

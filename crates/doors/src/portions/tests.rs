@@ -111,27 +111,87 @@ fn what_has_not_left_keeps_the_next_waiting() {
     assert!(portion(&mut body).is_some_and(|third| third.len() == first.len()));
 }
 
+/// A message that tells as long as anybody has its memory.
+struct Watched {
+    message: Vec<u8>,
+    _there: Arc<()>,
+}
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.message
+    }
+}
+
 #[test]
-fn who_takes_nothing_for_longest_loses_its_message() {
+fn no_portion_keeps_the_message() {
+    let (portions, there) = (Portions::default(), Arc::new(()));
+    let whole = Bytes::from_owner(Watched { message: vec![7; 2 * PORTION_BYTES + 9], _there: Arc::clone(&there) });
+    let mut body = body(&portions, [whole]);
+    assert!(portion(&mut body).is_some() && portion(&mut body).is_some());
+    assert_eq!((portions.left().bytes, Arc::strong_count(&there)), (2 * PORTION_BYTES + 9, 2));
+    let last = portion(&mut body).expect("there is more");
+    assert_eq!((last.len(), portions.left().bytes, Arc::strong_count(&there)), (9, 0, 1));
+}
+
+/// As if nobody had taken anything for long.
+fn let_time_pass(portions: &Portions) {
+    for rest in portions.left().rests.values_mut() {
+        rest.touched = rest.touched.checked_sub(2 * ANSWER_IDLE_MAX).expect("the machine runs for longer");
+    }
+}
+
+/// As long as its clients take something, no answer is given up: others wait.
+#[test]
+fn who_takes_nothing_for_long_loses_its_message_when_others_wait() {
     const BYTES: usize = 4 << 20;
     let portions = Portions::default();
-    let mut taking = body(&portions, [message(BYTES, 0)]);
-    let mut taken = portion(&mut taking).expect("it has begun").len();
-    let mut stuck: Vec<Portioned> = (0..100).map(|_| body(&portions, [message(BYTES, 1)])).collect();
-    for body in &mut stuck {
+    let (mut stuck, mut room) = (Vec::new(), Room::new(portions.clone()));
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let context = Context::from_waker(&waker);
+    while room.is_there(&context) {
+        let mut begun = body(&portions, [message(BYTES, 1)]);
         // What HTTP/2 has stays with it.
-        mem::forget(portion(body).expect("it has begun"));
-        taken += portion(&mut taking).expect("it is given, since it takes").len();
-        assert!(portions.left().bytes <= ANSWERS_LEFT_BYTES_MAX);
+        mem::forget(portion(&mut begun).expect("it has begun"));
+        stuck.push(begun);
     }
+    assert_eq!(stuck.len(), 1 + ANSWERS_LEFT_BYTES_MAX / BYTES);
+    assert!(!room.is_there(&context) && portions.left().waiting.len() == 1);
+
+    // One more ends, or goes: there is room for one.
+    assert!(!woken.0.load(Ordering::Relaxed));
+    stuck.pop();
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(room.is_there(&context) && portions.left().waiting.is_empty());
+    let mut taking = body(&portions, [message(BYTES, 2)]);
+    let mut taken = portion(&mut taking).expect("it has begun").len();
+    assert!(!room.is_there(&context));
+
+    let_time_pass(&portions);
+    taken += portion(&mut taking).expect("it is there").len();
+    assert!(room.is_there(&context), "one was given up, which is enough");
     while let Some(portion) = portion(&mut taking) {
         taken += portion.len();
     }
     assert_eq!(taken, BYTES);
     let Poll::Ready(Some(Err(status))) = poll(&mut stuck[0]) else { panic!("its message is gone") };
     let source = status.source().and_then(|source| source.downcast_ref::<h2::Error>());
-    assert_eq!(source.and_then(h2::Error::reason), Some(h2::Reason::REFUSED_STREAM));
-    assert_eq!(portion(&mut stuck[99]).map(|portion| portion.len()), Some(PORTION_BYTES), "the last is still there");
+    assert_eq!(source.and_then(h2::Error::reason), Some(h2::Reason::ENHANCE_YOUR_CALM));
+    assert_eq!(portion(&mut stuck[1]).map(|portion| portion.len()), Some(PORTION_BYTES), "it is still there");
     drop(stuck);
     assert_eq!(portions.left().bytes, 0);
+}
+
+#[test]
+fn who_waits_no_longer_is_not_woken() {
+    let portions = Portions::default();
+    let turn = portions.keep(message(9, 0), ANSWERS_LEFT_BYTES_MAX + 1);
+    let (mut first, mut second) = (Room::new(portions.clone()), Room::new(portions.clone()));
+    let woken = [(); 2].map(|()| Arc::new(Woken::default()));
+    let [one, other] = woken.each_ref().map(|woken| Waker::from(Arc::clone(woken)));
+    assert!(!first.is_there(&Context::from_waker(&one)) && !second.is_there(&Context::from_waker(&other)));
+    drop(first);
+    portions.take(turn);
+    assert_eq!(woken.map(|woken| woken.0.load(Ordering::Relaxed)), [false, true]);
 }

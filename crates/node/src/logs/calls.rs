@@ -18,7 +18,7 @@ pub(super) enum Call {
     Tail(PendingId),
     Trim(PendingId),
     /// Of positions from that one on, which may bring so many bytes of those that are bounded.
-    Read(PendingId, Position, usize),
+    Read(PendingId, Position, Brings),
     /// Positions that a copier needs.
     Copied(CopierId, Run),
     /// The tail, for the janitor that goes with the sequencer of that epoch.
@@ -27,10 +27,34 @@ pub(super) enum Call {
     JanitorFill(ProjectionEpoch, Position),
 }
 
+/// What a read of many positions may bring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Brings {
+    pub(super) bytes: usize,
+    /// Of these, what waits for something to come.
+    waiting: usize,
+}
+
+impl Brings {
+    /// With another read.
+    fn with(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, waiting: self.waiting + other.waiting }
+    }
+
+    /// Without one that was there.
+    fn without(self, other: Self) -> Self {
+        Self { bytes: self.bytes - other.bytes, waiting: self.waiting - other.waiting }
+    }
+
+    fn fits(self) -> bool {
+        self.bytes <= READING_BYTES_MAX && self.waiting <= WAITING_BYTES_MAX
+    }
+}
+
 /// Bytes that all reads of many positions under way may bring, for this node's doors: some sixty of the largest. Any other is
 /// made a read of its first position, for an answer may end early: nobody waits, or is refused, for those that are far behind.
 pub(super) const READING_BYTES_MAX: usize = 128 << 20;
-/// The same of reads that wait for something to come: for so long as they do, they leave room for those that don't.
+/// The same of those that wait for something to come: for so long as they do, they leave room for the others.
 const WAITING_BYTES_MAX: usize = READING_BYTES_MAX / 2;
 /// An answer of the machine comes before the request's own deadline does.
 const MARGIN: Duration = Duration::from_millis(20);
@@ -68,11 +92,12 @@ impl Node {
                 client.trim_one(token, position, deadline, now.monotonic);
             }),
             LogRequest::Read { from, count, wait, bytes, .. } => {
-                let brings = if count > 1 { bytes.min(ROW_BYTES_MAX) } else { 0 };
-                let most = if wait > Duration::ZERO { WAITING_BYTES_MAX } else { READING_BYTES_MAX };
-                let is_room = self.logs.reading + brings <= most;
-                let (count, brings) = if is_room { (count as usize, brings) } else { (1, 0) };
-                self.logs.reading += brings;
+                let bytes_max = if count > 1 { bytes.min(ROW_BYTES_MAX) } else { 0 };
+                let waiting = if wait > Duration::ZERO { bytes_max } else { 0 };
+                let brings = Brings { bytes: bytes_max, waiting };
+                let is_room = self.logs.reading.with(brings).fits();
+                let (count, brings) = if is_room { (count as usize, brings) } else { (1, Brings::default()) };
+                self.logs.reading = self.logs.reading.with(brings);
                 let run = Run::of(from, count);
                 let wait = if wait > Duration::ZERO { Wait::First(wait) } else { Wait::No };
                 let wanted = ReadMany { run, wait, look_back: true, bytes };
@@ -96,7 +121,7 @@ impl Node {
         let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
         match call {
             Call::Read(pending, from, brought) => {
-                self.logs.reading -= brought;
+                self.logs.reading = self.logs.reading.without(brought);
                 self.complete(pending, entries(from, outcome), None);
             }
             Call::Append(pending) | Call::Tail(pending) | Call::Trim(pending) => {

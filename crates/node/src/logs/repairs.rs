@@ -359,8 +359,10 @@ impl Node {
         let has_news = !wanted.is_empty() && lacking.is_empty() || self.can_do_without(log, &leaving, now);
         if is_replaced && self.had_pause(log.id, PAUSE, now) {
             self.begin_repair(log, now);
-        } else if has_news && self.can_be_sealed(log, now) {
-            self.repair_lazily(log, now);
+        } else if has_news {
+            if self.can_be_sealed(log, now) {
+                self.repair_lazily(log, now);
+            }
         } else {
             self.logs.repairs.in_vain.remove(&log.id);
         }

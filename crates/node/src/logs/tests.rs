@@ -92,7 +92,11 @@ fn reads_of_many_positions_bring_so_much_at_a_time() {
         bench.ask(number, Request::Log(waiting(4)));
     }
     bench.pass(Duration::from_millis(10));
-    assert_eq!(bench.node.logs.reading, calls::READING_BYTES_MAX / 2, "some of them have all that they asked for");
+    assert_eq!(
+        bench.node.logs.reading.bytes,
+        calls::READING_BYTES_MAX / 2,
+        "some of them have all that they asked for"
+    );
     bench.ask(99, Request::Log(waiting(1)));
     for number in 2..6 {
         bench.ask(number, Request::Log(append("a")));
@@ -103,7 +107,7 @@ fn reads_of_many_positions_bring_so_much_at_a_time() {
     for number in 99..100 + READS {
         assert!(!records(said(&bench.answers[&RequestId(number)])).is_empty());
     }
-    assert_eq!(bench.node.logs.reading, 0);
+    assert_eq!(bench.node.logs.reading, calls::Brings::default());
 }
 
 #[test]

@@ -234,8 +234,8 @@ pub(super) fn decode(input: &mut Reader) -> Result<Outcome, DecodeError> {
         38 => Err(Failure::Unknown(text(input)?)),
         39 => Err(Failure::Exists(text(input)?)),
         40 => Err(Failure::UnknownLog(text(input)?)),
-        42 => Err(Failure::Forgotten(text(input)?)),
         41 => Err(Failure::MayLie { since: Position(input.u64()?) }),
+        42 => Err(Failure::Forgotten(text(input)?)),
         tag => return Err(DecodeError::UnknownTag { what: "answer", tag: u64::from(tag) }),
     })
 }

@@ -171,8 +171,8 @@ pub enum Error {
         /// To be handed in when the append is tried again, with the same stamp.
         since: Position,
     },
-    /// Where the batch was to lie is trimmed, or was given up: whether it lay there can't be told any more. It does not lie anywhere
-    /// else. It is not to be tried again: readers might be told it twice.
+    /// Where the batch was to lie is trimmed, or was given up: whether it lay there can't be told any more. Of that epoch's
+    /// positions it lies at no other. It is not to be tried again: readers might be told it twice.
     #[error("what was to hold the batch, position {position}, was given up: whether it did can't be told any more")]
     Forgotten {
         /// Where it was to lie.

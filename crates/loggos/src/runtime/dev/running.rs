@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use super::control::SOCKET;
 
-/// The directory of the first `dev` that runs, is ours, and is started by arguments that name its directory to `started`.
+/// The directory of the first `dev` that runs here. `started` says which directory arguments name, if they are those of the `dev` that
+/// is looked for.
 pub(crate) fn running(started: impl Fn(&[OsString]) -> Option<PathBuf>) -> Option<PathBuf> {
     let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok).map(|entry| entry.path());
     let data = processes.filter_map(|process| {
@@ -17,7 +18,7 @@ pub(crate) fn running(started: impl Fn(&[OsString]) -> Option<PathBuf>) -> Optio
         let arguments: Vec<OsString> =
             line.split(|byte| *byte == 0).map(|part| OsStr::from_bytes(part).into()).collect();
         let data = started(&arguments)?;
-        // Only of our own processes this can be read. It is where the directory's name counts from.
+        // The directory's name counts from there. Of other users' processes it can't be read.
         Some(fs::read_link(process.join("cwd")).ok()?.join(data))
     });
     data.into_iter().find(|data| data.join(SOCKET).exists())
