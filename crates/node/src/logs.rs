@@ -26,6 +26,7 @@ mod calls;
 mod doubts;
 mod healing;
 mod janitors;
+mod reading;
 mod repairs;
 mod units;
 
@@ -33,6 +34,7 @@ use awaits::Awaits;
 use calls::Call;
 use healing::{CopierId, Healings};
 use janitors::Caretaker;
+use reading::Readings;
 use repairs::Repairs;
 
 /// How long a request to a unit is kept on its way. Whoever asked asks again before.
@@ -91,8 +93,7 @@ pub(crate) struct Logs {
     /// What a sequencer was asked that isn't known yet to be one.
     early: VecDeque<Early>,
     awaits: Awaits,
-    /// What reads of many positions may bring that doors have under way.
-    reading: calls::Brings,
+    readings: Readings,
     pub(crate) repairs: Repairs,
     healings: Healings,
 }

@@ -345,7 +345,8 @@ impl Node {
     /// Ends a request that has got no answer: what may have reached a log is unknown, all else was not done.
     pub(crate) fn give_up(&mut self, id: PendingId, why: &str) {
         let Some(pending) = self.pendings.get(id) else { return };
-        let unknown = is_under_way(pending.place) && !pending.query.reads();
+        let may_be_there = is_under_way(pending.place) || pending.place == Place::AtLog;
+        let unknown = may_be_there && !pending.query.reads();
         let failure = if unknown { Failure::Unknown(why.to_owned()) } else { Failure::Unavailable(why.to_owned()) };
         self.complete(id, Err(failure), None);
     }
@@ -356,6 +357,9 @@ impl Node {
                 "no replica that may answer had come as far as the client by the deadline, or none knew of a leader"
             }
             Some(Consistency::At(_)) => "the range's log had not come to that moment by the deadline",
+            _ if self.pendings.get(id).is_some_and(|pending| pending.place == Place::AtLog) => {
+                "the log did not answer by the deadline"
+            }
             _ => "no leader answered by the deadline",
         };
         self.give_up(id, why);

@@ -180,6 +180,9 @@ impl Log {
         };
         let stamp = Some(message::Stamp { client: appends.client, sequence: open.sequence });
         let (log, since) = (self.name.clone(), Some(self.least(left()).await?));
+        if left().is_zero() {
+            return Err(Error::Unavailable("the time was over before anything was appended".to_owned()));
+        }
         let oldest_open = open.oldest_open;
         let append = message::AppendRequest { log, records, stamp, since, oldest_open };
         let request = Asked::Log(LogAsked::Append(append));

@@ -1,15 +1,15 @@
 //! What a node's doors ask of shared logs: calls of the log's client machine, and what comes of them.
 
 use base::{Duration, Monotonic, Now};
-use sharedlog::client::{Answer, Error, ReadMany, Token, Wait};
-use sharedlog::limits::ROW_BYTES_MAX;
+use sharedlog::client::{Answer, Error, Token};
 use sharedlog::{LogId, Position, ProjectionEpoch, Run};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Response};
 
 use crate::logs::healing::CopierId;
+use crate::logs::reading::Reading;
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{Origin, PendingId, Place, Target};
+use crate::pending::{Origin, Pending, PendingId, Place, Target};
 
 /// What a call of a client machine is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,7 @@ pub(super) enum Call {
     Append(PendingId),
     Tail(PendingId),
     Trim(PendingId),
-    /// Of positions from that one on, which may bring so many bytes of those that are bounded.
-    Read(PendingId, Position, Brings),
+    Read(PendingId, Reading),
     /// Positions that a copier needs.
     Copied(CopierId, Run),
     /// The tail, for the janitor that goes with the sequencer of that epoch.
@@ -27,45 +26,22 @@ pub(super) enum Call {
     JanitorFill(ProjectionEpoch, Position),
 }
 
-/// What a read of many positions may bring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Brings {
-    pub(super) bytes: usize,
-    /// Of these, what waits for something to come.
-    waiting: usize,
-}
-
-impl Brings {
-    /// With another read.
-    fn with(self, other: Self) -> Self {
-        Self { bytes: self.bytes + other.bytes, waiting: self.waiting + other.waiting }
-    }
-
-    /// Without one that was there.
-    fn without(self, other: Self) -> Self {
-        Self { bytes: self.bytes - other.bytes, waiting: self.waiting - other.waiting }
-    }
-
-    fn fits(self) -> bool {
-        self.bytes <= READING_BYTES_MAX && self.waiting <= WAITING_BYTES_MAX
-    }
-}
-
-/// Bytes that all reads of many positions under way may bring, for this node's doors: some sixty of the largest. Any other is
-/// made a read of its first position, for an answer may end early: nobody waits, or is refused, for those that are far behind.
-pub(super) const READING_BYTES_MAX: usize = 128 << 20;
-/// The same of those that wait for something to come: for so long as they do, they leave room for the others.
-const WAITING_BYTES_MAX: usize = READING_BYTES_MAX / 2;
 /// An answer of the machine comes before the request's own deadline does.
 const MARGIN: Duration = Duration::from_millis(20);
+
+impl Pending {
+    /// By when a log's client machine is to have answered.
+    pub(super) fn log_deadline(&self) -> Monotonic {
+        Monotonic(self.deadline.0.saturating_sub(MARGIN.0))
+    }
+}
 
 impl Node {
     /// Puts a request to the client machine of its log; if our copy of the catalogue has no such log, whoever leads that is asked.
     pub(crate) fn put_to_log(&mut self, id: PendingId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };
-        let deadline = Monotonic(pending.deadline.0.saturating_sub(MARGIN.0));
-        let request = request.clone();
+        let (deadline, request) = (pending.log_deadline(), request.clone());
         let Some(log) = self.catalogue().and_then(|catalogue| catalogue.log(name)) else {
             let (deadline, query) = (pending.deadline, Query::DescribeLog(name.clone()));
             self.pendings.place(id, Place::LookingUp);
@@ -91,20 +67,7 @@ impl Node {
             LogRequest::TrimOne { position, .. } => self.call(log, Call::Trim(id), |client, token| {
                 client.trim_one(token, position, deadline, now.monotonic);
             }),
-            LogRequest::Read { from, count, wait, bytes, .. } => {
-                let bytes_max = if count > 1 { bytes.min(ROW_BYTES_MAX) } else { 0 };
-                let waiting = if wait > Duration::ZERO { bytes_max } else { 0 };
-                let brings = Brings { bytes: bytes_max, waiting };
-                let is_room = self.logs.reading.with(brings).fits();
-                let (count, brings) = if is_room { (count as usize, brings) } else { (1, Brings::default()) };
-                self.logs.reading = self.logs.reading.with(brings);
-                let run = Run::of(from, count);
-                let wait = if wait > Duration::ZERO { Wait::First(wait) } else { Wait::No };
-                let wanted = ReadMany { run, wait, look_back: true, bytes };
-                self.call(log, Call::Read(id, from, brings), |client, token| {
-                    client.read_many(token, wanted, deadline, now.monotonic);
-                });
-            }
+            LogRequest::Read { .. } => self.read_log(log, id, now),
             LogRequest::Create { .. } | LogRequest::List | LogRequest::Describe { .. } => {}
         }
     }
@@ -120,10 +83,7 @@ impl Node {
     pub(super) fn log_call_done(&mut self, id: LogId, token: Token, outcome: Result<Answer, Error>, now: Now) {
         let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
         match call {
-            Call::Read(pending, from, brought) => {
-                self.logs.reading = self.logs.reading.without(brought);
-                self.complete(pending, entries(from, outcome), None);
-            }
+            Call::Read(pending, reading) => self.reading_ended(id, pending, reading, outcome, now),
             Call::Append(pending) | Call::Tail(pending) | Call::Trim(pending) => {
                 self.complete(pending, said(outcome), None);
             }
@@ -135,7 +95,7 @@ impl Node {
 }
 
 /// What lies at the first positions from one on.
-fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
+pub(super) fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
     let answers = match outcome {
         Ok(Answer::Row(answers)) => answers,
         Ok(Answer::Larger) => return Ok(Response::Log(LogResponse::Larger)),

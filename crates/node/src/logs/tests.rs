@@ -1,12 +1,12 @@
 use base::Duration;
 use bytes::Bytes;
 use sharedlog::limits::BATCH_BYTES_MAX;
-use sharedlog::{AskId, Batch, Position, sequencer};
+use sharedlog::{AskId, Batch, LogId, Position, sequencer};
 use store::Recovered;
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
 
 use crate::contract::RequestId;
-use crate::logs::calls;
+use crate::logs::reading;
 use crate::testing::{Bench, Universe, empty};
 
 /// The only node of a universe, with a log.
@@ -93,8 +93,8 @@ fn reads_of_many_positions_bring_so_much_at_a_time() {
     }
     bench.pass(Duration::from_millis(10));
     assert_eq!(
-        bench.node.logs.reading.bytes,
-        calls::READING_BYTES_MAX / 2,
+        bench.node.logs.readings.bytes(),
+        reading::WAITING_BYTES_MAX,
         "some of them have all that they asked for"
     );
     bench.ask(99, Request::Log(waiting(1)));
@@ -107,7 +107,31 @@ fn reads_of_many_positions_bring_so_much_at_a_time() {
     for number in 99..100 + READS {
         assert!(!records(said(&bench.answers[&RequestId(number)])).is_empty());
     }
-    assert_eq!(bench.node.logs.reading, calls::Brings::default());
+    assert_eq!(bench.node.logs.readings.bytes(), 0);
+}
+
+/// Of an entry that is larger than most the whole is asked for, one after the other if need be.
+#[test]
+fn reads_of_large_entries_wait_for_room() {
+    const READS: u64 = 60;
+    let mut bench = alone();
+    for (number, bytes) in [(2, 3 << 20), (3, 100)] {
+        let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
+        let request = LogRequest::Append { log: "l".into(), batch, stamp: None, since: None };
+        ask(&mut bench, number, request).expect("it is appended");
+    }
+    for number in 100..100 + READS {
+        bench.ask(number, Request::Log(read(number % 2, 1)));
+        assert!(bench.node.logs.readings.bytes() <= 40 << 20);
+    }
+    bench.pass(Duration::from_millis(2_000));
+    for number in 100..100 + READS {
+        let record = &records(said(&bench.answers[&RequestId(number)]))[0];
+        assert_eq!(record.len(), if number % 2 == 0 { 3 << 20 } else { 100 });
+    }
+    let short = LogRequest::Read { log: "l".into(), from: Position(0), count: 1, wait: Duration::ZERO, bytes: 1_000 };
+    assert_eq!(ask(&mut bench, 99, short), Ok(LogResponse::Larger), "who asks for so little is told so");
+    assert_eq!(bench.node.logs.readings.bytes(), 0);
 }
 
 #[test]
@@ -174,10 +198,8 @@ fn a_restart_goes_on_where_the_log_ends() {
     assert_eq!(records(ask(&mut again, 2, read(0, 9))), ["a", "b"]);
 }
 
-/// The process before this one had asked the sequencer for the tail, and the answer was on its way for long: it says nothing
-/// of what ended since, and may bear the number of a question that is open now.
-#[test]
-fn an_answer_to_the_former_process_is_none() {
+/// Three nodes with a log that has an entry, and one of them that has used it and isn't its sequencer.
+fn with_log_elsewhere() -> (Universe, LogId, usize) {
     let mut universe = Universe::start();
     universe.pass(Duration::from_millis(5_000));
     let ask = |universe: &mut Universe, node: usize, number, request| {
@@ -190,9 +212,17 @@ fn an_answer_to_the_former_process_is_none() {
     assert_eq!(ask(&mut universe, 0, 2, append("a")), Ok(LogResponse::Appended(Position(0))));
     let log = universe.nodes[0].node.catalogue().and_then(|catalogue| catalogue.log("l")).expect("it is there");
     let (id, asker) = (log.id, usize::from(log.projection.sequencer.node == base::NodeId(1)));
-    let tail = || LogRequest::Tail { log: "l".into() };
-    assert_eq!(ask(&mut universe, asker, 3, tail()), Ok(LogResponse::Tail(Position(1))));
+    let tail = LogRequest::Tail { log: "l".into() };
+    assert_eq!(ask(&mut universe, asker, 3, tail), Ok(LogResponse::Tail(Position(1))));
+    (universe, id, asker)
+}
 
+/// The process before this one had asked the sequencer for the tail, and the answer was on its way for long: it says nothing
+/// of what ended since, and may bear the number of a question that is open now.
+#[test]
+fn an_answer_to_the_former_process_is_none() {
+    let (mut universe, id, asker) = with_log_elsewhere();
+    let tail = || LogRequest::Tail { log: "l".into() };
     let bench = &mut universe.nodes[asker];
     bench.ask(4, Request::Log(tail()));
     assert!(!bench.answers.contains_key(&RequestId(4)), "the sequencer is another node");
@@ -211,4 +241,19 @@ fn an_answer_to_the_former_process_is_found() {
     let outcome = std::panic::catch_unwind(an_answer_to_the_former_process_is_none);
     base::canary::plant(None);
     assert!(outcome.is_err());
+}
+
+/// The node's machine stood still past all deadlines: what the client machine of a log had under way may be done.
+#[test]
+fn an_append_that_was_given_to_the_log_is_in_doubt_at_its_deadline() {
+    let (mut universe, _, asker) = with_log_elsewhere();
+    let bench = &mut universe.nodes[asker];
+    bench.ask(4, Request::Log(append("b")));
+    bench.ask(5, Request::Log(LogRequest::Tail { log: "l".into() }));
+    assert!(bench.answers.get(&RequestId(4)).is_none(), "the sequencer is another node");
+    bench.now.monotonic = bench.now.monotonic + Duration::from_millis(60_000);
+    bench.step(crate::contract::Event::Timer);
+    let [append, tail] = [4, 5].map(|number| said(&bench.answers[&RequestId(number)]));
+    assert!(matches!(append, Err(Failure::Unknown(_) | Failure::MayLie { .. })), "{append:?}");
+    assert!(matches!(tail, Err(Failure::Unavailable(_))), "{tail:?}");
 }

@@ -19,8 +19,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Prints what comes.
 pub(super) async fn run(universe: &Universe, log: &Log, output: Output, from: Option<u64>) -> Result<(), Stop> {
     let mut follower = Follower { universe, log, output, is_silent: false };
-    // Where there is no answer from the beginning, the address may be wrong.
-    let tail = log.tail().await?;
+    let tail = follower.answer(async || log.tail().await).await?;
     let mut next = from.unwrap_or(tail);
     if next > tail {
         return Err(beyond(log, tail, next));

@@ -49,5 +49,9 @@ pub(super) async fn run(log: &Log, output: Output) -> Result<(), Stop> {
         };
         let handed_out = format!("epoch {}; positions are handed out by node {}", known.epoch, known.sequencer);
         format!("{lines}{handed_out}\n{tail}\n{trimmed}")
-    })
+    })?;
+    // What could not be learned is told once more, as an error.
+    tail?;
+    trimmed?;
+    Ok(())
 }

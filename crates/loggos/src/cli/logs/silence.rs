@@ -9,7 +9,7 @@ use crate::cli::{Universe, status};
 use crate::view::View;
 
 /// How long the look takes, at most: whoever wants to know has waited long enough.
-const LOOK_TIME_MAX: Duration = Duration::from_secs(3);
+const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The error, and which of the log's nodes don't answer, if it is that there was no answer.
 pub(super) async fn explained(universe: &Universe, log: &str, error: Error) -> Error {

@@ -19,6 +19,8 @@ const OUTPUT_BYTES_MAX: usize = 64 << 20;
 const READ_TURN_BYTES: usize = 4 << 20;
 /// A turn's frames are encoded where an earlier turn's were, unless those were more than this.
 const KEPT_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a turn's frames that gather before they are written.
+const GATHERED_BYTES_MAX: usize = 16 << 20;
 /// Pieces handed to one write call.
 const WRITE_PIECES: usize = 16;
 
@@ -58,6 +60,8 @@ pub(crate) struct Connection {
     waiting_bytes: usize,
     /// The socket takes nothing until it says so.
     blocked: bool,
+    /// More was to be sent than may wait: it was left out, and the connection is over.
+    is_congested: bool,
 }
 
 impl Connection {
@@ -72,6 +76,7 @@ impl Connection {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             blocked: false,
+            is_congested: false,
         })
     }
 
@@ -112,6 +117,13 @@ impl Connection {
     /// Encodes a message for the next write. One that no peer would take is left out, and its bytes are given: sent, it
     /// would end the connection with all that waits there.
     pub(crate) fn send(&mut self, message: &Message) -> Result<(), usize> {
+        // A turn may have any number of messages: they must not gather in memory before the first is written.
+        if self.gathering.len() > GATHERED_BYTES_MAX && !self.is_congested {
+            self.is_congested = !matches!(self.flush(), Ok(()));
+        }
+        if self.is_congested {
+            return Ok(());
+        }
         let before = self.gathering.len();
         encode_message(message, &mut self.gathering);
         let bytes = self.gathering.len() - before;
@@ -141,10 +153,16 @@ impl Connection {
         while !self.blocked && !self.waiting.is_empty() {
             self.write()?;
         }
-        if self.waiting_bytes > OUTPUT_BYTES_MAX {
+        if self.is_congested || self.waiting_bytes > OUTPUT_BYTES_MAX {
             return Err(Closed::Congested(self.waiting_bytes));
         }
         Ok(())
+    }
+
+    /// Bytes that wait to be written.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting_bytes + self.gathering.len()
     }
 
     /// Whether nothing waits to be written.

@@ -93,11 +93,9 @@ fn messages_arrive_in_order_once_both_know_each_other() {
     assert!(one.heard.len() == 1 && started(&one.heard[0]));
 }
 
-#[test]
-fn a_message_that_is_too_long_takes_no_other_with_it() {
-    let (mut one, mut two) = pair(identity(2));
-    until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
-    let chunk = |length: usize| Message::StateChunk {
+/// A message of so many bytes, and some more.
+fn chunk(length: usize) -> Message {
+    Message::StateChunk {
         cohort: CohortId::CATALOGUE,
         epoch: base::Epoch(1),
         state: node::message::StateId { lsn: base::Lsn::ZERO, tables: 0 },
@@ -105,7 +103,28 @@ fn a_message_that_is_too_long_takes_no_other_with_it() {
         index: 0,
         last: true,
         part: node::message::StatePart::Chunk(vec![7; length].into()),
-    };
+    }
+}
+
+/// Whoever takes so little is as good as gone: what waits for it doesn't fill the memory meanwhile.
+#[test]
+fn what_a_turn_sends_is_bounded() {
+    let (mut one, mut two) = pair(identity(2));
+    until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
+    for _ in 0..200 {
+        one.peers.send(NodeId(2), &chunk(4 << 20));
+    }
+    let waiting = one.peers.dials[0].open().map(|connection| connection.waiting());
+    assert!(waiting.is_some_and(|bytes| bytes <= 100 << 20), "{waiting:?}");
+    one.peers.flush(clock::monotonic());
+    assert!(one.peers.dials[0].open().is_none(), "it is over");
+    until("they connect again", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
+}
+
+#[test]
+fn a_message_that_is_too_long_takes_no_other_with_it() {
+    let (mut one, mut two) = pair(identity(2));
+    until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
     one.peers.send(NodeId(2), &message(1));
     one.peers.send(NodeId(2), &chunk(base::limits::PEER_MESSAGE_BYTES_MAX));
     one.peers.send(NodeId(2), &chunk(base::limits::PEER_MESSAGE_BYTES_MAX - 100));
