@@ -250,7 +250,7 @@ fn an_append_that_was_given_to_the_log_is_in_doubt_at_its_deadline() {
     let bench = &mut universe.nodes[asker];
     bench.ask(4, Request::Log(append("b")));
     bench.ask(5, Request::Log(LogRequest::Tail { log: "l".into() }));
-    assert!(bench.answers.get(&RequestId(4)).is_none(), "the sequencer is another node");
+    assert!(!bench.answers.contains_key(&RequestId(4)), "the sequencer is another node");
     bench.now.monotonic = bench.now.monotonic + Duration::from_millis(60_000);
     bench.step(crate::contract::Event::Timer);
     let [append, tail] = [4, 5].map(|number| said(&bench.answers[&RequestId(number)]));
