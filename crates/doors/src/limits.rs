@@ -38,6 +38,9 @@ pub(crate) const PORTION_BYTES: usize = 32 << 10;
 pub(crate) const ANSWERS_LEFT_BYTES_MAX: usize = 128 << 20;
 /// ... and an answer of which nothing has been taken for so long is given up.
 pub(crate) const ANSWER_IDLE_MAX: Duration = Duration::from_secs(1);
+/// With so many bytes, which answers to calls of their own alone can come to, those of them are given up at once that were touched
+/// longest ago.
+pub(crate) const ANSWERS_LEFT_IN_ALL_BYTES_MAX: usize = 384 << 20;
 /// With so many, a subscription reads on only once its client has been seen to take something since it read last: else those
 /// that take nothing would fill all of it, and those that do would be told nothing.
 pub(crate) const STREAMS_CROWDED_BYTES: usize = STREAMS_ANSWER_BYTES_MAX / 4;

@@ -4,9 +4,10 @@
 //! HTTP/2 is given a message without a question of how much its client takes, and keeps it until the client has taken it all: one
 //! of megabytes as well. So every answer's body goes through here. It gives out a portion at a time, in memory of its own, and the
 //! next once most of what it gave out before has gone to the connection. What is left is counted. When all together have much left,
-//! streams wait with their next large message ([`Room`]); and whatever of nothing has been taken for a while is given up. Such a stream is
-//! reset if its client ever goes on, with ENHANCE_YOUR_CALM: to gRPC's clients that is `RESOURCE_EXHAUSTED`, and nothing that they
-//! would try again unasked.
+//! streams wait with their next large message ([`Room`]); and whatever of nothing has been taken for a while is given up. Calls of
+//! their own can't wait: their answers are there. Where they have left very much, those go that were touched longest ago. What was
+//! given up is reset if its client ever goes on, with ENHANCE_YOUR_CALM: to gRPC's clients that is `RESOURCE_EXHAUSTED`, and nothing
+//! that they would try again unasked.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -23,7 +24,7 @@ use tonic::codegen::http::Response;
 use tonic::{Code, Status};
 
 use crate::frames::IsStream;
-use crate::limits::{ANSWER_IDLE_MAX, ANSWERS_LEFT_BYTES_MAX, PORTION_BYTES};
+use crate::limits::{ANSWER_IDLE_MAX, ANSWERS_LEFT_BYTES_MAX, ANSWERS_LEFT_IN_ALL_BYTES_MAX, PORTION_BYTES};
 
 /// What is left of answers that have begun to leave, shared by all connections.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +48,7 @@ struct Rest {
     /// As large as it was when it was whole, it stays in memory.
     whole: usize,
     touched: Instant,
+    is_stream: bool,
 }
 
 /// Who came later has a greater one.
@@ -61,11 +63,11 @@ impl Portions {
     }
 
     /// Keeps the rest of a message.
-    fn keep(&self, bytes: Bytes, whole: usize) -> Turn {
+    fn keep(&self, bytes: Bytes, whole: usize, is_stream: bool) -> Turn {
         let mut left = self.left();
         left.bytes += whole;
         let turn = left.turn();
-        left.rests.insert(turn, Rest { bytes, whole, touched: Instant::now() });
+        left.rests.insert(turn, Rest { bytes, whole, touched: Instant::now(), is_stream });
         let given_up = left.give_up();
         drop(left);
         drop(given_up);
@@ -102,9 +104,9 @@ impl Left {
     /// Gives up what has not been touched for long, as far as it is in the way.
     fn give_up(&mut self) -> Vec<Rest> {
         let mut given_up = Vec::new();
-        let is_idle = |rest: &Rest| rest.touched.elapsed() > ANSWER_IDLE_MAX;
-        while self.is_full() && self.rests.first_key_value().is_some_and(|(_, rest)| is_idle(rest)) {
-            let Some((_, rest)) = self.rests.pop_first() else { break };
+        while let Some(turn) = self.in_the_way()
+            && let Some(rest) = self.rests.remove(&turn)
+        {
             self.bytes -= rest.whole;
             given_up.push(rest);
         }
@@ -112,6 +114,20 @@ impl Left {
             tracing::debug!(answers = given_up.len(), "answers given up: their clients take nothing, and others wait");
         }
         given_up
+    }
+
+    /// What is to be given up first.
+    fn in_the_way(&self) -> Option<Turn> {
+        let is_idle = |(_, rest): &(&Turn, &Rest)| rest.touched.elapsed() > ANSWER_IDLE_MAX;
+        let idle = || self.rests.first_key_value().filter(is_idle);
+        // Streams have not begun so much together.
+        let first_call = || self.rests.iter().find(|(_, rest)| !rest.is_stream);
+        let found = match self.bytes {
+            bytes if bytes > ANSWERS_LEFT_IN_ALL_BYTES_MAX => idle().or_else(first_call),
+            _ if self.is_full() => idle(),
+            _ => None,
+        };
+        found.map(|(turn, _)| *turn)
     }
 
     /// Who has waited longest, if it may look again.
@@ -184,7 +200,7 @@ impl Portioned {
         if bytes.len() < whole || whole > PORTION_BYTES {
             // A slice would keep all of the message in memory.
             let first = Bytes::copy_from_slice(&bytes.split_to(PORTION_BYTES.min(bytes.len())));
-            self.rest = (!bytes.is_empty()).then(|| self.portions.keep(bytes, whole));
+            self.rest = (!bytes.is_empty()).then(|| self.portions.keep(bytes, whole, self.is_stream));
             bytes = first;
         }
         Frame::data(self.on_its_way.given(bytes))

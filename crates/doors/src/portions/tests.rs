@@ -183,10 +183,34 @@ fn who_takes_nothing_for_long_loses_its_message_when_others_wait() {
     assert_eq!(portions.left().bytes, 0);
 }
 
+/// Calls of their own can't wait; streams do, and lose nothing to them.
+#[test]
+fn answers_to_calls_are_bounded_however_fast_they_come() {
+    const BYTES: usize = 4 << 20;
+    let portions = Portions::default();
+    let whole = message(BYTES, 1);
+    let mut stream = body(&portions, [message(BYTES, 0)]);
+    assert!(portion(&mut stream).is_some());
+    let begin = |_| {
+        let messages = Messages([whole.clone()].into());
+        let mut begun = Portioned::new(Body::new(messages), false, portions.clone());
+        mem::forget(portion(&mut begun).expect("it has begun"));
+        assert!(portions.left().bytes <= ANSWERS_LEFT_IN_ALL_BYTES_MAX);
+        begun
+    };
+    let mut calls: Vec<Portioned> = (0..ANSWERS_LEFT_IN_ALL_BYTES_MAX / BYTES + 9).map(begin).collect();
+    assert!(portion(&mut stream).is_some());
+    let is_given_up = |call: &mut Portioned| matches!(poll(call), Poll::Ready(Some(Err(_))));
+    let given_up = calls.iter_mut().map(is_given_up).take_while(|is_so| *is_so).count();
+    assert_eq!(given_up, 10, "those that began first");
+    drop((calls, stream));
+    assert_eq!(portions.left().bytes, 0);
+}
+
 #[test]
 fn who_waits_no_longer_is_not_woken() {
     let portions = Portions::default();
-    let turn = portions.keep(message(9, 0), ANSWERS_LEFT_BYTES_MAX + 1);
+    let turn = portions.keep(message(9, 0), ANSWERS_LEFT_BYTES_MAX + 1, true);
     let (mut first, mut second) = (Room::new(portions.clone()), Room::new(portions.clone()));
     let woken = [(); 2].map(|()| Arc::new(Woken::default()));
     let [one, other] = woken.each_ref().map(|woken| Waker::from(Arc::clone(woken)));
