@@ -12,6 +12,7 @@ use base::limits::{LOG_COPIES_MAX, LOG_STRIPES_MAX};
 use clap::Subcommand;
 use sdk::{Client, Log, NewLog};
 use serde_json::json;
+use tablets::validate::new_log_name;
 
 use super::Universe;
 use super::output::Output;
@@ -94,7 +95,7 @@ impl Command {
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     let Some(name) = command.log().map(str::to_owned) else { return done(universe, output, command).await };
     match done(universe, output, command).await {
-        Err(Stop::Universe(sdk::Error::NotFound(why))) => {
+        Err(Stop::Universe(sdk::Error::NotFound(why))) if new_log_name(&name).is_ok() => {
             Err(Stop::NotFound(format!("{why}; create it with: loggos log create {name}")))
         }
         Err(Stop::Universe(error)) => Err(silence::explained(universe, &name, error).await.into()),
@@ -135,7 +136,7 @@ fn beyond(log: &Log, tail: u64, position: u64) -> Stop {
 
 /// A place in a log, as it is typed.
 fn position(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "a position is a number, from 0 on".to_owned())
+    text.parse().map_err(|_| format!("a position is a number, from 0 to {}", u64::MAX))
 }
 
 async fn list(client: &Client, output: Output) -> Result<(), Stop> {

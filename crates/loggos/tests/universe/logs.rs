@@ -8,7 +8,6 @@ mod users;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -17,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::harness::{Universe, runtime, wait_for};
+use crate::harness::{Running, Universe, runtime, wait_for};
 
 /// Programs that append at one time, and how often each does.
 const WRITERS: u64 = 16;
@@ -60,6 +59,7 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
 
     run(&["read", "l", &tail.to_string()]).failed(1, &[&format!("log l ends at {tail}")]);
     run(&["read", "l", "-1"]).failed(2, &["a position is a number"]);
+    run(&["read", "l", "18446744073709551616"]).failed(2, &["a position is a number, from 0 to 18446744073709551615"]);
     let hint = "no log named \"m\"; create it with: loggos log create m\n";
     run(&["read", "m", "0"]).failed(1, &[hint]);
     run(&["append", "m", "x"]).failed(1, &[hint]);
@@ -74,12 +74,15 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
     run(&["read", "l", "3", "--to", "3"]).failed(2, &["--to 3 is not above position 3"]);
     for name in [".", "..", "--", "-m"] {
         run(&["create", "--", name]).failed(2, &["the log's name"]);
+        let unknown = run(&["info", "--", name]);
+        assert!(!unknown.err.contains("create"), "{}", unknown.err);
+        unknown.failed(1, &["no log named"]);
     }
 
     let told = universe.scratch().path().join("told");
     let out = File::create(&told).expect("a file");
     let mut command = universe.log_command(&["tail", "l", "--follow", "--from", "1", "--json"]);
-    let mut follower = command.stdin(Stdio::null()).stdout(out).spawn().expect("it can be started");
+    let follower = Running::of(command.stdout(out));
     let followed = |until: u64| {
         wait_for("the follower is told", PATIENCE, || {
             let told = objects(&fs::read_to_string(&told).expect("a file"));
@@ -91,7 +94,7 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
     let heard = followed(tail);
     assert_eq!(heard.len() as u64, tail);
     assert_eq!(heard.last().expect("some")["records"], json!(["late"]));
-    follower.kill().and_then(|()| follower.wait()).expect("it runs");
+    drop(follower);
 
     assert_eq!(run(&["trim", "l", "2"]).ok(), "log l trimmed below 2\n");
     assert_eq!(run(&["trim", "l", "1"]).ok(), "log l is trimmed below 2 already\n");
@@ -120,7 +123,7 @@ fn who_follows_a_log_whose_only_node_is_down_is_told_so_and_goes_on_after_it() {
     let (told, said) = (universe.scratch().path().join("told"), universe.scratch().path().join("said"));
     let (out, err) = (File::create(&told).expect("a file"), File::create(&said).expect("a file"));
     let mut command = universe.log_command(&["tail", "l", "--follow", "--from", "0", "--timeout", "1000", "--json"]);
-    let mut follower = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("it can be started");
+    let _follower = Running::of(command.stdout(out).stderr(err));
     let lines = |path, what: &str, count| {
         wait_for(what, PATIENCE, || {
             let lines = objects(&fs::read_to_string(path).expect("a file"));
@@ -151,7 +154,6 @@ fn who_follows_a_log_whose_only_node_is_down_is_told_so_and_goes_on_after_it() {
         told.iter().any(|entry| entry["records"] == json!(["after"])).then_some(told)
     });
     assert_eq!(heard[0]["records"], json!(["before"]));
-    follower.kill().and_then(|()| follower.wait()).expect("it runs");
 }
 
 /// What each writer was told: where its records lie.

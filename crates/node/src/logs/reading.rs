@@ -19,8 +19,8 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::pending::PendingId;
 
-/// Bytes that all reads under way may bring. With those of subscriptions, which the doors bound to 16 MiB, it is below the 64 MiB that
-/// may wait for a peer.
+/// Bytes that all reads under way may bring, those of subscriptions too, which the doors bound to 16 MiB: below the 64 MiB that may
+/// wait for a peer.
 const READING_BYTES_MAX: usize = 40 << 20;
 /// The same of those that wait for something to come: for so long as they do, they leave room for the others.
 pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;
