@@ -17,7 +17,7 @@ use crate::contract::{Action, CheckpointId, Event, ReadId};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
 use crate::lives::Lives;
-use crate::logs::{Inquirer, Logs};
+use crate::logs::{Awake, Hearing, Inquirer, Logs};
 use crate::message::Message;
 use crate::moves::Moves;
 use crate::pending::{PendingId, Pendings, Place};
@@ -57,6 +57,7 @@ pub struct Node {
     pub(crate) actions: Vec<Action>,
     pub(crate) pendings: Pendings,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
+    pub(crate) awake: Awake,
     /// Who leads cohorts that this node has no replica of, as far as it was told.
     pub(crate) routes: BTreeMap<CohortId, NodeId>,
     pub(crate) reads: BTreeMap<ReadId, LogReading>,
@@ -103,6 +104,8 @@ pub struct Node {
 pub(crate) struct Peer {
     pub(crate) boot: Boot,
     pub(crate) heard_at: Option<Monotonic>,
+    /// The same for the sake of logs.
+    pub(crate) hearing: Hearing,
     /// It left a forwarded request without an answer in time, and was not heard of since.
     pub(crate) silent: bool,
 }
@@ -130,6 +133,7 @@ impl Node {
             me,
             boot,
             peers: peers.collect(),
+            awake: Awake::default(),
             members,
             replicas: Replicas::default(),
             awaiting_log: BTreeSet::new(),
@@ -178,6 +182,7 @@ impl Node {
         if self.halted {
             return;
         }
+        self.awake.event(now.monotonic);
         if self.is_leaving() {
             self.leave(now, &event);
             return self.flush(now, actions);
@@ -582,6 +587,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.heard_at = Some(now.monotonic);
         peer.silent = false;
+        peer.hearing.heard(boot, boot > peer.boot, self.awake, now.monotonic);
         if boot <= peer.boot {
             return;
         }

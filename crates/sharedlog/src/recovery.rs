@@ -61,6 +61,8 @@ pub struct Timing {
     pub again: Duration,
     /// For units that don't answer, once every chain that is written to has one that did.
     pub patience: Duration,
+    /// For new units to begin.
+    pub beginning: Duration,
     /// For everything.
     pub limit: Duration,
 }
@@ -70,6 +72,7 @@ impl Default for Timing {
         Self {
             again: Duration::from_millis(50),
             patience: Duration::from_millis(150),
+            beginning: Duration::from_millis(150),
             limit: Duration::from_millis(5_000),
         }
     }
@@ -134,6 +137,8 @@ pub struct Recovery {
     asked: BTreeMap<AskId, UnitId>,
     /// What sealed units said.
     reports: BTreeMap<UnitId, Report>,
+    /// Units that are not waited for any longer.
+    unawaited: BTreeSet<UnitId>,
     /// New units that have begun.
     begun: BTreeSet<UnitId>,
     again_at: Monotonic,
@@ -166,6 +171,7 @@ impl Recovery {
             asks: AskId(0),
             asked: BTreeMap::new(),
             reports: BTreeMap::new(),
+            unawaited: BTreeSet::new(),
             begun: BTreeSet::new(),
             again_at: now,
             actions: Vec::new(),
@@ -195,6 +201,22 @@ impl Recovery {
         self.stage == Stage::Ended
     }
 
+    /// These units are not to be waited for any longer, where each of their chains has another that has answered. One that answers
+    /// all the same before the others have stays.
+    pub fn await_no_more(&mut self, units: &BTreeSet<UnitId>, now: Monotonic) {
+        if self.stage == Stage::Sealing && !units.is_subset(&self.unawaited) {
+            self.unawaited.extend(units);
+            self.build_if_answered(now);
+        }
+    }
+
+    /// Units of the projection that is replaced that were to stay, and have not answered.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<UnitId> {
+        let is_missed = |unit: &UnitId| !self.has_answered(*unit) && !self.plan.leave_out.contains(unit);
+        self.old.units().into_iter().filter(is_missed).collect()
+    }
+
     /// Units of the projection that is replaced that have been sealed and surely stay, and those of what is proposed, if anything is by now.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn counts_on(&self) -> (BTreeSet<UnitId>, Option<&Projection>) {
@@ -222,9 +244,7 @@ impl Recovery {
                 if self.sealed_at.is_none() && self.are_sealed(|unit| self.reports.contains_key(&unit)) {
                     self.sealed_at = Some(now);
                 }
-                if self.old.units().iter().all(|unit| self.has_answered(*unit)) {
-                    self.build(now);
-                }
+                self.build_if_answered(now);
             }
             (Stage::Beginning { .. }, Reply::Begun(report)) if report.sealed == self.old.epoch => {
                 self.begun.insert(unit);
@@ -238,9 +258,16 @@ impl Recovery {
         }
     }
 
+    fn build_if_answered(&mut self, now: Monotonic) {
+        if self.old.units().iter().all(|unit| self.has_answered(*unit)) {
+            self.build(now);
+        }
+    }
+
     /// A unit that has answered needn't be waited for, nor one that is to be left out, or is lost.
     fn has_answered(&self, unit: UnitId) -> bool {
-        self.reports.contains_key(&unit) || self.plan.lost.contains(&unit) || self.is_left_out(unit)
+        let is_unawaited = || self.unawaited.contains(&unit) && self.has_others(unit, 1);
+        self.reports.contains_key(&unit) || self.plan.lost.contains(&unit) || self.is_left_out(unit) || is_unawaited()
     }
 
     /// Whether a unit is sealed, and knows of nothing that it has lost.
@@ -276,11 +303,16 @@ impl Recovery {
             () if self.plan.leaving.contains(&unit) => self.plan.copies,
             () => return false,
         };
-        let has_other = |chain: &Vec<UnitId>| {
+        self.has_others(unit, least)
+    }
+
+    /// Whether each chain of a unit has so many that have answered and stay.
+    fn has_others(&self, unit: UnitId, least: usize) -> bool {
+        let has_others = |chain: &Vec<UnitId>| {
             let others = chain.iter().filter(|other| self.is_sound(**other) && !self.goes(**other));
             !chain.contains(&unit) || others.count() >= least
         };
-        self.old.extents.iter().flat_map(|extent| &extent.chains).all(has_other)
+        self.old.extents.iter().flat_map(|extent| &extent.chains).all(has_others)
     }
 
     /// Whether every chain that positions may still be written to has a unit that is sealed, or is given up. A chain of a
@@ -333,7 +365,7 @@ impl Recovery {
         let Some(successor) = self.successor() else { return self.end(Ended::NoSuccessor) };
         let until = match self.stage {
             Stage::Beginning { until, .. } => until,
-            _ => now + self.timing.patience,
+            _ => now + self.timing.beginning,
         };
         self.stage = Stage::Beginning { successor, until };
         self.asked.clear();

@@ -57,6 +57,7 @@ const CLIENT: Timing = Timing {
 const RECOVERY: recovery::Timing = recovery::Timing {
     again: Duration::from_millis(8),
     patience: Duration::from_millis(20),
+    beginning: Duration::from_millis(20),
     limit: Duration::from_millis(1_200),
 };
 const PLAYER: player::Config =

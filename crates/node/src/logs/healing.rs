@@ -17,6 +17,8 @@ use crate::logs::repairs::homes;
 use crate::node::Node;
 
 const CONFIG: Config = Config { window: 4, again: Duration::from_millis(500), failures: 8 };
+/// Logs of which units are filled at one time, one after the other: who uses them goes before.
+const HEALINGS_MAX: usize = 2;
 /// How long one read of a copier may take.
 const PATIENCE: Duration = Duration::from_millis(2_000);
 
@@ -28,6 +30,8 @@ pub(crate) struct CopierId(u64);
 #[derive(Debug, Default)]
 pub(super) struct Healings {
     by_log: BTreeMap<LogId, Healing>,
+    /// The log whose turn was last.
+    last_log: LogId,
     last: CopierId,
 }
 
@@ -54,10 +58,14 @@ impl Node {
             return;
         }
         self.logs.healings.by_log.remove(&log.id);
+        if self.logs.healings.by_log.len() >= HEALINGS_MAX {
+            return;
+        }
         let needed = healings(&log.projection, log.copies as usize, &homes(log), going);
         if needed.is_empty() {
             return;
         }
+        self.logs.healings.last_log = log.id;
         self.logs.healings.last.0 += 1;
         let (id, copier) = (self.logs.healings.last, Copier::begin(needed, CONFIG, now.monotonic));
         self.logs.healings.by_log.insert(log.id, Healing { id, epoch, copier, at: Monotonic::NEVER });
@@ -142,6 +150,17 @@ impl Node {
 }
 
 impl Healings {
+    /// Ends what was needed of earlier projections of these logs: others wait for their turn.
+    pub(super) fn keep(&mut self, logs: &[LogRecord]) {
+        let epochs: BTreeMap<LogId, ProjectionEpoch> = logs.iter().map(|log| (log.id, log.projection.epoch)).collect();
+        self.by_log.retain(|log, healing| epochs.get(log) == Some(&healing.epoch));
+    }
+
+    /// The place of the log whose turn is next, among logs in the order of their numbers.
+    pub(super) fn turn(&self, logs: &[LogRecord]) -> usize {
+        logs.partition_point(|log| log.id <= self.last_log)
+    }
+
     fn of(&mut self, log: LogId, id: CopierId) -> Option<&mut Healing> {
         self.by_log.get_mut(&log).filter(|healing| healing.id == id)
     }

@@ -2,7 +2,7 @@
 //!
 //! A client that gets no answer says whom it suspects. The leader knows from heartbeats which nodes are silent, and begins a
 //! recovery without their units; it has the log go on with another sequencer if that one's process is gone. A unit that is
-//! suspected again and again, though its node is heard of, is slow or full: it is left out, too; and so is one that its own node
+//! suspected again and again for seconds, though its node is heard of, is slow or full: it is left out, too; and so is one that its own node
 //! says is in doubt for good ([`doubts`](super::doubts)). Where a chain has fewer units
 //! than it should, new ones are named on other nodes, and the next recovery has them stand in it. What older chains hold is
 //! copied to them ([`healing`](super::healing)).
@@ -11,19 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Duration, Member, Monotonic, NodeId, Now};
 use sharedlog::client::Suspect;
-use sharedlog::recovery::{Action, Homes, Plan, Recovery, Timing, Verdict};
+use sharedlog::recovery::{Action, Ended, Homes, Plan, Recovery, Timing, Verdict};
 use sharedlog::{AskId, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
 use tablets::request::{Failure, LogResponse, Outcome, Response};
 use tablets::{Catalogue, CatalogueCommand, LogRecord};
 
 use crate::logs::Asker;
 use crate::logs::doubts::Doubts;
+use crate::logs::hearing::{Lately, SILENT};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
 use crate::pending::{Origin, Target};
 
-/// A node that wasn't heard of for so long is silent: it is not waited for. Heartbeats come every 100 ms.
-const SILENT: Duration = Duration::from_millis(250);
 /// Where every node is heard of, a log's projection is replaced no more often than this: to seal a log costs appends in
 /// flight, and a unit that is slow comes to be no faster by it.
 const PAUSE: Duration = Duration::from_millis(1_000);
@@ -31,17 +30,25 @@ const PAUSE: Duration = Duration::from_millis(1_000);
 const LONG_PAUSE: Duration = Duration::from_millis(3_000);
 /// How long a proposed projection, or what is named of units, may take.
 const PROPOSAL_PATIENCE: Duration = Duration::from_millis(2_000);
-/// A unit of a node that is heard of is waited for so long; one of a silent node isn't.
+/// A unit of a node that is heard of is waited for so long, and for longer where that was too short lately ([`hearing`](super::hearing));
+/// one of a silent node isn't.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
 /// Between two looks at whether logs lack something.
 const LOOK: Duration = Duration::from_millis(500);
 /// A node that wasn't heard of for so long is gone, as far as logs are concerned that nobody uses just now.
 const GONE: Duration = Duration::from_millis(5_000);
-/// So many projections in a row, in which the same node was suspected, and it is done without ...
+/// A unit that is suspected so often in a row though its node is heard of, keeps its log from going on: ...
 const BLAMED: u32 = 3;
-/// ... for so long. What was suspected longer ago no longer counts.
+/// ... each time so long after the time before, ...
+const BLAMED_AGAIN: Duration = Duration::from_millis(1_000);
+/// ... and no longer. A call that gets no answer says so at ever longer intervals, up to 4.2 s.
+const BLAMED_WITHIN: Duration = Duration::from_millis(10_000);
+/// For so long the log does without units of that node.
 const BLAMED_FOR: Duration = Duration::from_millis(30_000);
+/// The pause after a log was replaced, though who was suspected is heard of, is doubled so often at most: to 8 s. Where all are slow
+/// it becomes no faster by it.
+const DOUBLINGS_MAX: u32 = 3;
 
 /// The projections that are being replaced.
 #[derive(Debug, Default)]
@@ -51,7 +58,9 @@ pub(crate) struct Repairs {
     began: BTreeMap<LogId, Monotonic>,
     /// When units were named last for a log.
     named: BTreeMap<LogId, Monotonic>,
-    /// Units that keep their log from going on though their nodes are heard of.
+    /// How often one was replaced though who was suspected is heard of, or can't be done without.
+    again: BTreeMap<LogId, Lately>,
+    /// Nodes whose units keep a log from going on though they are heard of.
     blamed: BTreeMap<(LogId, NodeId), Blame>,
     /// Repairs in a row that nobody asked for, and that left a log as it was.
     in_vain: BTreeMap<LogId, (u32, Vec<UnitId>)>,
@@ -60,19 +69,33 @@ pub(crate) struct Repairs {
     pub(super) look_at: Monotonic,
 }
 
-/// How often a log's unit on a node was suspected.
-#[derive(Debug)]
+/// How often a log's unit on a node was suspected in a row.
+#[derive(Clone, Copy, Debug, Default)]
 struct Blame {
-    /// Projections in which it was.
     times: u32,
-    /// The last of them, and when.
-    epoch: ProjectionEpoch,
+    /// The last time.
     at: Monotonic,
+}
+
+impl Blame {
+    fn note(&mut self, now: Monotonic) {
+        let gone = now.since(self.at);
+        let is_in_row = gone <= if self.times < BLAMED { BLAMED_WITHIN } else { BLAMED_FOR };
+        if self.times == 0 || gone >= BLAMED_AGAIN {
+            *self = Self { times: if is_in_row { self.times.saturating_add(1) } else { 1 }, at: now };
+        }
+    }
+
+    fn counts(&self, now: Monotonic) -> bool {
+        self.times >= BLAMED && now.since(self.at) <= BLAMED_FOR
+    }
 }
 
 #[derive(Debug)]
 struct Repair {
     machine: Recovery,
+    /// Where the log's units are that it knows.
+    homes: Homes,
     at: Monotonic,
 }
 
@@ -108,47 +131,56 @@ impl Node {
             return;
         }
         let log = log.clone();
-        let is_gone = match suspect {
-            Suspect::Sequencer => !self.is_process(log.projection.sequencer, now),
-            Suspect::Unit(unit) => self.is_out(&log, unit, SILENT, now),
-            Suspect::Projection => true,
-        };
-        if is_gone || self.had_pause(id, PAUSE, now) {
-            if let (Suspect::Unit(unit), false) = (suspect, is_gone)
-                && let Some(member) = log.member_of(unit)
-            {
-                self.blame(id, member.node, epoch, now);
+        let (sequencer, again) = (log.projection.sequencer, self.logs.repairs.again.get(&id).copied());
+        let pause = Duration(PAUSE.0 << again.unwrap_or_default().times(now.monotonic));
+        let (is_gone, node) = match suspect {
+            Suspect::Sequencer => (!self.is_process(sequencer, now), Some(sequencer.node)),
+            Suspect::Unit(unit) => {
+                (self.is_out(&log, unit, SILENT, now), log.member_of(unit).map(|member| member.node))
             }
+            Suspect::Projection => (true, None),
+        };
+        let can_go = match suspect {
+            // Where new entries go it is left out whatever it has.
+            Suspect::Unit(unit) => {
+                log.projection.last().units().any(|other| other == unit) || self.has_stand_ins(&log, unit, now)
+            }
+            Suspect::Sequencer | Suspect::Projection => true,
+        };
+        if is_gone && can_go {
             self.begin_repair(&log, now);
+            return;
         }
+        // One of whom nothing is heard just now, and who is waited for, would keep a recovery waiting, too, and all that it has sealed.
+        let Some(node) = node.filter(|node| !self.is_waited_for(*node, now)) else { return };
+        let is_unit = matches!(suspect, Suspect::Unit(_));
+        if is_unit {
+            self.logs.repairs.blamed.entry((id, node)).or_default().note(now.monotonic);
+        }
+        let is_due = (!is_unit || self.is_blamed(id, node, now)) && self.had_pause(id, pause, now);
+        if is_due && self.begin_repair(&log, now) {
+            self.logs.repairs.again.entry(id).or_default().note(DOUBLINGS_MAX, now.monotonic);
+        }
+    }
+
+    /// Whether each chain of a unit has another that isn't out.
+    fn has_stand_ins(&self, log: &LogRecord, unit: UnitId, now: Now) -> bool {
+        let is_in = |other: &&UnitId| **other != unit && !self.is_out(log, **other, SILENT, now);
+        let mut chains = log.projection.extents.iter().flat_map(|extent| &extent.chains);
+        chains.all(|chain| !chain.contains(&unit) || chain.iter().any(|other| is_in(&other)))
+    }
+
+    /// Whether a recovery of a log would wait for nobody who is silent.
+    fn awaits_nobody(&self, log: &LogRecord, now: Now) -> bool {
+        homes(log).of(log.projection.units()).all(|node| !self.is_waited_for(node, now))
     }
 
     fn had_pause(&self, log: LogId, pause: Duration, now: Now) -> bool {
         self.logs.repairs.began.get(&log).is_none_or(|began| now.monotonic.since(*began) > pause)
     }
 
-    fn blame(&mut self, log: LogId, node: NodeId, epoch: ProjectionEpoch, now: Now) {
-        let (blank, at) = (ProjectionEpoch(0), now.monotonic);
-        let blame = self.logs.repairs.blamed.entry((log, node)).or_insert(Blame { times: 0, epoch: blank, at });
-        if blame.epoch != epoch {
-            let is_old = at.since(blame.at) > BLAMED_FOR;
-            *blame = Blame { times: if is_old { 1 } else { blame.times + 1 }, epoch, at };
-        }
-    }
-
     fn is_blamed(&self, log: LogId, node: NodeId, now: Now) -> bool {
-        let is_so = |blame: &Blame| blame.times >= BLAMED && now.monotonic.since(blame.at) <= BLAMED_FOR;
-        self.logs.repairs.blamed.get(&(log, node)).is_some_and(is_so)
-    }
-
-    /// Whether a node was heard of just now.
-    fn is_heard(&self, node: NodeId, now: Now) -> bool {
-        self.is_heard_within(node, SILENT, now)
-    }
-
-    fn is_heard_within(&self, node: NodeId, silent: Duration, now: Now) -> bool {
-        let is_recent = |at: Monotonic| now.monotonic.since(at) < silent;
-        node == self.me.node || self.peers.get(&node).and_then(|peer| peer.heard_at).is_some_and(is_recent)
+        self.logs.repairs.blamed.get(&(log, node)).is_some_and(|blame| blame.counts(now.monotonic))
     }
 
     /// Whether a process runs, as far as is known here.
@@ -165,33 +197,47 @@ impl Node {
         (self.is_heard(node, now) && boot.0 > 0).then_some(SequencerId { node, boot })
     }
 
-    /// Replaces a projection, if that may come to an end, whoever wants it.
-    fn begin_repair(&mut self, log: &LogRecord, now: Now) {
+    /// Replaces a projection, if that may come to an end, whoever wants it; whether it does.
+    fn begin_repair(&mut self, log: &LogRecord, now: Now) -> bool {
         if !self.can_be_sealed(log, now) {
-            return;
+            return false;
         }
         let old = log.projection.clone();
+        let homes = homes(log);
+        let nodes: BTreeSet<NodeId> = homes.of(old.units()).chain([old.sequencer.node]).collect();
+        let (heard, silent) = nodes.into_iter().partition(|node| self.is_heard(*node, now));
+        self.take_for_gone(&silent);
         let is_out = |unit: &UnitId| self.is_out(log, *unit, SILENT, now) || self.is_slow(log, *unit, now);
         let leave_out: BTreeSet<UnitId> = old.units().into_iter().filter(is_out).collect();
         let leaving = self.leaving(log);
         let mut spares: Vec<UnitId> = log.spares().map(|(unit, _)| unit).collect();
-        spares.retain(|spare| !is_out(spare) && !leaving.contains(spare));
+        let awaited = self.awaited(log, now);
+        spares.retain(|spare| !is_out(spare) && !leaving.contains(spare) && !awaited.contains(spare));
         let plan = Plan {
             sequencer: self.next_sequencer(log, now),
             leave_out,
             leaving,
             spares,
-            homes: homes(log),
+            homes: homes.clone(),
             lost: BTreeSet::new(),
             at_least: Position(0),
             stripes: log.stripes as usize,
             copies: self.copies(log),
         };
-        let timing = Timing { patience: PATIENCE, ..Timing::default() };
+        let patience = Duration(PATIENCE.0 << self.doublings(&heard, now));
+        let limit = Duration(Timing::default().limit.0 + 2 * (patience.0 - PATIENCE.0));
+        let timing = Timing { patience, beginning: PATIENCE, limit, ..Timing::default() };
         let machine = Recovery::begin(old, plan, timing, now.monotonic);
         self.logs.repairs.began.insert(log.id, now.monotonic);
-        self.logs.repairs.by_id.insert(log.id, Repair { machine, at: Monotonic::NEVER });
+        self.logs.repairs.by_id.insert(log.id, Repair { machine, homes, at: Monotonic::NEVER });
         self.counters.log_repairs += 1;
+        true
+    }
+
+    /// Units whose nodes are silent, and waited for.
+    fn awaited(&self, log: &LogRecord, now: Now) -> BTreeSet<UnitId> {
+        let units = log.units.iter().filter(|(_, member)| self.is_waited_for(member.node, now));
+        units.map(|(unit, _)| *unit).collect()
     }
 
     /// Whether a log is to go on without a unit: its disk was replaced or its node has left, or that is silent, or says that the
@@ -218,7 +264,7 @@ impl Node {
 
     fn stays_and_is_heard(&self, member: Member, now: Now) -> bool {
         let stays = self.catalogue().is_some_and(|catalogue| catalogue.staying().any(|staying| staying == member));
-        stays && self.is_heard(member.node, now)
+        stays && self.is_heard(member.node, now) && !self.is_waited_for(member.node, now)
     }
 
     /// The sequencer goes on, if its process does; else it is one on a node that has a unit of the log, and doesn't lead the
@@ -253,12 +299,18 @@ impl Node {
                         repair.at = at;
                     }
                 }
-                Action::Done(_) => {
-                    self.logs.repairs.by_id.remove(&id);
-                }
+                Action::Done(ended) => self.repair_ended(id, &ended, now),
             }
         }
         is_any
+    }
+
+    fn repair_ended(&mut self, id: LogId, ended: &Ended, now: Now) {
+        if let Some(Repair { machine, homes, .. }) = self.logs.repairs.by_id.remove(&id)
+            && let Ended::Installed(_) = ended
+        {
+            self.note_slow(&homes.of(machine.unanswered()).collect(), PATIENCE, now);
+        }
     }
 
     fn propose_projection(&mut self, id: LogId, epoch: ProjectionEpoch, projection: Projection, now: Now) {
@@ -297,9 +349,14 @@ impl Node {
     }
 
     pub(super) fn repair_timers(&mut self, now: Now) {
-        for repair in self.logs.repairs.by_id.values_mut().filter(|repair| repair.at <= now.monotonic) {
-            repair.at = Monotonic::NEVER;
-            repair.machine.timer(now.monotonic);
+        let is_due = |(_, repair): &(&LogId, &Repair)| repair.at <= now.monotonic;
+        let due: Vec<LogId> = self.logs.repairs.by_id.iter().filter(is_due).map(|(id, _)| *id).collect();
+        for id in due {
+            self.await_silent_no_more(id, now);
+            if let Some(repair) = self.logs.repairs.by_id.get_mut(&id) {
+                repair.at = Monotonic::NEVER;
+                repair.machine.timer(now.monotonic);
+            }
         }
         if self.logs.repairs.look_at <= now.monotonic {
             self.tell_doubts(now);
@@ -307,11 +364,26 @@ impl Node {
         }
     }
 
+    /// A recovery waits no longer for units whose nodes have come to be silent since it began.
+    fn await_silent_no_more(&mut self, id: LogId, now: Now) {
+        let Some(repair) = self.logs.repairs.by_id.get(&id) else { return };
+        let mut silent = BTreeSet::from_iter(repair.machine.unanswered());
+        silent.retain(|unit| repair.homes.of([*unit]).any(|node| !self.is_heard(node, now)));
+        if !silent.is_empty() && self.leads_catalogue() {
+            let nodes = repair.homes.of(silent.iter().copied()).collect();
+            self.take_for_gone(&nodes);
+            if let Some(repair) = self.logs.repairs.by_id.get_mut(&id) {
+                repair.machine.await_no_more(&silent, now.monotonic);
+            }
+        }
+    }
+
     /// A unit was made whole: it is to stand where it is needed.
     pub(super) fn repair_healed(&mut self, id: LogId, now: Now) {
         let Some((_, log)) = self.catalogue().and_then(|catalogue| catalogue.log_of(id)) else { return };
         let log = log.clone();
-        if self.leads_catalogue() && !self.logs.repairs.by_id.contains_key(&id) {
+        // Else it is asked whether it is whole again, later.
+        if self.leads_catalogue() && !self.logs.repairs.by_id.contains_key(&id) && self.awaits_nobody(&log, now) {
             self.begin_repair(&log, now);
         }
     }
@@ -324,9 +396,13 @@ impl Node {
             self.logs.repairs.doubts.clear();
             return self.stop_healing();
         }
-        let logs: Vec<LogRecord> =
+        let mut logs: Vec<LogRecord> =
             self.catalogue().into_iter().flat_map(|catalogue| catalogue.logs()).map(|(_, log)| log.clone()).collect();
         self.logs.repairs.doubts.keep(&logs);
+        self.logs.healings.keep(&logs);
+        logs.sort_unstable_by_key(|log| log.id);
+        let turn = self.logs.healings.turn(&logs);
+        logs.rotate_left(turn);
         for log in logs {
             if !self.logs.repairs.by_id.contains_key(&log.id) {
                 self.check_log(&log, now);
@@ -360,7 +436,7 @@ impl Node {
         if is_replaced && self.had_pause(log.id, PAUSE, now) {
             self.begin_repair(log, now);
         } else if has_news {
-            if self.can_be_sealed(log, now) {
+            if self.can_be_sealed(log, now) && self.awaits_nobody(log, now) {
                 self.repair_lazily(log, now);
             }
         } else {
@@ -414,7 +490,7 @@ impl Node {
     /// that are to go count as missing.
     fn wanted_homes(&self, log: &LogRecord, going: &BTreeSet<UnitId>, now: Now) -> Vec<NodeId> {
         let Some(catalogue) = self.catalogue() else { return Vec::new() };
-        let is_fit = |node: &NodeId| self.is_heard(*node, now) && !self.is_blamed(log.id, *node, now);
+        let is_fit = |node: &NodeId| self.is_steady(*node, PAUSE, now) && !self.is_blamed(log.id, *node, now);
         let nodes: Vec<NodeId> = catalogue.staying().map(|member| member.node).filter(is_fit).collect();
         let on = |unit: &UnitId| log.member_of(*unit).map(|member| member.node);
         let mut wanted = Vec::new();
@@ -437,3 +513,6 @@ fn is_there(catalogue: &Catalogue, member: Member) -> bool {
 pub(super) fn homes(log: &LogRecord) -> Homes {
     log.units.iter().copied().collect()
 }
+
+#[cfg(test)]
+mod tests;

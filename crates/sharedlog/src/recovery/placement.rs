@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use base::Member;
 use base::canary::{Bug, planted};
+use base::{Member, NodeId};
 
 use crate::UnitId;
 
@@ -15,6 +15,11 @@ use crate::UnitId;
 pub struct Homes(pub BTreeMap<UnitId, Member>);
 
 impl Homes {
+    /// The nodes that units are on, as far as their places are known.
+    pub fn of(&self, units: impl IntoIterator<Item = UnitId>) -> impl Iterator<Item = NodeId> {
+        units.into_iter().filter_map(|unit| self.0.get(&unit)).map(|home| home.node)
+    }
+
     /// Whether a unit may join a chain: its place is known, and no unit of the chain is on the same node.
     #[must_use]
     pub fn may_join(&self, unit: UnitId, chain: &[UnitId]) -> bool {

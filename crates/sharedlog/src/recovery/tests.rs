@@ -172,6 +172,35 @@ fn who_is_slow_is_left_out_unless_nobody_else_has_what_it_has() {
     assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]]), extent(4, &[&[2]])]);
 }
 
+/// Its node has come to be silent.
+#[test]
+fn who_is_waited_for_no_longer_is_left_out_unless_it_answers() {
+    let await_no_more = |bed: &mut Bed, units: &[u64]| {
+        bed.recovery.await_no_more(&units.iter().copied().map(UnitId).collect(), bed.now);
+        bed.carry_out();
+    };
+    for answers in [false, true] {
+        let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2, 3]])]), &[], &[]);
+        assert_eq!(bed.recovery.unanswered(), [UnitId(1), UnitId(2), UnitId(3)]);
+        await_no_more(&mut bed, &[2]);
+        bed.sealed(1, 12);
+        assert_eq!(bed.proposed, [], "the third may answer yet");
+        assert_eq!(bed.recovery.unanswered(), [UnitId(3)]);
+        if answers {
+            bed.sealed(2, 12);
+        }
+        bed.sealed(3, 12);
+        let chain: &[u64] = if answers { &[1, 2, 3] } else { &[1, 3] };
+        assert_eq!(bed.proposed().extents, [extent(0, &[chain])]);
+    }
+    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]]), extent(4, &[&[2, 3]])]), &[], &[]);
+    await_no_more(&mut bed, &[1, 2]);
+    bed.sealed(3, 12);
+    assert_eq!(bed.proposed, [], "nobody else has what the first two have");
+    bed.sealed(2, 12);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[2]]), extent(4, &[&[2, 3]])]);
+}
+
 #[test]
 fn new_units_stand_above_what_was_written_once_they_have_begun() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8, 9]);
