@@ -1,7 +1,7 @@
 //! A map that any number of processes keep equal: each plays the same log, from its beginning, in the same order.
 //!
-//! A put is an append. A get asks where the log ends, and plays up to there before it looks: so it sees every put that had
-//! ended when it began, whichever process made it. No process knows of another, and no one leads.
+//! A put is an append. A get asks where the log ends, and plays up to there before it looks: so it sees every put that
+//! had ended when it began, whichever process made it. No process knows of another, and no one leads.
 
 use std::collections::BTreeMap;
 use std::env;

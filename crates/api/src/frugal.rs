@@ -62,8 +62,8 @@ impl Bounds {
         }
     }
 
-    /// Why a message is more than this; nothing, if it isn't. A message that does not lie in one piece is as good as too
-    /// much.
+    /// Why a message is more than this; nothing, if it isn't. A message that does not lie in one piece is as good as
+    /// too much.
     fn refuse(self, message: &[u8], is_whole: bool) -> Option<String> {
         match self {
             Self::Request(fields) => {

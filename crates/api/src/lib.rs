@@ -1,7 +1,8 @@
 //! The protobuf definitions (`proto/`) and the types generated from them, for the server, the client, and the peer that
 //! the benchmark measures.
 //!
-//! Bytes fields are [`Bytes`](prost::bytes::Bytes): what is decoded shares its message's buffer, and no value is copied.
+//! Bytes fields are [`Bytes`](prost::bytes::Bytes): what is decoded shares its message's buffer, and no value is
+//! copied.
 //!
 //! **Architecture invariant:** this crate knows no other crate of ours. What a message means is the doors' and the SDK's.
 

@@ -256,7 +256,8 @@ impl Reader {
         Ok(self.input.split_to(wanted))
     }
 
-    /// The number of items that follow, refused when so many can't be in what is left: each takes `item_bytes` at least.
+    /// The number of items that follow, refused when so many can't be in what is left: each takes `item_bytes` at
+    /// least.
     ///
     /// # Errors
     /// When the count is a lie, or the input ends first.

@@ -8,8 +8,8 @@ pub enum Durability {
     /// Disks: it is forced. Nothing that was acknowledged is ever lost.
     #[default]
     Forced,
-    /// Main memories (Spinnaker, D.6.2): disks have it a little later. What was acknowledged of late is lost if a majority of
-    /// the processes end at once, and then that is declared (guarantee 11).
+    /// Main memories (Spinnaker, D.6.2): disks have it a little later. What was acknowledged of late is lost if a
+    /// majority of the processes end at once, and then that is declared (guarantee 11).
     Memory,
 }
 
@@ -18,7 +18,8 @@ pub enum Durability {
 pub enum Force {
     /// At once: somebody waits for it.
     Now,
-    /// With the next batch, or in a while if none comes: nobody waits for it, and a replica keeps it in memory until then.
+    /// With the next batch, or in a while if none comes: nobody waits for it, and a replica keeps it in memory until
+    /// then.
     Soon,
     /// With the next batch, whenever that comes.
     WithNext,

@@ -47,8 +47,8 @@ impl CohortId {
     pub const CATALOGUE: Self = Self(1);
 }
 
-/// A replica's place in a cohort: the node *and* its disk. Who has another disk is another member: an empty disk under a
-/// known name is not the replica that was there (guarantee 6).
+/// A replica's place in a cohort: the node *and* its disk. Who has another disk is another member: an empty disk under
+/// a known name is not the replica that was there (guarantee 6).
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     /// The node.

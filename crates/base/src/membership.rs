@@ -5,13 +5,14 @@ use std::sync::Arc;
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::{Incarnation, Member, NodeId};
 
-/// The members of a cohort at one place of its log. Voters make up the majorities; *learners* are the candidate members:
-/// they are sent the log as voters are, and count in nothing.
+/// The members of a cohort at one place of its log. Voters make up the majorities; *learners* are the candidate
+/// members: they are sent the log as voters are, and count in nothing.
 ///
 /// Nobody at all is the membership that a replica knows whose log has not come to one yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Membership {
-    /// The plan that the last step was made by. Plans are numbered for each cohort by whoever makes them, and never go back.
+    /// The plan that the last step was made by. Plans are numbered for each cohort by whoever makes them, and never go
+    /// back.
     plan: u64,
     /// In the order of their nodes; no node is twice among voters and learners.
     voters: Vec<Member>,

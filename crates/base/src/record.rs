@@ -18,7 +18,8 @@ pub struct Entry {
     pub timestamp: Timestamp,
     /// What the state machine is to do; empty for a leader's barrier and for a change of the membership.
     pub payload: Bytes,
-    /// Who has a part in the cohort from this entry on, where that changes (guarantee 8). It is nothing to the state machine.
+    /// Who has a part in the cohort from this entry on, where that changes (guarantee 8). It is nothing to the state
+    /// machine.
     pub members: Option<SharedMembership>,
 }
 

@@ -1,8 +1,8 @@
 //! What to do after an attempt failed: the client's judgement of one call.
 //!
 //! The one question that matters is whether the request may have reached a table. As long as it surely hasn't, anything
-//! may be tried; once it may have, what changes anything is *in doubt*: a write's outcome only the same stamp, in the same
-//! session, can tell. If the session has expired by then, nobody can (guarantee 10).
+//! may be tried; once it may have, what changes anything is *in doubt*: a write's outcome only the same stamp, in the
+//! same session, can tell. If the session has expired by then, nobody can (guarantee 10).
 
 use base::canary::{Bug, planted};
 use base::{Duration, SplitMix64};
@@ -70,8 +70,8 @@ pub enum Next {
     },
     /// Nothing was done and the session is gone: begin again in a new one.
     NewSession,
-    /// There is no time for another attempt. One that is under way may still be answered; if none is, or none was by the
-    /// deadline, it is over ([`Attempts::out_of_time`]).
+    /// There is no time for another attempt. One that is under way may still be answered; if none is, or none was by
+    /// the deadline, it is over ([`Attempts::out_of_time`]).
     OutOfTime,
 }
 
@@ -156,8 +156,8 @@ impl Attempts {
         }
     }
 
-    /// A refusal is in the session's table, and so the outcome of every attempt with the stamp. Any other error is true of
-    /// one attempt alone, and an earlier one may have been carried out.
+    /// A refusal is in the session's table, and so the outcome of every attempt with the stamp. Any other error is true
+    /// of one attempt alone, and an earlier one may have been carried out.
     fn definite(&self, error: Error) -> Error {
         match error {
             Error::NotFound(reason) | Error::Exists(reason) | Error::Invalid(reason)
@@ -199,8 +199,8 @@ impl Attempts {
         self.failures > 0
     }
 
-    /// The error of a call that has run out of time: is it in doubt? It names all the time that the call had, and the cause
-    /// as far as anybody told it.
+    /// The error of a call that has run out of time: is it in doubt? It names all the time that the call had, and the
+    /// cause as far as anybody told it.
     #[must_use]
     pub fn out_of_time(&self) -> Error {
         let cause = self.said.as_ref().map_or_else(String::new, |said| format!(": {}", said.reason));

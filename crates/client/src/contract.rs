@@ -121,12 +121,13 @@ pub enum Answer<A> {
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<Q, A> {
-    /// Connect to an endpoint; [`connected`](crate::Client::connected) or [`broken`](crate::Client::broken) must follow.
+    /// Connect to an endpoint; [`connected`](crate::Client::connected) or [`broken`](crate::Client::broken) must
+    /// follow.
     Connect(Link),
     /// Leave a connection: nothing more is sent over it. What still comes from it may be handed in.
     Disconnect(Link),
-    /// Send a request over a connection that is there; [`answered`](crate::Client::answered) follows, or the connection is
-    /// broken.
+    /// Send a request over a connection that is there; [`answered`](crate::Client::answered) follows, or the connection
+    /// is broken.
     Send {
         /// The connection.
         link: Link,

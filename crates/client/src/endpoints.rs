@@ -7,8 +7,8 @@ use base::{Duration, KeyRange, Monotonic};
 use crate::ranges::Ranges;
 use crate::{CallId, Link, Pace};
 
-/// A prompt request's first attempt has so long before a silent endpoint is passed over: about as long as the others take
-/// to see that a leader is gone.
+/// A prompt request's first attempt has so long before a silent endpoint is passed over: about as long as the others
+/// take to see that a leader is gone.
 const PROMPT: Duration = Duration::from_millis(400);
 /// The same of a slow one, and of a prompt one at an endpoint that answers others.
 const PATIENT: Duration = Duration::from_millis(1_000);
@@ -79,8 +79,8 @@ impl Endpoints {
         if Some(chosen) == avoided { (chosen + 1) % self.count() } else { chosen }
     }
 
-    /// Whom to ask what any node may answer: all in turn, but for `avoided` and those that have failed lately, unless there
-    /// is nobody else.
+    /// Whom to ask what any node may answer: all in turn, but for `avoided` and those that have failed lately, unless
+    /// there is nobody else.
     pub(crate) fn choose_any(&mut self, avoided: Option<usize>, now: Monotonic) -> usize {
         let count = self.count();
         let next = (1..=count).map(|step| (self.turn + step) % count);

@@ -1,8 +1,8 @@
-//! Follows a shared log through whichever node serves it: whom to ask, from which position on, and what to make of what it
-//! tells.
+//! Follows a shared log through whichever node serves it: whom to ask, from which position on, and what to make of what
+//! it tells.
 //!
-//! A node that fails or falls silent is left for the next one, which is asked from the first position that was not told yet.
-//! So each position is told once, and none is left out.
+//! A node that fails or falls silent is left for the next one, which is asked from the first position that was not told
+//! yet. So each position is told once, and none is left out.
 
 use base::{Duration, Monotonic, SplitMix64};
 
@@ -34,7 +34,8 @@ pub enum Heard {
 }
 
 impl Follower {
-    /// Follows from a position on, through one of so many endpoints, and gives up when it has heard nothing for so long.
+    /// Follows from a position on, through one of so many endpoints, and gives up when it has heard nothing for so
+    /// long.
     #[must_use]
     pub fn new(next: u64, endpoint: usize, endpoints: usize, patience: Duration, seed: u64) -> Self {
         let endpoints = endpoints.max(1);

@@ -1,10 +1,11 @@
-//! What a client of the columns door must do right, as a pure machine: which node to ask, how long to wait for it, whom to
-//! ask next, in which session a write goes and under which number, what may be tried again and what must be called unknown.
+//! What a client of the columns door must do right, as a pure machine: which node to ask, how long to wait for it, whom
+//! to ask next, in which session a write goes and under which number, what may be tried again and what must be called
+//! unknown.
 //!
 //! [`Client`] knows no clock, socket or runtime, and nothing of what is asked or answered but what it decides by: it is
-//! generic over both. Whoever drives it hands in what happened with a time, and carries out the [`Action`]s that come of
-//! it, in order. The Rust client library does so with gRPC, over calls of their own or streams; the simulator with its
-//! world.
+//! generic over both. Whoever drives it hands in what happened with a time, and carries out the [`Action`]s that come
+//! of it, in order. The Rust client library does so with gRPC, over calls of their own or streams; the simulator with
+//! its world.
 //!
 //! * *Writes apply once.* Each carries a stamp of a session of the range that holds its key, and every further attempt the
 //!   same one (guarantee 10). A session has many writes under way at one time ([`ledger`]).

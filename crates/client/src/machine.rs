@@ -262,7 +262,8 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// An attempt has come to its end. Only the latest one's failure is the call's; a definite answer is, whoever gives it.
+    /// An attempt has come to its end. Only the latest one's failure is the call's; a definite answer is, whoever gives
+    /// it.
     fn landed(&mut self, attempt: AttemptId, told: Told<A>, now: Monotonic) {
         let Some(Flying { call: id, link, .. }) = self.calls.land(attempt) else { return };
         let Some(call) = self.calls.get_mut(id) else { return };
@@ -402,8 +403,8 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// Ends a call with what its caller is told. If it was to open a session, those who wait for it are told, too, if no
-    /// session can be had, and try again otherwise.
+    /// Ends a call with what its caller is told. If it was to open a session, those who wait for it are told, too, if
+    /// no session can be had, and try again otherwise.
     fn finish(&mut self, id: CallId, outcome: Result<A, Error>, now: Monotonic) {
         let Some(call) = self.end(id, now) else { return };
         let in_doubt = call.attempts.is_in_doubt();

@@ -6,8 +6,8 @@ use std::ops::Bound::{Included, Unbounded};
 use base::KeyRange;
 use bytes::Bytes;
 
-/// One thing for each range, and no two ranges that overlap: what is known of the newer range takes the place of what was
-/// known of the older ones, whose cohorts own other keys by now.
+/// One thing for each range, and no two ranges that overlap: what is known of the newer range takes the place of what
+/// was known of the older ones, whose cohorts own other keys by now.
 #[derive(Clone, Debug)]
 pub struct Ranges<T> {
     by_start: BTreeMap<Bytes, (KeyRange, T)>,

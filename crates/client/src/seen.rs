@@ -39,8 +39,8 @@ pub(crate) struct Seen(BTreeMap<String, Ranges>);
 
 /// How far it has seen the ranges of one table.
 ///
-/// A cohort's range may become smaller, and what it kept is then kept by a later cohort: of those that kept a key, the last
-/// one seen counts.
+/// A cohort's range may become smaller, and what it kept is then kept by a later cohort: of those that kept a key, the
+/// last one seen counts.
 #[derive(Clone, Debug, Default)]
 struct Ranges(BTreeMap<CohortId, Shown>);
 

@@ -427,8 +427,8 @@ fn little_time_is_not_halved_for_ever() {
     assert!(matches!(&bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
 }
 
-/// What any replica may answer goes to all nodes in turn, but for those that have failed, and says how far the client has
-/// seen the range, at each attempt anew.
+/// What any replica may answer goes to all nodes in turn, but for those that have failed, and says how far the client
+/// has seen the range, at each attempt anew.
 #[test]
 fn what_anybody_may_answer_goes_round_and_says_what_was_seen() {
     let mut bed = Bed::new(3);

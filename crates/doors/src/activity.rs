@@ -1,5 +1,5 @@
-//! What this node did of late, for people who look now: sampled once a second and kept for a few minutes, so that a page
-//! that is opened knows what was before.
+//! What this node did of late, for people who look now: sampled once a second and kept for a few minutes, so that a
+//! page that is opened knows what was before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

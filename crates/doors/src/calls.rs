@@ -1,7 +1,7 @@
 //! Counts the calls of the gRPC door under the names that gRPC servers customarily use (those of `go-grpc-prometheus`).
 //!
-//! A stranger may call any path. Only methods that the doors' descriptors name have series of their own, all other calls
-//! share one, so that nobody can fill the memory with labels.
+//! A stranger may call any path. Only methods that the doors' descriptors name have series of their own, all other
+//! calls share one, so that nobody can fill the memory with labels.
 
 use std::collections::HashMap;
 use std::future::Future;

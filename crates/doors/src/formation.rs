@@ -50,8 +50,8 @@ pub trait Founding: Send + Sync + 'static {
     fn own(&self) -> &Own;
     /// The universe that it is a member of; none while its disk is blank.
     fn genesis(&self) -> Option<Genesis>;
-    /// Makes it a member of the universe of these disks: in the order of nodes, each named once, this one among them. May take as
-    /// long as the disk does.
+    /// Makes it a member of the universe of these disks: in the order of nodes, each named once, this one among them.
+    /// May take as long as the disk does.
     ///
     /// # Errors
     /// When it is not to be a member, for a reason of its own.

@@ -1,8 +1,9 @@
 //! The bodies of answers that are streams: messages as gRPC frames them, each in memory of its own.
 //!
-//! The server's own bodies write all messages of a stream to one buffer and keep that, as large as the largest message was, for
-//! as long as the stream is open: a client that takes no large message, or is told no other, keeps its memory with it. So the
-//! doors' streams leave the handlers beside the answer ([`hand_over`]), and take the place of its body ([`take_over`]).
+//! The server's own bodies write all messages of a stream to one buffer and keep that, as large as the largest message
+//! was, for as long as the stream is open: a client that takes no large message, or is told no other, keeps its memory
+//! with it. So the doors' streams leave the handlers beside the answer ([`hand_over`]), and take the place of its body
+//! ([`take_over`]).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! The doors: the servers through which the world reaches a node. So far two: gRPC, with the columns service
-//! (Spinnaker, section 3), the log service (CORFU), the admin service, reflection and health; and the [`console`], HTTP for browsers and
-//! Prometheus.
+//! (Spinnaker, section 3), the log service (CORFU), the admin service, reflection and health; and the [`console`], HTTP
+//! for browsers and Prometheus.
 //!
 //! A door is a translator. It turns bytes into a [`Request`], refuses what breaks a limit, hands the rest to the node
 //! through the [`Gateway`], and turns the [`Outcome`] back into bytes. It decides nothing about data.
@@ -11,8 +11,8 @@
 //! * *That strangers do no harm*: connections, their time to say something sensible, the calls on each and the bytes
 //!   under way in all of them are bounded (`limits`, `admission`, `meter`).
 //!
-//! What goes on is counted (`calls`) and sampled (`activity`) by an [`Observer`] that all doors of a node share, and told as
-//! metrics (`metrics`).
+//! What goes on is counted (`calls`) and sampled (`activity`) by an [`Observer`] that all doors of a node share, and
+//! told as metrics (`metrics`).
 //!
 //! **Architecture invariant:** a door never waits without a bound, and nothing that arrives on one connection ends
 //! another.

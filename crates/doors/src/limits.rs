@@ -10,8 +10,8 @@ use sharedlog::limits::BATCH_BYTES_MAX;
 /// few bytes each) and the table's name.
 pub const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX + (64 << 10);
 
-/// Bytes of the answer of a call of its own: a page of a scan may end with a row that reaches past the page's size, and a row may have
-/// several of the largest values. Larger rows are read by naming columns.
+/// Bytes of the answer of a call of its own: a page of a scan may end with a row that reaches past the page's size, and
+/// a row may have several of the largest values. Larger rows are read by naming columns.
 pub const REPLY_BYTES_MAX: usize = SCAN_PAGE_BYTES + 2 * WRITE_BYTES_MAX + (4 << 20);
 
 /// Connections at one time: an idle one costs some 30 KiB, so all of them stay below 128 MiB. More are closed at once.
@@ -30,38 +30,39 @@ pub(crate) const STREAM_REQUESTS_MAX: usize = 2 * STREAM_BATCH_MAX;
 pub(crate) const STREAM_ANSWER_BYTES_MAX: usize = 32 << 20;
 /// The same over all streams.
 pub(crate) const STREAMS_ANSWER_BYTES_MAX: usize = 128 << 20;
-/// Bytes of an answer that go to HTTP/2 at a time. It has two such portions of each answer at most: of all streams 256 MiB, if
-/// clients say that they take much, and take nothing.
+/// Bytes of an answer that go to HTTP/2 at a time. It has two such portions of each answer at most: of all streams 256
+/// MiB, if clients say that they take much, and take nothing.
 pub(crate) const PORTION_BYTES: usize = 32 << 10;
-/// Bytes of answers that have begun to leave, and are not with HTTP/2 yet, over all connections together: some thirty of the largest
-/// entries of logs. With so many, streams begin no large message, ...
+/// Bytes of answers that have begun to leave, and are not with HTTP/2 yet, over all connections together: some thirty
+/// of the largest entries of logs. With so many, streams begin no large message, ...
 pub(crate) const ANSWERS_LEFT_BYTES_MAX: usize = 128 << 20;
 /// ... and an answer of which nothing has been taken for so long is given up.
 pub(crate) const ANSWER_IDLE_MAX: Duration = Duration::from_secs(1);
-/// With so many bytes, which answers to calls of their own alone can come to, those of them are given up at once that were touched
-/// longest ago.
+/// With so many bytes, which answers to calls of their own alone can come to, those of them are given up at once that
+/// were touched longest ago.
 pub(crate) const ANSWERS_LEFT_IN_ALL_BYTES_MAX: usize = 384 << 20;
-/// With so many, a subscription reads on only once its client has been seen to take something since it read last: else those
-/// that take nothing would fill all of it, and those that do would be told nothing.
+/// With so many, a subscription reads on only once its client has been seen to take something since it read last: else
+/// those that take nothing would fill all of it, and those that do would be told nothing.
 pub(crate) const STREAMS_CROWDED_BYTES: usize = STREAMS_ANSWER_BYTES_MAX / 4;
 /// So long ago, at most.
 pub(crate) const PROBE_TIME: Duration = Duration::from_millis(20);
-/// A message of answers ends when it has so many bytes: clients take 4 MiB unless they are told otherwise. A larger answer
-/// goes alone.
+/// A message of answers ends when it has so many bytes: clients take 4 MiB unless they are told otherwise. A larger
+/// answer goes alone.
 pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
-/// An answer to a read of a log ends with the entry that brings it to so many bytes: with entries of a usual size it is below
-/// what clients take.
+/// An answer to a read of a log ends with the entry that brings it to so many bytes: with entries of a usual size it is
+/// below what clients take.
 pub(crate) const READ_ANSWER_BYTES: usize = 2 << 20;
 /// Bytes that a read of a log by itself, or in a stream, may bring: any single entry fits.
 pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
-/// Bytes that the reads of all subscriptions may bring that the node has not answered: with several followers as much as
-/// disks and network bring in some milliseconds. What goes between two nodes meanwhile waits behind no more than this, which is
-/// far below the 64 MiB that may wait for a peer.
+/// Bytes that the reads of all subscriptions may bring that the node has not answered: with several followers as much
+/// as disks and network bring in some milliseconds. What goes between two nodes meanwhile waits behind no more than
+/// this, which is far below the 64 MiB that may wait for a peer.
 pub(crate) const READS_BYTES_MAX: usize = 16 << 20;
 /// Bytes that one of a subscription's reads asks for, roughly, ...
 pub(crate) const SUBSCRIPTION_STRETCH_BYTES: usize = 512 << 10;
-/// ... and how many of them are under way, or wait to be told, while it is far behind its log's end: enough that a client
-/// takes without a pause what several disks read. It begins with one, and has twice as many whenever its client has taken one.
+/// ... and how many of them are under way, or wait to be told, while it is far behind its log's end: enough that a
+/// client takes without a pause what several disks read. It begins with one, and has twice as many whenever its client
+/// has taken one.
 pub(crate) const SUBSCRIPTION_STRETCHES_MAX: usize = 8;
 /// Where entries are large, all these have so many bytes, or two entries.
 pub(crate) const SUBSCRIPTION_AHEAD_BYTES: usize = 8 << 20;
@@ -73,8 +74,8 @@ pub(crate) const SUBSCRIPTION_FIRST_BYTES: usize = 64 << 10;
 pub(crate) const WAITING_READS_BYTES_MAX: usize = READS_BYTES_MAX / 2;
 /// ... so many bytes, which for all streams come to 4 MiB, and what is larger is read when there is room.
 pub(crate) const WAITING_READ_BYTES: usize = 1 << 10;
-/// How long a subscription's read waits for something to come. Whoever should have written there, and is gone, holds all
-/// subscribers up for so long.
+/// How long a subscription's read waits for something to come. Whoever should have written there, and is gone, holds
+/// all subscribers up for so long.
 pub(crate) const SUBSCRIPTION_WAIT: Duration = Duration::from_millis(250);
 /// A client that was told nothing for so long is told that its subscription lives.
 pub(crate) const SUBSCRIPTION_SILENCE: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! `/metrics`: what a node counts, in Prometheus's text format 0.0.4.
 //!
 //! What is counted as it happens lies in a [`Registry`] as atomics: the calls (`calls`), and whatever the driver of the
-//! node registers. What the machine knows (its cohorts, its [`Counters`]) comes with its status, and becomes metrics only
-//! when somebody asks: the machine's thread keeps plain numbers, and the way of a write meets no lock for them.
+//! node registers. What the machine knows (its cohorts, its [`Counters`]) comes with its status, and becomes metrics
+//! only when somebody asks: the machine's thread keeps plain numbers, and the way of a write meets no lock for them.
 
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 use tablets::request::{CohortStatus, Counters, ReplicaStatus, Status};

@@ -1,13 +1,14 @@
-//! Hands answers on to HTTP/2 in portions, and bounds what clients that take nothing hold of this node's memory, over all
-//! connections together.
+//! Hands answers on to HTTP/2 in portions, and bounds what clients that take nothing hold of this node's memory, over
+//! all connections together.
 //!
-//! HTTP/2 is given a message without a question of how much its client takes, and keeps it until the client has taken it all: one
-//! of megabytes as well. So every answer's body goes through here. It gives out a portion at a time, in memory of its own, and the
-//! next once most of what it gave out before has gone to the connection. What is left is counted. When all together have much left,
-//! streams wait with their next large message ([`Room`]); and whatever of nothing has been taken for a while is given up. Calls of
-//! their own can't wait: their answers are there. Where they have left very much, those go that were touched longest ago. What was
-//! given up is reset if its client ever goes on, with ENHANCE_YOUR_CALM: to gRPC's clients that is `RESOURCE_EXHAUSTED`, and nothing
-//! that they would try again unasked.
+//! HTTP/2 is given a message without a question of how much its client takes, and keeps it until the client has taken
+//! it all: one of megabytes as well. So every answer's body goes through here. It gives out a portion at a time, in
+//! memory of its own, and the next once most of what it gave out before has gone to the connection. What is left is
+//! counted. When all together have much left, streams wait with their next large message ([`Room`]); and whatever of
+//! nothing has been taken for a while is given up. Calls of their own can't wait: their answers are there. Where they
+//! have left very much, those go that were touched longest ago. What was given up is reset if its client ever goes on,
+//! with ENHANCE_YOUR_CALM: to gRPC's clients that is `RESOURCE_EXHAUSTED`, and nothing that they would try again
+//! unasked.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -149,8 +150,8 @@ impl Room {
         Self { portions, waits: None }
     }
 
-    /// Whether a message may begin that has more than a portion. If not, the stream is woken when it may; it should look again now
-    /// and then all the same: time makes room, too.
+    /// Whether a message may begin that has more than a portion. If not, the stream is woken when it may; it should
+    /// look again now and then all the same: time makes room, too.
     pub(crate) fn is_there(&mut self, context: &Context<'_>) -> bool {
         let mut left = self.portions.left();
         let given_up = left.give_up();
@@ -206,7 +207,8 @@ impl Portioned {
         Frame::data(self.on_its_way.given(bytes))
     }
 
-    /// The message of a call of its own begins to leave: what made it goes, with the memory that it shares with the message.
+    /// The message of a call of its own begins to leave: what made it goes, with the memory that it shares with the
+    /// message.
     fn finish_inner(&mut self, context: &mut Context<'_>) {
         if let Poll::Ready(Some(next)) = Pin::new(&mut self.inner).poll_frame(context) {
             if next.as_ref().is_ok_and(Frame::is_trailers) {

@@ -1,4 +1,5 @@
-//! A [`Failure`] as a gRPC status, or as its like in a stream: a code for tools, a sentence for people, and an [`Error`] for programs.
+//! A [`Failure`] as a gRPC status, or as its like in a stream: a code for tools, a sentence for people, and an
+//! [`Error`] for programs.
 
 use api::columns::{Error, Refusal, error::Kind};
 use api::details;

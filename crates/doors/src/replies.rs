@@ -15,8 +15,8 @@ use crate::room::{Room, Turn};
 
 /// Gathers outcomes until the stream takes them. Whoever gives many wakes the stream once.
 ///
-/// What clients don't take is bounded here, for each stream and for all: an answer past the bounds becomes the refusal of
-/// a read, which did nothing. What a write came to is a few bytes, and always fits.
+/// What clients don't take is bounded here, for each stream and for all: an answer past the bounds becomes the refusal
+/// of a read, which did nothing. What a write came to is a few bytes, and always fits.
 #[derive(Debug)]
 pub struct Replies {
     gathered: Mutex<Gathered>,
@@ -59,7 +59,8 @@ impl Replies {
         self.room.take_at_once(bytes, most)
     }
 
-    /// The same in turn: if there is none yet, the stream is woken when there may be. It must be one that looks again then.
+    /// The same in turn: if there is none yet, the stream is woken when there may be. It must be one that looks again
+    /// then.
     pub(crate) fn take_room(&self, bytes: usize, context: &Context<'_>) -> bool {
         self.room.take(&mut self.gathered().turn, bytes, context.waker())
     }
@@ -69,8 +70,8 @@ impl Replies {
         self.room.leave(&mut self.gathered().turn);
     }
 
-    /// Room was taken for what is asked under this ticket: it is given back with the answer, whether or not the stream is
-    /// there still.
+    /// Room was taken for what is asked under this ticket: it is given back with the answer, whether or not the stream
+    /// is there still.
     pub(crate) fn keep(&self, ticket: u64, bytes: usize) {
         if bytes > 0 {
             self.gathered().reserved.insert(ticket, bytes);

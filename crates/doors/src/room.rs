@@ -1,8 +1,9 @@
-//! Room for what reads of logs bring, from when the node is asked until it answers: so much of all streams together is on its
-//! way between the logs' units and the door.
+//! Room for what reads of logs bring, from when the node is asked until it answers: so much of all streams together is
+//! on its way between the logs' units and the door.
 //!
-//! Whoever finds none waits its turn, and is woken when that has come and there is room. A place in the queue holds all behind it
-//! up, so it is for those alone that are polled when they are woken: not for a stream whose client has yet to take a message.
+//! Whoever finds none waits its turn, and is woken when that has come and there is room. A place in the queue holds all
+//! behind it up, so it is for those alone that are polled when they are woken: not for a stream whose client has yet to
+//! take a message.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -33,8 +33,9 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves the gRPC door on `listener`, and samples for `observer` what the node does: at most `connections_max` connections at one time (and never more than a limit of its
-/// own), until `shutdown`; then calls under way get a short grace.
+/// Serves the gRPC door on `listener`, and samples for `observer` what the node does: at most `connections_max`
+/// connections at one time (and never more than a limit of its own), until `shutdown`; then calls under way get a short
+/// grace.
 ///
 /// # Errors
 /// When the server can't start, or ends by itself.

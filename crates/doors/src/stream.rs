@@ -1,9 +1,9 @@
 //! Streams: one call with many requests, pipelined. What they ask and are answered is their [`Topic`]'s.
 //!
 //! A [`Conversation`] is what the server polls for messages to send, and it reads only while it is polled. So a client
-//! that takes no answers is not read from either, and HTTP/2's windows have it wait. A message is read when there is room
-//! for another, and all that is in it goes to the node at once: nothing decoded waits here. Whatever is answered by the
-//! time the server can send goes out in one message.
+//! that takes no answers is not read from either, and HTTP/2's windows have it wait. A message is read when there is
+//! room for another, and all that is in it goes to the node at once: nothing decoded waits here. Whatever is answered
+//! by the time the server can send goes out in one message.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;

@@ -187,7 +187,8 @@ async fn those_that_take_nothing_do_not_starve_one_that_takes() {
     );
 }
 
-/// Each on a connection of its own, so that HTTP/2 asks for a message for each of them: all these messages would take 210 MiB.
+/// Each on a connection of its own, so that HTTP/2 asks for a message for each of them: all these messages would take
+/// 210 MiB.
 #[tokio::test]
 async fn what_nobody_takes_is_given_up_for_others() {
     let served = Served::start().await;

@@ -4,7 +4,8 @@
 //! (`--json`), the shapes of which are a promise ([`output`]). How it went is in the exit status ([`stop`]).
 //!
 //! **Architecture invariant:** these commands know nodes only as clients do, through the door. (The benchmarks look at
-//! the nodes' processes besides, and `bench failover` kills them; `bench floor` knows none: it measures what nodes run on.)
+//! the nodes' processes besides, and `bench failover` kills them; `bench floor` knows none: it measures what nodes run
+//! on.)
 
 mod admin;
 mod bench;

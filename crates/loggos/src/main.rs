@@ -62,13 +62,14 @@ struct Local {
     /// Added to every port, so that several universes can run on one machine [default: 0].
     #[arg(long, global = true, value_name = "K")]
     port_offset: Option<u16>,
-    /// Memory for the rows of each node, as 512MiB or 2GiB: half of it caches tables, a quarter is for what is in none yet
-    /// [default: 128MiB each].
+    /// Memory for the rows of each node, as 512MiB or 2GiB: half of it caches tables, a quarter is for what is in none
+    /// yet [default: 128MiB each].
     #[arg(long, value_name = "SIZE", value_parser = runtime::memory_size)]
     memory: Option<u64>,
 }
 
-/// What may be asked of a universe that runs: the one in `--data`, or with `--port-offset` alone the one that runs with it.
+/// What may be asked of a universe that runs: the one in `--data`, or with `--port-offset` alone the one that runs with
+/// it.
 #[derive(Debug, Subcommand)]
 enum DevCommand {
     /// Start a node that is down, and wait until it serves.

@@ -43,7 +43,8 @@ pub(crate) struct Simulate {
     /// Search every order of events of one cohort: epochs x entries x crashes, and x changes of the membership.
     #[arg(long, value_name = "ExNxC[xM]", value_parser = scope, group = "what")]
     search: Option<Scope>,
-    /// With --seed, --seeds or --minutes: so many clients that a hundred operations and more are asked for in a simulated second.
+    /// With --seed, --seeds or --minutes: so many clients that a hundred operations and more are asked for in a
+    /// simulated second.
     #[arg(long)]
     busy: bool,
     /// Plant only this bug (with --canary), or this one (with --seed).

@@ -15,8 +15,8 @@ use crate::cli::range_field;
 
 pub(crate) use document::document;
 
-/// Where the nodes are that those who answered know of, and that did not answer themselves. Whether they live, only they
-/// can tell: two nodes that share no leader hear nothing of each other.
+/// Where the nodes are that those who answered know of, and that did not answer themselves. Whether they live, only
+/// they can tell: two nodes that share no leader hear nothing of each other.
 pub(crate) fn not_asked(answers: &[StatusResponse]) -> Vec<String> {
     let known = answers.iter().flat_map(|answer| &answer.nodes).filter(|node| !node.grpc.is_empty());
     let known: BTreeMap<u32, &String> = known.map(|node| (node.node, &node.grpc)).collect();

@@ -1,9 +1,10 @@
 //! One heartbeat for all cohorts of a pair of nodes that are at rest (Spinnaker 4 and 7; guarantees 2, 3 and 14).
 //!
-//! What a leader would say to a follower at rest is a function of the epoch and the last LSN (`replication`, `rest`). So a
-//! node keeps, for each other node, the list of the cohorts that it leads and that are at rest there. Every heartbeat
-//! interval it sends one [`Message::Beat`], which names that list. The list itself is sent along until the other node
-//! answers that it has it. The answer names the cohorts that it does *not* vouch for, which are none as a rule.
+//! What a leader would say to a follower at rest is a function of the epoch and the last LSN (`replication`, `rest`).
+//! So a node keeps, for each other node, the list of the cohorts that it leads and that are at rest there. Every
+//! heartbeat interval it sends one [`Message::Beat`], which names that list. The list itself is sent along until the
+//! other node answers that it has it. The answer names the cohorts that it does *not* vouch for, which are none as a
+//! rule.
 //!
 //! A beat stands for the heartbeats of the cohorts in its list, and its answer for theirs:
 //! * a list has a number, which it keeps for the life of the process; a list that changed is another;
@@ -11,9 +12,9 @@
 //!   which the beat was sent;
 //! * who is in a list and not vouched for, or gets no answer for a lease, is sent heartbeats of its own again.
 //!
-//! How old a follower's state may be it learns from beats, too (guarantee 15; `replication`, `staleness`): an answer shows the
-//! follower's clock, and when it comes in, the leader sees of which cohorts of the list it holds the lease, with nothing
-//! committed that the list doesn't name. The next beat of that list says so.
+//! How old a follower's state may be it learns from beats, too (guarantee 15; `replication`, `staleness`): an answer
+//! shows the follower's clock, and when it comes in, the leader sees of which cohorts of the list it holds the lease,
+//! with nothing committed that the list doesn't name. The next beat of that list says so.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Writes into a tablet whose compactions fall behind are slowed down little by little, so that they never have to stand still
-//! until one has ended. Each gets a turn of its own, in the order in which they came, at the pace that the tablet's tree
-//! allows ([`store::tree::Tree::pace`]).
+//! Writes into a tablet whose compactions fall behind are slowed down little by little, so that they never have to
+//! stand still until one has ended. Each gets a turn of its own, in the order in which they came, at the pace that the
+//! tablet's tree allows ([`store::tree::Tree::pace`]).
 
 use base::{CohortId, Duration, Monotonic, Now};
 use store::tree::Tree;
@@ -9,8 +9,8 @@ use tablets::request::Failure;
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
 
-/// Turns are given out no further ahead: who would have to wait longer is refused, and may come again. Shorter than the time
-/// after which a node that forwarded a write asks somebody else.
+/// Turns are given out no further ahead: who would have to wait longer is refused, and may come again. Shorter than the
+/// time after which a node that forwarded a write asks somebody else.
 const AHEAD_MAX: Duration = Duration::from_millis(400);
 /// Turns are rounded up to whole ones of these, so that a timer wakes the machine for many at a time.
 const GRAIN: u64 = Duration::from_millis(1).0;

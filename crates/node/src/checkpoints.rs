@@ -1,5 +1,5 @@
-//! When states are written as checkpoints and memtables as tables, so that the log may go; when tables are compacted and
-//! when they are removed; and what a leader does now and then (guarantees 3, 10 and 16).
+//! When states are written as checkpoints and memtables as tables, so that the log may go; when tables are compacted
+//! and when they are removed; and what a leader does now and then (guarantees 3, 10 and 16).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,9 +67,9 @@ impl Looks {
 }
 
 impl Node {
-    /// Begins the checkpoints that are due: of cohorts whose newest is so far back that it keeps much of the log, and of
-    /// those whose memtables take much memory. Looks at those to which something has happened, and now and then at all:
-    /// the others only fall back as the whole log grows.
+    /// Begins the checkpoints that are due: of cohorts whose newest is so far back that it keeps much of the log, and
+    /// of those whose memtables take much memory. Looks at those to which something has happened, and now and then at
+    /// all: the others only fall back as the whole log grows.
     pub(crate) fn begin_checkpoints(&mut self, settled: &BTreeSet<CohortId>, now: Now) {
         for id in settled {
             let replica = self.replicas.get(id);
@@ -258,8 +258,8 @@ impl Node {
         }
     }
 
-    /// A tablet's table is dropped, and nothing is left in its tree. The manifest goes on to name the tables that were in
-    /// it, beside the checkpoint of which they are the rows, until it names a checkpoint of what is left.
+    /// A tablet's table is dropped, and nothing is left in its tree. The manifest goes on to name the tables that were
+    /// in it, beside the checkpoint of which they are the rows, until it names a checkpoint of what is left.
     pub(crate) fn rows_dropped(&mut self, id: CohortId) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.on_disk.is_wanted = true;
@@ -292,8 +292,8 @@ impl Node {
         }
     }
 
-    /// Has the whole state that arrived take the place of ours, once it is on disk. What was split off here rests on ours
-    /// until the manifest names it: then this waits.
+    /// Has the whole state that arrived take the place of ours, once it is on disk. What was split off here rests on
+    /// ours until the manifest names it: then this waits.
     pub(crate) fn install(&mut self, id: CohortId, now: Now) {
         let is_held = self.has_unnamed_children(id);
         let Some(replica) = self.replicas.get_mut(&id) else { return };
@@ -302,8 +302,8 @@ impl Node {
         let (state, tables) = (arrived.state.clone(), arrived.tables());
         let membership = SharedMembership::clone(&arrived.membership);
         let shared = SharedMembership::clone(&membership);
-        // Where logs are in main memory, a later leader may have declared some of it lost, and we may have acknowledged what
-        // came in its place (guarantee 11).
+        // Where logs are in main memory, a later leader may have declared some of it lost, and we may have acknowledged
+        // what came in its place (guarantee 11).
         let is_in_memory = replica.cohort.config().durability == Durability::Memory;
         let may_be_lost = is_in_memory && arrived.epoch != replica.cohort.promised().epoch;
         if !may_be_lost && replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
@@ -394,8 +394,8 @@ fn expiry(tablet: &Tablet, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
     tablet.sessions_unused_since(Timestamp(moment.0.saturating_add(1)))
 }
 
-/// The watermark that lets go of what was old at that moment. None if it is there already: a table that nobody writes to
-/// must not keep three logs growing.
+/// The watermark that lets go of what was old at that moment. None if it is there already: a table that nobody writes
+/// to must not keep three logs growing.
 fn watermark(tablet: &Tablet, moment: Timestamp) -> Option<Command> {
     (moment > tablet.watermark()).then_some(Command::Watermark(moment))
 }

@@ -37,8 +37,8 @@ pub struct ReadId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EvaluationId(pub u64);
 
-/// Numbers the checkpoints that were begun in this process. Two of one cohort may be of the same entry: a replica that left,
-/// and came back, may be given the state that it had, while the one before it is still being written.
+/// Numbers the checkpoints that were begun in this process. Two of one cohort may be of the same entry: a replica that
+/// left, and came back, may be given the state that it had, while the one before it is still being written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckpointId(pub u64);
 
@@ -65,11 +65,11 @@ pub enum Event {
         /// What it says.
         message: Message,
     },
-    /// A peer has made its process known. The driver says so before it hands in that process's first message, and before
-    /// it addresses any message to it: what an earlier process of the peer had acknowledged counts no more.
+    /// A peer has made its process known. The driver says so before it hands in that process's first message, and
+    /// before it addresses any message to it: what an earlier process of the peer had acknowledged counts no more.
     PeerStarted {
-        /// The peer. Of a number that the catalogue here says nothing of yet, it is who it says it is: nobody is given the
-        /// universe's name before the roster holds them.
+        /// The peer. Of a number that the catalogue here says nothing of yet, it is who it says it is: nobody is given
+        /// the universe's name before the roster holds them.
         from: Member,
         /// Its start.
         boot: Boot,
@@ -116,9 +116,9 @@ pub enum Event {
         /// Which.
         checkpoint: CheckpointId,
     },
-    /// Something found no room on the disk just now: a checkpoint, a segment of the log or the manifest. It is tried again every
-    /// few seconds, and each time without success is told. A compaction that finds none is none of these: it needs room for
-    /// all it reads once more, where a row needs little.
+    /// Something found no room on the disk just now: a checkpoint, a segment of the log or the manifest. It is tried
+    /// again every few seconds, and each time without success is told. A compaction that finds none is none of these:
+    /// it needs room for all it reads once more, where a row needs little.
     DiskFull,
     /// A compaction has ended.
     Compacted {
@@ -193,8 +193,8 @@ pub enum Answer {
 /// What the machine wants done. What is large and rare is boxed: actions are moved a few times each.
 #[derive(Debug)]
 pub enum Action {
-    /// Show other threads what a replica can answer from now, in the place of what it showed before. It comes before every
-    /// answer that rests on what is new in it, and before what makes it wrong is said to anybody.
+    /// Show other threads what a replica can answer from now, in the place of what it showed before. It comes before
+    /// every answer that rests on what is new in it, and before what makes it wrong is said to anybody.
     Publish {
         /// Whose replica.
         cohort: CohortId,
@@ -247,8 +247,8 @@ pub enum Action {
         /// When.
         at: Monotonic,
     },
-    /// Flush the memtable, if there is one; then write a checkpoint of the state as a file named for cohort and LSN, force
-    /// it and its directory.
+    /// Flush the memtable, if there is one; then write a checkpoint of the state as a file named for cohort and LSN,
+    /// force it and its directory.
     WriteCheckpoint {
         /// Whose state.
         cohort: CohortId,

@@ -1,8 +1,8 @@
 //! Dropping a table: whoever leads the catalogue has each of its cohorts take the drop into its own log, and every node
 //! lets go of its replicas once the table is gone (guarantee 19; `tablets/src/catalogue/drops.rs` has the two steps).
 //!
-//! Whoever asked for the drop is answered when it has ended. By then no replica can answer for the table any more, whatever
-//! copy of the map it is asked by: a leader that reads under its lease has applied the drop.
+//! Whoever asked for the drop is answered when it has ended. By then no replica can answer for the table any more,
+//! whatever copy of the map it is asked by: a leader that reads under its lease has applied the drop.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -154,10 +154,10 @@ impl Node {
 
     /// Stops the replicas of cohorts that the catalogue gave out once and names no more.
     ///
-    /// Their promises stay in the manifest for now. What this node has applied of the catalogue's log may be more than it
-    /// knows to be committed after a restart: then it finds the table named once more and starts the replica again. With its
-    /// promises and its log that does no harm. A blank one would promise anew what it had promised to others, and a
-    /// majority of such replicas would serve a table that is dropped as if it were new.
+    /// Their promises stay in the manifest for now. What this node has applied of the catalogue's log may be more than
+    /// it knows to be committed after a restart: then it finds the table named once more and starts the replica again.
+    /// With its promises and its log that does no harm. A blank one would promise anew what it had promised to others,
+    /// and a majority of such replicas would serve a table that is dropped as if it were new.
     pub(crate) fn let_go(&mut self) {
         let Some(catalogue) = self.catalogue() else { return };
         let as_of = catalogue.last_applied();
@@ -196,8 +196,8 @@ impl Node {
         arrived.into_iter().chain(tree).for_each(|tree| self.drops.leave(id, tree, is_elsewhere));
     }
 
-    /// Forgets what is gone as of the catalogue's own checkpoint: no start finds it named any more, whatever it knows to be
-    /// committed. The manifest that leaves the cohorts out names that checkpoint, or comes after one that did.
+    /// Forgets what is gone as of the catalogue's own checkpoint: no start finds it named any more, whatever it knows
+    /// to be committed. The manifest that leaves the cohorts out names that checkpoint, or comes after one that did.
     pub(crate) fn forget_gone(&mut self) {
         let checkpoint = self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.on_disk.lsn());
         let Some(checkpoint) = checkpoint.map(|lsn| lsn.sequence) else { return };

@@ -1,7 +1,8 @@
 //! Questions to a tablet's rows that the disk has to be waited for: they are answered elsewhere, and come back.
 //!
-//! A read that comes back is answered only under a lease of the same reign (guarantee 12). A write whose conditions were
-//! decided is proposed only in the same reign; its row's latch was held meanwhile, so that what was decided still holds.
+//! A read that comes back is answered only under a lease of the same reign (guarantee 12). A write whose conditions
+//! were decided is proposed only in the same reign; its row's latch was held meanwhile, so that what was decided still
+//! holds.
 
 use std::collections::BTreeMap;
 

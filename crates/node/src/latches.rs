@@ -1,9 +1,9 @@
 //! Which rows have writes under way at a leader.
 //!
-//! A condition is decided from the applied state before its write is proposed ([`tablets::Tablet::decide`]), so the log may
-//! not hold a write of that row which is not applied yet: the conditional write waits for it, and whatever comes for the
-//! row after it waits behind it, until it is decided: the disk may have to be read for that. Writes without a condition pass
-//! each other freely; most rows never have anybody wait.
+//! A condition is decided from the applied state before its write is proposed ([`tablets::Tablet::decide`]), so the log
+//! may not hold a write of that row which is not applied yet: the conditional write waits for it, and whatever comes
+//! for the row after it waits behind it, until it is decided: the disk may have to be read for that. Writes without a
+//! condition pass each other freely; most rows never have anybody wait.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,7 +41,8 @@ impl Latches {
         may
     }
 
-    /// The conditional write that entered is decided, and its entry comes next in the log. Gives those that may try again.
+    /// The conditional write that entered is decided, and its entry comes next in the log. Gives those that may try
+    /// again.
     pub(crate) fn decided(&mut self, row: &Bytes) -> VecDeque<PendingId> {
         let Some(latch) = self.rows.get_mut(row) else { return VecDeque::new() };
         latch.is_deciding = false;

@@ -2,8 +2,8 @@
 //! deterministic machine.
 //!
 //! The [`contract`] says what goes in and what comes out. Inside, each [`replica`](self) pairs a cohort's protocol
-//! (`replication`) with its state machine (`tablets`); [`Node`] hands messages, completions and moments to them, applies
-//! what they commit, answers and forwards requests, and decides when checkpoints are due.
+//! (`replication`) with its state machine (`tablets`); [`Node`] hands messages, completions and moments to them,
+//! applies what they commit, answers and forwards requests, and decides when checkpoints are due.
 //!
 //! **Architecture invariant:** no clock, no randomness, no file, no socket, no thread: the same events give the same
 //! actions, byte for byte.

@@ -1,10 +1,10 @@
 //! Replicas that left a node and came back to it while its process went on (guarantee 8).
 //!
-//! Such a replica has forgotten what the one before it acknowledged. What is still on its way between that one and others
-//! must count for nobody: an acknowledgement is of what is held no more, and a commit point that was told to the one before
-//! would end the doubt of the one that came back too early (guarantee 7). A process that is restarted has a number for
-//! that, its boot; the lives of a replica within a process have theirs. Messages between replicas say which lives they are
-//! between; those between first lives, which are nearly all, do so by saying nothing.
+//! Such a replica has forgotten what the one before it acknowledged. What is still on its way between that one and
+//! others must count for nobody: an acknowledgement is of what is held no more, and a commit point that was told to the
+//! one before would end the doubt of the one that came back too early (guarantee 7). A process that is restarted has a
+//! number for that, its boot; the lives of a replica within a process have theirs. Messages between replicas say which
+//! lives they are between; those between first lives, which are nearly all, do so by saying nothing.
 
 use std::collections::BTreeMap;
 
@@ -58,8 +58,8 @@ impl Lives {
 }
 
 impl Node {
-    /// The message, if it is between the replicas of today. If it is for one that has left, its sender is told of the one
-    /// that came back.
+    /// The message, if it is between the replicas of today. If it is for one that has left, its sender is told of the
+    /// one that came back.
     pub(crate) fn of_the_living(&mut self, peer: NodeId, message: Message, now: Now) -> Option<Message> {
         let (from, to, message) = match message {
             Message::OfLives { from, to, message } => (from, to, *message),

@@ -1,10 +1,10 @@
 //! Shared logs on a node (guarantee 20): the machines of the crate `sharedlog`, and what carries their words.
 //!
-//! For each log that is used here there is a client machine, which appends and reads for whoever asks at this node's doors; and
-//! where the log's newest projection names this very process, a sequencer. Log units are replicas as tablets are, of cohorts that
-//! have one member: what they are asked goes the way of every request ([`units`]). Projections come from the catalogue, as this
-//! node's copy of it shows them. Whoever leads the catalogue replaces them where something keeps a log from going on
-//! ([`repairs`]).
+//! For each log that is used here there is a client machine, which appends and reads for whoever asks at this node's
+//! doors; and where the log's newest projection names this very process, a sequencer. Log units are replicas as tablets
+//! are, of cohorts that have one member: what they are asked goes the way of every request ([`units`]). Projections
+//! come from the catalogue, as this node's copy of it shows them. Whoever leads the catalogue replaces them where
+//! something keeps a log from going on ([`repairs`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -63,7 +63,8 @@ pub(crate) enum Asker {
     Nobody,
 }
 
-/// Who waits for a sequencer's answer: a process, since the next one on its node counts what it asks from the beginning again.
+/// Who waits for a sequencer's answer: a process, since the next one on its node counts what it asks from the beginning
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inquirer {
     pub(crate) node: NodeId,

@@ -77,8 +77,8 @@ pub enum Message {
         /// Who leads, as far as the sender knows.
         leader: Option<NodeId>,
     },
-    /// The forwarded request was not taken: the sender leads that cohort, and its tablet does not own the place where the
-    /// request begins. Where that lies is to be looked up anew (guarantee 19).
+    /// The forwarded request was not taken: the sender leads that cohort, and its tablet does not own the place where
+    /// the request begins. Where that lies is to be looked up anew (guarantee 19).
     ElsewhereNow {
         /// The number it was forwarded under.
         request: u64,
@@ -151,7 +151,8 @@ pub enum Message {
         /// Who.
         suspect: Suspect,
     },
-    /// Log units of the sender are in doubt for good: whoever leads the catalogue is to have their logs go on without them.
+    /// Log units of the sender are in doubt for good: whoever leads the catalogue is to have their logs go on without
+    /// them.
     UnitsInDoubt {
         /// The units.
         units: Vec<UnitId>,
@@ -174,8 +175,8 @@ impl Life {
     pub const FIRST: Self = Self(0);
 }
 
-/// Which whole state: two of the same entry are different ones if their rows lie in different tables, as they do after a
-/// compaction, and parts of one are of no use in the other.
+/// Which whole state: two of the same entry are different ones if their rows lie in different tables, as they do after
+/// a compaction, and parts of one are of no use in the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateId {
     /// The last entry applied in it.

@@ -1,8 +1,8 @@
 //! Which timestamp a cohort's log had come to how long ago, by its leader's monotonic clock.
 //!
-//! Timestamps grow under any clock and need not keep pace with time (guarantee 17): after a wall clock that was ahead for
-//! a moment they grow by one nanosecond each, for as long as it was ahead. So what is to be so and so *old* is told by a
-//! leader that has watched the timestamps itself. A new leader has watched none: what may go, goes later.
+//! Timestamps grow under any clock and need not keep pace with time (guarantee 17): after a wall clock that was ahead
+//! for a moment they grow by one nanosecond each, for as long as it was ahead. So what is to be so and so *old* is told
+//! by a leader that has watched the timestamps itself. A new leader has watched none: what may go, goes later.
 
 use std::collections::VecDeque;
 

@@ -1,15 +1,16 @@
-//! Where replicas go: whoever leads the catalogue has each cohort carry out the plan that the map holds for it, and nodes let
-//! go of replicas that have left them (guarantee 8; `tablets/src/catalogue/moves.rs` has the two entries about it).
+//! Where replicas go: whoever leads the catalogue has each cohort carry out the plan that the map holds for it, and
+//! nodes let go of replicas that have left them (guarantee 8; `tablets/src/catalogue/moves.rs` has the two entries
+//! about it).
 //!
-//! A plan is carried out by the cohort's own leader, one step of the membership at a time: newcomers come as learners and are
-//! brought up to date, then vote; then those go who are to have no replica, the leader itself last, after it has handed over.
-//! Each step is an entry, and the membership that it makes names the plan: so an old plan that is asked for late changes
-//! nothing, and a plan counts as carried out only once the cohort's log says so.
+//! A plan is carried out by the cohort's own leader, one step of the membership at a time: newcomers come as learners
+//! and are brought up to date, then vote; then those go who are to have no replica, the leader itself last, after it
+//! has handed over. Each step is an entry, and the membership that it makes names the plan: so an old plan that is
+//! asked for late changes nothing, and a plan counts as carried out only once the cohort's log says so.
 //!
-//! A node lets go of a replica once the plan is carried out that leaves it without one. What it held it has forgotten then, so
-//! its promise stays in the manifest, marked: should the replica come back, it comes as a stranger, in doubt. It does not let
-//! go of one whose log knows of a newer plan than the map: the map that a start finds may be older than what it had before;
-//! nor of one that what was split off it rests on here (`splits.rs`).
+//! A node lets go of a replica once the plan is carried out that leaves it without one. What it held it has forgotten
+//! then, so its promise stays in the manifest, marked: should the replica come back, it comes as a stranger, in doubt.
+//! It does not let go of one whose log knows of a newer plan than the map: the map that a start finds may be older than
+//! what it had before; nor of one that what was split off it rests on here (`splits.rs`).
 
 use std::collections::BTreeMap;
 

@@ -213,8 +213,8 @@ impl Node {
         self.flush(now, actions);
     }
 
-    /// Ends a group of events: proposals that gathered leave, requests that waited are tried again, checkpoints that are
-    /// due begin, and the next timer is set.
+    /// Ends a group of events: proposals that gathered leave, requests that waited are tried again, checkpoints that
+    /// are due begin, and the next timer is set.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         if !self.halted && !self.is_leaving() {
             self.routes_changed(now);
@@ -268,8 +268,8 @@ impl Node {
         settled
     }
 
-    /// Hands over what has gathered: first what other threads are to see, then the manifest. Whatever waits for these comes
-    /// after.
+    /// Hands over what has gathered: first what other threads are to see, then the manifest. Whatever waits for these
+    /// comes after.
     fn flush(&mut self, now: Now, actions: &mut Vec<Action>) {
         if planted(Bug::ReadViewAfterReply) {
             actions.append(&mut self.actions);
@@ -325,8 +325,8 @@ impl Node {
         self.counters.doubts_ended += u64::from(doubt_ended);
         self.counters.states_left += u64::from(!stood_apart && replica.cohort.stands_apart());
         self.drain(id, now);
-        // The catalogue is whole again: every cohort that this node can have had a part in before the damage is named in
-        // the manifest now, and what is created from here on is new.
+        // The catalogue is whole again: every cohort that this node can have had a part in before the damage is named
+        // in the manifest now, and what is created from here on is new.
         if doubt_ended && id == CohortId::CATALOGUE {
             self.doubt_unknown = false;
             self.tables_changed = true;
@@ -477,8 +477,8 @@ impl Node {
         }
     }
 
-    /// Starts replicas of what the map gives this node a part in. Not while a cohort's outputs are being taken: what a start
-    /// has to be logged is numbered after what is among them.
+    /// Starts replicas of what the map gives this node a part in. Not while a cohort's outputs are being taken: what a
+    /// start has to be logged is numbered after what is among them.
     fn start_new_replicas(&mut self, now: Now) {
         if !std::mem::take(&mut self.tables_changed) {
             return;
@@ -502,8 +502,8 @@ impl Node {
         });
     }
 
-    /// A tablet that owns nothing yet is told its range by whoever leads it, once the reign's barrier is applied: by then
-    /// the state holds every earlier leader's word, too (guarantee 19).
+    /// A tablet that owns nothing yet is told its range by whoever leads it, once the reign's barrier is applied: by
+    /// then the state holds every earlier leader's word, too (guarantee 19).
     fn found(&mut self, id: CohortId, now: Now) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let is_unfounded = replica.state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Unfounded);

@@ -28,7 +28,8 @@ pub(crate) enum Origin {
     Lookup(PendingId),
     /// This node itself, which leads the catalogue: the cohort is to take a drop into its log.
     Drop(CohortId),
-    /// This node itself, which leads the catalogue: a cohort is to take a split into its log, which gives that one a range.
+    /// This node itself, which leads the catalogue: a cohort is to take a split into its log, which gives that one a
+    /// range.
     Split(CohortId),
     /// A machine of a shared log.
     OfLog(LogId, Asker),
@@ -40,8 +41,8 @@ pub(crate) enum Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Cohort(CohortId),
-    /// The range of a table that holds the place where the query begins: to be found in the map each time, for the map may
-    /// have changed.
+    /// The range of a table that holds the place where the query begins: to be found in the map each time, for the map
+    /// may have changed.
     Table(String),
     /// The client machine of a shared log.
     Log(String),
@@ -128,8 +129,8 @@ impl Pending {
     }
 
     /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
-    /// write with a session's stamp is executed once at most (guarantee 10); what is dropped or split may be so again, and what a
-    /// unit is told (guarantee 20).
+    /// write with a session's stamp is executed once at most (guarantee 10); what is dropped or split may be so again,
+    /// and what a unit is told (guarantee 20).
     pub(crate) fn is_repeatable(&self) -> bool {
         let may_come_twice = matches!(self.origin, Origin::Drop(_) | Origin::Split(_) | Origin::Move(..));
         let is_of_unit = matches!(self.query, Query::Unit(_));
@@ -162,8 +163,8 @@ pub(crate) struct Pendings {
 }
 
 impl Pendings {
-    /// No request yet, in this start of the node: numbers never come again in a later one, so that an answer to an earlier
-    /// process's request can't be taken for an answer to this one's.
+    /// No request yet, in this start of the node: numbers never come again in a later one, so that an answer to an
+    /// earlier process's request can't be taken for an answer to this one's.
     pub(crate) fn new(boot: Boot) -> Self {
         Self { next: boot.0 << 40, ..Self::default() }
     }

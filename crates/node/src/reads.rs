@@ -1,16 +1,18 @@
-//! Reads that a replica answers from its own state, whoever leads (Spinnaker, sections 3 and 5; guarantees 13, 15 and 16).
+//! Reads that a replica answers from its own state, whoever leads (Spinnaker, sections 3 and 5; guarantees 13, 15 and
+//! 16).
 //!
 //! A *timeline* read shows the rows as this replica has applied them, and says how old that may be. It waits while the
-//! replica may show less than the client has seen: after a restart until it has come as far as the leader, and always until
-//! it has come as far as the client says. It also waits while no leader is known, unless the client will do with what there
-//! is.
+//! replica may show less than the client has seen: after a restart until it has come as far as the leader, and always
+//! until it has come as far as the client says. It also waits while no leader is known, unless the client will do with
+//! what there is.
 //!
 //! A strong read *anywhere* is answered once a view check has told through which entry, and that is applied
 //! (`replication`'s `view`; Gaios, 3.3.2). Where leases are off the leader answers all strong reads so.
 //!
 //! A read *at a moment* shows the rows as of a timestamp of the log. Timestamps grow along the log, so that whoever has
-//! applied an entry with that timestamp or a later one has all that counts. If the log has not come so far, the leader has it
-//! do so: an entry without a command has the timestamp of its proposal. A moment that is far ahead of its clock it refuses.
+//! applied an entry with that timestamp or a later one has all that counts. If the log has not come so far, the leader
+//! has it do so: an entry without a command has the timestamp of its proposal. A moment that is far ahead of its clock
+//! it refuses.
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Monotonic, Now, Timestamp};
@@ -24,8 +26,8 @@ use crate::pending::{self, PendingId};
 use crate::replica::Replica;
 use crate::requests::{Standing, look_into, standing, unanswerable};
 
-/// By so much clocks may differ that a time service keeps, and far more: a moment further ahead of the leader's is in the
-/// future, and nobody waits for it.
+/// By so much clocks may differ that a time service keeps, and far more: a moment further ahead of the leader's is in
+/// the future, and nobody waits for it.
 const CLOCKS_DIFFER: Duration = Duration::from_millis(10_000);
 
 /// What an answer from rows rests on.
@@ -96,8 +98,8 @@ impl Node {
         true
     }
 
-    /// Whether a view check that began after the read had come has ended, and all through its stamp is applied. If not, the
-    /// read waits, for a newer check if the old one holds no more.
+    /// Whether a view check that began after the read had come has ended, and all through its stamp is applied. If not,
+    /// the read waits, for a newer check if the old one holds no more.
     pub(crate) fn is_view_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
         let rests_on = self.pendings.get(id).and_then(|pending| pending.view_check);
         let rests_on = rests_on.filter(|(of, _)| *of == cohort).map(|(_, check)| check);
@@ -147,8 +149,8 @@ impl Node {
         self.complete(id, outcome, None);
     }
 
-    /// We lead, and the log has not come to that moment: an entry takes it there, if our clock has come so far. Whoever waits
-    /// tries again, until the deadline.
+    /// We lead, and the log has not come to that moment: an entry takes it there, if our clock has come so far. Whoever
+    /// waits tries again, until the deadline.
     fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
         self.pendings.place(id, pending::Place::Waiting);
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
@@ -178,8 +180,8 @@ enum NotNow {
     Elsewhere,
 }
 
-/// Why nobody waits for a moment, if that is so. Only a clock by which the log would go on now can tell: one that the log is
-/// ahead of, or that is not believed, does not know what is to come.
+/// Why nobody waits for a moment, if that is so. Only a clock by which the log would go on now can tell: one that the
+/// log is ahead of, or that is not believed, does not know what is to come.
 fn in_the_future(moment: Timestamp, next: Timestamp, wall: Timestamp) -> Option<Failure> {
     let ahead = Duration(u64::try_from(moment.0.saturating_sub(wall.0)).unwrap_or(0));
     (next == wall && ahead > CLOCKS_DIFFER).then(|| {
@@ -201,9 +203,9 @@ pub(crate) struct Seen {
 impl Seen {
     /// Whether a replica may show it its own state.
     ///
-    /// A place may be of another cohort's log. Cohorts are numbered as they come to be, and one that comes to be later goes on
-    /// from what was there. So a client that has seen the range of a later cohort has seen more than is kept here, though our
-    /// map says that the row is here; and what it has seen of an earlier one is kept here.
+    /// A place may be of another cohort's log. Cohorts are numbered as they come to be, and one that comes to be later
+    /// goes on from what was there. So a client that has seen the range of a later cohort has seen more than is kept
+    /// here, though our map says that the row is here; and what it has seen of an earlier one is kept here.
     pub(crate) fn may_be_shown(&self, applied: Lsn, has_leader: bool, is_current: bool) -> bool {
         let is_here = self.at_least.is_none_or(|place| match place.cohort {
             other if other == self.cohort => place.lsn <= applied,

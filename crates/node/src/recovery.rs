@@ -111,9 +111,9 @@ impl Node {
     /// Starts a replica of every range that the catalogue gives this node a part in, unless it runs already.
     ///
     /// While the catalogue's own replica is in doubt, it may come to speak once more of tables that were dropped and
-    /// forgotten: of what the disk holds nothing of, nothing is started until that has ended. (Where the disk may have lost
-    /// all that it held of a cohort, it is started at once, and in doubt.) What was split off another range has its own
-    /// rules ([`Node::may_begin`]).
+    /// forgotten: of what the disk holds nothing of, nothing is started until that has ended. (Where the disk may have
+    /// lost all that it held of a cohort, it is started at once, and in doubt.) What was split off another range has
+    /// its own rules ([`Node::may_begin`]).
     pub(crate) fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
         let Some(State::Catalogue(catalogue)) = self.replicas.get(&CohortId::CATALOGUE).map(|replica| &replica.state)
         else {
@@ -155,14 +155,16 @@ impl Node {
                 self.start_replica(cohort, part, None, now)?;
             }
         }
-        // One that is here only for what was split off it goes, if the split is lost to it: its cohort tells it nothing more.
+        // One that is here only for what was split off it goes, if the split is lost to it: its cohort tells it nothing
+        // more.
         if is_any_elsewhere {
             self.splits.look_for_leavers();
         }
         Ok(())
     }
 
-    /// Starts a replica from what the disk holds of it; without a checkpoint, from the state that was split off, if it was.
+    /// Starts a replica from what the disk holds of it; without a checkpoint, from the state that was split off, if it
+    /// was.
     pub(crate) fn start_replica(
         &mut self,
         id: CohortId,
@@ -222,10 +224,10 @@ impl Dormant {
         !membership.is_empty() && membership.everyone().all(|member| member == me)
     }
 
-    /// A replica of which the manifest says nothing has promised nothing. Where it was there when the cohort was created, it
-    /// starts as the member that it then was. Everybody else joins, and learns from the log who the members are; in doubt
-    /// until it has caught up, since it may have been one before, and may have acknowledged what it holds no more
-    /// (guarantee 8).
+    /// A replica of which the manifest says nothing has promised nothing. Where it was there when the cohort was
+    /// created, it starts as the member that it then was. Everybody else joins, and learns from the log who the members
+    /// are; in doubt until it has caught up, since it may have been one before, and may have acknowledged what it holds
+    /// no more (guarantee 8).
     fn begin(&mut self, genesis: Membership, me: Member) {
         if genesis.on(me.node) == Some(me) {
             self.manifest.membership = genesis.into();

@@ -195,8 +195,8 @@ impl OnDisk {
         }
     }
 
-    /// A manifest is forced. If the tables that it names are others than before, gives those that a start may find named
-    /// from now on: by it, by the manifests that are on their way, and by the next one.
+    /// A manifest is forced. If the tables that it names are others than before, gives those that a start may find
+    /// named from now on: by it, by the manifests that are on their way, and by the next one.
     pub(crate) fn forced(&mut self, through: ManifestId) -> Option<Vec<TableRef>> {
         let mut newest = None;
         while let Some((_, tables)) = self.named.pop_front_if(|(manifest, _)| *manifest <= through) {
@@ -273,16 +273,16 @@ impl Replica {
         tree.is_stalled() || tree.memtable_bytes() >= config.memtable_bytes_max
     }
 
-    /// Another tree takes the place of the one it has: a flush or a compaction that is under way comes to nothing. Gives the
-    /// tables of one that had come to its end.
+    /// Another tree takes the place of the one it has: a flush or a compaction that is under way comes to nothing.
+    /// Gives the tables of one that had come to its end.
     pub(crate) fn begin_lineage(&mut self) -> Option<Outputs> {
         self.lineage.0 += 1;
         self.on_disk.writing = None;
         self.on_disk.written.take().and_then(|written| written.flushed)
     }
 
-    /// The state that the manifest names. None also while its rows are on their way out, since a drop was applied that the
-    /// checkpoint doesn't know of; and if it was written before this replica knew who the members are.
+    /// The state that the manifest names. None also while its rows are on their way out, since a drop was applied that
+    /// the checkpoint doesn't know of; and if it was written before this replica knew who the members are.
     pub(crate) fn whole_state(&self) -> Option<WholeState> {
         let (_, state) = self.on_disk.checkpoint.as_ref().filter(|_| !self.on_disk.membership.is_empty())?;
         let whole = |tables| WholeState { state: state.clone(), tables, membership: self.on_disk.membership.clone() };
@@ -292,7 +292,8 @@ impl Replica {
         has_rows.then(|| whole(tree.tables()))
     }
 
-    /// What the manifest must hold of it. Only the last one of a clean stop says that it leaves all it acknowledged behind.
+    /// What the manifest must hold of it. Only the last one of a clean stop says that it leaves all it acknowledged
+    /// behind.
     pub(crate) fn manifest(&self, is_last: bool) -> CohortManifest {
         CohortManifest {
             promised: self.cohort.promised(),

@@ -21,10 +21,11 @@ const ANSWER_OVERDUE: Duration = Duration::from_millis(500);
 /// How often that is doubled.
 const DOUBLINGS_MAX: u32 = 4;
 
-/// Of so many times that a request is forwarded, one goes to whoever's turn it is, whatever we believe to know of a leader.
+/// Of so many times that a request is forwarded, one goes to whoever's turn it is, whatever we believe to know of a
+/// leader.
 const ASKED_IN_TURN: u32 = 4;
-/// A replica that knows of no leader for so long may have been removed, and is told nothing any more. A leader that was lost
-/// is replaced sooner.
+/// A replica that knows of no leader for so long may have been removed, and is told nothing any more. A leader that was
+/// lost is replaced sooner.
 const ALONE: Duration = Duration::from_millis(1_500);
 
 impl Node {
@@ -142,8 +143,8 @@ impl Node {
         self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.state.as_catalogue())
     }
 
-    /// The cohort whose range holds the place where the query begins, as far as our copy of the map says. If that one has
-    /// said that it doesn't, and its range is being split, the new range's cohort.
+    /// The cohort whose range holds the place where the query begins, as far as our copy of the map says. If that one
+    /// has said that it doesn't, and its range is being split, the new range's cohort.
     fn cohort_in_map(&self, table: &str, pending: &Pending) -> Option<CohortId> {
         let table: &TableRecord = self.catalogue()?.table(table)?;
         let position = pending.query.position()?;
@@ -153,9 +154,9 @@ impl Node {
         Some(split_off.unwrap_or(cohort))
     }
 
-    /// Whom to ask: the leader that our replica follows, or that we were told of; or else one that may have a replica. What
-    /// we know may be old for good: a newcomer may not have been heard of yet by those who are members, and who was removed is
-    /// not told so by the log. So every few times somebody else is asked, if that does no harm.
+    /// Whom to ask: the leader that our replica follows, or that we were told of; or else one that may have a replica.
+    /// What we know may be old for good: a newcomer may not have been heard of yet by those who are members, and who
+    /// was removed is not told so by the log. So every few times somebody else is asked, if that does no harm.
     fn leader_of(&self, cohort: CohortId, id: PendingId, now: Now) -> Option<NodeId> {
         let pending = self.pendings.get(id)?;
         let is_in_turn = pending.is_repeatable() && pending.asked() % ASKED_IN_TURN == ASKED_IN_TURN - 1;
@@ -260,8 +261,8 @@ impl Node {
         }
     }
 
-    /// The range that the request was put to doesn't hold the place where it begins. If our copy of the map says that a part
-    /// of it is being split off, that part is asked; or else the copy is behind.
+    /// The range that the request was put to doesn't hold the place where it begins. If our copy of the map says that a
+    /// part of it is being split off, that part is asked; or else the copy is behind.
     fn look_again(&mut self, id: PendingId, now: Now) {
         self.pendings.refused(id);
         let Some(pending) = self.pendings.get(id) else { return };
@@ -478,8 +479,8 @@ impl Node {
     }
 }
 
-/// What may be said of a write that was forwarded twice, the first time without an answer. Only what its session's table
-/// holds is the outcome of both; "nothing was done" is true of the second alone.
+/// What may be said of a write that was forwarded twice, the first time without an answer. Only what its session's
+/// table holds is the outcome of both; "nothing was done" is true of the second alone.
 fn in_doubt(outcome: Outcome) -> Outcome {
     match outcome {
         Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Unknown(_)) => outcome,

@@ -1,12 +1,14 @@
-//! A disk without room. Nothing is lost by it: what finds no room is tried again. But rows are not taken meanwhile, so that
-//! what is left in the log's segments is left for what makes room: a table that is dropped, a range that moves away.
+//! A disk without room. Nothing is lost by it: what finds no room is tried again. But rows are not taken meanwhile, so
+//! that what is left in the log's segments is left for what makes room: a table that is dropped, a range that moves
+//! away.
 
 use base::{Duration, Monotonic, Now};
 use tablets::request::Failure;
 
 use crate::node::Node;
 
-/// Until so long after something found no room, the disk is said to be full: longer than the pause before it is tried again.
+/// Until so long after something found no room, the disk is said to be full: longer than the pause before it is tried
+/// again.
 const FULL_FOR: Duration = Duration::from_millis(8_000);
 
 /// Whether there is room on this node's disk.

@@ -1,13 +1,13 @@
-//! The nodes of the universe as this one knows them, and what whoever leads the catalogue does about those that come and go
-//! (guarantees 6 and 8; `tablets/src/catalogue/nodes.rs` has the entries about it).
+//! The nodes of the universe as this one knows them, and what whoever leads the catalogue does about those that come
+//! and go (guarantees 6 and 8; `tablets/src/catalogue/nodes.rs` has the entries about it).
 //!
-//! A node knows those that it was formed with or joined, those on the roster that its copy of the catalogue holds, and those
-//! that have made themselves known to it. The last are needed after a restart, while that copy is behind what it was: of any
-//! two nodes, the one that came later was told of the other when it joined, and makes itself known to it. To know a node makes
-//! it count in nothing: who counts is decided in each cohort's log.
+//! A node knows those that it was formed with or joined, those on the roster that its copy of the catalogue holds, and
+//! those that have made themselves known to it. The last are needed after a restart, while that copy is behind what it
+//! was: of any two nodes, the one that came later was told of the other when it joined, and makes itself known to it.
+//! To know a node makes it count in nothing: who counts is decided in each cohort's log.
 //!
-//! Every node is a member of the catalogue, since it finds tables by its own copy. Those that stay come as learners, and become
-//! voters where one is missing; those that leave go once no range is on them.
+//! Every node is a member of the catalogue, since it finds tables by its own copy. Those that stay come as learners,
+//! and become voters where one is missing; those that leave go once no range is on them.
 
 use std::collections::BTreeMap;
 
@@ -128,8 +128,8 @@ fn next_step(
     leavers.next().map(MembershipChange::Remove)
 }
 
-/// What whoever leads the catalogue proposes now and then of nodes that are to leave: that the ranges on them are to go; and
-/// that one is gone, on which nothing counts any more.
+/// What whoever leads the catalogue proposes now and then of nodes that are to leave: that the ranges on them are to
+/// go; and that one is gone, on which nothing counts any more.
 pub(crate) fn proposals(
     catalogue: &Catalogue,
     cohort: &Cohort,

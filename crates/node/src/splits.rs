@@ -1,9 +1,10 @@
-//! Splitting a range: whoever leads the catalogue has the range's cohort take the split into its own log, and each replica
-//! of it begins one of the new cohort when it applies that entry (guarantee 19; `tablets/src/catalogue/splits.rs` has the two
-//! steps in the map, `tablets/src/tablet/split.rs` what the new one begins with).
+//! Splitting a range: whoever leads the catalogue has the range's cohort take the split into its own log, and each
+//! replica of it begins one of the new cohort when it applies that entry (guarantee 19;
+//! `tablets/src/catalogue/splits.rs` has the two steps in the map, `tablets/src/tablet/split.rs` what the new one
+//! begins with).
 //!
-//! The new replica's state rests on the old one's, until a checkpoint of its own is named: a restart replays the old log
-//! through the split and comes to the same again. So
+//! The new replica's state rests on the old one's, until a checkpoint of its own is named: a restart replays the old
+//! log through the split and comes to the same again. So
 //! * the log holds, before any record of the new cohort, the split and that it is committed;
 //! * no checkpoint of the old cohort passes the split, and no whole state takes its place, before the new one's is named;
 //! * nor does a checkpoint pass it before the new cohort has committed an entry of its own: until then a majority has what
@@ -138,7 +139,8 @@ impl Node {
         replica.unsettled.push(child);
         replica.on_disk.may_compact |= planted(Bug::CompactionAheadOfSplit);
         self.splits.parents.insert(parent);
-        // One that a checkpoint of its own was there of runs already. Who was no member then, or has left since, has no part.
+        // One that a checkpoint of its own was there of runs already. Who was no member then, or has left since, has no
+        // part.
         if has_part && !is_there {
             let state = tablet.split_off(range.clone(), site);
             let genesis = Membership::of(members.voters().to_vec());
@@ -179,7 +181,8 @@ impl Node {
         Ok(())
     }
 
-    /// Lets checkpoints and whole states that waited for what was split off go on, where nothing rests on the old any more.
+    /// Lets checkpoints and whole states that waited for what was split off go on, where nothing rests on the old any
+    /// more.
     pub(crate) fn settle_splits(&mut self, now: Now) {
         for id in self.splits.parents.iter().copied().collect::<Vec<_>>() {
             self.install(id, now);
@@ -207,8 +210,8 @@ impl Node {
         if let Some(replica) = self.replicas.get(&id) {
             return !replica.unsettled.is_empty();
         }
-        // One that has left holds nothing that could be rested on, and to start it would only keep what was split off it
-        // waiting: whatever that has lost of its own, it isn't found here.
+        // One that has left holds nothing that could be rested on, and to start it would only keep what was split off
+        // it waiting: whatever that has lost of its own, it isn't found here.
         if self.dormant.get(&id).is_some_and(|dormant| dormant.manifest.is_retired) {
             return false;
         }
@@ -230,8 +233,8 @@ impl Node {
         self.catalogue().and_then(|catalogue| catalogue.part_of(id)).is_some_and(|part| self.is_ours(&part))
     }
 
-    /// Whether what was split off has a checkpoint of its own, and a majority has it too, in its own log or checkpoint. One
-    /// that doesn't run here any more belongs to a table that is gone.
+    /// Whether what was split off has a checkpoint of its own, and a majority has it too, in its own log or checkpoint.
+    /// One that doesn't run here any more belongs to a table that is gone.
     fn is_settled(&self, child: CohortId) -> bool {
         self.replicas.get(&child).is_none_or(|replica| {
             replica.on_disk.lsn().is_some() && replica.cohort.applied() > Tablet::SPLIT_OFF.sequence
@@ -249,11 +252,11 @@ impl Node {
     /// Whether a replica of a range that was split off may be started from what the disk holds of it. Without a
     /// checkpoint of its own it begins with the split, when the old range's replica applies that; unless that one has
     /// been given a state of after the split, or has left, and never will. Then it begins with nothing and is sent all,
-    /// as who joins later does. It may have forgotten what it had acknowledged, if the log holds anything of it: then it
-    /// is in doubt (guarantee 7), from before its log is cut.
+    /// as who joins later does. It may have forgotten what it had acknowledged, if the log holds anything of it: then
+    /// it is in doubt (guarantee 7), from before its log is cut.
     ///
-    /// An old range's replica that isn't there has not left for that: it may be waiting for a split itself, when the map
-    /// is ahead of the logs.
+    /// An old range's replica that isn't there has not left for that: it may be waiting for a split itself, when the
+    /// map is ahead of the logs.
     pub(crate) fn may_begin(&mut self, id: CohortId, parent: CohortId, genesis: &[Member]) -> bool {
         let manifest = self.dormant.get(&id).map(|dormant| &dormant.manifest);
         let joins = !genesis.contains(&self.me) || manifest.is_some_and(|manifest| manifest.is_retired);

@@ -1,8 +1,9 @@
-//! A clean stop: what is proposed is waited for, leaders hand over, and every request gets an answer. A node with replicas
-//! whose logs are in main memory then leaves a mark: all that they acknowledged is in the log on the disk (guarantee 11).
+//! A clean stop: what is proposed is waited for, leaders hand over, and every request gets an answer. A node with
+//! replicas whose logs are in main memory then leaves a mark: all that they acknowledged is in the log on the disk
+//! (guarantee 11).
 //!
-//! From the moment at which the log's last record is known, nothing is taken in any more, so that nothing is acknowledged
-//! which isn't forced when the mark is.
+//! From the moment at which the log's last record is known, nothing is taken in any more, so that nothing is
+//! acknowledged which isn't forced when the mark is.
 
 use base::canary::{Bug, planted};
 use base::{Durability, Duration, Monotonic, Now};

@@ -155,8 +155,8 @@ impl Bench {
         self.step(Event::Request { id: RequestId(number), deadline, request });
     }
 
-    /// Has the node's copy of the catalogue know these nodes and a table that is split at these keys, its first range on the
-    /// first three nodes.
+    /// Has the node's copy of the catalogue know these nodes and a table that is split at these keys, its first range
+    /// on the first three nodes.
     pub(crate) fn with_table(mut self, nodes: u32, name: &str, keys: &[&str]) -> Self {
         let record =
             |member| NodeRecord { member, peer: String::new(), grpc: String::new(), standing: Standing::Stays };

@@ -1,13 +1,14 @@
 //! Catch-up by whole state: for a replica that lacks what the log holds no more (guarantee 9).
 //!
-//! The leader sends the checkpoint that its manifest names: first its state in chunks, then the tables with the rows, as
-//! they lie on its disk (Spinnaker, section 6.1), all of them: compactions may have dropped what the follower would have to
-//! be told. Its log goes on where the checkpoint ends. Each part is made, or read, when the one before is acknowledged, and
-//! no more leave in a second than the configuration allows.
+//! The leader sends the checkpoint that its manifest names: first its state in chunks, then the tables with the rows,
+//! as they lie on its disk (Spinnaker, section 6.1), all of them: compactions may have dropped what the follower would
+//! have to be told. Its log goes on where the checkpoint ends. Each part is made, or read, when the one before is
+//! acknowledged, and no more leave in a second than the configuration allows.
 //!
 //! The follower writes the tables as they come, looks through them when all are here, and writes a checkpoint; the
-//! manifest names it with the tables, in one go; only then is the log cut and the state its own. A connection that breaks,
-//! or a leader that starts again with the same state, goes on where it was; the same entry in other tables is another state.
+//! manifest names it with the tables, in one go; only then is the log cut and the state its own. A connection that
+//! breaks, or a leader that starts again with the same state, goes on where it was; the same entry in other tables is
+//! another state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -136,8 +137,8 @@ impl Transfer {
         matches!(self.next, Next::Nothing)
     }
 
-    /// The follower has so many parts. Gives the next one for it, if that is news. A follower that restarted has nothing,
-    /// and gets it all again; one that knows this state from before may be further than we are.
+    /// The follower has so many parts. Gives the next one for it, if that is news. A follower that restarted has
+    /// nothing, and gets it all again; one that knows this state from before may be further than we are.
     fn acknowledged(&mut self, received: u32) -> Option<Step> {
         self.sendings = 0;
         if received == 0 && self.index > 0 {

@@ -1,13 +1,14 @@
 //! What the replicas publish for other threads to read, and a read of it: most reads need no turn of the machine.
 //!
-//! A [`ReadView`] is what one replica could answer from at one moment: the rows, and what makes an answer from them right. It
-//! takes the place of the one before ahead of every answer that rests on what is new in it, and ahead of what a leader says
-//! when it gives up its lead ([`crate::contract::Action::Publish`]). Nothing of it changes.
+//! A [`ReadView`] is what one replica could answer from at one moment: the rows, and what makes an answer from them
+//! right. It takes the place of the one before ahead of every answer that rests on what is new in it, and ahead of what
+//! a leader says when it gives up its lead ([`crate::contract::Action::Publish`]). Nothing of it changes.
 //!
-//! A [`DoorRead`] has three steps, and whatever happens between them does no harm. It takes the views; it reads the rows,
-//! without waiting for a disk; and it looks whether it may say what it read: the view that is published *now* must be one of
-//! the same reign, and the clock, read after all that, not past its lease (guarantees 3, 12 and 14). Then nobody else led when
-//! the first view was taken, and it held all that was acknowledged. What can't be answered so is left to the machine.
+//! A [`DoorRead`] has three steps, and whatever happens between them does no harm. It takes the views; it reads the
+//! rows, without waiting for a disk; and it looks whether it may say what it read: the view that is published *now*
+//! must be one of the same reign, and the clock, read after all that, not past its lease (guarantees 3, 12 and 14).
+//! Then nobody else led when the first view was taken, and it held all that was acknowledged. What can't be answered so
+//! is left to the machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,7 +94,8 @@ impl DoorRead {
         }
     }
 
-    /// What may be said of what was read, at a moment that was read from the clock after it; none if it may not be said.
+    /// What may be said of what was read, at a moment that was read from the clock after it; none if it may not be
+    /// said.
     #[must_use]
     pub fn finish(self, outcome: Outcome, views: &impl Views, now: Monotonic) -> Option<Outcome> {
         let Self { cohort, view, evaluation, consistency } = self;
@@ -146,9 +148,9 @@ impl ReadView {
     }
 }
 
-/// What a view says of ages and of the leader is as it was when it was made. Of a cohort at rest, whose votes and ages are
-/// renewed by the beats (`beats`), nothing is published. A timeline read of a view that was made before this is left to the
-/// machine, which knows better, and publishes what it knows.
+/// What a view says of ages and of the leader is as it was when it was made. Of a cohort at rest, whose votes and ages
+/// are renewed by the beats (`beats`), nothing is published. A timeline read of a view that was made before this is
+/// left to the machine, which knows better, and publishes what it knows.
 const STALE: base::Duration = base::Duration::from_millis(250);
 /// A view is made anew after this, if something has happened to its replica: well before it is stale.
 const RENEWED: base::Duration = base::Duration::from_millis(100);

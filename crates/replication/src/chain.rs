@@ -1,10 +1,11 @@
-//! Large proposals travel as a chain: the leader sends them to one follower, which hands them on to the next while its own
-//! disk forces them (Gaios 3.1, PacificA 4.1). So what leaves the leader is one copy, however many replicas there are.
+//! Large proposals travel as a chain: the leader sends them to one follower, which hands them on to the next while its
+//! own disk forces them (Gaios 3.1, PacificA 4.1). So what leaves the leader is one copy, however many replicas there
+//! are.
 //!
-//! What is handed on tells its receiver entries of its leader's log and nothing else: no commit point, no age, and no lease
-//! vote is asked for. It counts only with a follower that has heard in the leader's own words that it leads this epoch, and is then
-//! the same as a proposal of that leader that was long under way: an epoch has one log, and that only grows (guarantee 1).
-//! Each follower acknowledges to the leader what it has forced itself.
+//! What is handed on tells its receiver entries of its leader's log and nothing else: no commit point, no age, and no
+//! lease vote is asked for. It counts only with a follower that has heard in the leader's own words that it leads this
+//! epoch, and is then the same as a proposal of that leader that was long under way: an epoch has one log, and that
+//! only grows (guarantee 1). Each follower acknowledges to the leader what it has forced itself.
 //!
 //! A chain that breaks costs time and nothing else. Answers to what the leader sends after `PATIENCE` tell it who lacks
 //! what, and that is sent directly.

@@ -29,7 +29,8 @@ pub struct Start {
     pub promised: Promise,
     /// The checkpoint its state starts from, and that entry's timestamp.
     pub checkpoint: (Lsn, Timestamp),
-    /// The membership as of the checkpoint; of the cohort's creation if there is none. Nobody, if that is not known here.
+    /// The membership as of the checkpoint; of the cohort's creation if there is none. Nobody, if that is not known
+    /// here.
     pub membership: SharedMembership,
     /// What its log holds past it.
     pub log: Replayed,
@@ -41,8 +42,8 @@ pub struct Start {
     pub split_off: Option<SplitOff>,
 }
 
-/// When a replica that was split off another takes part. It was that other until now, so no earlier process can have left
-/// more behind than the other's voteless time covers.
+/// When a replica that was split off another takes part. It was that other until now, so no earlier process can have
+/// left more behind than the other's voteless time covers.
 #[derive(Clone, Copy, Debug)]
 pub struct SplitOff {
     /// No promise and no vote before.
@@ -211,8 +212,8 @@ impl Cohort {
         }
     }
 
-    /// Takes a message of another replica, member or not: whether the sender is one may be known to one of the two only.
-    /// What is counted is counted of those who are members by this replica's log.
+    /// Takes a message of another replica, member or not: whether the sender is one may be known to one of the two
+    /// only. What is counted is counted of those who are members by this replica's log.
     pub fn message(&mut self, sender: Member, message: Message, now: Now, out: &mut Outbox) {
         if sender.node == self.config.me.node {
             return;
@@ -306,8 +307,8 @@ impl Cohort {
         self.installing.is_some() || matches!(self.role, Role::Candidate { .. })
     }
 
-    /// The peer's process is a new one, or the peer had left and has come back: what the old one had acknowledged may be
-    /// lost, and counts no more until the new one says it again.
+    /// The peer's process is a new one, or the peer had left and has come back: what the old one had acknowledged may
+    /// be lost, and counts no more until the new one says it again.
     pub fn peer_restarted(&mut self, peer: NodeId) {
         if let Role::Leader(leader) = &mut self.role {
             leader.restarted(peer, self.committed);
@@ -348,7 +349,8 @@ impl Cohort {
         self.memory.unforced_bytes += bytes;
     }
 
-    /// Drops our entries from `from` on. No record of it is needed: the entry that takes the place kills them at replay.
+    /// Drops our entries from `from` on. No record of it is needed: the entry that takes the place kills them at
+    /// replay.
     pub(crate) fn cut(&mut self, from: Sequence) {
         assert!(from > self.applied, "an applied entry is never cut");
         self.log.truncate(from);
@@ -395,9 +397,10 @@ impl Cohort {
     }
 
     /// Leaves out of the state what only spares work or time: numbers are restated relative to what is forced, a leader
-    /// forgets what it has sent, and timers and votes that have lapsed are all alike. The search takes states that differ
-    /// in nothing else for equal; it fires timers and sends whatever a leader could send at any time. What was matched
-    /// with an older leader is never looked at again, and a commit point past what is matched can be told again.
+    /// forgets what it has sent, and timers and votes that have lapsed are all alike. The search takes states that
+    /// differ in nothing else for equal; it fires timers and sends whatever a leader could send at any time. What was
+    /// matched with an older leader is never looked at again, and a commit point past what is matched can be told
+    /// again.
     pub fn canonical(&mut self, out: &mut Outbox, log: WriteId, manifest: ManifestId, now: Monotonic) {
         match &mut self.role {
             Role::Follower { stand_at: timer, .. }

@@ -16,8 +16,8 @@ pub struct Config {
     pub limits: Limits,
     /// What spreads the election timeouts of different replicas.
     pub seed: u64,
-    /// The place in the log at which the cohort begins, which no entry has: zero; or, of a range that was split off, that
-    /// of the state it began with. A replica that hasn't come there has nothing, and must be sent the whole state.
+    /// The place in the log at which the cohort begins, which no entry has: zero; or, of a range that was split off,
+    /// that of the state it began with. A replica that hasn't come there has nothing, and must be sent the whole state.
     pub origin: Lsn,
     /// What its log must be on before an entry counts.
     pub durability: Durability,
@@ -25,7 +25,8 @@ pub struct Config {
     pub declaration: Bytes,
 }
 
-/// The times a cohort lives by. Every replica must have the same lease: in this version it is a constant, and no setting.
+/// The times a cohort lives by. Every replica must have the same lease: in this version it is a constant, and no
+/// setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
     /// How long a lease vote lets a leader read alone, counted from when the request for it was sent.
@@ -39,8 +40,8 @@ pub struct Timing {
     pub piggyback_commits: bool,
     /// The spread of election timeouts after a leader's vote has lapsed.
     pub election_jitter: Duration,
-    /// How long a candidate that would have to declare a loss waits for those that it hasn't heard from: one of them may hold
-    /// what is lost here, or lead.
+    /// How long a candidate that would have to declare a loss waits for those that it hasn't heard from: one of them
+    /// may hold what is lost here, or lead.
     pub loss_patience: Duration,
     /// Whether a leader reads by its lease. If not, no clock has a part in what is read: it asks a majority each time.
     pub leases: bool,
@@ -75,7 +76,8 @@ pub struct Limits {
     pub window_bytes: usize,
     /// Bytes of entries that a follower holds in memory though it lacks what they follow: past it they are sent anew.
     pub early_bytes: usize,
-    /// Bytes of entries that are committed and not told: past it followers, which hold them in memory, are told at once.
+    /// Bytes of entries that are committed and not told: past it followers, which hold them in memory, are told at
+    /// once.
     pub untold_bytes: usize,
     /// Bytes of entries proposed and not yet committed: past it the leader refuses new ones as overloaded.
     pub uncommitted_bytes: usize,

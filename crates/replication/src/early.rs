@@ -1,9 +1,9 @@
 //! Proposals that came before the entry that they follow.
 //!
-//! What was sent after something that got lost, or overtook it, is held in memory until the log has caught up with it: so
-//! a leader sends anew only what is lacking (Spinnaker, appendix B). What is held is neither logged, nor matched, nor
-//! acknowledged; when its turn comes it is taken as if it had arrived at that moment, which any message could. It speaks
-//! of the log of one leader in one epoch, and is forgotten when another is followed (guarantee 1).
+//! What was sent after something that got lost, or overtook it, is held in memory until the log has caught up with it:
+//! so a leader sends anew only what is lacking (Spinnaker, appendix B). What is held is neither logged, nor matched,
+//! nor acknowledged; when its turn comes it is taken as if it had arrived at that moment, which any message could. It
+//! speaks of the log of one leader in one epoch, and is forgotten when another is followed (guarantee 1).
 
 use std::collections::BTreeMap;
 

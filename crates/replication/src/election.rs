@@ -1,9 +1,9 @@
 //! Elections (Spinnaker 7 without its coordination service; guarantees 2 and 3).
 //!
 //! A replica that hears of no leader asks the others whether it could win (pre-vote). If a majority would have it, it
-//! promises itself the next epoch, forces that, asks for promises, and leads once a majority has forced theirs. A replica
-//! promises only to a log whose last LSN is no lower than its own, epoch first; so the winner holds everything that can
-//! have been committed.
+//! promises itself the next epoch, forces that, asks for promises, and leads once a majority has forced theirs. A
+//! replica promises only to a log whose last LSN is no lower than its own, epoch first; so the winner holds everything
+//! that can have been committed.
 
 use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Member, NodeId, Now, Promise};
@@ -13,8 +13,8 @@ use crate::loss::{Grants, Worth};
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox};
 
-/// So many leases a replica that stands aside leaves it to others to lead: longer than the pause after which what it fails at
-/// is tried again.
+/// So many leases a replica that stands aside leaves it to others to lead: longer than the pause after which what it
+/// fails at is tried again.
 const ASIDE_FOR: u64 = 20;
 /// So many leases after a leader has stood aside it may do so again.
 const ASIDE_AGAIN_AFTER: u64 = 200;
@@ -36,8 +36,8 @@ impl Cohort {
         self.count_pre_votes(now, out);
     }
 
-    /// Not without a vote by our own log, nor while doubting that (but where losses can be declared) or lacking what the
-    /// cohort began with, nor in the grace after a restart, nor while our own lease vote for another lives.
+    /// Not without a vote by our own log, nor while doubting that (but where losses can be declared) or lacking what
+    /// the cohort began with, nor in the grace after a restart, nor while our own lease vote for another lives.
     fn may_stand(&self, now: Now) -> bool {
         let doubts = self.doubtful && !self.is_in_memory() && !planted(Bug::DoubtfulPromises);
         let me = self.config.me;
@@ -271,9 +271,9 @@ impl Cohort {
         }
     }
 
-    /// This replica can't serve all that it should: it leads no more and doesn't stand for a while, but goes on voting and
-    /// logging. If it leads again after that, there may be nobody who can serve more: it goes on as it is for a longer while,
-    /// and what it can serve is served. While another leads, saying so once more costs nothing.
+    /// This replica can't serve all that it should: it leads no more and doesn't stand for a while, but goes on voting
+    /// and logging. If it leads again after that, there may be nobody who can serve more: it goes on as it is for a
+    /// longer while, and what it can serve is served. While another leads, saying so once more costs nothing.
     pub fn stand_aside(&mut self, now: Now, out: &mut Outbox) {
         let was_aside = self.leases_aside(now).is_some_and(|leases| leases < ASIDE_AGAIN_AFTER);
         let follows = matches!(self.role, Role::Follower { leader: Some(_), .. });

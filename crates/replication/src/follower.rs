@@ -70,8 +70,8 @@ impl Cohort {
     /// epoch: our answers wait until that is durable.
     ///
     /// We may have promised this epoch to another, ourselves among them, that stood at the same time. A proposal proves
-    /// that its sender has the promises of a majority, so that the other can't have them any more: ours to it is void. To
-    /// hold to it would keep us out for the whole reign.
+    /// that its sender has the promises of a majority, so that the other can't have them any more: ours to it is void.
+    /// To hold to it would keep us out for the whole reign.
     fn follow_leader(&mut self, from: Member, epoch: Epoch, now: Now, out: &mut Outbox) -> bool {
         let promise = Promise { epoch, candidate: Some(from) };
         if self.leads() && epoch == self.promised.epoch {
@@ -214,9 +214,9 @@ impl Cohort {
         self.apply_committed(out);
     }
 
-    /// A replica that doubted its log has caught up when it holds, forced, *all* that a leader says it has committed, that
-    /// leader's own barrier among it: whatever was lost and may have been committed is in there (guarantee 7). Our own
-    /// commit point is no measure: it goes only as far as we have matched.
+    /// A replica that doubted its log has caught up when it holds, forced, *all* that a leader says it has committed,
+    /// that leader's own barrier among it: whatever was lost and may have been committed is in there (guarantee 7). Our
+    /// own commit point is no measure: it goes only as far as we have matched.
     pub(crate) fn end_doubt(&mut self, out: &mut Outbox) {
         if !self.is_in_doubt() || !matches!(self.role, Role::Follower { leader: Some(_), .. }) {
             return;
@@ -230,8 +230,8 @@ impl Cohort {
     }
 
     /// The whole state as of `lsn` is on disk as a checkpoint: take it in the log's place once the manifest names it.
-    /// Manifest first, the log's cut after (guarantee 9). Its membership comes with it. Says false if our own state has come
-    /// as far meanwhile.
+    /// Manifest first, the log's cut after (guarantee 9). Its membership comes with it. Says false if our own state has
+    /// come as far meanwhile.
     pub fn install(
         &mut self,
         lsn: Lsn,

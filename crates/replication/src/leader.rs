@@ -15,8 +15,8 @@ use crate::outbox::{Durable, Outbox, Output};
 /// Clock readings outside this range count as no clock (guarantee 17): 2020 to 2200.
 const WALL_CLOCK_RANGE: std::ops::Range<i64> = 1_577_836_800_000_000_000..7_258_118_400_000_000_000;
 
-/// Entries that a learner may lack of what is committed and still count as caught up: it streams, and under load some are
-/// always on their way.
+/// Entries that a learner may lack of what is committed and still count as caught up: it streams, and under load some
+/// are always on their way.
 const CLOSE: u64 = 1_000;
 
 /// A leader's state of its reign.
@@ -54,7 +54,8 @@ pub(crate) struct Peer {
     pub(crate) committed: Sequence,
     /// The commit point that it was sent last, and is sent until another is to be told.
     told: Sequence,
-    /// What its clock had shown when all that was committed by anybody was within that commit point, as far as we can tell.
+    /// What its clock had shown when all that was committed by anybody was within that commit point, as far as we can
+    /// tell.
     told_as_of: Option<Monotonic>,
     pub(crate) doubtful: bool,
     /// Whether it has voted for us in this reign, and when the newest answered message was sent.
@@ -141,8 +142,8 @@ impl Peer {
         }
     }
 
-    /// The commit point for what is sent to it now, and what its clock had shown when all that was committed was within it.
-    /// That counts from when this commit point was current, however often it is told.
+    /// The commit point for what is sent to it now, and what its clock had shown when all that was committed was within
+    /// it. That counts from when this commit point was current, however often it is told.
     fn tell(&mut self, committed: Sequence, may_tell_ages: bool, timing: &Timing) -> (Sequence, Option<Monotonic>) {
         if timing.piggyback_commits {
             self.told = committed;
@@ -224,9 +225,9 @@ impl Peer {
         self.next = self.next.max(self.matched.next());
     }
 
-    /// It has not the predecessor that a proposal named, sent at that moment. Says what is to be sent anew: the entries of
-    /// the gap that were not since. What answers to proposals say that left before that is nothing new: to heed each would
-    /// send everything again each time.
+    /// It has not the predecessor that a proposal named, sent at that moment. Says what is to be sent anew: the entries
+    /// of the gap that were not since. What answers to proposals say that left before that is nothing new: to heed each
+    /// would send everything again each time.
     fn lacks(&mut self, gap: Gap, sent: Monotonic) -> Range<Sequence> {
         let first = gap.after.max(self.matched).next();
         match self.catch_up {
@@ -265,8 +266,8 @@ impl Peer {
 }
 
 impl Leader {
-    /// The peer has a new process: what the old one acknowledged is dropped. Whatever was committed with its help is told
-    /// with the next message, or a doubt would end too early (guarantee 7).
+    /// The peer has a new process: what the old one acknowledged is dropped. Whatever was committed with its help is
+    /// told with the next message, or a doubt would end too early (guarantee 7).
     pub(crate) fn restarted(&mut self, node: NodeId, committed: Sequence) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.matched = Sequence(0);
@@ -414,8 +415,8 @@ impl Cohort {
         lsn
     }
 
-    /// What an entry is stamped with that is proposed now: greater than every timestamp in the log, whatever the clock says;
-    /// the clock only makes it mean time (guarantee 17).
+    /// What an entry is stamped with that is proposed now: greater than every timestamp in the log, whatever the clock
+    /// says; the clock only makes it mean time (guarantee 17).
     #[must_use]
     pub fn next_timestamp(&self, wall: Timestamp) -> Timestamp {
         if planted(Bug::VersionFromWallClock) {
@@ -430,8 +431,8 @@ impl Cohort {
         Timestamp(reading.max(last.saturating_add(1)))
     }
 
-    /// Sends every follower that is not at rest a message now, if we lead, whatever it is up to: the others learn the commit
-    /// point.
+    /// Sends every follower that is not at rest a message now, if we lead, whatever it is up to: the others learn the
+    /// commit point.
     pub fn heartbeat(&mut self, now: Now, out: &mut Outbox) {
         let lease = self.config.timing.lease;
         let votes_end = self.votes_end(now.monotonic);
@@ -561,8 +562,8 @@ impl Cohort {
         out.send(node, message, Durable::default());
     }
 
-    /// Sends a follower entries anew that it lacks, and no others. What memory doesn't hold any more it is sent as anybody
-    /// is who lags.
+    /// Sends a follower entries anew that it lacks, and no others. What memory doesn't hold any more it is sent as
+    /// anybody is who lags.
     fn send_again(&mut self, node: NodeId, lacking: Range<Sequence>, now: Now, out: &mut Outbox) {
         let limit = self.config.limits.propose_bytes;
         let mut first = lacking.start;

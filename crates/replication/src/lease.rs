@@ -3,9 +3,9 @@
 //! A follower that answers a leader votes for it: for one grace period from the answer it promises no epoch to another.
 //! The leader counts the vote from the moment it *sent* the message that was answered, for one lease by its own clock.
 //! The grace is longer than the lease by what two clocks within 1% of true can drift apart, so a quorum of living votes
-//! means that nobody else can have been elected. Votes are counted among the voters at the leader's log, like everything: a
-//! change of the membership that is not committed differs from the membership before by one voter, and a majority of votes
-//! in the one meets every majority of promises in the other.
+//! means that nobody else can have been elected. Votes are counted among the voters at the leader's log, like
+//! everything: a change of the membership that is not committed differs from the membership before by one voter, and a
+//! majority of votes in the one meets every majority of promises in the other.
 
 use base::canary::{Bug, planted};
 use base::{Duration, Epoch, Member, Monotonic};

@@ -1,5 +1,5 @@
-//! The part of the cohort's log that is held in memory: everything not yet applied, and a tail of what is, for followers
-//! that lag a little.
+//! The part of the cohort's log that is held in memory: everything not yet applied, and a tail of what is, for
+//! followers that lag a little.
 
 use std::collections::VecDeque;
 

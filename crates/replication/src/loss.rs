@@ -1,14 +1,14 @@
 //! Leading on after a loss, in cohorts with main-memory logs (guarantee 11).
 //!
-//! A replica that may have forgotten what it acknowledged counts for no candidate. Where a majority has, nobody could ever
-//! lead again. Two kinds of candidate may then lead on with what is left, and the first entry of such a reign declares that
-//! acknowledged entries may be lost:
+//! A replica that may have forgotten what it acknowledged counts for no candidate. Where a majority has, nobody could
+//! ever lead again. Two kinds of candidate may then lead on with what is left, and the first entry of such a reign
+//! declares that acknowledged entries may be lost:
 //! * one that has the promises of a majority *of forgetful replicas*, after it has waited for the others for a while;
 //! * one that has the promises of *all* replicas, no majority of which have damaged disks: there is nobody left who could
 //!   hold more.
 //!
-//! One that is forgetful and one that isn't make no majority together: while a majority may have forgotten nothing, all that
-//! was acknowledged is still there, and is waited for.
+//! One that is forgetful and one that isn't make no majority together: while a majority may have forgotten nothing, all
+//! that was acknowledged is still there, and is waited for.
 //!
 //! Each voter says what its log is worth when it promises. From then on it takes no part in any earlier reign, so that
 //! nothing can be committed with its help, nor can its doubt end, between its word and the new reign.
@@ -91,8 +91,8 @@ impl Grants {
         self.forgetful.len() >= quorum || self.are_all(quorum, all)
     }
 
-    /// Whether nobody is left who could hold more. A majority of damaged disks may have lost anything, members that it had let
-    /// in among it.
+    /// Whether nobody is left who could hold more. A majority of damaged disks may have lost anything, members that it
+    /// had let in among it.
     fn are_all(&self, quorum: usize, all: usize) -> bool {
         self.whole.len() + self.forgetful.len() + self.damaged.len() == all && self.damaged.len() < quorum
     }
@@ -114,8 +114,8 @@ impl Cohort {
         self.is_in_memory() && granted.suffice(self.quorum(), self.membership().voters().len())
     }
 
-    /// Whether we may stand though a loss is to be declared: those that would have us are enough, and all others have had
-    /// their say or their time.
+    /// Whether we may stand though a loss is to be declared: those that would have us are enough, and all others have
+    /// had their say or their time.
     pub(crate) fn may_declare(&mut self, now: Now) -> bool {
         let Role::PreCandidate { granted, .. } = &self.role else { return false };
         if !self.suffice_for_loss(granted) {

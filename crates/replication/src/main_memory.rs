@@ -1,5 +1,5 @@
-//! Main-memory logs (Spinnaker, D.6.2; guarantee 11): an entry counts as soon as it is in the memories of a majority, and
-//! disks have it a little later.
+//! Main-memory logs (Spinnaker, D.6.2; guarantee 11): an entry counts as soon as it is in the memories of a majority,
+//! and disks have it a little later.
 //!
 //! Promises are forced before they are given, as everywhere. What else follows:
 //! * A replica whose process ended other than by a clean stop starts *forgetful*: it may have acknowledged what it doesn't
@@ -22,8 +22,8 @@ use crate::message::Reply;
 use crate::outbox::{Outbox, WriteId};
 use crate::staleness::Staleness;
 
-/// So many entries that its disk doesn't have a replica acknowledges at most: what can be lost is bounded by that. (Names that
-/// the state machine makes of sequences rest on it; see `tablets`' `progress`.)
+/// So many entries that its disk doesn't have a replica acknowledges at most: what can be lost is bounded by that.
+/// (Names that the state machine makes of sequences rest on it; see `tablets`' `progress`.)
 pub const UNFORCED_MAX: usize = 1 << 20;
 /// About so many bytes of them at most: a disk that stands still must not fill the memory.
 pub const UNFORCED_BYTES_MAX: usize = 64 << 20;
@@ -48,9 +48,9 @@ impl Cohort {
         self.config.durability == Durability::Memory
     }
 
-    /// Whether an entry that we take in counts before our disk has it. The declaration of a loss doesn't, nor does a change of
-    /// the members: a majority that forgot who has a part in the cohort could ask those who have left it. Nor does what would
-    /// make too much of what the disk lacks.
+    /// Whether an entry that we take in counts before our disk has it. The declaration of a loss doesn't, nor does a
+    /// change of the members: a majority that forgot who has a part in the cohort could ask those who have left it. Nor
+    /// does what would make too much of what the disk lacks.
     pub(crate) fn counts_unforced(&self, entry: &Entry) -> bool {
         let changes_members = entry.members.is_some() && !planted(Bug::MembersForgotten);
         let is_firm = changes_members || entry.payload == self.config.declaration;
@@ -67,8 +67,8 @@ impl Cohort {
         self.memory.firm.front().map_or_else(|| self.last().sequence, |(_, sequence)| sequence.previous())
     }
 
-    /// Through here our log is known to equal the leader's, whoever leads: what is committed is in every leader's, but where
-    /// it may have been lost.
+    /// Through here our log is known to equal the leader's, whoever leads: what is committed is in every leader's, but
+    /// where it may have been lost.
     pub(crate) fn resolved(&self) -> Sequence {
         let trusts = !self.is_in_memory() || planted(Bug::StateBeyondWinnerKept);
         if trusts { self.committed } else { self.matched }
@@ -109,8 +109,8 @@ impl Cohort {
         self.resolved() < committed && entries.iter().take_while(|entry| entry.lsn.sequence <= committed).any(differs)
     }
 
-    /// It isn't known whether what we have applied is in the leader's log. It may look for it, and if it hasn't got it, it sends
-    /// us its whole state.
+    /// It isn't known whether what we have applied is in the leader's log. It may look for it, and if it hasn't got it,
+    /// it sends us its whole state.
     pub(crate) fn stand_apart(&mut self) -> Reply {
         self.memory.is_apart = true;
         Reply::Apart(self.log.lsn_at(self.applied).unwrap_or_else(|| self.log.base()))
@@ -148,8 +148,8 @@ impl Cohort {
         self.doubtful || self.memory.forgetful
     }
 
-    /// Whether all that this replica has acknowledged will be found in its log, once that is forced, and nothing that isn't its
-    /// own any more.
+    /// Whether all that this replica has acknowledged will be found in its log, once that is forced, and nothing that
+    /// isn't its own any more.
     #[must_use]
     pub fn leaves_whole(&self) -> bool {
         self.is_in_memory() && !self.is_in_doubt() && self.installing.is_none()

@@ -1,14 +1,15 @@
 //! Membership changes, one at a time (Gaios 3.1 on SMART's reconfiguration; Ongaro, *Consensus*, 4.1; guarantee 8).
 //!
-//! The membership is part of the log: an entry that changes it takes effect when it is appended and reverts when it is cut,
-//! at each replica by its own log. Two memberships that follow each other differ by one voter at most, so every majority of
-//! the one meets every majority of the other. A leader appends the next change only once the one before is committed, and
-//! none before an entry of its own epoch is: else two leaders might each go one step in another direction.
+//! The membership is part of the log: an entry that changes it takes effect when it is appended and reverts when it is
+//! cut, at each replica by its own log. Two memberships that follow each other differ by one voter at most, so every
+//! majority of the one meets every majority of the other. A leader appends the next change only once the one before is
+//! committed, and none before an entry of its own epoch is: else two leaders might each go one step in another
+//! direction.
 //!
-//! A newcomer is a learner first: it is sent the log as all are, a whole state if need be, and counts in nothing. It starts
-//! in doubt, as a replica does that may have forgotten what it acknowledged: it may have been a member once, have gone and
-//! let go of its log. So it promises nothing before it has caught up with a leader (guarantee 7); from then on it may, also
-//! before its own log says that it votes, or one failure could be too many just then.
+//! A newcomer is a learner first: it is sent the log as all are, a whole state if need be, and counts in nothing. It
+//! starts in doubt, as a replica does that may have forgotten what it acknowledged: it may have been a member once,
+//! have gone and let go of its log. So it promises nothing before it has caught up with a leader (guarantee 7); from
+//! then on it may, also before its own log says that it votes, or one failure could be too many just then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -166,8 +167,9 @@ impl Cohort {
     /// Whether a leader would take this change now as far as the time it takes goes: a learner that becomes a voter has
     /// caught up, and without a voter that goes a majority of the others is alive. None of this is needed for safety.
     ///
-    /// A learner has caught up when its own log says, too, that it is one. As long as that does not, it may be a replica that
-    /// had a part before, and that lets go of all that it holds when it hears at last that it has none any more.
+    /// A learner has caught up when its own log says, too, that it is one. As long as that does not, it may be a
+    /// replica that had a part before, and that lets go of all that it holds when it hears at last that it has none any
+    /// more.
     ///
     /// # Errors
     /// What is in the way.
@@ -192,8 +194,8 @@ impl Cohort {
         }
     }
 
-    /// Appends a change of the membership, by a plan that is no older than the last. It is in force from now on, and made for
-    /// good when it is committed.
+    /// Appends a change of the membership, by a plan that is no older than the last. It is in force from now on, and
+    /// made for good when it is committed.
     ///
     /// # Errors
     /// When it must not be made, or not now.
@@ -224,8 +226,8 @@ impl Cohort {
         Ok(())
     }
 
-    /// A leader has those as peers who are members at its log's end. Who was one before under the same node's number and
-    /// with another disk is another member.
+    /// A leader has those as peers who are members at its log's end. Who was one before under the same node's number
+    /// and with another disk is another member.
     pub(crate) fn keep_peers(&mut self) {
         let (me, next, committed) = (self.config.me, self.last().sequence.next(), self.committed);
         let membership = Arc::clone(self.membership());

@@ -58,8 +58,8 @@ pub enum Message {
         commit: Sequence,
         /// When this was sent, by the leader's clock: the lease counts from here.
         sent: Monotonic,
-        /// The receiver's clock, as its newest answer that had come to the leader by then showed it; none if the leader didn't
-        /// hold its lease when it sent this.
+        /// The receiver's clock, as its newest answer that had come to the leader by then showed it; none if the leader
+        /// didn't hold its lease when it sent this.
         heard: Option<Monotonic>,
     },
     /// The answer to a proposal (phase 2b), a lease vote with it.

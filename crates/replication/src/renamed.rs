@@ -1,5 +1,5 @@
-//! The same replica under other numbers, for the search: replicas differ in nothing but their numbers, so it takes states
-//! that differ in nothing but who is who for equal.
+//! The same replica under other numbers, for the search: replicas differ in nothing but their numbers, so it takes
+//! states that differ in nothing but who is who for equal.
 
 use base::{Member, NodeId, Promise};
 

@@ -1,7 +1,7 @@
 //! What the records of the shared log mean for one cohort after a restart (guarantee 5).
 //!
-//! Replay is in log order: an accepted entry or a truncation kills every earlier record of its cohort with the same or a
-//! higher sequence. Epochs are never compared to decide which record lives. This takes the place of Spinnaker's
+//! Replay is in log order: an accepted entry or a truncation kills every earlier record of its cohort with the same or
+//! a higher sequence. Epochs are never compared to decide which record lives. This takes the place of Spinnaker's
 //! skipped-LSN lists (6.1.1), which could get lost apart from the log.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use base::{Entry, LogRecord, Lsn, Sequence, SharedMembership};
 
 /// Collects the records of one cohort in the order of the log.
 ///
-/// What it starts from is known before the records are or after: entries that a checkpoint holds are then not kept, only
-/// what the replay rule makes of them.
+/// What it starts from is known before the records are or after: entries that a checkpoint holds are then not kept,
+/// only what the replay rule makes of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Replay {
     /// The checkpoint that it starts from.
@@ -32,8 +32,9 @@ pub struct Replayed {
     pub entries: Vec<Entry>,
     /// How far the log knows entries to be committed; never below the checkpoint.
     pub committed: Sequence,
-    /// From where live records don't belong to the chain, and must be cut: past its end, lest they match something later;
-    /// or before a checkpoint that was taken over whole and did not replace them yet, lest they be sent to a laggard.
+    /// From where live records don't belong to the chain, and must be cut: past its end, lest they match something
+    /// later; or before a checkpoint that was taken over whole and did not replace them yet, lest they be sent to a
+    /// laggard.
     pub cut: Option<Sequence>,
 }
 

@@ -47,8 +47,8 @@ impl Cohort {
         self.peers().all(|peer| self.rest_with(peer).is_some())
     }
 
-    /// A proposal is about to leave. Whoever was at rest learns of its commit by the next heartbeat, which makes no sense
-    /// at once.
+    /// A proposal is about to leave. Whoever was at rest learns of its commit by the next heartbeat, which makes no
+    /// sense at once.
     pub(crate) fn end_rest(&mut self, now: Now) {
         let is_at_rest = self.is_at_rest();
         if let Role::Leader(leader) = &mut self.role
@@ -70,9 +70,9 @@ impl Cohort {
     }
 
     /// Takes a heartbeat that says this, as a follower: gives the vote that is asked for, which may leave once that
-    /// manifest is forced. It learns that our clock had shown `heard` when the leader had all that was committed, if that is
-    /// said. None, and nothing is done, if the answer would say more than that all is as it was: then the leader must ask by a
-    /// message of its own.
+    /// manifest is forced. It learns that our clock had shown `heard` when the leader had all that was committed, if
+    /// that is said. None, and nothing is done, if the answer would say more than that all is as it was: then the
+    /// leader must ask by a message of its own.
     pub fn vouch(&mut self, leader: Member, rest: Rest, heard: Option<Monotonic>, now: Now) -> Option<ManifestId> {
         let agrees = self.agrees(leader, rest, now);
         if !agrees && !planted(Bug::BeatVouchedBlindly) {
@@ -98,8 +98,9 @@ impl Cohort {
         is_ours && has_all && knows_all && may_vote
     }
 
-    /// A heartbeat that was sent at that moment, and said this, was vouched for when the follower's clock showed `at`. Says
-    /// whether all that was committed by anybody before is what we have committed, and no more than was said (guarantee 15).
+    /// A heartbeat that was sent at that moment, and said this, was vouched for when the follower's clock showed `at`.
+    /// Says whether all that was committed by anybody before is what we have committed, and no more than was said
+    /// (guarantee 15).
     pub fn vouched(&mut self, peer: NodeId, rest: Rest, (sent, at): (Monotonic, Monotonic), now: Monotonic) -> bool {
         let Role::Leader(leader) = &mut self.role else { return false };
         if leader.epoch != rest.epoch {

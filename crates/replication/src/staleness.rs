@@ -1,13 +1,14 @@
 //! How old the state of a replica may be, told without asking anybody (guarantee 15).
 //!
 //! A follower puts its own clock's reading into every answer. A leader that holds its lease sends the newest of these
-//! readings back with its commit point: whatever was committed before the follower's clock showed that, by this leader or by
-//! any before, is within that commit point, since nobody else can have been elected before the lease ends. Once the follower
-//! has applied so far, its state is as of that reading. Only one clock has a part in it, so nothing hangs on how two run.
+//! readings back with its commit point: whatever was committed before the follower's clock showed that, by this leader
+//! or by any before, is within that commit point, since nobody else can have been elected before the lease ends. Once
+//! the follower has applied so far, its state is as of that reading. Only one clock has a part in it, so nothing hangs
+//! on how two run.
 //!
-//! A restarted replica knows less to be committed than it once did, and could show a state from before what it has shown.
-//! It is *current* once it has applied all that a leader has committed, that leader's own barrier among it, as told to this
-//! very process: every entry that any earlier process applied is among that.
+//! A restarted replica knows less to be committed than it once did, and could show a state from before what it has
+//! shown. It is *current* once it has applied all that a leader has committed, that leader's own barrier among it, as
+//! told to this very process: every entry that any earlier process applied is among that.
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic, Sequence};
@@ -54,8 +55,8 @@ impl Cohort {
         self.staleness.is_current |= has_barrier && applied >= all;
     }
 
-    /// Whether this leader may send back what a follower's clock has shown: only within its lease does its commit point hold
-    /// all that was committed.
+    /// Whether this leader may send back what a follower's clock has shown: only within its lease does its commit point
+    /// hold all that was committed.
     pub(crate) fn may_tell_ages(&self, now: Monotonic) -> bool {
         self.lease_end(now).is_some()
     }
@@ -103,8 +104,8 @@ pub struct Freshness {
 }
 
 impl Freshness {
-    /// Whatever was committed so long ago, or longer, is in the state (guarantee 14 bounds how far our clock is off); none as
-    /// long as no leader told.
+    /// Whatever was committed so long ago, or longer, is in the state (guarantee 14 bounds how far our clock is off);
+    /// none as long as no leader told.
     #[must_use]
     pub fn age(self, now: Monotonic) -> Option<Duration> {
         self.as_of(now).map(|as_of| now.since(as_of).percent(102))

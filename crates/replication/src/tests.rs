@@ -259,8 +259,8 @@ fn entry(epoch: u64, sequence: u64, previous: Lsn) -> Entry {
     }
 }
 
-/// A whole state takes the place of a log whose tail was never committed: that tail must die in the log on disk as well,
-/// or a laggard is sent it when this replica leads.
+/// A whole state takes the place of a log whose tail was never committed: that tail must die in the log on disk as
+/// well, or a laggard is sent it when this replica leads.
 #[test]
 fn what_a_whole_state_replaces_is_cut_from_the_log() {
     let mut scene = Scene::new(Limits::default());
@@ -330,7 +330,8 @@ fn answers_to_what_was_sent_before_a_probe_send_nothing_anew() {
         scene.wait(Duration::from_millis(1));
         scene.propose(0);
     }
-    // The first is lost on its way to the third. Of what that answers to those that follow, all but one answer come late.
+    // The first is lost on its way to the third. Of what that answers to those that follow, all but one answer come
+    // late.
     let lost = scene.under_way.iter().position(|(_, to, _)| *to == node(2)).expect("it was sent");
     scene.under_way.remove(lost);
     scene.wait(Duration::from_millis(1));
@@ -470,8 +471,8 @@ fn much_that_is_committed_is_told_before_the_period_ends() {
     assert_eq!(committed(&scene), [2, 2, 2]);
 }
 
-/// What was committed with the help of a process that is gone must be told to the next one of that replica before it may
-/// end its doubt (guarantee 7).
+/// What was committed with the help of a process that is gone must be told to the next one of that replica before it
+/// may end its doubt (guarantee 7).
 #[test]
 fn a_new_process_is_told_what_was_committed_with_the_help_of_the_last() {
     let mut scene = with_an_untold_commit(Limits::default());

@@ -1,23 +1,23 @@
 //! View checks (Gaios, section 3.3.2; guarantee 13): strong reads at any replica, without anybody's clock.
 //!
 //! A replica that has reads to answer asks all others whom they know as leader. The leader answers with a *stamp*: the
-//! greater of what it has committed and of what it re-proposed at its start. It does so once its first entry is committed: so
-//! what it has committed is the greater. Once a majority of the voters, by the leader's own word for who they are, the leader
-//! and we perhaps among them, have said that they know no newer epoch than the leader's, the reads may be answered from the
-//! state through the stamp.
+//! greater of what it has committed and of what it re-proposed at its start. It does so once its first entry is
+//! committed: so what it has committed is the greater. Once a majority of the voters, by the leader's own word for who
+//! they are, the leader and we perhaps among them, have said that they know no newer epoch than the leader's, the reads
+//! may be answered from the state through the stamp.
 //!
-//! Let a write have been acknowledged before the check began. Had a later leader committed it, a majority would have promised
-//! that leader's epoch before, and one of them is among those who said, later, that they know no newer one. So it was committed
-//! by this leader, which had it committed when it gave its stamp, or by an earlier one, and then this leader found it in its
-//! log at its start. Either way it lies within the stamp.
+//! Let a write have been acknowledged before the check began. Had a later leader committed it, a majority would have
+//! promised that leader's epoch before, and one of them is among those who said, later, that they know no newer one. So
+//! it was committed by this leader, which had it committed when it gave its stamp, or by an earlier one, and then this
+//! leader found it in its log at its start. Either way it lies within the stamp.
 //!
-//! Majorities meet although members come and go: whoever was elected next after the leader holds the leader's first entry, and
-//! was elected by the last membership that the leader has committed, or by the one step that it has taken from that; the
-//! leader's newest is one of these two (guarantee 8). A leader whose first entry is not committed may have a membership that
-//! nobody else goes on with; our own log may have one that is older by any number of steps.
+//! Majorities meet although members come and go: whoever was elected next after the leader holds the leader's first
+//! entry, and was elected by the last membership that the leader has committed, or by the one step that it has taken
+//! from that; the leader's newest is one of these two (guarantee 8). A leader whose first entry is not committed may
+//! have a membership that nobody else goes on with; our own log may have one that is older by any number of steps.
 //!
-//! One check is under way at a time. What comes meanwhile rests on the next, which begins when this one ends, however many
-//! wait for it.
+//! One check is under way at a time. What comes meanwhile rests on the next, which begins when this one ends, however
+//! many wait for it.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckId(pub u64);
 
-/// What a check came to: who has applied everything through the stamp may answer, unless it knows a newer epoch by then.
+/// What a check came to: who has applied everything through the stamp may answer, unless it knows a newer epoch by
+/// then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checked {
     /// The check.
@@ -139,7 +140,8 @@ impl Cohort {
         voters.count() >= membership.quorum()
     }
 
-    /// What a view check came to that this replica made with these others, all of them asked at one moment: for the search.
+    /// What a view check came to that this replica made with these others, all of them asked at one moment: for the
+    /// search.
     #[must_use]
     pub fn view_of(&self, others: &[&Self]) -> Option<Sequence> {
         let epoch = self.promised.epoch;
@@ -149,7 +151,8 @@ impl Cohort {
         is_majority.then(|| self.taken(stamp.committed))
     }
 
-    /// Says whom we know as leader. It waits for nothing: a newer epoch that we promised, forced or not, is one that we know.
+    /// Says whom we know as leader. It waits for nothing: a newer epoch that we promised, forced or not, is one that we
+    /// know.
     pub(crate) fn view_asked(&self, from: Member, check: u64, out: &mut Outbox) {
         let (epoch, stamp, commit) = (self.promised.epoch, self.own_stamp(), self.committed);
         out.send(from.node, Message::ViewReply { check, epoch, stamp, commit }, Durable::default());

@@ -59,7 +59,8 @@ pub struct Scan {
 pub struct Page {
     /// The rows in the scan's order.
     pub rows: Vec<Row>,
-    /// Where the next page begins; none: this is the last. A page may hold no row and not be the last: at a range's end.
+    /// Where the next page begins; none: this is the last. A page may hold no row and not be the last: at a range's
+    /// end.
     pub continuation: Option<Bytes>,
 }
 
@@ -82,7 +83,8 @@ impl Client {
     }
 
     /// The same for a program that has many calls under way at one time: they share streams, one a node, and travel in
-    /// batches, which costs client and nodes a fraction of the work. What is large, or rare, has a call of its own as ever.
+    /// batches, which costs client and nodes a fraction of the work. What is large, or rare, has a call of its own as
+    /// ever.
     ///
     /// # Errors
     /// As with [`Client::connect`].
@@ -139,8 +141,8 @@ impl Client {
         }
     }
 
-    /// Splits a range of a table in two, while it is read and written; gives the cohort of the new one, which begins at the
-    /// key.
+    /// Splits a range of a table in two, while it is read and written; gives the cohort of the new one, which begins at
+    /// the key.
     ///
     /// # Errors
     /// [`Error::Exists`] when a range begins there already, [`Error::NotFound`] when there is no such table.
@@ -160,8 +162,8 @@ impl Client {
         }
     }
 
-    /// Has the replicas of a range move to these nodes, while it is read and written. It is begun, and goes on by itself: the
-    /// table's description says when they are there.
+    /// Has the replicas of a range move to these nodes, while it is read and written. It is begun, and goes on by
+    /// itself: the table's description says when they are there.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no such cohort, or no such node.
@@ -185,7 +187,8 @@ impl Client {
         }
     }
 
-    /// Has a node leave, whether it lives or not. It is begun, and goes on by itself: [`Client::nodes`] says when it has left.
+    /// Has a node leave, whether it lives or not. It is begun, and goes on by itself: [`Client::nodes`] says when it
+    /// has left.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no such node, or too few would be left.
@@ -251,8 +254,8 @@ impl Client {
         Ok(self.read_row(table, key, columns, Reads::Strong).await?.0)
     }
 
-    /// The columns of a row as [`Client::row`] gives them, as another kind of read shows them; and the state that they are
-    /// of, unless it is strong.
+    /// The columns of a row as [`Client::row`] gives them, as another kind of read shows them; and the state that they
+    /// are of, unless it is strong.
     ///
     /// # Errors
     /// As [`Error`] has them.
@@ -386,8 +389,8 @@ impl Client {
         all
     }
 
-    /// Asks the nodes who leads the ranges of `table`, and goes to the leaders from now on, as far as they are among our
-    /// endpoints: calls then need no forwarding. What fails is passed over as ever.
+    /// Asks the nodes who leads the ranges of `table`, and goes to the leaders from now on, as far as they are among
+    /// our endpoints: calls then need no forwarding. What fails is passed over as ever.
     pub async fn prefer_leader(&self, table: &str) {
         let all = self.status_of_each().await;
         let mut led = Vec::new();

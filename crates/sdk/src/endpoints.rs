@@ -71,8 +71,8 @@ impl Endpoints {
         Ok(Connection { channel, endpoint, generation: slot.1 })
     }
 
-    /// What a call over such a connection came to. As long as no node has answered there, whatever ends the connections may
-    /// be none: anything that listens can be connected to.
+    /// What a call over such a connection came to. As long as no node has answered there, whatever ends the connections
+    /// may be none: anything that listens can be connected to.
     pub(crate) fn judged<T>(&self, endpoint: usize, told: Result<T, Fault>) -> Result<T, Fault> {
         let Place { name, has_answered, .. } = &self.places[endpoint];
         match told {

@@ -1,5 +1,5 @@
-//! Forming a universe of nodes that run on blank disks. It may be cut short anywhere and done again, by anybody: the same
-//! disks always come to the same universe.
+//! Forming a universe of nodes that run on blank disks. It may be cut short anywhere and done again, by anybody: the
+//! same disks always come to the same universe.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,8 +25,8 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 /// Between two attempts at a node that does not answer.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Forms a universe of the nodes that serve gRPC at these endpoints: all of them, and no others. A universe that they are
-/// all members of already is left as it is.
+/// Forms a universe of the nodes that serve gRPC at these endpoints: all of them, and no others. A universe that they
+/// are all members of already is left as it is.
 ///
 /// # Errors
 /// [`Error::Invalid`] when they can't be a universe, [`Error::Exists`] when one of them belongs to another one or has
@@ -57,14 +57,14 @@ pub struct Joined {
     pub node: u32,
 }
 
-/// Has the node that serves gRPC at `newcomer`, with a blank disk, join the universe whose nodes serve at these endpoints.
-/// First the universe puts it on its list of nodes, for good, and only then its disk is made the universe's: so whatever
-/// cuts this short, doing it again ends it, and another disk never takes the node's place.
+/// Has the node that serves gRPC at `newcomer`, with a blank disk, join the universe whose nodes serve at these
+/// endpoints. First the universe puts it on its list of nodes, for good, and only then its disk is made the universe's:
+/// so whatever cuts this short, doing it again ends it, and another disk never takes the node's place.
 ///
 /// # Errors
 /// [`Error::Exists`] when it is one of another universe, its number or an address is taken, or it has left this one;
-/// [`Error::Invalid`] when it is of another version; [`Error::Unavailable`] when a node did not answer within `patience`:
-/// to try again does no harm.
+/// [`Error::Invalid`] when it is of another version; [`Error::Unavailable`] when a node did not answer within
+/// `patience`: to try again does no harm.
 pub async fn join<S: AsRef<str>>(
     newcomer: &str,
     endpoints: impl IntoIterator<Item = S>,

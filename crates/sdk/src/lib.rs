@@ -33,8 +33,8 @@
 //! * *Timeline reads never go back*, whichever replica answers them ([`Reads::Timeline`], guarantee 15).
 //! * [`Client::streaming`] puts calls that are under way together into few messages: for programs that have many.
 //!
-//! What to do when is decided by [`client::Client`], a pure machine, which the simulator drives as well. What is here is
-//! its async skin: connections, calls, streams and the clock.
+//! What to do when is decided by [`client::Client`], a pure machine, which the simulator drives as well. What is here
+//! is its async skin: connections, calls, streams and the clock.
 //!
 //! **Architecture invariant:** an error other than [`Error::OutcomeUnknown`] means that nothing was written.
 

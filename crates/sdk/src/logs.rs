@@ -18,7 +18,8 @@ pub use api::log::DescribeLogResponse as LogDescription;
 pub(crate) use appends::Appends;
 pub use subscription::Subscription;
 
-/// What lies just before a log's tail is waited for so long, by an append that knows nothing else of the log, before it is made a hole.
+/// What lies just before a log's tail is waited for so long, by an append that knows nothing else of the log, before it
+/// is made a hole.
 const HOLE: Duration = Duration::from_millis(100);
 
 /// What a log is to be like.
@@ -159,10 +160,11 @@ impl Log {
         }
     }
 
-    /// Appends records, in one batch at one position; gives the position. They are readers' once, however often this had to
-    /// be tried.
+    /// Appends records, in one batch at one position; gives the position. They are readers' once, however often this
+    /// had to be tried.
     ///
-    /// Appends that are under way at one time come to lie in any order. One that begins after another has ended lies after it.
+    /// Appends that are under way at one time come to lie in any order. One that begins after another has ended lies
+    /// after it.
     ///
     /// # Errors
     /// As [`Error`] has them. After [`Error::OutcomeUnknown`] the records may lie in the log, or may yet.
@@ -201,11 +203,12 @@ impl Log {
         Self { client: self.client.clone().with_deadline(time), name: self.name.clone() }
     }
 
-    /// The least position that an append may get which begins now, in whichever attempt: readers look for an earlier one from there
-    /// on. The tail by itself is none. Below it positions may have been given out that nobody will write, and a sequencer that comes
-    /// after gives them out again; but each begins above what is held. So what lies just before the tail is read first, and made a hole
-    /// if nothing comes. Where it can't be read, or there is too little time to wait for whoever may be writing it, less is known, which
-    /// will do as well, at more cost for readers.
+    /// The least position that an append may get which begins now, in whichever attempt: readers look for an earlier
+    /// one from there on. The tail by itself is none. Below it positions may have been given out that nobody will
+    /// write, and a sequencer that comes after gives them out again; but each begins above what is held. So what lies
+    /// just before the tail is read first, and made a hole if nothing comes. Where it can't be read, or there is too
+    /// little time to wait for whoever may be writing it, less is known, which will do as well, at more cost for
+    /// readers.
     async fn least(&self, time: Duration) -> Result<u64, Error> {
         let appends = &self.client.appends;
         if let Some(known) = appends.known(&self.name) {
@@ -226,8 +229,8 @@ impl Log {
         Ok(if last.is_ok_and(|entries| !entries.is_empty()) { tail } else { held })
     }
 
-    /// Where the append lies that was tried more than once, and at last was told to lie there. If that can't be learned, it is
-    /// right that it lies where it was told to.
+    /// Where the append lies that was tried more than once, and at last was told to lie there. If that can't be
+    /// learned, it is right that it lies where it was told to.
     async fn first_of(&self, position: u64, time: Duration) -> u64 {
         match self.clone_with(time).read(position, 1).await.as_deref() {
             Ok([Entry { content: Content::Duplicate { of }, .. }]) => *of,
@@ -235,8 +238,8 @@ impl Log {
         }
     }
 
-    /// What lies at positions in a row, so many at most, up to one where nothing lies yet; none, if that is the first. There
-    /// may be fewer: an answer holds 2 MiB or so.
+    /// What lies at positions in a row, so many at most, up to one where nothing lies yet; none, if that is the first.
+    /// There may be fewer: an answer holds 2 MiB or so.
     ///
     /// # Errors
     /// As [`Error`] has them.
@@ -244,8 +247,8 @@ impl Log {
         self.read_waiting(from, count, Duration::ZERO).await
     }
 
-    /// The same, but that it waits for so long for the first, if nothing lies there yet. If that is below the tail and nothing
-    /// has come by then, it is made a hole. The wait should be shorter than the client's deadline.
+    /// The same, but that it waits for so long for the first, if nothing lies there yet. If that is below the tail and
+    /// nothing has come by then, it is made a hole. The wait should be shorter than the client's deadline.
     ///
     /// # Errors
     /// As [`Error`] has them.
@@ -291,8 +294,8 @@ impl Log {
         self.ask(LogAsked::TrimPosition(request)).await.map(|_| ())
     }
 
-    /// What lies at a position and at all that follow, each once and in order, as it comes, for as long as the subscription is
-    /// kept. When the node that tells it fails, another does.
+    /// What lies at a position and at all that follow, each once and in order, as it comes, for as long as the
+    /// subscription is kept. When the node that tells it fails, another does.
     ///
     /// Who subscribes and who polls the subscription is to be within a tokio runtime.
     #[must_use]

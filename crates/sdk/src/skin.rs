@@ -1,9 +1,9 @@
-//! The async skin of the machine: it makes connections, sends requests as calls or in streams, keeps the time, and tells
-//! the callers.
+//! The async skin of the machine: it makes connections, sends requests as calls or in streams, keeps the time, and
+//! tells the callers.
 //!
-//! The machine is behind a lock that is held for steps of it only, never while something is waited for. Tasks run on the
-//! runtime of whoever calls; each knows the skin only while it has something to tell, so that they end with the last
-//! client. A task that ends with its runtime is begun anew, and its connection is found closed.
+//! The machine is behind a lock that is held for steps of it only, never while something is waited for. Tasks run on
+//! the runtime of whoever calls; each knows the skin only while it has something to tell, so that they end with the
+//! last client. A task that ends with its runtime is begun anew, and its connection is found closed.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,8 +1,8 @@
 //! What a client of a log must do right, as a pure machine: appends, reads, fills, trims, and asking for the tail.
 //!
 //! The machine knows no socket and no clock. Whoever drives it hands in what happened with a time, and carries out the
-//! [`Action`]s that come of it. Each call is a small machine of its own that says what it needs next (`task.rs`); this machine
-//! does what is common to all: who is asked, time-outs, retries, projections, deadlines.
+//! [`Action`]s that come of it. Each call is a small machine of its own that says what it needs next (`task.rs`); this
+//! machine does what is common to all: who is asked, time-outs, retries, projections, deadlines.
 //!
 //! * *Append* (CORFU, section 3.3). A position from the sequencer, then the entry down its chain, one unit after the other.
 //!   A position is written in the epoch it was given in, or not at all: in a newer one an append that began later might
@@ -11,9 +11,9 @@
 //! * *Fill* (`filling.rs`). Junk to the head of the chain, or what the head holds down the chain.
 //! * *Read*. From the tail of the chain: what is there, the whole chain holds.
 //!
-//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made, and from which position on it
-//! may lie: whoever tries again, with the same stamp, hands that in as `since`, so that readers know where to look for the
-//! first one.
+//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made, and from which
+//! position on it may lie: whoever tries again, with the same stamp, hands that in as `since`, so that readers know
+//! where to look for the first one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -154,8 +154,8 @@ impl Client {
     }
 
     /// Appends a batch: one entry, at one position, however many records. `since` says that another process may have
-    /// appended it under the same stamp, there or after. Without a stamp it gets one of the machine's own. It is refused at
-    /// once where that is too far above the oldest open append of its client ([`Error::OutsideWindow`]).
+    /// appended it under the same stamp, there or after. Without a stamp it gets one of the machine's own. It is
+    /// refused at once where that is too far above the oldest open append of its client ([`Error::OutsideWindow`]).
     pub fn append(
         &mut self,
         token: Token,
@@ -190,8 +190,8 @@ impl Client {
         Stamped { stamp: Stamp { client: self.id, sequence }, oldest_open }
     }
 
-    /// Reads a position. If nothing is there, it looks again until `wait` has passed, and then fills it; with none it says
-    /// so. With `look_back` an entry that may be a duplicate is compared with those before it.
+    /// Reads a position. If nothing is there, it looks again until `wait` has passed, and then fills it; with none it
+    /// says so. With `look_back` an entry that may be a duplicate is compared with those before it.
     pub fn read(
         &mut self,
         token: Token,
@@ -205,17 +205,17 @@ impl Client {
         self.begin(token, Task::Read(read), deadline, now);
     }
 
-    /// Reads many positions: [`Answer::Row`] has, from the first on, what [`Client::read`] of each would have come to. It may
-    /// end before they do, where something is not there yet or can't be read just now, or where there is enough of it; where the
-    /// first has too many bytes, it is [`Answer::Larger`]. By its deadline it tells what it has. It fails only if its first
-    /// position can't be read.
+    /// Reads many positions: [`Answer::Row`] has, from the first on, what [`Client::read`] of each would have come to.
+    /// It may end before they do, where something is not there yet or can't be read just now, or where there is enough
+    /// of it; where the first has too many bytes, it is [`Answer::Larger`]. By its deadline it tells what it has. It
+    /// fails only if its first position can't be read.
     pub fn read_many(&mut self, token: Token, wanted: ReadMany, deadline: Monotonic, now: Monotonic) {
         let row = Row::new(wanted, self.timing);
         self.begin(token, Task::Row(Box::new(row)), deadline, now);
     }
 
-    /// Asks for the tail: every append that has ended by now lies below. It may be lower than an earlier one: positions that
-    /// were given out and never written are given out again by another sequencer.
+    /// Asks for the tail: every append that has ended by now lies below. It may be lower than an earlier one: positions
+    /// that were given out and never written are given out again by another sequencer.
     pub fn tail(&mut self, token: Token, deadline: Monotonic, now: Monotonic) {
         self.begin(token, Task::Tail(None), deadline, now);
     }
@@ -230,8 +230,8 @@ impl Client {
         self.begin(token, Task::Trim(Trim::new(before)), deadline, now);
     }
 
-    /// Gives up what lies at one position below the tail. A unit that is copied meanwhile may keep it: this gives room back,
-    /// it does not hide anything.
+    /// Gives up what lies at one position below the tail. A unit that is copied meanwhile may keep it: this gives room
+    /// back, it does not hide anything.
     pub fn trim_one(&mut self, token: Token, position: Position, deadline: Monotonic, now: Monotonic) {
         self.begin(token, Task::TrimOne(TrimOne::new(position)), deadline, now);
     }
@@ -344,8 +344,9 @@ impl Client {
         }
     }
 
-    /// A projection has come, from whomever. Only a newer one counts: with it every call goes on at once. What was asked in
-    /// the older one is let go: its answers say nothing any more, but for a write, which is in doubt from now on.
+    /// A projection has come, from whomever. Only a newer one counts: with it every call goes on at once. What was
+    /// asked in the older one is let go: its answers say nothing any more, but for a write, which is in doubt from now
+    /// on.
     pub fn projected(&mut self, projection: Projection, now: Monotonic) {
         if self.projection.as_ref().is_none_or(|known| known.epoch < projection.epoch) {
             self.projection = Some(projection);

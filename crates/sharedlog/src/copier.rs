@@ -1,9 +1,10 @@
 //! Filling a new unit with what older chains hold (guarantee 20).
 //!
-//! A new unit stands in the last extent from its beginning; in those before it stands once it is whole. Many positions at one
-//! time, what the chain holds is read: at its tail, so that the whole chain holds it, and with a fill where nothing is.
-//! That is decided for ever, so it is copied as it is, in whatever epoch. The copier only makes units whole. Whether one
-//! is, it says itself when it is sealed ([`recovery`](crate::recovery)): a copier that dies, or two at once, do no harm.
+//! A new unit stands in the last extent from its beginning; in those before it stands once it is whole. Many positions
+//! at one time, what the chain holds is read: at its tail, so that the whole chain holds it, and with a fill where
+//! nothing is. That is decided for ever, so it is copied as it is, in whatever epoch. The copier only makes units
+//! whole. Whether one is, it says itself when it is sealed ([`recovery`](crate::recovery)): a copier that dies, or two
+//! at once, do no harm.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,12 +29,13 @@ pub enum Action {
         request: Request,
     },
     /// Read these positions, and fill at once those where nothing is
-    /// ([`Client::read_many`](crate::client::Client::read_many), which waits for each of them, for no time); [`Copier::read`] follows.
+    /// ([`Client::read_many`](crate::client::Client::read_many), which waits for each of them, for no time);
+    /// [`Copier::read`] follows.
     Read(Run),
     /// Call [`Copier::timer`] at this time.
     SetTimer(Monotonic),
-    /// It has come to its end: every unit says that it is whole, or one could not be made so. If units are whole, a recovery
-    /// has them stand where they should.
+    /// It has come to its end: every unit says that it is whole, or one could not be made so. If units are whole, a
+    /// recovery has them stand where they should.
     Done {
         /// Whether all are.
         is_whole: bool,
@@ -43,8 +45,8 @@ pub enum Action {
 /// How a copier works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Runs of positions that are read or copied at one time, at most: each is of [`MANY_MAX`] positions or fewer, and has
-    /// [`MANY_BYTES_MAX`] of values or a single one.
+    /// Runs of positions that are read or copied at one time, at most: each is of [`MANY_MAX`] positions or fewer, and
+    /// has [`MANY_BYTES_MAX`] of values or a single one.
     pub window: usize,
     /// For an answer, before it is asked again.
     pub again: Duration,

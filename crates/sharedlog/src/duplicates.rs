@@ -1,14 +1,15 @@
 //! Which appends a reader has seen already (guarantee 20).
 //!
-//! An append that stalled, was tried again by another process, and was then completed by a reader lies in the log twice. Every
-//! reader delivers only the first. Whoever plays a log from its beginning remembers, of each client, the sequences that
-//! came: all up to a floor, and those above it one by one. Every entry says which append of its client's was the oldest open
-//! one when it began: what came before that is decided, so whatever of it lies further up is a duplicate. The floor rises by
-//! that, and by nothing else but sequences that came. No entry is [`DUPLICATES_WINDOW`] above the oldest open append that
-//! it names: the client refuses to make it, and it isn't decoded. So the sequences above a floor are bounded.
+//! An append that stalled, was tried again by another process, and was then completed by a reader lies in the log
+//! twice. Every reader delivers only the first. Whoever plays a log from its beginning remembers, of each client, the
+//! sequences that came: all up to a floor, and those above it one by one. Every entry says which append of its client's
+//! was the oldest open one when it began: what came before that is decided, so whatever of it lies further up is a
+//! duplicate. The floor rises by that, and by nothing else but sequences that came. No entry is [`DUPLICATES_WINDOW`]
+//! above the oldest open append that it names: the client refuses to make it, and it isn't decoded. So the sequences
+//! above a floor are bounded.
 //!
-//! The table is a function of what was played, and nothing else: whoever begins with a snapshot begins with its table, and
-//! decides as those before it did.
+//! The table is a function of what was played, and nothing else: whoever begins with a snapshot begins with its table,
+//! and decides as those before it did.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,11 @@
 //! What lies at a position.
 //!
-//! An append of several records is *one* entry at *one* position that holds them all: it is there whole or not at all, costs
-//! one position, and its records follow one another.
+//! An append of several records is *one* entry at *one* position that holds them all: it is there whole or not at all,
+//! costs one position, and its records follow one another.
 //!
 //! Every entry has a stamp. Without one two appends of the same bytes could not be told apart: a client would take what
-//! another wrote at its position for its own entry. Appends whose caller gives no stamp get one of the client machine's.
+//! another wrote at its position for its own entry. Appends whose caller gives no stamp get one of the client
+//! machine's.
 
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
@@ -75,8 +76,8 @@ impl Batch {
 pub struct Data {
     /// Which append of whom it is.
     pub stamp: Stamp,
-    /// The client's oldest append that was not decided when this one began: all before it lie in the log, below this, or are
-    /// given up.
+    /// The client's oldest append that was not decided when this one began: all before it lie in the log, below this,
+    /// or are given up.
     pub oldest_open: u64,
     /// An earlier attempt of another process may lie in the log, here or after: then this may be a duplicate.
     pub since: Option<Position>,
@@ -233,7 +234,8 @@ mod tests {
         }
     }
 
-    /// No entry lies so far above its client's oldest open append that a table of duplicates would have to forget something.
+    /// No entry lies so far above its client's oldest open append that a table of duplicates would have to forget
+    /// something.
     #[test]
     fn an_entry_is_within_its_clients_window() {
         let decoded = |sequence: u64, oldest_open: u64| {

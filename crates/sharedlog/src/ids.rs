@@ -32,8 +32,8 @@ number! {
 }
 
 number! {
-    /// A log unit, from when it begins empty on one disk. A unit that was left out and begins anew is another one, with a
-    /// higher number: no number is used twice, whatever becomes of its disk.
+    /// A log unit, from when it begins empty on one disk. A unit that was left out and begins anew is another one, with
+    /// a higher number: no number is used twice, whatever becomes of its disk.
     UnitId
 }
 

@@ -1,8 +1,9 @@
 //! Whoever fills what was given out and never written, before a reader comes to it (CORFU, section 3.2).
 //!
-//! A writer that dies leaves the positions that it took. The janitor asks for the tail every now and then; what lies below a tail
-//! that is old enough is looked through. Units tell their holes from memory, many at one asking, and only those are filled.
-//! It may run on any node, and more than one at a time do no harm: a fill decides nothing that is decided.
+//! A writer that dies leaves the positions that it took. The janitor asks for the tail every now and then; what lies
+//! below a tail that is old enough is looked through. Units tell their holes from memory, many at one asking, and only
+//! those are filled. It may run on any node, and more than one at a time do no harm: a fill decides nothing that is
+//! decided.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -20,37 +20,41 @@ pub const RECORDS_MAX: usize = 65_536;
 pub const POSITION_MAX: u64 = 1 << 62;
 /// Positions that a sequencer hands out at one asking, at most: those that are not written must be filled.
 pub const POSITIONS_AT_ONCE_MAX: u64 = 4_096;
-/// Positions that a sequencer gives one client within [`POSITIONS_WINDOW`], at most: so many holes it may leave before the
-/// janitor comes. Small in this crate's own tests.
+/// Positions that a sequencer gives one client within [`POSITIONS_WINDOW`], at most: so many holes it may leave before
+/// the janitor comes. Small in this crate's own tests.
 pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
-/// Appends whose places a sequencer remembers, at most: what it gave out first it forgets first. One takes 56 bytes in two trees, and
-/// 150 where their nodes are as empty as they may be: 10 MB.
+/// Appends whose places a sequencer remembers, at most: what it gave out first it forgets first. One takes 56 bytes in
+/// two trees, and 150 where their nodes are as empty as they may be: 10 MB.
 pub const PLACES_MAX: usize = 1 << 16;
-/// Clients of which a sequencer remembers what is decided, at most; who appended longest ago is forgotten first. One takes 40 bytes in
-/// two trees, and 120 at most: 4 MB, and with the places no more than 16 MB for a log. Small in this crate's own tests.
+/// Clients of which a sequencer remembers what is decided, at most; who appended longest ago is forgotten first. One
+/// takes 40 bytes in two trees, and 120 at most: 4 MB, and with the places no more than 16 MB for a log. Small in this
+/// crate's own tests.
 pub const PLACES_CLIENTS_MAX: usize = if cfg!(test) { 3 } else { 1 << 15 };
 /// For how long a sequencer counts what it gave a client.
 pub const POSITIONS_WINDOW: Duration = Duration::from_millis(if cfg!(test) { 40 } else { 1_000 });
 /// Holes that a unit tells at one asking, at most. Small in this crate's own tests.
 pub const HOLES_MAX: usize = if cfg!(test) { 3 } else { 1_024 };
-/// Positions that a unit is asked for at one time, or that are copied to it by one command, at most: an answer takes no more
-/// of its node's time than a large append does. Small in this crate's own tests.
+/// Positions that a unit is asked for at one time, or that are copied to it by one command, at most: an answer takes no
+/// more of its node's time than a large append does. Small in this crate's own tests.
 pub const MANY_MAX: usize = if cfg!(test) { 3 } else { 256 };
-/// Bytes of the values in one answer to that, or in one such command, at most; a single value may be longer. Small in this
-/// crate's own tests: two of their values.
+/// Bytes of the values in one answer to that, or in one such command, at most; a single value may be longer. Small in
+/// this crate's own tests: two of their values.
 pub const MANY_BYTES_MAX: usize = if cfg!(test) { 32 } else { 1 << 20 };
 /// How long a unit holds an answer back, at most, until something comes.
 pub const AWAIT_MAX: Duration = Duration::from_millis(300);
 /// Positions of one row, at most: what a client machine is asked to read at one time.
 pub const ROW_MAX: usize = 4_096;
-/// Calls that a row has under way, at most: all that may bring many positions share its bytes. Small in this crate's own tests.
+/// Calls that a row has under way, at most: all that may bring many positions share its bytes. Small in this crate's
+/// own tests.
 pub const ROW_CALLS_MAX: usize = if cfg!(test) { 3 } else { 16 };
-/// Bytes that the parts of a row may bring together, at most: with so many it asks for nothing more. Small in this crate's own tests.
+/// Bytes that the parts of a row may bring together, at most: with so many it asks for nothing more. Small in this
+/// crate's own tests.
 pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
 /// Positions before an entry that a single read looks through for an earlier copy of it, at most.
 pub const LOOK_BACK_MAX: u64 = 8_192;
-/// How far an append's sequence may lie above that of its client's oldest open append: no entry lies further, so that no more
-/// sequences of a client need to be remembered one by one. Small in this crate's own tests, so that they come to it.
+/// How far an append's sequence may lie above that of its client's oldest open append: no entry lies further, so that
+/// no more sequences of a client need to be remembered one by one. Small in this crate's own tests, so that they come
+/// to it.
 pub const DUPLICATES_WINDOW: usize = if cfg!(test) { 8 } else { 1_024 };
 /// Clients whose sequences are remembered, at most; whoever appended longest ago is forgotten first.
 pub const DUPLICATES_CLIENTS_MAX: usize = 100_000;

@@ -2,7 +2,8 @@
 //!
 //! It reads ahead, over all chains at once, but no further than its window from what was taken; and no further than a
 //! tail that it was told. A position where nothing comes is filled after a wait
-//! ([`Client::read_many`](crate::client::Client::read_many) does both). Junk is passed over, and so is the second entry of a stamp ([`Duplicates`]).
+//! ([`Client::read_many`](crate::client::Client::read_many) does both). Junk is passed over, and so is the second entry
+//! of a stamp ([`Duplicates`]).
 //!
 //! What it delivers is taken from it ([`Player::take`]): who takes nothing has nothing read.
 
@@ -33,8 +34,8 @@ pub enum Action {
     Read {
         /// The positions.
         run: Run,
-        /// What is left of the wait, counted from when the player was told that the position is given out. So it waits once
-        /// for all positions that a dead writer took, not once for each.
+        /// What is left of the wait, counted from when the player was told that the position is given out. So it waits
+        /// once for all positions that a dead writer took, not once for each.
         wait: Duration,
     },
     /// Ask for the tail; [`Player::tail`] follows.

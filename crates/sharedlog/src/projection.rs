@@ -1,10 +1,11 @@
 //! Which units hold which positions (CORFU, section 2.2), as of one epoch.
 //!
 //! A projection is kept by the catalogue and changed by compare-and-set on its epoch, so there is one of each epoch. A
-//! position lies in the last extent that begins at or before it, and there in the chain of its turn. Writes go down a chain in
-//! its order; its last unit, the *tail*, answers reads.
+//! position lies in the last extent that begins at or before it, and there in the chain of its turn. Writes go down a
+//! chain in its order; its last unit, the *tail*, answers reads.
 //!
-//! What may follow a projection ([`Projection::may_follow`]) keeps guarantee 20 as far as it can be told from the two alone:
+//! What may follow a projection ([`Projection::may_follow`]) keeps guarantee 20 as far as it can be told from the two
+//! alone:
 //! * Below the start, where something may be written, a chain keeps its order, loses units but not all, and gains only such as
 //!   stood in the last extent before, at its end. That those are whole, and that those who stay are sealed, is the
 //!   recovery's business.
@@ -28,7 +29,8 @@ use crate::{LogId, Position, ProjectionEpoch, SequencerId, Stripe, UnitId};
 pub struct Extent {
     /// Its first position. It ends where the next extent begins.
     pub from: Position,
-    /// Its chains, each from head to tail. No unit stands in it twice. One without a unit was given up, with all that it held.
+    /// Its chains, each from head to tail. No unit stands in it twice. One without a unit was given up, with all that
+    /// it held.
     pub chains: Vec<Vec<UnitId>>,
 }
 
@@ -43,8 +45,8 @@ pub struct Projection {
     pub sequencer: SequencerId,
     /// The first position that it hands out. There and above nothing was written when the projection was made.
     pub start: Position,
-    /// The highest number of a unit that has stood in a projection of the log. A unit that comes has a higher one: so none
-    /// comes back that was left out.
+    /// The highest number of a unit that has stood in a projection of the log. A unit that comes has a higher one: so
+    /// none comes back that was left out.
     pub newest_unit: UnitId,
     /// The extents, by their first positions. What lies before the first one was trimmed.
     pub extents: Vec<Extent>,
@@ -102,8 +104,8 @@ impl Extent {
 }
 
 impl Projection {
-    /// The chain that holds a position; none if it lies before the first extent, and so was trimmed. It is empty if what it held
-    /// was given up.
+    /// The chain that holds a position; none if it lies before the first extent, and so was trimmed. It is empty if
+    /// what it held was given up.
     #[must_use]
     pub fn chain_of(&self, position: Position) -> Option<&[UnitId]> {
         let extent = self.extents.iter().rev().find(|extent| extent.from <= position)?;
@@ -143,8 +145,8 @@ impl Projection {
         self.extents.iter().flat_map(Extent::units).filter(|unit| seen.insert(*unit)).collect()
     }
 
-    /// The stripes that a unit holds. Its node has it know them ([`Command::Tell`](crate::unit::Command::Tell)) when it learns
-    /// of the projection.
+    /// The stripes that a unit holds. Its node has it know them ([`Command::Tell`](crate::unit::Command::Tell)) when it
+    /// learns of the projection.
     #[must_use]
     pub fn stripes_of(&self, unit: UnitId) -> Vec<Stripe> {
         let of_extent = |extent: &Extent| {

@@ -1,16 +1,17 @@
 //! Replacing a projection (CORFU, section 3.4; guarantee 20).
 //!
-//! All units are sealed, or as many as answer: at least one of every chain, or nothing may be installed, since a writer of
-//! the old projection could go on where none is. What the sealed ones hold tells where the log ends: every append that was
-//! complete lies on all units of its chain, so on a sealed one. The successor keeps sealed units only, but for chains of
-//! older, closed extents where none answers: those stay as they are. Extents that were trimmed go. New units, which begin
-//! empty, stand in a new extent from that end on; a unit that says at its seal that it holds all of an older stripe joins
-//! the chain of that stripe, too ([`copier`](crate::copier)).
+//! All units are sealed, or as many as answer: at least one of every chain, or nothing may be installed, since a writer
+//! of the old projection could go on where none is. What the sealed ones hold tells where the log ends: every append
+//! that was complete lies on all units of its chain, so on a sealed one. The successor keeps sealed units only, but for
+//! chains of older, closed extents where none answers: those stay as they are. Extents that were trimmed go. New units,
+//! which begin empty, stand in a new extent from that end on; a unit that says at its seal that it holds all of an
+//! older stripe joins the chain of that stripe, too ([`copier`](crate::copier)).
 //!
-//! Between the sealing and the proposal the lease of the sequencer that is replaced ends ([`sequencer`](crate::sequencer)).
+//! Between the sealing and the proposal the lease of the sequencer that is replaced ends
+//! ([`sequencer`](crate::sequencer)).
 //!
-//! Any number of nodes may do this at one time: sealing hurts nobody twice, and of the projections that are proposed one is
-//! installed, since that is a compare-and-set on the epoch.
+//! Any number of nodes may do this at one time: sealing hurts nobody twice, and of the projections that are proposed
+//! one is installed, since that is a compare-and-set on the epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,17 +35,19 @@ pub use successor::{Healing, healings};
 pub struct Plan {
     /// The sequencer of the successor.
     pub sequencer: SequencerId,
-    /// Units that are not to stand in it, whether they answer or not, if their chains have others: they are slow or full.
+    /// Units that are not to stand in it, whether they answer or not, if their chains have others: they are slow or
+    /// full.
     pub leave_out: BTreeSet<UnitId>,
     /// Units that are to go once each of their chains has as many others as it should: their nodes leave.
     pub leaving: BTreeSet<UnitId>,
-    /// Units that have not begun, with higher numbers than any that stood in a projection of the log, to stand in for those that are missing, the best first.
+    /// Units that have not begun, with higher numbers than any that stood in a projection of the log, to stand in for
+    /// those that are missing, the best first.
     pub spares: Vec<UnitId>,
-    /// Where units are: those of the projection that is replaced, and the spares. Two of one node don't share a chain; a
-    /// spare whose place isn't told stands in none.
+    /// Where units are: those of the projection that is replaced, and the spares. Two of one node don't share a chain;
+    /// a spare whose place isn't told stands in none.
     pub homes: Homes,
-    /// Units that an operator declares lost, with their disks. A chain that has no other is given up: what it held reads as
-    /// lost from then on, and nothing brings it back.
+    /// Units that an operator declares lost, with their disks. A chain that has no other is given up: what it held
+    /// reads as lost from then on, and nothing brings it back.
     pub lost: BTreeSet<UnitId>,
     /// The successor does not begin below this: where chains are given up, an end of the log that somebody remembers.
     pub at_least: Position,
@@ -90,8 +93,8 @@ pub enum Action {
         /// What it is asked.
         request: Request,
     },
-    /// Put this in the place of the projection whose epoch is one less, if that is the newest; [`Recovery::verdict`] may
-    /// follow.
+    /// Put this in the place of the projection whose epoch is one less, if that is the newest; [`Recovery::verdict`]
+    /// may follow.
     Propose(Projection),
     /// Call [`Recovery::timer`] at this time.
     SetTimer(Monotonic),
@@ -106,7 +109,8 @@ pub enum Ended {
     Installed(Projection),
     /// Another one is.
     Lost,
-    /// Some chain had no unit that could be sealed, or nobody took the proposal, in time. Nothing is known to be installed.
+    /// Some chain had no unit that could be sealed, or nobody took the proposal, in time. Nothing is known to be
+    /// installed.
     OutOfTime,
     /// No projection may follow: there would be too many extents, or it was refused.
     NoSuccessor,
@@ -201,8 +205,8 @@ impl Recovery {
         self.stage == Stage::Ended
     }
 
-    /// These units are not to be waited for any longer, where each of their chains has another that has answered. One that answers
-    /// all the same before the others have stays.
+    /// These units are not to be waited for any longer, where each of their chains has another that has answered. One
+    /// that answers all the same before the others have stays.
     pub fn await_no_more(&mut self, units: &BTreeSet<UnitId>, now: Monotonic) {
         if self.stage == Stage::Sealing && !units.is_subset(&self.unawaited) {
             self.unawaited.extend(units);
@@ -217,7 +221,8 @@ impl Recovery {
         self.old.units().into_iter().filter(is_missed).collect()
     }
 
-    /// Units of the projection that is replaced that have been sealed and surely stay, and those of what is proposed, if anything is by now.
+    /// Units of the projection that is replaced that have been sealed and surely stay, and those of what is proposed,
+    /// if anything is by now.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn counts_on(&self) -> (BTreeSet<UnitId>, Option<&Projection>) {
         let successor = match &self.stage {
@@ -285,8 +290,8 @@ impl Recovery {
         self.is_silent(chain) && chain.iter().all(|unit| self.plan.lost.contains(unit))
     }
 
-    /// Whether an extent that ends there had its end before our projection: its units were sealed when it got that, and nobody
-    /// is given a position in it any more.
+    /// Whether an extent that ends there had its end before our projection: its units were sealed when it got that, and
+    /// nobody is given a position in it any more.
     fn is_closed(&self, end: Option<Position>) -> bool {
         end.is_some_and(|end| end <= self.old.start)
     }
@@ -315,8 +320,8 @@ impl Recovery {
         self.old.extents.iter().flat_map(|extent| &extent.chains).all(has_others)
     }
 
-    /// Whether every chain that positions may still be written to has a unit that is sealed, or is given up. A chain of a
-    /// closed extent needs none: as long as it stays as it is, all that is done to it goes down the same units, in
+    /// Whether every chain that positions may still be written to has a unit that is sealed, or is given up. A chain of
+    /// a closed extent needs none: as long as it stays as it is, all that is done to it goes down the same units, in
     /// whichever epoch.
     ///
     /// A unit that has lost something counts once nobody else has come for a long time: what it has lost is lost then.

@@ -5,8 +5,8 @@ use base::codec::{DecodeError, Reader, Writer};
 use crate::Position;
 use crate::limits::POSITION_MAX;
 
-/// So many positions from one on, at equal distances: `from`, `from + step`, and so on. With a step of 1 they lie in a row; a
-/// chain of an extent of n chains holds such with a step of n.
+/// So many positions from one on, at equal distances: `from`, `from + step`, and so on. With a step of 1 they lie in a
+/// row; a chain of an extent of n chains holds such with a step of n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// The first position.

@@ -1,21 +1,23 @@
 //! The sequencer (CORFU, section 3.3): hands positions out from memory, and says where the log ends.
 //!
-//! What it hands out is a hint: two sequencers may give one position out, and the units let one writer have it. The *tail*
-//! is not a hint. It must lie above every append that ended before it was asked for, so a sequencer that was replaced may
-//! not answer. It notes its next position, and then has every unit of one chain confirm that its epoch isn't sealed
-//! (guarantee 20). Why that is enough: a projection that takes the place of ours is installed only after at least one unit of
+//! What it hands out is a hint: two sequencers may give one position out, and the units let one writer have it. The
+//! *tail* is not a hint. It must lie above every append that ended before it was asked for, so a sequencer that was
+//! replaced may not answer. It notes its next position, and then has every unit of one chain confirm that its epoch
+//! isn't sealed (guarantee 20). Why that is enough: a projection that takes the place of ours is installed only after
+//! at least one unit of
 //! *every* chain is sealed. One unit of the chain that was asked, then, was sealed after it had confirmed. So ours was the
-//! newest projection when the tail was noted, and every append that had ended by then had its position from us, or lay below
-//! our start.
+//! newest projection when the tail was noted, and every append that had ended by then had its position from us, or lay
+//! below our start.
 //!
-//! Who takes positions and dies leaves holes that readers wait for. So one client is given a bounded number of them at a time,
-//! and what is not written is filled in bulk ([`janitor`](crate::janitor)).
+//! Who takes positions and dies leaves holes that readers wait for. So one client is given a bounded number of them at
+//! a time, and what is not written is filled in bulk ([`janitor`](crate::janitor)).
 //!
 //! One check is under way at a time. Whoever asks meanwhile waits for its end, however many they are.
 //!
-//! A check is good for a *lease*, [`LEASE`] from when the units were asked: until it ends the tail is answered from memory.
-//! Whoever replaces the projection has every chain sealed first, so that one of them is sealed after it has confirmed, and
-//! then waits for [`LEASE_GRACE`] before proposing: by then the lease has ended, on any clock within 1% of true.
+//! A check is good for a *lease*, [`LEASE`] from when the units were asked: until it ends the tail is answered from
+//! memory. Whoever replaces the projection has every chain sealed first, so that one of them is sealed after it has
+//! confirmed, and then waits for [`LEASE_GRACE`] before proposing: by then the lease has ended, on any clock within 1%
+//! of true.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,8 +49,8 @@ pub struct Named {
 pub struct Placed {
     /// It.
     pub position: Position,
-    /// Its client's oldest append that wasn't decided when the place was given: what players are told. What was decided since
-    /// then may lie above it.
+    /// Its client's oldest append that wasn't decided when the place was given: what players are told. What was decided
+    /// since then may lie above it.
     pub oldest_open: u64,
 }
 
@@ -82,7 +84,8 @@ pub enum Reply {
         first: Position,
         /// How many; they may be fewer than were asked for, or none, if the client has been given so many of late.
         count: u64,
-        /// The places of the first of those that were named, or of all; none for what is decided already, as its client has said.
+        /// The places of the first of those that were named, or of all; none for what is decided already, as its client
+        /// has said.
         named: Vec<Option<Placed>>,
     },
     /// Every append that ended before the request lies below this.
@@ -121,8 +124,8 @@ pub enum Action<A> {
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
 /// For so long from when units were asked to confirm an epoch, its sequencer answers the tail without asking again.
 pub const LEASE: Duration = Duration::from_millis(40);
-/// What replaces a projection waits for so long from when every chain was sealed: [`LEASE`], and what two clocks within 1% of
-/// true can drift apart.
+/// What replaces a projection waits for so long from when every chain was sealed: [`LEASE`], and what two clocks within
+/// 1% of true can drift apart.
 pub const LEASE_GRACE: Duration = Duration(LEASE.0 + LEASE.0 / 40);
 /// Askers of the tail that may wait at one time, at most: more are refused by silence.
 const WAITING_MAX: usize = 16_384;
@@ -159,8 +162,8 @@ struct Check<A> {
 }
 
 impl<A> Sequencer<A> {
-    /// The sequencer that a projection names, if that is this process. A process begins one of an epoch once only: another
-    /// one of the same epoch would hand out the same positions.
+    /// The sequencer that a projection names, if that is this process. A process begins one of an epoch once only:
+    /// another one of the same epoch would hand out the same positions.
     #[must_use]
     pub fn begin(projection: &Projection, me: SequencerId) -> Option<Self> {
         let is_me = projection.sequencer == me || planted(Bug::SequencerReborn) && projection.sequencer.node == me.node;

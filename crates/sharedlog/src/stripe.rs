@@ -39,7 +39,8 @@ impl Stripe {
         position.0.saturating_sub(first).div_ceil(self.count)
     }
 
-    /// Stripes of later extents come after those of earlier ones. An extent that holds nothing yet may be given more chains.
+    /// Stripes of later extents come after those of earlier ones. An extent that holds nothing yet may be given more
+    /// chains.
     pub(crate) fn order(&self) -> (Position, u64, u64) {
         (self.from, self.count, self.index)
     }

@@ -1,9 +1,9 @@
 //! A log unit (CORFU, section 2.1 and 3.2): a write-once address space, as a replicated state machine.
 //!
-//! Its commands are entries of its node's write-ahead log, applied once they are forced, and again after a restart. So what
-//! a unit says that it took, or that it is sealed, is on its disk (guarantee 20). Its values lie elsewhere: an [`Outcome`]
-//! says which to store, and which to look up for an answer. What a unit knows by itself is small: how far it is sealed, how
-//! far it is trimmed, and which positions it holds.
+//! Its commands are entries of its node's write-ahead log, applied once they are forced, and again after a restart. So
+//! what a unit says that it took, or that it is sealed, is on its disk (guarantee 20). Its values lie elsewhere: an
+//! [`Outcome`] says which to store, and which to look up for an answer. What a unit knows by itself is small: how far
+//! it is sealed, how far it is trimmed, and which positions it holds.
 //!
 //! * *One disk.* A unit begins on the disk that its number was given for. Where that is lost, so is the unit: a message that
 //!   was late can't have it begin again, empty, and answer for what it held.
@@ -12,8 +12,8 @@
 //!   sealed in the epoch before, or began with that.
 //! * *Trimmed.* What lies below the mark was given up by the log's users. The mark only rises.
 //!
-//! What a request says about the unit is true of the state that all forced commands have come to. So requests may be answered
-//! from it without the log where they change nothing: [`Unit::meet`].
+//! What a request says about the unit is true of the state that all forced commands have come to. So requests may be
+//! answered from it without the log where they change nothing: [`Unit::meet`].
 
 use std::collections::BTreeSet;
 
@@ -116,8 +116,8 @@ pub struct Unit {
     damaged: BTreeSet<Position>,
 }
 
-/// What a reader is told of what lies at a position that a unit holds. None: the value can't be read. Whoever finds that gives
-/// the unit a [`Command::Damaged`], so that it is known for a position that the unit lacks.
+/// What a reader is told of what lies at a position that a unit holds. None: the value can't be read. Whoever finds
+/// that gives the unit a [`Command::Damaged`], so that it is known for a position that the unit lacks.
 #[must_use]
 pub fn found(kept: Option<Kept>, mark: Position) -> Reply {
     match kept {

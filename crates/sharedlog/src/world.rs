@@ -1,10 +1,10 @@
-//! A shared log in one thread: the machines of this crate under a simulated network, simulated disks and processes, all drawn
-//! from one seed.
+//! A shared log in one thread: the machines of this crate under a simulated network, simulated disks and processes, all
+//! drawn from one seed.
 //!
-//! A run has two halves. First *safety*: clients append, read, follow and trim while messages are lost, doubled, late and cut
-//! off, processes die, stand still and start again, disks are lost for good, and several nodes replace the projection at
-//! once. Then *liveness*: the faults end, and everything that was begun must come to its end; then the whole log is read. What
-//! is checked all the while is in `checks.rs`.
+//! A run has two halves. First *safety*: clients append, read, follow and trim while messages are lost, doubled, late
+//! and cut off, processes die, stand still and start again, disks are lost for good, and several nodes replace the
+//! projection at once. Then *liveness*: the faults end, and everything that was begun must come to its end; then the
+//! whole log is read. What is checked all the while is in `checks.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -169,13 +169,14 @@ pub struct Catch {
     pub elapsed: Duration,
 }
 
-/// Bugs that seeds show, but too rarely to rely on it, each with the test that finds it: it fails unless the bug shows. Such a
-/// bug is not looked for in seeds.
+/// Bugs that seeds show, but too rarely to rely on it, each with the test that finds it: it fails unless the bug shows.
+/// Such a bug is not looked for in seeds.
 ///
-/// `MembersForgotten` shows in one of some thousand seeds of [`crate::world::Theme::MovingAndForgetting`]: a change of the
-/// members waits for company hardly ever, since the move that makes it has the catalogue's entries forced at once. The bugs of
-/// guarantee 20 are those of the shared log's machines, which have a simulation of their own. For `AnswerToFormerProcess` a
-/// question must be open under the very number of one that the former process asked, and the answer to that be out of date.
+/// `MembersForgotten` shows in one of some thousand seeds of [`crate::world::Theme::MovingAndForgetting`]: a change of
+/// the members waits for company hardly ever, since the move that makes it has the catalogue's entries forced at once.
+/// The bugs of guarantee 20 are those of the shared log's machines, which have a simulation of their own. For
+/// `AnswerToFormerProcess` a question must be open under the very number of one that the former process asked, and the
+/// answer to that be out of date.
 pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::MembersForgotten, "members_that_may_be_forgotten_are_found"),
     (Bug::ManifestNotMended, "a_manifest_that_is_not_mended_is_found"),
@@ -228,8 +229,8 @@ fn seeds_for(bug: Bug) -> Box<dyn Iterator<Item = u64>> {
     }
 }
 
-/// Plants a bug in this thread and looks for it in the simulator, seed by seed. One that a single cohort can show gets a
-/// quarter of the time there, then every order of events at small scopes, then walks through a larger one. One of
+/// Plants a bug in this thread and looks for it in the simulator, seed by seed. One that a single cohort can show gets
+/// a quarter of the time there, then every order of events at small scopes, then walks through a larger one. One of
 /// [`FOUND_BY_TESTS`] is not looked for.
 #[cfg(feature = "canary")]
 #[must_use]

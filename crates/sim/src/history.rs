@@ -1,9 +1,9 @@
 //! Was it linearizable? A checker for histories of row operations, whoever made them: the simulator or real processes.
 //!
 //! The model is a row: a map from column to version and value, empty at first. A write is atomic over its mutations: if
-//! every condition holds, every column put gets the write's version and every column deleted becomes absent; else nothing
-//! changes. Versions of effective writes of one row grow strictly in the order of their effects. Linearizability is local
-//! (Herlihy and Wing, 1990), so each row is judged by itself.
+//! every condition holds, every column put gets the write's version and every column deleted becomes absent; else
+//! nothing changes. Versions of effective writes of one row grow strictly in the order of their effects.
+//! Linearizability is local (Herlihy and Wing, 1990), so each row is judged by itself.
 //!
 //! The method is Wing and Gong's search with Lowe's memory ("Testing for linearizability", 2016), in three stages:
 //!
@@ -41,8 +41,8 @@ pub struct Operation {
     pub client: u32,
     /// When it was called, on any clock or counter that never goes back and is one for the whole history.
     pub called: u64,
-    /// When it was answered. None: never, and the outcome is unknown whatever `what` says. An operation precedes another
-    /// if it was answered strictly before the other was called.
+    /// When it was answered. None: never, and the outcome is unknown whatever `what` says. An operation precedes
+    /// another if it was answered strictly before the other was called.
     pub returned: Option<u64>,
     /// The row.
     pub key: Bytes,

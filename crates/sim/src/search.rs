@@ -1,12 +1,13 @@
 //! The exhaustive search: every order of events at small scope.
 //!
-//! Three or four replicas of one cohort, the real [`replication::Cohort`] with the real replay of its records. The network is the
-//! set of all messages ever sent: each may be delivered at any time, any number of times, or never, which is loss,
-//! delay, duplication and reordering at once. A force may come at any time; a crash keeps any part of the records that
-//! were not forced, from the oldest on. Time moves in steps that let every vote and lease lapse.
+//! Three or four replicas of one cohort, the real [`replication::Cohort`] with the real replay of its records. The
+//! network is the set of all messages ever sent: each may be delivered at any time, any number of times, or never,
+//! which is loss, delay, duplication and reordering at once. A force may come at any time; a crash keeps any part of
+//! the records that were not forced, from the oldest on. Time moves in steps that let every vote and lease lapse.
 //!
 //! What is bounded: how often a replica stands for election, how many entries clients propose, how many replicas crash,
-//! how many members come or go, how many steps time makes. Within the bounds the search is exhaustive, up to what makes no difference:
+//! how many members come or go, how many steps time makes. Within the bounds the search is exhaustive, up to what makes
+//! no difference:
 //! * what a message tells is split into parts, and dropped when nobody can learn from it any more (`message`);
 //! * a force comes at once or, if a crash makes it so, never (`event`);
 //! * what only few other events look at is put off until just before these (`moves`);
@@ -76,10 +77,10 @@ const NOTHING: Scope = Scope {
     forces: Forces::Eager,
 };
 
-/// Small scopes that between them show what goes wrong without one of the guarantees of a cohort: four reigns, as it takes
-/// to overwrite an entry of an old epoch that a majority holds (Raft, figure 8); a client's entry, two reigns and a crash;
-/// a release; three reigns, as it takes for an old leader's commit point; a checkpoint and a crash; three reigns and a
-/// crash, as it takes for a record that is not the newest of its place though its epoch is.
+/// Small scopes that between them show what goes wrong without one of the guarantees of a cohort: four reigns, as it
+/// takes to overwrite an entry of an old epoch that a majority holds (Raft, figure 8); a client's entry, two reigns and
+/// a crash; a release; three reigns, as it takes for an old leader's commit point; a checkpoint and a crash; three
+/// reigns and a crash, as it takes for a record that is not the newest of its place though its epoch is.
 const TELLING: [Scope; 6] = [
     Scope { epochs: 4, ..NOTHING },
     Scope { epochs: 2, entries: 1, crashes: 1, ..NOTHING },
@@ -89,9 +90,9 @@ const TELLING: [Scope; 6] = [
     Scope { epochs: 3, crashes: 1, ..NOTHING },
 ];
 
-/// The same for members that come and go: two changes and two reigns; a learner beside three voters; and two reigns that
-/// would each go one step in another direction, of whose leaders one forgets its step (Ongaro's correction of Raft's
-/// single-server changes).
+/// The same for members that come and go: two changes and two reigns; a learner beside three voters; and two reigns
+/// that would each go one step in another direction, of whose leaders one forgets its step (Ongaro's correction of
+/// Raft's single-server changes).
 const TELLING_OF_MEMBERS: [Scope; 3] = [
     Scope { changes: 2, epochs: 2, ..NOTHING },
     Scope { learners: 1, epochs: 2, ..NOTHING },
@@ -106,7 +107,8 @@ pub fn telling(guarantee: u8) -> &'static [Scope] {
 
 /// Every bug that one cohort can show. Not among them, of the same guarantees: `SegmentsOutOfOrder`, `OldestNotForced`
 /// and `IdlePromiseForgotten` are about segments of the log and several cohorts of a node, `RefusalBeforeCommit`,
-/// `ConditionIgnoresUnderWay` and `LostLeadMeansFailed` about what clients are answered; the search's world has none of these.
+/// `ConditionIgnoresUnderWay` and `LostLeadMeansFailed` about what clients are answered; the search's world has none of
+/// these.
 #[cfg(feature = "canary")]
 pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::AcknowledgeBeforeForce,
@@ -201,8 +203,8 @@ pub fn search(scope: Scope, limit: Duration) -> Report {
     report
 }
 
-/// Looks for a violation in several small scopes, for at most `limit`: for a little while in each, since most that can go
-/// wrong shows soon in one of them, and then for as long as it takes.
+/// Looks for a violation in several small scopes, for at most `limit`: for a little while in each, since most that can
+/// go wrong shows soon in one of them, and then for as long as it takes.
 #[must_use]
 pub fn search_small_scopes(scopes: &[Scope], limit: Duration) -> Report {
     let started = Instant::now();

@@ -3,8 +3,8 @@
 //!
 //! A run has two halves. First *safety*: clients read and write while messages are lost, doubled, delayed and cut off,
 //! processes die, stop and start, machines lose power, disks tear, forget, fail and rot, wall clocks say anything and
-//! monotonic clocks run apart. Then *liveness*: the faults end, and the universe must serve again within a bounded time,
-//! and give back what it acknowledged. Each run draws first which kinds of fault it has at all.
+//! monotonic clocks run apart. Then *liveness*: the faults end, and the universe must serve again within a bounded
+//! time, and give back what it acknowledged. Each run draws first which kinds of fault it has at all.
 
 mod checks;
 mod clients;

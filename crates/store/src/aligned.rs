@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 
 use crate::BLOCK_BYTES;
 
-/// Bytes whose address is a multiple of [`BLOCK_BYTES`]. Kept without `unsafe`: a vector with a block to spare, of which
-/// the part that begins at a multiple is used. The vector is never made longer, so its heap stays where it is.
+/// Bytes whose address is a multiple of [`BLOCK_BYTES`]. Kept without `unsafe`: a vector with a block to spare, of
+/// which the part that begins at a multiple is used. The vector is never made longer, so its heap stays where it is.
 pub struct AlignedBuffer {
     room: Vec<u8>,
     start: usize,

@@ -1,8 +1,8 @@
 //! A file that is written once, from its beginning to its end: tables and checkpoints.
 //!
-//! Whole blocks go past the page cache. Nobody may ever read them again, and room in the cache has to be found, filled by a
-//! copy and given back: of the CPU time of a flush most went there. What is left at the end, less than a block, goes
-//! through the cache.
+//! Whole blocks go past the page cache. Nobody may ever read them again, and room in the cache has to be found, filled
+//! by a copy and given back: of the CPU time of a flush most went there. What is left at the end, less than a block,
+//! goes through the cache.
 
 use crate::files::{File, FileError, Files, OpenOptions};
 use crate::{AlignedBuffer, BLOCK_BYTES};
@@ -83,7 +83,8 @@ impl Appender {
         Ok(self.offset())
     }
 
-    /// Forces all that was written, by the handle that the file was created with: it tells of whatever went wrong since.
+    /// Forces all that was written, by the handle that the file was created with: it tells of whatever went wrong
+    /// since.
     ///
     /// # Errors
     /// When that can't be promised: the process must end.

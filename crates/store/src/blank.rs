@@ -1,8 +1,8 @@
 //! A disk that is no universe's yet: it has the number that it will be known by before anybody is told of it.
 //!
-//! A formation that was cut short has told some nodes of this disk and not yet this node. It is carried on only with the
-//! same disk: had the number not been written down first, a disk that took part and was lost would be formed a second
-//! time, having forgotten what it promised (guarantee 6).
+//! A formation that was cut short has told some nodes of this disk and not yet this node. It is carried on only with
+//! the same disk: had the number not been written down first, a disk that took part and was lost would be formed a
+//! second time, having forgotten what it promised (guarantee 6).
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Incarnation, Member, NodeId, UniverseId};
@@ -17,8 +17,8 @@ use crate::sealed::{Broken, SEALED_BYTES_MAX, seal, unseal};
 const MAGIC: [u8; 8] = *b"loggosBL";
 const PLACE: &str = "blank";
 
-/// The number of a blank disk: the one that it has, or `drawn`, which is forced before this returns. A damaged number is
-/// drawn again: whoever was told of the old one finds another disk here.
+/// The number of a blank disk: the one that it has, or `drawn`, which is forced before this returns. A damaged number
+/// is drawn again: whoever was told of the old one finds another disk here.
 ///
 /// # Errors
 /// When the disk was given another node's number, or one by another version, or a file operation fails.
@@ -49,8 +49,8 @@ pub fn forget<F: Files>(files: &F) -> Result<(), FileError> {
     remove_if_exists(files, PLACE).map(|_| ())
 }
 
-/// The universe that is formed of these disks, in whatever order they are named. It follows from their numbers, which are
-/// random: so whoever forms a universe of the same disks, at the same time or once more, forms the same one.
+/// The universe that is formed of these disks, in whatever order they are named. It follows from their numbers, which
+/// are random: so whoever forms a universe of the same disks, at the same time or once more, forms the same one.
 #[must_use]
 pub fn universe_of(members: &[Member]) -> UniverseId {
     let mut members = members.to_vec();

@@ -5,8 +5,8 @@
 //! in a longer row; then the column's name as it is. No key is the beginning of another row's key.
 //!
 //! Names of columns are never empty. So the key of (row, "") sorts before all cells of its row, and a version of it
-//! without a value is a *row tombstone*: it deletes every version of the row whose timestamp is not greater than its own.
-//! A write that deletes a row and writes into it at one timestamp can't be told from one that only deletes it.
+//! without a value is a *row tombstone*: it deletes every version of the row whose timestamp is not greater than its
+//! own. A write that deletes a row and writes into it at one timestamp can't be told from one that only deletes it.
 
 use std::borrow::Cow;
 
@@ -73,8 +73,8 @@ fn unescape(escaped: &[u8]) -> Vec<u8> {
     row
 }
 
-/// How many bytes of a key are its row's, with the end of the row: what counts for the filter. All of them if these bytes
-/// are no key.
+/// How many bytes of a key are its row's, with the end of the row: what counts for the filter. All of them if these
+/// bytes are no key.
 #[must_use]
 pub fn row_prefix_bytes(key: &[u8]) -> usize {
     scan(key).map_or(key.len(), |(bytes, _)| bytes)

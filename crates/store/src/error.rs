@@ -24,15 +24,15 @@ pub enum StoreError {
         /// The format known.
         known: u32,
     },
-    /// Both copies of something are damaged or missing: the disk is lost, and the node comes back as a new replica under
-    /// a new incarnation (guarantee 6).
+    /// Both copies of something are damaged or missing: the disk is lost, and the node comes back as a new replica
+    /// under a new incarnation (guarantee 6).
     #[error("no whole copy of the {what} is left: this disk is lost, format it under a new incarnation")]
     Lost {
         /// What was lost.
         what: &'static str,
     },
-    /// Part of what the only node of a universe had forced is damaged: there is no other copy to mend it from. Nothing was
-    /// changed.
+    /// Part of what the only node of a universe had forced is damaged: there is no other copy to mend it from. Nothing
+    /// was changed.
     #[error("{what} is damaged, and a universe of one node has no other copy")]
     NothingToMendFrom {
         /// What is damaged.

@@ -1,5 +1,5 @@
-//! The few file operations that the store needs, as a trait: the runtime implements it with the operating system's files,
-//! [`crate::memory`] with a disk that forgets what was never forced.
+//! The few file operations that the store needs, as a trait: the runtime implements it with the operating system's
+//! files, [`crate::memory`] with a disk that forgets what was never forced.
 //!
 //! What an implementation owes the store:
 //! * A write is durable once [`File::sync`] of that file returns, an entry of a directory once [`Files::sync_dir`] of that

@@ -1,9 +1,9 @@
-//! A bound on open files: tables of a node may be more than a process may have files open. What was read last stays open,
-//! the rest is opened again when it is read.
+//! A bound on open files: tables of a node may be more than a process may have files open. What was read last stays
+//! open, the rest is opened again when it is read.
 //!
 //! For files that are written once and then only read. One that is created here is held open by who created it, since a
-//! force speaks for what was written through its own handle. So is one that is opened past the page cache, for few are at a
-//! time, by who reads them from one end to the other. Only what is opened to be read in places is shared.
+//! force speaks for what was written through its own handle. So is one that is opened past the page cache, for few are
+//! at a time, by who reads them from one end to the other. Only what is opened to be read in places is shared.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

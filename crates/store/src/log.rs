@@ -1,12 +1,13 @@
 //! The write-ahead log: one a node, shared by all its cohorts (Spinnaker 4.1, `PacificA` 3.3).
 //!
 //! It lies in *segments*, files of one length, filled with zeros and forced before they are used or recycled from ones
-//! that nobody needs, so that forcing a batch changes no file's length or place (one flush instead of two). What gathers
-//! while one force runs is forced next, as one *batch*: a header and records, padded to whole blocks, in one segment.
+//! that nobody needs, so that forcing a batch changes no file's length or place (one flush instead of two). What
+//! gathers while one force runs is forced next, as one *batch*: a header and records, padded to whole blocks, in one
+//! segment.
 //!
-//! Every batch names its own place and owner, so that stale, foreign and misdirected writes show; and it names the batch
-//! before it by position, length and checksum. An *echo* is a batch without records: written when nothing else came for a
-//! while, so that the last records too are named by something that was forced after them.
+//! Every batch names its own place and owner, so that stale, foreign and misdirected writes show; and it names the
+//! batch before it by position, length and checksum. An *echo* is a batch without records: written when nothing else
+//! came for a while, so that the last records too are named by something that was forced after them.
 //!
 //! Invariants:
 //! * One batch is in flight at most, and a batch is forced before the next is written. So what power loss tears is the

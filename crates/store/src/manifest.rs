@@ -50,12 +50,13 @@ pub struct CohortManifest {
     pub checkpoint: Option<CheckpointRef>,
     /// The tables that hold its rows as they were at the checkpoint.
     pub tables: Arc<[TableRef]>,
-    /// The cohort's members as of the checkpoint; as of its creation if there is none. Nobody, if this replica joined a cohort
-    /// that was there already, and has no checkpoint yet: the log that it is sent will tell (guarantee 8).
+    /// The cohort's members as of the checkpoint; as of its creation if there is none. Nobody, if this replica joined a
+    /// cohort that was there already, and has no checkpoint yet: the log that it is sent will tell (guarantee 8).
     pub membership: SharedMembership,
     /// Whether something that this replica had forced, and may have acknowledged, was lost to damage (guarantee 7).
     pub doubtful: bool,
-    /// Whether the replica has gone from here: nothing is left of it but its promise, and the log may forget what it holds.
+    /// Whether the replica has gone from here: nothing is left of it but its promise, and the log may forget what it
+    /// holds.
     pub is_retired: bool,
     /// Whether a clean stop has left in the log all that this replica acknowledged, where its log was in main memory
     /// (guarantee 11). Every start takes it back before anything else.
@@ -214,9 +215,10 @@ impl<H: File> Places<H> {
 
 /// Reads the manifest and mends the copy that is lost or older. Says whether it had to.
 ///
-/// What is read may lie in the system's memory alone: the last process may have ended between writing a copy and forcing
-/// it, or because a force failed. So the copy that was being written is written again and forced while the other is left
-/// alone, and only then the other takes its turn. Of two equal copies the first is forced: the second is written after.
+/// What is read may lie in the system's memory alone: the last process may have ended between writing a copy and
+/// forcing it, or because a force failed. So the copy that was being written is written again and forced while the
+/// other is left alone, and only then the other takes its turn. Of two equal copies the first is forced: the second is
+/// written after.
 ///
 /// # Errors
 /// [`StoreError::Lost`] when no copy is whole.
@@ -272,8 +274,8 @@ impl<H: File> ManifestWrite<H> {
         self.handles[place].sync()
     }
 
-    /// Removes the checkpoints that this manifest's take the place of, and those of cohorts that are gone. Both places are
-    /// forced before.
+    /// Removes the checkpoints that this manifest's take the place of, and those of cohorts that are gone. Both places
+    /// are forced before.
     ///
     /// # Errors
     /// When a file operation fails.

@@ -1,8 +1,9 @@
 //! A disk in memory, for tests and for the simulator: it forgets what was never forced.
 //!
-//! Every file has what is durable and what was written; they differ in the *dirty* sectors (512 bytes). Power loss keeps
-//! any part of the dirty sectors, and of the directory operations that were not forced the oldest few. Handles die with
-//! the process. Faults can be planted: failing forces, a crash at a given operation, flipped bits, a full disk.
+//! Every file has what is durable and what was written; they differ in the *dirty* sectors (512 bytes). Power loss
+//! keeps any part of the dirty sectors, and of the directory operations that were not forced the oldest few. Handles
+//! die with the process. Faults can be planted: failing forces, a crash at a given operation, flipped bits, a full
+//! disk.
 //!
 //! Clones are the same disk. Threads may share it; each operation is one step.
 

@@ -27,8 +27,8 @@ pub struct Recovered<L = Vec<Record>> {
     pub identity: Identity,
     /// The number of this start, forced.
     pub boot: Boot,
-    /// The hard state of every cohort. A cohort whose checkpoint or one of whose tables was found damaged has neither and
-    /// is doubtful; after damage in the log every cohort is. What a clean stop said of them is taken back by now.
+    /// The hard state of every cohort. A cohort whose checkpoint or one of whose tables was found damaged has neither
+    /// and is doubtful; after damage in the log every cohort is. What a clean stop said of them is taken back by now.
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
     /// Whether a cohort that is not among them is to be doubted too.
     pub doubt_unknown: bool,
@@ -120,8 +120,8 @@ pub fn open<F: Files + Clone>(files: F, config: Config) -> Result<(Store<F>, Rec
     open_into(files, &tables, config, Vec::new())
 }
 
-/// The same, with somebody to take the log's records as they are read, and with tables opened through `tables`: the same
-/// directory as `files`, perhaps with a bound on open files.
+/// The same, with somebody to take the log's records as they are read, and with tables opened through `tables`: the
+/// same directory as `files`, perhaps with a bound on open files.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -201,8 +201,9 @@ fn doubt_everything(manifest: &mut Manifest, in_log: &BTreeSet<CohortId>) {
 
 type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Tree>);
 
-/// The checkpoints and the tables that the manifest names. Where one can't be read, all of its cohort are struck from the
-/// manifest and the cohort is doubted; the only node of a universe refuses to start instead, with everything as it was.
+/// The checkpoints and the tables that the manifest names. Where one can't be read, all of its cohort are struck from
+/// the manifest and the cohort is doubted; the only node of a universe refuses to start instead, with everything as it
+/// was.
 fn read_states<F: Files, T: Files>(
     files: &F,
     tables: &T,

@@ -1,6 +1,6 @@
-//! Tables on their way between disks, as they are (Spinnaker, section 6.1): a replica that is far behind is sent the files
-//! of another, part by part. A table's checksums know the disk that wrote it, so a part needs none of its own: a table that
-//! has arrived is looked through before it is named.
+//! Tables on their way between disks, as they are (Spinnaker, section 6.1): a replica that is far behind is sent the
+//! files of another, part by part. A table's checksums know the disk that wrote it, so a part needs none of its own: a
+//! table that has arrived is looked through before it is named.
 
 use crate::files::{File, FileError, Files, OpenOptions, remove_if_exists};
 use crate::sstable::{DIRECTORY, TableError, TableId, TableRef};

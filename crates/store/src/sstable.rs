@@ -1,5 +1,6 @@
 //! Sorted tables: the files of a log-structured merge tree (`BigTable`, section 4). A table is written once, in order,
-//! and never changed. It holds *versions*: what a key's value was from a timestamp on, and under which LSN it was logged.
+//! and never changed. It holds *versions*: what a key's value was from a timestamp on, and under which LSN it was
+//! logged.
 //!
 //! A file is data blocks with an index block after every few of them, then a filter, the top index, and a footer:
 //!
@@ -84,8 +85,8 @@ pub struct TableId {
 /// A table as a manifest names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableRef {
-    /// Its name on this disk. A range that was split off shares tables with the range it was part of, under the names that
-    /// they have there.
+    /// Its name on this disk. A range that was split off shares tables with the range it was part of, under the names
+    /// that they have there.
     pub id: TableId,
     /// Where it stands in the tree.
     pub level: u8,

@@ -191,8 +191,8 @@ impl<F: Files> Store<F> {
         self.log.segments_mut().job_postponed(job);
     }
 
-    /// Of these cohorts nothing is needed any more, whatever the log still holds of them: the next manifest, which doesn't
-    /// name them, lets their segments and checkpoints go. It is to be said anew after each start.
+    /// Of these cohorts nothing is needed any more, whatever the log still holds of them: the next manifest, which
+    /// doesn't name them, lets their segments and checkpoints go. It is to be said anew after each start.
     pub fn let_go(&mut self, cohorts: BTreeSet<CohortId>) {
         self.gone = cohorts;
     }
@@ -231,8 +231,8 @@ impl<F: Files> Store<F> {
         write
     }
 
-    /// The manifest is forced in both places, and the checkpoints it supersedes are removed: the segments that it leaves
-    /// out may be recycled.
+    /// The manifest is forced in both places, and the checkpoints it supersedes are removed: the segments that it
+    /// leaves out may be recycled.
     ///
     /// # Panics
     /// When manifests finish in another order than they began.

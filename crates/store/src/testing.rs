@@ -75,8 +75,8 @@ pub(crate) fn write(store: &mut Store<MemoryDisk>, number: u64, record: Record) 
     Ok(batch)
 }
 
-/// Runs `attempt` on disks made by `fresh`, crashed at its first, second, ... changing operation, until it runs through;
-/// `after` looks at each crashed disk.
+/// Runs `attempt` on disks made by `fresh`, crashed at its first, second, ... changing operation, until it runs
+/// through; `after` looks at each crashed disk.
 pub(crate) fn crash_everywhere<E: std::fmt::Debug>(
     fresh: impl Fn() -> MemoryDisk,
     attempt: impl Fn(&MemoryDisk) -> Result<(), E>,

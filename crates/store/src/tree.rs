@@ -1,14 +1,14 @@
 //! The store of one tablet: our own log-structured merge tree (O'Neil, Cheng, Gawlick and O'Neil, 1996; `BigTable`,
-//! section 5.3). What is written goes into a *memtable*. A full one is *frozen* and *flushed*: it becomes a sorted table
-//! of level 0. *Compactions* merge the tables of a level into those of the next, which is ten times as large.
+//! section 5.3). What is written goes into a *memtable*. A full one is *frozen* and *flushed*: it becomes a sorted
+//! table of level 0. *Compactions* merge the tables of a level into those of the next, which is ten times as large.
 //!
-//! Keys are cells ([`crate::cell`]); what is stored are *versions* of them, with the timestamp from which on they hold and
-//! the LSN of the entry that wrote them. Everything is read at a timestamp. Old versions are kept down to the *watermark*
-//! (guarantee 16): flushes and compactions leave out what no read at or above it can tell.
+//! Keys are cells ([`crate::cell`]); what is stored are *versions* of them, with the timestamp from which on they hold
+//! and the LSN of the entry that wrote them. Everything is read at a timestamp. Old versions are kept down to the
+//! *watermark* (guarantee 16): flushes and compactions leave out what no read at or above it can tell.
 //!
 //! [`Tree`] is the state, owned by the machine's thread; it never waits for a disk. [`View`] is what it holds at one
-//! moment, for any thread to read. [`FlushJob`] and [`CompactionJob`] do the work on files, in steps, wherever the driver
-//! likes.
+//! moment, for any thread to read. [`FlushJob`] and [`CompactionJob`] do the work on files, in steps, wherever the
+//! driver likes.
 //!
 //! Invariants:
 //! * A table is forced, then its directory; only then does the tree take it in, and only then can [`Tree::refs`] name it.
@@ -81,7 +81,8 @@ pub struct Config {
     pub level0_tables: usize,
     /// Tables of the first level from which on writers should wait: each costs every read.
     pub level0_tables_max: usize,
-    /// Once the tree presses for a compaction, writers may add in so long what lies between it and where they should wait.
+    /// Once the tree presses for a compaction, writers may add in so long what lies between it and where they should
+    /// wait.
     pub brake: Duration,
     /// Bytes of the second level.
     pub level1_bytes: u64,
@@ -207,8 +208,8 @@ impl Tree {
         }
     }
 
-    /// The tree of the tables that a manifest names: what was put after those were written must be put again. Those that
-    /// are open already are shared, and what is opened is added to them.
+    /// The tree of the tables that a manifest names: what was put after those were written must be put again. Those
+    /// that are open already are shared, and what is opened is added to them.
     ///
     /// # Errors
     /// When a table is missing, is not the one that is meant, or can't be believed.
@@ -257,8 +258,8 @@ impl Tree {
         Ok(())
     }
 
-    /// A tree that holds all that this one does, for a range that is split off: they share what is in memory and in tables,
-    /// each to rid itself of what is not its own when it flushes and compacts.
+    /// A tree that holds all that this one does, for a range that is split off: they share what is in memory and in
+    /// tables, each to rid itself of what is not its own when it flushes and compacts.
     #[must_use]
     pub fn split_off(&mut self, site: Site) -> Self {
         self.freeze();
@@ -313,8 +314,8 @@ impl Tree {
         self.frozen.len() >= config.frozen_max || self.levels.level(0).len() >= config.level0_tables_max
     }
 
-    /// Bytes of memtables that writers may add in a second, where compactions don't keep up with them: the fewer, the nearer
-    /// they are to where they should wait. So they come to it ever more slowly, and most often not at all.
+    /// Bytes of memtables that writers may add in a second, where compactions don't keep up with them: the fewer, the
+    /// nearer they are to where they should wait. So they come to it ever more slowly, and most often not at all.
     #[must_use]
     pub fn pace(&self) -> Option<u64> {
         self.pressing.as_ref()?;
@@ -334,9 +335,9 @@ impl Tree {
         true
     }
 
-    /// The flush of all frozen memtables, if there are any and no flush is under way: of what lies in the range, and without
-    /// what no read at or above the watermark can tell. After a split, or a flush that failed, there is more than one; a
-    /// checkpoint counts on every one of them.
+    /// The flush of all frozen memtables, if there are any and no flush is under way: of what lies in the range, and
+    /// without what no read at or above the watermark can tell. After a split, or a flush that failed, there is more
+    /// than one; a checkpoint counts on every one of them.
     pub fn flush_job(&mut self, watermark: Timestamp, range: &cell::Range) -> Option<FlushJob> {
         if self.frozen.is_empty() || self.flushing > 0 {
             return None;
@@ -374,8 +375,8 @@ impl Tree {
         self.flushing = 0;
     }
 
-    /// A compaction, if some level has too much, or too much that is dead or outside the range, and none is under way. It
-    /// leaves out what no read at or above the watermark can tell, and what is not in the range.
+    /// A compaction, if some level has too much, or too much that is dead or outside the range, and none is under way.
+    /// It leaves out what no read at or above the watermark can tell, and what is not in the range.
     pub fn pick_compaction(&mut self, watermark: Timestamp, range: &cell::Range) -> Option<CompactionJob> {
         if self.is_compacting {
             return None;

@@ -1,8 +1,9 @@
 //! The catalogue: which tables and nodes there are, as the state machine of the first, fixed cohort.
 //!
 //! A table is created by an entry, with the keys that it is split at: each range's cohort and members are computed when
-//! the entry is applied, from the catalogue alone, so that every replica of the catalogue names the same. What stands here
-//! is the *map*, a hint for whoever looks for a row: which range a cohort owns is decided in its own log (guarantee 19).
+//! the entry is applied, from the catalogue alone, so that every replica of the catalogue names the same. What stands
+//! here is the *map*, a hint for whoever looks for a row: which range a cohort owns is decided in its own log
+//! (guarantee 19).
 //!
 //! A node's disk is known by its incarnation, and
 //! the catalogue never forgets it: an empty disk under a known name is refused here, for it would be a replica that has
@@ -39,8 +40,8 @@ use table::RECORD_BYTES;
 /// Nodes of a universe, at most: every node holds the list, and every peer connection is one of them.
 pub const NODES_MAX: usize = 1_000;
 
-/// Replicas of a range, unless the table's creator wants another number (fewer while fewer nodes are known): Spinnaker's
-/// three.
+/// Replicas of a range, unless the table's creator wants another number (fewer while fewer nodes are known):
+/// Spinnaker's three.
 pub const REPLICAS: u32 = 3;
 
 /// The first cohort that a range can have.
@@ -83,8 +84,8 @@ pub enum Change {
         /// Its keys.
         range: KeyRange,
     },
-    /// The entry is about a row that is another tablet's by now: nothing was done, and whoever proposed it is to look the
-    /// range up again.
+    /// The entry is about a row that is another tablet's by now: nothing was done, and whoever proposed it is to look
+    /// the range up again.
     PutElsewhere,
     /// It was planned on which nodes a range's replicas are to be: whoever leads the catalogue sees to it.
     MoveBegun,

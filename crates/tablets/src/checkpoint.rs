@@ -1,10 +1,10 @@
-//! A frozen state and its chunks: what a checkpoint file holds, and what a replica far behind is sent. The rows of a tablet
-//! are not among it: they are in tables, which go along.
+//! A frozen state and its chunks: what a checkpoint file holds, and what a replica far behind is sent. The rows of a
+//! tablet are not among it: they are in tables, which go along.
 //!
 //! The chunks are, in order: a header (what this is, of which cohort, through which entry), the parts of the state, and
-//! an end that counts the chunks before it and carries the checksum of them all, one after the other. Each part is packed
-//! into chunks of [`CHUNK_BYTES`] at most, or of one record if that alone is more (a value may have 8 MiB): so a chunk
-//! always fits into one message between nodes.
+//! an end that counts the chunks before it and carries the checksum of them all, one after the other. Each part is
+//! packed into chunks of [`CHUNK_BYTES`] at most, or of one record if that alone is more (a value may have 8 MiB): so a
+//! chunk always fits into one message between nodes.
 //!
 //! Everything that decides a later outcome travels along: last LSN and timestamp, the range, the sessions with their
 //! outcomes, the watermark (guarantees 9, 10, 16, 17 and 19).
@@ -123,8 +123,8 @@ impl Snapshot {
         self.progress.last_timestamp
     }
 
-    /// The watermark of a tablet: tables that go along may lack what no read at or above it can tell, and no more. Of a unit
-    /// nothing is read but the newest.
+    /// The watermark of a tablet: tables that go along may lack what no read at or above it can tell, and no more. Of a
+    /// unit nothing is read but the newest.
     #[must_use]
     pub fn watermark(&self) -> Timestamp {
         match &self.content {
@@ -150,8 +150,8 @@ impl Snapshot {
         matches!(self.content, Content::Tablet { ownership: Ownership::Dropped, .. })
     }
 
-    /// The snapshot in pieces, made one at a time: a [`Loader`] makes a snapshot of them. Two snapshots of one state give
-    /// the same bytes.
+    /// The snapshot in pieces, made one at a time: a [`Loader`] makes a snapshot of them. Two snapshots of one state
+    /// give the same bytes.
     #[must_use]
     pub fn chunks(&self) -> Chunks {
         Chunks { snapshot: self.clone(), next: Place::Header, count: 0, checksum: 0 }

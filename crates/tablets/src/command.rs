@@ -18,20 +18,21 @@ use crate::request::{Mismatch, SessionId, SessionStamp, Write};
 /// What a tablet is to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// From here on the tablet owns that range, and answers for it (guarantee 19). Whoever leads it first takes the range
-    /// from the catalogue; a second such entry changes nothing.
+    /// From here on the tablet owns that range, and answers for it (guarantee 19). Whoever leads it first takes the
+    /// range from the catalogue; a second such entry changes nothing.
     Found {
         /// The range.
         range: KeyRange,
     },
-    /// From here on the tablet's keys from that one on are another's, which begins with all that this tablet knows of them
-    /// (guarantee 19). A second such entry changes nothing.
+    /// From here on the tablet's keys from that one on are another's, which begins with all that this tablet knows of
+    /// them (guarantee 19). A second such entry changes nothing.
     Split {
         /// The first key of the other.
         key: Bytes,
         /// The other's cohort.
         child: CohortId,
-        /// The members that it begins with: those of this one, as the catalogue knows them. They don't change meanwhile.
+        /// The members that it begins with: those of this one, as the catalogue knows them. They don't change
+        /// meanwhile.
         members: Membership,
     },
     /// From here on the tablet owns nothing, and its rows may go: its table is dropped (guarantee 19).
@@ -177,7 +178,8 @@ pub enum CatalogueCommand {
         /// Nodes that nothing was heard of lately: they are chosen last.
         absent: Vec<NodeId>,
     },
-    /// It has left, if no range counts on it. The catalogue's own cohort does not: its log holds the removal before this.
+    /// It has left, if no range counts on it. The catalogue's own cohort does not: its log holds the removal before
+    /// this.
     EndLeave {
         /// The node.
         node: NodeId,

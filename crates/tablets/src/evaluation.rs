@@ -1,5 +1,5 @@
-//! What is answered from a tablet's rows, or a unit's values, alone: from memory where nobody may wait, and otherwise wherever the disk may be
-//! waited for.
+//! What is answered from a tablet's rows, or a unit's values, alone: from memory where nobody may wait, and otherwise
+//! wherever the disk may be waited for.
 
 use bytes::Bytes;
 use store::sstable::{Io, TableError};
@@ -47,7 +47,8 @@ pub enum Evaluated {
     Outcome(Outcome),
     /// What the log is to carry of a write.
     Command(Command),
-    /// The place where the question begins is not the tablet's own: whoever asked is to look it up again (guarantee 19).
+    /// The place where the question begins is not the tablet's own: whoever asked is to look it up again (guarantee
+    /// 19).
     Elsewhere,
 }
 
@@ -72,8 +73,8 @@ impl Evaluation {
     /// The answer.
     ///
     /// # Errors
-    /// When a table can't be read; [`TableError::NotCached`] when the disk would have to be waited for, and `io` doesn't
-    /// allow that.
+    /// When a table can't be read; [`TableError::NotCached`] when the disk would have to be waited for, and `io`
+    /// doesn't allow that.
     pub fn answer(&self, io: Io) -> Result<Evaluated, TableError> {
         let (view, question) = match self {
             Self::Rows { view, question } => (view, question),

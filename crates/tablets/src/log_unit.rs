@@ -1,9 +1,10 @@
 //! A log unit as the state machine of a cohort (guarantee 20).
 //!
-//! A unit's commands are the entries of its cohort's log, and so records of its node's write-ahead log: one force serves all
-//! that the node has. Its cohort has one member. The copies of a position are made by the shared log, on the other units of the
-//! position's chain, and not by this log's replication. What the unit knows by itself is [`sharedlog::unit::Unit`]; the values lie
-//! in a tree, under their positions, and move from the log to its tables as a tablet's rows do.
+//! A unit's commands are the entries of its cohort's log, and so records of its node's write-ahead log: one force
+//! serves all that the node has. Its cohort has one member. The copies of a position are made by the shared log, on the
+//! other units of the position's chain, and not by this log's replication. What the unit knows by itself is
+//! [`sharedlog::unit::Unit`]; the values lie in a tree, under their positions, and move from the log to its tables as a
+//! tablet's rows do.
 
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
 use bytes::Bytes;
@@ -78,7 +79,8 @@ impl LogUnit {
     /// Applies an entry: the answer to the command in it, or what must be looked up for that.
     ///
     /// # Errors
-    /// When the entry doesn't follow the last one or is no unit's command. The unit is unchanged, and the node must halt.
+    /// When the entry doesn't follow the last one or is no unit's command. The unit is unchanged, and the node must
+    /// halt.
     pub fn apply(&mut self, entry: &Entry) -> Result<(Option<Outcome>, Option<Change>), ApplyError> {
         self.progress.check(entry)?;
         self.news = News::default();
@@ -232,8 +234,8 @@ impl Lookup {
     /// The answer.
     ///
     /// # Errors
-    /// When a table can't be read; [`TableError::NotCached`] when the disk would have to be waited for, and `io` doesn't
-    /// allow that.
+    /// When a table can't be read; [`TableError::NotCached`] when the disk would have to be waited for, and `io`
+    /// doesn't allow that.
     pub fn answer(&self, io: Io) -> Result<Outcome, TableError> {
         Ok(Ok(Response::Unit(Box::new(self.reply(&self.asked, io)?))))
     }

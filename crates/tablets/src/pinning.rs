@@ -1,13 +1,13 @@
 //! What of an entry's buffer a state may keep hold of.
 //!
-//! Decoded byte strings are slices of the entry's (or a checkpoint chunk's) buffer, and one slice keeps the whole buffer
-//! alive. The entry's own buffer may be a slice too, of a message that brought a whole megabyte of entries: so a value is
-//! copied out, unless it is so large that no such message is many times its size.
+//! Decoded byte strings are slices of the entry's (or a checkpoint chunk's) buffer, and one slice keeps the whole
+//! buffer alive. The entry's own buffer may be a slice too, of a message that brought a whole megabyte of entries: so a
+//! value is copied out, unless it is so large that no such message is many times its size.
 
 use bytes::Bytes;
 
-/// Below this a value is copied. A quarter of what one message between nodes gathers (1 MiB): a larger value pins no more
-/// than four times its own size.
+/// Below this a value is copied. A quarter of what one message between nodes gathers (1 MiB): a larger value pins no
+/// more than four times its own size.
 const COPY_BELOW_BYTES: usize = 256 << 10;
 
 /// A slice is kept only if it is this part (one n-th) of its buffer at least: memory held is bounded by n times what is

@@ -27,8 +27,8 @@ impl Position {
 }
 
 impl Scan {
-    /// Where it begins, or goes on: forwards at the greatest of the keys that it may not come before, in reverse below the
-    /// least of those that it may not reach.
+    /// Where it begins, or goes on: forwards at the greatest of the keys that it may not come before, in reverse below
+    /// the least of those that it may not reach.
     #[must_use]
     pub fn position(&self) -> Position {
         if self.reverse {

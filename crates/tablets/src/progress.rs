@@ -1,8 +1,8 @@
 //! How far a state has come in its cohort's log, and what it refuses to apply.
 //!
 //! Invariant: a state applies the direct successor of its last entry and nothing else (guarantee 1), and timestamps
-//! grow from entry to entry (guarantee 17). Both are part of the state and of its checkpoint: a replica that starts from
-//! a checkpoint has forgotten neither.
+//! grow from entry to entry (guarantee 17). Both are part of the state and of its checkpoint: a replica that starts
+//! from a checkpoint has forgotten neither.
 
 use base::codec::DecodeError;
 use base::{CohortId, Entry, Lsn, Sequence, Timestamp};
@@ -101,8 +101,8 @@ impl Progress {
         self.last_timestamp = entry.timestamp;
     }
 
-    /// What an entry may be known by for ever. After a loss sequences are given out again: names go on past all that the
-    /// lost entries can have had.
+    /// What an entry may be known by for ever. After a loss sequences are given out again: names go on past all that
+    /// the lost entries can have had.
     pub(crate) fn name_of(&self, sequence: Sequence) -> Sequence {
         Sequence(sequence.0 + u64::from(self.losses) * NAMES_LOST)
     }

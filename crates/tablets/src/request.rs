@@ -12,8 +12,8 @@ pub use logs::{Content, ExtentDescription, LogDescription, LogEntry, LogRequest,
 
 mod logs;
 
-/// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever. So
-/// one range's session is unknown in every other range, and never taken for a stranger's.
+/// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever.
+/// So one range's session is unknown in every other range, and never taken for a stranger's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
@@ -352,7 +352,8 @@ pub enum Failure {
         /// There or after.
         since: Position,
     },
-    /// What an append to a shared log came to can't be told any more, and no retry tells: one might append it for a second time.
+    /// What an append to a shared log came to can't be told any more, and no retry tells: one might append it for a
+    /// second time.
     #[error("outcome unknown: {0}")]
     Forgotten(String),
     /// The write may have been done or may yet be; only a retry with the same session stamp tells.

@@ -1,4 +1,5 @@
-//! The state machine of a cohort, whichever it is: the catalogue's in the first cohort, a tablet's or a log unit's in all others.
+//! The state machine of a cohort, whichever it is: the catalogue's in the first cohort, a tablet's or a log unit's in
+//! all others.
 
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
 use store::sstable::TableError;
@@ -44,7 +45,8 @@ pub struct Applied {
 }
 
 impl State {
-    /// The state of a cohort before its first entry. A tablet keeps its rows in the tree, which is empty, and a unit its values.
+    /// The state of a cohort before its first entry. A tablet keeps its rows in the tree, which is empty, and a unit
+    /// its values.
     #[must_use]
     pub fn new(cohort: CohortId, purpose: Purpose, tree: Tree) -> Self {
         match purpose {
@@ -76,8 +78,8 @@ impl State {
         }
     }
 
-    /// The state as it is now, frozen, but for a tablet's rows, which are in its tree. It costs nothing to take; entries
-    /// applied while it lives copy what they change.
+    /// The state as it is now, frozen, but for a tablet's rows, which are in its tree. It costs nothing to take;
+    /// entries applied while it lives copy what they change.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self)
@@ -103,8 +105,8 @@ impl State {
         }
     }
 
-    /// The timestamp of the last entry applied; 0 before the first. It is the greatest in the state: new ones must exceed
-    /// it (guarantee 17).
+    /// The timestamp of the last entry applied; 0 before the first. It is the greatest in the state: new ones must
+    /// exceed it (guarantee 17).
     #[must_use]
     pub fn last_timestamp(&self) -> Timestamp {
         match self {

@@ -1,8 +1,8 @@
 //! A tablet: the rows of one range of a table, and the sessions of its clients, as one deterministic state machine.
 //!
 //! It is Spinnaker's data model (section 3): a row is a key with any number of columns, a column has a value and a
-//! version. A version *is* the timestamp of the entry that wrote it, and old ones are kept down to the watermark, so that
-//! one can read as of a moment. `rows` keeps them, `sessions` keeps what makes a retry apply once (guarantee 10),
+//! version. A version *is* the timestamp of the entry that wrote it, and old ones are kept down to the watermark, so
+//! that one can read as of a moment. `rows` keeps them, `sessions` keeps what makes a retry apply once (guarantee 10),
 //! `ownership` keeps which keys are its own (guarantee 19), and `reads` answers from the applied state.
 //!
 //! Invariants:
@@ -83,8 +83,8 @@ impl Tablet {
 
     fn execute(&mut self, command: Command, entry: &Entry) -> (Option<Outcome>, Option<Change>) {
         if command.key().is_some_and(|key| !self.ownership.holds(&Position::At(key.clone()))) {
-            // The range was split since it was proposed. It was not executed here, nor will it be, and its session doesn't
-            // hear of it.
+            // The range was split since it was proposed. It was not executed here, nor will it be, and its session
+            // doesn't hear of it.
             return (None, Some(Change::PutElsewhere));
         }
         let outcome = match command {

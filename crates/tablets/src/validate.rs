@@ -196,8 +196,8 @@ fn check_get(key: &Bytes, columns: Option<&[Bytes]>) -> Result<(), Failure> {
     columns.iter().try_for_each(check_column)
 }
 
-/// An end of a scan may be any byte string as long as a key, the empty one too. A continuation may be one byte longer: so
-/// long is what comes right after the longest key.
+/// An end of a scan may be any byte string as long as a key, the empty one too. A continuation may be one byte longer:
+/// so long is what comes right after the longest key.
 fn check_scan(scan: &Scan) -> Result<(), Failure> {
     check_size("the scan's first key", scan.from.len(), KEY_BYTES_MAX)?;
     check_size("the scan's prefix", scan.prefix.len(), KEY_BYTES_MAX)?;

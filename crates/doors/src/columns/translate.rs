@@ -1,5 +1,5 @@
-//! Between the messages of the columns service and what the node is asked and answers: the same for a call of its own and
-//! for a request in a stream.
+//! Between the messages of the columns service and what the node is asked and answers: the same for a call of its own
+//! and for a request in a stream.
 
 use api::columns as message;
 use base::{KeyRange, Timestamp};

@@ -10,8 +10,8 @@
 //! It shows and changes nothing. The page is built in and loads nothing from elsewhere, and its policy
 //! (`Content-Security-Policy`) has the browser refuse whatever else might find its way into it.
 //!
-//! What it owes its clients is what every door owes: an answer in time, and that strangers do no harm. Connections, their
-//! lives, their headers and the time for them are bounded (`limits`), and requests with a body are refused.
+//! What it owes its clients is what every door owes: an answer in time, and that strangers do no harm. Connections,
+//! their lives, their headers and the time for them are bounded (`limits`), and requests with a body are refused.
 
 mod connections;
 

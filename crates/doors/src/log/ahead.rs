@@ -1,12 +1,12 @@
-//! What a subscription reads: one stretch of positions after the other, several at a time while it is far behind the log's
-//! end, and one that waits when it is there.
+//! What a subscription reads: one stretch of positions after the other, several at a time while it is far behind the
+//! log's end, and one that waits when it is there.
 //!
-//! A [`Stretch`] has one read under way at most. An answer may end before its stretch does, and what is missing is asked
-//! for again. What stretches brought is taken in the order of positions, each once.
+//! A [`Stretch`] has one read under way at most. An answer may end before its stretch does, and what is missing is
+//! asked for again. What stretches brought is taken in the order of positions, each once.
 //!
-//! A read says how many bytes it may bring, and there must be room for them ([`Wish`]). That is guessed from entries that came
-//! before. So the first read is a small one, and there are more of them at a time as the client takes what they bring. Where an
-//! entry is larger than was guessed, that is the answer, and it is read by itself.
+//! A read says how many bytes it may bring, and there must be room for them ([`Wish`]). That is guessed from entries
+//! that came before. So the first read is a small one, and there are more of them at a time as the client takes what
+//! they bring. Where an entry is larger than was guessed, that is the answer, and it is read by itself.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -104,8 +104,8 @@ impl Ahead {
         self.next
     }
 
-    /// What to ask next, if anything, and under which ticket. A read is asked if there is room for it: so many bytes as are
-    /// given.
+    /// What to ask next, if anything, and under which ticket. A read is asked if there is room for it: so many bytes as
+    /// are given.
     pub(crate) fn ask(&mut self, room: impl FnOnce(Wish) -> Option<usize>) -> Option<(u64, Wanted)> {
         if std::mem::take(&mut self.wants_tail) {
             return Some((self.begin(None), Wanted::Tail));

@@ -30,9 +30,9 @@ use crate::replies::{Replies, size};
 use crate::stream::{Begun, Closing, Place, Streams, stopping};
 use crate::{Gateway, Observer, Ticketed, refusal};
 
-/// Whether the client is seen to take something, where much waits that nobody takes: an empty message has left before anything
-/// more is read for it. The server asks for what comes after a message only when HTTP/2 has taken that, but it gathers small
-/// messages until there is none for the moment.
+/// Whether the client is seen to take something, where much waits that nobody takes: an empty message has left before
+/// anything more is read for it. The server asks for what comes after a message only when HTTP/2 has taken that, but it
+/// gathers small messages until there is none for the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
     Wanted,
@@ -40,7 +40,8 @@ enum Probe {
     Sent,
     /// There was none after it.
     Gathered,
-    /// The server has asked again, at that time. Soon it says nothing any more: others have used up what the connection takes.
+    /// The server has asked again, at that time. Soon it says nothing any more: others have used up what the connection
+    /// takes.
     Taken(Instant),
 }
 
@@ -58,8 +59,8 @@ pub(crate) struct Subscription<G> {
     is_idle: bool,
     told_at: Instant,
     probe: Probe,
-    /// The server has asked since it was told that there is nothing for the moment: it holds no message, and asks when it is
-    /// woken.
+    /// The server has asked since it was told that there is nothing for the moment: it holds no message, and asks when
+    /// it is woken.
     has_asked: bool,
     /// Nothing more is read, and why.
     ending: Option<Status>,
@@ -145,8 +146,9 @@ impl<G: Gateway> Subscription<G> {
         self.pause = Some(Box::pin(sleep(pause)));
     }
 
-    /// Hands in what is to be read next, as far as there is room for what it brings; says whether more of that is wanted. With a
-    /// message on its way to the client, who may not take it, there is no waiting for room: others would be held up by that.
+    /// Hands in what is to be read next, as far as there is room for what it brings; says whether more of that is
+    /// wanted. With a message on its way to the client, who may not take it, there is no waiting for room: others would
+    /// be held up by that.
     fn ask(&mut self, context: &mut Context<'_>, may_wait: bool) -> bool {
         let wants_room = self.ask_for_all(context, may_wait);
         if !wants_room || !may_wait {

@@ -1,5 +1,5 @@
-//! Between the messages of the log service and what the node is asked and answers: the same for a call of its own, for a
-//! request in a stream, and for what subscribers are told.
+//! Between the messages of the log service and what the node is asked and answers: the same for a call of its own, for
+//! a request in a stream, and for what subscribers are told.
 
 use api::log::{self as message, log_entry};
 use bytes::Bytes;
@@ -79,7 +79,8 @@ pub(crate) fn entries(response: Response) -> Result<message::ReadResponse, Box<R
     Ok(message::ReadResponse { entries: kept })
 }
 
-/// The first position that an entry does not stand for. One that was given up stands for all that were given up with it.
+/// The first position that an entry does not stand for. One that was given up stands for all that were given up with
+/// it.
 pub(crate) fn after(entry: &LogEntry) -> Position {
     match entry.content {
         Content::Trimmed { mark } => entry.position.next().max(mark),

@@ -20,24 +20,25 @@ mod nodes;
 pub(crate) enum Command {
     /// Form a new universe of the nodes at `--at`, all of which run on blank disks; done already, it does nothing.
     Form,
-    /// Have a node that runs on a blank disk join the universe at `--at`. Cut short, it is done again; done already, it does
-    /// nothing.
+    /// Have a node that runs on a blank disk join the universe at `--at`. Cut short, it is done again; done already, it
+    /// does nothing.
     Join {
         /// Where the node serves gRPC.
         #[arg(value_name = "HOST:PORT")]
         newcomer: String,
     },
-    /// Have a node leave, whether it lives or is lost: what it has goes to others first. It goes on by itself, even if nobody
-    /// waits any more. Its number is never used again.
+    /// Have a node leave, whether it lives or is lost: what it has goes to others first. It goes on by itself, even if
+    /// nobody waits any more. Its number is never used again.
     Leave { node: u32 },
-    /// Split a range of a table in two, while it is read and written. The new range begins at the key, on the same nodes.
+    /// Split a range of a table in two, while it is read and written. The new range begins at the key, on the same
+    /// nodes.
     Split {
         table: String,
         /// The first key of the new range.
         key: OsString,
     },
-    /// Move the replicas of a range to other nodes, while it is read and written. It goes on by itself, even if nobody waits
-    /// any more. A later move of the same range takes its place: move it back to give it up.
+    /// Move the replicas of a range to other nodes, while it is read and written. It goes on by itself, even if nobody
+    /// waits any more. A later move of the same range takes its place: move it back to give it up.
     Move {
         table: String,
         /// A key of the range; the empty one is in the first.

@@ -1,7 +1,7 @@
 //! `loggos bench`: what it costs and how long it takes, on this machine, now.
 //!
-//! A benchmark is a program and never a test. The same loops drive Loggos and the peer that it is measured against, each
-//! through its leader, over as many connections, with the same keys and values.
+//! A benchmark is a program and never a test. The same loops drive Loggos and the peer that it is measured against,
+//! each through its leader, over as many connections, with the same keys and values.
 
 mod columns;
 mod failover;

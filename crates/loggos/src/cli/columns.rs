@@ -30,8 +30,8 @@ pub(crate) enum Command {
         /// How long old versions are kept, as in 500ms, 90s, 10m, 2h or 7d [default: 60s].
         #[arg(long, value_name = "TIME", value_parser = retention)]
         retention: Option<Duration>,
-        /// What a write must be on before it is acknowledged, on most replicas: their disks, or their main memories, from
-        /// which the last writes are lost if most of them end at once [default: forced].
+        /// What a write must be on before it is acknowledged, on most replicas: their disks, or their main memories,
+        /// from which the last writes are lost if most of them end at once [default: forced].
         #[arg(long, value_enum)]
         durability: Option<tables::Durability>,
     },

@@ -18,8 +18,9 @@ use super::stop::{Stop, unless_interrupted};
 
 /// Export a table's rows, to standard output or to a file.
 ///
-/// As JSON lines, each column of each row is an object, as `scan --json` prints it; `load --format cells` takes them back
-/// in. As CSV, each is a record of key, column, version and value. A file appears under its name only when it is whole.
+/// As JSON lines, each column of each row is an object, as `scan --json` prints it; `load --format cells` takes them
+/// back in. As CSV, each is a record of key, column, version and value. A file appears under its name only when it is
+/// whole.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     table: String,
@@ -51,8 +52,9 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     output.print(&object, || format!("{} exported to {}", counted(rows, "row"), path.display()))
 }
 
-/// Writes a file beside the one that is asked for, and gives it its name once it is whole and forced: a full disk, a signal
-/// or an end half-way leaves what was there before. What is there and is no file (a pipe, a device) is written to as it is.
+/// Writes a file beside the one that is asked for, and gives it its name once it is whole and forced: a full disk, a
+/// signal or an end half-way leaves what was there before. What is there and is no file (a pipe, a device) is written
+/// to as it is.
 async fn into_file(client: &Client, table: &str, format: Format, path: &Path) -> Result<(u64, u64), Stop> {
     let writing = || Stop::io(format!("write {}", path.display()));
     // A link stays, and what it leads to is written.

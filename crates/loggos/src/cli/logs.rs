@@ -55,8 +55,8 @@ pub(crate) enum Command {
     Tail {
         /// The log's name.
         name: String,
-        /// Print what is appended from now on, as it comes, until Ctrl-C. When the log gives no answer for as long as --timeout
-        /// says, that is told on standard error, and it is asked on.
+        /// Print what is appended from now on, as it comes, until Ctrl-C. When the log gives no answer for as long as
+        /// --timeout says, that is told on standard error, and it is asked on.
         #[arg(long, short)]
         follow: bool,
         /// With --follow: print what lies from this position on, and what comes after it.
@@ -91,7 +91,8 @@ impl Command {
     }
 }
 
-/// Does it. Where there is no such log, it says how there can be; where there is no answer, which of the log's nodes give none.
+/// Does it. Where there is no such log, it says how there can be; where there is no answer, which of the log's nodes
+/// give none.
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     let Some(name) = command.log().map(str::to_owned) else { return done(universe, output, command).await };
     match done(universe, output, command).await {

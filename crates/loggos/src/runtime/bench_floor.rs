@@ -1,5 +1,5 @@
-//! `loggos bench floor`: what this machine charges for the two things that no design avoids: forcing a block to the log,
-//! and a round trip between two processes. Every other figure is to be read beside these.
+//! `loggos bench floor`: what this machine charges for the two things that no design avoids: forcing a block to the
+//! log, and a round trip between two processes. Every other figure is to be read beside these.
 //!
 //! The force is the log's own: a file filled with zeros before, O_DIRECT where the file system has it, one thread of
 //! real-time priority where it may be had. Three at once stand for a universe of three nodes on one disk.
@@ -8,7 +8,8 @@
 //! processor can cost many times the rest, most of all in a virtual machine, and where the scheduler puts two ends that
 //! aren't bound is its own affair. One figure alone would be either of the two, by luck.
 //!
-//! [`ChainFloor`] is both together, for `loggos bench log`: what an append to a chain of so many copies has to wait for.
+//! [`ChainFloor`] is both together, for `loggos bench log`: what an append to a chain of so many copies has to wait
+//! for.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -262,8 +263,8 @@ impl<'a> Forcing<'a> {
     }
 }
 
-/// What an append to a chain has to wait for, one after the other: for each copy a round trip between two processes, which
-/// takes the entry there and an answer back, and a force of the entry.
+/// What an append to a chain has to wait for, one after the other: for each copy a round trip between two processes,
+/// which takes the entry there and an answer back, and a force of the entry.
 pub(crate) struct ChainFloor {
     _scratch: Scratch,
     log: OsFile,
@@ -277,8 +278,8 @@ impl ChainFloor {
         Ok(Self { _scratch: scratch, log })
     }
 
-    /// Measures for so long, with the ends of the round trips on one processor; on two if this process may use so many, and
-    /// that is asked for.
+    /// Measures for so long, with the ends of the round trips on one processor; on two if this process may use so many,
+    /// and that is asked for.
     pub(crate) fn measure(
         &self,
         on_two: bool,
@@ -329,8 +330,8 @@ fn round_trips(operation: &'static str, processors: [usize; 2], bytes: usize) ->
     Ok(Line::of(operation, 1, bytes, &samples?))
 }
 
-/// Runs what has an end of a connection whose other end answers each of so many bytes with so many, each end bound to its
-/// processor.
+/// Runs what has an end of a connection whose other end answers each of so many bytes with so many, each end bound to
+/// its processor.
 fn against_echo<T: Send>(
     processors: [usize; 2],
     request_bytes: usize,

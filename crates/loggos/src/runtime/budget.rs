@@ -1,16 +1,16 @@
 //! The disk's budget: what clients wait for comes first, then flushes, and compactions take what is left.
 //!
 //! The log has a thread of its own at real-time priority and is bounded by nothing. A compaction stands back while a
-//! memtable is flushed, and reads no faster than it is allowed to. It is given way only when there are so many tables that
-//! writes would soon have to wait for it.
+//! memtable is flushed, and reads no faster than it is allowed to. It is given way only when there are so many tables
+//! that writes would soon have to wait for it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::clock;
 
-/// Bytes of tables that compactions read in a second, at most: several times what a busy node writes, and a small part of
-/// what its disk can do.
+/// Bytes of tables that compactions read in a second, at most: several times what a busy node writes, and a small part
+/// of what its disk can do.
 pub(crate) const COMPACTION_BYTES_PER_SECOND: u64 = 64 << 20;
 /// A compaction waits for a flush no longer than this between two steps: flushes may follow one another for ever.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -78,22 +78,24 @@ pub(crate) struct Peer {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tuning {
-    /// Whether leaders read by leases, which trust the rates of monotonic clocks. If not, they ask a majority each time.
+    /// Whether leaders read by leases, which trust the rates of monotonic clocks. If not, they ask a majority each
+    /// time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leases: Option<bool>,
     /// The pause between heartbeats in milliseconds, 5 to a quarter of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heartbeat_ms: Option<u64>,
-    /// How long a leader waits in milliseconds, at most, before it tells its followers what is committed: 1 to 15,000; 100
-    /// by default. What has been told decides how old a follower's state is, and how long the next leader takes to take over.
+    /// How long a leader waits in milliseconds, at most, before it tells its followers what is committed: 1 to 15,000;
+    /// 100 by default. What has been told decides how old a follower's state is, and how long the next leader takes to
+    /// take over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) commit_period_ms: Option<u64>,
-    /// Whether proposals and heartbeats tell it as well, so that a leader that sends anything never waits for the period.
-    /// Default: true.
+    /// Whether proposals and heartbeats tell it as well, so that a leader that sends anything never waits for the
+    /// period. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) piggyback_commits: Option<bool>,
-    /// Bytes past which a proposal travels from follower to follower instead of from the leader to each: 4 KiB to 16 MiB,
-    /// or 0 for none. Default: none.
+    /// Bytes past which a proposal travels from follower to follower instead of from the leader to each: 4 KiB to 16
+    /// MiB, or 0 for none. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) chain_bytes: Option<u64>,
     /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB.
@@ -103,7 +105,8 @@ pub(crate) struct Tuning {
     /// tables yet; 32 MiB to 1 TiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
-    /// Bytes of tables that compactions read in a second, at most, as long as writes need not wait for them: 1 MiB to 64 GiB.
+    /// Bytes of tables that compactions read in a second, at most, as long as writes need not wait for them: 1 MiB to
+    /// 64 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) compaction_bytes_per_second: Option<u64>,
     /// Bytes of log that are kept for replicas that lag, though checkpoints cover them: up to 1 TiB.

@@ -1,10 +1,10 @@
-//! File descriptors: as many as the system lets this process have, and enough of them kept from strangers, so that a crowd
-//! at a door never takes what the log, the checkpoints and the peers need.
+//! File descriptors: as many as the system lets this process have, and enough of them kept from strangers, so that a
+//! crowd at a door never takes what the log, the checkpoints and the peers need.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that are not the doors': segments, checkpoints, the tables that a compaction reads, peers and those who claim
-/// to be peers, threads' wakers.
+/// Descriptors that are not the doors': segments, checkpoints, the tables that a compaction reads, peers and those who
+/// claim to be peers, threads' wakers.
 const RESERVED: u64 = 512;
 /// Files of tables that are open at one time, at most.
 const TABLES_MAX: usize = 1_024;
@@ -17,8 +17,8 @@ pub(crate) fn raise() -> u64 {
     current.unwrap_or(u64::MAX)
 }
 
-/// Files of tables that may be open at one time, beside those that are being written: a quarter of all, and no more than
-/// are worth looking through for the one that was used least lately.
+/// Files of tables that may be open at one time, beside those that are being written: a quarter of all, and no more
+/// than are worth looking through for the one that was used least lately.
 pub(crate) fn for_tables() -> usize {
     let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(all / 4).unwrap_or(usize::MAX).min(TABLES_MAX)

@@ -3,9 +3,9 @@
 //! The next batch goes to the log thread as soon as the last one is back. When nothing came for a while after the last
 //! batch, an echo names it, so that its loss to damage can be told from a torn write (guarantee 7).
 //!
-//! A full disk stops checkpoints and new segments, not the node: their lanes wait for room and try again. The log itself
-//! writes only into segments prepared before, so that it meets a full disk as the lack of a segment: appends wait, reads
-//! go on.
+//! A full disk stops checkpoints and new segments, not the node: their lanes wait for room and try again. The log
+//! itself writes only into segments prepared before, so that it meets a full disk as the lack of a segment: appends
+//! wait, reads go on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -52,8 +52,9 @@ pub(crate) struct Disk {
     store: Store<OsFiles>,
     log: LogThread,
     manifests: Lane<ManifestJob>,
-    /// Whether a manifest is being written, and the newest that is wanted after it. A manifest says all, so that one that
-    /// is overtaken before it is begun need not be written: hundreds of promises at once cost two forces each no more.
+    /// Whether a manifest is being written, and the newest that is wanted after it. A manifest says all, so that one
+    /// that is overtaken before it is begun need not be written: hundreds of promises at once cost two forces each no
+    /// more.
     writes_manifest: bool,
     next_manifest: Option<NextManifest>,
     segments: Lane<SegmentJob>,

@@ -1,6 +1,6 @@
-//! From a blank disk to a member of a universe. A node whose disk is blank serves its gRPC door for its formation alone,
-//! and goes on as every node does once it is formed. It never forms anything by itself: a blank disk may be a lost one
-//! (guarantee 6).
+//! From a blank disk to a member of a universe. A node whose disk is blank serves its gRPC door for its formation
+//! alone, and goes on as every node does once it is formed. It never forms anything by itself: a blank disk may be a
+//! lost one (guarantee 6).
 
 use std::fs::{self, File};
 use std::io;

@@ -144,8 +144,8 @@ impl MachineGateway {
         Ok(receiver)
     }
 
-    /// Hands in what a message of a stream brought, as one input, but for what can be answered at once; deadlines count from
-    /// `now`.
+    /// Hands in what a message of a stream brought, as one input, but for what can be answered at once; deadlines count
+    /// from `now`.
     pub(crate) fn hand_in_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
         let mut incoming = Vec::with_capacity(batch.len());
         for Ticketed { ticket, request, deadline } in batch {

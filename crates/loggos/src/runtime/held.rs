@@ -1,5 +1,6 @@
-//! What was written to a file and is not forced, in the process's own memory: it is gone when the process is killed, as it is
-//! gone from the operating system's memory when the power is. For tests that kill real processes, which otherwise lose nothing.
+//! What was written to a file and is not forced, in the process's own memory: it is gone when the process is killed, as
+//! it is gone from the operating system's memory when the power is. For tests that kill real processes, which otherwise
+//! lose nothing.
 //!
 //! Names are not held: a file that was made, renamed or removed is so at once. What power loss does to names is the
 //! simulator's to try (`store::memory`).
@@ -27,7 +28,8 @@ impl Held {
         self.writes().iter().map(|(offset, bytes)| offset + bytes.len() as u64).max().unwrap_or(0)
     }
 
-    /// Puts it over what `buffer` holds from `offset` on: so many bytes of the file below. Tells how many there are then.
+    /// Puts it over what `buffer` holds from `offset` on: so many bytes of the file below. Tells how many there are
+    /// then.
     pub(crate) fn lay_over(&self, offset: u64, buffer: &mut [u8], below: usize) -> usize {
         let held = self.end().saturating_sub(offset);
         let there = usize::try_from(held).unwrap_or(usize::MAX).min(buffer.len()).max(below);

@@ -1,8 +1,8 @@
 //! The thread that forces the log, and does nothing else: batches come encoded, summed and padded, and go back as they
 //! came. So it can be given real-time priority without keeping others from their work: it sleeps in the disk.
 //!
-//! Why real time: on busy processors a thread of normal priority waits for a scheduler tick (4 ms) after each force, and
-//! a force itself takes a tenth of a millisecond.
+//! Why real time: on busy processors a thread of normal priority waits for a scheduler tick (4 ms) after each force,
+//! and a force itself takes a tenth of a millisecond.
 //!
 //! One batch is under way at a time. What gathers meanwhile is the next one, so the disk's own speed sets the size of a
 //! group, and no timer does.

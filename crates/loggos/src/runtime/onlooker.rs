@@ -1,6 +1,6 @@
 //! What a node's console knows of the whole universe: it asks every node through its gRPC door, this one too, as any
-//! client does (`sdk`), and puts the answers together (`view`). A node that is down or slow costs the others' answers only a
-//! short wait.
+//! client does (`sdk`), and puts the answers together (`view`). A node that is down or slow costs the others' answers
+//! only a short wait.
 //!
 //! One look serves all who ask within [`FRESH`], so that many browsers cost no more than one.
 

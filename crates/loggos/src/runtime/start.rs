@@ -116,7 +116,8 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
 fn log_to_stderr(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LOGGOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // Where a line can't be written (the disk is full that it goes to), no panic says so: a node outlives its log of words.
+    // Where a line can't be written (the disk is full that it goes to), no panic says so: a node outlives its log of
+    // words.
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -233,8 +234,8 @@ fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartErr
     }
 }
 
-/// Where the nodes are that this one knew when its disk became the universe's. What the configuration says holds, so that a
-/// node can be found that has moved since.
+/// Where the nodes are that this one knew when its disk became the universe's. What the configuration says holds, so
+/// that a node can be found that has moved since.
 fn addresses(config: &Config, identity: &Identity) -> Vec<PeerAddress> {
     let configured = |node: NodeId| config.peers.iter().find(|peer| peer.node == node.0).map(|peer| peer.address);
     let told = |node: NodeId| {
@@ -245,8 +246,8 @@ fn addresses(config: &Config, identity: &Identity) -> Vec<PeerAddress> {
     known.filter_map(|node| Some(PeerAddress { node, address: configured(node).or_else(|| told(node))? })).collect()
 }
 
-/// The nodes of its universe's formation that a node can't find by itself. They may have left since; those that are there
-/// are found by the catalogue, or make themselves known.
+/// The nodes of its universe's formation that a node can't find by itself. They may have left since; those that are
+/// there are found by the catalogue, or make themselves known.
 pub(crate) fn without_address(config: &Config, identity: &Identity) -> Vec<NodeId> {
     let is_named = |node: &NodeId| node.0 == config.node || config.peers.iter().any(|peer| peer.node == node.0);
     identity.members.iter().map(|member| member.node).filter(|node| !is_named(node)).collect()

@@ -1,5 +1,5 @@
-//! The threads that work on tables and checkpoints: flushes, compactions, reads that wait for the disk, tables that come and
-//! go. Each kind has a lane of its own: a compaction of minutes must hold up neither a flush nor a read.
+//! The threads that work on tables and checkpoints: flushes, compactions, reads that wait for the disk, tables that
+//! come and go. Each kind has a lane of its own: a compaction of minutes must hold up neither a flush nor a read.
 
 use std::io;
 use std::sync::Arc;

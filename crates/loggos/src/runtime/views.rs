@@ -1,5 +1,5 @@
-//! What the machine shows the doors of its replicas: they answer most reads from it on their own thread, with no hand-over.
-//! The lock is held for as long as it takes to copy a pointer.
+//! What the machine shows the doors of its replicas: they answer most reads from it on their own thread, with no
+//! hand-over. The lock is held for as long as it takes to copy a pointer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! The universe as one JSON document, for the console: the objects of `loggos status --json`, and with them where things
-//! are and what they do.
+//! The universe as one JSON document, for the console: the objects of `loggos status --json`, and with them where
+//! things are and what they do.
 
 use serde_json::{Value, json};
 

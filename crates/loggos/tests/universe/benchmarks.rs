@@ -1,5 +1,5 @@
-//! The benchmarks run to their end, say what they promise in JSON, and leave nothing behind. What they measure is no test's
-//! business.
+//! The benchmarks run to their end, say what they promise in JSON, and leave nothing behind. What they measure is no
+//! test's business.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! The console of real nodes: what it counts, and that it shows the whole universe from any node that lives. How it looks
-//! in a browser is tested under `compat/console`.
+//! The console of real nodes: what it counts, and that it shows the whole universe from any node that lives. How it
+//! looks in a browser is tested under `compat/console`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

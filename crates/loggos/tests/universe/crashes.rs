@@ -1,5 +1,5 @@
-//! Nodes are killed and stopped while clients work and their table is split: nothing acknowledged is lost, and all that was
-//! answered, taken together, is linearizable.
+//! Nodes are killed and stopped while clients work and their table is split: nothing acknowledged is lost, and all that
+//! was answered, taken together, is linearizable.
 
 mod clients;
 mod ledger;

@@ -1,5 +1,5 @@
-//! A universe of nodes that were each started by themselves, on blank disks: how it is formed, what can come between, and
-//! what is never formed.
+//! A universe of nodes that were each started by themselves, on blank disks: how it is formed, what can come between,
+//! and what is never formed.
 
 use std::fs;
 

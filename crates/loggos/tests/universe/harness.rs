@@ -193,8 +193,8 @@ impl Universe {
         Self::form(nodes, Some(descriptors), false)
     }
 
-    /// The same where a killed process leaves on its disk what it has forced, and nothing else: as its machine would, were its
-    /// power gone.
+    /// The same where a killed process leaves on its disk what it has forced, and nothing else: as its machine would,
+    /// were its power gone.
     pub(crate) fn losing_what_is_not_forced(nodes: u32) -> Self {
         Self::form(nodes, None, true)
     }

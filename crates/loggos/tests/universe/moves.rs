@@ -1,4 +1,5 @@
-//! `loggos admin move`: as people do it, while rows are written, with what it refuses; and ranges brought away from a lost disk.
+//! `loggos admin move`: as people do it, while rows are written, with what it refuses; and ranges brought away from a
+//! lost disk.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};

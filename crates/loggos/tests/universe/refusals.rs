@@ -145,8 +145,8 @@ fn another_universes_data_is_refused_by_both_names() {
     universe.start();
 }
 
-/// Says another format in the seal of a file, and makes the checksum fit again: the file is whole, as if a later version
-/// had written it. The seal: magic (8 bytes), format (4), length (4), checksum (4) of all that and the content.
+/// Says another format in the seal of a file, and makes the checksum fit again: the file is whole, as if a later
+/// version had written it. The seal: magic (8 bytes), format (4), length (4), checksum (4) of all that and the content.
 fn change_format(file: &Path, format: u32) {
     let mut bytes = fs::read(file).expect("the file is there");
     bytes[8..12].copy_from_slice(&format.to_le_bytes());

@@ -158,8 +158,8 @@ fn garbage_on_any_port_ends_its_connection_and_nothing_else() {
     assert_eq!(pids(), before, "a node ended");
 }
 
-/// Most machines allow a process 1,024 file descriptors. Those that a node needs for its own files and its peers are not
-/// for strangers to take: with a crowd at its door, it still takes part in an election.
+/// Most machines allow a process 1,024 file descriptors. Those that a node needs for its own files and its peers are
+/// not for strangers to take: with a crowd at its door, it still takes part in an election.
 #[test]
 fn a_crowd_at_the_door_leaves_a_node_the_descriptors_it_needs() {
     allow_descriptors();

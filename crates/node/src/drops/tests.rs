@@ -69,8 +69,8 @@ fn a_dropped_table_is_unknown_and_its_name_is_free() {
     assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE, CohortId(4)]));
 }
 
-/// A manifest that left out the promises of a dropped cohort before the catalogue's own checkpoint lacks the table would
-/// let a restart begin that cohort anew.
+/// A manifest that left out the promises of a dropped cohort before the catalogue's own checkpoint lacks the table
+/// would let a restart begin that cohort anew.
 #[test]
 fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
     let mut bench = alone();

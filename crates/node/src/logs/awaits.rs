@@ -1,8 +1,8 @@
 //! Readers that wait at a log unit for what isn't there yet.
 //!
-//! A follower at its log's end asks once, and hears as soon as the entry has come: nobody looks again and again. Where the unit
-//! is sealed, or trimmed, all who wait there ask again: the log may go on elsewhere. A reader is told that nothing has come
-//! when its wait is over; so is at once who finds too many waiting.
+//! A follower at its log's end asks once, and hears as soon as the entry has come: nobody looks again and again. Where
+//! the unit is sealed, or trimmed, all who wait there ask again: the log may go on elsewhere. A reader is told that
+//! nothing has come when its wait is over; so is at once who finds too many waiting.
 
 use std::collections::BTreeMap;
 

@@ -37,7 +37,8 @@ impl Pending {
 }
 
 impl Node {
-    /// Puts a request to the client machine of its log; if our copy of the catalogue has no such log, whoever leads that is asked.
+    /// Puts a request to the client machine of its log; if our copy of the catalogue has no such log, whoever leads
+    /// that is asked.
     pub(crate) fn put_to_log(&mut self, id: PendingId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };

@@ -1,10 +1,11 @@
 //! Log units that never answer again though their nodes live (guarantees 7 and 20).
 //!
-//! A replica whose disk lost something that it may have acknowledged is in doubt until it has caught up with others of its cohort.
-//! A unit's cohort has no other: its doubt never ends, and it does not open. To the log it is as good as lost with its disk, and
-//! only its own node knows. So the node says it, now and then, to whoever leads the catalogue, as long as the catalogue names the
-//! unit. There it counts as gone: a projection without it follows, as far as its chains have other units, and another unit
-//! takes its place. Then the catalogue names it no more, and its node gives its replica up with what it holds.
+//! A replica whose disk lost something that it may have acknowledged is in doubt until it has caught up with others of
+//! its cohort. A unit's cohort has no other: its doubt never ends, and it does not open. To the log it is as good as
+//! lost with its disk, and only its own node knows. So the node says it, now and then, to whoever leads the catalogue,
+//! as long as the catalogue names the unit. There it counts as gone: a projection without it follows, as far as its
+//! chains have other units, and another unit takes its place. Then the catalogue names it no more, and its node gives
+//! its replica up with what it holds.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +17,12 @@ use crate::message::Message;
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Replica;
 
-/// Units that a node says at one time, at most, and that it is believed of: more than one disk has in practice, and what is over is
-/// said once some of these were replaced.
+/// Units that a node says at one time, at most, and that it is believed of: more than one disk has in practice, and
+/// what is over is said once some of these were replaced.
 pub(super) const DOUBTS_MAX: usize = 4_096;
 
-/// Units of other nodes and of this one that are in doubt, as whoever leads the catalogue was told. Only such are in it as the
-/// catalogue names, each on the node that said so.
+/// Units of other nodes and of this one that are in doubt, as whoever leads the catalogue was told. Only such are in it
+/// as the catalogue names, each on the node that said so.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(BTreeSet<UnitId>);
 

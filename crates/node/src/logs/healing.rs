@@ -1,5 +1,5 @@
-//! Filling units with what older chains hold: whoever leads the catalogue has it done, so that each position has as many copies as
-//! it should have again (CORFU, section 3.4).
+//! Filling units with what older chains hold: whoever leads the catalogue has it done, so that each position has as
+//! many copies as it should have again (CORFU, section 3.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,10 @@
 //! Which nodes are heard of, as far as logs are concerned.
 //!
-//! A node that is silent for a quarter of a second is taken for gone: so appends go on soon after it is. Where nodes have too
-//! little of a processor that is a mistake, and a dear one: the node's units are left out, and copied anew. So each mistake
-//! about a process has it waited for twice as long, up to a bound (Chandra and Toueg, Unreliable failure detectors for reliable
-//! distributed systems, JACM 43(2), 1996, figure 10). A node that stood still itself has heard nobody meanwhile, and that says
-//! nothing of them: silence is counted while the node is awake.
+//! A node that is silent for a quarter of a second is taken for gone: so appends go on soon after it is. Where nodes
+//! have too little of a processor that is a mistake, and a dear one: the node's units are left out, and copied anew. So
+//! each mistake about a process has it waited for twice as long, up to a bound (Chandra and Toueg, Unreliable failure
+//! detectors for reliable distributed systems, JACM 43(2), 1996, figure 10). A node that stood still itself has heard
+//! nobody meanwhile, and that says nothing of them: silence is counted while the node is awake.
 
 use std::collections::BTreeSet;
 
@@ -112,7 +112,8 @@ impl Node {
         self.peers.get(&node).is_some_and(is_silent) && self.is_heard(node, now)
     }
 
-    /// Whether a node may be given what is to be copied: it was not taken for gone by mistake just now, or it would be again.
+    /// Whether a node may be given what is to be copied: it was not taken for gone by mistake just now, or it would be
+    /// again.
     pub(super) fn is_steady(&self, node: NodeId, pause: Duration, now: Now) -> bool {
         let is_past = |peer: &Peer| {
             let mistakes = peer.hearing.mistakes;
@@ -121,7 +122,8 @@ impl Node {
         self.is_heard(node, now) && self.peers.get(&node).is_none_or(is_past)
     }
 
-    /// Logs go on without what these nodes have of them, since they are silent. Whichever process is heard of again was not gone.
+    /// Logs go on without what these nodes have of them, since they are silent. Whichever process is heard of again was
+    /// not gone.
     pub(super) fn take_for_gone(&mut self, nodes: &BTreeSet<NodeId>) {
         for node in nodes {
             if let Some(peer) = self.peers.get_mut(node) {
@@ -130,7 +132,8 @@ impl Node {
         }
     }
 
-    /// A log goes on without what these nodes have of it, since they didn't answer in time. Several logs may meet with the same.
+    /// A log goes on without what these nodes have of it, since they didn't answer in time. Several logs may meet with
+    /// the same.
     pub(super) fn note_slow(&mut self, nodes: &BTreeSet<NodeId>, pause: Duration, now: Now) {
         for node in nodes {
             if let Some(peer) = self.peers.get_mut(node)

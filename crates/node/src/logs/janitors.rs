@@ -1,4 +1,5 @@
-//! The janitor of a log, where its sequencer is: that knows what it gave out, and so when there may be anything to fill.
+//! The janitor of a log, where its sequencer is: that knows what it gave out, and so when there may be anything to
+//! fill.
 
 use base::{Duration, Monotonic, Now};
 use sharedlog::client::{Answer, Error};

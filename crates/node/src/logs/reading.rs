@@ -1,10 +1,10 @@
-//! What this node's doors read of shared logs, within one bound of bytes: what is on its way to a node at one time must be far below what
-//! may wait for it with a peer, lest strangers who read much end the connections between nodes.
+//! What this node's doors read of shared logs, within one bound of bytes: what is on its way to a node at one time must
+//! be far below what may wait for it with a peer, lest strangers who read much end the connections between nodes.
 //!
-//! Each read takes as much of the bound as it may bring. One of many positions that finds too little is made one of its first position: an
-//! answer may end early. A single position is asked for with a bound that most entries keep to; who is told that its entry is larger
-//! takes the whole of it, and asks again. Whoever finds no room waits its turn; but who waits for something to come asks without, for
-//! next to nothing.
+//! Each read takes as much of the bound as it may bring. One of many positions that finds too little is made one of its
+//! first position: an answer may end early. A single position is asked for with a bound that most entries keep to; who
+//! is told that its entry is larger takes the whole of it, and asks again. Whoever finds no room waits its turn; but
+//! who waits for something to come asks without, for next to nothing.
 
 use std::collections::VecDeque;
 
@@ -19,8 +19,8 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::pending::PendingId;
 
-/// Bytes that all reads under way may bring, those of subscriptions too, which the doors bound to 16 MiB: below the 64 MiB that may
-/// wait for a peer.
+/// Bytes that all reads under way may bring, those of subscriptions too, which the doors bound to 16 MiB: below the 64
+/// MiB that may wait for a peer.
 const READING_BYTES_MAX: usize = 40 << 20;
 /// The same of those that wait for something to come: for so long as they do, they leave room for the others.
 pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;

@@ -1,11 +1,11 @@
 //! Replacing projections: what whoever leads the catalogue does for the logs (CORFU, section 3.4).
 //!
-//! A client that gets no answer says whom it suspects. The leader knows from heartbeats which nodes are silent, and begins a
-//! recovery without their units; it has the log go on with another sequencer if that one's process is gone. A unit that is
-//! suspected again and again for seconds, though its node is heard of, is slow or full: it is left out, too; and so is one that its own node
-//! says is in doubt for good ([`doubts`](super::doubts)). Where a chain has fewer units
-//! than it should, new ones are named on other nodes, and the next recovery has them stand in it. What older chains hold is
-//! copied to them ([`healing`](super::healing)).
+//! A client that gets no answer says whom it suspects. The leader knows from heartbeats which nodes are silent, and
+//! begins a recovery without their units; it has the log go on with another sequencer if that one's process is gone. A
+//! unit that is suspected again and again for seconds, though its node is heard of, is slow or full: it is left out,
+//! too; and so is one that its own node says is in doubt for good ([`doubts`](super::doubts)). Where a chain has fewer
+//! units than it should, new ones are named on other nodes, and the next recovery has them stand in it. What older
+//! chains hold is copied to them ([`healing`](super::healing)).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,8 +30,8 @@ const PAUSE: Duration = Duration::from_millis(1_000);
 const LONG_PAUSE: Duration = Duration::from_millis(3_000);
 /// How long a proposed projection, or what is named of units, may take.
 const PROPOSAL_PATIENCE: Duration = Duration::from_millis(2_000);
-/// A unit of a node that is heard of is waited for so long, and for longer where that was too short lately ([`hearing`](super::hearing));
-/// one of a silent node isn't.
+/// A unit of a node that is heard of is waited for so long, and for longer where that was too short lately
+/// ([`hearing`](super::hearing)); one of a silent node isn't.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
 /// Between two looks at whether logs lack something.
@@ -46,8 +46,8 @@ const BLAMED_AGAIN: Duration = Duration::from_millis(1_000);
 const BLAMED_WITHIN: Duration = Duration::from_millis(10_000);
 /// For so long the log does without units of that node.
 const BLAMED_FOR: Duration = Duration::from_millis(30_000);
-/// The pause after a log was replaced, though who was suspected is heard of, is doubled so often at most: to 8 s. Where all are slow
-/// it becomes no faster by it.
+/// The pause after a log was replaced, though who was suspected is heard of, is doubled so often at most: to 8 s. Where
+/// all are slow it becomes no faster by it.
 const DOUBLINGS_MAX: u32 = 3;
 
 /// The projections that are being replaced.
@@ -151,7 +151,8 @@ impl Node {
             self.begin_repair(&log, now);
             return;
         }
-        // One of whom nothing is heard just now, and who is waited for, would keep a recovery waiting, too, and all that it has sealed.
+        // One of whom nothing is heard just now, and who is waited for, would keep a recovery waiting, too, and all
+        // that it has sealed.
         let Some(node) = node.filter(|node| !self.is_waited_for(*node, now)) else { return };
         let is_unit = matches!(suspect, Suspect::Unit(_));
         if is_unit {
@@ -240,8 +241,8 @@ impl Node {
         units.map(|(unit, _)| *unit).collect()
     }
 
-    /// Whether a log is to go on without a unit: its disk was replaced or its node has left, or that is silent, or says that the
-    /// unit is in doubt.
+    /// Whether a log is to go on without a unit: its disk was replaced or its node has left, or that is silent, or says
+    /// that the unit is in doubt.
     fn is_out(&self, log: &LogRecord, unit: UnitId, silent: Duration, now: Now) -> bool {
         let is_there = |member: Member| self.catalogue().is_some_and(|catalogue| is_there(catalogue, member));
         let is_in_doubt = self.logs.repairs.doubts.has(unit);
@@ -267,8 +268,8 @@ impl Node {
         stays && self.is_heard(member.node, now) && !self.is_waited_for(member.node, now)
     }
 
-    /// The sequencer goes on, if its process does; else it is one on a node that has a unit of the log, and doesn't lead the
-    /// catalogue, if there is one: so that not everything is lost with one node.
+    /// The sequencer goes on, if its process does; else it is one on a node that has a unit of the log, and doesn't
+    /// lead the catalogue, if there is one: so that not everything is lost with one node.
     fn next_sequencer(&self, log: &LogRecord, now: Now) -> SequencerId {
         let old = log.projection.sequencer;
         if self.is_process(old, now) {
@@ -388,8 +389,8 @@ impl Node {
         }
     }
 
-    /// Now and then, and where the catalogue has changed: has the logs go on that lack something, without waiting for a client
-    /// to meet with it.
+    /// Now and then, and where the catalogue has changed: has the logs go on that lack something, without waiting for a
+    /// client to meet with it.
     pub(crate) fn check_logs(&mut self, now: Now) {
         self.logs.repairs.look_at = now.monotonic + LOOK;
         if !self.leads_catalogue() {
@@ -444,8 +445,8 @@ impl Node {
         }
     }
 
-    /// Whether each chain that is written to has a unit that isn't out, on a node that was heard of just now. Where one has none a
-    /// recovery comes to no end, and what it has sealed by then can't be read.
+    /// Whether each chain that is written to has a unit that isn't out, on a node that was heard of just now. Where one
+    /// has none a recovery comes to no end, and what it has sealed by then can't be read.
     fn can_be_sealed(&self, log: &LogRecord, now: Now) -> bool {
         let has_one = |chain: &Vec<UnitId>| chain.iter().any(|unit| !self.is_out(log, *unit, SILENT, now));
         log.projection.last().chains.iter().all(has_one)
@@ -470,8 +471,8 @@ impl Node {
         log.units.iter().filter(|(_, member)| leaves(*member)).map(|(unit, _)| *unit).collect()
     }
 
-    /// Whether there is a unit that the log is to go on without, and can: if it is gone, each of its chains has another; if it
-    /// leaves, as many as the chain should have.
+    /// Whether there is a unit that the log is to go on without, and can: if it is gone, each of its chains has
+    /// another; if it leaves, as many as the chain should have.
     fn can_do_without(&self, log: &LogRecord, leaving: &BTreeSet<UnitId>, now: Now) -> bool {
         let units = log.projection.units();
         let out: BTreeSet<UnitId> = units.iter().copied().filter(|unit| self.is_out(log, *unit, GONE, now)).collect();
@@ -486,8 +487,8 @@ impl Node {
             || units.iter().any(|unit| leaving.contains(unit) && has_others(unit, self.copies(log)))
     }
 
-    /// Nodes on which the newest extent's chains lack a unit: one for each unit that is missing, as far as there are any. Units
-    /// that are to go count as missing.
+    /// Nodes on which the newest extent's chains lack a unit: one for each unit that is missing, as far as there are
+    /// any. Units that are to go count as missing.
     fn wanted_homes(&self, log: &LogRecord, going: &BTreeSet<UnitId>, now: Now) -> Vec<NodeId> {
         let Some(catalogue) = self.catalogue() else { return Vec::new() };
         let is_fit = |node: &NodeId| self.is_steady(*node, PAUSE, now) && !self.is_blamed(log.id, *node, now);

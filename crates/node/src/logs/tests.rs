@@ -217,8 +217,8 @@ fn with_log_elsewhere() -> (Universe, LogId, usize) {
     (universe, id, asker)
 }
 
-/// The process before this one had asked the sequencer for the tail, and the answer was on its way for long: it says nothing
-/// of what ended since, and may bear the number of a question that is open now.
+/// The process before this one had asked the sequencer for the tail, and the answer was on its way for long: it says
+/// nothing of what ended since, and may bear the number of a question that is open now.
 #[test]
 fn an_answer_to_the_former_process_is_none() {
     let (mut universe, id, asker) = with_log_elsewhere();

@@ -15,8 +15,8 @@ use crate::pending::{PendingId, Place};
 use crate::reads::Grounds;
 
 impl Node {
-    /// A unit here is asked, and our log is its log. It answers from what is applied, once all is that the log held when this
-    /// process began.
+    /// A unit here is asked, and our log is its log. It answers from what is applied, once all is that the log held
+    /// when this process began.
     pub(crate) fn unit_asked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let Some(replica) = self.replicas.get(&cohort) else { return };
         let Some(pending) = self.pendings.get(id) else { return };
@@ -45,8 +45,8 @@ impl Node {
         }
     }
 
-    /// What lies at a position was looked up. What can't be read is noted in the unit's own log: the other units of the chain
-    /// have it, and whoever finds that out puts it back.
+    /// What lies at a position was looked up. What can't be read is noted in the unit's own log: the other units of the
+    /// chain have it, and whoever finds that out puts it back.
     pub(crate) fn looked_up_in(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
         let replies = if let Ok(Response::Unit(reply)) = &outcome { reply.each() } else { &[] };
         if replies.contains(&Reply::Damaged)
@@ -85,8 +85,8 @@ impl Node {
         }
     }
 
-    /// Has the units of this node know the stripes that the newest projections give them. A position that lies in none which a
-    /// unit was told of takes memory by itself.
+    /// Has the units of this node know the stripes that the newest projections give them. A position that lies in none
+    /// which a unit was told of takes memory by itself.
     pub(super) fn tell_own_units(&mut self, now: Now) {
         let Some(catalogue) = self.catalogue() else { return };
         let mut news: Vec<(CohortId, Bytes)> = Vec::new();

@@ -19,7 +19,8 @@ pub type List = Arc<[(CohortId, Rest)]>;
 /// What the sender of a beat knew when it was answered the last time, of the same list (guarantee 15).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// The receiver's clock, as that answer showed it: all that was committed anywhere before is within the list's last LSNs.
+    /// The receiver's clock, as that answer showed it: all that was committed anywhere before is within the list's last
+    /// LSNs.
     pub at: Monotonic,
     /// The cohorts of which that is not so, in order: the sender held no lease, or had committed more.
     pub except: Vec<CohortId>,

@@ -43,8 +43,8 @@ fn a_lost_disk_goes_before_the_one_that_takes_its_place_comes() {
     assert_eq!(steps(of(&[1, 2, 3]), &plan), [Remove(lost), AddLearner(new), Promote(new)]);
 }
 
-/// What a replica held that has left is forgotten: its promise stays, marked, and if the map gives it a part here once more it
-/// knows nobody, is in doubt, and has cut what the log holds of its earlier life.
+/// What a replica held that has left is forgotten: its promise stays, marked, and if the map gives it a part here once
+/// more it knows nobody, is in doubt, and has cut what the log holds of its earlier life.
 #[test]
 fn a_replica_that_left_comes_back_as_a_stranger() {
     const COHORT: CohortId = CohortId(2);

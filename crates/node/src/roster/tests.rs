@@ -66,8 +66,8 @@ fn nobody_goes_before_another_votes() {
     assert_eq!(next_step(&founders(4, 3), &left, |_| false), None);
 }
 
-/// A node is known as the catalogue says, or by its own word as long as that says nothing of it, and one that has left by
-/// nobody's.
+/// A node is known as the catalogue says, or by its own word as long as that says nothing of it, and one that has left
+/// by nobody's.
 #[test]
 fn nodes_are_known_by_the_roster_and_by_their_word() {
     let mut bench = Bench::start(empty(1, 3));

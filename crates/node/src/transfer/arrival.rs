@@ -212,7 +212,8 @@ impl Node {
         }
     }
 
-    /// A piece of a table is on the disk, though not forced; or there was no room for it, and the leader will send it again.
+    /// A piece of a table is on the disk, though not forced; or there was no room for it, and the leader will send it
+    /// again.
     pub(crate) fn table_written(&mut self, table: TableId, bytes: Option<u64>) {
         let Some(replica) = self.replicas.get_mut(&table.cohort) else { return };
         let Some(incoming) = &mut replica.incoming else { return };

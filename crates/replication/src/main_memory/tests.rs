@@ -87,9 +87,9 @@ fn one_that_has_forgotten_and_one_that_has_not_are_no_majority() {
     assert!(!scene.replicas[1].0.declares_loss() && scene.replicas[1].0.last().sequence >= Sequence(3));
 }
 
-/// Two of three have lost the last entries, and the third can't be had: they wait for it, and then declare the loss. The third
-/// has applied what is lost. It acknowledges nothing, takes the leader's state in the place of its own, though that is of
-/// before, and counts again once it is caught up.
+/// Two of three have lost the last entries, and the third can't be had: they wait for it, and then declare the loss.
+/// The third has applied what is lost. It acknowledges nothing, takes the leader's state in the place of its own,
+/// though that is of before, and counts again once it is caught up.
 #[test]
 fn a_majority_that_has_forgotten_declares_the_loss() {
     let mut scene = three_of_three();

@@ -67,7 +67,8 @@ fn the_end_of_a_doubt_is_told_once_it_is_forced() {
     panic!("it never says that it has caught up");
 }
 
-/// A newcomer is brought up to date as a learner, counts in nothing until it is a voter, and is counted on from then on.
+/// A newcomer is brought up to date as a learner, counts in nothing until it is a voter, and is counted on from then
+/// on.
 #[test]
 fn a_newcomer_learns_and_then_votes() {
     let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
@@ -198,8 +199,8 @@ fn an_outsider_promises_nothing_before_it_has_caught_up() {
     assert!(ask(&mut scene), "it holds what was committed: it may be asked, should its vote be needed just now");
 }
 
-/// A replica that had a part before, and has not heard yet that it left, lets go of all that it holds as soon as it hears. So it
-/// has no vote before its own log says that it is a candidate anew.
+/// A replica that had a part before, and has not heard yet that it left, lets go of all that it holds as soon as it
+/// hears. So it has no vote before its own log says that it is a candidate anew.
 #[test]
 fn a_candidate_has_a_vote_once_its_own_log_says_that_it_is_one() {
     let limits = Limits { propose_bytes: 1, window_bytes: 1, ..Limits::default() };

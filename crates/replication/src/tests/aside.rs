@@ -35,7 +35,8 @@ fn stand_aside(scene: &mut Scene, index: usize) {
     scene.at(index, |cohort, now, out| cohort.stand_aside(now, out));
 }
 
-/// The first two leave it to others, one after the other, while the third lacks an entry that they have: only they can lead.
+/// The first two leave it to others, one after the other, while the third lacks an entry that they have: only they can
+/// lead.
 #[test]
 fn where_nobody_else_can_lead_a_replica_that_stood_aside_does() {
     let mut scene = Scene::new(Limits::default());

@@ -3,8 +3,8 @@
 use super::*;
 use crate::Checked;
 
-/// A follower that lags learns from the leader's stamp how far it has to come; what comes while a check is under way rests on
-/// the next.
+/// A follower that lags learns from the leader's stamp how far it has to come; what comes while a check is under way
+/// rests on the next.
 #[test]
 fn a_view_check_takes_the_leaders_stamp() {
     let mut scene = Scene::new(Limits::default());

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How far an append that has not ended may be behind the client's newest: readers of a log remember 1,024 of each client.
+/// How far an append that has not ended may be behind the client's newest: readers of a log remember 1,024 of each
+/// client.
 const WINDOW: u64 = 1_000;
 /// What has been known for so long to be held of a log is no guide to its end any more.
 const FRESH: Duration = Duration::from_secs(1);
@@ -30,8 +31,8 @@ struct State {
     last: u64,
     /// Those that have not ended.
     open: BTreeSet<u64>,
-    /// Of each log: one more than the highest position that is known to be held, and when that was noted. Whatever is appended from
-    /// now on lies there or after, in whichever epoch.
+    /// Of each log: one more than the highest position that is known to be held, and when that was noted. Whatever is
+    /// appended from now on lies there or after, in whichever epoch.
     known: BTreeMap<String, (u64, Instant)>,
 }
 
@@ -67,8 +68,8 @@ impl Appends {
         timeout(time, room).await.ok()
     }
 
-    /// An append that begins now lies there or after, in whichever attempt; none, if what is known is too old: readers might have
-    /// to look for an earlier attempt from there on.
+    /// An append that begins now lies there or after, in whichever attempt; none, if what is known is too old: readers
+    /// might have to look for an earlier attempt from there on.
     pub(crate) fn known(&self, log: &str) -> Option<u64> {
         let (known, at) = self.state().known.get(log).copied()?;
         (at.elapsed() < FRESH).then_some(known)
@@ -79,9 +80,9 @@ impl Appends {
         self.state().known.get(log).map_or(0, |(known, _)| *known)
     }
 
-    /// All positions that an append gets from now on are `least` or more, whatever becomes of the sequencer: that says of the log what
-    /// is read or was appended just before it, be it records or a hole, and not a tail. Where that is as much as was known, or more, it
-    /// is how things are now.
+    /// All positions that an append gets from now on are `least` or more, whatever becomes of the sequencer: that says
+    /// of the log what is read or was appended just before it, be it records or a hole, and not a tail. Where that is
+    /// as much as was known, or more, it is how things are now.
     pub(crate) fn note(&self, log: &str, least: u64) {
         let (mut state, now) = (self.state(), Instant::now());
         let has_room = state.known.len() < LOGS_MAX;

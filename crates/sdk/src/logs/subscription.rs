@@ -30,7 +30,8 @@ const SILENCE: Duration = Duration::from_secs(3);
 
 /// A log as it grows: a stream of its entries.
 ///
-/// It ends after an error: when there is no such log, or no node has told anything for as long as the client's deadline is.
+/// It ends after an error: when there is no such log, or no node has told anything for as long as the client's deadline
+/// is.
 #[derive(Debug)]
 pub struct Subscription {
     told: mpsc::Receiver<Result<Vec<Entry>, Error>>,

@@ -20,7 +20,8 @@ pub(super) struct Append {
     is_shared: bool,
     /// Where other processes may have put it since it began.
     meanwhile: Option<Meanwhile>,
-    /// Something else was decided at every position up to this one that it was given, in that epoch. A newer one may start below.
+    /// Something else was decided at every position up to this one that it was given, in that epoch. A newer one may
+    /// start below.
     decided: Option<(ProjectionEpoch, Position)>,
     stage: Stage,
     pub(super) asked: Option<UnitId>,
@@ -31,8 +32,8 @@ enum Stage {
     /// A position is wanted.
     Wanting,
     Writing(Writing),
-    /// The projection was replaced, or the head has lost what it holds: is the entry there, or can it not come there any more?
-    /// The position was given in that epoch.
+    /// The projection was replaced, or the head has lost what it holds: is the entry there, or can it not come there
+    /// any more? The position was given in that epoch.
     Resolving(Filling, ProjectionEpoch),
     Ended(Result<Answer, Error>),
 }
@@ -239,8 +240,9 @@ impl Append {
     }
 }
 
-/// Where others may have put an append since it began here, in epochs that have ended by now. A caller that hears nothing tries it
-/// again elsewhere while this attempt goes on, and in each epoch it has one place. An attempt from before is one that the caller knows of.
+/// Where others may have put an append since it began here, in epochs that have ended by now. A caller that hears
+/// nothing tries it again elsewhere while this attempt goes on, and in each epoch it has one place. An attempt from
+/// before is one that the caller knows of.
 #[derive(Clone, Copy, Debug)]
 struct Meanwhile {
     /// The start of the epoch that it began in: no later one starts below.

@@ -13,8 +13,8 @@ pub struct Token(pub u64);
 pub struct Stamped {
     /// Which append it is.
     pub stamp: Stamp,
-    /// The oldest append of the stamp's client, this one or an earlier one, that is not decided: nobody will try one before it
-    /// again. The same client can have so many open at one time as [`Stamp::is_in_window`] allows.
+    /// The oldest append of the stamp's client, this one or an earlier one, that is not decided: nobody will try one
+    /// before it again. The same client can have so many open at one time as [`Stamp::is_in_window`] allows.
     pub oldest_open: u64,
 }
 
@@ -105,7 +105,8 @@ pub enum Action {
         /// What it is asked.
         request: sequencer::Request,
     },
-    /// Fetch the newest projection; [`projected`](crate::client::Client::projected) may follow. An older one does no harm.
+    /// Fetch the newest projection; [`projected`](crate::client::Client::projected) may follow. An older one does no
+    /// harm.
     Fetch,
     /// Somebody keeps calls from going on.
     Suspect {
@@ -150,8 +151,8 @@ pub enum Answer {
     Unwritten,
     /// More bytes lie there than were asked for: of whom asked for a batch of the largest, never.
     Larger,
-    /// What lies at the first positions that were asked for, in their order; at none of them, if nothing lies at the first yet.
-    /// Each is what a read of that position comes to.
+    /// What lies at the first positions that were asked for, in their order; at none of them, if nothing lies at the
+    /// first yet. Each is what a read of that position comes to.
     Row(Vec<Self>),
     /// Every append that ended before lies below.
     Tail(Position),
@@ -171,19 +172,19 @@ pub enum Error {
         /// To be handed in when the append is tried again, with the same stamp.
         since: Position,
     },
-    /// Where the batch was to lie is trimmed, or was given up: whether it lay there can't be told any more. Of that epoch's
-    /// positions it lies at no other. It is not to be tried again: readers might be told it twice.
+    /// Where the batch was to lie is trimmed, or was given up: whether it lay there can't be told any more. Of that
+    /// epoch's positions it lies at no other. It is not to be tried again: readers might be told it twice.
     #[error("what was to hold the batch, position {position}, was given up: whether it did can't be told any more")]
     Forgotten {
         /// Where it was to lie.
         position: Position,
     },
-    /// The append's client has said meanwhile that it is decided, and won't be tried again: this attempt has appended nothing, and
-    /// what another one came to is not told any more.
+    /// The append's client has said meanwhile that it is decided, and won't be tried again: this attempt has appended
+    /// nothing, and what another one came to is not told any more.
     #[error("the append's client has said that it is decided: nothing more is told of it")]
     Decided,
-    /// The append's sequence is 0, or lies too far from that of its client's oldest open append. Nothing was appended: it may
-    /// be tried again once the oldest one is decided.
+    /// The append's sequence is 0, or lies too far from that of its client's oldest open append. Nothing was appended:
+    /// it may be tried again once the oldest one is decided.
     #[error("the append is not within the window of its client, whose oldest open append is {oldest_open}")]
     OutsideWindow {
         /// The sequence of the client's oldest open append.

@@ -1,8 +1,8 @@
 //! Seeing to it that a position holds one entry on its whole chain (CORFU, section 3.2; guarantee 20).
 //!
-//! Head first: junk to the head, unless it holds something; then whatever the head holds, down the chain. Two that fill, or a
-//! filler and a slow writer, so come to the same entry: the head takes one. All of it happens in one epoch: when that is over
-//! it begins anew, since another unit may be the head.
+//! Head first: junk to the head, unless it holds something; then whatever the head holds, down the chain. Two that
+//! fill, or a filler and a slow writer, so come to the same entry: the head takes one. All of it happens in one epoch:
+//! when that is over it begins anew, since another unit may be the head.
 
 use base::canary::{Bug, planted};
 

@@ -11,9 +11,9 @@ use crate::sequencer::Placed;
 use crate::{Position, ProjectionEpoch, Run};
 
 impl Client {
-    /// Positions have come for those that they were asked for: so many in a row, and the places of those that are named. Whom they
-    /// were asked for and who waits no more has his filled, so that readers needn't wait; a place that is named may be another
-    /// process's, which goes on.
+    /// Positions have come for those that they were asked for: so many in a row, and the places of those that are
+    /// named. Whom they were asked for and who waits no more has his filled, so that readers needn't wait; a place that
+    /// is named may be another process's, which goes on.
     pub(super) fn given(
         &mut self,
         asking: CallId,
@@ -64,8 +64,8 @@ impl Client {
         }
     }
 
-    /// Asks for as many positions as are wanted, if no asking is under way. An append takes a position that was asked for
-    /// after it began: one from before might lie below an append that had ended by then.
+    /// Asks for as many positions as are wanted, if no asking is under way. An append takes a position that was asked
+    /// for after it began: one from before might lie below an append that had ended by then.
     pub(super) fn ask_positions(&mut self, now: Monotonic) {
         let calls = &self.calls;
         self.wanting.retain(|id| calls.contains_key(id));

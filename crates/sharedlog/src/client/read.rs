@@ -1,10 +1,11 @@
-//! A read: from the tail of the chain, or, where the tail has lost what it holds, from the unit before it, which gives it back;
-//! with patience for a writer that is on its way, and a fill where that is used up. The tail is asked to answer when something
-//! has come ([`Request::Await`]); a unit that has too many such askers says at once that nothing is there.
+//! A read: from the tail of the chain, or, where the tail has lost what it holds, from the unit before it, which gives
+//! it back; with patience for a writer that is on its way, and a fill where that is used up. The tail is asked to
+//! answer when something has come ([`Request::Await`]); a unit that has too many such askers says at once that nothing
+//! is there.
 //!
-//! An entry that names an earlier attempt may be a duplicate of it. A reader of that single entry looks back: through the
-//! positions from that attempt's on, no more than [`LOOK_BACK_MAX`], each decided first. Who reads a log from its beginning,
-//! or from a snapshot, needs no look back: a table tells ([`Duplicates`](crate::duplicates::Duplicates)).
+//! An entry that names an earlier attempt may be a duplicate of it. A reader of that single entry looks back: through
+//! the positions from that attempt's on, no more than [`LOOK_BACK_MAX`], each decided first. Who reads a log from its
+//! beginning, or from a snapshot, needs no look back: a table tells ([`Duplicates`](crate::duplicates::Duplicates)).
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
@@ -50,8 +51,8 @@ enum Stage {
     Mend(Entry),
     /// Nothing was there.
     Empty,
-    /// Nothing was there in that epoch, and nobody is to wait. The sequencer says whether the epoch was the newest, and whether
-    /// the position is beyond the tail. A unit that was left out may not have heard of an entry.
+    /// Nothing was there in that epoch, and nobody is to wait. The sequencer says whether the epoch was the newest, and
+    /// whether the position is beyond the tail. A unit that was left out may not have heard of an entry.
     Confirm(ProjectionEpoch),
     /// It is looked at again at that time.
     Pause(Monotonic),
@@ -168,7 +169,8 @@ impl Read {
         }
     }
 
-    /// What the unit is asked. Of any size are earlier entries, and what the tail has lost: nobody waits for many of those.
+    /// What the unit is asked. Of any size are earlier entries, and what the tail has lost: nobody waits for many of
+    /// those.
     fn question(&self, now: Monotonic) -> Request {
         let (epoch, position) = (self.looked_in, self.at);
         let is_any_size = self.bytes >= BATCH_BYTES_MAX || self.candidate.is_some() || self.damaged > 0;

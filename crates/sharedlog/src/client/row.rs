@@ -1,15 +1,16 @@
 //! A read of many positions: each chain's tail is asked for all of its own at one time.
 //!
-//! What a tail says of a position is what it would have said of that alone, so an entry that it has is an answer. What it has
-//! not, or has lost, and what may be a duplicate, is read by itself, as any single position is ([`Read`]): so a row tells nothing
-//! that single reads would not have told. It ends before the first position that it has no answer for.
+//! What a tail says of a position is what it would have said of that alone, so an entry that it has is an answer. What
+//! it has not, or has lost, and what may be a duplicate, is read by itself, as any single position is ([`Read`]): so a
+//! row tells nothing that single reads would not have told. It ends before the first position that it has no answer
+//! for.
 //!
-//! A row begins calls of the machine's own, a few at a time: for a [`Part`] of its positions, which lie on one chain, or for
-//! one of them alone. Where a tail's answer ends early, the row ends there: whoever wants more asks for that.
+//! A row begins calls of the machine's own, a few at a time: for a [`Part`] of its positions, which lie on one chain,
+//! or for one of them alone. Where a tail's answer ends early, the row ends there: whoever wants more asks for that.
 //!
-//! Whoever asks says how many bytes he has room for. Each part has its share of them, by its positions, and what is read alone has
-//! all of them, so that no more than three times as many are under way or here at any time. One entry that is larger than all of that is an
-//! answer of its own.
+//! Whoever asks says how many bytes he has room for. Each part has its share of them, by its positions, and what is
+//! read alone has all of them, so that no more than three times as many are under way or here at any time. One entry
+//! that is larger than all of that is an answer of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

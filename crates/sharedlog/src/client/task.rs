@@ -175,8 +175,9 @@ impl Task {
     }
 }
 
-/// Has it that a position lies below the tail before anything is done to it: whoever filled what is beyond would have the log
-/// end there. A tail counts in its epoch only: the next sequencer may begin below it, and give out again what lay under it.
+/// Has it that a position lies below the tail before anything is done to it: whoever filled what is beyond would have
+/// the log end there. A tail counts in its epoch only: the next sequencer may begin below it, and give out again what
+/// lay under it.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
     told: Option<(ProjectionEpoch, Position)>,

@@ -245,8 +245,8 @@ fn a_position_that_was_filled_is_given_up() {
     assert_eq!(bed.ended(token), Err(Error::Conflict { position: Position(8) }));
 }
 
-/// Another attempt may have written its place, and readers may have been told: it is not made again. What nobody else appends takes
-/// another place, as long as no answer is missing.
+/// Another attempt may have written its place, and readers may have been told: it is not made again. What nobody else
+/// appends takes another place, as long as no answer is missing.
 #[test]
 fn an_append_whose_place_was_trimmed_is_not_made_again() {
     let trimmed = || Reply::Trimmed { mark: Position(9) };
@@ -589,7 +589,8 @@ fn a_tail_of_an_older_epoch_does_not_count() {
     }
 }
 
-/// That nothing is there is said only by the newest projection's tail: a unit that was left out doesn't hear of entries.
+/// That nothing is there is said only by the newest projection's tail: a unit that was left out doesn't hear of
+/// entries.
 #[test]
 fn that_nothing_is_there_is_checked() {
     let mut bed = Bed::new();
@@ -807,7 +808,8 @@ fn a_row_goes_on_in_a_newer_projection_and_ends_in_time() {
     assert_eq!(bed.client.under_way(), 0);
 }
 
-/// What has more bytes than there is room for is not brought: the first of them is an answer by itself, any other the row's end.
+/// What has more bytes than there is room for is not brought: the first of them is an answer by itself, any other the
+/// row's end.
 #[test]
 fn a_row_keeps_to_the_bytes_that_it_may_have() {
     let mut bed = Bed::new();

@@ -1,7 +1,7 @@
 //! Giving up what lies below a position, or at one.
 //!
-//! Each unit is told, heads first, so that a reader at a tail who is told that something was given up is told so ever after.
-//! In a newer projection there may be units that were not told: then it begins anew.
+//! Each unit is told, heads first, so that a reader at a tail who is told that something was given up is told so ever
+//! after. In a newer projection there may be units that were not told: then it begins anew.
 
 use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Bound, Next, View};

@@ -1,7 +1,7 @@
 //! Where units are, and which of them may share a chain.
 //!
-//! A chain's units hold copies of the same, so that one lives when another is lost. Two units of one node are lost together:
-//! a chain with both has one copy less than it seems to have.
+//! A chain's units hold copies of the same, so that one lives when another is lost. Two units of one node are lost
+//! together: a chain with both has one copy less than it seems to have.
 
 use std::collections::BTreeMap;
 

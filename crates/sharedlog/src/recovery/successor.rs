@@ -18,8 +18,9 @@ pub struct Healing {
     pub to: Position,
 }
 
-/// What is to be copied so that every chain has so many units, each on a node of its own, without those that are to leave.
-/// Only what lies in extents that have an end is copied: what new units are told from their beginning need not be.
+/// What is to be copied so that every chain has so many units, each on a node of its own, without those that are to
+/// leave. Only what lies in extents that have an end is copied: what new units are told from their beginning need not
+/// be.
 #[must_use]
 pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: &BTreeSet<UnitId>) -> Vec<Healing> {
     let mut healings = Vec::new();
@@ -31,8 +32,8 @@ pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: 
         let mut taken: Vec<(usize, UnitId)> = Vec::new();
         // There is nothing to copy from a chain that was given up.
         let lacks = |chain: &Vec<UnitId>| !chain.is_empty() && is_short(chain, copies, |unit| leaving.contains(&unit));
-        // First each chain takes the units of its turn, so that extents become alike. One that took another's might leave that
-        // with none that may join it.
+        // First each chain takes the units of its turn, so that extents become alike. One that took another's might
+        // leave that with none that may join it.
         for is_of_turn in [true, false] {
             for (index, chain) in chains.iter_mut().enumerate() {
                 while lacks(chain)
@@ -147,8 +148,8 @@ impl Recovery {
         report.whole.iter().any(is_whole) || planted(Bug::CopyNotWhole)
     }
 
-    /// Has spares take new entries in the place of units that are to be left out and hold what nobody else does: they stay where
-    /// that is, until it is copied.
+    /// Has spares take new entries in the place of units that are to be left out and hold what nobody else does: they
+    /// stay where that is, until it is copied.
     fn relieve(&self, chain: &mut Vec<UnitId>, spares: &mut Vec<UnitId>) {
         let (mut relieved, mut left) = (chain.clone(), spares.clone());
         relieved.retain(|unit| !self.goes(*unit));
@@ -168,7 +169,8 @@ impl Recovery {
         }
     }
 
-    /// Has new units stand in for those that are missing, and makes new chains, in an extent of their own from the start on.
+    /// Has new units stand in for those that are missing, and makes new chains, in an extent of their own from the
+    /// start on.
     fn add_spares(&self, successor: &mut Projection) {
         let last = successor.last().clone();
         let mut spares = self.plan.spares.clone();
@@ -188,8 +190,8 @@ impl Recovery {
         if chains == last.chains {
             return;
         }
-        // Whole turns, so that the extents can be joined once the older one is healed. What is left of the last turn is below
-        // the start: readers, or the copier, fill it.
+        // Whole turns, so that the extents can be joined once the older one is healed. What is left of the last turn is
+        // below the start: readers, or the copier, fill it.
         let count = last.chains.len() as u64;
         let turns = successor.start.0.saturating_sub(last.from.0).div_ceil(count);
         let from = Position(last.from.0.saturating_add(turns.saturating_mul(count)));

@@ -1,8 +1,8 @@
 //! The places of appends that are known by their stamps (guarantee 20).
 //!
-//! A caller that hears nothing of its append tries it again, elsewhere, under the same stamp; the attempt that it gave up may go on all
-//! the same, and later than the other. So the sequencer gives one append one place in its epoch, whoever asks: the head of the chain
-//! takes the first that comes, and the other finds its own stamp there.
+//! A caller that hears nothing of its append tries it again, elsewhere, under the same stamp; the attempt that it gave
+//! up may go on all the same, and later than the other. So the sequencer gives one append one place in its epoch,
+//! whoever asks: the head of the chain takes the first that comes, and the other finds its own stamp there.
 
 use std::collections::BTreeMap;
 

@@ -89,8 +89,8 @@ fn a_restarted_process_is_another() {
     assert!(Sequencer::<u32>::begin(&projection(), again).is_none());
 }
 
-/// Who comes while a check is under way waits for its end. After that the tail is leased: it is told at once, and before the lease
-/// ends it is made anew.
+/// Who comes while a check is under way waits for its end. After that the tail is leased: it is told at once, and
+/// before the lease ends it is made anew.
 #[test]
 fn the_tail_waits_for_a_whole_chain_and_then_it_is_leased() {
     let mut sequencer = sequencer();
@@ -129,7 +129,8 @@ fn the_tail_waits_for_a_whole_chain_and_then_it_is_leased() {
     assert_eq!(told(&mut sequencer).1, [(5, Reply::Tail(Position(28)))]);
 }
 
-/// A check whose answers come after the lease that they give is good for what was noted when it began, and for those who had asked.
+/// A check whose answers come after the lease that they give is good for what was noted when it began, and for those
+/// who had asked.
 #[test]
 fn an_answer_that_comes_late_gives_no_lease() {
     let mut sequencer = sequencer();

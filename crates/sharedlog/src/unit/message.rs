@@ -17,7 +17,8 @@ pub enum Request {
         /// The position.
         position: Position,
     },
-    /// What lies at a position, once something does? Its answer may be held back until then, or until so much time has passed.
+    /// What lies at a position, once something does? Its answer may be held back until then, or until so much time has
+    /// passed.
     Await {
         /// The projection of who asks.
         epoch: ProjectionEpoch,
@@ -34,8 +35,8 @@ pub enum Request {
         epoch: ProjectionEpoch,
         /// The positions.
         run: Run,
-        /// Bytes of the values in the answer, at most: no more than [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX) in any
-        /// case, unless there is one value only.
+        /// Bytes of the values in the answer, at most: no more than [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX)
+        /// in any case, unless there is one value only.
         bytes: usize,
     },
     /// Is this epoch not sealed yet?
@@ -85,16 +86,18 @@ pub enum Command {
     },
     /// Copies what a whole chain holds, and will for ever: so it is of no epoch. Each position is answered by itself.
     CopyMany {
-        /// Positions, [`MANY_MAX`] at most, with what the chain holds there: [`MANY_BYTES_MAX`] of values, or a single one.
+        /// Positions, [`MANY_MAX`] at most, with what the chain holds there: [`MANY_BYTES_MAX`] of values, or a single
+        /// one.
         copies: Vec<(Position, Kept)>,
     },
-    /// Notes that what lies at a position can't be read any more. A node says so of its own units, and heeds nobody else.
+    /// Notes that what lies at a position can't be read any more. A node says so of its own units, and heeds nobody
+    /// else.
     Damaged {
         /// The position.
         position: Position,
     },
-    /// Puts back what lay at a damaged position, as another unit of the chain holds it. It takes the place of nothing that
-    /// can be read, so it is of no epoch.
+    /// Puts back what lay at a damaged position, as another unit of the chain holds it. It takes the place of nothing
+    /// that can be read, so it is of no epoch.
     Mend {
         /// The position.
         position: Position,
@@ -154,8 +157,8 @@ pub enum Reply {
     },
     /// It holds this there.
     Value(Entry),
-    /// Of each position what it would have said of that alone, in their order. It may end before they do: what it lacks is to
-    /// be asked again. It has none only if the first value is larger than who asked would have.
+    /// Of each position what it would have said of that alone, in their order. It may end before they do: what it lacks
+    /// is to be asked again. It has none only if the first value is larger than who asked would have.
     Many(Vec<Self>),
     /// It holds nothing there.
     Unwritten,
@@ -224,8 +227,8 @@ impl Reply {
         if let Self::Value(Entry::Data(data)) = self { data.batch.len() } else { 0 }
     }
 
-    /// The answer to many questions, from the answers to each, as long as there is room in it: for so many bytes of values,
-    /// and no more than [`MANY_BYTES_MAX`] or a single value. Where one can't be had it ends before that.
+    /// The answer to many questions, from the answers to each, as long as there is room in it: for so many bytes of
+    /// values, and no more than [`MANY_BYTES_MAX`] or a single value. Where one can't be had it ends before that.
     ///
     /// # Errors
     /// When the first can't be had.

@@ -1,12 +1,13 @@
 //! Which positions a unit holds: exact, and small while they lie dense.
 //!
-//! A unit holds every n-th position of a log of n chains. It is told of its stripes, and numbers the positions of each one
-//! by one: so a log without holes is one interval of each stripe, and each hole is one more. What fits no stripe that it
-//! was told of is held as well, in more room.
+//! A unit holds every n-th position of a log of n chains. It is told of its stripes, and numbers the positions of each
+//! one by one: so a log without holes is one interval of each stripe, and each hole is one more. What fits no stripe
+//! that it was told of is held as well, in more room.
 //!
-//! A stripe is told without an end, as that of a log's last extent has none. It ends where the next extent begins: a position
-//! is counted in the last stripe, in [`Stripe::order`], that has it. What was counted elsewhere before that stripe was told
-//! moves. So how large a set is depends on its positions and the stripes, not on the order in which they came.
+//! A stripe is told without an end, as that of a log's last extent has none. It ends where the next extent begins: a
+//! position is counted in the last stripe, in [`Stripe::order`], that has it. What was counted elsewhere before that
+//! stripe was told moves. So how large a set is depends on its positions and the stripes, not on the order in which
+//! they came.
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
@@ -29,8 +30,8 @@ impl Default for Occupied {
 }
 
 impl Occupied {
-    /// Tells of a stripe. Positions of its own move to it. Where there are too many stripes, one without a position gives way;
-    /// if there is none, the new one's positions are held among the others'.
+    /// Tells of a stripe. Positions of its own move to it. Where there are too many stripes, one without a position
+    /// gives way; if there is none, the new one's positions are held among the others'.
     pub(super) fn tell(&mut self, stripe: Stripe) {
         if self.told().any(|known| known == stripe) {
             return;

@@ -383,8 +383,8 @@ fn a_dense_log_takes_little_memory() {
     assert!(unit.encode().len() < 128);
 }
 
-/// Commands in any order: the same state and the same answers on every replica, after a checkpoint too, and nothing that was
-/// read changes but to trimmed.
+/// Commands in any order: the same state and the same answers on every replica, after a checkpoint too, and nothing
+/// that was read changes but to trimmed.
 #[test]
 fn replicas_agree_and_positions_do_not_change() {
     let mut random = SplitMix64::new(5);

@@ -166,8 +166,8 @@ impl Checks {
             Ok(Answer::Entry(data)) => {
                 let stamp = data.stamp;
                 match self.told.insert(stamp, position) {
-                    // A trim that is under way, or was given up, has come to some chains only: who looks back may be told that the
-                    // first is trimmed already.
+                    // A trim that is under way, or was given up, has come to some chains only: who looks back may be
+                    // told that the first is trimmed already.
                     Some(first) if first.min(position) < self.trimmed => stamp,
                     Some(first) if self.lost.is_empty() && self.trimmed_singly.is_empty() => {
                         return Err(format!("{stamp:?} is read at {first}, and again at {position}"));

@@ -136,8 +136,8 @@ impl World {
         self.count("nodes killed");
     }
 
-    /// Whether a disk may be lost: each chain of the newest projection keeps a copy, and so does each of what may take its
-    /// place.
+    /// Whether a disk may be lost: each chain of the newest projection keeps a copy, and so does each of what may take
+    /// its place.
     fn may_lose(&self, id: u32) -> bool {
         let is_elsewhere = |unit: &UnitId| {
             let node = self.registry.units[unit];

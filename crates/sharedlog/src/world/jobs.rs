@@ -134,8 +134,8 @@ impl World {
             Ok(Answer::Appended(position)) => {
                 of.is_done = true;
                 let (stamp, batch) = (of.stamp, of.batch.clone());
-                // One that is tried again may lie where an earlier attempt has put it, or has its place from that: it began with
-                // the first.
+                // One that is tried again may lie where an earlier attempt has put it, or has its place from that: it
+                // began with the first.
                 let floor = of.floor.0.checked_sub(1).map(Position);
                 if position < of.least {
                     return Err(format!("an append lies at {position}, and no attempt was to lie below {}", of.least));

@@ -1,7 +1,7 @@
 //! A node: its disk, and how units answer from it.
 //!
-//! Commands go to one write-ahead log for all units of a node. What was not forced when a process dies is lost, or not: a
-//! part of what was being forced may be on the disk. A checkpoint holds the units' states, encoded, and their values.
+//! Commands go to one write-ahead log for all units of a node. What was not forced when a process dies is lost, or not:
+//! a part of what was being forced may be on the disk. A checkpoint holds the units' states, encoded, and their values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

@@ -136,8 +136,8 @@ impl World {
         self.given_out.values().copied().fold(Position(0), Position::max)
     }
 
-    /// New units, one on each running node for each that is missing: the recovery places them. Among them may be one that was
-    /// left out, and has no place in a projection any more.
+    /// New units, one on each running node for each that is missing: the recovery places them. Among them may be one
+    /// that was left out, and has no place in a projection any more.
     fn spares(&mut self) -> Vec<UnitId> {
         let mut spares = Vec::new();
         if self.random.chance(300_000) {

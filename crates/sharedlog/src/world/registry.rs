@@ -1,6 +1,7 @@
 //! The catalogue, as far as a log sees it: the newest projection, changed by compare-and-set, and who has which unit.
 //!
-//! It is one place here, which never dies; a cohort of replicas stands for that. Who fetches may be told an older projection.
+//! It is one place here, which never dies; a cohort of replicas stands for that. Who fetches may be told an older
+//! projection.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -75,13 +75,15 @@ fn a_seed_gives_one_run() {
     }
 }
 
-/// What a bug is looked for in. Where much has to come together, clients call often, and projections are replaced all the time.
+/// What a bug is looked for in. Where much has to come together, clients call often, and projections are replaced all
+/// the time.
 #[cfg(feature = "canary")]
 fn options(bug: Bug, seed: u64) -> Options {
     let drawn = Options::draw(seed);
     match bug {
         Bug::LateAttemptUnnamed => Options { calls: 300, restless: true, partitions: true, pauses: true, ..drawn },
-        // A client that has heard of nothing asks the sequencer that was replaced: both live, and so does everything else.
+        // A client that has heard of nothing asks the sequencer that was replaced: both live, and so does everything
+        // else.
         Bug::LeaseNotWaited => {
             let quiet =
                 Options { partitions: false, pauses: false, kills: false, disks: false, losses: false, ..drawn };

@@ -3,16 +3,16 @@
 //! A state is: how many steps were taken, which looks are still to come, how many of each group of unknown writes were
 //! used, and the row. A look changes nothing, so taking it as soon as it agrees with the row loses no order; that is
 //! done before anything is chosen. What is left to choose is the next write: the next step, or an unknown write in
-//! between. Of those only the *useful* are tried: in an order with as few of them as possible, each one's effect is seen
-//! (a column it deletes is seen absent, or a version it gives is met by a condition) before a step covers it.
+//! between. Of those only the *useful* are tried: in an order with as few of them as possible, each one's effect is
+//! seen (a column it deletes is seen absent, or a version it gives is met by a condition) before a step covers it.
 //!
 //! At first no unknown write counts as used up: each may come any number of times. If even so there is no order, there
 //! is none. If the order found uses a group beyond its members, that group is *limited* from then on and the search
 //! starts again. So only what is scarce is counted.
 //!
 //! A state that failed is remembered, and with it fails every state of the same row and step that is no better: its
-//! versions have come no lower, it has no fewer looks to come, and of no limited group has it used less. What fails when
-//! fewer groups are limited fails when more are, so this is not forgotten when the search starts again.
+//! versions have come no lower, it has no fewer looks to come, and of no limited group has it used less. What fails
+//! when fewer groups are limited fails when more are, so this is not forgotten when the search starts again.
 
 use std::collections::HashMap;
 

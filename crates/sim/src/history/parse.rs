@@ -279,8 +279,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Finds whose write each version is that was seen. Returns the versions, with the writes that they may be, for which
-    /// that is not certain.
+    /// Finds whose write each version is that was seen. Returns the versions, with the writes that they may be, for
+    /// which that is not certain.
     fn name_writers(&mut self) -> Result<BTreeMap<i64, Vec<usize>>, Finding> {
         let index = self.puts_of_unknown();
         let deadlines = self.deadlines();

@@ -124,10 +124,11 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
     }
 }
 
-/// Forces what a step has written, at once if nothing that it wanted to say has left before: a crash before the force is
-/// then the same as the event never having come. If something has left, `disk` tells between the two things that matter:
-/// whether a crash loses it or not. A force that comes later than at once, and before any crash, only puts off what the
-/// replica tells of it, and every message can be put off already. What was written after something that is lost is lost.
+/// Forces what a step has written, at once if nothing that it wanted to say has left before: a crash before the force
+/// is then the same as the event never having come. If something has left, `disk` tells between the two things that
+/// matter: whether a crash loses it or not. A force that comes later than at once, and before any crash, only puts off
+/// what the replica tells of it, and every message can be put off already. What was written after something that is
+/// lost is lost.
 fn settle_disk(before: &Replica, replica: &mut Replica, step: &mut Step, disk: Disk, now: Now) {
     let log_forced = before.log_pending() == 0;
     let manifest_forced = before.manifests_pending() == 0;

@@ -1,5 +1,5 @@
-//! Messages in normal form: each is split into the parts that it tells, and a part that can tell its receiver nothing any
-//! more is dropped. So the messages under way are a function of little more than the states of those who sent them.
+//! Messages in normal form: each is split into the parts that it tells, and a part that can tell its receiver nothing
+//! any more is dropped. So the messages under way are a function of little more than the states of those who sent them.
 //!
 //! What a split allows is never less than what the whole message does, since the parts may arrive one right after the
 //! other; and each part is a message that a replica could have sent.
@@ -28,8 +28,8 @@ const MISSING: Reply = Reply::Missing(Gap { after: Sequence(0), through: Sequenc
 pub(super) fn parts(message: Message) -> Vec<Message> {
     match message {
         Message::Propose { epoch, previous, entries, commit, sent, .. } => {
-            // How old what it tells is, nobody asks here. A follower learns the commit point and gives its vote whatever it says of the entries, and all three in any
-            // order come to the same.
+            // How old what it tells is, nobody asks here. A follower learns the commit point and gives its vote
+            // whatever it says of the entries, and all three in any order come to the same.
             let mut parts = vec![heartbeat(epoch, Sequence(0), sent)];
             if !entries.is_empty() {
                 let (commit, sent) = (Sequence(0), LONG_AGO);
@@ -137,8 +137,8 @@ pub(super) fn with_commit_point(message: &Message, lower: Sequence) -> Message {
 }
 
 /// Whether `other`, from the same sender, makes `message` superfluous: of commit points the highest is enough, since a
-/// follower that has matched less learns less from it, and could have matched more afterwards; of requests for votes the
-/// newest is enough.
+/// follower that has matched less learns less from it, and could have matched more afterwards; of requests for votes
+/// the newest is enough.
 pub(super) fn covered(message: &Message, other: &Message) -> bool {
     let (
         Message::Propose { epoch, previous: Lsn::ZERO, entries, commit, sent, .. },

@@ -1,11 +1,11 @@
 //! What can happen to one replica with the messages that wait for it.
 //!
-//! Some events are *quiet*: a follower learns a commit point or votes again, a leader counts a vote. What they change is
-//! looked at by few other events of the same replica, those that are not [`blind`] to it, and by the checks. A quiet event
-//! can be put off until just before one of these, since all other events of the replica come to the same before and after
-//! it, and all events of other replicas as well: the messages that it sends can be put off with it. So with forces as soon
-//! as may be, the search makes each event that is not blind also right after any of the quiet ones, and else only looks
-//! whether a quiet event breaks a promise, and doesn't go on from there.
+//! Some events are *quiet*: a follower learns a commit point or votes again, a leader counts a vote. What they change
+//! is looked at by few other events of the same replica, those that are not [`blind`] to it, and by the checks. A quiet
+//! event can be put off until just before one of these, since all other events of the replica come to the same before
+//! and after it, and all events of other replicas as well: the messages that it sends can be put off with it. So with
+//! forces as soon as may be, the search makes each event that is not blind also right after any of the quiet ones, and
+//! else only looks whether a quiet event breaks a promise, and doesn't go on from there.
 
 use std::rc::Rc;
 
@@ -241,8 +241,8 @@ impl World {
         }
     }
 
-    /// Whether an event changes nothing but what the replica knows to be committed, as a follower, and whom it voted for
-    /// or who voted for it.
+    /// Whether an event changes nothing but what the replica knows to be committed, as a follower, and whom it voted
+    /// for or who voted for it.
     fn is_quiet(&self, cell: Number, event: Event) -> bool {
         let Event::Deliver(number) = event else { return false };
         let envelope = self.envelope(number);
@@ -255,9 +255,9 @@ impl World {
         }
     }
 
-    /// Whether an event does not look at what quiet ones change. A leader that counts acknowledgements or proposes looks at
-    /// no vote; a follower that accepts from the leader that it follows looks at neither commit point nor vote; and to
-    /// refuse what is of an older epoch than the promised one takes a look at the promise only.
+    /// Whether an event does not look at what quiet ones change. A leader that counts acknowledgements or proposes
+    /// looks at no vote; a follower that accepts from the leader that it follows looks at neither commit point nor
+    /// vote; and to refuse what is of an older epoch than the promised one takes a look at the promise only.
     fn is_blind(&self, cell: Number, event: Event) -> bool {
         let cohort = &self.get(cell).local.replica.cohort;
         let promised = cohort.promised().epoch;

@@ -87,8 +87,8 @@ fn config(node: u32) -> Config {
         me: member(node),
         // Without jitter no random number is drawn, and equal states are equal.
         timing: Timing { election_jitter: base::Duration::ZERO, ..Timing::default() },
-        // One entry a proposal: longer ones come to the same as several in a row. None is held before its turn: one that
-        // is held comes to the same as one that arrives once more in its turn.
+        // One entry a proposal: longer ones come to the same as several in a row. None is held before its turn: one
+        // that is held comes to the same as one that arrives once more in its turn.
         limits: Limits { propose_bytes: 1, early_bytes: 0, ..Limits::default() },
         seed: 0,
         origin: Lsn::ZERO,
@@ -292,8 +292,8 @@ impl Replica {
         true
     }
 
-    /// A crash keeps the first `kept` of the records that were not forced, and so many of the manifests; then the process
-    /// starts again. If the disk `rots`, the manifest's first place is lost with it.
+    /// A crash keeps the first `kept` of the records that were not forced, and so many of the manifests; then the
+    /// process starts again. If the disk `rots`, the manifest's first place is lost with it.
     pub(super) fn crash(&mut self, kept: usize, manifests_kept: usize, rots: bool, now: Now) -> Step {
         self.unforced.drain(..).take(kept).for_each(|(_, record)| self.replay.record(record));
         let kept = manifests_kept.checked_sub(1).and_then(|last| self.manifests_unforced.get(last));

@@ -85,8 +85,8 @@ impl State {
     }
 
     /// The same state with the replicas in an order that is the same for all states which differ in nothing but who is
-    /// who. Nothing in the cohort depends on the order of the numbers, except whom a leader that releases its epoch names
-    /// as its successor when two have come equally far: then there is no such order.
+    /// who. Nothing in the cohort depends on the order of the numbers, except whom a leader that releases its epoch
+    /// names as its successor when two have come equally far: then there is no such order.
     pub(super) fn in_order(mut self, world: &mut World) -> Self {
         // A fourth replica has no part where this is asked.
         let renamings = [0, 1, 2].map(|index| world.renamings(self.cells[index]));
@@ -196,8 +196,8 @@ impl State {
         self.check_reads(world, chosen.len())
     }
 
-    /// What was applied anywhere is what restarts would find on one disk of every majority that can elect a leader. Who the
-    /// members are is the word of each log that holds it.
+    /// What was applied anywhere is what restarts would find on one disk of every majority that can elect a leader. Who
+    /// the members are is the word of each log that holds it.
     fn chosen_is_durable(&self, chosen: &[Lsn], world: &World) -> Result<(), String> {
         let replicas = self.cells.map(|cell| &world.get(cell).local.replica);
         for (index, lsn) in chosen.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Everything that was ever met, numbered: messages, replicas, and a replica with the messages that wait for it (a
-//! [`Cell`]). What an event does to a cell is computed once; a state of the whole world is three numbers and little more.
+//! [`Cell`]). What an event does to a cell is computed once; a state of the whole world is three numbers and little
+//! more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -139,8 +140,8 @@ impl World {
         number
     }
 
-    /// How far a leader has applied that could read now. Its clock may have been read some time before it evaluates; the
-    /// lease is looked at again after (guarantee 12).
+    /// How far a leader has applied that could read now. Its clock may have been read some time before it evaluates;
+    /// the lease is looked at again after (guarantee 12).
     fn reads_at(&self, local: &Local, inbox: &[Number]) -> Option<Sequence> {
         if !local.replica.cohort.leads() {
             return None;

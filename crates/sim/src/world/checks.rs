@@ -81,7 +81,8 @@ impl World {
         }
     }
 
-    /// At no moment may two leaders of a cohort both read, and whoever may read has applied all that was applied anywhere.
+    /// At no moment may two leaders of a cohort both read, and whoever may read has applied all that was applied
+    /// anywhere.
     fn check_leases(&mut self) {
         let mut readers: BTreeMap<CohortId, NodeId> = BTreeMap::new();
         let mut wrong = None;
@@ -199,8 +200,8 @@ impl World {
         }
     }
 
-    /// Whether every cohort has one leader, and every replica of it that still belongs to the universe holds the leader's
-    /// log to its end, without doubt, and was told that it is committed.
+    /// Whether every cohort has one leader, and every replica of it that still belongs to the universe holds the
+    /// leader's log to its end, without doubt, and was told that it is committed.
     pub(crate) fn are_replicas_equal(&self) -> bool {
         if !self.operator.is_idle() {
             return false;

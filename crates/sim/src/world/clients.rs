@@ -1,5 +1,6 @@
-//! Clients: they read and write the same few rows at the same time, and remember what they were told. Most of what they do
-//! goes through the product's own client library (`libraries`); some reads are put to one node, once, and so are writes without a stamp.
+//! Clients: they read and write the same few rows at the same time, and remember what they were told. Most of what they
+//! do goes through the product's own client library (`libraries`); some reads are put to one node, once, and so are
+//! writes without a stamp.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -268,15 +269,16 @@ impl World {
         }
     }
 
-    /// A node whose machine stands still, or has stopped, while its doors go on: they must not take a lease for granted.
+    /// A node whose machine stands still, or has stopped, while its doors go on: they must not take a lease for
+    /// granted.
     fn stands_still(&self) -> Option<NodeId> {
         let is_still = |machine: &Machine| machine.paused && machine.doors_go_on;
         let mut all = self.machines.iter();
         all.find(|(id, machine)| is_still(machine) || self.has_open_doors(**id)).map(|(id, _)| *id)
     }
 
-    /// A node that is cut off with the lesser part of many: it may lag, and must not say that it doesn't. With fewer, clients
-    /// keep to one node, lest it goes back.
+    /// A node that is cut off with the lesser part of many: it may lag, and must not say that it doesn't. With fewer,
+    /// clients keep to one node, lest it goes back.
     fn draw_apart(&mut self) -> Option<NodeId> {
         if self.options.nodes <= REPLICAS {
             return None;
@@ -459,8 +461,8 @@ impl World {
         self.clients.history.push(Operation { client, called, returned, key: row.key, what });
     }
 
-    /// A page reads every row there is from where it began to where it says that the scan goes on, all at one moment; those
-    /// that it doesn't show are empty. The whole scan is not of one moment: each page is remembered by itself.
+    /// A page reads every row there is from where it began to where it says that the scan goes on, all at one moment;
+    /// those that it doesn't show are empty. The whole scan is not of one moment: each page is remembered by itself.
     fn scanned(&mut self, client: u32, called: u64, scan: &Scan, rows: Vec<Row>, continuation: Option<&Bytes>) {
         let mut by_key: BTreeMap<Bytes, Row> = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
         let begins = scan.continuation.as_ref();

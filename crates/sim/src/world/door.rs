@@ -1,6 +1,6 @@
-//! The doors of a process: they answer what they can from what the machine has published, on a thread of their own. So they
-//! go on while the machine's thread stands still, for a while after it has stopped, and they stand still themselves between
-//! the steps of a read.
+//! The doors of a process: they answer what they can from what the machine has published, on a thread of their own. So
+//! they go on while the machine's thread stands still, for a while after it has stopped, and they stand still
+//! themselves between the steps of a read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

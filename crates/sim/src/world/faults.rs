@@ -7,8 +7,8 @@ use tablets::request::Request;
 use super::events::Happening;
 use super::{MILLISECOND, SECOND, World};
 
-/// Bytes at the start of a manifest in which rot strikes: even a short one says something there, further on may lie zeros
-/// that nobody reads.
+/// Bytes at the start of a manifest in which rot strikes: even a short one says something there, further on may lie
+/// zeros that nobody reads.
 const MANIFEST_BYTES: u64 = 160;
 /// What still fits on a disk that is said to be full, at most.
 const ROOM_BYTES: u64 = 8 << 10;
@@ -95,8 +95,8 @@ impl World {
         }
     }
 
-    /// Replicas are to go to three of five nodes, or to two or three of three. What has come from there may be to go back
-    /// before it has left.
+    /// Replicas are to go to three of five nodes, or to two or three of three. What has come from there may be to go
+    /// back before it has left.
     fn move_cohort(&mut self, id: NodeId, cohort: CohortId) {
         let there = self.machines.iter().filter(|(_, machine)| !machine.is_gone);
         let mut nodes: Vec<NodeId> = there.map(|(node, _)| *node).collect();
@@ -187,8 +187,8 @@ impl World {
         }
     }
 
-    /// Power is lost at a moment of its own choosing; on the machine whose disk rots, a copy of the manifest may rot too,
-    /// at once or after the restart that mends the copies.
+    /// Power is lost at a moment of its own choosing; on the machine whose disk rots, a copy of the manifest may rot
+    /// too, at once or after the restart that mends the copies.
     pub(crate) fn power_loss(&mut self, id: NodeId) {
         if self.healed || self.process(id).is_none() {
             return;
@@ -207,8 +207,8 @@ impl World {
         }
     }
 
-    /// The process dies, and while it is down a bit flips in one of its files: often near the log's end, or in a manifest.
-    /// Then it may crash while it recovers.
+    /// The process dies, and while it is down a bit flips in one of its files: often near the log's end, or in a
+    /// manifest. Then it may crash while it recovers.
     pub(crate) fn rot(&mut self) {
         let id = self.rotten_node();
         if self.healed || !self.may_units_be_lost() {
@@ -217,7 +217,8 @@ impl World {
         let Some((segment, offset)) = self.process(id).and_then(|process| process.log_end()) else { return };
         self.end(id, false);
         let disk = self.machines[&id].disk.clone();
-        // The values of a log's units may rot unseen, and be the only ones left once their chains have lost another unit.
+        // The values of a log's units may rot unseen, and be the only ones left once their chains have lost another
+        // unit.
         let kinds = if self.options.log_users > 0 { 2 } else { 4 };
         match self.random.below(kinds) {
             0 | 1 => {

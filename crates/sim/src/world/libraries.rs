@@ -1,8 +1,8 @@
-//! The clients' libraries: the product's own machine (`client::Client`), driven as the async library drives it. A few clients
-//! share one, as the tasks of a program do, so that writes of one session are under way side by side.
+//! The clients' libraries: the product's own machine (`client::Client`), driven as the async library drives it. A few
+//! clients share one, as the tasks of a program do, so that writes of one session are under way side by side.
 //!
-//! Connections are made, break with their process, and break by themselves; requests take a moment to arrive. Now and then a
-//! client is cut off for so long that its sessions may expire before its further attempts arrive.
+//! Connections are made, break with their process, and break by themselves; requests take a moment to arrive. Now and
+//! then a client is cut off for so long that its sessions may expire before its further attempts arrive.
 
 use std::collections::BTreeMap;
 

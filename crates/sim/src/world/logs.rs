@@ -1,5 +1,5 @@
-//! Users of a shared log: they append, read, ask for the tail and trim, each through some node, and hold every answer against all
-//! that came before (guarantee 20).
+//! Users of a shared log: they append, read, ask for the tail and trim, each through some node, and hold every answer
+//! against all that came before (guarantee 20).
 //!
 //! * A position never has two values.
 //! * An append that ended lies where it was said to, and stays there; one that ended before another began lies before it. One
@@ -296,7 +296,8 @@ impl LogUsers {
             (Doing::ReadAll { next, tail, .. }, LogResponse::Entries(entries)) => {
                 self.see_entries(*next, entries)?;
                 *next += entries.len() as u64;
-                // What was given out and never written is given out again by another sequencer: the tail may have gone back.
+                // What was given out and never written is given out again by another sequencer: the tail may have gone
+                // back.
                 *tail = tail.filter(|_| !entries.is_empty());
                 return Ok(false);
             }
@@ -356,8 +357,8 @@ impl World {
         self.step(node, Event::Request { id: number, deadline, request });
     }
 
-    /// Whether every log has as many copies as it should, as far as there are units that may hold them, and none on a node that is
-    /// to leave, as the newest copy of the catalogue says.
+    /// Whether every log has as many copies as it should, as far as there are units that may hold them, and none on a
+    /// node that is to leave, as the newest copy of the catalogue says.
     pub(crate) fn are_logs_whole(&self) -> bool {
         self.thin_log().is_none()
     }
@@ -382,8 +383,8 @@ impl World {
         self.unit(log, unit).is_some_and(|(_, is_in_doubt)| is_in_doubt)
     }
 
-    /// Whether a disk may lose its units, and each position has a copy on another one: now, and in the projection that may be on
-    /// its way.
+    /// Whether a disk may lose its units, and each position has a copy on another one: now, and in the projection that
+    /// may be on its way.
     pub(crate) fn may_units_be_lost(&self) -> bool {
         // Who isn't sealed stands in no projection to come without the others of its chain.
         let is_unsealed = |log: &LogRecord, unit: UnitId| {

@@ -1,9 +1,10 @@
-//! Reads that replicas answer from their own states, and what is held against the answers (guarantees 15 and 16): no client
-//! goes back in a range; whatever was acknowledged longer ago than the age that is told shows; what shows is what every
-//! replica has at that timestamp; and a moment is refused only if it is before a watermark.
+//! Reads that replicas answer from their own states, and what is held against the answers (guarantees 15 and 16): no
+//! client goes back in a range; whatever was acknowledged longer ago than the age that is told shows; what shows is
+//! what every replica has at that timestamp; and a moment is refused only if it is before a watermark.
 //!
-//! Half of the clients go through their library, which carries what they have seen from node to node. The others keep to one
-//! node, and are held to what its own replicas have shown them: as long as it has none of a range, it asks others in turn.
+//! Half of the clients go through their library, which carries what they have seen from node to node. The others keep
+//! to one node, and are held to what its own replicas have shown them: as long as it has none of a range, it asks
+//! others in turn.
 
 use std::collections::BTreeMap;
 

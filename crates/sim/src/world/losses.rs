@@ -1,6 +1,6 @@
-//! What is lost with main memories (guarantee 11), and what may be: nothing, as long as a majority's processes have not ended
-//! other than by a clean stop, and then it is declared. What clients were told before is linearizable all the same; after it, all
-//! replicas agree.
+//! What is lost with main memories (guarantee 11), and what may be: nothing, as long as a majority's processes have not
+//! ended other than by a clean stop, and then it is declared. What clients were told before is linearizable all the
+//! same; after it, all replicas agree.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,8 @@ impl World {
         self.losses.first.is_some()
     }
 
-    /// A process has stopped as it was asked to. Where its disk was full or stuck it leaves no mark, and says so by that.
+    /// A process has stopped as it was asked to. Where its disk was full or stuck it leaves no mark, and says so by
+    /// that.
     pub(super) fn note_stop(&mut self, id: NodeId) {
         let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let marked = &process.store.manifest().cohorts;

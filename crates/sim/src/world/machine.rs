@@ -42,8 +42,8 @@ impl KnownLog {
         *self = Self { forced: tail, named: self.forced };
     }
 
-    /// What is wrong with what a start found: all that was forced is there, or was taken by rot and is missed; and nothing
-    /// but rot is damage, or cause for doubt.
+    /// What is wrong with what a start found: all that was forced is there, or was taken by rot and is missed; and
+    /// nothing but rot is damage, or cause for doubt.
     pub(super) fn wrong_with<L>(
         &self,
         found: &Recovered<L>,

@@ -279,7 +279,8 @@ impl Options {
         options.leaves = if may_leave { u32::try_from(pick(&[0, 1, 2])).unwrap_or(0) } else { 0 };
         options.slow_manifests = pick(&[0, 0, 20_000, 100_000]);
         options.held_back = pick(&[0, 300_000, 1_000_000]);
-        // A unit that was missed for a while is left out, and often there is no other copy but one: then no disk may rot.
+        // A unit that was missed for a while is left out, and often there is no other copy but one: then no disk may
+        // rot.
         if options.faults.rot == 0 {
             options.log_users = u32::try_from(pick(&[0, 0, 0, 3])).unwrap_or(0);
         }

@@ -53,7 +53,8 @@ impl Process {
     }
 
     /// The segment and the offset in it where the log ends; none while its last batch isn't named yet, or another is
-    /// being written: damage to that one can't be told from a torn write, and is outside of what is promised (guarantee 7).
+    /// being written: damage to that one can't be told from a torn write, and is outside of what is promised (guarantee
+    /// 7).
     pub(crate) fn log_end(&self) -> Option<(u64, u64)> {
         let log = self.store.log();
         if self.batch.is_some() || !log.is_named() {
@@ -364,7 +365,8 @@ impl World {
         }
     }
 
-    /// Carries actions out in their order. Once an answer is out, the thread may stand still before it goes on with the rest.
+    /// Carries actions out in their order. Once an answer is out, the thread may stand still before it goes on with the
+    /// rest.
     pub(super) fn carry_out(&mut self, id: NodeId, actions: Vec<Action>) {
         let mut actions = actions.into_iter();
         while let Some(action) = actions.next() {

@@ -1,6 +1,6 @@
-//! Nodes that join the universe, and nodes that leave it: an operator asks some node, again and again until the errand is
-//! done. Now and then he has a machine taken away for good as soon as the universe has taken note that it is to leave; and he
-//! tries to give a disk that is blank the number of a node that is there.
+//! Nodes that join the universe, and nodes that leave it: an operator asks some node, again and again until the errand
+//! is done. Now and then he has a machine taken away for good as soon as the universe has taken note that it is to
+//! leave; and he tries to give a disk that is blank the number of a node that is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,8 +36,8 @@ pub(crate) struct Operator {
     asked: BTreeMap<RequestId, Errand>,
     /// Who is to join and has not been given the universe's name.
     joining: BTreeSet<NodeId>,
-    /// Who is to leave, and whether the universe has taken note. One at a time is asked to; but what is answered late may
-    /// come on top.
+    /// Who is to leave, and whether the universe has taken note. One at a time is asked to; but what is answered late
+    /// may come on top.
     leaving: BTreeMap<NodeId, bool>,
     /// Impostors that wait for a refusal.
     refused: BTreeSet<NodeId>,
@@ -136,7 +136,8 @@ impl World {
                     self.take_away(node);
                 }
             }
-            // Too few would be left. What was asked before others joined may be refused after what was asked since was heard.
+            // Too few would be left. What was asked before others joined may be refused after what was asked since was
+            // heard.
             (Errand::Leave(node), Err(Failure::Invalid(_))) => {
                 if self.operator.leaving.get(&node) == Some(&false) {
                     self.operator.leaving.remove(&node);
@@ -174,7 +175,8 @@ impl World {
         self.queue.put(self.now + self.random.below(100 * MILLISECOND), Happening::Start { node });
     }
 
-    /// The universe has taken note that a node is to leave. It may as well be lost for good now, if no other loss comes on top.
+    /// The universe has taken note that a node is to leave. It may as well be lost for good now, if no other loss comes
+    /// on top.
     fn leave_noted(&mut self, node: NodeId) {
         if self.machines[&node].is_gone || self.operator.leaving.get(&node) == Some(&true) {
             return;
@@ -219,7 +221,8 @@ impl World {
         others.into_iter().for_each(|other| self.hello(other, id));
     }
 
-    /// The nodes that have left as far as any node knows. An operator who was refused at last may have been heard at first.
+    /// The nodes that have left as far as any node knows. An operator who was refused at last may have been heard at
+    /// first.
     pub(super) fn those_that_left(&self) -> BTreeSet<Member> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let catalogues =
@@ -228,8 +231,8 @@ impl World {
         rosters.filter(|node| node.standing == Standing::Left).map(|node| node.member).collect()
     }
 
-    /// No majority counts on a node that has left: the catalogue's cohort is without it wherever the roster says so, and so is
-    /// every range at the leader of its newest epoch. (A leader that was replaced may not know.)
+    /// No majority counts on a node that has left: the catalogue's cohort is without it wherever the roster says so,
+    /// and so is every range at the leader of its newest epoch. (A leader that was replaced may not know.)
     pub(crate) fn check_roster(&mut self) {
         if self.options.leaves == 0 {
             return;
@@ -242,7 +245,8 @@ impl World {
                 let epoch = replica.promised().epoch;
                 let newest = self.operator.epochs.entry(cohort).or_default();
                 *newest = epoch.max(*newest);
-                // What is dropped owns nothing any more: its replica on the leaver may hear last that its table is gone.
+                // What is dropped owns nothing any more: its replica on the leaver may hear last that its table is
+                // gone.
                 let is_dropped = state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Dropped);
                 // Nor does a log unit: whether a projection has a leaver's unit, the catalogue knows.
                 if replica.leads() && !is_dropped && state.as_unit().is_none() {

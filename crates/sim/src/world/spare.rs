@@ -1,9 +1,9 @@
 //! A table that one client creates, writes, drops and creates again, under one name: what was dropped must never show
 //! again, whichever node is asked and however old its copy of the map is.
 //!
-//! The client does one thing after the other, so that each answer can be held against all that came before. A request whose
-//! outcome it never learned may still come into effect later: then the client takes another name for the next round, and a
-//! value that may still be written is let pass.
+//! The client does one thing after the other, so that each answer can be held against all that came before. A request
+//! whose outcome it never learned may still come into effect later: then the client takes another name for the next
+//! round, and a value that may still be written is let pass.
 
 use std::collections::BTreeSet;
 

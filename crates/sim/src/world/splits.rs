@@ -1,6 +1,6 @@
-//! Splits of the clients' table while they read and write it: one client asks for them, one after the other, at rows and
-//! between them. What the splits come to shows in the clients' history; here is what no history tells: that at no moment two
-//! leaders may read one key.
+//! Splits of the clients' table while they read and write it: one client asks for them, one after the other, at rows
+//! and between them. What the splits come to shows in the clients' history; here is what no history tells: that at no
+//! moment two leaders may read one key.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What some runs are about. Where everything goes wrong at once, some coincidences hardly ever come about, and what only
-//! they show is hardly ever found. One seed in [`ONE_IN`] has each theme.
+//! What some runs are about. Where everything goes wrong at once, some coincidences hardly ever come about, and what
+//! only they show is hardly ever found. One seed in [`ONE_IN`] has each theme.
 
 use base::{Durability, Duration};
 
@@ -11,8 +11,8 @@ use super::{MILLISECOND, Options};
 pub enum Theme {
     /// Manifests queue up behind a slow disk while tables come and go.
     SlowDisks,
-    /// Nodes are cut off all the time, and what they said meanwhile arrives late. Clocks run as far apart as they may, and
-    /// whoever is to lead next does so at once.
+    /// Nodes are cut off all the time, and what they said meanwhile arrives late. Clocks run as far apart as they may,
+    /// and whoever is to lead next does so at once.
     CutOff,
     /// Processes with main-memory logs stop, end and promise all the time.
     Forgetting,

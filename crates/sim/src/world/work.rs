@@ -1,5 +1,5 @@
-//! The work of a process on its tables: flushes and checkpoints, compactions, reads that wait for the disk, tables that come
-//! and go. Each takes its time, step by step, and the machine may crash between any two of them.
+//! The work of a process on its tables: flushes and checkpoints, compactions, reads that wait for the disk, tables that
+//! come and go. Each takes its time, step by step, and the machine may crash between any two of them.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! What a tablet's store costs on one thread, in microseconds of CPU for each operation, on files in a real directory:
 //! `cargo run --release -p store --example tables [ENTRIES [DIRECTORY]]`.
 //!
-//! Rows have 16 bytes, one column, values of 100 bytes of which half can be compressed. Linux only: the CPU's time is the
-//! kernel's count, with what it does for this thread.
+//! Rows have 16 bytes, one column, values of 100 bytes of which half can be compressed. Linux only: the CPU's time is
+//! the kernel's count, with what it does for this thread.
 
 use std::fs;
 use std::hint::black_box;

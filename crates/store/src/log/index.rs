@@ -1,7 +1,7 @@
 //! Where each cohort's live entries lie in the log.
 //!
-//! One *run* for the consecutive entries of a cohort that one batch holds: as sparse as group commit makes it. The replay
-//! rule keeps it: an entry or a truncation first removes every run, or part of one, at its sequence and above.
+//! One *run* for the consecutive entries of a cohort that one batch holds: as sparse as group commit makes it. The
+//! replay rule keeps it: an entry or a truncation first removes every run, or part of one, at its sequence and above.
 
 use std::collections::BTreeMap;
 

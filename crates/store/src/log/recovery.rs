@@ -29,8 +29,8 @@ pub struct Damage {
     pub witness: Option<LogPosition>,
 }
 
-/// Takes what a start reads from the log, record by record in the log's order, up to the damage if there is any. So nobody
-/// need hold all of the log at once.
+/// Takes what a start reads from the log, record by record in the log's order, up to the damage if there is any. So
+/// nobody need hold all of the log at once.
 pub trait LogSink {
     /// The next record, and the LSN through which its cohort's checkpoint goes; [`Lsn::ZERO`] if it has none.
     fn take(&mut self, record: Record, checkpoint: Lsn);
@@ -57,7 +57,8 @@ pub struct RecoveredLog {
     pub cut_bytes: u64,
 }
 
-/// Reads the log that a manifest speaks of, from its oldest segment on, and cuts a torn end. What it held goes to `sink`.
+/// Reads the log that a manifest speaks of, from its oldest segment on, and cuts a torn end. What it held goes to
+/// `sink`.
 ///
 /// # Errors
 /// When a file operation fails.
@@ -99,9 +100,9 @@ pub fn recover<F: Files>(
     Ok(RecoveredLog { cohorts, damage, writer, cut_bytes })
 }
 
-/// Removes what lies after the damage, so that the next recovery finds a clean end: later segments, the last first, then
-/// the rest of the damaged one; segments that are too short get their length back. A crash in the middle leaves a log that
-/// is damaged still, or cut already.
+/// Removes what lies after the damage, so that the next recovery finds a clean end: later segments, the last first,
+/// then the rest of the damaged one; segments that are too short get their length back. A crash in the middle leaves a
+/// log that is damaged still, or cut already.
 ///
 /// # Errors
 /// When a file operation fails.
@@ -286,8 +287,8 @@ impl<F: Files> Scan<F> {
         LogPosition::new(next, 0, self.segment_bytes)
     }
 
-    /// The first valid batch after the tail, if there is any. The tail itself counts: a batch there that doesn't name the
-    /// last one shows that the last one isn't the last.
+    /// The first valid batch after the tail, if there is any. The tail itself counts: a batch there that doesn't name
+    /// the last one shows that the last one isn't the last.
     fn witness(&mut self) -> Result<Option<LogPosition>, FileError> {
         let Some(first) = self.first_valid(self.tail)? else { return Ok(None) };
         let is_ignored = planted(Bug::DamagedTailCut)

@@ -206,8 +206,8 @@ impl SegmentJob {
     /// Does it; what it did is forced.
     ///
     /// # Errors
-    /// When a file operation fails. If the disk is full ([`FileErrorKind::NoSpace`]) nothing was changed, and the job may
-    /// be done again once there is room; the log goes on until its prepared segments are full.
+    /// When a file operation fails. If the disk is full ([`FileErrorKind::NoSpace`]) nothing was changed, and the job
+    /// may be done again once there is room; the log goes on until its prepared segments are full.
     pub fn execute<F: Files>(&self, files: &F) -> Result<(), FileError> {
         match self.kind {
             JobKind::Remove => {

@@ -73,7 +73,8 @@ pub struct LogWriter {
     encoded: Writer,
     /// ... and the buffer of one that is forced, for the next.
     spare: Option<AlignedBuffer>,
-    /// The last append, the last that asked to be forced now or soon, the last that a batch took, the last that is forced.
+    /// The last append, the last that asked to be forced now or soon, the last that a batch took, the last that is
+    /// forced.
     appended: u64,
     wanted: u64,
     wanted_soon: u64,
@@ -111,9 +112,9 @@ impl LogWriter {
         usize::try_from(self.segment_bytes).unwrap_or(usize::MAX) - HEADER_BYTES
     }
 
-    /// Appends a record under its number. If it is to be forced now, the next batch, or the one after, holds it; if not, it
-    /// rides along with the next that is made. If it is to be forced soon, the driver sees to it that there is one
-    /// ([`LogWriter::hurry`]).
+    /// Appends a record under its number. If it is to be forced now, the next batch, or the one after, holds it; if
+    /// not, it rides along with the next that is made. If it is to be forced soon, the driver sees to it that there is
+    /// one ([`LogWriter::hurry`]).
     ///
     /// # Errors
     /// When the record fits in no segment; nothing is appended then.
@@ -179,8 +180,8 @@ impl LogWriter {
         Some(self.launch(position, records, bytes))
     }
 
-    /// A batch that only names the last one, unless a later one does so already: for when nothing came for a while. Until
-    /// the last batch is named, damage to it can't be told from a torn write (guarantee 7).
+    /// A batch that only names the last one, unless a later one does so already: for when nothing came for a while.
+    /// Until the last batch is named, damage to it can't be told from a torn write (guarantee 7).
     ///
     /// # Panics
     /// While a batch is in flight.

@@ -1,7 +1,7 @@
 //! The cache of blocks that all tables of a node share.
 //!
-//! What it holds depends on what was read before, and what a read costs depends on that; what a read returns never does.
-//! It draws no random numbers, so that a simulated run costs the same every time.
+//! What it holds depends on what was read before, and what a read costs depends on that; what a read returns never
+//! does. It draws no random numbers, so that a simulated run costs the same every time.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 

@@ -88,8 +88,8 @@ impl<'a> TableCursor<'a> {
         Some(self.current()?.to_version(self.value()))
     }
 
-    /// Goes to the newest version of `key` that is not newer than `at`; if there is none, to the version that would come
-    /// after it; if there is none of these either, nowhere.
+    /// Goes to the newest version of `key` that is not newer than `at`; if there is none, to the version that would
+    /// come after it; if there is none of these either, nowhere.
     ///
     /// # Errors
     /// When a block can't be read or believed; so with every move.
@@ -106,8 +106,8 @@ impl<'a> TableCursor<'a> {
         if self.data.go(table, |place| place.seek(key, at))? { Ok(()) } else { self.next_block() }
     }
 
-    /// Goes to the newest version of exactly this key that is not newer than `at`, and says whether there is one; if not,
-    /// it may be anywhere. `hash` is that of the key's filter prefix: who asks many tables works it out once.
+    /// Goes to the newest version of exactly this key that is not newer than `at`, and says whether there is one; if
+    /// not, it may be anywhere. `hash` is that of the key's filter prefix: who asks many tables works it out once.
     pub(crate) fn seek_newest(&mut self, key: &[u8], hash: u64, at: Timestamp) -> Result<bool, TableError> {
         if !self.table.may_hold_key(key, hash) {
             return Ok(false);

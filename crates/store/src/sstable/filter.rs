@@ -1,9 +1,10 @@
 //! The filter: a Bloom filter, by which a read learns without reading a block that a table has nothing of a row.
 //!
 //! It is a row of lines of 64 bytes, followed by one byte, the number of probes. A key has one line, and in it as many
-//! bits as there are probes, so that asking costs one or two cache lines (Putze, Sanders and Singler, "Cache-, Hash- and
-//! Space-Efficient Bloom Filters", 2007). That lets through a little more than bits chosen from all of the filter would:
-//! at ten bits a key 1.0% instead of 0.8%. Line and bits come from one hash, the bits by multiplication, as in `RocksDB`.
+//! bits as there are probes, so that asking costs one or two cache lines (Putze, Sanders and Singler, "Cache-, Hash-
+//! and Space-Efficient Bloom Filters", 2007). That lets through a little more than bits chosen from all of the filter
+//! would: at ten bits a key 1.0% instead of 0.8%. Line and bits come from one hash, the bits by multiplication, as in
+//! `RocksDB`.
 //!
 //! No probes at all mean no filter: everything may be there.
 

@@ -1,7 +1,7 @@
 //! What a table says of itself, at its end: whose it is, what it holds, and where its filter and its top index lie.
 //!
-//! A table is known by its *origin*: the disk that wrote it, and its name there. It keeps that wherever it is sent, byte
-//! for byte; what it is called on this disk is its file's name, and in no part of the file.
+//! A table is known by its *origin*: the disk that wrote it, and its name there. It keeps that wherever it is sent,
+//! byte for byte; what it is called on this disk is its file's name, and in no part of the file.
 //!
 //! The footer is its content, then bytes of the content (four), the format (four), a checksum (four) over all of that,
 //! and a magic (eight), which end the file. Where the length, the format and the checksum stand is the same in every
@@ -48,8 +48,8 @@ pub struct TableMeta {
     /// Versions that come after a newer one of the same key: what goes, once no read asks for them, if the table is
     /// written anew.
     pub superseded: u64,
-    /// The least and the greatest LSN, of versions that a compaction left out too (Spinnaker, section 6.1); zero if there
-    /// are no versions.
+    /// The least and the greatest LSN, of versions that a compaction left out too (Spinnaker, section 6.1); zero if
+    /// there are no versions.
     pub lsns: (Lsn, Lsn),
     /// The least and the greatest timestamp; zero if there are no versions.
     pub timestamps: (Timestamp, Timestamp),
@@ -95,8 +95,8 @@ impl TableMeta {
         }
     }
 
-    /// Counts a version, but does not keep its key. Of that so many bytes count for the filter; the version before may be
-    /// of the same one.
+    /// Counts a version, but does not keep its key. Of that so many bytes count for the filter; the version before may
+    /// be of the same one.
     pub(super) fn count(&mut self, version: VersionRef<'_>, prefix_bytes: usize, is_superseded: bool) {
         if self.entries == 0 {
             self.lsns = (version.lsn, version.lsn);

@@ -1,8 +1,8 @@
-//! How a block lies in a file: its kind and whether it is compressed (one byte), bytes of its content (four), a checksum
-//! (four), then the content, as it is or compressed with LZ4.
+//! How a block lies in a file: its kind and whether it is compressed (one byte), bytes of its content (four), a
+//! checksum (four), then the content, as it is or compressed with LZ4.
 //!
-//! The checksum covers the place too: which table it is, by its origin, and where in the file. How long the block is in the file is
-//! said by whoever names it, in a [`Handle`].
+//! The checksum covers the place too: which table it is, by its origin, and where in the file. How long the block is in
+//! the file is said by whoever names it, in a [`Handle`].
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ const CONTENT_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + (64 << 10);
 /// LZ4 makes of one byte 255 at most.
 const LZ4_RATIO_MAX: usize = 255;
 
-/// After so many data blocks in a row that compression didn't help, one in as many is tried: values that are compressed or
-/// encrypted already would cost all the work for nothing.
+/// After so many data blocks in a row that compression didn't help, one in as many is tried: values that are compressed
+/// or encrypted already would cost all the work for nothing.
 const POOR_MAX: u32 = 8;
 
 /// What a block is.

@@ -19,7 +19,8 @@ mod verify;
 /// Bytes at the end of a file that are read at once: more than all but the longest keys make of a footer.
 const END_BYTES: u64 = 1 << 10;
 
-/// A table that can be read, with its filter and its top index in memory. Threads may share it; clones share its memory.
+/// A table that can be read, with its filter and its top index in memory. Threads may share it; clones share its
+/// memory.
 #[derive(Clone)]
 pub struct Table {
     id: TableId,

@@ -1,8 +1,8 @@
-//! A file read once, from its beginning to its end but for its index: past the page cache, which others have better use for,
-//! and in large pieces.
+//! A file read once, from its beginning to its end but for its index: past the page cache, which others have better use
+//! for, and in large pieces.
 //!
-//! The index blocks of a table lie behind the data that they name. A read that does not go on where the last one ended so
-//! leaves the window where it is, and reads no more than it asks for.
+//! The index blocks of a table lie behind the data that they name. A read that does not go on where the last one ended
+//! so leaves the window where it is, and reads no more than it asks for.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,5 @@
-//! A table is what a sorted map of versions is, survives crashes whole or not at all, and is never believed when damaged.
+//! A table is what a sorted map of versions is, survives crashes whole or not at all, and is never believed when
+//! damaged.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

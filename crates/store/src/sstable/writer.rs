@@ -1,7 +1,8 @@
 //! Writing a table: versions in their order come in, blocks go out as they fill.
 //!
-//! A writer is a job that may be put aside after any version. Nothing it writes is anything before [`TableWriter::finish`]
-//! has forced the file and its directory; a writer that is dropped before leaves a file that nobody names.
+//! A writer is a job that may be put aside after any version. Nothing it writes is anything before
+//! [`TableWriter::finish`] has forced the file and its directory; a writer that is dropped before leaves a file that
+//! nobody names.
 
 use base::canary::{Bug, planted};
 use base::{Lsn, Timestamp};
@@ -117,14 +118,15 @@ impl TableWriter {
         self.out.write_if_full()
     }
 
-    /// Counts what was left out: the table is to be sent to whoever misses any of these entries, so that they learn what
-    /// is gone.
+    /// Counts what was left out: the table is to be sent to whoever misses any of these entries, so that they learn
+    /// what is gone.
     pub fn cover(&mut self, lsns: (Lsn, Lsn)) {
         let covered = self.covered.unwrap_or(lsns);
         self.covered = Some((covered.0.min(lsns.0), covered.1.max(lsns.1)));
     }
 
-    /// Bytes that the file will have, about, if it ends here: for the decision where one table ends and the next begins.
+    /// Bytes that the file will have, about, if it ends here: for the decision where one table ends and the next
+    /// begins.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.out.offset() + self.data.bytes() as u64

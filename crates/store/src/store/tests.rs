@@ -294,8 +294,8 @@ fn a_damaged_checkpoint_puts_its_cohort_in_doubt() {
     }
 }
 
-/// What a clean stop said of main-memory logs is good for one start: by the time at which that is through, hence before anything
-/// is acknowledged, no power cut brings it back.
+/// What a clean stop said of main-memory logs is good for one start: by the time at which that is through, hence before
+/// anything is acknowledged, no power cut brings it back.
 #[test]
 fn the_mark_of_a_clean_stop_is_taken_back_by_the_next_start() {
     let whole = CohortManifest { whole: true, ..CohortManifest::default() };

@@ -105,9 +105,9 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// Ends it early once so many versions were stepped over, though not within the first row, nor within one of which a
-    /// cell was given: who goes on with the row in which it ended gets further. And once so many of one row were. What is
-    /// deleted or old is stepped over in silence: a long stretch of it must not hold up others.
+    /// Ends it early once so many versions were stepped over, though not within the first row, nor within one of which
+    /// a cell was given: who goes on with the row in which it ended gets further. And once so many of one row were.
+    /// What is deleted or old is stepped over in silence: a long stretch of it must not hold up others.
     #[must_use]
     pub fn with_limits(mut self, steps_max: usize, row_steps_max: usize) -> Self {
         self.limits = Limits { steps_max, row_steps_max, ..self.limits };

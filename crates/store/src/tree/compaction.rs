@@ -76,9 +76,10 @@ pub(super) fn choose(
     Some(Choice { level, into: level + 1, upper, lower })
 }
 
-/// Of the first level. Its tables go down once they are as much as what they would be merged with there, or as the next level
-/// may have. Until then some of the newest become one, which stays: versions that are kept for the retention's sake alone mostly die
-/// there, and what comes down takes much with it (lazy levelling: Dayan and Idreos, "Dostoevsky", SIGMOD 2018).
+/// Of the first level. Its tables go down once they are as much as what they would be merged with there, or as the next
+/// level may have. Until then some of the newest become one, which stays: versions that are kept for the retention's
+/// sake alone mostly die there, and what comes down takes much with it (lazy levelling: Dayan and Idreos, "Dostoevsky",
+/// SIGMOD 2018).
 fn choose_of_first(levels: &Levels, config: &Config) -> Option<Choice> {
     let upper = oldest_and_overlapping(levels.level(0));
     let lower = levels.overlapping(1, &Span::of_all(&upper)?);
@@ -99,9 +100,9 @@ fn cheapest_to_merge(tables: &[Arc<Table>]) -> usize {
     costs.min().map_or(tables.len(), |(_, count)| count)
 }
 
-/// A table that is to be written anew where it stands, since much of it is superseded below the watermark: what was kept
-/// for a watermark that stood still for long may lie deep, where nothing new comes by, or in the first level when writers
-/// rest. The next writing leaves nothing of it, so no table is chosen for ever.
+/// A table that is to be written anew where it stands, since much of it is superseded below the watermark: what was
+/// kept for a watermark that stood still for long may lie deep, where nothing new comes by, or in the first level when
+/// writers rest. The next writing leaves nothing of it, so no table is chosen for ever.
 fn choose_dead(levels: &Levels, watermark: Timestamp) -> Option<Choice> {
     let is_mostly_dead = |table: &&Arc<Table>| {
         let meta = table.meta();
@@ -112,8 +113,8 @@ fn choose_dead(levels: &Levels, watermark: Timestamp) -> Option<Choice> {
     Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
 }
 
-/// A table that is to be written anew where it stands, since some of it was split off with another range. The next writing
-/// leaves nothing of that, so each is chosen once.
+/// A table that is to be written anew where it stands, since some of it was split off with another range. The next
+/// writing leaves nothing of that, so each is chosen once.
 fn choose_foreign(levels: &Levels, range: &Range) -> Option<Choice> {
     let is_foreign = |table: &&Arc<Table>| {
         let meta = table.meta();
@@ -205,8 +206,8 @@ impl CompactionJob {
         progress
     }
 
-    /// Ends the job before it is done, and removes what it has written. One that is only dropped leaves that to the next
-    /// start.
+    /// Ends the job before it is done, and removes what it has written. One that is only dropped leaves that to the
+    /// next start.
     pub fn abandon<F: Files>(mut self, files: &F) {
         self.sink.abandon(files);
     }

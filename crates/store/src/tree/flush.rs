@@ -59,8 +59,8 @@ impl FlushJob {
         progress
     }
 
-    /// Ends the job before it is done, and removes what it has written. One that is only dropped leaves that to the next
-    /// start.
+    /// Ends the job before it is done, and removes what it has written. One that is only dropped leaves that to the
+    /// next start.
     pub fn abandon<F: Files>(mut self, files: &F) {
         self.sink.abandon(files);
     }

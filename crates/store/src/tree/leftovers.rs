@@ -1,7 +1,7 @@
 //! Tables that trees have given up, until nobody reads them any more: only then do their files go.
 //!
-//! Two trees may have shared a table, after a range was split. Whichever gives it up first, the other still has it: its file
-//! goes once both have, and no view of either is left.
+//! Two trees may have shared a table, after a range was split. Whichever gives it up first, the other still has it: its
+//! file goes once both have, and no view of either is left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ impl Leftovers {
         self.tables.extend(tables.into_iter().map(|table| (table.id(), table)));
     }
 
-    /// Those that nobody has or reads any more: their files are to be removed. Each is told once; a file whose removal fails
-    /// goes at the next start.
+    /// Those that nobody has or reads any more: their files are to be removed. Each is told once; a file whose removal
+    /// fails goes at the next start.
     pub fn removable(&mut self) -> Vec<TableId> {
         let unused = self.tables.extract_if(.., |_, table| Arc::strong_count(table) == 1);
         unused.map(|(id, _)| id).collect()

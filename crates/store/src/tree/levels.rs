@@ -1,5 +1,5 @@
-//! Which tables a tree has, and where they stand. Tables of level 0 come from memtables and may overlap; below, the tables
-//! of a level are sorted and disjoint.
+//! Which tables a tree has, and where they stand. Tables of level 0 come from memtables and may overlap; below, the
+//! tables of a level are sorted and disjoint.
 //!
 //! Invariant: no key has versions in two tables of one level below the first. So one table of such a level is looked
 //! into for a key at most.

@@ -1,7 +1,7 @@
 //! The memtable: what was written and is in no table yet (`BigTable`, section 5.3).
 //!
-//! One thread writes, any read meanwhile, and none waits for another. A reader sees all that was put before it learned of
-//! a timestamp, and ignores what is newer than that.
+//! One thread writes, any read meanwhile, and none waits for another. A reader sees all that was put before it learned
+//! of a timestamp, and ignores what is newer than that.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -16,7 +16,8 @@ use crossbeam_skiplist::map::Entry;
 use crate::cell;
 use crate::sstable::{VersionRef, compare};
 
-/// Bytes of a memtable that a version takes beside its key and its value, about: the links of the map, and two allocations.
+/// Bytes of a memtable that a version takes beside its key and its value, about: the links of the map, and two
+/// allocations.
 pub const CELL_OVERHEAD_BYTES: usize = 160;
 
 /// Versions in memory.
@@ -83,7 +84,8 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// The first bytes of a key, as a number that sorts as they do. A shorter key has zeros behind it, and sorts by the rest.
+/// The first bytes of a key, as a number that sorts as they do. A shorter key has zeros behind it, and sorts by the
+/// rest.
 fn head(key: &[u8]) -> u64 {
     let mut head = [0; 8];
     let length = key.len().min(head.len());

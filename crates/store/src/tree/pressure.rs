@@ -1,5 +1,5 @@
-//! Whether some tree of a node has so many tables that its writers would soon have to wait for a compaction. Whatever compaction
-//! runs then is to be done: its own, or another tree's that is before it.
+//! Whether some tree of a node has so many tables that its writers would soon have to wait for a compaction. Whatever
+//! compaction runs then is to be done: its own, or another tree's that is before it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Memtables that are in tables already and are kept for a while: what was written last is what is asked for most, first of
-//! all by the next write of a row that names a condition. No work is done for it: the bytes are there.
+//! Memtables that are in tables already and are kept for a while: what was written last is what is asked for most,
+//! first of all by the next write of a row that names a condition. No work is done for it: the bytes are there.
 //!
 //! All trees of a node share the room. Whoever is flushed next takes the place of what was flushed first.
 
@@ -40,8 +40,8 @@ impl Recent {
         Self { bytes_max, kept: Mutex::default() }
     }
 
-    /// Keeps what a tree has flushed, the newest first, with what it had flushed before. [`Self::make_room`] should have been
-    /// called elsewhere: the oldest of any tree go, until all fits.
+    /// Keeps what a tree has flushed, the newest first, with what it had flushed before. [`Self::make_room`] should
+    /// have been called elsewhere: the oldest of any tree go, until all fits.
     pub(super) fn keep(&self, flushed: &[Arc<Memtable>], before: &RecentOfTree) -> RecentOfTree {
         let mut kept = self.kept();
         for memtable in flushed.iter().rev() {
@@ -50,14 +50,14 @@ impl Recent {
         }
         drop(kept);
         self.make_room(0);
-        // A range that was split off may keep an older one that this tree shares with it: what lies behind one that is gone
-        // would hide what that held.
+        // A range that was split off may keep an older one that this tree shares with it: what lies behind one that is
+        // gone would hide what that held.
         let before = before.0.iter().take_while(|memtable| memtable.strong_count() > 0).cloned();
         RecentOfTree(flushed.iter().map(Arc::downgrade).chain(before).take(OF_TREE_MAX).collect())
     }
 
-    /// Gives up the oldest until there is room for so many bytes. A memtable is freed version by version: on whose thread
-    /// this is called, that takes milliseconds.
+    /// Gives up the oldest until there is room for so many bytes. A memtable is freed version by version: on whose
+    /// thread this is called, that takes milliseconds.
     pub(super) fn make_room(&self, bytes: u64) {
         while let Some(oldest) = self.kept().pop_beyond(self.bytes_max.saturating_sub(bytes)) {
             // Not while others wait for the lock.

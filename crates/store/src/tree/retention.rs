@@ -1,9 +1,9 @@
 //! Which versions are dead: no read at or above the watermark can tell that they are gone (guarantee 16). Flushes and
 //! compactions leave them out, and two states are equal if what is left of them is.
 //!
-//! Of each key every version above the watermark lives, and the newest at or below it. But that one is dead too if a row
-//! tombstone at or below the watermark covers it; and if it is a tombstone itself, once there is nothing left elsewhere
-//! that it deletes.
+//! Of each key every version above the watermark lives, and the newest at or below it. But that one is dead too if a
+//! row tombstone at or below the watermark covers it; and if it is a tombstone itself, once there is nothing left
+//! elsewhere that it deletes.
 
 use base::Timestamp;
 use base::canary::{Bug, planted};

@@ -17,8 +17,8 @@ use crate::sstable::{BlockCache, Blocks, Io, Table, TableError, filter_hash};
 
 /// What a tree holds at one moment. Its clones cost little, and so does it.
 ///
-/// Everything is read *at a timestamp*. The memtable at its head is still written to: a reader ignores what is newer than
-/// the timestamp, so that one must be of an entry whose versions are all put already.
+/// Everything is read *at a timestamp*. The memtable at its head is still written to: a reader ignores what is newer
+/// than the timestamp, so that one must be of an entry whose versions are all put already.
 #[derive(Clone)]
 pub struct View {
     pub(super) active: Arc<Memtable>,

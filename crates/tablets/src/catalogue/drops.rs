@@ -1,8 +1,8 @@
 //! How a table goes: in two steps, so that the cohorts' own logs decide it and not the map (guarantee 19).
 //!
-//! The first entry marks the table: it is known to nobody any more who asks the catalogue, and its name stays taken. Then
-//! each of its cohorts takes a drop into its own log, whereupon it answers nothing, whoever still asks by an older map. The
-//! last entry follows when all have: it removes the record, and nodes let go of their replicas.
+//! The first entry marks the table: it is known to nobody any more who asks the catalogue, and its name stays taken.
+//! Then each of its cohorts takes a drop into its own log, whereupon it answers nothing, whoever still asks by an older
+//! map. The last entry follows when all have: it removes the record, and nodes let go of their replicas.
 
 use base::CohortId;
 
@@ -38,7 +38,8 @@ impl Catalogue {
         self.tables().filter(|(_, table)| table.is_dropping)
     }
 
-    /// Those of the cohorts that had a range once, or were a log unit, and are so no more. A cohort's number is never given out twice.
+    /// Those of the cohorts that had a range once, or were a log unit, and are so no more. A cohort's number is never
+    /// given out twice.
     #[must_use]
     pub fn gone(&self, mut cohorts: Vec<CohortId>) -> Vec<CohortId> {
         let units = self.units().map(|(cohort, _)| cohort);

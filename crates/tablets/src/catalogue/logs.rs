@@ -1,8 +1,9 @@
 //! Shared logs in the catalogue: their projections, and on which disks their units are (guarantee 20).
 //!
-//! The catalogue decides which projection is the newest: a new one takes the place of the one that it names, if it may follow it.
-//! A log unit is a cohort of one member, that of one disk. So a disk that was lost can't bring an empty unit back under the
-//! old number; and a unit that was left out of the projection is forgotten here, as a range is whose table was dropped.
+//! The catalogue decides which projection is the newest: a new one takes the place of the one that it names, if it may
+//! follow it. A log unit is a cohort of one member, that of one disk. So a disk that was lost can't bring an empty unit
+//! back under the old number; and a unit that was left out of the projection is forgotten here, as a range is whose
+//! table was dropped.
 
 use std::collections::BTreeSet;
 
@@ -178,8 +179,8 @@ impl Catalogue {
         self.logs.insert(name, log).is_none()
     }
 
-    /// Puts a projection in the place of the newest, if it may follow that; tells which is the newest now. One that would be next
-    /// and can't be is refused with the reason.
+    /// Puts a projection in the place of the newest, if it may follow that; tells which is the newest now. One that
+    /// would be next and can't be is refused with the reason.
     pub(super) fn project(&mut self, projection: &Projection) -> (Option<Outcome>, Option<Change>) {
         let log = projection.log;
         let Some((name, record)) = self.log_of(log).map(|(name, record)| (name.to_owned(), record.clone())) else {
@@ -207,8 +208,8 @@ impl Catalogue {
         (Some(newest(projection)), Some(Change::LogProjected { log }))
     }
 
-    /// Names new units, which may stand in a later projection. Where a disk had a spare of the log before, that is forgotten: it is
-    /// of no use, or no other would be asked for.
+    /// Names new units, which may stand in a later projection. Where a disk had a spare of the log before, that is
+    /// forgotten: it is of no use, or no other would be asked for.
     pub(super) fn add_units(&mut self, log: LogId, nodes: &[NodeId]) -> Option<Change> {
         let staying: Vec<Member> = self.staying().filter(|member| nodes.contains(&member.node)).collect();
         let (name, record) = self.log_of(log)?;
@@ -228,8 +229,8 @@ impl Catalogue {
         Some(Change::LogProjected { log })
     }
 
-    /// Forgets units that stand in no projection and never will: they are on nodes or disks that don't stay, or a unit with a
-    /// higher number has come before them.
+    /// Forgets units that stand in no projection and never will: they are on nodes or disks that don't stay, or a unit
+    /// with a higher number has come before them.
     pub(super) fn forget_spares(&mut self) {
         let staying: BTreeSet<Member> = self.staying().collect();
         let is_vain = |log: &LogRecord, unit: UnitId, member: &Member| {

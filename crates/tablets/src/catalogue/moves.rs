@@ -1,12 +1,12 @@
 //! Where replicas are to be: a plan for each range. What comes of it is decided in the range's own cohort, step by step
 //! (guarantee 8); the map follows.
 //!
-//! The first entry says who is to have a replica, and numbers the plan. Those who come start theirs, those who go keep theirs
-//! for now. Whoever leads the catalogue has the cohort carry the plan out. The last entry follows once the cohort's log holds
-//! the plan and nothing is left to be done of it: then those who go let go.
+//! The first entry says who is to have a replica, and numbers the plan. Those who come start theirs, those who go keep
+//! theirs for now. Whoever leads the catalogue has the cohort carry the plan out. The last entry follows once the
+//! cohort's log holds the plan and nothing is left to be done of it: then those who go let go.
 //!
-//! A range that moves is not split, and one that is being split does not move: so whoever has a replica of a range at its
-//! split begins one of the new range, and nobody else does.
+//! A range that moves is not split, and one that is being split does not move: so whoever has a replica of a range at
+//! its split begins one of the new range, and nobody else does.
 
 use base::{CohortId, Member, NodeId};
 
@@ -26,7 +26,8 @@ pub struct Move {
 }
 
 impl Catalogue {
-    /// Plans on which nodes a range's replicas are to be. A success says that the plan is made, not that it is carried out.
+    /// Plans on which nodes a range's replicas are to be. A success says that the plan is made, not that it is carried
+    /// out.
     pub(super) fn begin_move(&mut self, cohort: CohortId, nodes: &[NodeId]) -> Outcome {
         let mut members = Vec::new();
         for node in nodes {

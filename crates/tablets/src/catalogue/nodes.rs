@@ -1,11 +1,12 @@
 //! The roster: which nodes the universe has, how it gets more of them, and how one leaves.
 //!
-//! A node is a number and a disk, and a number is never used twice: whatever a lost disk had promised stays promised, and what
-//! takes its place is another node. So the record of a node that has left stays, for good.
+//! A node is a number and a disk, and a number is never used twice: whatever a lost disk had promised stays promised,
+//! and what takes its place is another node. So the record of a node that has left stays, for good.
 //!
-//! A node that is to leave gets nothing more to keep, and the ranges on it are planned to go elsewhere, each to a node that
-//! lives, as far as whoever proposes it knows, and has the fewest. It is gone once no range counts on it any more. That no vote about the catalogue itself counts on it either
-//! is for whoever proposes the last entry to see: it comes after the removal in the same log.
+//! A node that is to leave gets nothing more to keep, and the ranges on it are planned to go elsewhere, each to a node
+//! that lives, as far as whoever proposes it knows, and has the fewest. It is gone once no range counts on it any more.
+//! That no vote about the catalogue itself counts on it either is for whoever proposes the last entry to see: it comes
+//! after the removal in the same log.
 
 use std::collections::BTreeMap;
 
@@ -152,8 +153,8 @@ impl Catalogue {
         }
     }
 
-    /// Plans for every range on a node that is to leave to be elsewhere. What is being split or dropped is left as it is: it is
-    /// planned for when this is proposed again.
+    /// Plans for every range on a node that is to leave to be elsewhere. What is being split or dropped is left as it
+    /// is: it is planned for when this is proposed again.
     pub(super) fn move_off(&mut self, absent: &[NodeId]) -> Option<Change> {
         let mut load: BTreeMap<NodeId, usize> = self.staying().map(|member| (member.node, 0)).collect();
         let tables = || self.tables.values().filter(|table| !table.is_dropping).flat_map(|table| &table.ranges);

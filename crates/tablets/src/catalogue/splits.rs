@@ -1,8 +1,9 @@
 //! How a range is split: in two steps, so that the cohort's own log decides it and not the map (guarantee 19).
 //!
-//! The first entry notes the split beside the range, and gives out the new cohort. Then the range's cohort takes the split
-//! into its own log, whereupon it answers for the part before the key alone, and the new cohort for the other. The last entry
-//! puts both into the map. A split that has begun always ends: nothing undoes it, and the table isn't dropped meanwhile.
+//! The first entry notes the split beside the range, and gives out the new cohort. Then the range's cohort takes the
+//! split into its own log, whereupon it answers for the part before the key alone, and the new cohort for the other.
+//! The last entry puts both into the map. A split that has begun always ends: nothing undoes it, and the table isn't
+//! dropped meanwhile.
 
 use base::limits::{RANGES_MAX, SPLIT_BYTES_MAX};
 use base::{CohortId, Durability, Member, shown};
@@ -29,8 +30,8 @@ pub struct SplitUnderWay {
 }
 
 impl Catalogue {
-    /// Notes a split. A success is no answer yet: that comes with the end. Whoever asks for a split that is under way waits
-    /// for it, too.
+    /// Notes a split. A success is no answer yet: that comes with the end. Whoever asks for a split that is under way
+    /// waits for it, too.
     pub(super) fn begin_split(&mut self, name: &str, key: &Bytes) -> (Option<Outcome>, Option<Change>) {
         match self.note_split(name, key) {
             Ok(child) => (None, Some(Change::SplitBegun { child })),

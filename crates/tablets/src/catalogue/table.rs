@@ -113,8 +113,8 @@ impl TableRecord {
         &self.ranges[behind.saturating_sub(1)]
     }
 
-    /// The cohort that a request is put to which that range's has refused: of what is being split off, if it is there that
-    /// the request belongs.
+    /// The cohort that a request is put to which that range's has refused: of what is being split off, if it is there
+    /// that the request belongs.
     #[must_use]
     pub fn split_off_at(&self, position: &Position) -> Option<CohortId> {
         let (range, record) = self.ranges().find(|(range, _)| position.is_in(range))?;
@@ -123,7 +123,8 @@ impl TableRecord {
         position.is_in(&given).then_some(split.child)
     }
 
-    /// All that have a cohort, in the order of the map; what is being split off comes after the range that it is part of.
+    /// All that have a cohort, in the order of the map; what is being split off comes after the range that it is part
+    /// of.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         self.ranges().flat_map(|(range, record)| {
             let RangeRecord { cohort, members, genesis, plan, leaving, parent, split, .. } = record;

@@ -59,8 +59,8 @@ fn nodes_of(catalogue: &Catalogue, name: &str) -> Vec<Vec<u32>> {
     catalogue.table(name).expect("it was created").ranges.iter().map(nodes).collect()
 }
 
-/// Spinnaker's Figure 2: over five nodes, each range lies on three neighbours, one node further on than the range before,
-/// and the next table goes on where the last one ended. Without nodes there can be no table.
+/// Spinnaker's Figure 2: over five nodes, each range lies on three neighbours, one node further on than the range
+/// before, and the next table goes on where the last one ended. Without nodes there can be no table.
 #[test]
 fn cohorts_overlap_round_the_ring() {
     let (mut catalogue, mut log) = with_nodes(5);
@@ -231,8 +231,8 @@ fn a_drop_has_a_beginning_and_an_end() {
     assert_eq!(apply(&mut catalogue, &mut log, &end(2)), (None, None), "a late end is not this table's");
 }
 
-/// A split has a beginning, which the map doesn't show, and an end; meanwhile what it gives out is known, and the table is
-/// neither dropped nor split there otherwise.
+/// A split has a beginning, which the map doesn't show, and an end; meanwhile what it gives out is known, and the table
+/// is neither dropped nor split there otherwise.
 #[test]
 fn a_split_has_a_beginning_and_an_end() {
     let (mut catalogue, mut log) = with_nodes(3);
@@ -301,8 +301,8 @@ fn a_table_in_main_memory_stays_so_and_is_not_split() {
     assert_eq!(catalogue.table("t").map(|table| table.durability), Some(Durability::Memory));
 }
 
-/// A range's replicas move by two entries: those who go are named until the plan is known to be carried out, and only the
-/// last plan counts.
+/// A range's replicas move by two entries: those who go are named until the plan is known to be carried out, and only
+/// the last plan counts.
 #[test]
 fn a_range_moves_by_plan() {
     let (mut catalogue, mut log) = with_nodes(5);

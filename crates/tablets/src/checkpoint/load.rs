@@ -1,5 +1,5 @@
-//! Chunks into a snapshot. Nothing in them is believed: every field and every order is checked, and the seal before there is
-//! a state, so that one that was loaded keeps all invariants of one that was applied.
+//! Chunks into a snapshot. Nothing in them is believed: every field and every order is checked, and the seal before
+//! there is a state, so that one that was loaded keeps all invariants of one that was applied.
 
 use std::collections::VecDeque;
 
@@ -134,8 +134,8 @@ impl Loader {
     /// The snapshot that all of these chunks hold, which came from disk or from a peer.
     ///
     /// # Errors
-    /// When they are not all the chunks of one snapshot of this cohort, whole and in order. Whatever the bytes are, this
-    /// doesn't panic.
+    /// When they are not all the chunks of one snapshot of this cohort, whole and in order. Whatever the bytes are,
+    /// this doesn't panic.
     pub fn load(cohort: CohortId, chunks: &[Bytes]) -> Result<Snapshot, LoadError> {
         let mut loader = Self::new(cohort);
         chunks.iter().try_for_each(|chunk| loader.push(chunk))?;

@@ -19,8 +19,8 @@ pub(crate) trait Record: Copy {
     fn encode(&self, out: &mut Writer);
 }
 
-/// Packs records of one kind into a chunk: a tag, and records until it is full. Gives the last of them too; none if there
-/// are no records.
+/// Packs records of one kind into a chunk: a tag, and records until it is full. Gives the last of them too; none if
+/// there are no records.
 pub(super) fn pack<R: Record>(tag: u8, records: impl Iterator<Item = R>) -> Option<(Bytes, R)> {
     let mut records = records.peekable();
     let mut last = records.next()?;

@@ -29,7 +29,8 @@ pub enum LogRequest {
         log: String,
         /// The records.
         batch: Batch,
-        /// Which append of whom it is, for whoever wants to try it again, and the oldest append of that client that isn't decided.
+        /// Which append of whom it is, for whoever wants to try it again, and the oldest append of that client that
+        /// isn't decided.
         stamp: Option<Stamped>,
         /// It is tried again: an earlier attempt may lie in the log, there or after.
         since: Option<Position>,
@@ -42,8 +43,8 @@ pub enum LogRequest {
         from: Position,
         /// How many positions, at most.
         count: u32,
-        /// How long to wait for the first, if nothing lies there yet; zero: not at all. Who waited in vain is told of no
-        /// entries.
+        /// How long to wait for the first, if nothing lies there yet; zero: not at all. Who waited in vain is told of
+        /// no entries.
         wait: Duration,
         /// Bytes of entries in the answer, at most. Where the first has more, that is the answer.
         bytes: usize,
@@ -107,8 +108,8 @@ pub enum LogResponse {
     Appended(Position),
     /// What lies at positions in a row, from the one asked for on.
     Entries(Vec<LogEntry>),
-    /// Something lies at the first position, and it has more bytes than were asked for: of whom asked for a batch of the
-    /// largest, never.
+    /// Something lies at the first position, and it has more bytes than were asked for: of whom asked for a batch of
+    /// the largest, never.
     Larger,
     /// Every append that had ended lies below.
     Tail(Position),

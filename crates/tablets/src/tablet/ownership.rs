@@ -3,8 +3,8 @@
 //! The catalogue's map says where to look for a row. A node that reads an old copy of it asks the wrong tablet, and a
 //! tablet that trusted the map would answer "not found" for what another keeps, or keep what nobody will look for here.
 //! So a tablet answers for what its log made it the owner of, and for nothing else: the leader looks before it reads or
-//! proposes, and every replica looks again when it applies an entry, since entries that change what is owned may have come
-//! between.
+//! proposes, and every replica looks again when it applies an entry, since entries that change what is owned may have
+//! come between.
 
 use base::KeyRange;
 use base::codec::{DecodeError, Reader, Writer};
@@ -58,8 +58,8 @@ impl Ownership {
     /// The range, if it holds that place.
     ///
     /// # Errors
-    /// When it is another's: nothing was read or written, and whoever asked is to look the range up again. It is no error
-    /// that halts the node, for all replicas come to it alike.
+    /// When it is another's: nothing was read or written, and whoever asked is to look the range up again. It is no
+    /// error that halts the node, for all replicas come to it alike.
     pub(super) fn check(&self, position: &Position) -> Result<&KeyRange, Failure> {
         let holds = self.range().filter(|range| position.is_in(range));
         holds.ok_or_else(|| Failure::Unavailable("the row belongs to another range by now".to_owned()))
@@ -99,8 +99,8 @@ impl Tablet {
         &self.ownership
     }
 
-    /// The range comes to it, unless it has one: leaders that followed each other may both have proposed it. Says whether
-    /// it has just come.
+    /// The range comes to it, unless it has one: leaders that followed each other may both have proposed it. Says
+    /// whether it has just come.
     pub(super) fn found(&mut self, range: &KeyRange) -> bool {
         let is_new = self.ownership == Ownership::Unfounded;
         if is_new {

@@ -1,7 +1,8 @@
 //! Reads of a tablet's rows as they are after one entry, or as of an earlier moment.
 //!
-//! Whether a replica *may* answer (a lease, a view check, a safe time) is decided elsewhere; here is only what the answer
-//! says. Answers are bounded in bytes and in the work they take: a scan ends its page early and says where it goes on.
+//! Whether a replica *may* answer (a lease, a view check, a safe time) is decided elsewhere; here is only what the
+//! answer says. Answers are bounded in bytes and in the work they take: a scan ends its page early and says where it
+//! goes on.
 
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use base::{KeyRange, Timestamp, shown};
@@ -20,8 +21,8 @@ use crate::validate::check_ends;
 /// read in parts only, by naming columns (a single one always fits).
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Versions that one page of a scan steps over, at most: a long run of deleted rows must not hold up the others. The page
-/// is then short, or even empty, and says where the scan goes on.
+/// Versions that one page of a scan steps over, at most: a long run of deleted rows must not hold up the others. The
+/// page is then short, or even empty, and says where the scan goes on.
 const SCAN_STEPS_MAX: usize = 65_536;
 
 /// Versions of one row that an answer steps over, at most: as many as an answer has room for if their names and values
@@ -44,8 +45,8 @@ pub struct TabletView {
 }
 
 impl TabletView {
-    /// Reads columns of a row, those named (in the order named) or all: a [`Response::Row`] with those that are there, or
-    /// [`Failure::Invalid`] when the answer would be too large.
+    /// Reads columns of a row, those named (in the order named) or all: a [`Response::Row`] with those that are there,
+    /// or [`Failure::Invalid`] when the answer would be too large.
     ///
     /// # Errors
     /// When a table can't be read, or not without waiting and `io` doesn't allow that.
@@ -85,9 +86,9 @@ impl TabletView {
     }
 
     /// Reads a page of rows: a [`Response::Rows`]. A page ends after [`Scan::limit`] rows, [`SCAN_ROWS_MAX`] rows or
-    /// [`SCAN_PAGE_BYTES`], after a bounded stretch of deleted rows, and at the end of the tablet's range; it may hold no
-    /// row and still have a continuation. [`Failure::Invalid`] when the ends are reversed, or a row is too large for one
-    /// answer.
+    /// [`SCAN_PAGE_BYTES`], after a bounded stretch of deleted rows, and at the end of the tablet's range; it may hold
+    /// no row and still have a continuation. [`Failure::Invalid`] when the ends are reversed, or a row is too large for
+    /// one answer.
     ///
     /// # Errors
     /// As [`TabletView::get`] has them.
@@ -117,8 +118,8 @@ impl TabletView {
     }
 
     /// What the log is to carry of a write, as the rows are here: the write without its conditions, or its refusal. It
-    /// holds for the entry that comes next to touch the row, so whoever proposes it sees to it that the log holds no entry
-    /// of that row which is not applied yet. The row is one of the tablet's own.
+    /// holds for the entry that comes next to touch the row, so whoever proposes it sees to it that the log holds no
+    /// entry of that row which is not applied yet. The row is one of the tablet's own.
     ///
     /// # Errors
     /// As [`TabletView::get`] has them.
@@ -138,8 +139,8 @@ impl TabletView {
     /// The rows as they were at a moment that is neither forgotten nor still to come.
     ///
     /// # Errors
-    /// [`Failure::Invalid`] if it is before the watermark, [`Failure::Unavailable`] if it is after the last entry applied:
-    /// what it shows may still change.
+    /// [`Failure::Invalid`] if it is before the watermark, [`Failure::Unavailable`] if it is after the last entry
+    /// applied: what it shows may still change.
     pub fn at(mut self, moment: Timestamp) -> Result<Self, Failure> {
         let applied = self.applied;
         if moment > applied {
@@ -203,8 +204,8 @@ fn bounds(scan: &Scan) -> Option<(Bytes, Option<Bytes>)> {
     to.as_ref().is_none_or(|to| from < *to).then_some((from, to))
 }
 
-/// The part of `from..to` that lies in the range, which holds the place where the scan begins; and where the scan goes on
-/// after it, if it goes on in another range.
+/// The part of `from..to` that lies in the range, which holds the place where the scan begins; and where the scan goes
+/// on after it, if it goes on in another range.
 fn clip(from: Bytes, to: Option<Bytes>, range: &KeyRange, reverse: bool) -> (Bytes, Option<Bytes>, Option<Bytes>) {
     if reverse {
         let beyond = (from < range.start).then(|| range.start.clone());
@@ -289,8 +290,8 @@ impl Page {
         Self { limit, is_reverse: scan.reverse, beyond, rows: Vec::new(), bytes: 0 }
     }
 
-    /// Takes rows in until the page is full or `cells` is at its end. It looks on for one row more than it takes, so that
-    /// a continuation is given only if there is something to go on with (or nobody has looked yet).
+    /// Takes rows in until the page is full or `cells` is at its end. It looks on for one row more than it takes, so
+    /// that a continuation is given only if there is something to go on with (or nobody has looked yet).
     fn fill(mut self, mut cells: Cells<'_>) -> Result<Outcome, TableError> {
         let mut row = RowBuilder::default();
         let mut key: Option<Bytes> = None;

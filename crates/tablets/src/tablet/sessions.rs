@@ -1,9 +1,9 @@
 //! Sessions: what makes a retried write apply once, whoever leads and whatever was restarted (guarantee 10).
 //!
-//! A client opens a session and numbers its writes in it from 1. The tablet keeps the outcome of every numbered write (a
-//! refused one's as well: a retry must not succeed where the first try was refused) until the client says that it knows
-//! it: each write carries the lowest number whose outcome is still open, the session's *floor*. Between the floor and the
-//! floor plus [`SESSION_WINDOW`] lie all numbers that may be executed; so a session's table is bounded.
+//! A client opens a session and numbers its writes in it from 1. The tablet keeps the outcome of every numbered write
+//! (a refused one's as well: a retry must not succeed where the first try was refused) until the client says that it
+//! knows it: each write carries the lowest number whose outcome is still open, the session's *floor*. Between the floor
+//! and the floor plus [`SESSION_WINDOW`] lie all numbers that may be executed; so a session's table is bounded.
 //!
 //! This table is part of the tablet: at the same LSN on every replica, in every checkpoint. A session ends by an entry
 //! that names the last use its proposer saw, and applies only if that is still the last; after it, a retry's first try
@@ -167,8 +167,8 @@ impl Sessions {
 }
 
 impl Session {
-    /// Forgets the outcomes that the client says it knows, and gives back the bytes they took. A stamp can't acknowledge
-    /// its own write: the floor passes no number that might still be asked for.
+    /// Forgets the outcomes that the client says it knows, and gives back the bytes they took. A stamp can't
+    /// acknowledge its own write: the floor passes no number that might still be asked for.
     fn acknowledge(&mut self, stamp: &SessionStamp) -> usize {
         self.floor = self.floor.max(stamp.first_incomplete.min(stamp.sequence));
         let known = self.outcomes.partition_point(|(number, _)| *number < self.floor);

@@ -1,12 +1,12 @@
-//! How a range is split: the tablet's own log says so, and from that entry on the keys behind the one it names belong to a
-//! tablet of another cohort, on the same nodes (guarantee 19).
+//! How a range is split: the tablet's own log says so, and from that entry on the keys behind the one it names belong
+//! to a tablet of another cohort, on the same nodes (guarantee 19).
 //!
 //! The other begins with all that this one knows at that entry: the rows, the sessions with their outcomes, the last
-//! timestamp, the watermark (guarantees 10, 16 and 17). So a write that was acknowledged before the split is in one of them,
-//! its retry finds its outcome in that one, and versions go on growing in both.
+//! timestamp, the watermark (guarantees 10, 16 and 17). So a write that was acknowledged before the split is in one of
+//! them, its retry finds its outcome in that one, and versions go on growing in both.
 //!
-//! Invariant: what a split makes is a function of this tablet's state at the entry alone. So the replicas of the new cohort
-//! begin equal, whenever each of them comes to that entry, and however often.
+//! Invariant: what a split makes is a function of this tablet's state at the entry alone. So the replicas of the new
+//! cohort begin equal, whenever each of them comes to that entry, and however often.
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Epoch, KeyRange, Lsn, Sequence, Timestamp};
@@ -52,7 +52,8 @@ impl Tablet {
         Ok(Some(given))
     }
 
-    /// The state of the tablet that was split off with the entry applied last: to be asked for before the next is applied.
+    /// The state of the tablet that was split off with the entry applied last: to be asked for before the next is
+    /// applied.
     #[must_use]
     pub fn split_off(&mut self, range: KeyRange, site: Site) -> State {
         let forgets_time = planted(Bug::SplitForgetsTimestamp);

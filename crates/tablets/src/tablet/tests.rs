@@ -196,8 +196,8 @@ fn sessions_expire_unless_used_since() {
     state.invariants();
 }
 
-/// After a loss sequences are given out again, and a session that is opened then has no name that a lost one can have had; also
-/// where the state went through a checkpoint.
+/// After a loss sequences are given out again, and a session that is opened then has no name that a lost one can have
+/// had; also where the state went through a checkpoint.
 #[test]
 fn no_session_after_a_loss_has_the_name_of_one_that_was_lost() {
     let (mut state, mut log) = fresh();

@@ -1,5 +1,5 @@
-//! `loggos bench columns`: latency and throughput of one-column operations, in a closed or an open loop, of one target or
-//! of two in turn.
+//! `loggos bench columns`: latency and throughput of one-column operations, in a closed or an open loop, of one target
+//! or of two in turn.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,9 +25,9 @@ const OPEN_CLIENTS: usize = 256;
 
 /// Operations of one column: latency and throughput.
 ///
-/// In a closed loop (the default) each client sends its next operation when the last is answered. With --rate the loop is
-/// open: operations come by a schedule, whether or not those before are answered, and a latency counts from the moment
-/// at which the operation was to begin.
+/// In a closed loop (the default) each client sends its next operation when the last is answered. With --rate the loop
+/// is open: operations come by a schedule, whether or not those before are answered, and a latency counts from the
+/// moment at which the operation was to begin.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -48,8 +48,8 @@ pub(crate) struct Arguments {
     /// Seconds before, which don't count.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
     warmup: f64,
-    /// Who is measured: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...`, `etcd://HOST:PORT,...` or, built with
-    /// `--features cassandra`, `cassandra://HOST:PORT,...`.
+    /// Who is measured: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...`, `etcd://HOST:PORT,...` or, built
+    /// with `--features cassandra`, `cassandra://HOST:PORT,...`.
     #[arg(long, default_value = "loggos://127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
     target: Target,
     /// Through streams: as `loggos-stream://` in the target's place.

@@ -50,8 +50,8 @@ const LEAD: Duration = Duration::from_millis(50);
 
 /// The time without writes when the leader of the table is killed or stopped.
 ///
-/// A universe of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one that
-/// runs is used. After each run the node is brought back, and the next begins when it has caught up.
+/// A universe of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
+/// that runs is used. After each run the node is brought back, and the next begins when it has caught up.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     /// What happens to the leader.
@@ -81,7 +81,8 @@ pub(crate) struct Arguments {
     /// Seconds of writing after it is.
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = parse::seconds)]
     seconds: f64,
-    /// Where the figures go as JSON, an object a run and one for all; `-` is standard output, and then there is no table.
+    /// Where the figures go as JSON, an object a run and one for all; `-` is standard output, and then there is no
+    /// table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draws the runs as SVG: these, and those that are in the --json file already.

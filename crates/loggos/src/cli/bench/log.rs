@@ -1,11 +1,11 @@
-//! `loggos bench log`: shared logs: appends, reads, a follower that catches up, and how long appends stand still when a node
-//! is killed.
+//! `loggos bench log`: shared logs: appends, reads, a follower that catches up, and how long appends stand still when a
+//! node is killed.
 //!
-//! What people append is called an entry here, as in CORFU's own figures: a record of a batch. An operation is what is asked
-//! of the log: an append of a batch, or the read of a position, which holds one.
+//! What people append is called an entry here, as in CORFU's own figures: a record of a batch. An operation is what is
+//! asked of the log: an append of a batch, or the read of a position, which holds one.
 //!
-//! Appenders share a few connections, the first of which asks the node that hands out the log's positions, the next one the
-//! next node, and around: a single appender is measured where no request is forwarded, and many at all doors.
+//! Appenders share a few connections, the first of which asks the node that hands out the log's positions, the next one
+//! the next node, and around: a single appender is measured where no request is forwarded, and many at all doors.
 
 mod clients;
 mod figures;
@@ -50,8 +50,9 @@ const RUNS_KILLED: usize = 20;
 
 /// Shared logs: appends, reads (--read), and the time without appends when a node is killed (--kill).
 ///
-/// A universe of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one that
-/// runs is used. Each combination of the numbers given is a line of the table; each number of stripes has a log of its own.
+/// A universe of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
+/// that runs is used. Each combination of the numbers given is a line of the table; each number of stripes has a log of
+/// its own.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     /// Bytes of an entry.
@@ -86,15 +87,16 @@ pub(crate) struct Arguments {
     /// Entries that the log is filled with [default: 100000, or 1000000 to be followed].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "read")]
     entries: Option<u64>,
-    /// Measures one appender beside what no design avoids: for each copy a force of the log's disk and a round trip between
-    /// two processes, one after the other.
+    /// Measures one appender beside what no design avoids: for each copy a force of the log's disk and a round trip
+    /// between two processes, one after the other.
     #[arg(long, conflicts_with = "kill")]
     floor: bool,
-    /// Measures in so many rounds, all in turn, and ends with medians, ranges and the ratios within the rounds: of each number
-    /// of stripes to the first one, and of one appender to the floor [default with --floor: 5].
+    /// Measures in so many rounds, all in turn, and ends with medians, ranges and the ratios within the rounds: of each
+    /// number of stripes to the first one, and of one appender to the floor [default with --floor: 5].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000), conflicts_with = "kill")]
     pairs: Option<u16>,
-    /// Kills the node that hands out positions and has a unit of the log, and measures for how long each appender stands still.
+    /// Kills the node that hands out positions and has a unit of the log, and measures for how long each appender
+    /// stands still.
     #[arg(long)]
     kill: bool,
     /// Where the catalogue is led from meanwhile [default: first the one, then the other].
@@ -119,8 +121,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Read {
     /// Single positions at random, many under way at one time.
     Random,
-    /// All positions in their order, by a follower that begins at the log's first entry and is timed until it has come to
-    /// the last.
+    /// All positions in their order, by a follower that begins at the log's first entry and is timed until it has come
+    /// to the last.
     Follow,
 }
 

@@ -25,14 +25,14 @@ impl Spread {
     }
 }
 
-/// What the median of the whole population, of which the measurements are a sample, is not above: wrong at most one time
-/// in twenty, whatever the distribution. None if there are too few measurements to say so: fewer than five.
+/// What the median of the whole population, of which the measurements are a sample, is not above: wrong at most one
+/// time in twenty, whatever the distribution. None if there are too few measurements to say so: fewer than five.
 ///
 /// It is the sign test turned around. Each measurement lies below the true median with a probability of one half, so
 /// that the number of those below is binomial. The k-th smallest is below the median only if k of them are, at least;
-/// the bound is the smallest k-th for which that has a probability of one in twenty or less. (Of five measurements it is
-/// the largest: all five lie below the median one time in 32.) The measurements must be independent of each other and of
-/// one distribution, which turns that alternate within minutes come close to.
+/// the bound is the smallest k-th for which that has a probability of one in twenty or less. (Of five measurements it
+/// is the largest: all five lie below the median one time in 32.) The measurements must be independent of each other
+/// and of one distribution, which turns that alternate within minutes come close to.
 pub(crate) fn upper_bound_of_median(measurements: &[f64]) -> Option<f64> {
     let sorted = sorted(measurements);
     Some(sorted[rank(sorted.len())? - 1])

@@ -1,8 +1,8 @@
-//! Who is measured: Loggos through its own client library, etcd through the little of its API that is needed, or Cassandra
-//! through its driver (a build with the feature `cassandra`).
+//! Who is measured: Loggos through its own client library, etcd through the little of its API that is needed, or
+//! Cassandra through its driver (a build with the feature `cassandra`).
 //!
-//! Each is asked at its leader, or at a replica where there is none, so that no forwarding is measured in one and not in the
-//! other.
+//! Each is asked at its leader, or at a replica where there is none, so that no forwarding is measured in one and not
+//! in the other.
 
 #[cfg(feature = "cassandra")]
 mod cassandra;

@@ -40,8 +40,8 @@ pub(crate) struct Workload {
     /// What reads may show.
     #[arg(long, value_enum, value_name = "KIND", default_value = "strong")]
     pub(crate) reads: Kind,
-    /// What a write must be on before it is acknowledged, on most replicas: the table is created so, and one that is there
-    /// otherwise is refused.
+    /// What a write must be on before it is acknowledged, on most replicas: the table is created so, and one that is
+    /// there otherwise is refused.
     #[arg(long, value_enum, value_name = "KIND", default_value = "forced")]
     pub(crate) durability: Durability,
 }
@@ -264,8 +264,8 @@ impl Operate for Client {
     /// Does the next operation.
     ///
     /// # Errors
-    /// [`sdk::Error::Refused`] when a conditional put named a version that the key has not: the outcome of the put before
-    /// was unknown, or another program writes the same keys. The next one names the version found.
+    /// [`sdk::Error::Refused`] when a conditional put named a version that the key has not: the outcome of the put
+    /// before was unknown, or another program writes the same keys. The next one names the version found.
     async fn operate(&mut self) -> Result<(), sdk::Error> {
         match self.workload.operation {
             Operation::Write => self.write().await,

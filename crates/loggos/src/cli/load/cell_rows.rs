@@ -1,7 +1,7 @@
 //! Rows of a file of cells: an object a line for each column of each row, as `export` and `scan --json` print them.
 //!
-//! Lines of one key that follow each other are one row, as far as one write can hold it. The table's name and the versions
-//! are read over: a load writes anew, and what it writes has versions of its own.
+//! Lines of one key that follow each other are one row, as far as one write can hold it. The table's name and the
+//! versions are read over: a load writes anew, and what it writes has versions of its own.
 
 use std::io::BufRead;
 

@@ -1,7 +1,7 @@
 //! `loggos log append`: records from the command line, a file or a pipe.
 //!
-//! The next batch is appended when the one before it lies in the log: so the lines of a file lie there in their order. A
-//! batch is whatever has come by then, up to `--batch` lines, so that no line of a pipe waits for others.
+//! The next batch is appended when the one before it lies in the log: so the lines of a file lie there in their order.
+//! A batch is whatever has come by then, up to `--batch` lines, so that no line of a pipe waits for others.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -30,10 +30,11 @@ const LINE_BYTES_MAX: u64 = 2 * LOG_RECORD_BYTES_MAX as u64;
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Append records to a log: those that are given, in one append; or a record for each line of a file or of standard input.
+/// Append records to a log: those that are given, in one append; or a record for each line of a file or of standard
+/// input.
 ///
-/// Prints where they lie. A line is taken as it is, without its end. The lines of a file come to lie in their order, several in
-/// one append. If that stops half-way, what was appended before stays, and its count is told.
+/// Prints where they lie. A line is taken as it is, without its end. The lines of a file come to lie in their order,
+/// several in one append. If that stops half-way, what was appended before stays, and its count is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The log's name.

@@ -1,6 +1,7 @@
 //! `loggos log tail --follow`: what comes, for ever.
 //!
-//! A log that gives no answer is asked on: whoever follows it wants what comes after that, too. What no time mends ends it.
+//! A log that gives no answer is asked on: whoever follows it wants what comes after that, too. What no time mends ends
+//! it.
 
 use std::io::{self, Write as _};
 use std::time::Duration;

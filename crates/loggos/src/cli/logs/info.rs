@@ -7,8 +7,8 @@ use super::trim::trimmed_before;
 use crate::cli::output::{Output, Table};
 use crate::cli::stop::Stop;
 
-/// Prints what is known of a log. Where it ends, and from where on it is kept, its units tell: without their answer the rest is
-/// worth telling.
+/// Prints what is known of a log. Where it ends, and from where on it is kept, its units tell: without their answer the
+/// rest is worth telling.
 pub(super) async fn run(log: &Log, output: Output) -> Result<(), Stop> {
     let (known, tail, trimmed) = tokio::join!(log.describe(), log.tail(), trimmed_before(log));
     let known = known?;

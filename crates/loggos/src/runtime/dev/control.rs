@@ -1,5 +1,5 @@
-//! How `loggos dev restart` talks to the running `dev`: a socket in the universe's directory that only its owner may open,
-//! a line each way.
+//! How `loggos dev restart` talks to the running `dev`: a socket in the universe's directory that only its owner may
+//! open, a line each way.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};

@@ -1,9 +1,9 @@
 //! `loggos dev`: a universe of real node processes on this machine, formed once and started again ever after.
 //!
-//! `dev` owns its nodes: it starts them, prints where their doors are, says `ready` once the universe takes writes, tells
-//! when one ends, starts it again when `loggos dev restart` asks, and stops them when it is stopped itself. It brings no
-//! node back by itself: people kill nodes here to see what happens. A node whose disk is gone is not formatted anew
-//! (guarantee 6): it is refused, in so many words, and the others run.
+//! `dev` owns its nodes: it starts them, prints where their doors are, says `ready` once the universe takes writes,
+//! tells when one ends, starts it again when `loggos dev restart` asks, and stops them when it is stopped itself. It
+//! brings no node back by itself: people kill nodes here to see what happens. A node whose disk is gone is not
+//! formatted anew (guarantee 6): it is refused, in so many words, and the others run.
 //!
 //! If `dev` dies without a chance to stop its nodes, they end by themselves: each watches a pipe that `dev` holds.
 

@@ -74,8 +74,8 @@ pub(crate) fn node_directory(data: &Path, node: u32) -> PathBuf {
     data.join(format!("node-{node}"))
 }
 
-/// Makes the universe's directory unless it is there, and gives its absolute path: nodes keep it whatever happens to the
-/// working directory.
+/// Makes the universe's directory unless it is there, and gives its absolute path: nodes keep it whatever happens to
+/// the working directory.
 pub(crate) fn make_directory(data: &Path) -> Result<PathBuf, PlanError> {
     fs::create_dir_all(data).and_then(|()| fs::canonicalize(data)).map_err(PlanError::io(data))
 }

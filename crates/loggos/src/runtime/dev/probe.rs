@@ -1,9 +1,9 @@
 //! Whether the universe is ready, asked through the same doors that clients use.
 //!
 //! Ready means that a strong write succeeded. `dev` needs none of its own for that, which would leave something behind
-//! for users to wonder about: a cohort's leader serves nobody before its barrier, an entry of its own epoch, is committed
-//! by a quorum (guarantee 1), and that barrier *is* a strong write. So a leader of the catalogue whose commit point lies
-//! in its own epoch is the proof.
+//! for users to wonder about: a cohort's leader serves nobody before its barrier, an entry of its own epoch, is
+//! committed by a quorum (guarantee 1), and that barrier *is* a strong write. So a leader of the catalogue whose commit
+//! point lies in its own epoch is the proof.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};

@@ -1,5 +1,5 @@
-//! Where a universe is that runs on this machine, as the command line of its `dev` says. Clients find it by its ports; its
-//! directory no port tells.
+//! Where a universe is that runs on this machine, as the command line of its `dev` says. Clients find it by its ports;
+//! its directory no port tells.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use super::control::SOCKET;
 
-/// The directory of the first `dev` that runs here. `started` says which directory arguments name, if they are those of the `dev` that
-/// is looked for.
+/// The directory of the first `dev` that runs here. `started` says which directory arguments name, if they are those of
+/// the `dev` that is looked for.
 pub(crate) fn running(started: impl Fn(&[OsString]) -> Option<PathBuf>) -> Option<PathBuf> {
     let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok).map(|entry| entry.path());
     let data = processes.filter_map(|process| {

@@ -21,7 +21,8 @@ pub(crate) struct Identity {
     pub(crate) members: Vec<Member>,
 }
 
-/// Nodes that made themselves known and that the roster here does not hold yet, at most: as many as a universe may have.
+/// Nodes that made themselves known and that the roster here does not hold yet, at most: as many as a universe may
+/// have.
 const UNANNOUNCED_MAX: usize = tablets::catalogue::NODES_MAX;
 
 /// Judges hellos, and remembers the newest start of each member.
@@ -78,7 +79,8 @@ impl Handshake {
         self.unannounced.get(&node).map(|(_, address)| address.as_str())
     }
 
-    /// Whether this is the newest start of the node that we know of: what an earlier one still has under way is dropped.
+    /// Whether this is the newest start of the node that we know of: what an earlier one still has under way is
+    /// dropped.
     pub(crate) fn is_newest(&self, node: NodeId, boot: Boot) -> bool {
         self.newest.get(&node).is_none_or(|newest| *newest <= boot)
     }
@@ -137,8 +139,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// A node whose number is not known here has joined since: nobody is given the universe's name before the roster holds
-    /// them, and no number is used twice.
+    /// A node whose number is not known here has joined since: nobody is given the universe's name before the roster
+    /// holds them, and no number is used twice.
     fn check_membership(&self, hello: &Hello) -> Result<(), (RefusalKind, String)> {
         let members = &self.identity.members;
         if self.left.contains(&hello.node) {

@@ -2,7 +2,8 @@
 //!
 //! Every node dials every other and sends on the connection it dialled; what it accepts, it only reads. So the two
 //! directions between a pair are two connections, and no rule is needed for two that cross. A message for a peer that
-//! isn't connected is dropped: the protocol sends anew what is still wanted, and knows better than a queue what that is.
+//! isn't connected is dropped: the protocol sends anew what is still wanted, and knows better than a queue what that
+//! is.
 //!
 //! What a stranger can do here: open [`STRANGERS_MAX`] connections, each with a buffer of what it has sent and at most
 //! [`crate::runtime::frames::STRANGER_FRAME_BYTES_MAX`], for five seconds. One more takes the place of the oldest, so

@@ -23,7 +23,8 @@ const USUAL_MIB: u64 = 96;
 const FOLLOWERS: usize = 50;
 const CONNECTIONS: usize = 4;
 const RESIDENT_KIB_MAX: u64 = 512 << 10;
-/// So much more than with one follower, however large the entries: what waits for clients to take it, and what is under way.
+/// So much more than with one follower, however large the entries: what waits for clients to take it, and what is under
+/// way.
 const RESIDENT_KIB_OF_MANY: u64 = 256 << 10;
 /// No append takes longer beside them.
 const APPEND_TIME_MAX: Duration = Duration::from_secs(5);

@@ -129,8 +129,8 @@ fn the_last_copy_is_not_given_up() {
     assert_eq!(universe.log().projection.units(), chain);
 }
 
-/// Nothing can follow a projection while one of its chains has no unit that answers. So its other chains are not sealed, and can be read,
-/// though one of them has a unit that should be replaced.
+/// Nothing can follow a projection while one of its chains has no unit that answers. So its other chains are not
+/// sealed, and can be read, though one of them has a unit that should be replaced.
 #[test]
 fn a_sound_chain_is_read_while_another_has_no_unit() {
     let mut universe = Universe::with_log(2);

@@ -138,7 +138,8 @@ fn unit_after(universe: &Universe, leader: usize) -> (UnitId, base::NodeId) {
     units.iter().find(|(_, member)| member.node == node).map(|(unit, _)| (*unit, node)).expect("each has one")
 }
 
-/// Has the node after the leader be silent for so long, and somebody suspect its unit then; whether the log goes on with it.
+/// Has the node after the leader be silent for so long, and somebody suspect its unit then; whether the log goes on
+/// with it.
 fn is_kept(universe: &mut Universe, leader: usize, silence: u64) -> bool {
     let (unit, node) = unit_after(universe, leader);
     universe.cut_off = Some(node);

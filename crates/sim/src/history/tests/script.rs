@@ -1,7 +1,8 @@
 //! Histories as text: a line is `key called..returned`, then `write` or `read`, what was asked, `->` and the answer.
 //!
-//! A mutation is `column=value` or `column-`, with `?version` for a condition; a cell is `column=value@version`. Answers
-//! are, to a write, a version, `refused column expected actual`, `unknown` or `not done`; to a read, cells or `nothing`.
+//! A mutation is `column=value` or `column-`, with `?version` for a condition; a cell is `column=value@version`.
+//! Answers are, to a write, a version, `refused column expected actual`, `unknown` or `not done`; to a read, cells or
+//! `nothing`.
 
 use base::Timestamp;
 use bytes::Bytes;

@@ -1,5 +1,5 @@
-//! A place in a block, and how it moves: by a binary search over the runs and a walk within one. Only the walk puts keys
-//! together, in a buffer that is kept from block to block.
+//! A place in a block, and how it moves: by a binary search over the runs and a walk within one. Only the walk puts
+//! keys together, in a buffer that is kept from block to block.
 
 use std::cmp::Ordering;
 

@@ -19,8 +19,8 @@ struct Seen {
 }
 
 impl Table {
-    /// Reads all of the table past the cache: every checksum, the order of the versions, and whether they are those that
-    /// the footer and the filter tell of.
+    /// Reads all of the table past the cache: every checksum, the order of the versions, and whether they are those
+    /// that the footer and the filter tell of.
     ///
     /// # Errors
     /// When a part of it can't be read or believed.

@@ -1,5 +1,5 @@
-//! A tree with its disk, a log that is never lost, and a stand-in for the manifest: a file that names the tables and says
-//! from where on the log is to be applied again.
+//! A tree with its disk, a log that is never lost, and a stand-in for the manifest: a file that names the tables and
+//! says from where on the log is to be applied again.
 
 use std::collections::VecDeque;
 

@@ -242,8 +242,8 @@ impl Driver {
     }
 }
 
-/// A tablet does what the model does, and so does a replica whose rows are flushed and compacted again and again: the two
-/// hold different dead versions, and are logically equal all the same.
+/// A tablet does what the model does, and so does a replica whose rows are flushed and compacted again and again: the
+/// two hold different dead versions, and are logically equal all the same.
 #[test]
 fn tablets_are_as_the_model_says() {
     for seed in 0..30 {

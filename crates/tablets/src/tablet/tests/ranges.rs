@@ -93,8 +93,8 @@ fn a_checkpoint_keeps_the_range() {
     assert_ne!(other.logical_hash(), state.logical_hash());
 }
 
-/// Over tablets that share the keys, each scan gives what it gives over one tablet: both ways, whatever ends, prefix and
-/// limit, and however the keys are split. A page may be empty at a range's end.
+/// Over tablets that share the keys, each scan gives what it gives over one tablet: both ways, whatever ends, prefix
+/// and limit, and however the keys are split. A page may be empty at a range's end.
 #[test]
 fn scans_go_on_in_the_next_range() {
     let mut random = SplitMix64::new(3);
@@ -173,7 +173,8 @@ fn a_dropped_tablet_is_empty_for_ever() {
     assert_eq!(load(&state, CohortId(2), &chunks).map(|loaded| loaded.logical_hash()), Ok(state.logical_hash()));
 }
 
-/// A question that strays is not answered at all, so that whoever asked looks again, also when conditions are to be decided.
+/// A question that strays is not answered at all, so that whoever asked looks again, also when conditions are to be
+/// decided.
 #[test]
 fn questions_that_stray_are_sent_elsewhere() {
     let (state, _) = of(2, range("b", Some("d")));

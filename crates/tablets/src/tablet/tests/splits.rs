@@ -1,4 +1,5 @@
-//! A range that is split is two tablets which hold, each for its keys, all that the one held (guarantees 10, 16, 17, 19).
+//! A range that is split is two tablets which hold, each for its keys, all that the one held (guarantees 10, 16, 17,
+//! 19).
 
 use base::{KeyRange, Membership};
 
@@ -84,8 +85,8 @@ fn a_split_is_done_once_and_at_a_key_between_the_ends() {
     assert!(matches!(refused, Some(Err(Failure::Unavailable(_)))));
 }
 
-/// Replicas come to the split with other tables and memtables, and begin equal; flushes and compactions rid each side of
-/// what is the other's.
+/// Replicas come to the split with other tables and memtables, and begin equal; flushes and compactions rid each side
+/// of what is the other's.
 #[test]
 fn replicas_begin_equal_and_each_side_keeps_its_own_rows_alone() {
     let (mut one, mut log) = fresh();

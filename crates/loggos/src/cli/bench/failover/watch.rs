@@ -1,4 +1,5 @@
-//! Asks the survivors for their status again and again, and notes when each first says that an election has come further.
+//! Asks the survivors for their status again and again, and notes when each first says that an election has come
+//! further.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -84,8 +84,8 @@ impl Bed {
         Ok(Placed { filled: begin..log.tail().await?, ..placed })
     }
 
-    /// The log through a connection of its own, of those that are counted from 0: the first one asks the node that hands out
-    /// positions, and the next one the next.
+    /// The log through a connection of its own, of those that are counted from 0: the first one asks the node that
+    /// hands out positions, and the next one the next.
     pub(crate) fn door(&self, placed: &Placed, connection: usize) -> Result<Log, Stop> {
         let mut endpoints = self.universe.endpoints_from(placed.sequencer);
         let nodes = endpoints.len();

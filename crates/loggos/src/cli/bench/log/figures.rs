@@ -63,7 +63,8 @@ pub(crate) struct Figures {
     pub(crate) operation: &'static str,
     #[serde(flatten)]
     pub(crate) shape: Shape,
-    /// The nodes that have the chains of new positions, each from its head to its tail; and the one that hands them out.
+    /// The nodes that have the chains of new positions, each from its head to its tail; and the one that hands them
+    /// out.
     pub(crate) chains: Vec<Vec<u32>>,
     pub(crate) sequencer: u32,
     pub(crate) seconds: f64,

@@ -1,14 +1,16 @@
-//! For how long each appender stands still when the node is killed that hands out a log's positions and has a unit of it.
+//! For how long each appender stands still when the node is killed that hands out a log's positions and has a unit of
+//! it.
 //!
-//! The log goes on when whoever leads the catalogue has named another sequencer, and chains without the dead unit; if the
-//! catalogue was led from that very node, after its election. The two are measured apart ([`Leader`]).
+//! The log goes on when whoever leads the catalogue has named another sequencer, and chains without the dead unit; if
+//! the catalogue was led from that very node, after its election. The two are measured apart ([`Leader`]).
 //!
-//! Appenders have a connection each, spread over all nodes: some lose their own door, others don't. A gap is the longest time
-//! between two successes of one appender; it counts from shortly before the blow, and one that is still open at the end counts.
+//! Appenders have a connection each, spread over all nodes: some lose their own door, others don't. A gap is the
+//! longest time between two successes of one appender; it counts from shortly before the blow, and one that is still
+//! open at the end counts.
 //!
-//! There is one log of each kind. Between two runs the universe is made whole: the node is started again, the catalogue's
-//! replicas have all of its log, the log is trimmed, and each of its chains has all its copies. If
-//! then the sequencer, or the catalogue's leader, is not where it is wanted, nodes are killed beside the runs until it is.
+//! There is one log of each kind. Between two runs the universe is made whole: the node is started again, the
+//! catalogue's replicas have all of its log, the log is trimmed, and each of its chains has all its copies. If then the
+//! sequencer, or the catalogue's leader, is not where it is wanted, nodes are killed beside the runs until it is.
 
 use std::fmt;
 use std::rc::Rc;
@@ -41,7 +43,8 @@ const SPREAD_MS: u64 = 200;
 const LEAD: Duration = Duration::from_millis(50);
 /// A log that was whole for so long is not being changed any more: its projection is replaced each second at most.
 const UNCHANGED: Duration = Duration::from_millis(1_500);
-/// Nodes that are killed before a run at most, so that all are where they are wanted: each try succeeds half of the time.
+/// Nodes that are killed before a run at most, so that all are where they are wanted: each try succeeds half of the
+/// time.
 const TRIES: usize = 30;
 
 /// Where the catalogue is led from when the node is killed.
@@ -234,8 +237,8 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Creates the log where it is wanted: the node that is asked hands out its positions. That it has a unit as well may take
-    /// some logs more.
+    /// Creates the log where it is wanted: the node that is asked hands out its positions. That it has a unit as well
+    /// may take some logs more.
     async fn create(
         arguments: &'a Arguments,
         universe: &'a Universe,
@@ -336,7 +339,8 @@ impl<'a> Bench<'a> {
         .await
     }
 
-    /// Waits until all nodes serve, the catalogue's replicas have caught up, and the log's chains have all their copies.
+    /// Waits until all nodes serve, the catalogue's replicas have caught up, and the log's chains have all their
+    /// copies.
     async fn whole(&self) -> Result<Placed, Stop> {
         self.universe.caught_up(Which::Catalogue).await?;
         // What was appended in earlier runs would have to be copied, and says nothing of this one.

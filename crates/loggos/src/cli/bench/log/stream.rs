@@ -1,4 +1,5 @@
-//! One stream of reads, with many under way: as the door has it, since the client library gives each read a call of its own.
+//! One stream of reads, with many under way: as the door has it, since the client library gives each read a call of its
+//! own.
 
 use std::cell::RefCell;
 use std::pin::Pin;

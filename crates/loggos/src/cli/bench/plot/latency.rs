@@ -74,8 +74,8 @@ impl Measured {
         format!("{side}{target} {operation}{percent}, {value_bytes} B, {mode} loop")
     }
 
-    /// What was asked for, so that repetitions are known as such, and points have their order: thousandths of a rate, or
-    /// clients.
+    /// What was asked for, so that repetitions are known as such, and points have their order: thousandths of a rate,
+    /// or clients.
     fn asked(&self) -> u64 {
         self.rate.map_or(self.clients as u64, |rate| (rate * 1_000.0).round() as u64)
     }

@@ -1,4 +1,5 @@
-//! Cassandra as a peer, through its usual driver: each operation at one level of consistency, by a coordinator that is a replica.
+//! Cassandra as a peer, through its usual driver: each operation at one level of consistency, by a coordinator that is
+//! a replica.
 
 use std::sync::Arc;
 
