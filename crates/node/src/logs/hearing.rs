@@ -112,16 +112,6 @@ impl Node {
         self.peers.get(&node).is_some_and(is_silent) && self.is_heard(node, now)
     }
 
-    /// Whether a node may be given what is to be copied: it was not taken for gone by mistake just now, or it would be
-    /// again.
-    pub(super) fn is_steady(&self, node: NodeId, pause: Duration, now: Now) -> bool {
-        let is_past = |peer: &Peer| {
-            let mistakes = peer.hearing.mistakes;
-            mistakes.is_past(Duration(pause.0 << mistakes.times(now.monotonic)), now.monotonic)
-        };
-        self.is_heard(node, now) && self.peers.get(&node).is_none_or(is_past)
-    }
-
     /// Logs go on without what these nodes have of them, since they are silent. Whichever process is heard of again was
     /// not gone.
     pub(super) fn take_for_gone(&mut self, nodes: &BTreeSet<NodeId>) {

@@ -491,7 +491,7 @@ impl Node {
     /// any. Units that are to go count as missing.
     fn wanted_homes(&self, log: &LogRecord, going: &BTreeSet<UnitId>, now: Now) -> Vec<NodeId> {
         let Some(catalogue) = self.catalogue() else { return Vec::new() };
-        let is_fit = |node: &NodeId| self.is_steady(*node, PAUSE, now) && !self.is_blamed(log.id, *node, now);
+        let is_fit = |node: &NodeId| self.is_heard(*node, now) && !self.is_blamed(log.id, *node, now);
         let nodes: Vec<NodeId> = catalogue.staying().map(|member| member.node).filter(is_fit).collect();
         let on = |unit: &UnitId| log.member_of(*unit).map(|member| member.node);
         let mut wanted = Vec::new();
