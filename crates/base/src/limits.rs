@@ -57,6 +57,8 @@ pub const DEADLINE_MAX: Duration = Duration::from_millis(300_000);
 pub const LOG_STRIPES_MAX: u32 = 16;
 /// Copies of each position of a shared log, at most: each one more is a step more of every append.
 pub const LOG_COPIES_MAX: u32 = 5;
+/// The positions of a shared log lie below this, so that no sum of two overflows.
+pub const LOG_POSITION_MAX: u64 = 1 << 62;
 /// Bytes of a record of a shared log, at most: what is appended together takes 4 MiB, with 4 bytes more for each record
 /// and 4 for all.
 pub const LOG_RECORD_BYTES_MAX: usize = (4 << 20) - 8;

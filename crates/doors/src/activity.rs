@@ -133,7 +133,9 @@ mod tests {
             reads,
         };
         let counters = Counters::default();
-        Status { node: 1, incarnation: 1, boot: 1, nodes: vec![], cohorts: vec![cohort], counters, troubles: vec![] }
+        let (troubles, universe_troubles) = (vec![], vec![]);
+        let cohorts = vec![cohort];
+        Status { node: 1, incarnation: 1, boot: 1, nodes: vec![], cohorts, counters, troubles, universe_troubles }
     }
 
     #[test]

@@ -123,7 +123,7 @@ fn roster_node(NodeDescription { record, ranges }: NodeDescription) -> message::
 }
 
 fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
-    let NodeReport { node, incarnation, boot, nodes, cohorts, counters: _, troubles } = report;
+    let NodeReport { node, incarnation, boot, nodes, cohorts, counters: _, troubles, universe_troubles } = report;
     let nodes = nodes
         .into_iter()
         .map(|status| {
@@ -140,6 +140,7 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
         http: observer.console.clone(),
         activity: Some(observer.activity.message()),
         troubles,
+        universe_troubles,
     }
 }
 

@@ -52,11 +52,16 @@ pub(crate) async fn ask<T, G: Gateway>(
     request: Request,
 ) -> Result<Response, Status> {
     tablets::validate(&request).map_err(|failure| refusal::status(&failure))?;
-    let elapsed = call.extensions().get::<Arrival>().map_or(Duration::ZERO, |arrival| arrival.0.elapsed());
-    let deadline = Deadline::of(call.metadata(), elapsed);
+    let deadline = deadline(call);
     let changes = request.changes();
     let outcome = deadline.guard(changes, gateway.submit(request, deadline.node)).await;
     outcome.map_err(|failure| refusal::status(&failure))
+}
+
+/// What is left of a call's time.
+pub(crate) fn deadline<T>(call: &tonic::Request<T>) -> Deadline {
+    let elapsed = call.extensions().get::<Arrival>().map_or(Duration::ZERO, |arrival| arrival.0.elapsed());
+    Deadline::of(call.metadata(), elapsed)
 }
 
 /// The node answered another question than it was asked: a fault of ours, which a client can only report.

@@ -20,6 +20,7 @@
 mod activity;
 mod admin;
 mod admission;
+mod allowance;
 mod calls;
 mod columns;
 pub mod console;

@@ -24,6 +24,7 @@ use tonic::body::Body;
 use tonic::codegen::http::Response;
 use tonic::{Code, Status};
 
+use crate::allowance::Share;
 use crate::frames::IsStream;
 use crate::limits::{ANSWER_IDLE_MAX, ANSWERS_LEFT_BYTES_MAX, ANSWERS_LEFT_IN_ALL_BYTES_MAX, PORTION_BYTES};
 
@@ -58,9 +59,14 @@ struct Turn(u64);
 
 impl Portions {
     /// The same answer, in portions.
-    pub(crate) fn of(&self, answer: Response<Body>) -> Response<Body> {
+    pub(crate) fn of(&self, mut answer: Response<Body>) -> Response<Body> {
         let is_stream = answer.extensions().get::<IsStream>().is_some();
-        answer.map(|inner| Body::new(Portioned::new(inner, is_stream, self.clone())))
+        let share = answer.extensions_mut().remove::<Arc<Share>>();
+        answer.map(|inner| {
+            let mut portioned = Portioned::new(inner, is_stream, self.clone());
+            portioned._share = share;
+            Body::new(portioned)
+        })
     }
 
     /// Keeps the rest of a message.
@@ -189,11 +195,13 @@ struct Portioned {
     /// What comes after it, where that was looked for.
     next: Option<Result<Frame<Bytes>, Status>>,
     on_its_way: Arc<OnItsWay>,
+    /// Of what its connection may read ahead.
+    _share: Option<Arc<Share>>,
 }
 
 impl Portioned {
     fn new(inner: Body, is_stream: bool, portions: Portions) -> Self {
-        Self { inner, portions, is_stream, rest: None, next: None, on_its_way: Arc::default() }
+        Self { inner, portions, is_stream, rest: None, next: None, on_its_way: Arc::default(), _share: None }
     }
 
     /// The first bytes of what is left of a message that was as large. The others are kept.

@@ -80,7 +80,9 @@ fn status() -> Status {
     let nodes = vec![node(1), node(2)];
     let (log, durability) = (Some("l".into()), base::Durability::Forced);
     let unit = CohortStatus { cohort: 3, table: String::new(), log, durability, losses: 0, ..cohort.clone() };
-    Status { node: 1, incarnation: 7, boot: 9, nodes, cohorts: vec![cohort, unit], counters, troubles: vec![] }
+    let (troubles, universe_troubles) = (vec![], vec![]);
+    let cohorts = vec![cohort, unit];
+    Status { node: 1, incarnation: 7, boot: 9, nodes, cohorts, counters, troubles, universe_troubles }
 }
 
 struct Document(AtomicU32);

@@ -95,11 +95,15 @@ impl Universe {
     /// A client for a command that has many requests under way.
     fn streaming_client(&self) -> Result<sdk::Client, Stop> {
         let client = sdk::Client::streaming(self.endpoints()?)?;
-        Ok(client.with_deadline(Duration::from_millis(self.timeout)))
+        Ok(client.with_deadline(self.deadline()))
     }
 
     fn client_at(&self, endpoints: Vec<String>) -> Result<sdk::Client, Stop> {
-        Ok(sdk::Client::connect(endpoints)?.with_deadline(Duration::from_millis(self.timeout)))
+        Ok(sdk::Client::connect(endpoints)?.with_deadline(self.deadline()))
+    }
+
+    fn deadline(&self) -> Duration {
+        Duration::from_millis(self.timeout)
     }
 
     fn endpoints(&self) -> Result<Vec<String>, Stop> {

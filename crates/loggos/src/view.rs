@@ -29,6 +29,8 @@ pub(crate) fn not_asked(answers: &[StatusResponse]) -> Vec<String> {
 pub(crate) struct View {
     pub(crate) nodes: BTreeMap<u32, Node>,
     pub(crate) cohorts: BTreeMap<u32, Cohort>,
+    /// What the universe lacks, in words, as whoever leads the catalogue says.
+    pub(crate) troubles: Vec<String>,
 }
 
 /// A node.
@@ -58,6 +60,7 @@ impl View {
         for answer in answers {
             view.add_nodes(answer);
         }
+        view.troubles.extend(answers.iter().flat_map(|answer| answer.universe_troubles.clone()));
         let mut cohorts: Vec<(&Cohort, u32)> =
             answers.iter().flat_map(|answer| answer.cohorts.iter().map(move |cohort| (cohort, answer.node))).collect();
         // The best informed first: the newest epoch, and in it the leader.

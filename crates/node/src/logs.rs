@@ -29,6 +29,7 @@ mod hearing;
 mod janitors;
 mod reading;
 mod repairs;
+mod thin;
 mod units;
 
 use awaits::Awaits;

@@ -34,6 +34,7 @@ impl Node {
             cohorts: self.cohorts(),
             counters: self.counters,
             troubles: self.troubles(now),
+            universe_troubles: self.thin_logs(),
         }
     }
 

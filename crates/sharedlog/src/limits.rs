@@ -16,8 +16,8 @@ pub const DAMAGED_MAX: usize = 1_024;
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Records of one batch, at most.
 pub const RECORDS_MAX: usize = 65_536;
-/// The positions of a log lie below this, so that no sum of two overflows.
-pub const POSITION_MAX: u64 = 1 << 62;
+/// The positions of a log lie below this.
+pub const POSITION_MAX: u64 = base::limits::LOG_POSITION_MAX;
 /// Positions that a sequencer hands out at one asking, at most: those that are not written must be filled.
 pub const POSITIONS_AT_ONCE_MAX: u64 = 4_096;
 /// Positions that a sequencer gives one client within [`POSITIONS_WINDOW`], at most: so many holes it may leave before

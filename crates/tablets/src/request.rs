@@ -424,6 +424,8 @@ pub struct Status {
     pub counters: Counters,
     /// What it can't do as it should, in words for people.
     pub troubles: Vec<String>,
+    /// What the universe lacks, in words for people, if this node leads the catalogue.
+    pub universe_troubles: Vec<String>,
 }
 
 /// What has happened on a node since its start. The simulator demands that each of them happens.

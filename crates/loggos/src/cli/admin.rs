@@ -61,9 +61,9 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
 }
 
 async fn form(universe: &Universe, output: Output) -> Result<(), Stop> {
-    let until = Instant::now() + Duration::from_millis(universe.timeout);
+    let until = Instant::now() + universe.deadline();
     let endpoints = if universe.at.is_empty() { universe.default_endpoints()? } else { universe.at.clone() };
-    let genesis = formation::form(&endpoints, Duration::from_millis(universe.timeout)).await?;
+    let genesis = formation::form(&endpoints, universe.deadline()).await?;
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
     let served = universe.client_at(endpoints)?.with_deadline(left).list_tables().await;
     if let Err(error) = served {
@@ -95,7 +95,7 @@ async fn split(universe: &Universe, output: Output, table: String, key: OsString
 const ASKED_AGAIN: Duration = Duration::from_millis(100);
 
 async fn move_range(universe: &Universe, output: Output, table: &str, key: OsString, to: &[u32]) -> Result<(), Stop> {
-    let until = Instant::now() + Duration::from_millis(universe.timeout);
+    let until = Instant::now() + universe.deadline();
     let (client, key) = (universe.client()?, bytes(key));
     let mut wanted = to.to_vec();
     wanted.sort_unstable();

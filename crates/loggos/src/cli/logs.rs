@@ -8,7 +8,7 @@ mod read;
 mod silence;
 mod trim;
 
-use base::limits::{LOG_COPIES_MAX, LOG_STRIPES_MAX};
+use base::limits::{LOG_COPIES_MAX, LOG_POSITION_MAX, LOG_STRIPES_MAX};
 use clap::Subcommand;
 use sdk::{Client, Log, NewLog};
 use serde_json::json;
@@ -34,7 +34,8 @@ pub(crate) enum Command {
     },
     /// List the logs.
     List,
-    /// Show where a log ends, what of it was given up, where its positions lie, and which node hands them out.
+    /// Show where a log ends, what of it was given up, where its positions lie, and which node hands them out. Units that
+    /// don't answer are waited for a fifth of --timeout.
     Info {
         /// The log's name.
         name: String,
@@ -117,7 +118,7 @@ async fn done(universe: &Universe, output: Output, command: Command) -> Result<(
             output.print(&json!({ "log": name, "existed": existed }), || format!("log {name} {what}"))
         }
         Command::List => list(&client, output).await,
-        Command::Info { name } => info::run(&client.log(name), output).await,
+        Command::Info { name } => info::run(universe, &client.log(name), output).await,
         Command::Append(arguments) => append::run(&client, output, arguments).await,
         Command::Read { name, position, to } => read::run(&client.log(name), output, position, to).await,
         Command::Tail { name, follow: false, .. } => {
@@ -137,7 +138,8 @@ fn beyond(log: &Log, tail: u64, position: u64) -> Stop {
 
 /// A place in a log, as it is typed.
 fn position(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("a position is a number, from 0 to {}", u64::MAX))
+    let position = text.parse().ok().filter(|position| *position <= LOG_POSITION_MAX);
+    position.ok_or_else(|| format!("a position is a number, from 0 to {LOG_POSITION_MAX}"))
 }
 
 async fn list(client: &Client, output: Output) -> Result<(), Stop> {

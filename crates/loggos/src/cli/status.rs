@@ -82,13 +82,13 @@ fn cohort_table(view: &View) -> Table<8> {
     table
 }
 
-/// What nodes say they can't do as they should.
+/// What nodes say they can't do as they should, and what the universe lacks.
 fn trouble_notes(view: &View) -> impl Iterator<Item = String> {
     let of_node = |(number, node): (&u32, &Node)| {
         let number = *number;
         node.troubles.iter().map(move |trouble| format!("node {number}: {trouble}")).collect::<Vec<_>>()
     };
-    view.nodes.iter().flat_map(of_node)
+    view.nodes.iter().flat_map(of_node).chain(view.troubles.iter().cloned())
 }
 
 fn memory_notes(view: &View) -> impl Iterator<Item = String> {

@@ -46,6 +46,7 @@ pub(crate) fn problems(view: &View) -> Vec<(Health, String)> {
         let troubles = node.troubles.iter().map(|trouble| format!("node {number}: {trouble}"));
         problems.extend(troubles.map(|sentence| (Health::Degraded, sentence)));
     }
+    problems.extend(view.troubles.iter().map(|trouble| (Health::Degraded, trouble.clone())));
     problems.sort_by_key(|(health, _)| std::cmp::Reverse(*health));
     problems
 }
@@ -114,8 +115,11 @@ mod tests {
         behind[0].cohorts[0].replicas[2] = replica(3, 10_011);
         let sentences = ["node 1 is 10001 entries behind in table t", "node 2 is 10001 entries behind in table t"];
         check(&View::of(&behind), Health::Degraded, &sentences);
-        let mut full = all;
+        let mut full = all.clone();
         full[2].troubles = vec!["its disk is full".to_owned()];
         check(&View::of(&full), Health::Degraded, &["node 3: its disk is full"]);
+        let mut thin = all;
+        thin[1].universe_troubles = vec!["log l has 1 copy".to_owned()];
+        check(&View::of(&thin), Health::Degraded, &["log l has 1 copy"]);
     }
 }

@@ -110,3 +110,24 @@ fn any_node_that_lives_shows_the_whole_universe() {
     universe.signal(2, Signal::CONT);
     wait_for_health(&universe, 1, "healthy");
 }
+
+#[test]
+fn a_log_that_lacks_copies_is_told_until_it_has_them_again() {
+    let universe = Universe::of(3);
+    universe.log(&["create", "l", "--copies", "3"]).ok();
+    universe.log(&["append", "l", "before"]).ok();
+    wait_for_health(&universe, 1, "healthy");
+    universe.signal(3, Signal::KILL);
+    universe.log(&["append", "l", "meanwhile"]).ok();
+    let lacks = "log l has 2 copies of some positions, and should have 3";
+    wait_for("the log is known to lack a copy", PATIENCE, || {
+        (status(&universe, 1)["problems"] == serde_json::json!(["node 3 is down", lacks])).then_some(())
+    });
+    assert!(universe.status(&[]).ok().contains(lacks));
+    universe.restart(3).ok();
+    wait_for_health(&universe, 2, "healthy");
+    let known: serde_json::Value = serde_json::from_str(&universe.log(&["info", "l", "--json"]).ok()).expect("JSON");
+    let extents = known["extents"].as_array().into_iter().flatten();
+    let mut chains = extents.flat_map(|extent| extent["chains"].as_array()).flatten();
+    assert!(chains.all(|chain| chain.as_array().is_some_and(|units| units.len() == 3)), "{known}");
+}

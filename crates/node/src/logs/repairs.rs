@@ -244,12 +244,14 @@ impl Node {
     /// Whether a log is to go on without a unit: its disk was replaced or its node has left, or that is silent, or says
     /// that the unit is in doubt.
     fn is_out(&self, log: &LogRecord, unit: UnitId, silent: Duration, now: Now) -> bool {
+        let is_silent = |member: Member| !self.is_heard_within(member.node, silent, now);
+        !self.is_copy(log, unit) || log.member_of(unit).is_none_or(is_silent)
+    }
+
+    /// Whether a unit is a copy: its disk is one of the universe's, and it is not in doubt for good.
+    pub(super) fn is_copy(&self, log: &LogRecord, unit: UnitId) -> bool {
         let is_there = |member: Member| self.catalogue().is_some_and(|catalogue| is_there(catalogue, member));
-        let is_in_doubt = self.logs.repairs.doubts.has(unit);
-        is_in_doubt
-            || log
-                .member_of(unit)
-                .is_none_or(|member| !is_there(member) || !self.is_heard_within(member.node, silent, now))
+        !self.logs.repairs.doubts.has(unit) && log.member_of(unit).is_some_and(is_there)
     }
 
     /// Whether a unit keeps its log from going on, again and again, though its node is heard of.
@@ -258,7 +260,7 @@ impl Node {
     }
 
     /// Copies of each position that a log should have, and can.
-    fn copies(&self, log: &LogRecord) -> usize {
+    pub(super) fn copies(&self, log: &LogRecord) -> usize {
         let nodes = self.catalogue().map_or(0, |catalogue| catalogue.staying().count());
         (log.copies as usize).min(nodes).max(1)
     }

@@ -4,13 +4,19 @@ use sdk::{Log, LogChain, LogUnit};
 use serde_json::{Value, json};
 
 use super::trim::trimmed_before;
+use crate::cli::Universe;
 use crate::cli::output::{Output, Table};
 use crate::cli::stop::Stop;
 
+/// The part of --timeout for which a log's units are waited for.
+const UNITS_TIME: u32 = 5;
+
 /// Prints what is known of a log. Where it ends, and from where on it is kept, its units tell: without their answer the
-/// rest is worth telling.
-pub(super) async fn run(log: &Log, output: Output) -> Result<(), Stop> {
-    let (known, tail, trimmed) = tokio::join!(log.describe(), log.tail(), trimmed_before(log));
+/// rest is worth telling, and soon.
+pub(super) async fn run(universe: &Universe, log: &Log, output: Output) -> Result<(), Stop> {
+    let client = universe.client()?;
+    let of_units = client.with_deadline(universe.deadline() / UNITS_TIME).log(log.name());
+    let (known, tail, trimmed) = tokio::join!(log.describe(), of_units.tail(), trimmed_before(&of_units));
     let known = known?;
     let extents = known.extents.iter().map(|extent| {
         let unit = |unit: &LogUnit| json!({ "unit": unit.unit, "node": unit.node });

@@ -73,7 +73,7 @@ mod tests {
 
     fn view(silent: &[u32]) -> View {
         let node = |number: u32| Node { boot: (!silent.contains(&number)).then_some(1), ..Node::default() };
-        View { nodes: (1..=4).map(|number| (number, node(number))).collect(), cohorts: BTreeMap::new() }
+        View { nodes: (1..=4).map(|number| (number, node(number))).collect(), ..View::default() }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Followers that take nothing, and strangers at the log door: nobody else is held up, and memory stays bounded.
+//! Followers and readers that take nothing, and strangers at the log door: nobody else is held up, and memory stays bounded.
 //!
 //! `LOGGOS_LOGS_MIB` says how much is appended.
 
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use api::log::SubscribeRequest;
+use api::log::{ReadRequest, SubscribeRequest};
 use bytes::Bytes;
+use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -22,6 +23,9 @@ const USUAL_MIB: u64 = 96;
 /// Followers that take nothing, on each of a few connections.
 const FOLLOWERS: usize = 50;
 const CONNECTIONS: usize = 4;
+/// Reads of four entries by calls of their own whose answers nobody takes, on each of a few connections.
+const READS: u32 = 300;
+const READERS: u32 = 3;
 const RESIDENT_KIB_MAX: u64 = 512 << 10;
 /// So much more than with one follower, however large the entries: what waits for clients to take it, and what is under
 /// way.
@@ -111,14 +115,64 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
     });
 }
 
+/// What a connection begins with whose client would take anything at once, or so it says.
+fn begins() -> Vec<u8> {
+    let windows = [&[0, 4], &i32::MAX.to_be_bytes()[..]].concat();
+    let window = (i32::MAX - 65_535).to_be_bytes();
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(4, 0, 0, &windows), &frame(8, 0, 0, &window)].concat()
+}
+
+#[test]
+fn reads_whose_answers_nobody_takes_hold_up_nobody_and_take_little_memory() {
+    let universe = Universe::of(3);
+    runtime().block_on(async {
+        let large = universe.client(1).with_deadline(Duration::from_secs(20)).log("l");
+        large.create().await.expect("a log");
+        append_mib(&large, 16).await;
+        let other = universe.client(1).with_deadline(Duration::from_secs(20)).log("other");
+        other.create().await.expect("a log");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
+        let readers: Vec<TcpStream> = (0..READERS).map(|_| reads_of_nobody(&universe)).collect();
+        let mut of_large = Duration::ZERO;
+        for _ in 0..8 {
+            let began = Instant::now();
+            assert!(!large.read(3, 4).await.expect("a read").is_empty());
+            of_large = of_large.max(began.elapsed());
+            sleep(Duration::from_millis(500)).await;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let of_small = small.await.expect("no panic");
+        let peaks = peaks(&universe);
+        println!("{READERS} times {READS} reads that nobody takes: {peaks:?} KiB; others took {of_small:?} at most");
+        println!("and a read of four large entries {of_large:?}");
+        assert!(of_small.max(of_large) < SMALL_TIME_MAX, "{of_small:?}, {of_large:?}");
+        assert!(peaks.iter().all(|peak| *peak < RESIDENT_KIB_MAX), "{peaks:?}");
+        drop(readers);
+    });
+}
+
+/// A connection with reads under way of which it takes nothing.
+fn reads_of_nobody(universe: &Universe) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", universe.grpc_port(1))).expect("the port is open");
+    stream.write_all(&begins()).expect("it is taken");
+    for number in 0..READS {
+        let read = ReadRequest { log: "l".into(), from: u64::from(number % 8), count: 4, ..ReadRequest::default() };
+        let message = read.encode_to_vec();
+        let body = [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat();
+        stream.write_all(&call("/loggos.log.v1.Log/Read", 2 * number + 1, &body, true)).expect("it is taken");
+    }
+    stream
+}
+
 /// An HTTP/2 frame.
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
-    [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// A call of the log door, as its bytes.
-fn call(path: &str, stream: u8, body: &[u8], is_whole: bool) -> Vec<u8> {
+fn call(path: &str, stream: u32, body: &[u8], is_whole: bool) -> Vec<u8> {
     let mut block = Vec::new();
     let headers = [
         (":method", "POST"),
