@@ -1,18 +1,25 @@
 //! How much of logs one connection may read ahead of what its client takes, by calls of their own.
 //!
-//! Such a call's answer is made whether its client takes it or not. So each takes a part of what its connection may have,
-//! as much as the one before it came to, and keeps it until its answer has left. Those that find none wait here, where
-//! they cost nothing and hold up nobody but each other, and not in the node, where all connections' reads wait in turn.
+//! Such a call's answer is made whether its client takes it or not. So each takes a share of what its connection may
+//! have, asks the node for no more than that, and keeps it until its answer has left. Those that find none wait here,
+//! where they cost nothing and hold up nobody but each other, and not in the node, where all connections' reads wait in
+//! turn.
+//!
+//! How much an answer needs is guessed from the one before it: twice that. Who is told that the first entry is larger
+//! asks again, with as much as any may need.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::{READ_AHEAD_BYTES_MAX, READ_AHEAD_FIRST_BYTES};
+use crate::limits::{READ_AHEAD_BYTES_MAX, READ_AHEAD_FIRST_BYTES, READ_AHEAD_LEAST_BYTES, READ_BYTES_MAX};
 
 /// Bytes are counted in these.
 const UNIT_BYTES: usize = 4 << 10;
+const ALL: u32 = units(READ_AHEAD_BYTES_MAX);
+const MOST: u32 = units(READ_BYTES_MAX);
+const LEAST: u32 = units(READ_AHEAD_LEAST_BYTES);
 
 /// What one connection may have.
 #[derive(Clone, Debug)]
@@ -20,12 +27,13 @@ pub(crate) struct Allowance(Arc<Account>);
 
 #[derive(Debug)]
 struct Account {
-    units: Arc<Semaphore>,
-    /// What an answer came to last.
-    expected: AtomicU32,
+    free: Arc<Semaphore>,
+    /// Whoever has it is the next to take a share: by then the answers before tell how large its own may be.
+    turn: Mutex<()>,
+    likely_units: AtomicU32,
 }
 
-/// The part of one call.
+/// What the answer to one call may have. It is given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     account: Arc<Account>,
@@ -34,41 +42,46 @@ pub(crate) struct Share {
 
 impl Default for Allowance {
     fn default() -> Self {
-        let all = Arc::new(Semaphore::new(units(READ_AHEAD_BYTES_MAX) as usize));
-        Self(Arc::new(Account { units: all, expected: AtomicU32::new(units(READ_AHEAD_FIRST_BYTES)) }))
+        let free = Arc::new(Semaphore::new(ALL as usize));
+        let likely_units = AtomicU32::new(units(READ_AHEAD_FIRST_BYTES));
+        Self(Arc::new(Account { free, turn: Mutex::default(), likely_units }))
     }
 }
 
 impl Allowance {
-    /// A share, in turn.
-    pub(crate) async fn share(&self) -> Share {
-        let expected = self.0.expected.load(Ordering::Relaxed);
-        let units = Arc::clone(&self.0.units).acquire_many_owned(expected).await.expect("it is never closed");
+    /// As much as an answer is likely to need, in turn.
+    pub(crate) async fn likely(&self) -> Share {
+        self.take(|| self.0.likely_units.load(Ordering::Relaxed)).await
+    }
+
+    /// As much as any answer may need, in turn.
+    pub(crate) async fn most(&self) -> Share {
+        self.take(|| MOST).await
+    }
+
+    async fn take(&self, wanted: impl FnOnce() -> u32) -> Share {
+        let _turn = self.0.turn.lock().await;
+        let units = Arc::clone(&self.0.free).acquire_many_owned(wanted()).await.expect("it is never closed");
         Share { account: Arc::clone(&self.0), units }
     }
 }
 
 impl Share {
-    /// The answer has so many bytes. Where that is more than was expected, what is there of the rest is taken.
-    pub(crate) fn is_of(&mut self, bytes: usize) {
-        let wanted = units(bytes);
-        self.account.expected.store(wanted, Ordering::Relaxed);
-        let taken = u32::try_from(self.units.num_permits()).unwrap_or(u32::MAX);
-        if let Some(more) = wanted.checked_sub(taken) {
-            let there = u32::try_from(self.account.units.available_permits()).unwrap_or(u32::MAX);
-            if let Ok(more) = Arc::clone(&self.account.units).try_acquire_many_owned(more.min(there)) {
-                self.units.merge(more);
-            }
-        } else {
-            drop(self.units.split((taken - wanted) as usize));
-        }
+    /// Bytes that may be asked for.
+    pub(crate) fn bytes(&self) -> usize {
+        self.units.num_permits() * UNIT_BYTES
+    }
+
+    /// The answer has come to so many bytes: what it doesn't need is given back.
+    pub(crate) fn came_to(&mut self, bytes: usize) {
+        let needed = units(bytes.min(READ_BYTES_MAX));
+        self.account.likely_units.store((2 * needed).clamp(LEAST, MOST), Ordering::Relaxed);
+        drop(self.units.split(self.units.num_permits().saturating_sub(needed as usize)));
     }
 }
 
-/// An answer has one unit at least, and no more than there are.
-fn units(bytes: usize) -> u32 {
-    let units = bytes.min(READ_AHEAD_BYTES_MAX).div_ceil(UNIT_BYTES).max(1);
-    u32::try_from(units).unwrap_or(u32::MAX)
+const fn units(bytes: usize) -> u32 {
+    bytes.div_ceil(UNIT_BYTES) as u32
 }
 
 #[cfg(test)]
@@ -84,7 +97,7 @@ mod tests {
         let mut shares = Vec::new();
         loop {
             // Tokio would have us wait for the sake of other tasks.
-            let mut next = pin!(tokio::task::unconstrained(allowance.share()));
+            let mut next = pin!(tokio::task::unconstrained(allowance.likely()));
             match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
                 Poll::Ready(share) => shares.push(share),
                 Poll::Pending => return shares,
@@ -95,26 +108,60 @@ mod tests {
     #[tokio::test]
     async fn so_many_are_read_ahead_as_their_size_allows() {
         let allowance = Allowance::default();
-        for (bytes, count) in [(READ_AHEAD_FIRST_BYTES, 8), (4 << 20, 2), (100, 2_048), (99 << 20, 1)] {
-            let mut first = allowance.share().await;
-            first.is_of(bytes);
+        assert_eq!(all(&allowance).await.len(), READ_AHEAD_BYTES_MAX / READ_AHEAD_FIRST_BYTES);
+        for (bytes, count) in [(4 << 20, 2), (5 << 20, 2), (256 << 10, 16), (100, 128), (0, 128)] {
+            let mut first = allowance.most().await;
+            first.came_to(bytes);
             drop(first);
-            assert_eq!(all(&allowance).await.len(), count, "{bytes} bytes each");
+            let shares = all(&allowance).await;
+            assert_eq!(shares.len(), count, "{bytes} bytes each");
+            assert!(shares.iter().map(Share::bytes).sum::<usize>() <= READ_AHEAD_BYTES_MAX);
         }
     }
 
     #[tokio::test]
-    async fn what_is_larger_than_expected_leaves_less_for_others() {
+    async fn what_an_answer_does_not_need_is_given_back() {
         let allowance = Allowance::default();
-        let mut shares = all(&allowance).await;
-        for share in &mut shares {
-            share.is_of(4 << 20);
+        let mut share = allowance.most().await;
+        assert_eq!(share.bytes(), READ_BYTES_MAX);
+        share.came_to(1);
+        assert_eq!((share.bytes(), allowance.0.free.available_permits()), (UNIT_BYTES, 2_047));
+        share.came_to(0);
+        assert_eq!(allowance.0.free.available_permits(), 2_048);
+        drop(share);
+        assert_eq!(allowance.0.free.available_permits(), 2_048);
+    }
+
+    #[tokio::test]
+    async fn who_waits_takes_what_is_likely_when_its_turn_has_come() {
+        let allowance = Allowance::default();
+        let (mut one, two) = (allowance.most().await, allowance.most().await);
+        one.came_to(4 << 20);
+        let mut waits = pin!(tokio::task::unconstrained(allowance.likely()));
+        let mut later = pin!(tokio::task::unconstrained(allowance.likely()));
+        poll_fn(|context| {
+            assert!(waits.as_mut().poll(context).is_pending());
+            assert!(later.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        one.came_to(1);
+        drop((one, two));
+        assert_eq!(waits.await.bytes(), READ_BYTES_MAX, "as was likely when it was the first");
+        assert_eq!(later.await.bytes(), READ_AHEAD_LEAST_BYTES);
+    }
+
+    #[tokio::test]
+    async fn who_no_longer_waits_holds_up_nobody() {
+        let allowance = Allowance::default();
+        let shares = (allowance.most().await, allowance.most().await);
+        {
+            let mut waits = pin!(tokio::task::unconstrained(allowance.most()));
+            let is_pending = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context).is_pending())).await;
+            assert!(is_pending);
         }
-        shares.truncate(1);
-        assert_eq!(all(&allowance).await.len(), 1, "seven parts of a mebibyte came back");
         drop(shares);
-        let mut small = allowance.share().await;
-        small.is_of(1);
-        assert_eq!(allowance.0.units.available_permits(), 2_047);
+        assert_eq!(all(&allowance).await.len(), 8);
+        assert_eq!(allowance.0.free.available_permits(), 2_048);
     }
 }

@@ -38,11 +38,12 @@ pub(crate) const PORTION_BYTES: usize = 32 << 10;
 pub(crate) const ANSWERS_LEFT_BYTES_MAX: usize = 128 << 20;
 /// ... and an answer of which nothing has been taken for so long is given up.
 pub(crate) const ANSWER_IDLE_MAX: Duration = Duration::from_secs(1);
-/// Bytes of logs that calls of one connection may read ahead of what its client takes, as far as the answer before tells
-/// how large the next one is.
+/// Bytes of logs that calls of one connection may read ahead of what its client takes: two of the largest entries.
 pub(crate) const READ_AHEAD_BYTES_MAX: usize = 8 << 20;
-/// What the first is taken to bring. After it as much as the one before it has brought.
+/// What the first of them asks for, ...
 pub(crate) const READ_AHEAD_FIRST_BYTES: usize = 1 << 20;
+/// ... and what each does at least.
+pub(crate) const READ_AHEAD_LEAST_BYTES: usize = 64 << 10;
 /// With so many bytes, which answers to calls of their own alone can come to, those of them are given up at once that
 /// were touched longest ago.
 pub(crate) const ANSWERS_LEFT_IN_ALL_BYTES_MAX: usize = 384 << 20;

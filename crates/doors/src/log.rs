@@ -2,6 +2,7 @@
 //! subscription is many reads ([`subscription`]).
 
 mod ahead;
+mod reading;
 mod streamed;
 mod subscription;
 pub(crate) mod translate;
@@ -10,15 +11,13 @@ use std::sync::Arc;
 
 use api::log::{self as message, SubscribeRequest};
 use api::servers::log_server::Log;
-use prost::Message;
 use sharedlog::Position;
-use tablets::request::{Failure, LogRequest, LogResponse, Request, Response};
+use tablets::request::{LogRequest, LogResponse, Request, Response};
 use tonic::Status;
 
 use self::streamed::{Appends, Reads};
 use self::subscription::Subscription;
-use crate::allowance::{Allowance, Share};
-use crate::columns::{Answer, answer, ask, deadline, unexpected};
+use crate::columns::{Answer, answer, ask, unexpected};
 use crate::frames::{HandedOver, hand_over};
 use crate::stream::Streams;
 use crate::{Gateway, refusal};
@@ -35,17 +34,6 @@ impl<G: Gateway> Door<G> {
 
     async fn ask<T: Sync>(&self, call: &tonic::Request<T>, request: LogRequest) -> Result<Response, Status> {
         ask(&*self.gateway, call, Request::Log(request)).await
-    }
-}
-
-/// A part of what the call's connection may read ahead, within the call's deadline.
-async fn share_of<T>(call: &tonic::Request<T>) -> Result<Option<Share>, Status> {
-    let Some(allowance) = call.extensions().get::<Allowance>() else { return Ok(None) };
-    match tokio::time::timeout(deadline(call).node, allowance.share()).await {
-        Ok(share) => Ok(Some(share)),
-        Err(_) => Err(refusal::status(&Failure::Overloaded(
-            "reads of this connection have taken all that it may have at one time".to_owned(),
-        ))),
     }
 }
 
@@ -95,19 +83,8 @@ impl<G: Gateway> Log for Door<G> {
         Ok(hand_over(self.streams.begin::<_, Appends>(Arc::clone(&self.gateway), call)?))
     }
 
-    async fn read(&self, mut call: tonic::Request<message::ReadRequest>) -> Answer<message::ReadResponse> {
-        // One that waits does so for long, and would keep others from reading.
-        let share = if call.get_ref().wait_ms == 0 { share_of(&call).await? } else { None };
-        let request = translate::read(std::mem::take(call.get_mut()));
-        let response = ask(&*self.gateway, &call, request).await?;
-        let entries = translate::entries(response).map_err(|response| unexpected(&response))?;
-        let bytes = entries.encoded_len();
-        let mut answer = tonic::Response::new(entries);
-        if let Some(mut share) = share {
-            share.is_of(bytes);
-            answer.extensions_mut().insert(Arc::new(share));
-        }
-        Ok(answer)
+    async fn read(&self, call: tonic::Request<message::ReadRequest>) -> Answer<message::ReadResponse> {
+        reading::read(&*self.gateway, call).await
     }
 
     type ReadStreamStream = HandedOver<message::ReadStreamResponse>;

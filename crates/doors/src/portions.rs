@@ -62,11 +62,7 @@ impl Portions {
     pub(crate) fn of(&self, mut answer: Response<Body>) -> Response<Body> {
         let is_stream = answer.extensions().get::<IsStream>().is_some();
         let share = answer.extensions_mut().remove::<Arc<Share>>();
-        answer.map(|inner| {
-            let mut portioned = Portioned::new(inner, is_stream, self.clone());
-            portioned._share = share;
-            Body::new(portioned)
-        })
+        answer.map(|inner| Body::new(Portioned::new(inner, is_stream, self.clone(), share)))
     }
 
     /// Keeps the rest of a message.
@@ -195,13 +191,13 @@ struct Portioned {
     /// What comes after it, where that was looked for.
     next: Option<Result<Frame<Bytes>, Status>>,
     on_its_way: Arc<OnItsWay>,
-    /// Of what its connection may read ahead.
+    /// Of what its connection may read ahead: given back with this.
     _share: Option<Arc<Share>>,
 }
 
 impl Portioned {
-    fn new(inner: Body, is_stream: bool, portions: Portions) -> Self {
-        Self { inner, portions, is_stream, rest: None, next: None, on_its_way: Arc::default(), _share: None }
+    fn new(inner: Body, is_stream: bool, portions: Portions, share: Option<Arc<Share>>) -> Self {
+        Self { inner, portions, is_stream, rest: None, next: None, on_its_way: Arc::default(), _share: share }
     }
 
     /// The first bytes of what is left of a message that was as large. The others are kept.

@@ -79,6 +79,8 @@ pub async fn serve<G: Gateway>(
 fn builder() -> Server {
     Server::builder()
         .max_concurrent_streams(limits::STREAMS_PER_CONNECTION_MAX)
+        // Who gives up all that it has under way keeps its connection.
+        .http2_max_pending_accept_reset_streams(Some(limits::STREAMS_PER_CONNECTION_MAX as usize))
         .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
         .http2_keepalive_interval(Some(limits::KEEPALIVE_INTERVAL))

@@ -20,7 +20,7 @@ impl http_body::Body for Messages {
 }
 
 fn body<const N: usize>(portions: &Portions, messages: [Bytes; N]) -> Portioned {
-    Portioned::new(Body::new(Messages(messages.into())), true, portions.clone())
+    Portioned::new(Body::new(Messages(messages.into())), true, portions.clone(), None)
 }
 
 fn message(bytes: usize, seed: u8) -> Bytes {
@@ -76,7 +76,7 @@ impl http_body::Body for Unary {
 fn what_made_the_only_message_goes_before_it_has_left() {
     let (portions, there) = (Portions::default(), Arc::new(()));
     let unary = Unary { message: Some(message(3 * PORTION_BYTES, 0)), _memory: Arc::clone(&there) };
-    let mut body = Portioned::new(Body::new(unary), false, portions);
+    let mut body = Portioned::new(Body::new(unary), false, portions, None);
     for is_last in [false, false, true] {
         assert_eq!(portion(&mut body).map(|portion| portion.len()), Some(PORTION_BYTES));
         assert!(Arc::strong_count(&there) == 1 && !body.is_end_stream());
@@ -193,7 +193,7 @@ fn answers_to_calls_are_bounded_however_fast_they_come() {
     assert!(portion(&mut stream).is_some());
     let begin = |_| {
         let messages = Messages([whole.clone()].into());
-        let mut begun = Portioned::new(Body::new(messages), false, portions.clone());
+        let mut begun = Portioned::new(Body::new(messages), false, portions.clone(), None);
         mem::forget(portion(&mut begun).expect("it has begun"));
         assert!(portions.left().bytes <= ANSWERS_LEFT_IN_ALL_BYTES_MAX);
         begun
