@@ -133,9 +133,19 @@ mod tests {
             reads,
         };
         let counters = Counters::default();
-        let (troubles, universe_troubles) = (vec![], vec![]);
+        let (troubles, universe_troubles, universe_failures) = (vec![], vec![], vec![]);
         let cohorts = vec![cohort];
-        Status { node: 1, incarnation: 1, boot: 1, nodes: vec![], cohorts, counters, troubles, universe_troubles }
+        Status {
+            node: 1,
+            incarnation: 1,
+            boot: 1,
+            nodes: vec![],
+            cohorts,
+            counters,
+            troubles,
+            universe_troubles,
+            universe_failures,
+        }
     }
 
     #[test]

@@ -123,7 +123,17 @@ fn roster_node(NodeDescription { record, ranges }: NodeDescription) -> message::
 }
 
 fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
-    let NodeReport { node, incarnation, boot, nodes, cohorts, counters: _, troubles, universe_troubles } = report;
+    let NodeReport {
+        node,
+        incarnation,
+        boot,
+        nodes,
+        cohorts,
+        counters: _,
+        troubles,
+        universe_troubles,
+        universe_failures,
+    } = report;
     let nodes = nodes
         .into_iter()
         .map(|status| {
@@ -141,6 +151,7 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
         activity: Some(observer.activity.message()),
         troubles,
         universe_troubles,
+        universe_failures,
     }
 }
 

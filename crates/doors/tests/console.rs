@@ -80,9 +80,19 @@ fn status() -> Status {
     let nodes = vec![node(1), node(2)];
     let (log, durability) = (Some("l".into()), base::Durability::Forced);
     let unit = CohortStatus { cohort: 3, table: String::new(), log, durability, losses: 0, ..cohort.clone() };
-    let (troubles, universe_troubles) = (vec![], vec![]);
+    let (troubles, universe_troubles, universe_failures) = (vec![], vec![], vec![]);
     let cohorts = vec![cohort, unit];
-    Status { node: 1, incarnation: 7, boot: 9, nodes, cohorts, counters, troubles, universe_troubles }
+    Status {
+        node: 1,
+        incarnation: 7,
+        boot: 9,
+        nodes,
+        cohorts,
+        counters,
+        troubles,
+        universe_troubles,
+        universe_failures,
+    }
 }
 
 struct Document(AtomicU32);

@@ -31,6 +31,8 @@ pub(crate) struct View {
     pub(crate) cohorts: BTreeMap<u32, Cohort>,
     /// What the universe lacks, in words, as whoever leads the catalogue says.
     pub(crate) troubles: Vec<String>,
+    /// What can't be served, as the same says.
+    pub(crate) failures: Vec<String>,
 }
 
 /// A node.
@@ -61,6 +63,7 @@ impl View {
             view.add_nodes(answer);
         }
         view.troubles.extend(answers.iter().flat_map(|answer| answer.universe_troubles.clone()));
+        view.failures.extend(answers.iter().flat_map(|answer| answer.universe_failures.clone()));
         let mut cohorts: Vec<(&Cohort, u32)> =
             answers.iter().flat_map(|answer| answer.cohorts.iter().map(move |cohort| (cohort, answer.node))).collect();
         // The best informed first: the newest epoch, and in it the leader.

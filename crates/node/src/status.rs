@@ -35,6 +35,7 @@ impl Node {
             counters: self.counters,
             troubles: self.troubles(now),
             universe_troubles: self.thin_logs(),
+            universe_failures: self.logs_out_of_reach(now),
         }
     }
 

@@ -426,6 +426,8 @@ pub struct Status {
     pub troubles: Vec<String>,
     /// What the universe lacks, in words for people, if this node leads the catalogue.
     pub universe_troubles: Vec<String>,
+    /// What can't be served, in words for people, if this node leads the catalogue.
+    pub universe_failures: Vec<String>,
 }
 
 /// What has happened on a node since its start. The simulator demands that each of them happens.

@@ -88,7 +88,7 @@ fn trouble_notes(view: &View) -> impl Iterator<Item = String> {
         let number = *number;
         node.troubles.iter().map(move |trouble| format!("node {number}: {trouble}")).collect::<Vec<_>>()
     };
-    view.nodes.iter().flat_map(of_node).chain(view.troubles.iter().cloned())
+    view.nodes.iter().flat_map(of_node).chain(view.failures.iter().chain(&view.troubles).cloned())
 }
 
 fn memory_notes(view: &View) -> impl Iterator<Item = String> {

@@ -46,6 +46,7 @@ pub(crate) fn problems(view: &View) -> Vec<(Health, String)> {
         let troubles = node.troubles.iter().map(|trouble| format!("node {number}: {trouble}"));
         problems.extend(troubles.map(|sentence| (Health::Degraded, sentence)));
     }
+    problems.extend(view.failures.iter().map(|failure| (Health::Unavailable, failure.clone())));
     problems.extend(view.troubles.iter().map(|trouble| (Health::Degraded, trouble.clone())));
     problems.sort_by_key(|(health, _)| std::cmp::Reverse(*health));
     problems
@@ -121,5 +122,7 @@ mod tests {
         let mut thin = all;
         thin[1].universe_troubles = vec!["log l has 1 copy".to_owned()];
         check(&View::of(&thin), Health::Degraded, &["log l has 1 copy"]);
+        thin[1].universe_failures = vec!["log m is out of reach".to_owned()];
+        check(&View::of(&thin), Health::Unavailable, &["log m is out of reach", "log l has 1 copy"]);
     }
 }

@@ -21,9 +21,20 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
     let rates = Cohort { writes_per_second, reads_per_second, ..Cohort::default() };
     let cohort = Cohort { cohort: 2, table, leader, epoch, replicas, start, end, ..rates };
     let (http, activity) = (format!("h:80{node}"), None);
-    let (troubles, universe_troubles) = (Vec::new(), Vec::new());
+    let (troubles, universe_troubles, universe_failures) = (Vec::new(), Vec::new(), Vec::new());
     let cohorts = vec![cohort];
-    StatusResponse { node, incarnation: 7, boot: 1, nodes, cohorts, http, activity, troubles, universe_troubles }
+    StatusResponse {
+        node,
+        incarnation: 7,
+        boot: 1,
+        nodes,
+        cohorts,
+        http,
+        activity,
+        troubles,
+        universe_troubles,
+        universe_failures,
+    }
 }
 
 #[test]

@@ -131,3 +131,20 @@ fn a_log_that_lacks_copies_is_told_until_it_has_them_again() {
     let mut chains = extents.flat_map(|extent| extent["chains"].as_array()).flatten();
     assert!(chains.all(|chain| chain.as_array().is_some_and(|units| units.len() == 3)), "{known}");
 }
+
+#[test]
+fn a_log_that_nobody_can_use_makes_the_universe_unavailable_until_its_node_is_back() {
+    let universe = Universe::of(3);
+    universe.log(&["create", "l", "--copies", "1"]).ok();
+    let known: serde_json::Value = serde_json::from_str(&universe.log(&["info", "l", "--json"]).ok()).expect("JSON");
+    let node = known["extents"][0]["chains"][0][0]["node"].as_u64().expect("a node") as u32;
+    let other = node % 3 + 1;
+    universe.signal(node, Signal::KILL);
+    let missing = "log l has no copy of some positions within reach";
+    wait_for("the log is known to be out of reach", PATIENCE, || {
+        let said = status(&universe, other);
+        (said["health"] == "unavailable" && said["problems"][0] == missing).then_some(())
+    });
+    universe.restart(node).ok();
+    wait_for_health(&universe, other, "healthy");
+}

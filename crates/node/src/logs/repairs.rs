@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_millis(1_000);
 /// Between two looks at whether logs lack something.
 const LOOK: Duration = Duration::from_millis(500);
 /// A node that wasn't heard of for so long is gone, as far as logs are concerned that nobody uses just now.
-const GONE: Duration = Duration::from_millis(5_000);
+pub(super) const GONE: Duration = Duration::from_millis(5_000);
 /// A unit that is suspected so often in a row though its node is heard of, keeps its log from going on: ...
 const BLAMED: u32 = 3;
 /// ... each time so long after the time before, ...
@@ -243,7 +243,7 @@ impl Node {
 
     /// Whether a log is to go on without a unit: its disk was replaced or its node has left, or that is silent, or says
     /// that the unit is in doubt.
-    fn is_out(&self, log: &LogRecord, unit: UnitId, silent: Duration, now: Now) -> bool {
+    pub(super) fn is_out(&self, log: &LogRecord, unit: UnitId, silent: Duration, now: Now) -> bool {
         let is_silent = |member: Member| !self.is_heard_within(member.node, silent, now);
         !self.is_copy(log, unit) || log.member_of(unit).is_none_or(is_silent)
     }
