@@ -46,6 +46,9 @@ pub const ENTRY_BYTES_MAX: usize = WRITE_BYTES_MAX + (64 << 10);
 pub const PEER_MESSAGE_BYTES_MAX: usize = 20 << 20;
 /// Requests that one node holds unanswered: more are refused as overloaded.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 8_192;
+/// The same of reads of shared logs that wait for something to come: they have places of their own, since they take
+/// next to nothing, and stay for long.
+pub const WAITS_IN_FLIGHT_MAX: usize = 8_192;
 /// Bytes of the requests that one node holds unanswered.
 pub const REQUEST_BYTES_IN_FLIGHT_MAX: usize = 256 << 20;
 /// A request without a deadline of its own gets this one.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
 use base::Durability;
-use tablets::request::{RangeDescription, Request, Response, Scan, TableDescription, TableRequest};
+use tablets::request::{Outcome, RangeDescription, Request, Response, Scan, TableDescription, TableRequest};
 use tonic::Status;
 
 use self::streamed::Rows;
@@ -17,7 +17,7 @@ use self::translate::Asked;
 use crate::deadline::{Arrival, Deadline};
 use crate::frames::{HandedOver, hand_over};
 use crate::stream::Streams;
-use crate::{Gateway, reads, refusal};
+use crate::{Gateway, Held, reads, refusal};
 
 pub(crate) struct Door<G> {
     gateway: Arc<G>,
@@ -52,10 +52,19 @@ pub(crate) async fn ask<T, G: Gateway>(
     request: Request,
 ) -> Result<Response, Status> {
     tablets::validate(&request).map_err(|failure| refusal::status(&failure))?;
+    submit(gateway, call, request, None).await.map_err(|failure| refusal::status(&failure))
+}
+
+/// The same of a request that keeps the limits.
+pub(crate) async fn submit<T, G: Gateway>(
+    gateway: &G,
+    call: &tonic::Request<T>,
+    request: Request,
+    held: Held,
+) -> Outcome {
     let deadline = deadline(call);
     let changes = request.changes();
-    let outcome = deadline.guard(changes, gateway.submit(request, deadline.node)).await;
-    outcome.map_err(|failure| refusal::status(&failure))
+    deadline.guard(changes, gateway.submit(request, deadline.node, held)).await
 }
 
 /// What is left of a call's time.

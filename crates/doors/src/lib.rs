@@ -27,13 +27,16 @@ pub mod console;
 mod deadline;
 mod formation;
 mod frames;
+mod guess;
 mod limits;
 mod log;
 mod meter;
 mod metrics;
 mod observer;
+mod pace;
 mod portions;
 mod process;
+mod reading;
 mod reads;
 mod refusal;
 mod replies;
@@ -41,6 +44,7 @@ mod room;
 mod server;
 mod stream;
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,13 +60,18 @@ pub use server::{ServeError, serve};
 /// The way from the doors to the node behind them.
 pub trait Gateway: Send + Sync + 'static {
     /// Hands in a request that keeps the limits. The node answers within `deadline`, if only to say that it doesn't
-    /// know; to drop the future abandons the answer, not the request.
-    fn submit(&self, request: Request, deadline: Duration) -> impl Future<Output = Outcome> + Send;
+    /// know; to drop the future abandons the answer, and before long a request that reads. One that changes something
+    /// goes on.
+    fn submit(&self, request: Request, deadline: Duration, held: Held) -> impl Future<Output = Outcome> + Send;
 
     /// Hands in what a message of a stream brought, all at once. Each outcome is given to `replies` under its request's
     /// ticket, in any order; of a request that is too much for the node, at once.
     fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>);
 }
+
+/// What the node is to drop when it has answered a request, and not before, whether or not anybody waits for the answer:
+/// the door's count of what is under way.
+pub type Held = Option<Arc<dyn Debug + Send + Sync>>;
 
 /// A request of a stream.
 #[derive(Debug)]
@@ -73,4 +82,6 @@ pub struct Ticketed {
     pub request: Request,
     /// The node answers within this.
     pub deadline: Duration,
+    /// Dropped with the answer.
+    pub held: Held,
 }

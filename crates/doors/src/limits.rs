@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::frugal::STREAM_BATCH_MAX;
-use base::limits::{SCAN_PAGE_BYTES, SESSION_WINDOW, WRITE_BYTES_MAX};
+use base::limits::{SCAN_PAGE_BYTES, SESSION_WINDOW, WAITS_IN_FLIGHT_MAX, WRITE_BYTES_MAX};
 use sharedlog::limits::BATCH_BYTES_MAX;
 
 /// Bytes of a request message: the largest write, with room for the framing of its fields (a kilobyte of columns, a
@@ -38,12 +38,20 @@ pub(crate) const PORTION_BYTES: usize = 32 << 10;
 pub(crate) const ANSWERS_LEFT_BYTES_MAX: usize = 128 << 20;
 /// ... and an answer of which nothing has been taken for so long is given up.
 pub(crate) const ANSWER_IDLE_MAX: Duration = Duration::from_secs(1);
-/// Bytes of logs that calls of one connection may read ahead of what its client takes: two of the largest entries.
+/// Bytes of logs that calls of one connection, or reads in one stream, may read ahead of what their client takes: two
+/// of the largest entries.
 pub(crate) const READ_AHEAD_BYTES_MAX: usize = 8 << 20;
-/// What the first of them asks for, ...
-pub(crate) const READ_AHEAD_FIRST_BYTES: usize = 1 << 20;
-/// ... and what each does at least.
-pub(crate) const READ_AHEAD_LEAST_BYTES: usize = 64 << 10;
+/// What any read of a log asks for, at least, ...
+pub(crate) const GUESS_LEAST_BYTES: usize = 4 << 10;
+/// ... and what one does that knows nothing of its entries: so much for each, ...
+pub(crate) const GUESS_BLIND_ENTRY_BYTES: usize = 16 << 10;
+/// ... and for all at least so much, ...
+pub(crate) const GUESS_BLIND_LEAST_BYTES: usize = 64 << 10;
+/// ... and no more than this.
+pub(crate) const GUESS_BLIND_MOST_BYTES: usize = 1 << 20;
+/// Reads of logs that wait for something to come, by calls of their own and in streams: what is left of the places for
+/// those once every stream is a subscription that waits.
+pub(crate) const WAITING_READS_MAX: usize = WAITS_IN_FLIGHT_MAX - STREAMS_MAX;
 /// With so many bytes, which answers to calls of their own alone can come to, those of them are given up at once that
 /// were touched longest ago.
 pub(crate) const ANSWERS_LEFT_IN_ALL_BYTES_MAX: usize = 384 << 20;
@@ -72,10 +80,9 @@ pub(crate) const SUBSCRIPTION_STRETCH_BYTES: usize = 512 << 10;
 pub(crate) const SUBSCRIPTION_STRETCHES_MAX: usize = 8;
 /// Where entries are large, all these have so many bytes, or two entries.
 pub(crate) const SUBSCRIPTION_AHEAD_BYTES: usize = 8 << 20;
-/// Positions of a subscription's first read, ...
+/// Positions of a subscription's first read: nothing is known of the log's entries yet. Where they are larger than was
+/// guessed, one of them is read by itself.
 pub(crate) const SUBSCRIPTION_FIRST: usize = 4;
-/// ... and its bytes: nothing is known of the log's entries yet. Where they are larger, one of them is read by itself.
-pub(crate) const SUBSCRIPTION_FIRST_BYTES: usize = 64 << 10;
 /// Bytes of all reads under way above which a read that waits at a log's end takes none of them: it may bring ...
 pub(crate) const WAITING_READS_BYTES_MAX: usize = READS_BYTES_MAX / 2;
 /// ... so many bytes, which for all streams come to 4 MiB, and what is larger is read when there is room.

@@ -2,7 +2,7 @@
 //! subscription is many reads ([`subscription`]).
 
 mod ahead;
-mod reading;
+mod alone;
 mod streamed;
 mod subscription;
 pub(crate) mod translate;
@@ -84,7 +84,7 @@ impl<G: Gateway> Log for Door<G> {
     }
 
     async fn read(&self, call: tonic::Request<message::ReadRequest>) -> Answer<message::ReadResponse> {
-        reading::read(&*self.gateway, call).await
+        alone::read(&*self.gateway, self.streams.waits(), call).await
     }
 
     type ReadStreamStream = HandedOver<message::ReadStreamResponse>;

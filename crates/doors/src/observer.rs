@@ -56,7 +56,7 @@ impl Observer {
 /// The machine's status, or why it isn't to be had.
 pub(crate) async fn status<G: Gateway>(gateway: &G) -> Result<Status, String> {
     let guard: Duration = STATUS_TIME_MAX + STATUS_GUARD;
-    match timeout(guard, gateway.submit(Request::Status, STATUS_TIME_MAX)).await {
+    match timeout(guard, gateway.submit(Request::Status, STATUS_TIME_MAX, None)).await {
         Ok(Ok(Response::Status(status))) => Ok(*status),
         Ok(Ok(_)) => Err("the node's answer does not fit the question".to_owned()),
         Ok(Err(failure)) => Err(failure.to_string()),

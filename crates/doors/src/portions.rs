@@ -61,7 +61,7 @@ impl Portions {
     /// The same answer, in portions.
     pub(crate) fn of(&self, mut answer: Response<Body>) -> Response<Body> {
         let is_stream = answer.extensions().get::<IsStream>().is_some();
-        let share = answer.extensions_mut().remove::<Arc<Share>>();
+        let share = answer.extensions_mut().remove::<Share>();
         answer.map(|inner| Body::new(Portioned::new(inner, is_stream, self.clone(), share)))
     }
 
@@ -192,11 +192,11 @@ struct Portioned {
     next: Option<Result<Frame<Bytes>, Status>>,
     on_its_way: Arc<OnItsWay>,
     /// Of what its connection may read ahead: given back with this.
-    _share: Option<Arc<Share>>,
+    _share: Option<Share>,
 }
 
 impl Portioned {
-    fn new(inner: Body, is_stream: bool, portions: Portions, share: Option<Arc<Share>>) -> Self {
+    fn new(inner: Body, is_stream: bool, portions: Portions, share: Option<Share>) -> Self {
         Self { inner, portions, is_stream, rest: None, next: None, on_its_way: Arc::default(), _share: share }
     }
 

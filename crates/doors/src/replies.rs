@@ -1,7 +1,8 @@
 //! The outcomes of one stream's requests, on their way from the node to the stream.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
@@ -24,7 +25,13 @@ pub struct Replies {
     bytes: AtomicUsize,
     bytes_of_all: Arc<AtomicUsize>,
     room: Arc<Room>,
+    /// The stream has gone.
+    is_given_up: AtomicBool,
 }
+
+/// The stream's own hold of its replies: when it goes, nobody waits for them any more.
+#[derive(Debug)]
+pub(crate) struct Owned(Arc<Replies>);
 
 #[derive(Debug, Default)]
 struct Gathered {
@@ -36,9 +43,45 @@ struct Gathered {
     turn: Turn,
 }
 
+impl Owned {
+    pub(crate) fn new(replies: Replies) -> Self {
+        Self(Arc::new(replies))
+    }
+
+    /// For whoever gives them.
+    pub(crate) fn shared(&self) -> &Arc<Replies> {
+        &self.0
+    }
+}
+
+impl Deref for Owned {
+    type Target = Replies;
+
+    fn deref(&self) -> &Replies {
+        &self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.0.is_given_up.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Replies {
     pub(crate) fn new(bytes_of_all: Arc<AtomicUsize>, room: Arc<Room>) -> Self {
-        Self { gathered: Mutex::default(), bytes: AtomicUsize::new(0), bytes_of_all, room }
+        let (gathered, bytes, is_given_up) = Default::default();
+        Self { gathered, bytes, bytes_of_all, room, is_given_up }
+    }
+
+    /// Whether the stream has gone, so that nobody waits for them any more.
+    pub fn are_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of answers that are in no message yet.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Gives the outcome of the request with this ticket.

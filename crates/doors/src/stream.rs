@@ -25,8 +25,10 @@ use tonic::{Status, Streaming};
 use crate::deadline::{Deadline, no_answer};
 use crate::limits::{PORTION_BYTES, STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::meter::Arriving;
+use crate::pace::Pace;
 use crate::portions::{self, Portions};
-use crate::replies::{Replies, size};
+use crate::reading::Waits;
+use crate::replies::{Owned, Replies, size};
 use crate::room::Room;
 use crate::{Gateway, Observer, Ticketed, refusal};
 
@@ -69,6 +71,8 @@ pub(crate) struct Streams {
     answer_bytes: Arc<AtomicUsize>,
     /// For what reads under way will bring.
     room: Arc<Room>,
+    /// For reads that wait for something to come.
+    waits: Waits,
     portions: Portions,
     observer: Arc<Observer>,
     closing: watch::Receiver<bool>,
@@ -77,7 +81,12 @@ pub(crate) struct Streams {
 impl Streams {
     /// They end when `closing` says so.
     pub(crate) fn new(observer: Arc<Observer>, portions: Portions, closing: watch::Receiver<bool>) -> Self {
-        Self { open: Arc::default(), answer_bytes: Arc::default(), room: Arc::default(), portions, observer, closing }
+        let (open, answer_bytes, room, waits) = Default::default();
+        Self { open, answer_bytes, room, waits, portions, observer, closing }
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// Begins a stream, if there may be another.
@@ -96,6 +105,7 @@ impl Streams {
             replies,
             under_way: HashMap::new(),
             tickets: 0,
+            pace: Pace::new(self.waits.clone()),
             answers: VecDeque::new(),
             leaving,
             ending: None,
@@ -109,7 +119,7 @@ impl Streams {
     /// What every stream has, if there may be another.
     pub(crate) fn begun(&self) -> Result<Begun, Status> {
         let place = Place::take(&self.open)?;
-        let replies = Arc::new(Replies::new(Arc::clone(&self.answer_bytes), Arc::clone(&self.room)));
+        let replies = Owned::new(Replies::new(Arc::clone(&self.answer_bytes), Arc::clone(&self.room)));
         let closing = Box::pin(told(self.closing.clone()));
         let leaving = portions::Room::new(self.portions.clone());
         Ok(Begun { replies, leaving, closing, observer: Arc::clone(&self.observer), place })
@@ -118,7 +128,7 @@ impl Streams {
 
 /// What every stream has.
 pub(crate) struct Begun {
-    pub(crate) replies: Arc<Replies>,
+    pub(crate) replies: Owned,
     /// For large messages that begin to leave.
     pub(crate) leaving: portions::Room,
     /// Ends when the door is to close.
@@ -181,10 +191,12 @@ pub(crate) struct Conversation<G, T: Topic> {
     gateway: Arc<G>,
     incoming: Streaming<T::Asked>,
     arriving: Option<Arc<Arriving>>,
-    replies: Arc<Replies>,
+    replies: Owned,
     /// By ticket.
     under_way: HashMap<u64, UnderWay>,
     tickets: u64,
+    /// The reads of logs among them.
+    pace: Pace,
     answers: VecDeque<Ready<T::Answer>>,
     leaving: portions::Room,
     /// Nothing more is read: once all is answered the stream ends, and how.
@@ -204,6 +216,7 @@ impl<G: Gateway, T: Topic> Stream for Conversation<G, T> {
         this.read(context);
         this.collect(context);
         this.look_for_silence(context);
+        this.go_on();
         if let Some(message) = this.message(context) {
             return Poll::Ready(Some(Ok(message)));
         }
@@ -253,12 +266,31 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
                     self.tickets += 1;
                     let under_way = UnderWay { number, guard: now + deadline.guard, changes: request.changes() };
                     self.under_way.insert(self.tickets, under_way);
-                    batch.push(Ticketed { ticket: self.tickets, request, deadline: deadline.node });
+                    let asked = Ticketed { ticket: self.tickets, request, deadline: deadline.node, held: None };
+                    batch.extend(self.pace.take(asked, now));
                 }
             }
         }
         if !batch.is_empty() {
-            self.gateway.submit_all(batch, &self.replies);
+            self.gateway.submit_all(batch, self.replies.shared());
+        }
+    }
+
+    /// Hands in reads of logs for which there is room now.
+    fn go_on(&mut self) {
+        let now = Instant::now();
+        let mut batch = Vec::new();
+        while let Some(next) = self.pace.next(self.replies.bytes(), now) {
+            match next {
+                Ok(asked) => batch.push(asked),
+                Err((ticket, failure)) => {
+                    let read = self.under_way.remove(&ticket);
+                    self.answers.extend(read.map(|of| refused::<T>(of.number, &failure, &self.replies)));
+                }
+            }
+        }
+        if !batch.is_empty() {
+            self.gateway.submit_all(batch, self.replies.shared());
         }
     }
 
@@ -271,6 +303,10 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
             }
             for (ticket, outcome) in outcomes {
                 let bytes = size(&outcome);
+                let Some(outcome) = self.pace.heard(ticket, outcome) else {
+                    self.replies.release(bytes);
+                    continue;
+                };
                 match self.under_way.remove(&ticket) {
                     Some(UnderWay { number, .. }) => {
                         self.answers.push_back(ready::<T>(number, outcome, bytes, &self.replies));
@@ -291,10 +327,11 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         while self.sweep.get_or_insert_with(|| Box::pin(sleep(STREAM_SWEEP))).as_mut().poll(context).is_ready() {
             self.sweep = None;
             let now = Instant::now();
-            let (answers, replies) = (&mut self.answers, &*self.replies);
-            self.under_way.retain(|_, UnderWay { number, guard, changes }| {
+            let (answers, replies, pace) = (&mut self.answers, &*self.replies, &mut self.pace);
+            self.under_way.retain(|ticket, UnderWay { number, guard, changes }| {
                 let is_late = *guard <= now;
                 if is_late {
+                    pace.forget(*ticket);
                     answers.push_back(refused::<T>(*number, &no_answer(*changes), replies));
                 }
                 !is_late

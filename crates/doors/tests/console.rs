@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use api::columns::GetRequest;
 use api::columns::columns_client::ColumnsClient;
 use base::{KeyRange, Lsn};
-use doors::{Replies, Ticketed};
+use doors::{Held, Replies, Ticketed};
 use prometheus::Registry;
 use tablets::request::{
     CohortStatus, Counters, Failure, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
@@ -31,7 +31,7 @@ struct Told {
 }
 
 impl doors::Gateway for Told {
-    async fn submit(&self, request: Request, deadline: Duration) -> Outcome {
+    async fn submit(&self, request: Request, deadline: Duration, _: Held) -> Outcome {
         if self.is_silent.load(Ordering::Relaxed) {
             tokio::time::sleep(deadline * 10).await;
         }

@@ -83,6 +83,11 @@ pub enum Event {
         /// What is asked.
         request: Request,
     },
+    /// Nobody waits for the answers to these requests any more. Those that read are answered at once, in vain.
+    GivenUp {
+        /// The door's numbers for them.
+        requests: BTreeSet<RequestId>,
+    },
     /// An answer was not sent, because its `valid_until` had passed.
     AnswerExpired {
         /// Whose answer.

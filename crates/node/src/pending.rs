@@ -137,6 +137,14 @@ impl Pending {
         self.query.reads() || self.query.stamp().is_some() || may_come_twice || is_of_unit
     }
 
+    fn is_of_door(&self) -> bool {
+        matches!(self.origin, Origin::Door(_))
+    }
+
+    fn is_at_work_for_peer(&self) -> bool {
+        matches!(self.origin, Origin::Peer { .. }) && !matches!(self.place, Place::AtUnit { .. })
+    }
+
     /// Whether it is for any replica, not for the leader's.
     pub(crate) fn is_for_any_member(&self) -> bool {
         matches!(self.query.consistency(), Consistency::Timeline { .. } | Consistency::Anywhere)
@@ -160,6 +168,10 @@ pub(crate) struct Pendings {
     waiting: BTreeSet<PendingId>,
     /// Those that are paced, by the moment of their turn.
     turns: BTreeSet<(Monotonic, PendingId)>,
+    /// How many are of doors.
+    of_doors: usize,
+    /// How many are of peers, and don't wait at a log unit: those have places of their own there.
+    at_work_for_peers: usize,
 }
 
 impl Pendings {
@@ -173,6 +185,8 @@ impl Pendings {
         self.next += 1;
         let id = PendingId(self.next);
         self.deadlines.insert((pending.deadline, id));
+        self.of_doors += usize::from(pending.is_of_door());
+        self.at_work_for_peers += usize::from(pending.is_at_work_for_peer());
         self.by_id.insert(id, pending);
         id
     }
@@ -185,6 +199,8 @@ impl Pendings {
         let pending = self.by_id.remove(&id)?;
         self.deadlines.remove(&(pending.deadline, id));
         self.waiting.remove(&id);
+        self.of_doors -= usize::from(pending.is_of_door());
+        self.at_work_for_peers -= usize::from(pending.is_at_work_for_peer());
         if let Place::Forwarded(_, number) = pending.place {
             self.asked.remove(&number);
         }
@@ -214,7 +230,9 @@ impl Pendings {
             if let Some(at) = pending.overdue_at.take() {
                 self.forwarded.remove(&(at, id));
             }
+            self.at_work_for_peers -= usize::from(pending.is_at_work_for_peer());
             pending.place = place;
+            self.at_work_for_peers += usize::from(pending.is_at_work_for_peer());
             if place == Place::Waiting {
                 self.waiting.insert(id);
             } else {
@@ -337,7 +355,20 @@ impl Pendings {
         self.by_id.keys().copied().collect()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.by_id.len()
+    /// How many are of doors.
+    pub(crate) fn of_doors(&self) -> usize {
+        self.of_doors
+    }
+
+    /// How many are of peers, and don't wait at a log unit.
+    pub(crate) fn at_work_for_peers(&self) -> usize {
+        self.at_work_for_peers
+    }
+
+    /// Those of a door's requests that read.
+    pub(crate) fn reads_of(&self, requests: &BTreeSet<RequestId>) -> impl Iterator<Item = PendingId> {
+        let is_among = |origin| matches!(origin, Origin::Door(request) if requests.contains(&request));
+        let reads = self.by_id.iter().filter(move |(_, pending)| is_among(pending.origin) && pending.query.reads());
+        reads.map(|(id, _)| *id)
     }
 }

@@ -3,8 +3,10 @@
 //! Every request ends with one answer: what the log decided, what a leader read under its lease, "nothing was done", or
 //! "unknown". What may have reached a log is never called undone.
 
+use std::collections::BTreeSet;
+
 use base::canary::{Bug, planted};
-use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX};
+use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
 use tablets::request::{Consistency, Failure, LogRequest, Outcome, Request, Response};
 use tablets::{Catalogue, CatalogueCommand, Evaluation, Ownership, State, TableRecord};
@@ -81,7 +83,7 @@ impl Node {
         if self.is_stopping() {
             return Some(Failure::Unavailable("the node is stopping".to_owned()));
         }
-        let full = self.pendings.len() >= REQUESTS_IN_FLIGHT_MAX;
+        let full = self.pendings.of_doors() >= REQUESTS_IN_FLIGHT_MAX + WAITS_IN_FLIGHT_MAX;
         full.then(|| Failure::Overloaded(format!("{REQUESTS_IN_FLIGHT_MAX} requests are under way")))
     }
 
@@ -352,6 +354,15 @@ impl Node {
         self.complete(id, Err(failure), None);
     }
 
+    /// Nobody waits for these any more. What changes something goes on: it may be in a log already.
+    pub(crate) fn given_up(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
+        let reads: BTreeSet<PendingId> = self.pendings.reads_of(requests).collect();
+        self.log_reads_given_up(&reads, now);
+        for id in reads {
+            self.give_up(id, "nobody waited for it any more");
+        }
+    }
+
     pub(crate) fn overdue(&mut self, id: PendingId) {
         let why = match self.pendings.get(id).map(|pending| pending.query.consistency()) {
             Some(Consistency::Timeline { .. }) => {
@@ -387,7 +398,7 @@ impl Node {
         query: Query,
         now: Now,
     ) {
-        if self.is_stopping() || self.pendings.len() >= REQUESTS_IN_FLIGHT_MAX {
+        if self.is_stopping() || self.pendings.at_work_for_peers() >= REQUESTS_IN_FLIGHT_MAX {
             let outcome = Err(Failure::Overloaded("the leader has too many requests under way".to_owned()));
             return self.send(from, Message::Answer { request, outcome }, AT_ONCE, None);
         }

@@ -239,7 +239,7 @@ impl Log {
     }
 
     /// What lies at positions in a row, so many at most, up to one where nothing lies yet; none, if that is the first.
-    /// There may be fewer: an answer holds 2 MiB or so.
+    /// There may be fewer, where entries are large: an answer holds 2 MiB or so. None alone says that nothing is there.
     ///
     /// # Errors
     /// As [`Error`] has them.
@@ -248,7 +248,8 @@ impl Log {
     }
 
     /// The same, but that it waits for so long for the first, if nothing lies there yet. If that is below the tail and
-    /// nothing has come by then, it is made a hole. The wait should be shorter than the client's deadline.
+    /// nothing has come by then, it is made a hole. If the client's deadline comes first, none is told just before, and
+    /// no hole is made.
     ///
     /// # Errors
     /// As [`Error`] has them.

@@ -201,6 +201,7 @@ impl Client {
         deadline: Monotonic,
         now: Monotonic,
     ) {
+        let wait = wait.map_or(Wait::No, Wait::First);
         let read = Read::new(position, wait, look_back, BATCH_BYTES_MAX, self.timing);
         self.begin(token, Task::Read(read), deadline, now);
     }
@@ -234,6 +235,15 @@ impl Client {
     /// back, it does not hide anything.
     pub fn trim_one(&mut self, token: Token, position: Position, deadline: Monotonic, now: Monotonic) {
         self.begin(token, Task::TrimOne(TrimOne::new(position)), deadline, now);
+    }
+
+    /// Nobody waits for these calls any more: they end as at their deadlines.
+    pub fn give_up(&mut self, tokens: &BTreeSet<Token>, now: Monotonic) {
+        let is_among = |whose| matches!(whose, Whose::Caller(token) if tokens.contains(&token));
+        let given_up: Vec<CallId> =
+            self.calls.iter().filter(|(_, call)| is_among(call.whose)).map(|(id, _)| *id).collect();
+        given_up.into_iter().for_each(|id| self.out_of_time(id));
+        self.settle(now);
     }
 
     fn begin(&mut self, token: Token, task: Task, deadline: Monotonic, now: Monotonic) {
@@ -392,7 +402,7 @@ impl Client {
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if call.deadline <= now {
-            return self.give_up(id);
+            return self.out_of_time(id);
         }
         if call.ask.is_some() {
             // Whom it was that didn't answer; a newer projection may have another in his place.
@@ -406,10 +416,10 @@ impl Client {
     }
 
     /// A call's deadline has come; that of its calls, if it is a row, is the same.
-    fn give_up(&mut self, id: CallId) {
+    fn out_of_time(&mut self, id: CallId) {
         let Some(call) = self.calls.get(&id) else { return };
         let of_row = if let Task::Row(row) = &call.task { row.calls().collect() } else { Vec::new() };
-        of_row.into_iter().for_each(|id| self.give_up(id));
+        of_row.into_iter().for_each(|id| self.out_of_time(id));
         let Some(call) = self.calls.get_mut(&id) else { return };
         let outcome = call.task.out_of_time();
         self.finish(id, outcome);

@@ -51,6 +51,7 @@ const CLIENT: Timing = Timing {
     pause: Duration::from_millis(2),
     fetch: Duration::from_millis(5),
     poll: Duration::from_millis(2),
+    hold: Duration::from_millis(10),
     hole: Duration::from_millis(15),
     errand: Duration::from_millis(300),
 };

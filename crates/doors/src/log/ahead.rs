@@ -15,8 +15,9 @@ use sharedlog::Position;
 use tablets::request::LogEntry;
 
 use super::translate::{after, entry_bytes};
+use crate::guess::Guess;
 use crate::limits::{
-    READ_BYTES_MAX, SUBSCRIPTION_AHEAD_BYTES, SUBSCRIPTION_FIRST, SUBSCRIPTION_FIRST_BYTES, SUBSCRIPTION_STRETCH_BYTES,
+    READ_BYTES_MAX, SUBSCRIPTION_AHEAD_BYTES, SUBSCRIPTION_FIRST, SUBSCRIPTION_STRETCH_BYTES,
     SUBSCRIPTION_STRETCHES_MAX,
 };
 
@@ -56,8 +57,7 @@ pub(crate) struct Ahead {
     /// The stretch that each read under way is of; none: the tail is asked for.
     under_way: BTreeMap<u64, Option<u64>>,
     tickets: u64,
-    /// Bytes of an entry lately, once one was seen.
-    usual_bytes: Option<usize>,
+    guess: Guess,
     /// Stretches that there may be.
     stretches_max: usize,
     /// Positions that are read at the log's end: as many as are likely to be there when the first is.
@@ -92,7 +92,7 @@ impl Ahead {
             stretches: VecDeque::new(),
             under_way: BTreeMap::new(),
             tickets: 0,
-            usual_bytes: None,
+            guess: Guess::default(),
             stretches_max: 1,
             at_tail: SUBSCRIPTION_FIRST,
             dropped: 0,
@@ -117,12 +117,12 @@ impl Ahead {
         let stretch = self.stretches.iter().find(|stretch| is_idle(stretch))?;
         let left = usize::try_from(stretch.end.0 - stretch.from.0).unwrap_or(usize::MAX);
         let (count, wish) = if stretch.is_larger {
-            let usual = self.bytes_of(1);
+            let usual = self.guess.bytes_of(1);
             let bytes = if stretch.bytes < usual { usual } else { READ_BYTES_MAX };
             (1, Wish { bytes, waits: false })
         } else {
             let count = left.min(self.fitting());
-            (count, Wish { bytes: self.bytes_of(count), waits: stretch.from >= self.tail })
+            (count, Wish { bytes: self.guess.bytes_of(count), waits: stretch.from >= self.tail })
         };
         let bytes = room(wish)?;
         let stretch = self.stretches.iter_mut().find(|stretch| is_idle(stretch))?;
@@ -133,16 +133,8 @@ impl Ahead {
 
     /// Entries of the usual size that a stretch has.
     fn fitting(&self) -> usize {
-        let fitting = self.usual_bytes.map_or(SUBSCRIPTION_FIRST, |usual| SUBSCRIPTION_STRETCH_BYTES / usual.max(1));
+        let fitting = self.guess.usual().map_or(SUBSCRIPTION_FIRST, |usual| SUBSCRIPTION_STRETCH_BYTES / usual.max(1));
         fitting.clamp(1, LOG_READ_MAX as usize)
-    }
-
-    /// Bytes that so many entries may have: a quarter more than is usual.
-    fn bytes_of(&self, count: usize) -> usize {
-        /// A short answer costs another read.
-        const LEAST: usize = 4 << 10;
-        let guessed = self.usual_bytes.map_or(SUBSCRIPTION_FIRST_BYTES, |usual| usual.saturating_mul(count) / 4 * 5);
-        guessed.clamp(LEAST, READ_BYTES_MAX)
     }
 
     /// Adds a stretch below the tail, or the one that waits there.
@@ -150,7 +142,7 @@ impl Ahead {
         self.tidy();
         let is_behind = self.asked < self.tail;
         let count = self.fitting();
-        let of_large = (SUBSCRIPTION_AHEAD_BYTES / self.bytes_of(count)).max(2);
+        let of_large = (SUBSCRIPTION_AHEAD_BYTES / self.guess.bytes_of(count)).max(2);
         let most = if is_behind { self.stretches_max.min(of_large) } else { 1 };
         if self.stretches.len() >= most {
             return None;
@@ -202,7 +194,7 @@ impl Ahead {
                 self.dropped += bytes;
                 continue;
             }
-            self.usual_bytes = Some(self.usual_bytes.map_or(bytes, |usual| bytes.max((usual * 7 + bytes) / 8)));
+            self.guess.saw(bytes);
             stretch.from = after(&entry);
             stretch.entries.push_back(entry);
         }

@@ -26,7 +26,7 @@ use crate::limits::{
     WAITING_READS_BYTES_MAX,
 };
 use crate::portions::Room;
-use crate::replies::{Replies, size};
+use crate::replies::{Owned, Replies, size};
 use crate::stream::{Begun, Closing, Place, Streams, stopping};
 use crate::{Gateway, Observer, Ticketed, refusal};
 
@@ -49,7 +49,7 @@ enum Probe {
 pub(crate) struct Subscription<G> {
     gateway: Arc<G>,
     log: String,
-    replies: Arc<Replies>,
+    replies: Owned,
     /// For large messages that begin to leave.
     leaving: Room,
     ahead: Ahead,
@@ -191,11 +191,11 @@ impl<G: Gateway> Subscription<G> {
             self.replies.keep(ticket, taken);
             self.under_way.insert(ticket, Instant::now());
             let deadline = SUBSCRIPTION_WAIT + SUBSCRIPTION_READ_TIME;
-            batch.push(Ticketed { ticket, request: request(&self.log, wanted), deadline });
+            batch.push(Ticketed { ticket, request: request(&self.log, wanted), deadline, held: None });
         }
         if !batch.is_empty() {
             self.probe = Probe::Wanted;
-            self.gateway.submit_all(batch, &self.replies);
+            self.gateway.submit_all(batch, self.replies.shared());
         }
         wants_room
     }

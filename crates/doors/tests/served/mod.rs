@@ -14,7 +14,7 @@ use api::columns::columns_client::ColumnsClient;
 use api::log::log_client::LogClient;
 use base::Timestamp;
 use bytes::Bytes;
-use doors::{Replies, Ticketed};
+use doors::{Held, Replies, Ticketed};
 use sharedlog::{ClientId, Data, Position, Stamp};
 use tablets::request::{
     Cell, Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response, TableRequest, Write,
@@ -153,7 +153,7 @@ impl Memory {
 struct Node(Arc<Memory>);
 
 impl doors::Gateway for Node {
-    fn submit(&self, request: Request, _deadline: Duration) -> impl Future<Output = Outcome> + Send {
+    fn submit(&self, request: Request, _deadline: Duration, _: Held) -> impl Future<Output = Outcome> + Send {
         Arc::clone(&self.0).answer(request)
     }
 

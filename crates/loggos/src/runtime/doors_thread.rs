@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use doors::{Founded, Gateway, Observer, Replies, Ticketed, console};
+use doors::{Founded, Gateway, Held, Observer, Replies, Ticketed, console};
 use tablets::request::{Failure, Outcome, Request};
 use tokio::sync::watch;
 
@@ -97,12 +97,12 @@ async fn serve(
 }
 
 impl Gateway for MachineGateway {
-    fn submit(&self, request: Request, deadline: Duration) -> impl Future<Output = Outcome> + Send {
+    fn submit(&self, request: Request, deadline: Duration, held: Held) -> impl Future<Output = Outcome> + Send {
         let changes = request.changes();
         // Most reads are answered from what the machine has published, here and now.
         let begun = match self.read(&request) {
             Some(outcome) => Ok(outcome),
-            None => Err(self.hand_in(request, clock::monotonic() + clock::duration(deadline))),
+            None => Err(self.hand_in(request, clock::monotonic() + clock::duration(deadline), held)),
         };
         async move {
             let answer = match begun {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Incarnation, Member, NodeId};
-use doors::{Founded, Founding, Gateway, Genesis, Invitation, Observer, Own, Replies, Ticketed};
+use doors::{Founded, Founding, Gateway, Genesis, Held, Invitation, Observer, Own, Replies, Ticketed};
 use store::identity::{Host, Identity};
 use tablets::request::{Failure, Outcome, Request};
 use tokio::signal::unix::{SignalKind, signal};
@@ -165,7 +165,7 @@ fn of_itself(config: &Config, member: Member) -> Own {
 struct NoUniverse;
 
 impl Gateway for NoUniverse {
-    async fn submit(&self, _: Request, _: Duration) -> Outcome {
+    async fn submit(&self, _: Request, _: Duration, _: Held) -> Outcome {
         Err(blank())
     }
 

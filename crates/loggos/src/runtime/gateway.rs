@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Monotonic;
-use base::limits::{REQUEST_BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX};
-use doors::{Replies, Ticketed};
+use base::limits::{REQUEST_BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
+use doors::{Held, Replies, Ticketed};
 use tablets::request::{Failure, LogRequest, Outcome, Request, Scan, TableRequest};
 use tokio::sync::{Notify, oneshot};
 
@@ -25,11 +25,15 @@ pub(crate) struct Incoming {
     pub(crate) ticket: Ticket,
 }
 
-/// Where an answer goes, and the request's share of what may be under way, given back with the answer.
+/// Where an answer goes, and what is given back with it: the request's share of what may be under way, and what the door
+/// would have held until then.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     way: Way,
+    /// Whether the machine was told that nobody waits for the answer any more.
+    is_told: bool,
     _share: Share,
+    _held: Held,
 }
 
 /// The way of an answer back to whoever asked.
@@ -42,6 +46,19 @@ enum Way {
 }
 
 impl Ticket {
+    fn new(way: Way, share: Share, held: Held) -> Self {
+        Self { way, is_told: false, _share: share, _held: held }
+    }
+
+    /// Whether whoever asked has gone. It is said once.
+    pub(crate) fn is_given_up(&mut self) -> bool {
+        let is_gone = match &self.way {
+            Way::Call(call) => call.is_closed(),
+            Way::Stream(replies, _) => replies.are_given_up(),
+        };
+        is_gone && !std::mem::replace(&mut self.is_told, true)
+    }
+
     fn answer(self, outcome: Outcome) {
         match self.way {
             // Whoever asked may be gone.
@@ -55,23 +72,40 @@ impl Ticket {
 #[derive(Debug, Default)]
 struct UnderWay {
     requests: AtomicUsize,
+    /// Of reads of logs that wait for something to come.
+    waits: AtomicUsize,
     bytes: AtomicUsize,
+}
+
+impl UnderWay {
+    fn of(&self, waits: bool) -> &AtomicUsize {
+        if waits { &self.waits } else { &self.requests }
+    }
 }
 
 #[derive(Debug)]
 struct Share {
     under_way: Arc<UnderWay>,
+    waits: bool,
     bytes: usize,
 }
 
 impl Share {
-    fn take(under_way: &Arc<UnderWay>, bytes: usize) -> Result<Self, Failure> {
-        let requests = under_way.requests.fetch_add(1, Ordering::Relaxed) + 1;
+    fn take(under_way: &Arc<UnderWay>, request: &Request) -> Result<Self, Failure> {
+        Self::take_of(under_way, waits(request), size(request))
+    }
+
+    fn take_of(under_way: &Arc<UnderWay>, waits: bool, bytes: usize) -> Result<Self, Failure> {
+        let requests = under_way.of(waits).fetch_add(1, Ordering::Relaxed) + 1;
         let all_bytes = under_way.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // Made first, so that a refusal gives back what it took.
-        let share = Self { under_way: Arc::clone(under_way), bytes };
-        if requests > REQUESTS_IN_FLIGHT_MAX {
-            return Err(Failure::Overloaded(format!("{REQUESTS_IN_FLIGHT_MAX} requests are under way on this node")));
+        let share = Self { under_way: Arc::clone(under_way), waits, bytes };
+        let (most, what) = match waits {
+            false => (REQUESTS_IN_FLIGHT_MAX, "requests are under way on this node"),
+            true => (WAITS_IN_FLIGHT_MAX, "reads of logs wait at this node for something to come"),
+        };
+        if requests > most {
+            return Err(Failure::Overloaded(format!("{most} {what}")));
         }
         if all_bytes > REQUEST_BYTES_IN_FLIGHT_MAX {
             return Err(Failure::Overloaded(format!(
@@ -84,7 +118,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.under_way.requests.fetch_sub(1, Ordering::Relaxed);
+        self.under_way.of(self.waits).fetch_sub(1, Ordering::Relaxed);
         self.under_way.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
@@ -136,10 +170,15 @@ impl MachineGateway {
     }
 
     /// Hands a request in; its answer comes through the receiver, or never if the process ends first.
-    pub(crate) fn hand_in(&self, request: Request, deadline: Monotonic) -> Result<oneshot::Receiver<Outcome>, Failure> {
-        let share = Share::take(&self.under_way, size(&request))?;
+    pub(crate) fn hand_in(
+        &self,
+        request: Request,
+        deadline: Monotonic,
+        held: Held,
+    ) -> Result<oneshot::Receiver<Outcome>, Failure> {
+        let share = Share::take(&self.under_way, &request)?;
         let (answer, receiver) = oneshot::channel();
-        let ticket = Ticket { way: Way::Call(answer), _share: share };
+        let ticket = Ticket::new(Way::Call(answer), share, held);
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
         Ok(receiver)
     }
@@ -148,15 +187,15 @@ impl MachineGateway {
     /// from `now`.
     pub(crate) fn hand_in_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
         let mut incoming = Vec::with_capacity(batch.len());
-        for Ticketed { ticket, request, deadline } in batch {
+        for Ticketed { ticket, request, deadline, held } in batch {
             if let Some(outcome) = self.read(&request) {
                 replies.give(ticket, outcome);
                 continue;
             }
-            match Share::take(&self.under_way, size(&request)) {
+            match Share::take(&self.under_way, &request) {
                 Err(failure) => replies.give(ticket, Err(failure)),
                 Ok(share) => {
-                    let ticket = Ticket { way: Way::Stream(Arc::clone(replies), ticket), _share: share };
+                    let ticket = Ticket::new(Way::Stream(Arc::clone(replies), ticket), share, held);
                     incoming.push(Incoming { request, deadline: now + clock::duration(deadline), ticket });
                 }
             }
@@ -165,6 +204,11 @@ impl MachineGateway {
             self.inbox.post(Input::Requests(incoming));
         }
     }
+}
+
+/// Whether a request is a read of a log that waits for something to come.
+fn waits(request: &Request) -> bool {
+    matches!(request, Request::Log(LogRequest::Read { wait, .. }) if *wait > base::Duration::ZERO)
 }
 
 /// Bytes that a request holds, roughly.
@@ -219,13 +263,16 @@ mod tests {
     #[test]
     fn too_much_is_refused_and_room_comes_back() {
         let under_way = Arc::new(UnderWay::default());
-        let half = Share::take(&under_way, REQUEST_BYTES_IN_FLIGHT_MAX).unwrap();
-        assert!(matches!(Share::take(&under_way, 1), Err(Failure::Overloaded(_))));
-        drop(half);
-        let all: Vec<_> = (0..REQUESTS_IN_FLIGHT_MAX).map(|_| Share::take(&under_way, 1).unwrap()).collect();
-        assert!(matches!(Share::take(&under_way, 1), Err(Failure::Overloaded(_))));
-        drop(all);
-        assert_eq!(under_way.requests.load(Ordering::Relaxed), 0);
+        let whole = Share::take_of(&under_way, false, REQUEST_BYTES_IN_FLIGHT_MAX).unwrap();
+        assert!(matches!(Share::take_of(&under_way, false, 1), Err(Failure::Overloaded(_))));
+        drop(whole);
+        for (waits, most) in [(false, REQUESTS_IN_FLIGHT_MAX), (true, WAITS_IN_FLIGHT_MAX)] {
+            let all: Vec<_> = (0..most).map(|_| Share::take_of(&under_way, waits, 1).unwrap()).collect();
+            assert!(matches!(Share::take_of(&under_way, waits, 1), Err(Failure::Overloaded(_))));
+            assert!(Share::take_of(&under_way, !waits, 1).is_ok(), "they have places of their own");
+            drop(all);
+            assert_eq!(under_way.of(waits).load(Ordering::Relaxed), 0);
+        }
         assert_eq!(under_way.bytes.load(Ordering::Relaxed), 0);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! A busy node so has large turns and an idle one short ones, and nothing waits for a timer in the hope of company.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ use super::views::Published;
 
 /// The token that wakes this thread for its inbox.
 pub(crate) const INBOX: Token = Token(0);
+/// How long a request may go on whose asker has gone.
+const SWEEP: base::Duration = base::Duration::from_millis(250);
 /// Sockets that one wait reports.
 const READY_MAX: usize = 256;
 
@@ -60,6 +62,8 @@ pub(crate) struct Machine {
     /// The doors' requests that wait for an answer.
     waiting: HashMap<RequestId, Ticket>,
     requests: u64,
+    /// When to look for those whose askers have gone.
+    sweep_at: Monotonic,
     // What one turn gathers; kept for their memory.
     inputs: Vec<Input>,
     events: Vec<Event>,
@@ -93,6 +97,7 @@ impl Machine {
             timer: Monotonic(0),
             waiting: HashMap::new(),
             requests: 0,
+            sweep_at: Monotonic(0),
             inputs: Vec::new(),
             events: Vec::new(),
             actions: first,
@@ -115,7 +120,8 @@ impl Machine {
     }
 
     fn wait(&mut self, ready: &mut Events) -> io::Result<()> {
-        let deadline = self.timer.min(self.peers.deadline()).min(self.disk.deadline());
+        let sweep = if self.waiting.is_empty() { Monotonic::NEVER } else { self.sweep_at };
+        let deadline = self.timer.min(self.peers.deadline()).min(self.disk.deadline()).min(sweep);
         let timeout = (deadline != Monotonic::NEVER).then(|| clock::span(deadline.since(clock::monotonic())));
         match self.poll.poll(ready, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
@@ -164,9 +170,22 @@ impl Machine {
             self.input(input, now);
         }
         self.inputs = inputs;
+        if self.sweep_at <= now {
+            self.sweep_at = now + SWEEP;
+            self.sweep();
+        }
         if self.timer <= now {
             self.timer = Monotonic::NEVER;
             self.events.push(Event::Timer);
+        }
+    }
+
+    /// Has the machine give up reads whose askers have gone: each takes a place from somebody else.
+    fn sweep(&mut self) {
+        let gone = self.waiting.iter_mut().filter_map(|(id, ticket)| ticket.is_given_up().then_some(*id));
+        let requests: BTreeSet<RequestId> = gone.collect();
+        if !requests.is_empty() {
+            self.events.push(Event::GivenUp { requests });
         }
     }
 

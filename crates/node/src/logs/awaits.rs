@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use base::limits::WAITS_IN_FLIGHT_MAX;
 use base::{CohortId, Monotonic, Now};
 use sharedlog::Position;
 use sharedlog::unit::Reply;
@@ -14,8 +15,8 @@ use tablets::{News, State};
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
 
-/// Readers that wait at the units of one node, at most: as many followers as may be at the ends of logs.
-const AWAITS_MAX: usize = 16_384;
+/// Readers that wait at the units of one node, at most: all that may wait at the doors of four.
+const AWAITS_MAX: usize = 4 * WAITS_IN_FLIGHT_MAX;
 
 /// Who waits for what.
 #[derive(Debug, Default)]

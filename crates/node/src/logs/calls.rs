@@ -1,5 +1,7 @@
 //! What a node's doors ask of shared logs: calls of the log's client machine, and what comes of them.
 
+use std::collections::BTreeSet;
+
 use base::{Duration, Monotonic, Now};
 use sharedlog::client::{Answer, Error, Token};
 use sharedlog::{LogId, Position, ProjectionEpoch, Run};
@@ -78,6 +80,20 @@ impl Node {
         log.last_token.0 += 1;
         log.calls.insert(log.last_token, call);
         begin(&mut log.client, log.last_token);
+    }
+
+    /// Nobody waits for these reads of logs any more: what they have taken is given back.
+    pub(crate) fn log_reads_given_up(&mut self, reads: &BTreeSet<PendingId>, now: Now) {
+        self.logs.readings.forget(reads);
+        for (id, log) in &mut self.logs.by_id {
+            let is_among = |call: &Call| matches!(call, Call::Read(read, _) | Call::Tail(read) if reads.contains(read));
+            let tokens: BTreeSet<Token> =
+                log.calls.iter().filter(|(_, call)| is_among(call)).map(|(token, _)| *token).collect();
+            if !tokens.is_empty() {
+                self.logs.touched.insert(*id);
+                log.client.give_up(&tokens, now.monotonic);
+            }
+        }
     }
 
     /// A call of a log's client machine has come to its end.

@@ -6,7 +6,7 @@
 //! is told that its entry is larger takes the whole of it, and asks again. Whoever finds no room waits its turn; but
 //! who waits for something to come asks without, for next to nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use base::{Duration, Now};
 use sharedlog::client::{Answer, Error, ReadMany, Wait};
@@ -28,6 +28,10 @@ pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;
 const ONE_BYTES: usize = 64 << 10;
 /// What one may bring that takes nothing of the bound, since it waits.
 const UNCOUNTED_BYTES: usize = 1 << 10;
+
+/// Whose deadline comes before its wait is over is told so much sooner that nothing has come. Nothing is filled: others
+/// may want to wait for longer.
+const SAYING: Duration = Duration::from_millis(100);
 
 /// The reads under way, and those that wait for room.
 #[derive(Debug, Default)]
@@ -76,6 +80,11 @@ impl Readings {
         self.taken.waiting -= share.waiting;
     }
 
+    /// These don't wait for room any more.
+    pub(super) fn forget(&mut self, reads: &BTreeSet<PendingId>) {
+        self.queue.retain(|(_, id, _)| !reads.contains(id));
+    }
+
     /// Bytes that are taken.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
@@ -121,7 +130,14 @@ impl Node {
             return false;
         };
         let reading = Reading { from, share, is_short: bound < bytes };
-        let wait = if waits { Wait::First(wait) } else { Wait::No };
+        let left = deadline.since(now.monotonic);
+        // Time to look once more, and to say that nothing is there.
+        let saying = SAYING.min(Duration(left.0 / 4));
+        let wait = match () {
+            () if !waits => Wait::No,
+            () if wait.0.saturating_add(saying.0) > left.0 => Wait::Watch(Duration(left.0 - saying.0)),
+            () => Wait::First(wait),
+        };
         let wanted = ReadMany { run: Run::of(from, count), wait, look_back: true, bytes: bound };
         self.call(log, Call::Read(id, reading), |client, token| {
             client.read_many(token, wanted, deadline, now.monotonic);

@@ -37,10 +37,32 @@ pub struct ReadMany {
 pub enum Wait {
     /// The row ends there.
     No,
+    /// The first is looked at again until so much time has passed, and then the row ends there, too: nothing is filled.
+    Watch(Duration),
     /// The first is looked at again until so much time has passed, and then filled; at any other the row ends.
     First(Duration),
     /// Each of them is looked at again until so much time has passed, and then filled. The row ends at the log's tail.
     Each(Duration),
+}
+
+impl Wait {
+    /// How long, if at all.
+    pub(super) fn time(self) -> Option<Duration> {
+        match self {
+            Self::No => None,
+            Self::Watch(time) | Self::First(time) | Self::Each(time) => Some(time),
+        }
+    }
+
+    /// The same for another time.
+    pub(super) fn with(self, time: Duration) -> Self {
+        match self {
+            Self::No => Self::No,
+            Self::Watch(_) => Self::Watch(time),
+            Self::First(_) => Self::First(time),
+            Self::Each(_) => Self::Each(time),
+        }
+    }
 }
 
 /// How long a client waits for what.
@@ -54,6 +76,9 @@ pub struct Timing {
     pub fetch: Duration,
     /// After a unit has said that nothing lies there that was to answer when something does, before it is asked again.
     pub poll: Duration,
+    /// For how long a unit is to wait for something, at most, before it is asked again: one whose asker has gone waits
+    /// no longer.
+    pub hold: Duration,
     /// For what should lie below the entry that is looked back from, before it is filled.
     pub hole: Duration,
     /// For what it does without being asked: filling positions that it was given and doesn't need.
@@ -67,6 +92,7 @@ impl Default for Timing {
             pause: Duration::from_millis(5),
             fetch: Duration::from_millis(20),
             poll: Duration::from_millis(2),
+            hold: Duration::from_millis(500),
             hole: Duration::from_millis(50),
             errand: Duration::from_millis(2_000),
         }

@@ -12,7 +12,7 @@ use base::{Duration, Monotonic};
 
 use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Bound, Next, View};
-use crate::client::{Answer, Error, Timing};
+use crate::client::{Answer, Error, Timing, Wait};
 use crate::limits::{BATCH_BYTES_MAX, LOOK_BACK_MAX};
 use crate::unit::{Command, Reply, Request};
 use crate::{Data, Entry, Kept, Position, ProjectionEpoch, Run, UnitId};
@@ -24,14 +24,16 @@ pub(super) struct Read {
     /// Where it looks: at its target, or before it for an earlier copy.
     at: Position,
     wait: Option<Duration>,
+    /// Where nothing has come when the wait is over, it is filled.
+    fills: bool,
     look_back: bool,
     /// Bytes that the target may have.
     bytes: usize,
     timing: Timing,
     /// What lies at the target, once an earlier copy is looked for.
     candidate: Option<Data>,
-    /// When a position where nothing lies is filled.
-    fill_at: Option<Monotonic>,
+    /// When the wait at a position where nothing lies is over.
+    waits_until: Option<Monotonic>,
     stage: Stage,
     /// The epoch that the tail was asked in last.
     looked_in: ProjectionEpoch,
@@ -71,16 +73,17 @@ enum Told {
 }
 
 impl Read {
-    pub(super) fn new(target: Position, wait: Option<Duration>, look_back: bool, bytes: usize, timing: Timing) -> Self {
+    pub(super) fn new(target: Position, wait: Wait, look_back: bool, bytes: usize, timing: Timing) -> Self {
         Self {
             target,
             at: target,
-            wait,
+            wait: wait.time(),
+            fills: !matches!(wait, Wait::Watch(_)),
             look_back,
             bytes,
             timing,
             candidate: None,
-            fill_at: None,
+            waits_until: None,
             stage: Stage::Look,
             looked_in: ProjectionEpoch(0),
             awaited: false,
@@ -176,7 +179,7 @@ impl Read {
         let is_any_size = self.bytes >= BATCH_BYTES_MAX || self.candidate.is_some() || self.damaged > 0;
         let bytes = if is_any_size { BATCH_BYTES_MAX } else { self.bytes };
         match self.left(now) {
-            Some(wait) => Request::Await { epoch, position, wait, bytes },
+            Some(left) => Request::Await { epoch, position, wait: left.min(self.timing.hold), bytes },
             None if is_any_size => Request::Read { epoch, position },
             None => Request::ReadMany { epoch, run: Run::of(position, 1), bytes },
         }
@@ -184,21 +187,24 @@ impl Read {
 
     /// How long it waits still where nothing was there at the last look.
     fn left(&self, now: Monotonic) -> Option<Duration> {
-        self.fill_at.map(|at| at.since(now)).filter(|wait| *wait > Duration::ZERO)
+        self.waits_until.map(|until| until.since(now)).filter(|wait| *wait > Duration::ZERO)
     }
 
     /// Nothing lies there yet.
     fn empty(&mut self, now: Monotonic) {
-        let wait = if self.candidate.is_some() { Some(self.wait.unwrap_or(self.timing.hole)) } else { self.wait };
+        // What lies before an entry that may be a duplicate is decided in any case.
+        let is_before = self.candidate.is_some();
+        let wait = if is_before { self.wait.filter(|_| self.fills).or(Some(self.timing.hole)) } else { self.wait };
         let Some(wait) = wait else {
             self.stage = Stage::Confirm(self.looked_in);
             return;
         };
-        let fill_at = *self.fill_at.get_or_insert(now + wait);
+        let until = *self.waits_until.get_or_insert(now + wait);
         self.stage = match () {
-            () if fill_at <= now => Stage::Fill(Filling::new(self.at)),
-            () if self.awaited => Stage::Pause(fill_at.min(now + self.timing.poll)),
-            () => Stage::Look,
+            () if until > now && self.awaited => Stage::Pause(until.min(now + self.timing.poll)),
+            () if until > now => Stage::Look,
+            () if self.fills || is_before => Stage::Fill(Filling::new(self.at)),
+            () => Stage::Confirm(self.looked_in),
         };
     }
 
@@ -250,7 +256,7 @@ impl Read {
 
     fn look(&mut self) {
         (self.damaged, self.is_damaged) = (0, false);
-        self.fill_at = None;
+        self.waits_until = None;
         self.stage = Stage::Look;
     }
 

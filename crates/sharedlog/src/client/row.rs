@@ -107,11 +107,7 @@ impl Row {
     /// Puts each position to its chain.
     fn split(&mut self, view: &View) {
         self.is_split = true;
-        let wait = match self.wait {
-            Wait::No => None,
-            Wait::First(wait) | Wait::Each(wait) => Some(wait),
-        };
-        self.waits_until = wait.map(|wait| view.now + wait);
+        self.waits_until = self.wait.time().map(|wait| view.now + wait);
         if self.run.count == 1 {
             self.alone.insert(self.run.from);
             return;
@@ -160,8 +156,9 @@ impl Row {
         {
             let is_waited_for = position == self.run.from || matches!(self.wait, Wait::Each(_));
             let left = self.waits_until.filter(|_| is_waited_for).map(|until| until.since(now));
+            let wait = left.map_or(Wait::No, |left| self.wait.with(left));
             self.alone_under_way += 1;
-            return Some(Task::Read(Read::new(position, left, self.look_back, self.bytes_max, self.timing)));
+            return Some(Task::Read(Read::new(position, wait, self.look_back, self.bytes_max, self.timing)));
         }
         let part = self.parts.pop_front()?;
         Some(Task::Part(Part::new(part, self.share(part))))

@@ -402,6 +402,47 @@ fn a_read_asks_the_tail_waits_and_fills_head_first() {
     assert_eq!(bed.ended(token), Ok(Answer::Junk), "the tail is known by now");
 }
 
+/// Whoever only watches fills nothing when its wait is over; that nothing lies there the sequencer confirms.
+#[test]
+fn a_watch_ends_without_a_fill() {
+    let mut bed = Bed::new();
+    bed.projected(two_chains(2));
+    for (tail, outcome) in [(5, row([])), (4, Err(Error::BeyondTail { tail: Position(4) }))] {
+        bed.read_many(4, 1, Wait::Watch(Duration::from_millis(3)));
+        bed.reply(1, &read(2, 4), Reply::Unwritten);
+        let (epoch, position, wait) = (ProjectionEpoch(2), Position(4), Duration::from_millis(3));
+        let awaited = Request::Await { epoch, position, wait, bytes: BATCH_BYTES_MAX };
+        bed.wants(1, &awaited);
+        bed.now = bed.now + wait;
+        bed.reply(1, &awaited, Reply::Unwritten);
+        bed.sequenced(sequencer::Reply::Tail(Position(tail)));
+        assert_eq!(bed.done.pop().map(|done| done.1), Some(outcome));
+    }
+    // What comes meanwhile is told.
+    bed.read_many(4, 1, Wait::Watch(Duration::from_millis(1_000)));
+    bed.reply(1, &read(2, 4), Reply::Unwritten);
+    let (epoch, position, wait) = (ProjectionEpoch(2), Position(4), Duration::from_millis(500));
+    let awaited = Request::Await { epoch, position, wait, bytes: BATCH_BYTES_MAX };
+    bed.reply(1, &awaited, Reply::Value(entry(4)));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4, None))])));
+    assert_eq!(bed.client.under_way(), 0);
+}
+
+#[test]
+fn what_is_given_up_ends_with_all_that_it_began() {
+    let mut bed = Bed::new();
+    bed.projected(two_chains(2));
+    let gone = [bed.read_many(4, 5, Wait::No), bed.read_many(9, 1, Wait::First(Duration::from_millis(1_000)))];
+    let stays = bed.read_many(6, 1, Wait::No);
+    bed.client.give_up(&gone.into(), bed.now);
+    bed.carry_out();
+    assert_eq!(bed.done, gone.map(|token| (token, Err(Error::OutOfTime))));
+    bed.client.give_up(&gone.into(), bed.now);
+    bed.reply(1, &read(2, 6), Reply::Value(entry(6)));
+    assert_eq!(bed.done.pop(), Some((stays, row([Answer::Entry(data(6, None))]))));
+    assert_eq!(bed.client.under_way(), 0);
+}
+
 #[test]
 fn nothing_is_done_to_a_position_beyond_the_tail() {
     let mut bed = Bed::new();

@@ -1,6 +1,6 @@
 //! Client processes: what they append, read, follow and trim, and what they make of the answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Duration, Monotonic};
 
@@ -173,6 +173,9 @@ impl World {
         self.clients.calls_left -= 1;
         let now = self.clock();
         let token = self.token();
+        if token.0.is_multiple_of(16) {
+            self.give_up_reads(id);
+        }
         let deadline = now + Duration(20 * MILLISECOND + self.random.below(150 * MILLISECOND));
         let floor = self.checks.highest_complete();
         let any = Position(self.random.below(floor.map_or(0, |floor| floor.0) + 6));
@@ -182,8 +185,8 @@ impl World {
             7..10 => return self.append_unaware(id),
             10..12 => {
                 let patience = Duration::from_millis(self.random.below(25));
-                let waits = [Wait::No, Wait::First(patience), Wait::Each(patience)];
-                let wait = waits[self.random.below(3) as usize];
+                let waits = [Wait::No, Wait::First(patience), Wait::Each(patience), Wait::Watch(patience)];
+                let wait = waits[self.random.below(4) as usize];
                 let run = Run { from: any, step: 1 + self.random.below(2), count: 1 + self.random.below(12) as usize };
                 let was_there = self.checks.was_seen(any);
                 // Room for all, for a few, or for fewer bytes than any entry has.
@@ -221,6 +224,24 @@ impl World {
         process.calls.insert(token, call);
         begin(&mut process.client);
         self.settle_client(id);
+    }
+
+    /// Whoever read something by this client has gone.
+    fn give_up_reads(&mut self, id: u32) {
+        let now = self.clock();
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        let reads = |call: &Call| matches!(call, Call::Read { .. } | Call::ReadMany { .. } | Call::Tail { .. });
+        let tokens: BTreeSet<Token> =
+            process.calls.iter().filter(|(_, call)| reads(call)).map(|(token, _)| *token).collect();
+        process.client.give_up(&tokens, now);
+        if !tokens.is_empty() {
+            self.count("reads given up");
+        }
+        self.settle_client(id);
+        let Some(process) = self.clients.processes.get(&id) else { return };
+        if process.calls.keys().any(|token| tokens.contains(token)) {
+            self.violate("what was given up has not ended");
+        }
     }
 
     pub(super) fn client_hears(&mut self, id: u32, life: Option<u64>, message: Message) {

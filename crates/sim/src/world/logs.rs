@@ -27,6 +27,8 @@ use super::{MILLISECOND, World};
 const LOG: &str = "log";
 /// How long one node may take for an answer.
 const DEADLINE: Duration = Duration::from_millis(2_000);
+/// The deadline of those that have less time than they would wait.
+const HURRIED: Duration = Duration::from_millis(40);
 /// What a user waits for an answer before asking another node.
 const PATIENCE: u64 = 2_500 * MILLISECOND;
 /// Positions of one read.
@@ -63,7 +65,8 @@ struct User {
     doing: Option<Doing>,
     /// The last append's number.
     sequence: u64,
-    asked: Option<RequestId>,
+    /// And whom.
+    asked: Option<(RequestId, NodeId)>,
     /// Counts what it is woken for: an older call is none.
     calls: u64,
 }
@@ -87,6 +90,7 @@ enum Doing {
         floor: u64,
         /// Something was seen there before.
         is_there: bool,
+        how: Haste,
     },
     Tail {
         floor: u64,
@@ -100,6 +104,16 @@ enum Doing {
         tail: Option<u64>,
         floor: u64,
     },
+}
+
+/// How long a reader has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Haste {
+    None,
+    /// Its deadline comes before its wait is over: it may be told that nothing has come where there is a hole.
+    Deadline,
+    /// It leaves before it is answered.
+    Leaves,
 }
 
 impl LogUsers {
@@ -135,7 +149,8 @@ impl LogUsers {
             11..17 => {
                 let from = self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 4);
                 let wait = Duration::from_millis([0, 0, 30][self.random.below(3) as usize]);
-                Doing::Read { from, wait, floor, is_there: self.seen.contains_key(&from) }
+                let how = [Haste::None, Haste::None, Haste::Deadline, Haste::Leaves][self.random.below(4) as usize];
+                Doing::Read { from, wait, floor, is_there: self.seen.contains_key(&from), how }
             }
             17..19 => Doing::Tail { floor },
             _ => Doing::Trim { before: self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 1) },
@@ -235,6 +250,10 @@ impl LogUsers {
                 lost_sight(doing);
                 return Ok(false);
             }
+            // Who has little time tries once.
+            Err(Failure::Unavailable(_)) if matches!(doing, Doing::Read { how: Haste::Deadline, .. }) => {
+                return Ok(true);
+            }
             Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => return Ok(false),
             other => return Err(format!("that is no answer: {other:?}")),
         };
@@ -273,9 +292,10 @@ impl LogUsers {
                 }
                 self.ended = self.ended.max(position.0 + 1);
             }
-            (Doing::Read { from, wait, floor, is_there }, LogResponse::Entries(entries)) => {
+            (Doing::Read { from, wait, floor, is_there, how }, LogResponse::Entries(entries)) => {
                 self.see_entries(*from, entries)?;
-                if entries.is_empty() && (*is_there || *wait > Duration::ZERO && *from < *floor) {
+                let is_filled = *wait > Duration::ZERO && *how != Haste::Deadline;
+                if entries.is_empty() && (*is_there || is_filled && *from < *floor) {
                     return Err(format!("nothing was read at {from}, though appends below {floor} had ended"));
                 }
             }
@@ -329,10 +349,16 @@ impl World {
         if users.users[user].calls != call {
             return;
         }
-        if let Some(request) = users.users[user].asked.take() {
+        if let Some((request, node)) = users.users[user].asked.take() {
             users.asked.remove(&request);
+            users.users[user].doing.take_if(|doing| matches!(doing, Doing::Read { how: Haste::Leaves, .. }));
             users.users[user].doing.as_mut().map(lost_sight);
+            let is_up = self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
+            if is_up {
+                self.step(node, Event::GivenUp { requests: BTreeSet::from([request]) });
+            }
         }
+        let users = &mut self.log_users;
         let doing = users.users[user].doing.take().or_else(|| users.next(user, healed));
         let ended = users.ended;
         let Some(mut doing) = doing else { return self.wake_log_user(user, 200 * MILLISECOND) };
@@ -342,6 +368,11 @@ impl World {
             _ => {}
         }
         let request = Request::Log(users.request(user, &doing));
+        let (deadline, patience) = match &doing {
+            Doing::Read { how: Haste::Deadline, .. } => (HURRIED, PATIENCE),
+            Doing::Read { how: Haste::Leaves, .. } => (DEADLINE, 10 * MILLISECOND),
+            _ => (DEADLINE, PATIENCE),
+        };
         users.users[user].doing = Some(doing);
         let count = self.machines.len() as u64;
         let node = NodeId(1 + self.log_users.random.below(count) as u32);
@@ -349,11 +380,11 @@ impl World {
         if !is_up {
             return self.wake_log_user(user, 50 * MILLISECOND);
         }
-        let deadline = self.machines[&node].clocks.monotonic(self.now) + DEADLINE;
+        let deadline = self.machines[&node].clocks.monotonic(self.now) + deadline;
         let number = self.libraries.number();
-        self.log_users.users[user].asked = Some(number);
+        self.log_users.users[user].asked = Some((number, node));
         self.log_users.asked.insert(number, user);
-        self.wake_log_user(user, PATIENCE);
+        self.wake_log_user(user, patience);
         self.step(node, Event::Request { id: number, deadline, request });
     }
 

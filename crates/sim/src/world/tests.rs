@@ -121,7 +121,7 @@ fn logs_go_on_without_units_that_are_in_doubt() {
         let faults = super::options::Faults { rot: 8, kill: 2, power: 1, partition: 1, ..Default::default() };
         super::Options { nodes, log_users: 4, fault_every: 500 * super::MILLISECOND, faults, ..options }
     };
-    let campaign = campaign::campaign_with(1..=150, with_rot, std::time::Duration::MAX, |_| {});
+    let campaign = campaign::campaign_with(1..=300, with_rot, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
     // As a rule a user meets with them first.
     assert!(campaign.counters.contains_key("log units found in doubt"), "{:?}", campaign.counters);

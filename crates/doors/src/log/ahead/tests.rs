@@ -4,6 +4,8 @@ use bytes::Bytes;
 use sharedlog::{Batch, ClientId, Data, Stamp};
 use tablets::request::Content;
 
+use crate::limits::GUESS_BLIND_LEAST_BYTES;
+
 fn entries(positions: std::ops::Range<u64>) -> Vec<LogEntry> {
     positions.map(|position| LogEntry { position: Position(position), content: Content::Junk }).collect()
 }
@@ -65,7 +67,7 @@ fn a_subscription_begins_with_a_little_and_reads_more_as_it_is_taken() {
     let first = asked(&mut ahead);
     ahead.told_tail(first[0].0, Position(1 << 20));
     let [(_, Wanted::Tail), (ticket, Wanted::Read { count, bytes, .. })] = first[..] else { panic!("{first:?}") };
-    assert_eq!((count as usize, bytes), (SUBSCRIPTION_FIRST, SUBSCRIPTION_FIRST_BYTES));
+    assert_eq!((count as usize, bytes), (SUBSCRIPTION_FIRST, GUESS_BLIND_LEAST_BYTES));
     assert_eq!(asked(&mut ahead), [], "nothing is known of its entries");
     ahead.told(ticket, data(0..4, 1_000));
     let mut asked_at_once = vec![];
@@ -114,7 +116,7 @@ fn a_read_that_waits_makes_do_with_less_room() {
     assert_eq!(ahead.ask(|_| None), None, "there is no room");
     let mut wished = None;
     let (ticket, wanted) = ahead.ask(|wish| wished.insert(wish).waits.then_some(10)).expect("it waits");
-    assert_eq!(wished, Some(Wish { bytes: SUBSCRIPTION_FIRST_BYTES, waits: true }));
+    assert_eq!(wished, Some(Wish { bytes: GUESS_BLIND_LEAST_BYTES, waits: true }));
     assert!(matches!(wanted, Wanted::Read { bytes: 10, .. }));
     ahead.told_larger(ticket);
     let wish = |ahead: &mut Ahead| {
@@ -128,7 +130,7 @@ fn a_read_that_waits_makes_do_with_less_room() {
         );
         wished
     };
-    let usual = Wish { bytes: SUBSCRIPTION_FIRST_BYTES, waits: false };
+    let usual = Wish { bytes: GUESS_BLIND_LEAST_BYTES, waits: false };
     assert_eq!(wish(&mut ahead), Some(usual), "something is there, of the usual size perhaps");
     let (ticket, _) = ahead.ask(|wish| Some(wish.bytes)).expect("there is room");
     ahead.told_larger(ticket);

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use api::log::{ReadRequest, SubscribeRequest};
+use api::log::{ReadRequest, ReadStreamRequest, StreamedRead, SubscribeRequest};
 use bytes::Bytes;
 use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tonic::Code;
 
 use super::input::door;
 use super::trouble::asked;
@@ -23,9 +24,12 @@ const USUAL_MIB: u64 = 96;
 /// Followers that take nothing, on each of a few connections.
 const FOLLOWERS: usize = 50;
 const CONNECTIONS: usize = 4;
-/// Reads of four entries by calls of their own whose answers nobody takes, on each of a few connections.
+/// Reads of four entries whose answers nobody takes, on each of a few connections.
 const READS: u32 = 300;
 const READERS: u32 = 3;
+/// Connections whose reads all wait, and as many as one may have: more than may wait at a node.
+const WAITERS: usize = 5;
+const WAITS: u32 = 1_000;
 const RESIDENT_KIB_MAX: u64 = 512 << 10;
 /// So much more than with one follower, however large the entries: what waits for clients to take it, and what is under
 /// way.
@@ -115,11 +119,29 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
     });
 }
 
-/// What a connection begins with whose client would take anything at once, or so it says.
-fn begins() -> Vec<u8> {
+/// A connection to node 1, begun with these settings.
+fn begun(universe: &Universe, settings: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", universe.grpc_port(1))).expect("the port is open");
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    stream.write_all(&[&preface[..], &frame(4, 0, 0, settings)].concat()).expect("it is taken");
+    stream
+}
+
+/// One whose client would take anything at once, or so it says.
+fn takes_anything(universe: &Universe) -> TcpStream {
     let windows = [&[0, 4], &i32::MAX.to_be_bytes()[..]].concat();
     let window = (i32::MAX - 65_535).to_be_bytes();
-    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(4, 0, 0, &windows), &frame(8, 0, 0, &window)].concat()
+    let mut stream = begun(universe, &windows);
+    stream.write_all(&frame(8, 0, 0, &window)).expect("it is taken");
+    stream
+}
+
+/// How reads are made that nobody takes.
+#[derive(Clone, Copy)]
+enum How {
+    Calls,
+    WaitingCalls,
+    Stream,
 }
 
 #[test]
@@ -133,7 +155,12 @@ fn reads_whose_answers_nobody_takes_hold_up_nobody_and_take_little_memory() {
         other.create().await.expect("a log");
         let is_over = Arc::new(AtomicBool::new(false));
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
-        let readers: Vec<TcpStream> = (0..2 * READERS).map(|number| reads_of_nobody(&universe, number % 2)).collect();
+        let each = [How::Calls, How::WaitingCalls, How::Stream];
+        let readers: Vec<TcpStream> = each
+            .into_iter()
+            .flat_map(|how| (0..READERS).map(move |_| how))
+            .map(|how| reads_of_nobody(&universe, how))
+            .collect();
         let mut of_large = Duration::ZERO;
         for _ in 0..8 {
             let began = Instant::now();
@@ -151,23 +178,87 @@ fn reads_whose_answers_nobody_takes_hold_up_nobody_and_take_little_memory() {
         println!("and a read of four large entries {of_large:?}");
         assert!(of_small.max(of_large) < SMALL_TIME_MAX, "{of_small:?}, {of_large:?}");
         assert!(peaks.iter().all(|peak| *peak < RESIDENT_KIB_MAX), "{peaks:?}");
-        drop(readers);
+        // They were heard, and have something to take.
+        for mut reader in readers {
+            assert!(is_answered(&mut reader) > 1 << 20);
+        }
     });
 }
 
 /// A connection with reads under way of which it takes nothing. A small answer comes first, which tells nothing of the
 /// others.
-fn reads_of_nobody(universe: &Universe, wait_ms: u32) -> TcpStream {
-    let mut stream = TcpStream::connect(("127.0.0.1", universe.grpc_port(1))).expect("the port is open");
-    stream.write_all(&begins()).expect("it is taken");
-    for number in 0..READS {
+fn reads_of_nobody(universe: &Universe, how: How) -> TcpStream {
+    let mut stream = takes_anything(universe);
+    let wait_ms = if matches!(how, How::WaitingCalls) { 1 } else { 0 };
+    let reads = (0..READS).map(|number| {
         let (log, count) = if number == 0 { ("other", 1) } else { ("l", 4) };
-        let read = ReadRequest { log: log.into(), from: u64::from(number % 8), count, wait_ms };
-        let message = read.encode_to_vec();
-        let body = [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat();
-        stream.write_all(&call("/loggos.log.v1.Log/Read", 2 * number + 1, &body, true)).expect("it is taken");
+        ReadRequest { log: log.into(), from: u64::from(number % 8), count, wait_ms }
+    });
+    if matches!(how, How::Stream) {
+        let streamed = |(number, read)| StreamedRead { number, deadline_ms: 0, read: Some(read) };
+        let request = ReadStreamRequest { reads: (0..).zip(reads).map(streamed).collect() };
+        let call = call("/loggos.log.v1.Log/ReadStream", 1, &framed(&request), false);
+        stream.write_all(&call).expect("it is taken");
+        return stream;
+    }
+    for (number, read) in (0..).zip(reads) {
+        let call = call("/loggos.log.v1.Log/Read", 2 * number + 1, &framed(&read), true);
+        stream.write_all(&call).expect("it is taken");
     }
     stream
+}
+
+#[test]
+fn readers_that_wait_and_are_gone_take_nobodys_place() {
+    let universe = Universe::of(3);
+    runtime().block_on(async {
+        let other = universe.client(1).with_deadline(Duration::from_secs(20)).log("other");
+        other.create().await.expect("a log");
+        let mut door = door(&universe, 1).await;
+        let mut wait = async |wait_ms| {
+            let read = ReadRequest { log: "other".into(), from: 1 << 40, count: 1, wait_ms };
+            door.read(read).await.map(|told| told.into_inner().entries.len())
+        };
+        assert_eq!(wait(1).await.expect("nothing is there"), 0);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
+        let waiters: Vec<TcpStream> = (0..WAITERS).map(|_| waits_of_nobody(&universe)).collect();
+        // So many wait that one more is refused, and nothing else is.
+        let began = Instant::now();
+        while !wait(1).await.is_err_and(|status| status.code() == Code::ResourceExhausted) {
+            assert!(began.elapsed() < Duration::from_secs(5), "so many may wait");
+            sleep(Duration::from_millis(20)).await;
+        }
+        sleep(Duration::from_secs(2)).await;
+        drop(waiters);
+        let gone = Instant::now();
+        while wait(1).await.is_err() {
+            assert!(gone.elapsed() < Duration::from_secs(2), "those who are gone wait still");
+            sleep(Duration::from_millis(20)).await;
+        }
+        println!("their places were free after {:?}", gone.elapsed());
+        is_over.store(true, Ordering::Relaxed);
+        let of_small = small.await.expect("no panic");
+        println!("an append to another log, and a read of it: {of_small:?} at most");
+        assert!(of_small < SMALL_TIME_MAX, "{of_small:?}");
+    });
+}
+
+/// A connection with reads under way that wait for what won't come, for a minute.
+fn waits_of_nobody(universe: &Universe) -> TcpStream {
+    let mut stream = takes_anything(universe);
+    let read = ReadRequest { log: "other".into(), from: 1 << 40, count: 1, wait_ms: 60_000 };
+    for number in 0..WAITS {
+        let call = call("/loggos.log.v1.Log/Read", 2 * number + 1, &framed(&read), true);
+        stream.write_all(&call).expect("it is taken");
+    }
+    stream
+}
+
+/// A message as gRPC sends it.
+fn framed(message: &impl Message) -> Vec<u8> {
+    let message = message.encode_to_vec();
+    [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat()
 }
 
 /// An HTTP/2 frame.
@@ -213,7 +304,6 @@ fn is_answered(stream: &mut TcpStream) -> usize {
 fn calls_that_are_no_messages_are_answered_and_harm_nobody() {
     let universe = Universe::of(1);
     universe.log(&["create", "l"]).ok();
-    let begin: Vec<u8> = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(4, 0, 0, &[])].concat();
     let nonsense = [0xff; 64];
     let message = |bytes: &[u8]| [&[0], &(bytes.len() as u32).to_be_bytes()[..], bytes].concat();
     let bodies: [(&str, Vec<u8>); 6] = [
@@ -228,8 +318,8 @@ fn calls_that_are_no_messages_are_answered_and_harm_nobody() {
     for call_name in calls {
         for (what, body) in &bodies {
             let path = format!("/loggos.log.v1.Log/{call_name}");
-            let mut stranger = TcpStream::connect(("127.0.0.1", universe.grpc_port(1))).expect("the port is open");
-            let _ = stranger.write_all(&[&begin[..], &call(&path, 1, body, true)].concat());
+            let mut stranger = begun(&universe, &[]);
+            let _ = stranger.write_all(&call(&path, 1, body, true));
             let length = is_answered(&mut stranger);
             // Settings alone, and their acknowledgement, are 60 bytes at most.
             assert!(length > 60, "{call_name} with {what} is answered with {length} bytes");

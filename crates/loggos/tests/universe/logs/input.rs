@@ -6,7 +6,7 @@ use api::log as message;
 use api::log::append_answer::Answer;
 use api::log::log_client::LogClient;
 use api::log::log_entry::Content;
-use base::limits::LOG_READ_MAX;
+use base::limits::{LOG_POSITION_MAX, LOG_READ_MAX};
 use bytes::Bytes;
 use tonic::codegen::tokio_stream::{self, StreamExt as _};
 use tonic::transport::Channel;
@@ -14,10 +14,9 @@ use tonic::{Code, Status};
 
 use crate::harness::{Universe, runtime};
 
-/// Bytes of a batch, records of a batch, and what the positions of a log lie below: as the door's definition has them.
+/// Bytes of a batch, and records of a batch: as the door's definition has them.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 const RECORDS_MAX: usize = 65_536;
-const POSITION_MAX: u64 = 1 << 62;
 /// Bytes that a batch of one record has beside its own.
 const RECORD_FRAMING: usize = 8;
 /// An answer of a node that works is there within this.
@@ -191,7 +190,7 @@ async fn stamps(door: &mut LogClient<Channel>) {
     refused(stamped(1, 2, None).await, Code::InvalidArgument, &["append 1", "oldest open one is 2"]);
     refused(stamped(u64::MAX, 1, None).await, Code::InvalidArgument, &["1024 of them open"]);
     refused(stamped(1, 1, Some(u64::MAX)).await, Code::InvalidArgument, &["positions of a log lie below"]);
-    let first = stamped(1, 1, Some(POSITION_MAX)).await.expect("nothing lies there");
+    let first = stamped(1, 1, Some(LOG_POSITION_MAX)).await.expect("nothing lies there");
     // Tried again, it lies where it did.
     assert_eq!(stamped(1, 1, Some(first)).await.expect("again"), first);
     let of_a_node = Some(message::Stamp { client: 1 << 63, sequence: 1 });
@@ -206,12 +205,12 @@ async fn reads(door: &mut LogClient<Channel>) {
     };
     assert_eq!(entries(door, read(tail, 1)).await.expect("beyond the tail"), 0);
     assert_eq!(entries(door, read(tail + 1_000_000, LOG_READ_MAX)).await.expect("far beyond the tail"), 0);
-    assert_eq!(entries(door, read(POSITION_MAX - 1, 2)).await.expect("as far as can be"), 0);
+    assert_eq!(entries(door, read(LOG_POSITION_MAX - 1, 2)).await.expect("as far as can be"), 0);
     assert_eq!(entries(door, read(0, 0)).await.expect("0 is one"), 1);
     let says = ["1001 positions", "limit of 1000"];
     refused(entries(door, read(0, LOG_READ_MAX + 1)).await, Code::InvalidArgument, &says);
     refused(entries(door, read(0, u32::MAX)).await, Code::InvalidArgument, &["4294967295 positions"]);
-    for beyond in [POSITION_MAX, u64::MAX] {
+    for beyond in [LOG_POSITION_MAX, u64::MAX] {
         refused(entries(door, read(beyond, 1)).await, Code::InvalidArgument, &["positions of a log lie below"]);
     }
     // A wait of weeks ends with the call's deadline.
@@ -245,7 +244,7 @@ async fn trims(door: &mut LogClient<Channel>) {
     refused(trim(door, tail + 1).await, Code::InvalidArgument, &["the log ends before position"]);
     refused(trim(door, u64::MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
     refused(only(door, tail).await, Code::InvalidArgument, &["the log ends before position"]);
-    refused(only(door, POSITION_MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
+    refused(only(door, LOG_POSITION_MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
     refused(only(door, u64::MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
     let first = async |door: &mut LogClient<Channel>, from| {
         let entries = door.read(read(from, 2)).await.expect("a read").into_inner().entries;

@@ -1,10 +1,10 @@
 use base::Duration;
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::unit::Command;
-use tablets::request::{LogRequest, Request};
+use tablets::request::{Failure, LogRequest, LogResponse, Request};
 
 use super::*;
-use crate::contract::RequestId;
+use crate::contract::{Event, RequestId};
 use crate::logs::tests::{alone, append, ask, records, said};
 
 /// What a follower asks that waits for 250 ms.
@@ -26,6 +26,54 @@ fn who_waits_at_the_end_is_told_what_comes() {
     assert_eq!(bench.node.logs.awaits.len(), 0);
     assert_eq!(records(ask(&mut bench, 4, follow(1))), [""; 0], "nothing came");
     assert_eq!(bench.node.logs.awaits.len(), 0);
+}
+
+/// Whoever is gone waits no longer: neither here, nor soon at the unit.
+#[test]
+fn who_is_gone_waits_for_nothing() {
+    let mut bench = alone();
+    let wait = Duration::from_millis(5_000);
+    let read =
+        |from| LogRequest::Read { log: "l".into(), from: Position(from), count: 1, wait, bytes: BATCH_BYTES_MAX };
+    for (number, from) in [(2, 0), (3, 0), (4, 1)] {
+        bench.ask(number, Request::Log(read(from)));
+    }
+    bench.pass(Duration::from_millis(50));
+    assert_eq!(bench.node.logs.awaits.len(), 3);
+    bench.step(Event::GivenUp { requests: [2, 4, 9].map(RequestId).into() });
+    bench.pass(Duration::from_millis(10));
+    assert!(matches!(said(&bench.answers[&RequestId(2)]), Err(Failure::Unavailable(_))));
+    assert!(bench.answers.contains_key(&RequestId(4)) && !bench.answers.contains_key(&RequestId(3)));
+    assert_eq!(bench.node.pendings.of_doors(), 1);
+    bench.pass(Duration::from_millis(600));
+    assert_eq!(bench.node.logs.awaits.len(), 1);
+    assert_eq!(records(ask(&mut bench, 5, append("a")).and_then(|_| said(&bench.answers[&RequestId(3)]))), ["a"]);
+    assert_eq!((bench.node.logs.readings.bytes(), bench.node.pendings.of_doors()), (0, 0));
+}
+
+/// An append that nobody waits for any more may be in a log already, and goes on.
+#[test]
+fn who_is_gone_may_have_appended() {
+    let mut bench = alone();
+    bench.ask(2, Request::Log(append("a")));
+    bench.step(Event::GivenUp { requests: [RequestId(2)].into() });
+    bench.pass(Duration::from_millis(1_000));
+    assert_eq!(said(&bench.answers[&RequestId(2)]), Ok(LogResponse::Appended(Position(0))));
+}
+
+/// Whose deadline comes first is told in time that nothing is there, and fills nothing: others may wait for longer.
+#[test]
+fn who_has_less_time_than_it_would_wait_is_told_in_time() {
+    let mut bench = alone();
+    let wait = Duration::from_millis(200_000);
+    let read = LogRequest::Read { log: "l".into(), from: Position(0), count: 1, wait, bytes: BATCH_BYTES_MAX };
+    let deadline = bench.now.monotonic + Duration::from_millis(1_000);
+    bench.step(Event::Request { id: RequestId(2), deadline, request: Request::Log(read) });
+    bench.pass(Duration::from_millis(800));
+    assert!(!bench.answers.contains_key(&RequestId(2)));
+    bench.pass(Duration::from_millis(190));
+    assert_eq!(records(said(&bench.answers[&RequestId(2)])), [""; 0]);
+    assert_eq!(ask(&mut bench, 3, append("a")), Ok(LogResponse::Appended(Position(0))));
 }
 
 /// The log may go on elsewhere: nobody waits at a unit that takes nothing any more.
