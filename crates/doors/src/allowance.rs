@@ -1,21 +1,24 @@
-//! How much of logs one connection may read ahead of what its client takes, by calls of their own.
+//! How much of logs one connection may read ahead of what its client takes, by calls of their own and in streams.
 //!
-//! Such a call's answer is made whether its client takes it or not. So each takes a share of what its connection may
+//! Such a read's answer is made whether its client takes it or not. So each takes a share of what its connection may
 //! have, asks the node for no more than that, and keeps it until its answer has left; if its client goes, until the
 //! node has answered. Those that find none wait here, where they cost nothing and hold up nobody but each other, and
 //! not in the node, where all connections' reads wait in turn.
 //!
-//! How much an answer needs is guessed from those before it. Who is told that the first entry is larger asks again,
-//! with as much as any may need.
+//! How much an answer needs is guessed from those before it, of the same log. Who is told that the first entry is
+//! larger asks again, with as much as any may need.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tablets::request::LogEntry;
 use tokio::sync::{Mutex as Turn, OwnedSemaphorePermit, Semaphore};
 
+use crate::Held;
 use crate::guess::Guess;
-use crate::limits::{READ_AHEAD_BYTES_MAX, READ_BYTES_MAX};
+use crate::limits::{GUESSES_MAX, READ_AHEAD_BYTES_MAX, READ_BYTES_MAX, WAITING_READS_OF_ONE_MAX};
 use crate::log::translate::entry_bytes;
+use crate::reading::{Reading, Wants};
 
 /// Bytes are counted in these.
 const UNIT_BYTES: usize = 4 << 10;
@@ -29,7 +32,10 @@ struct Account {
     free: Arc<Semaphore>,
     /// Whoever has it is the next to take a share: by then the answers before tell how large its own may be.
     turn: Turn<()>,
-    guess: Mutex<Guess>,
+    /// For reads that wait for something to come.
+    waits: Arc<Semaphore>,
+    /// By log.
+    guesses: Mutex<HashMap<String, Arc<Mutex<Guess>>>>,
 }
 
 /// What the answer to one call may have. It is given back when the last who holds it has gone.
@@ -38,37 +44,73 @@ pub(crate) struct Share(Arc<Part>);
 
 #[derive(Debug)]
 struct Part {
-    account: Arc<Account>,
+    /// Of its log's entries.
+    guess: Arc<Mutex<Guess>>,
     units: Mutex<OwnedSemaphorePermit>,
 }
 
 impl Default for Allowance {
     fn default() -> Self {
         let free = Arc::new(Semaphore::new(units(READ_AHEAD_BYTES_MAX) as usize));
-        Self(Arc::new(Account { free, turn: Turn::default(), guess: Mutex::default() }))
+        let waits = Arc::new(Semaphore::new(WAITING_READS_OF_ONE_MAX));
+        Self(Arc::new(Account { free, turn: Turn::default(), waits, guesses: Mutex::default() }))
     }
 }
 
 impl Allowance {
-    /// As much as so many entries are likely to need, in turn.
-    pub(crate) async fn likely(&self, count: usize) -> Share {
-        self.take(|| lock(&self.0.guess).bytes_of(count)).await
-    }
-
-    /// As much as any answer may need, in turn.
-    pub(crate) async fn most(&self) -> Share {
-        self.take(|| READ_BYTES_MAX).await
-    }
-
-    async fn take(&self, bytes: impl FnOnce() -> usize) -> Share {
+    /// What a read needs for what it asks next, in turn: as much as its entries are likely to have, or any may have.
+    pub(crate) async fn take(&self, reading: &Reading) -> Share {
         let _turn = self.0.turn.lock().await;
-        let wanted = units(bytes());
-        let units = Arc::clone(&self.0.free).acquire_many_owned(wanted).await.expect("it is never closed");
-        Share(Arc::new(Part { account: Arc::clone(&self.0), units: Mutex::new(units) }))
+        let guess = self.0.guess_of(reading.log());
+        let units = units_for(reading, &guess);
+        let units = Arc::clone(&self.0.free).acquire_many_owned(units).await.expect("it is never closed");
+        Share::new(guess, units)
+    }
+
+    /// The same, if it is there.
+    pub(crate) fn take_at_once(&self, reading: &Reading) -> Option<Share> {
+        let guess = self.0.guess_of(reading.log());
+        let units = Arc::clone(&self.0.free).try_acquire_many_owned(units_for(reading, &guess)).ok()?;
+        Some(Share::new(guess, units))
+    }
+
+    /// Its places for reads that wait.
+    pub(crate) fn waits(&self) -> &Arc<Semaphore> {
+        &self.0.waits
     }
 }
 
+impl Account {
+    fn guess_of(&self, log: &str) -> Arc<Mutex<Guess>> {
+        let mut guesses = lock(&self.guesses);
+        if let Some(guess) = guesses.get(log) {
+            return Arc::clone(guess);
+        }
+        if guesses.len() >= GUESSES_MAX {
+            // A guess too few costs a read or two.
+            guesses.clear();
+        }
+        Arc::clone(guesses.entry(log.to_owned()).or_default())
+    }
+}
+
+fn units_for(reading: &Reading, guess: &Mutex<Guess>) -> u32 {
+    units(match reading.wants() {
+        Wants::Likely { count } => lock(guess).bytes_of(count),
+        Wants::Something | Wants::Most => READ_BYTES_MAX,
+    })
+}
+
 impl Share {
+    fn new(guess: Arc<Mutex<Guess>>, units: OwnedSemaphorePermit) -> Self {
+        Self(Arc::new(Part { guess, units: Mutex::new(units) }))
+    }
+
+    /// The same, for whoever is to hold it until the node has answered.
+    pub(crate) fn held(&self) -> Held {
+        Some(Arc::<Part>::clone(&self.0))
+    }
+
     /// Bytes that may be asked for.
     pub(crate) fn bytes(&self) -> usize {
         lock(&self.0.units).num_permits() * UNIT_BYTES
@@ -76,7 +118,7 @@ impl Share {
 
     /// These are the answer: what it doesn't need is given back.
     pub(crate) fn came_to(&self, entries: &[LogEntry]) {
-        let mut guess = lock(&self.0.account.guess);
+        let mut guess = lock(&self.0.guess);
         let bytes = entries.iter().map(entry_bytes).inspect(|bytes| guess.saw(*bytes)).sum::<usize>();
         drop(guess);
         let mut units = lock(&self.0.units);
@@ -104,6 +146,7 @@ mod tests {
     use tablets::request::Content;
 
     use super::*;
+    use crate::reading::tests::{most, read_of};
 
     /// Entries of so many bytes.
     fn entries(bytes: &[usize]) -> Vec<LogEntry> {
@@ -119,9 +162,10 @@ mod tests {
     /// As many shares as there are at once.
     async fn all(allowance: &Allowance) -> Vec<Share> {
         let mut shares = Vec::new();
+        let small = read_of("l", 1, 0);
         loop {
             // Tokio would have us wait for the sake of other tasks.
-            let mut next = pin!(tokio::task::unconstrained(allowance.likely(1)));
+            let mut next = pin!(tokio::task::unconstrained(allowance.take(&small)));
             match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
                 Poll::Ready(share) => shares.push(share),
                 Poll::Pending => return shares,
@@ -133,7 +177,7 @@ mod tests {
     async fn so_many_are_read_ahead_as_their_size_allows() {
         for (bytes, count) in [(4_000_000, 2), (200_000, 33), (100, 2_048), (0, 2_048)] {
             let allowance = Allowance::default();
-            let first = allowance.most().await;
+            let first = allowance.take(&most("l")).await;
             first.came_to(&entries(&[bytes]));
             drop(first);
             let shares = all(&allowance).await;
@@ -143,9 +187,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn each_log_has_entries_of_its_own() {
+        let allowance = Allowance::default();
+        allowance.take(&most("large")).await.came_to(&entries(&[3_000_000]));
+        assert_eq!(allowance.take(&read_of("l", 1, 0)).await.bytes(), 64 << 10);
+        allowance.take(&most("l")).await.came_to(&entries(&[1]));
+        for (log, bytes) in [("l", 4 << 10), ("large", 3_751_936)] {
+            assert_eq!(allowance.take_at_once(&read_of(log, 1, 0)).map(|share| share.bytes()), Some(bytes), "{log}");
+        }
+        for number in 0..2 * GUESSES_MAX {
+            allowance.take(&most(&format!("l{number}"))).await.came_to(&entries(&[1]));
+        }
+        assert!(lock(&allowance.0.guesses).len() <= GUESSES_MAX);
+    }
+
+    #[tokio::test]
     async fn what_an_answer_does_not_need_is_given_back() {
         let allowance = Allowance::default();
-        let share = allowance.most().await;
+        let share = allowance.take(&most("l")).await;
         assert_eq!(share.bytes(), READ_BYTES_MAX);
         share.came_to(&entries(&[1, 1]));
         assert_eq!((share.bytes(), allowance.0.free.available_permits()), (UNIT_BYTES, 2_047));
@@ -159,10 +218,11 @@ mod tests {
     #[tokio::test]
     async fn who_waits_takes_what_is_likely_when_its_turn_has_come() {
         let allowance = Allowance::default();
-        let (one, two) = (allowance.most().await, allowance.most().await);
+        let (one, two) = (allowance.take(&most("l")).await, allowance.take(&most("l")).await);
         one.came_to(&entries(&[4_000_000]));
-        let mut waits = pin!(tokio::task::unconstrained(allowance.likely(1)));
-        let mut later = pin!(tokio::task::unconstrained(allowance.likely(1)));
+        let small = read_of("l", 1, 0);
+        let mut waits = pin!(tokio::task::unconstrained(allowance.take(&small)));
+        let mut later = pin!(tokio::task::unconstrained(allowance.take(&small)));
         poll_fn(|context| {
             assert!(waits.as_mut().poll(context).is_pending());
             assert!(later.as_mut().poll(context).is_pending());
@@ -178,9 +238,10 @@ mod tests {
     #[tokio::test]
     async fn who_no_longer_waits_holds_up_nobody() {
         let allowance = Allowance::default();
-        let shares = (allowance.most().await, allowance.most().await);
+        let shares = (allowance.take(&most("l")).await, allowance.take(&most("l")).await);
         {
-            let mut waits = pin!(tokio::task::unconstrained(allowance.most()));
+            let large = most("l");
+            let mut waits = pin!(tokio::task::unconstrained(allowance.take(&large)));
             let is_pending = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context).is_pending())).await;
             assert!(is_pending);
         }

@@ -52,6 +52,14 @@ pub(crate) const GUESS_BLIND_MOST_BYTES: usize = 1 << 20;
 /// Reads of logs that wait for something to come, by calls of their own and in streams: what is left of the places for
 /// those once every stream is a subscription that waits.
 pub(crate) const WAITING_READS_MAX: usize = WAITS_IN_FLIGHT_MAX - STREAMS_MAX;
+/// The same of one connection, ...
+pub(crate) const WAITING_READS_OF_ONE_MAX: usize = WAITING_READS_MAX / 4;
+/// ... and of all that would wait for longer than this: ...
+pub(crate) const WAITING_READS_LONG_MAX: usize = WAITING_READS_MAX / 4 * 3;
+/// ... clients wait for less before an append to a log of which they know nothing.
+pub(crate) const SHORT_WAIT_MAX: base::Duration = base::Duration::from_millis(250);
+/// Logs of whose entries a connection remembers how large they are.
+pub(crate) const GUESSES_MAX: usize = 64;
 /// With so many bytes, which answers to calls of their own alone can come to, those of them are given up at once that
 /// were touched longest ago.
 pub(crate) const ANSWERS_LEFT_IN_ALL_BYTES_MAX: usize = 384 << 20;

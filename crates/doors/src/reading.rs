@@ -10,7 +10,11 @@ use sharedlog::Position;
 use tablets::request::{Failure, LogRequest, LogResponse, Outcome, Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::{READ_BYTES_MAX, WAITING_READ_BYTES, WAITING_READS_MAX};
+use crate::allowance::Allowance;
+use crate::limits::{
+    READ_BYTES_MAX, SHORT_WAIT_MAX, WAITING_READ_BYTES, WAITING_READS_LONG_MAX, WAITING_READS_MAX,
+    WAITING_READS_OF_ONE_MAX,
+};
 
 /// A read under way.
 #[derive(Clone, Debug)]
@@ -34,10 +38,10 @@ pub(crate) enum Wants {
 }
 
 impl Reading {
-    /// The read that a request is, if it is one.
-    pub(crate) fn of(request: &Request) -> Option<Self> {
+    /// The read that a request is, if it is one. The log's name is taken from there.
+    pub(crate) fn of(request: &mut Request) -> Option<Self> {
         let Request::Log(LogRequest::Read { log, from, count, wait, .. }) = request else { return None };
-        let (log, from, count, wait) = (log.clone(), *from, *count, *wait);
+        let (log, from, count, wait) = (std::mem::take(log), *from, *count, *wait);
         let wants = match wait {
             base::Duration::ZERO => Wants::Likely { count: count as usize },
             _ => Wants::Something,
@@ -47,6 +51,10 @@ impl Reading {
 
     pub(crate) fn wants(&self) -> Wants {
         self.wants
+    }
+
+    pub(crate) fn log(&self) -> &str {
+        &self.log
     }
 
     /// What the node is asked, where there is room for so many bytes.
@@ -79,37 +87,71 @@ impl Reading {
     }
 }
 
-/// Places for reads that wait for something to come.
+/// Places for reads that wait for something to come, of all connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Waits(Arc<Semaphore>);
+pub(crate) struct Waits {
+    all: Arc<Semaphore>,
+    /// Those that waits of any length may have.
+    long: Arc<Semaphore>,
+}
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct WaitPlace {
+    _of_all: OwnedSemaphorePermit,
+    _of_long: Option<OwnedSemaphorePermit>,
+    _of_one: OwnedSemaphorePermit,
+}
 
 impl Default for Waits {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(WAITING_READS_MAX)))
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self { all: places(WAITING_READS_MAX), long: places(WAITING_READS_LONG_MAX) }
     }
 }
 
 impl Waits {
-    /// A place, until it is dropped.
-    pub(crate) fn take(&self) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
-        let place = Arc::clone(&self.0).try_acquire_owned();
-        place.map(Arc::new).map_err(|_| {
-            let full = "reads wait at this node for something to come: who follows a log subscribes to it";
-            Failure::Overloaded(format!("{WAITING_READS_MAX} {full}"))
-        })
+    /// A place for a read of that connection.
+    pub(crate) fn take(&self, reading: &Reading, of_one: &Allowance) -> Result<WaitPlace, Failure> {
+        let take = |places: &Arc<Semaphore>, most: usize, whose: &str| {
+            Arc::clone(places).try_acquire_owned().map_err(|_| {
+                let instead = "who follows a log subscribes to it";
+                Failure::Overloaded(format!("{most} reads of {whose} wait for something to come: {instead}"))
+            })
+        };
+        let of_one = take(of_one.waits(), WAITING_READS_OF_ONE_MAX, "this connection")?;
+        let is_long = reading.wait > SHORT_WAIT_MAX;
+        let of_long = is_long.then(|| take(&self.long, WAITING_READS_LONG_MAX, "this node's clients")).transpose()?;
+        let of_all = take(&self.all, WAITING_READS_MAX, "this node's clients")?;
+        Ok(WaitPlace { _of_all: of_all, _of_long: of_long, _of_one: of_one })
     }
 }
 
+/// What is told whose connection had no room for it by its deadline.
+pub(crate) fn no_room() -> Failure {
+    Failure::Overloaded("reads of this connection have taken all that it may have at one time".to_owned())
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use tablets::request::{Content, LogEntry};
 
     use super::*;
 
-    fn read(count: u32, wait_ms: u64) -> Reading {
+    pub(crate) fn read_of(log: &str, count: u32, wait_ms: u64) -> Reading {
         let wait = base::Duration::from_millis(wait_ms);
-        let (log, from) = ("l".to_owned(), Position(7));
-        Reading::of(&Request::Log(LogRequest::Read { log, from, count, wait, bytes: READ_BYTES_MAX })).expect("a read")
+        let (log, from) = (log.to_owned(), Position(7));
+        Reading::of(&mut Request::Log(LogRequest::Read { log, from, count, wait, bytes: READ_BYTES_MAX }))
+            .expect("a read")
+    }
+
+    fn read(count: u32, wait_ms: u64) -> Reading {
+        read_of("l", count, wait_ms)
+    }
+
+    /// One that was told that its first entry is larger.
+    pub(crate) fn most(log: &str) -> Reading {
+        Reading { wants: Wants::Most, ..read_of(log, 1, 0) }
     }
 
     /// Count, wait and bytes of what is asked.
@@ -148,17 +190,26 @@ mod tests {
             assert_eq!(read(1, wait).heard(failure.clone()), Some(failure.clone()));
             assert_eq!(read(1, wait).heard(LARGER), None);
         }
-        let mut most = read(1, 0);
-        most.wants = Wants::Most;
-        assert_eq!(most.heard(LARGER), Some(LARGER), "the node answers what it was not asked");
+        assert_eq!(most("l").heard(LARGER), Some(LARGER), "the node answers what it was not asked");
     }
 
     #[test]
     fn places_for_those_who_wait_are_bounded() {
-        let waits = Waits::default();
-        let mut all: Vec<_> = (0..WAITING_READS_MAX).map(|_| waits.take().expect("there is one")).collect();
-        assert!(matches!(waits.take(), Err(Failure::Overloaded(_))));
-        all.pop();
-        assert!(waits.take().is_ok());
+        let (waits, long, short) = (Waits::default(), read(1, 251), read(1, 250));
+        let take_all = |reading: &Reading, of_one: &Allowance| {
+            std::iter::from_fn(|| waits.take(reading, of_one).ok()).collect::<Vec<_>>()
+        };
+        let one = Allowance::default();
+        let mut of_one = take_all(&long, &one);
+        assert_eq!(of_one.len(), WAITING_READS_OF_ONE_MAX);
+        let others: Vec<_> = (0..8).map(|_| Allowance::default()).collect();
+        let of_others: Vec<_> = others.iter().flat_map(|other| take_all(&long, other)).collect();
+        assert_eq!(of_one.len() + of_others.len(), WAITING_READS_LONG_MAX);
+        let brief: Vec<_> = others.iter().flat_map(|other| take_all(&short, other)).collect();
+        assert_eq!(WAITING_READS_LONG_MAX + brief.len(), WAITING_READS_MAX);
+        let last = Allowance::default();
+        assert!(matches!(waits.take(&short, &last), Err(Failure::Overloaded(_))));
+        of_one.pop();
+        assert!(waits.take(&short, &last).is_ok() && waits.take(&long, &last).is_ok());
     }
 }

@@ -79,11 +79,6 @@ impl Replies {
         self.is_given_up.load(Ordering::Relaxed)
     }
 
-    /// Bytes of answers that are in no message yet.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
     /// Gives the outcome of the request with this ticket.
     pub fn give(&self, ticket: u64, outcome: Outcome) {
         let outcome = self.bounded(outcome);

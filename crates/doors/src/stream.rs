@@ -2,8 +2,8 @@
 //!
 //! A [`Conversation`] is what the server polls for messages to send, and it reads only while it is polled. So a client
 //! that takes no answers is not read from either, and HTTP/2's windows have it wait. A message is read when there is
-//! room for another, and all that is in it goes to the node at once: nothing decoded waits here. Whatever is answered
-//! by the time the server can send goes out in one message.
+//! room for another, and all that is in it goes to the node at once, but for reads of logs, which have their
+//! [`Pace`]. Whatever is answered by the time the server can send goes out in one message.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -22,6 +22,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
+use crate::allowance::{Allowance, Share};
 use crate::deadline::{Deadline, no_answer};
 use crate::limits::{PORTION_BYTES, STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::meter::Arriving;
@@ -97,6 +98,7 @@ impl Streams {
     ) -> Result<Conversation<G, T>, Status> {
         let Begun { replies, leaving, closing, observer, place } = self.begun()?;
         let arriving = call.extensions_mut().remove::<Arc<Arriving>>();
+        let allowance = call.extensions().get::<Allowance>().cloned().unwrap_or_default();
         arriving.iter().for_each(|arriving| arriving.is_a_stream());
         Ok(Conversation {
             gateway,
@@ -105,7 +107,7 @@ impl Streams {
             replies,
             under_way: HashMap::new(),
             tickets: 0,
-            pace: Pace::new(self.waits.clone()),
+            pace: Pace::new(self.waits.clone(), allowance),
             answers: VecDeque::new(),
             leaving,
             ending: None,
@@ -184,6 +186,8 @@ struct Ready<A> {
     answer: A,
     /// Bytes that the stream is charged for.
     bytes: usize,
+    /// Of what the connection may read ahead, until it has left.
+    _share: Option<Share>,
 }
 
 /// One stream.
@@ -276,11 +280,14 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         }
     }
 
-    /// Hands in reads of logs for which there is room now.
+    /// Hands in reads of logs for which there is room now: whose answers would not be refused.
     fn go_on(&mut self) {
+        if self.replies.are_full() {
+            return;
+        }
         let now = Instant::now();
         let mut batch = Vec::new();
-        while let Some(next) = self.pace.next(self.replies.bytes(), now) {
+        while let Some(next) = self.pace.next(now) {
             match next {
                 Ok(asked) => batch.push(asked),
                 Err((ticket, failure)) => {
@@ -303,13 +310,14 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
             }
             for (ticket, outcome) in outcomes {
                 let bytes = size(&outcome);
-                let Some(outcome) = self.pace.heard(ticket, outcome) else {
+                let Some((outcome, share)) = self.pace.heard(ticket, outcome) else {
                     self.replies.release(bytes);
                     continue;
                 };
                 match self.under_way.remove(&ticket) {
                     Some(UnderWay { number, .. }) => {
-                        self.answers.push_back(ready::<T>(number, outcome, bytes, &self.replies));
+                        self.answers
+                            .push_back(Ready { _share: share, ..ready::<T>(number, outcome, bytes, &self.replies) });
                     }
                     // The door has answered for the node.
                     None => self.replies.release(bytes),
@@ -328,14 +336,18 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
             self.sweep = None;
             let now = Instant::now();
             let (answers, replies, pace) = (&mut self.answers, &*self.replies, &mut self.pace);
+            let before = self.under_way.len();
             self.under_way.retain(|ticket, UnderWay { number, guard, changes }| {
                 let is_late = *guard <= now;
                 if is_late {
-                    pace.forget(*ticket);
-                    answers.push_back(refused::<T>(*number, &no_answer(*changes), replies));
+                    let failure = pace.forget(*ticket).unwrap_or_else(|| no_answer(*changes));
+                    answers.push_back(refused::<T>(*number, &failure, replies));
                 }
                 !is_late
             });
+            if self.under_way.len() < before {
+                self.pace.tidy();
+            }
         }
     }
 
@@ -363,7 +375,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
 
 fn ready<T: Topic>(number: u64, outcome: Outcome, bytes: usize, replies: &Replies) -> Ready<T::Answer> {
     match T::answer(number, outcome) {
-        Ok(answer) => Ready { answer, bytes },
+        Ok(answer) => Ready { answer, bytes, _share: None },
         Err(failure) => {
             replies.release(bytes);
             refused::<T>(number, &failure, replies)
@@ -375,5 +387,5 @@ fn refused<T: Topic>(number: u64, failure: &Failure, replies: &Replies) -> Ready
     let answer = T::refused(number, refusal::streamed(failure));
     let bytes = answer.encoded_len();
     replies.charge(bytes);
-    Ready { answer, bytes }
+    Ready { answer, bytes, _share: None }
 }

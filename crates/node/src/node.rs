@@ -192,7 +192,7 @@ impl Node {
             Event::Message { from, boot, message } => self.message(from, boot, message, now),
             Event::PeerStarted { from, boot } => self.peer_started(from, boot, now),
             Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
-            Event::GivenUp { requests } => self.given_up(&requests, now),
+            Event::GivenUp { requests } => self.reads_given_up(&requests, now),
             Event::AnswerExpired { answer } => self.answer_expired(answer),
             Event::LogForced { through } => self.log_forced(through, now),
             Event::ManifestForced { through } => self.manifest_forced(through, now),
@@ -692,6 +692,7 @@ impl Node {
     /// # Panics
     /// When an invariant is broken.
     pub fn invariants(&self) {
+        self.pendings.invariants();
         for (id, replica) in self.replicas.iter() {
             replica.cohort.invariants();
             assert!(self.halted || replica.state.last_applied().sequence == replica.cohort.applied(), "cohort {id}");

@@ -365,10 +365,19 @@ impl Pendings {
         self.at_work_for_peers
     }
 
-    /// Those of a door's requests that read.
-    pub(crate) fn reads_of(&self, requests: &BTreeSet<RequestId>) -> impl Iterator<Item = PendingId> {
+    /// Those of a door's requests that logs' client machines have.
+    pub(crate) fn at_logs(&self, requests: &BTreeSet<RequestId>) -> impl Iterator<Item = (PendingId, &Pending)> {
         let is_among = |origin| matches!(origin, Origin::Door(request) if requests.contains(&request));
-        let reads = self.by_id.iter().filter(move |(_, pending)| is_among(pending.origin) && pending.query.reads());
-        reads.map(|(id, _)| *id)
+        let at_logs =
+            self.by_id.iter().filter(move |(_, pending)| pending.place == Place::AtLog && is_among(pending.origin));
+        at_logs.map(|(id, pending)| (*id, pending))
+    }
+
+    /// Checks what must hold between any two steps.
+    pub(crate) fn invariants(&self) {
+        let all = || self.by_id.values();
+        assert_eq!(self.of_doors, all().filter(|pending| pending.is_of_door()).count(), "requests of doors");
+        let at_work = all().filter(|pending| pending.is_at_work_for_peer()).count();
+        assert_eq!(self.at_work_for_peers, at_work, "requests of peers");
     }
 }

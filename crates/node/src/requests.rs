@@ -3,8 +3,6 @@
 //! Every request ends with one answer: what the log decided, what a leader read under its lease, "nothing was done", or
 //! "unknown". What may have reached a log is never called undone.
 
-use std::collections::BTreeSet;
-
 use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
@@ -84,7 +82,7 @@ impl Node {
             return Some(Failure::Unavailable("the node is stopping".to_owned()));
         }
         let full = self.pendings.of_doors() >= REQUESTS_IN_FLIGHT_MAX + WAITS_IN_FLIGHT_MAX;
-        full.then(|| Failure::Overloaded(format!("{REQUESTS_IN_FLIGHT_MAX} requests are under way")))
+        full.then(|| Failure::Overloaded("too many requests are under way".to_owned()))
     }
 
     /// Whether a log may have that name. One that is there keeps it: whoever creates it again is told that it is.
@@ -352,15 +350,6 @@ impl Node {
         let unknown = may_be_there && !pending.query.reads();
         let failure = if unknown { Failure::Unknown(why.to_owned()) } else { Failure::Unavailable(why.to_owned()) };
         self.complete(id, Err(failure), None);
-    }
-
-    /// Nobody waits for these any more. What changes something goes on: it may be in a log already.
-    pub(crate) fn given_up(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
-        let reads: BTreeSet<PendingId> = self.pendings.reads_of(requests).collect();
-        self.log_reads_given_up(&reads, now);
-        for id in reads {
-            self.give_up(id, "nobody waited for it any more");
-        }
     }
 
     pub(crate) fn overdue(&mut self, id: PendingId) {

@@ -239,7 +239,8 @@ impl Log {
     }
 
     /// What lies at positions in a row, so many at most, up to one where nothing lies yet; none, if that is the first.
-    /// There may be fewer, where entries are large: an answer holds 2 MiB or so. None alone says that nothing is there.
+    /// There may be fewer, where entries are large: an answer holds 2 MiB or so. Only an empty one says that nothing is
+    /// there.
     ///
     /// # Errors
     /// As [`Error`] has them.
@@ -248,8 +249,8 @@ impl Log {
     }
 
     /// The same, but that it waits for so long for the first, if nothing lies there yet. If that is below the tail and
-    /// nothing has come by then, it is made a hole. If the client's deadline comes first, none is told just before, and
-    /// no hole is made.
+    /// nothing has come by then, it is made a hole. The client's deadline should be a quarter of a second longer: if it
+    /// isn't, the answer is empty, and no hole is made.
     ///
     /// # Errors
     /// As [`Error`] has them.

@@ -21,7 +21,7 @@ use base::canary::{Bug, planted};
 use base::{Duration, Monotonic, SplitMix64};
 
 use crate::limits::{BATCH_BYTES_MAX, DUPLICATES_WINDOW};
-use crate::{AskId, Batch, ClientId, Position, Projection, ProjectionEpoch, Run, Stamp};
+use crate::{AskId, Batch, ClientId, Position, Projection, ProjectionEpoch, Run};
 use crate::{Data, sequencer, unit};
 use task::{Next, Task, View};
 
@@ -36,6 +36,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod trim;
+mod unstamped;
 
 pub use contract::{Action, Answer, Error, ReadMany, Stamped, Suspect, Timing, Token, Wait};
 
@@ -45,6 +46,7 @@ use read::Read;
 use row::Row;
 use task::Fill;
 use trim::{Trim, TrimOne};
+use unstamped::{OwnStamps, Unstamped};
 
 /// A call or an errand of the machine's own.
 type CallId = u64;
@@ -56,10 +58,7 @@ type CallId = u64;
 #[derive(Debug)]
 pub struct Client {
     id: ClientId,
-    /// The last stamp that was given to an append without one.
-    last_sequence: u64,
-    /// The sequences of appends under way that had none.
-    open: BTreeMap<CallId, u64>,
+    own_stamps: OwnStamps,
     timing: Timing,
     jitter: SplitMix64,
     projection: Option<Projection>,
@@ -116,8 +115,7 @@ impl Client {
     pub fn new(id: ClientId, timing: Timing, seed: u64) -> Self {
         Self {
             id,
-            last_sequence: 0,
-            open: BTreeMap::new(),
+            own_stamps: OwnStamps::default(),
             timing,
             jitter: SplitMix64::new(seed),
             projection: None,
@@ -150,12 +148,12 @@ impl Client {
     /// Calls under way, and errands of its own.
     #[must_use]
     pub fn under_way(&self) -> usize {
-        self.calls.len()
+        self.calls.len() + self.own_stamps.waiting()
     }
 
     /// Appends a batch: one entry, at one position, however many records. `since` says that another process may have
-    /// appended it under the same stamp, there or after. Without a stamp it gets one of the machine's own. It is
-    /// refused at once where that is too far above the oldest open append of its client ([`Error::OutsideWindow`]).
+    /// appended it under the same stamp, there or after. A stamp that is too far above the oldest open append of its
+    /// client is refused at once ([`Error::OutsideWindow`]). Without one it gets one of the machine's own, in turn.
     pub fn append(
         &mut self,
         token: Token,
@@ -165,29 +163,25 @@ impl Client {
         deadline: Monotonic,
         now: Monotonic,
     ) {
-        // What has no stamp of the caller's is nobody else's.
-        let is_shared = stamp.is_some();
-        let Stamped { stamp, oldest_open } = stamp.unwrap_or_else(|| self.own_stamp());
+        let Some(Stamped { stamp, oldest_open }) = stamp else {
+            self.own_stamps.push(Unstamped { token, batch, since, deadline });
+            return self.settle(now);
+        };
         if !stamp.is_in_window(oldest_open) {
             return self.actions.push(Action::Done { token, outcome: Err(Error::OutsideWindow { oldest_open }) });
         }
-        if !is_shared {
-            self.last_sequence = stamp.sequence;
-            self.open.insert(self.last_call + 1, stamp.sequence);
-        }
-        self.begin(
-            token,
-            Task::Append(Append::new(Data { stamp, oldest_open, since, batch }, is_shared)),
-            deadline,
-            now,
-        );
+        let append = Append::new(Data { stamp, oldest_open, since, batch }, true);
+        self.begin(token, Task::Append(append), deadline, now);
     }
 
-    /// The next stamp of the machine's own.
-    fn own_stamp(&self) -> Stamped {
-        let sequence = self.last_sequence + 1;
-        let oldest_open = self.open.values().next().copied().unwrap_or(sequence);
-        Stamped { stamp: Stamp { client: self.id, sequence }, oldest_open }
+    /// Starts those appends that may have a stamp of the machine's own now.
+    fn begin_unstamped(&mut self, now: Monotonic) {
+        while let Some((append, Stamped { stamp, oldest_open })) = self.own_stamps.pop(self.id, self.last_call + 1) {
+            let Unstamped { token, batch, since, deadline } = append;
+            // What has no stamp of the caller's is nobody else's.
+            let append = Append::new(Data { stamp, oldest_open, since, batch }, false);
+            self.start(Whose::Caller(token), Task::Append(append), deadline, now);
+        }
     }
 
     /// Reads a position. If nothing is there, it looks again until `wait` has passed, and then fills it; with none it
@@ -275,6 +269,7 @@ impl Client {
         while let Some(row) = self.rows.pop_first() {
             self.advance(row, now);
         }
+        self.begin_unstamped(now);
         self.ask_positions(now);
         self.set_timer();
     }
@@ -392,6 +387,9 @@ impl Client {
                 call.alarm = Monotonic::NEVER;
             }
             self.alarm(id, now);
+        }
+        while let Some(token) = self.own_stamps.pop_late(now) {
+            self.actions.push(Action::Done { token, outcome: Err(Error::OutOfTime) });
         }
         if self.fetching.as_ref().is_some_and(|fetching| fetching.again_at <= now) {
             self.fetch_again(now);
@@ -537,7 +535,7 @@ impl Client {
 
     fn end(&mut self, id: CallId) -> Option<Call> {
         let call = self.calls.remove(&id)?;
-        self.open.remove(&id);
+        self.own_stamps.ended(id);
         self.alarms.remove(&(call.alarm, id));
         if let Some(ask) = call.ask {
             self.asks.remove(&ask);
@@ -562,7 +560,8 @@ impl Client {
 
     fn set_timer(&mut self) {
         let fetch = self.fetching.as_ref().map(|fetching| fetching.again_at);
-        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(fetch).min();
+        let late = self.own_stamps.next_deadline();
+        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(fetch).chain(late).min();
         if let Some(first) = first
             && first < self.timer
         {
@@ -578,7 +577,7 @@ impl Client {
     pub fn invariants(&self) {
         assert!(self.asking.is_none_or(|id| self.calls.contains_key(&id)), "the asking under way is there");
         assert!(self.wanting.is_empty() || self.asking.is_some(), "who wants a position has one asked for");
-        assert!(self.open.len() <= DUPLICATES_WINDOW, "appends under way are bounded");
+        assert!(self.own_stamps.open() <= DUPLICATES_WINDOW, "appends under way are bounded");
         for (ask, id) in &self.asks {
             assert!(self.calls.get(id).is_some_and(|call| call.ask == Some(*ask)), "an asking is a call's");
         }
@@ -586,7 +585,8 @@ impl Client {
             let has_alarm = call.alarm < Monotonic::NEVER && self.alarms.contains(&(call.alarm, *id));
             assert!(has_alarm || call.deadline == Monotonic::NEVER, "a call is woken by its deadline");
         }
-        let first = self.alarms.first().map_or(Monotonic::NEVER, |(at, _)| *at);
+        let late = self.own_stamps.next_deadline();
+        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(late).min().unwrap_or(Monotonic::NEVER);
         assert!(self.timer <= first, "the timer is set for the first alarm");
     }
 }

@@ -136,10 +136,9 @@ impl Copier {
     /// The positions that come next.
     fn next_run(&mut self, healing: &Healing) -> Option<Run> {
         let next = self.next.filter(|next| *next < healing.to)?;
-        let step = healing.stripe.count.max(1);
-        let left = (healing.to.0 - next.0).div_ceil(step);
-        let run = Run { from: next, step, count: left.min(MANY_MAX as u64) as usize };
-        self.next = Some(run.position(run.count as u64));
+        let run = healing.stripe.run(next, healing.to, MANY_MAX);
+        let stripe = healing.stripe;
+        self.next = Some(stripe.position(stripe.before(run.position(run.count as u64 - 1).next())));
         Some(run)
     }
 

@@ -4,6 +4,12 @@ use base::Duration;
 
 /// Chains of one extent, at most: a projection goes whole into one entry of the catalogue.
 pub const STRIPES_MAX: usize = 64;
+/// Positions in a row that are of one chain, at most.
+pub const STRIPE_WIDTH_MAX: u64 = 1 << 10;
+/// As many as a log has that is created now. What gets its positions at one time, some ten appends at a door that is
+/// busy, mostly goes down one chain together, and costs no more than in a log of one chain. With more, it would take
+/// more appends at one time to keep all chains busy.
+pub const STRIPE_WIDTH: u64 = 64;
 /// Units of one chain, at most: each further one is a step more of every append.
 pub const COPIES_MAX: usize = 8;
 /// Extents of a projection, at most. Trimming and copying make them fewer again.

@@ -21,14 +21,16 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, NodeId};
 use bytes::Bytes;
 
-use crate::limits::{COPIES_MAX, EXTENTS_MAX, POSITION_MAX, STRIPES_MAX};
-use crate::{LogId, Position, ProjectionEpoch, SequencerId, Stripe, UnitId};
+use crate::limits::{COPIES_MAX, EXTENTS_MAX, POSITION_MAX, STRIPE_WIDTH_MAX, STRIPES_MAX};
+use crate::{LogId, Position, ProjectionEpoch, SequencerId, Stripe, UnitId, stripe};
 
 /// Positions that are spread over the same chains.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     /// Its first position. It ends where the next extent begins.
     pub from: Position,
+    /// How many positions in a row are of one chain, before the next one's come.
+    pub width: u64,
     /// Its chains, each from head to tail. No unit stands in it twice. One without a unit was given up, with all that
     /// it held.
     pub chains: Vec<Vec<UnitId>>,
@@ -85,16 +87,36 @@ pub enum Unfit {
 }
 
 impl Extent {
+    /// An extent. Where there is one chain it has all positions in a row.
+    #[must_use]
+    pub fn new(from: Position, width: u64, chains: Vec<Vec<UnitId>>) -> Self {
+        let width = if chains.len() > 1 { width } else { 1 };
+        Self { from, width, chains }
+    }
+
+    /// Whether an extent that begins at or after it spreads its positions as this one would if it went on.
+    pub(crate) fn goes_on_in(&self, next: &Self) -> bool {
+        let is_alike = (self.width, self.chains.len()) == (next.width, next.chains.len());
+        let turned = self.chains.iter().cycle().skip(self.turn(next.from) as usize);
+        is_alike && turned.zip(&next.chains).all(|(chain, next)| chain == next)
+    }
+
     /// The chain of a position at or after its first.
     fn chain_of(&self, position: Position) -> &[UnitId] {
-        let index = position.0.saturating_sub(self.from.0) % self.chains.len().max(1) as u64;
+        let index = self.turn(position);
         self.chains.get(index as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whose turn a position is.
+    pub(crate) fn turn(&self, position: Position) -> u64 {
+        stripe::turn(self.from, self.width.max(1), self.chains.len().max(1) as u64, position)
     }
 
     /// The positions of one of its chains, as if it had no end.
     #[must_use]
     pub fn stripe(&self, chain: usize) -> Stripe {
-        Stripe { from: self.from, count: self.chains.len().max(1) as u64, index: chain as u64 }
+        let (count, width) = (self.chains.len().max(1) as u64, self.width.max(1));
+        Stripe { from: self.from, count, index: chain as u64, width }
     }
 
     /// Its units, chain by chain.
@@ -116,7 +138,7 @@ impl Projection {
     pub(crate) fn place_of(&self, position: Position) -> Option<(usize, u64)> {
         let index = self.extents.iter().rposition(|extent| extent.from <= position)?;
         let extent = self.extents.get(index)?;
-        Some((index, position.0.saturating_sub(extent.from.0) % extent.chains.len().max(1) as u64))
+        Some((index, extent.turn(position)))
     }
 
     /// The first position that was not trimmed with its whole extent.
@@ -128,7 +150,7 @@ impl Projection {
     /// The extent that new entries go to, once positions have come so far.
     #[must_use]
     pub fn last(&self) -> &Extent {
-        const NONE: &Extent = &Extent { from: Position(0), chains: Vec::new() };
+        const NONE: &Extent = &Extent { from: Position(0), width: 1, chains: Vec::new() };
         self.extents.last().unwrap_or(NONE)
     }
 
@@ -176,6 +198,9 @@ impl Projection {
             self.extents.iter().try_for_each(|extent| {
                 if !is_within(extent.chains.len(), STRIPES_MAX) {
                     return Err(Unfit::Count("chains"));
+                }
+                if !(1..=STRIPE_WIDTH_MAX).contains(&extent.width) {
+                    return Err(Unfit::Count("positions in a row"));
                 }
                 // What was given up is not written any more.
                 let least = if std::ptr::eq(extent, self.last()) { 1 } else { 0 };
@@ -241,10 +266,11 @@ impl Projection {
     ) -> Result<(), Unfit> {
         let of = |projection: &Self| projection.extents.iter().rev().find(|extent| extent.from <= from).cloned();
         let (Some(old), Some(new)) = (of(old), of(self)) else { return Err(Unfit::Moved(from)) };
-        if old.chains.len() != new.chains.len() {
+        if (old.chains.len(), old.width) != (new.chains.len(), new.width) {
             return Err(Unfit::Moved(from));
         }
-        let turns = (0..old.chains.len() as u64).map(|turn| Position(from.0.saturating_add(turn)));
+        let turns = (0..old.chains.len()).map(|chain| old.stripe(chain));
+        let turns = turns.map(|stripe| stripe.position(stripe.before(from)));
         for position in turns.filter(|position| *position < end) {
             let (was, is) = (old.chain_of(position), new.chain_of(position));
             if was.is_empty() && !is.is_empty() {
@@ -277,7 +303,7 @@ impl Projection {
         writer.u32(self.extents.len() as u32);
         for extent in &self.extents {
             writer.u64(extent.from.0);
-            writer.u32(extent.chains.len() as u32);
+            stripe::encode_count(&mut writer, extent.chains.len() as u64, extent.width);
             for chain in &extent.chains {
                 writer.u32(chain.len() as u32);
                 chain.iter().for_each(|unit| writer.u64(unit.0));
@@ -297,8 +323,10 @@ impl Projection {
         let (start, newest_unit) = (Position(reader.u64()?), UnitId(reader.u64()?));
         let extents = many(&mut reader, 12, |reader| {
             let from = Position(reader.u64()?);
-            let chains = many(reader, 4, |reader| many(reader, 8, |reader| Ok(UnitId(reader.u64()?))))?;
-            Ok(Extent { from, chains })
+            let (count, width) = stripe::decode_count(reader)?;
+            let chain = |reader: &mut Reader| many(reader, 8, |reader| Ok(UnitId(reader.u64()?)));
+            let chains = (0..count).map(|_| chain(reader)).collect::<Result<_, _>>()?;
+            Ok(Extent { from, width, chains })
         })?;
         reader.end()?;
         let projection = Self { log, epoch, sequencer, start, newest_unit, extents };

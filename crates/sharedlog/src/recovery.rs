@@ -53,6 +53,8 @@ pub struct Plan {
     pub at_least: Position,
     /// Chains that the log should have. A further one is made only when it is full from its beginning.
     pub stripes: usize,
+    /// How many positions in a row are of one chain, where there are several.
+    pub width: u64,
     /// Units that a chain should have.
     pub copies: usize,
 }

@@ -1,11 +1,15 @@
-//! Every n-th position from some position on: what one chain of an extent holds.
+//! What one chain of an extent holds: so many positions in a row, then as many of each other chain, and so on.
+//!
+//! Whoever asks for several positions at one time is given such as follow each other. Where so many of them as are
+//! usual lie on one chain, they go down that together, and cost as many messages and forces as in a log of one chain.
 
 use base::codec::{DecodeError, Reader, Writer};
 
-use crate::Position;
-use crate::limits::STRIPES_MAX;
+use crate::limits::{STRIPE_WIDTH_MAX, STRIPES_MAX};
+use crate::{Position, Run};
 
-/// The positions `from + index`, `from + index + count`, and so on.
+/// The positions of one chain. All begin to be counted at a multiple of the width: where an extent begins between two,
+/// its first chain has fewer of them at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stripe {
     /// Where the extent begins.
@@ -14,79 +18,188 @@ pub struct Stripe {
     pub count: u64,
     /// Which of them this is, from 0.
     pub index: u64,
+    /// How many positions in a row are of one chain.
+    pub width: u64,
 }
 
 impl Stripe {
     /// Every position.
-    pub(crate) const ALL: Self = Self { from: Position(0), count: 1, index: 0 };
+    pub(crate) const ALL: Self = Self { from: Position(0), count: 1, index: 0, width: 1 };
 
     /// Whether a position is one of its own.
     #[must_use]
     pub fn holds(&self, position: Position) -> bool {
-        position >= self.from && (position.0 - self.from.0) % self.count == self.index
+        position >= self.from && turn(self.from, self.width, self.count, position) == self.index
     }
 
     /// Its n-th position, from 0.
     #[must_use]
     pub fn position(&self, number: u64) -> Position {
-        Position(self.from.0.saturating_add(self.index).saturating_add(number.saturating_mul(self.count)))
+        let number = number.saturating_add(self.counted(self.from));
+        let row = (number / self.width).saturating_mul(self.count).saturating_add(self.index);
+        Position(self.base().saturating_add(row.saturating_mul(self.width)).saturating_add(number % self.width))
     }
 
     /// How many of its positions lie before a position.
     #[must_use]
     pub fn before(&self, position: Position) -> u64 {
-        let first = self.from.0.saturating_add(self.index);
-        position.0.saturating_sub(first).div_ceil(self.count)
+        self.counted(position.max(self.from)) - self.counted(self.from)
+    }
+
+    /// Its positions from one of them on, up to an end: as many as lie at equal distances, so many at most.
+    #[must_use]
+    pub fn run(&self, from: Position, end: Position, most: usize) -> Run {
+        let step = if self.width == 1 { self.count } else { 1 };
+        let in_row = if self.width == 1 || self.count == 1 { u64::MAX } else { self.width - from.0 % self.width };
+        let left = end.0.saturating_sub(from.0).div_ceil(step);
+        Run { from, step, count: left.min(in_row).min(most as u64) as usize }
+    }
+
+    /// The multiple of the width that it is counted from.
+    fn base(&self) -> u64 {
+        self.from.0 - self.from.0 % self.width
+    }
+
+    /// How many positions, from the base to that one, are of its chain.
+    fn counted(&self, to: Position) -> u64 {
+        let round = self.width * self.count;
+        let to = to.0 - self.base();
+        to / round * self.width + (to % round).saturating_sub(self.index * self.width).min(self.width)
     }
 
     /// Stripes of later extents come after those of earlier ones. An extent that holds nothing yet may be given more
     /// chains.
-    pub(crate) fn order(&self) -> (Position, u64, u64) {
-        (self.from, self.count, self.index)
+    pub(crate) fn order(&self) -> (Position, u64, u64, u64) {
+        (self.from, self.count, self.index, self.width)
     }
 
     /// Whether all of its positions from `position` on are the other's too.
     pub(crate) fn is_within(&self, other: &Self, position: Position) -> bool {
-        self.count.is_multiple_of(other.count) && other.holds(position)
+        let is_aligned = other.count == 1 || self.width == other.width && self.count.is_multiple_of(other.count);
+        is_aligned && other.holds(position)
     }
 
-    pub(crate) fn encode(&self, writer: &mut Writer) {
+    /// Writes it.
+    pub fn encode(&self, writer: &mut Writer) {
         writer.u64(self.from.0);
-        writer.u32(self.count as u32);
+        encode_count(writer, self.count, self.width);
         writer.u32(self.index as u32);
     }
 
-    pub(crate) fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let from = Position::decode(reader)?;
-        let (count, index) = (u64::from(reader.u32()?), u64::from(reader.u32()?));
-        if count == 0 || count > STRIPES_MAX as u64 || index >= count {
+        let (count, width) = decode_count(reader)?;
+        let index = u64::from(reader.u32()?);
+        if index >= count {
             return Err(DecodeError::Invalid { what: "stripe" });
         }
-        Ok(Self { from, count, index })
+        Ok(Self { from, count, index, width })
     }
 
     /// Bytes of one, encoded.
-    pub(crate) const BYTES: usize = 16;
+    pub const BYTES: usize = 16;
 }
+
+/// Whose turn a position is, among the chains of an extent that begins at or before it.
+pub(crate) fn turn(from: Position, width: u64, count: u64, position: Position) -> u64 {
+    (position.0 / width).saturating_sub(from.0 / width) % count
+}
+
+/// Writes the number of an extent's chains, and how many positions in a row are of each: one, where nothing was said.
+pub(crate) fn encode_count(writer: &mut Writer, count: u64, width: u64) {
+    writer.u32((width - 1) as u32 * WIDTH_UNIT + count as u32);
+}
+
+/// Reads both.
+pub(crate) fn decode_count(reader: &mut Reader) -> Result<(u64, u64), DecodeError> {
+    let both = reader.u32()?;
+    let (count, width) = (u64::from(both % WIDTH_UNIT), u64::from(both / WIDTH_UNIT) + 1);
+    if count == 0 || count > STRIPES_MAX as u64 || width > STRIPE_WIDTH_MAX {
+        return Err(DecodeError::Invalid { what: "stripe" });
+    }
+    Ok((count, width))
+}
+
+/// The lower half is the number of chains.
+const WIDTH_UNIT: u32 = 1 << 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Against the plain rule: who comes next, block by block.
     #[test]
     fn positions_are_counted_within_their_stripe() {
-        let stripe = Stripe { from: Position(10), count: 3, index: 1 };
-        let own: Vec<u64> = (0..24).filter(|position| stripe.holds(Position(*position))).collect();
-        assert_eq!(own, [11, 14, 17, 20, 23]);
-        for (number, position) in own.iter().enumerate() {
-            assert_eq!(stripe.position(number as u64), Position(*position));
-            assert_eq!(stripe.before(Position(*position)), number as u64);
-            assert_eq!(stripe.before(Position(position + 1)), number as u64 + 1);
+        for (from, count, width) in [(10, 3, 1), (0, 4, 2), (10, 3, 4), (12, 3, 4), (7, 1, 5), (1, 2, 16)] {
+            let block = |position: u64| position / width - from / width;
+            for index in 0..count {
+                let stripe = Stripe { from: Position(from), count, index, width };
+                let is_own = |position: &u64| *position >= from && block((*position).max(from)) % count == index;
+                let own: Vec<u64> = (0..200).filter(is_own).collect();
+                let held: Vec<u64> = (0..200).filter(|position| stripe.holds(Position(*position))).collect();
+                assert_eq!(held, own, "{stripe:?}");
+                for position in 0..200 {
+                    let before = own.iter().filter(|own| **own < position).count() as u64;
+                    assert_eq!(stripe.before(Position(position)), before, "{position} in {stripe:?}");
+                }
+                for (number, position) in own.iter().enumerate() {
+                    assert_eq!(stripe.position(number as u64), Position(*position), "{number} of {stripe:?}");
+                }
+            }
         }
-        assert!(stripe.is_within(&Stripe::ALL, Position(11)));
-        let coarser = Stripe { from: Position(4), count: 6, index: 1 };
-        assert!(coarser.is_within(&stripe, Position(11)));
-        assert!(!stripe.is_within(&coarser, Position(11)));
-        assert!(!coarser.is_within(&stripe, Position(12)));
+    }
+
+    #[test]
+    fn no_sum_overflows() {
+        let last = Position(crate::limits::POSITION_MAX);
+        for width in [1, STRIPE_WIDTH_MAX] {
+            let stripe = Stripe { from: last, count: STRIPES_MAX as u64, index: STRIPES_MAX as u64 - 1, width };
+            assert!(stripe.position(u64::MAX) > last && stripe.before(Position(u64::MAX)) > 0);
+        }
+    }
+
+    #[test]
+    fn one_lies_within_another_where_their_blocks_do() {
+        let stripe = |from, count, index, width| Stripe { from: Position(from), count, index, width };
+        assert!(stripe(10, 3, 1, 1).is_within(&Stripe::ALL, Position(11)));
+        let (fine, coarse) = (stripe(10, 3, 1, 1), stripe(4, 6, 1, 1));
+        assert!(coarse.is_within(&fine, Position(11)) && !fine.is_within(&coarse, Position(11)));
+        assert!(!coarse.is_within(&fine, Position(12)));
+        for (one, other) in [(stripe(3, 4, 1, 4), stripe(9, 2, 0, 4)), (stripe(9, 2, 0, 4), stripe(3, 2, 0, 4))] {
+            for first in (0..100).map(Position).filter(|first| one.holds(*first) && one.is_within(&other, *first)) {
+                let own = (first.0..200).map(Position).filter(|position| one.holds(*position));
+                assert!(own.into_iter().all(|position| other.holds(position)), "{one:?} in {other:?} from {first}");
+            }
+        }
+        let first = (9..100).map(Position).find(|first| stripe(9, 2, 0, 4).is_within(&stripe(3, 2, 0, 4), *first));
+        assert_eq!(first, Some(Position(9)), "from wherever their extents begin");
+    }
+
+    #[test]
+    fn what_was_written_without_a_width_has_one_of_one() {
+        let mut writer = Writer::new();
+        for number in [7, 0] {
+            writer.u32(number);
+        }
+        writer.u32(3);
+        writer.u32(2);
+        // A position is written with its lower half first.
+        let stripe = Stripe { from: Position(7), count: 3, index: 2, width: 1 };
+        assert_eq!(Stripe::decode(&mut Reader::new(writer.finish())), Ok(stripe));
+        for stripe in [stripe, Stripe { width: 32, ..stripe }, Stripe { width: STRIPE_WIDTH_MAX, ..stripe }] {
+            let mut writer = Writer::new();
+            stripe.encode(&mut writer);
+            let bytes = writer.finish();
+            assert_eq!((bytes.len(), Stripe::decode(&mut Reader::new(bytes))), (Stripe::BYTES, Ok(stripe)));
+        }
+        let mut writer = Writer::new();
+        writer.u64(7);
+        writer.u32(u32::MAX);
+        writer.u32(0);
+        assert!(Stripe::decode(&mut Reader::new(writer.finish())).is_err());
     }
 }

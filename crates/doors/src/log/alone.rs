@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use api::log::{ReadRequest, ReadResponse};
-use tablets::request::{Failure, LogResponse, Response};
+use tablets::request::{LogResponse, Response};
 use tonic::Status;
 
 use super::translate;
 use crate::allowance::{Allowance, Share};
 use crate::columns::{Answer, deadline, submit, unexpected};
-use crate::reading::{Reading, Waits, Wants};
+use crate::reading::{Reading, Waits, Wants, no_room};
 use crate::{Gateway, Held, refusal};
 
 /// Reads, once there is something and the connection may have it.
@@ -18,17 +18,23 @@ pub(super) async fn read<G: Gateway>(
     waits: &Waits,
     mut call: tonic::Request<ReadRequest>,
 ) -> Answer<ReadResponse> {
-    let request = translate::read(std::mem::take(call.get_mut()));
+    let mut request = translate::read(std::mem::take(call.get_mut()));
     // What is refused is refused at once.
     tablets::validate(&request).map_err(|failure| refusal::status(&failure))?;
-    let mut reading = Reading::of(&request).ok_or_else(|| Status::internal("a read is none"))?;
+    let mut reading = Reading::of(&mut request).ok_or_else(|| Status::internal("a read is none"))?;
     let allowance = call.extensions().get::<Allowance>().cloned().unwrap_or_default();
     loop {
         // What it had before is given back by now: who waits for more must not keep others from theirs.
         let (share, held): (_, Held) = match reading.wants() {
-            Wants::Something => (None, Some(waits.take().map_err(|failure| refusal::status(&failure))?)),
-            Wants::Likely { count } => with_share(in_time(&call, allowance.likely(count)).await?),
-            Wants::Most => with_share(in_time(&call, allowance.most()).await?),
+            Wants::Something => {
+                let place = waits.take(&reading, &allowance).map_err(|failure| refusal::status(&failure))?;
+                (None, Some(Arc::new(place)))
+            }
+            Wants::Likely { .. } | Wants::Most => {
+                let share = in_time(&call, allowance.take(&reading)).await?;
+                let held = share.held();
+                (Some(share), held)
+            }
         };
         let room = share.as_ref().map_or(0, Share::bytes);
         let outcome = submit(gateway, &call, reading.request(room), held).await;
@@ -45,14 +51,7 @@ pub(super) async fn read<G: Gateway>(
     }
 }
 
-fn with_share(share: Share) -> (Option<Share>, Held) {
-    (Some(share.clone()), Some(Arc::new(share)))
-}
-
 /// A share within the call's deadline.
 async fn in_time<T>(call: &tonic::Request<T>, share: impl Future<Output = Share>) -> Result<Share, Status> {
-    tokio::time::timeout(deadline(call).node, share).await.map_err(|_| {
-        let full = "reads of this connection have taken all that it may have at one time";
-        refusal::status(&Failure::Overloaded(full.to_owned()))
-    })
+    tokio::time::timeout(deadline(call).node, share).await.map_err(|_| refusal::status(&no_room()))
 }

@@ -123,10 +123,10 @@ pub(crate) fn description(known: LogDescription) -> message::DescribeLogResponse
     message::DescribeLogResponse { id, epoch: epoch.0, sequencer: sequencer.0, stripes, copies, extents }
 }
 
-fn extent(ExtentDescription { from, chains }: ExtentDescription) -> message::Extent {
+fn extent(ExtentDescription { from, width, chains }: ExtentDescription) -> message::Extent {
     let unit = |(unit, node): (u64, base::NodeId)| message::Unit { unit, node: node.0 };
     let chain = |units: Vec<_>| message::Chain { units: units.into_iter().map(unit).collect() };
-    message::Extent { from: from.0, chains: chains.into_iter().map(chain).collect() }
+    message::Extent { from: from.0, width, chains: chains.into_iter().map(chain).collect() }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use super::views::Published;
 
 /// The token that wakes this thread for its inbox.
 pub(crate) const INBOX: Token = Token(0);
-/// How long a request may go on whose asker has gone.
+/// How long a read may wait whose asker has gone.
 const SWEEP: base::Duration = base::Duration::from_millis(250);
 /// Sockets that one wait reports.
 const READY_MAX: usize = 256;

@@ -7,6 +7,7 @@ use sharedlog::client::{Answer, Error, Token};
 use sharedlog::{LogId, Position, ProjectionEpoch, Run};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Response};
 
+use crate::contract::RequestId;
 use crate::logs::healing::CopierId;
 use crate::logs::reading::Reading;
 use crate::message::Query;
@@ -82,18 +83,27 @@ impl Node {
         begin(&mut log.client, log.last_token);
     }
 
-    /// Nobody waits for these reads of logs any more: what they have taken is given back.
-    pub(crate) fn log_reads_given_up(&mut self, reads: &BTreeSet<PendingId>, now: Now) {
-        self.logs.readings.forget(reads);
+    /// Nobody waits for these requests any more. Reads of logs end that wait for something to come, or for their turn: they
+    /// would do so for long. All else goes on: what changes something may be in a log already; and what is being read is
+    /// on its way, and counted until it has come.
+    pub(crate) fn reads_given_up(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
+        let queued = self.logs.readings.queued();
+        let is_idle = |(id, pending): &(PendingId, &Pending)| pending.query.waits() || queued.contains(id);
+        let idle: BTreeSet<PendingId> = self.pendings.at_logs(requests).filter(is_idle).map(|(id, _)| id).collect();
+        self.logs.readings.forget(&idle);
         for (id, log) in &mut self.logs.by_id {
-            let is_among = |call: &Call| matches!(call, Call::Read(read, _) | Call::Tail(read) if reads.contains(read));
+            let is_idle = |call: &Call| matches!(call, Call::Read(read, _) if idle.contains(read));
             let tokens: BTreeSet<Token> =
-                log.calls.iter().filter(|(_, call)| is_among(call)).map(|(token, _)| *token).collect();
+                log.calls.iter().filter(|(_, call)| is_idle(call)).map(|(token, _)| *token).collect();
             if !tokens.is_empty() {
                 self.logs.touched.insert(*id);
                 log.client.give_up(&tokens, now.monotonic);
             }
         }
+        for id in idle {
+            self.give_up(id, "nobody waited for it any more");
+        }
+        self.begin_queued_readings(now);
     }
 
     /// A call of a log's client machine has come to its end.

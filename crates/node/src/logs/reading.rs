@@ -29,8 +29,10 @@ const ONE_BYTES: usize = 64 << 10;
 /// What one may bring that takes nothing of the bound, since it waits.
 const UNCOUNTED_BYTES: usize = 1 << 10;
 
-/// Whose deadline comes before its wait is over is told so much sooner that nothing has come. Nothing is filled: others
-/// may want to wait for longer.
+/// What it takes to fill a position, as a rule. Whose deadline leaves no time for that after its wait only watches:
+/// others may want to wait for longer.
+const FILLING: Duration = Duration::from_millis(50);
+/// It is told so long before its deadline that nothing has come.
 const SAYING: Duration = Duration::from_millis(100);
 
 /// The reads under way, and those that wait for room.
@@ -80,6 +82,11 @@ impl Readings {
         self.taken.waiting -= share.waiting;
     }
 
+    /// Those that wait for room.
+    pub(super) fn queued(&self) -> BTreeSet<PendingId> {
+        self.queue.iter().map(|(_, id, _)| *id).collect()
+    }
+
     /// These don't wait for room any more.
     pub(super) fn forget(&mut self, reads: &BTreeSet<PendingId>) {
         self.queue.retain(|(_, id, _)| !reads.contains(id));
@@ -105,8 +112,7 @@ impl Node {
 
     /// Whether a read waits for something to come. It is begun in any case.
     fn is_waiting(&self, id: PendingId) -> bool {
-        let query = self.pendings.get(id).map(|pending| &pending.query);
-        matches!(query, Some(Query::Log(LogRequest::Read { wait, .. })) if *wait > Duration::ZERO)
+        self.pendings.get(id).is_some_and(|pending| pending.query.waits())
     }
 
     /// Whether a read could be begun, or is over.
@@ -131,12 +137,11 @@ impl Node {
         };
         let reading = Reading { from, share, is_short: bound < bytes };
         let left = deadline.since(now.monotonic);
-        // Time to look once more, and to say that nothing is there.
-        let saying = SAYING.min(Duration(left.0 / 4));
+        let of_left = |time: Duration| time.0.min(left.0 / 4);
         let wait = match () {
             () if !waits => Wait::No,
-            () if wait.0.saturating_add(saying.0) > left.0 => Wait::Watch(Duration(left.0 - saying.0)),
-            () => Wait::First(wait),
+            () if wait.0.saturating_add(of_left(FILLING)) <= left.0 => Wait::First(wait),
+            () => Wait::Watch(Duration(left.0 - of_left(SAYING))),
         };
         let wanted = ReadMany { run: Run::of(from, count), wait, look_back: true, bytes: bound };
         self.call(log, Call::Read(id, reading), |client, token| {
@@ -160,6 +165,11 @@ impl Node {
         } else {
             self.complete(id, entries(reading.from, outcome), None);
         }
+        self.begin_queued_readings(now);
+    }
+
+    /// Begins those that there is room for now.
+    pub(super) fn begin_queued_readings(&mut self, now: Now) {
         while let Some((log, id, step)) = self.logs.readings.queue.front().copied() {
             if !self.begin_reading(log, id, step, now) {
                 break;

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Duration, Member, Monotonic, NodeId, Now};
 use sharedlog::client::Suspect;
+use sharedlog::limits::STRIPE_WIDTH;
 use sharedlog::recovery::{Action, Ended, Homes, Plan, Recovery, Timing, Verdict};
 use sharedlog::{AskId, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
 use tablets::request::{Failure, LogResponse, Outcome, Response};
@@ -223,6 +224,7 @@ impl Node {
             lost: BTreeSet::new(),
             at_least: Position(0),
             stripes: log.stripes as usize,
+            width: STRIPE_WIDTH,
             copies: self.copies(log),
         };
         let patience = Duration(PATIENCE.0 << self.doublings(&heard, now));

@@ -8,9 +8,6 @@ use sharedlog::sequencer::{Named, Placed};
 use sharedlog::unit::{Command, Reply, Report, Request};
 use sharedlog::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stamp, Stripe, UnitId, sequencer};
 
-/// The least that an encoded stripe with its position takes.
-const WHOLE_BYTES: usize = 32;
-
 pub(super) fn encode_request(request: &Request, out: &mut Writer) {
     match request {
         Request::Read { epoch, position } => {
@@ -38,7 +35,7 @@ pub(super) fn encode_request(request: &Request, out: &mut Writer) {
         Request::Holes { epoch, stripe, from, to } => {
             out.u8(4);
             out.u64(epoch.0);
-            encode_stripe(*stripe, out);
+            stripe.encode(out);
             out.u64(from.0);
             out.u64(to.0);
         }
@@ -56,7 +53,7 @@ pub(super) fn decode_request(input: &mut Reader) -> Result<Request, DecodeError>
         3 => Request::Command(Command::decode(input.bytes()?)?),
         4 => Request::Holes {
             epoch: decode_epoch(input)?,
-            stripe: decode_stripe(input)?,
+            stripe: Stripe::decode(input)?,
             from: decode_position(input)?,
             to: decode_position(input)?,
         },
@@ -160,7 +157,7 @@ fn encode_report(tag: u8, report: &Report, out: &mut Writer) {
     out.u32(report.damaged);
     out.u32(u32::try_from(report.whole.len()).unwrap_or(u32::MAX));
     for (stripe, missing) in &report.whole {
-        encode_stripe(*stripe, out);
+        stripe.encode(out);
         out.u64(missing.0);
     }
 }
@@ -168,8 +165,8 @@ fn encode_report(tag: u8, report: &Report, out: &mut Writer) {
 fn decode_report(input: &mut Reader) -> Result<Report, DecodeError> {
     let (sealed, tail, trimmed) = (decode_epoch(input)?, decode_position(input)?, decode_position(input)?);
     let damaged = input.u32()?;
-    let whole = |input: &mut Reader| Ok((decode_stripe(input)?, decode_position(input)?));
-    let whole = (0..input.count(WHOLE_BYTES)?).map(|_| whole(input)).collect::<Result<_, DecodeError>>()?;
+    let whole = |input: &mut Reader| Ok((Stripe::decode(input)?, decode_position(input)?));
+    let whole = (0..input.count(Stripe::BYTES + 8)?).map(|_| whole(input)).collect::<Result<_, DecodeError>>()?;
     Ok(Report { sealed, tail, trimmed, damaged, whole })
 }
 
@@ -301,20 +298,6 @@ fn decode_position(input: &mut Reader) -> Result<Position, DecodeError> {
         return Err(DecodeError::Invalid { what: "position" });
     }
     Ok(position)
-}
-
-fn encode_stripe(stripe: Stripe, out: &mut Writer) {
-    out.u64(stripe.from.0);
-    out.u64(stripe.count);
-    out.u64(stripe.index);
-}
-
-fn decode_stripe(input: &mut Reader) -> Result<Stripe, DecodeError> {
-    let (from, count, index) = (decode_position(input)?, input.u64()?, input.u64()?);
-    if index >= count {
-        return Err(DecodeError::Invalid { what: "stripe" });
-    }
-    Ok(Stripe { from, count, index })
 }
 
 #[cfg(test)]

@@ -248,8 +248,9 @@ fn encode_log(log: &LogDescription, out: &mut Writer) {
     out.u32(*stripes);
     out.u32(*copies);
     out.u32(length(extents.len()));
-    for ExtentDescription { from, chains } in extents {
+    for ExtentDescription { from, width, chains } in extents {
         out.u64(from.0);
+        out.u64(*width);
         out.u32(length(chains.len()));
         for chain in chains {
             out.u32(length(chain.len()));
@@ -268,11 +269,11 @@ fn decode_log(input: &mut Reader) -> Result<LogDescription, DecodeError> {
         (0..input.count(12)?).map(|_| Ok((input.u64()?, NodeId(input.u32()?)))).collect::<Result<_, DecodeError>>()
     };
     let extent = |input: &mut Reader| {
-        let from = Position(input.u64()?);
+        let (from, width) = (Position(input.u64()?), input.u64()?);
         let chains = (0..input.count(4)?).map(|_| chain(input)).collect::<Result<_, DecodeError>>()?;
-        Ok(ExtentDescription { from, chains })
+        Ok(ExtentDescription { from, width, chains })
     };
-    let extents = (0..input.count(12)?).map(|_| extent(input)).collect::<Result<_, DecodeError>>()?;
+    let extents = (0..input.count(20)?).map(|_| extent(input)).collect::<Result<_, DecodeError>>()?;
     Ok(LogDescription { id, epoch, sequencer, stripes, copies, extents })
 }
 

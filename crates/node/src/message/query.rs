@@ -1,7 +1,7 @@
 //! A request as it is put to the cohort that answers it.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Membership, Timestamp};
+use base::{Duration, Membership, Timestamp};
 use bytes::Bytes;
 use sharedlog::unit;
 use store::tree::CELL_OVERHEAD_BYTES;
@@ -84,6 +84,12 @@ impl Query {
             Self::Unit(request) => !matches!(request, unit::Request::Command(_)),
             Self::Log(request) => !request.changes(),
         }
+    }
+
+    /// Whether it is a read of a log that waits for something to come.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        matches!(self, Self::Log(LogRequest::Read { wait, .. }) if *wait > Duration::ZERO)
     }
 
     /// What it may show, if it reads; what reads no rows reads strongly.

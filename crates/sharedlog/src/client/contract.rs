@@ -76,9 +76,6 @@ pub struct Timing {
     pub fetch: Duration,
     /// After a unit has said that nothing lies there that was to answer when something does, before it is asked again.
     pub poll: Duration,
-    /// For how long a unit is to wait for something, at most, before it is asked again: one whose asker has gone waits
-    /// no longer.
-    pub hold: Duration,
     /// For what should lie below the entry that is looked back from, before it is filled.
     pub hole: Duration,
     /// For what it does without being asked: filling positions that it was given and doesn't need.
@@ -92,7 +89,6 @@ impl Default for Timing {
             pause: Duration::from_millis(5),
             fetch: Duration::from_millis(20),
             poll: Duration::from_millis(2),
-            hold: Duration::from_millis(500),
             hole: Duration::from_millis(50),
             errand: Duration::from_millis(2_000),
         }

@@ -34,6 +34,8 @@ pub(super) struct Read {
     candidate: Option<Data>,
     /// When the wait at a position where nothing lies is over.
     waits_until: Option<Monotonic>,
+    /// When it was asked for.
+    began: Option<Monotonic>,
     stage: Stage,
     /// The epoch that the tail was asked in last.
     looked_in: ProjectionEpoch,
@@ -84,6 +86,7 @@ impl Read {
             timing,
             candidate: None,
             waits_until: None,
+            began: None,
             stage: Stage::Look,
             looked_in: ProjectionEpoch(0),
             awaited: false,
@@ -100,6 +103,7 @@ impl Read {
     }
 
     pub(super) fn next(&mut self, view: &View) -> Next {
+        let began = *self.began.get_or_insert(view.now);
         loop {
             self.asked = None;
             match &mut self.stage {
@@ -140,7 +144,7 @@ impl Read {
                     let (position, kept) = (self.at, Kept::Entry(entry.clone()));
                     return Next::Unit(unit, Request::Command(Command::Mend { position, kept }));
                 }
-                Stage::Empty => self.empty(view.now),
+                Stage::Empty => self.empty(began, view.now),
                 Stage::Confirm(epoch) if *epoch == view.projection.epoch => return view.ask_tail(),
                 Stage::Confirm(_) => self.stage = Stage::Look,
                 Stage::Pause(until) if *until <= view.now => self.stage = Stage::Look,
@@ -179,7 +183,7 @@ impl Read {
         let is_any_size = self.bytes >= BATCH_BYTES_MAX || self.candidate.is_some() || self.damaged > 0;
         let bytes = if is_any_size { BATCH_BYTES_MAX } else { self.bytes };
         match self.left(now) {
-            Some(left) => Request::Await { epoch, position, wait: left.min(self.timing.hold), bytes },
+            Some(left) => Request::Await { epoch, position, wait: left, bytes },
             None if is_any_size => Request::Read { epoch, position },
             None => Request::ReadMany { epoch, run: Run::of(position, 1), bytes },
         }
@@ -191,7 +195,7 @@ impl Read {
     }
 
     /// Nothing lies there yet.
-    fn empty(&mut self, now: Monotonic) {
+    fn empty(&mut self, began: Monotonic, now: Monotonic) {
         // What lies before an entry that may be a duplicate is decided in any case.
         let is_before = self.candidate.is_some();
         let wait = if is_before { self.wait.filter(|_| self.fills).or(Some(self.timing.hole)) } else { self.wait };
@@ -199,7 +203,9 @@ impl Read {
             self.stage = Stage::Confirm(self.looked_in);
             return;
         };
-        let until = *self.waits_until.get_or_insert(now + wait);
+        // Whoever may write there has all of the time before it is filled; who only watches has not more than it said.
+        let from = if self.fills || is_before { now } else { began };
+        let until = *self.waits_until.get_or_insert(from + wait);
         self.stage = match () {
             () if until > now && self.awaited => Stage::Pause(until.min(now + self.timing.poll)),
             () if until > now => Stage::Look,

@@ -115,9 +115,10 @@ impl Row {
         let mut parts: BTreeMap<_, Vec<Run>> = BTreeMap::new();
         for position in self.run.positions() {
             let of_chain = parts.entry(view.projection.place_of(position)).or_default();
-            match of_chain.last_mut().filter(|part| part.count < MANY_MAX) {
+            // Those of one chain that lie at equal distances are asked for together.
+            let follows = |part: &&mut Run| part.count == 1 || part.position(part.count as u64) == position;
+            match of_chain.last_mut().filter(|part| part.count < MANY_MAX).filter(follows) {
                 Some(part) => {
-                    // The positions of one chain lie at equal distances.
                     if part.count == 1 {
                         part.step = position.0 - part.from.0;
                     }

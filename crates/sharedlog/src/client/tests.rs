@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::*;
 use crate::limits::ROW_BYTES_MAX;
 use crate::unit::{Command, Reply, Request};
-use crate::{Entry, Extent, Kept, Kind, LogId, SequencerId, UnitId};
+use crate::{Entry, Extent, Kept, Kind, LogId, SequencerId, Stamp, UnitId};
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
 
@@ -31,7 +31,7 @@ fn projection(epoch: u64, start: u64, chain: &[u64]) -> Projection {
         sequencer: SequencerId { node: NodeId(1), boot: Boot(epoch) },
         start: Position(start),
         newest_unit: UnitId(9),
-        extents: vec![Extent { from: Position(0), chains: vec![chain] }],
+        extents: vec![Extent::new(Position(0), 1, vec![chain])],
     }
 }
 
@@ -201,9 +201,10 @@ fn appends_that_wait_share_an_asking_and_later_ones_do_not() {
     assert_eq!(positions, [write(1, 7, entry(1)), write(1, 9, entry(2)), write(1, 10, entry(3))]);
 }
 
-/// A client is never so far ahead of its oldest open append that players would have to forget that one.
+/// A client is never so far ahead of its oldest open append that players would have to forget that one. Who gave no stamp
+/// is not refused for it, and waits.
 #[test]
-fn an_append_too_far_above_the_oldest_open_one_is_refused() {
+fn no_append_is_too_far_above_the_oldest_open_one() {
     let mut bed = Bed::new();
     let deadline = bed.now + DEADLINE;
     let window = DUPLICATES_WINDOW as u64;
@@ -216,9 +217,11 @@ fn an_append_too_far_above_the_oldest_open_one_is_refused() {
     for number in 0..window {
         bed.client.append(Token(100 + number), batch(), None, None, deadline, bed.now);
     }
-    bed.client.append(Token(99), batch(), None, None, deadline, bed.now);
+    for (token, deadline) in [(98, deadline), (97, bed.now + Duration::from_millis(3)), (99, deadline)] {
+        bed.client.append(Token(token), batch(), None, None, deadline, bed.now);
+    }
     bed.carry_out();
-    assert_eq!(bed.ended(Token(99)), Err(Error::OutsideWindow { oldest_open: 1 }));
+    assert_eq!((bed.client.under_way(), bed.done.len()), (DUPLICATES_WINDOW + 4, 0), "with what asks for positions");
     bed.given(0, 1);
     for unit in [1, 2] {
         let (ask, of, request) = bed.units.remove(0);
@@ -228,9 +231,20 @@ fn an_append_too_far_above_the_oldest_open_one_is_refused() {
         bed.carry_out();
     }
     assert_eq!(bed.ended(Token(100)), Ok(Answer::Appended(Position(0))));
-    bed.client.append(Token(99), batch(), None, None, deadline, bed.now);
+    // There is room for one more, the one that has waited longest.
+    assert_eq!(bed.client.under_way(), DUPLICATES_WINDOW + 3);
+    bed.now = bed.now + Duration::from_millis(3);
+    bed.client.timer(bed.now);
     bed.carry_out();
-    assert_eq!(bed.done, [], "there is room for one more");
+    assert_eq!(bed.ended(Token(97)), Err(Error::OutOfTime), "it was not appended");
+    assert_eq!(bed.client.under_way(), DUPLICATES_WINDOW + 2);
+    // In the end they all are answered, by their deadlines if not before.
+    while bed.client.under_way() > 0 {
+        bed.wake();
+    }
+    for token in [98, 99] {
+        assert!(bed.done.iter().any(|(done, _)| *done == Token(token)));
+    }
 }
 
 #[test]
@@ -420,8 +434,10 @@ fn a_watch_ends_without_a_fill() {
     }
     // What comes meanwhile is told.
     bed.read_many(4, 1, Wait::Watch(Duration::from_millis(1_000)));
+    // The look took some of the time.
+    bed.now = bed.now + Duration::from_millis(20);
     bed.reply(1, &read(2, 4), Reply::Unwritten);
-    let (epoch, position, wait) = (ProjectionEpoch(2), Position(4), Duration::from_millis(500));
+    let (epoch, position, wait) = (ProjectionEpoch(2), Position(4), Duration::from_millis(980));
     let awaited = Request::Await { epoch, position, wait, bytes: BATCH_BYTES_MAX };
     bed.reply(1, &awaited, Reply::Value(entry(4)));
     assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4, None))])));
@@ -504,10 +520,8 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
 #[test]
 fn what_was_given_up_is_told_and_does_not_stop_trims() {
     let mut bed = Bed::new();
-    let extent = |from: u64, chain: &[u64]| Extent {
-        from: Position(from),
-        chains: vec![chain.iter().copied().map(UnitId).collect()],
-    };
+    let extent =
+        |from: u64, chain: &[u64]| Extent::new(Position(from), 1, vec![chain.iter().copied().map(UnitId).collect()]);
     let mut lost = projection(2, 20, &[]);
     lost.extents = vec![extent(0, &[]), extent(10, &[3]), extent(20, &[1, 2])];
     bed.projected(lost);

@@ -5,7 +5,7 @@ use crate::unit::Report;
 use crate::{Batch, ClientId, Data, ProjectionEpoch, Stamp, Stripe};
 
 const CONFIG: Config = Config { window: 2, again: Duration::from_millis(10), failures: 2 };
-const STRIPE: Stripe = Stripe { from: Position(0), count: 2, index: 1 };
+const STRIPE: Stripe = Stripe { from: Position(0), count: 2, index: 1, width: 1 };
 
 struct Bed {
     copier: Copier,

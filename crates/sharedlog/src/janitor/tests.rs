@@ -15,7 +15,7 @@ fn projection(epoch: u64, chains: &[&[u64]]) -> Projection {
         sequencer: SequencerId { node: NodeId(1), boot: Boot(1) },
         start: Position(0),
         newest_unit: UnitId(9),
-        extents: vec![Extent { from: Position(0), chains }],
+        extents: vec![Extent::new(Position(0), 1, chains)],
     }
 }
 
@@ -80,7 +80,7 @@ fn what_was_given_out_long_ago_is_filled_and_nothing_else() {
     bed.tail(40);
     assert!(bed.asked.is_empty());
     bed.wait(50);
-    let stripe = |index| Stripe { from: Position(0), count: 2, index };
+    let stripe = |index| Stripe { from: Position(0), count: 2, index, width: 1 };
     let holes = |index, from, to| Request::Holes {
         epoch: ProjectionEpoch(1),
         stripe: stripe(index),

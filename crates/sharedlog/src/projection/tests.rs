@@ -7,7 +7,7 @@ fn units(numbers: &[u64]) -> Vec<UnitId> {
 }
 
 fn extent(from: u64, chains: &[&[u64]]) -> Extent {
-    Extent { from: Position(from), chains: chains.iter().map(|chain| units(chain)).collect() }
+    Extent::new(Position(from), 1, chains.iter().map(|chain| units(chain)).collect())
 }
 
 fn projection(epoch: u64, start: u64, extents: &[Extent]) -> Projection {
@@ -141,4 +141,45 @@ fn extents_are_filled_joined_and_trimmed_away() {
     assert_eq!(joined.may_follow(&old), Ok(()));
     let turned = projection(4, 20, &[extent(1, &[&[1, 9], &[4, 8]]), extent(20, &[&[1, 9], &[4, 8]])]);
     assert_eq!(joined.may_follow(&turned), Err(Unfit::Chain(Position(20))), "the turns are others");
+}
+
+/// Wherever an extent begins whose chains have their turns as they would have had them in the one before, every position
+/// lies where it would have lain.
+#[test]
+fn an_extent_goes_on_in_one_whose_chains_have_their_turns() {
+    let chains: Vec<Vec<UnitId>> = (1..4).map(|unit| vec![UnitId(unit)]).collect();
+    for (width, begins) in [(1, 0), (1, 5), (4, 0), (4, 6)] {
+        let extent = Extent::new(Position(begins), width, chains.clone());
+        for from in (begins..begins + 30).map(Position) {
+            let mut turned = chains.clone();
+            turned.rotate_left(extent.turn(from) as usize);
+            let next = Extent::new(from, width, turned);
+            assert!(extent.goes_on_in(&next), "{extent:?}, {next:?}");
+            for position in (from.0..from.0 + 30).map(Position) {
+                assert_eq!(next.chain_of(position), extent.chain_of(position), "{position} in {next:?}");
+            }
+            let other = Extent::new(from, width, chains.clone());
+            assert_eq!(extent.goes_on_in(&other), extent.turn(from) == 0);
+            assert!(!extent.goes_on_in(&Extent { width: width + 1, ..next }));
+        }
+    }
+}
+
+/// Units hold what their chains hold, whatever a row's width.
+#[test]
+fn chains_hold_so_many_positions_in_a_row() {
+    let extents = [Extent::new(Position(0), 4, vec![vec![UnitId(1)], vec![UnitId(2)]])];
+    let projection = projection(1, 0, &extents);
+    assert_eq!(projection.check(), Ok(()));
+    let of: Vec<u64> = (0..10).map(|at| projection.chain_of(Position(at)).expect("it is there")[0].0).collect();
+    assert_eq!(of, [1, 1, 1, 1, 2, 2, 2, 2, 1, 1]);
+    assert_eq!(Projection::decode(projection.encode()).as_ref(), Ok(&projection));
+    let unit = projection.stripes_of(UnitId(2))[0];
+    assert_eq!((0..5).map(|number| unit.position(number).0).collect::<Vec<_>>(), [4, 5, 6, 7, 12]);
+    let wide = Extent { width: STRIPE_WIDTH_MAX + 1, ..extents[0].clone() };
+    assert_eq!(super::tests::projection(1, 0, &[wide]).check(), Err(Unfit::Count("positions in a row")));
+    // None may come to lie elsewhere.
+    let mut moved = Projection { epoch: ProjectionEpoch(2), start: Position(9), ..projection.clone() };
+    moved.extents[0].width = 2;
+    assert_eq!(moved.may_follow(&projection), Err(Unfit::Moved(Position(0))));
 }

@@ -75,10 +75,12 @@ fn is_short(chain: &[UnitId], copies: usize, goes: impl Fn(UnitId) -> bool) -> b
     chain.iter().filter(|unit| !goes(**unit)).count() < copies
 }
 
-/// Units of the last extent that don't stand in this one, with their chains there.
+/// Units of the last extent that don't stand in this one, each with the chain here whose turns are those of its own there.
 fn candidates(projection: &Projection, extent: &Extent) -> Vec<(usize, UnitId)> {
-    let last = projection.last().chains.iter().enumerate();
-    let all = last.flat_map(|(index, chain)| chain.iter().map(move |unit| (index, *unit)));
+    let last = projection.last();
+    let (first, count) = (extent.turn(last.from) as usize, extent.chains.len().max(1));
+    let turns = last.chains.iter().enumerate().map(|(index, chain)| ((first + index) % count, chain));
+    let all = turns.flat_map(|(index, chain)| chain.iter().map(move |unit| (index, *unit)));
     all.filter(|(_, unit)| !extent.units().any(|other| other == *unit)).collect()
 }
 
@@ -114,7 +116,7 @@ impl Recovery {
             }
             chain.iter().copied().filter(|unit| self.stays(*unit)).collect()
         };
-        Extent { from: extent.from, chains: extent.chains.iter().map(kept).collect() }
+        Extent { chains: extent.chains.iter().map(kept).collect(), ..*extent }
     }
 
     /// Has units join chains whose positions they hold to the last one, by their own word.
@@ -190,18 +192,18 @@ impl Recovery {
         if chains == last.chains {
             return;
         }
-        // Whole turns, so that the extents can be joined once the older one is healed. What is left of the last turn is
-        // below the start: readers, or the copier, fill it.
-        let count = last.chains.len() as u64;
-        let turns = successor.start.0.saturating_sub(last.from.0).div_ceil(count);
-        let from = Position(last.from.0.saturating_add(turns.saturating_mul(count)));
-        successor.start = from.max(successor.start);
         if chains.is_empty() {
             return;
         }
+        let from = successor.start.max(last.from);
+        successor.start = from;
+        if chains.len() == last.chains.len() {
+            // Whose turn it is has it, so that the extents can be joined once the older one is healed.
+            chains.rotate_left(last.turn(from) as usize);
+        }
         match successor.extents.last_mut() {
-            Some(extent) if extent.from == from => extent.chains = chains,
-            _ => successor.extents.push(Extent { from, chains }),
+            Some(extent) if extent.from == from => *extent = Extent::new(from, self.plan.width, chains),
+            _ => successor.extents.push(Extent::new(from, self.plan.width, chains)),
         }
     }
 }
@@ -214,8 +216,5 @@ fn drop_trimmed(extents: &mut Vec<Extent>, mark: Position) {
 
 /// Joins extents that spread their positions alike.
 fn join(extents: &mut Vec<Extent>) {
-    extents.dedup_by(|next, extent| {
-        let turns = (next.from.0 - extent.from.0) % extent.chains.len().max(1) as u64;
-        next.chains == extent.chains && turns == 0
-    });
+    extents.dedup_by(|next, extent| extent.goes_on_in(next));
 }

@@ -13,7 +13,7 @@ fn sequencer(boot: u64) -> SequencerId {
 
 fn extent(from: u64, chains: &[&[u64]]) -> Extent {
     let chains = chains.iter().map(|chain| chain.iter().copied().map(UnitId).collect()).collect();
-    Extent { from: Position(from), chains }
+    Extent::new(Position(from), 1, chains)
 }
 
 fn projection(extents: &[Extent]) -> Projection {
@@ -48,6 +48,7 @@ impl Bed {
             lost: BTreeSet::new(),
             at_least: Position(0),
             stripes: 1,
+            width: 1,
             copies: 2,
         };
         Self::with(old, plan)
@@ -207,7 +208,7 @@ fn new_units_stand_above_what_was_written_once_they_have_begun() {
     bed.sealed(1, 15);
     bed.wait(Timing::default().patience);
     let begin = |unit, from| {
-        let stripes = vec![Stripe { from: Position(from), count: 1, index: 0 }];
+        let stripes = vec![Stripe { from: Position(from), count: 1, index: 0, width: 1 }];
         let disk = Incarnation(unit);
         (UnitId(unit), Command::Begin { disk, log: LogId(1), epoch: EPOCH, trimmed: Position(0), stripes })
     };
@@ -260,7 +261,7 @@ fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
     let old = projection(&[extent(0, &[&[1], &[3]]), extent(10, &[&[1, 7], &[3, 8]])]);
     let wanted = [(7, 0), (8, 1)].map(|(unit, index)| Healing {
         unit: UnitId(unit),
-        stripe: Stripe { from: Position(0), count: 2, index },
+        stripe: Stripe { from: Position(0), count: 2, index, width: 1 },
         to: Position(10),
     });
     assert_eq!(healings(&old, 2, &homes(), &BTreeSet::new()), wanted);
@@ -289,7 +290,7 @@ fn two_units_of_one_node_do_not_share_a_chain() {
     for unit in [13, 11] {
         bed.answer(unit, Reply::Begun(report(0, &[])));
     }
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1], &[3]]), extent(16, &[&[1, 13], &[3, 11]])]);
+    assert_eq!(bed.proposed().extents, [extent(0, &[&[1], &[3]]), extent(15, &[&[3, 11], &[1, 13]])]);
     // The unit of the same turn is on the node of the one that is left.
     let old =
         projection(&[extent(0, &[&[1], &[3]]), extent(10, &[&[1, 13], &[3, 12]]), extent(30, &[&[3, 11], &[1, 12]])]);
@@ -314,6 +315,7 @@ fn a_new_chain_is_full_from_its_beginning() {
             lost: BTreeSet::new(),
             at_least: Position(0),
             stripes: 3,
+            width: 1,
             copies: 2,
         };
         let mut bed = Bed::with(projection(&[extent(0, &[&[1, 2]])]), plan);
@@ -372,6 +374,7 @@ fn a_chain_that_is_declared_lost_is_given_up() {
             lost: lost.iter().copied().map(UnitId).collect(),
             at_least: Position(40),
             stripes: 2,
+            width: 1,
             copies: 2,
         };
         let mut bed = Bed::with(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), plan);

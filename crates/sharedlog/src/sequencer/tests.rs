@@ -10,7 +10,7 @@ const EPOCH: ProjectionEpoch = ProjectionEpoch(3);
 
 fn projection() -> Projection {
     let chains = vec![vec![UnitId(1), UnitId(2)], vec![UnitId(3)]];
-    let extents = vec![Extent { from: Position(0), chains }];
+    let extents = vec![Extent::new(Position(0), 1, chains)];
     Projection { log: LogId(1), epoch: EPOCH, sequencer: ME, start: Position(20), newest_unit: UnitId(3), extents }
 }
 

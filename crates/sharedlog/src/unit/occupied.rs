@@ -150,8 +150,8 @@ mod tests {
                 let position = Position(random.below(50));
                 match random.below(10) {
                     0 => {
-                        let count = 1 + random.below(4);
-                        occupied.tell(Stripe { from: position, count, index: random.below(count) });
+                        let (count, width) = (1 + random.below(4), 1 + random.below(4));
+                        occupied.tell(Stripe { from: position, count, index: random.below(count), width });
                     }
                     1 => {
                         occupied.remove_below(position);
@@ -163,8 +163,8 @@ mod tests {
                 for position in (0..55).map(Position) {
                     assert_eq!(occupied.holds(position), plain.contains(&position), "{position}");
                 }
-                let count = 1 + random.below(4);
-                let stripe = Stripe { from: Position(random.below(20)), count, index: random.below(count) };
+                let (count, width) = (1 + random.below(4), 1 + random.below(4));
+                let stripe = Stripe { from: Position(random.below(20)), count, index: random.below(count), width };
                 let after = Position(random.below(30));
                 let mut own = (after.0.max(stripe.from.0)..).map(Position).filter(|position| stripe.holds(*position));
                 let missing = own.find(|position| !plain.contains(position));
@@ -179,9 +179,9 @@ mod tests {
     /// However late a stripe is told, and in whatever order: an interval for each.
     #[test]
     fn what_is_told_late_takes_no_more() {
-        let old = Stripe { from: Position(0), count: 2, index: 0 };
-        let new = Stripe { from: Position(1_000), count: 3, index: 1 };
-        let newest = Stripe { from: Position(4_000), count: 5, index: 0 };
+        let old = Stripe { from: Position(0), count: 2, index: 0, width: 1 };
+        let new = Stripe { from: Position(1_000), count: 3, index: 1, width: 1 };
+        let newest = Stripe { from: Position(4_000), count: 5, index: 0, width: 1 };
         let mut occupied = Occupied::default();
         // A new unit: the older stripe is copied to it, while entries come in the newer one.
         occupied.tell(new);
@@ -204,8 +204,10 @@ mod tests {
     #[test]
     fn a_dense_log_takes_one_interval_of_each_stripe() {
         let mut occupied = Occupied::default();
-        let stripes =
-            [Stripe { from: Position(0), count: 4, index: 1 }, Stripe { from: Position(4_000), count: 3, index: 2 }];
+        let stripes = [
+            Stripe { from: Position(0), count: 4, index: 1, width: 1 },
+            Stripe { from: Position(4_000), count: 3, index: 2, width: 1 },
+        ];
         for stripe in stripes {
             occupied.tell(stripe);
             // Out of order, as they come.

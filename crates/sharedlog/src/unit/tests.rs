@@ -192,7 +192,7 @@ fn only_an_empty_unit_begins() {
 /// What can't be read is missed until it is put back, and what can be is never overwritten.
 #[test]
 fn damage_is_told_and_mended() {
-    let stripe = Stripe { from: Position(0), count: 1, index: 0 };
+    let stripe = Stripe { from: Position(0), count: 1, index: 0, width: 1 };
     let mut bed = Bed::default();
     bed.apply(begin(0, 0, &[stripe]));
     (0..6).for_each(|position| assert_eq!(bed.apply(write(1, position, entry(1 + position))), Reply::Written));
@@ -279,7 +279,7 @@ fn holes_are_told_some_at_a_time() {
     [1, 2, 5, 9].into_iter().for_each(|position| {
         bed.apply(write(1, position, entry(1 + position)));
     });
-    let stripe = Stripe { from: Position(0), count: 1, index: 0 };
+    let stripe = Stripe { from: Position(0), count: 1, index: 0, width: 1 };
     let holes = |bed: &Bed, from: u64, to: u64| {
         let request = Request::Holes { epoch: epoch(1), stripe, from: Position(from), to: Position(to) };
         match bed.unit.meet(request) {
@@ -308,7 +308,7 @@ fn a_unit_begins_on_its_own_disk() {
 /// A copy is of no epoch, and a unit says how far it has come.
 #[test]
 fn a_unit_says_when_it_is_whole() {
-    let stripe = Stripe { from: Position(4), count: 2, index: 1 };
+    let stripe = Stripe { from: Position(4), count: 2, index: 1, width: 1 };
     let mut bed = Bed::default();
     bed.apply(begin(7, 6, &[]));
     let missing = |reply: Reply| match reply {
@@ -373,7 +373,7 @@ fn many_are_copied_as_one_by_one() {
 /// A unit of a long log that has no holes is small.
 #[test]
 fn a_dense_log_takes_little_memory() {
-    let stripe = Stripe { from: Position(0), count: 3, index: 2 };
+    let stripe = Stripe { from: Position(0), count: 3, index: 2, width: 1 };
     let mut unit = Unit::new(DISK);
     unit.apply(begin(0, 0, &[stripe]));
     for number in 0..30_000 {
@@ -398,8 +398,8 @@ fn replicas_agree_and_positions_do_not_change() {
                 1 => Command::Trim { epoch: Some(epoch(in_epoch)), before: Position(position / 2) },
                 2 => Command::TrimOne { epoch: epoch(in_epoch), position: Position(position) },
                 3 => {
-                    let count = 1 + random.below(3);
-                    let stripe = Stripe { from: Position(position), count, index: random.below(count) };
+                    let (count, width) = (1 + random.below(3), 1 + random.below(3));
+                    let stripe = Stripe { from: Position(position), count, index: random.below(count), width };
                     Command::Tell { stripes: vec![stripe] }
                 }
                 4..7 => write(in_epoch, position, Entry::Junk),
@@ -422,7 +422,7 @@ fn replicas_agree_and_positions_do_not_change() {
 
 #[test]
 fn decoders_survive_any_bytes() {
-    let stripes = vec![Stripe { from: Position(1), count: 2, index: 1 }];
+    let stripes = vec![Stripe { from: Position(1), count: 2, index: 1, width: 1 }];
     let commands = [
         begin(1, 2, &stripes),
         write(3, 4, entry(5)),

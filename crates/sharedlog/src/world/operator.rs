@@ -112,6 +112,7 @@ impl World {
             lost: self.declared_lost(),
             at_least: if self.options.losses { self.end_remembered() } else { Position(0) },
             stripes: self.options.stripes,
+            width: self.options.width,
             copies: self.options.copies,
         };
         let number = self.token().0;

@@ -17,6 +17,8 @@ pub struct Options {
     pub founded: usize,
     /// Chains that it should have.
     pub stripes: usize,
+    /// Positions in a row that are of one chain.
+    pub width: u64,
     /// Units of a chain.
     pub copies: usize,
     /// Calls that clients begin.
@@ -116,6 +118,7 @@ impl Options {
             damage: !losses && damage,
             losses,
             speed: None,
+            width: 1 + random.below(3),
         }
     }
 

@@ -66,7 +66,7 @@ impl World {
             sequencer: SequencerId { node: NodeId(1), boot: node.boot },
             start: Position(0),
             newest_unit: chains.iter().flatten().copied().max().unwrap_or_default(),
-            extents: vec![Extent { from: Position(0), chains }],
+            extents: vec![Extent::new(Position(0), self.options.width, chains)],
         };
         projection.check().expect("a log begins with a good projection");
         self.begin_units(&projection);

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use super::clients::Call;
 use super::{MILLISECOND, Options, Speed, Time, World};
 use crate::client::{Answer, Error};
+use crate::limits::STRIPE_WIDTH;
 use crate::{Batch, Position};
 
 /// What a log is asked for.
@@ -67,6 +68,7 @@ impl Options {
             clients: load.appenders,
             founded: load.stripes,
             stripes: load.stripes,
+            width: STRIPE_WIDTH,
             copies: load.copies,
             calls: 0,
             fault_time: 0,

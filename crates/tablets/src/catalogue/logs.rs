@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use base::limits::LOGS_MAX;
 use base::{CohortId, Member, NodeId, Timestamp, counted};
-use sharedlog::limits::EXTENTS_MAX;
+use sharedlog::limits::{EXTENTS_MAX, STRIPE_WIDTH};
 use sharedlog::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 use super::{Catalogue, Change, RECORD_BYTES};
@@ -75,6 +75,7 @@ impl LogRecord {
         let node = |unit: UnitId| self.member_of(unit).map_or(NodeId(0), |member| member.node);
         let extent = |extent: &Extent| ExtentDescription {
             from: extent.from,
+            width: extent.width,
             chains: extent
                 .chains
                 .iter()
@@ -157,7 +158,7 @@ impl Catalogue {
             chains.push(on.map(|member| self.name_unit(member, &mut units)).collect());
         }
         let id = LogId(first as u64);
-        let extents = vec![Extent { from: Position(0), chains }];
+        let extents = vec![Extent::new(Position(0), STRIPE_WIDTH, chains)];
         let newest_unit = units.last().map_or(UnitId(0), |(unit, _)| *unit);
         let (epoch, start) = (ProjectionEpoch(1), Position(0));
         let projection = Projection { log: id, epoch, sequencer, start, newest_unit, extents };

@@ -10,7 +10,7 @@ fn unit() -> (State, Log) {
     let cohort = CohortId(7);
     let mut state = State::Unit(Box::new(LogUnit::new(cohort, Incarnation(5), tree(cohort))));
     let mut log = Log::new();
-    let stripes = vec![Stripe { from: Position(0), count: 1, index: 0 }];
+    let stripes = vec![Stripe { from: Position(0), count: 1, index: 0, width: 1 }];
     let begin = Command::Begin {
         disk: Incarnation(5),
         log: LogId(7),

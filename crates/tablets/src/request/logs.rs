@@ -173,6 +173,8 @@ pub struct LogDescription {
 pub struct ExtentDescription {
     /// The first of them.
     pub from: Position,
+    /// How many in a row are of one chain, before the next one's come.
+    pub width: u64,
     /// Each chain's units from head to tail, with the node of each.
     pub chains: Vec<Vec<(u64, NodeId)>>,
 }

@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn nodes_that_do_not_answer_are_named_with_what_the_log_has_there() {
         let unit = |unit, node| LogUnit { unit, node };
-        let extent = |from, units| LogExtent { from, chains: vec![LogChain { units }] };
+        let extent = |from, units| LogExtent { from, width: 1, chains: vec![LogChain { units }] };
         let extents = vec![extent(0, vec![unit(5, 1), unit(6, 2)]), extent(9, vec![unit(7, 2), unit(8, 3)])];
         let known = LogDescription { sequencer: 3, extents, ..LogDescription::default() };
         let says = |nodes: &[u32]| silent(Some(&known), &view(nodes)).unwrap_or_default();

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use api::log::{ReadRequest, ReadStreamRequest, StreamedRead, SubscribeRequest};
+use api::log::{ReadAnswer, ReadRequest, ReadStreamRequest, StreamedRead, SubscribeRequest, read_answer};
 use bytes::Bytes;
 use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
+use tonic::codegen::tokio_stream;
 
 use super::input::door;
 use super::trouble::asked;
@@ -30,6 +31,10 @@ const READERS: u32 = 3;
 /// Connections whose reads all wait, and as many as one may have: more than may wait at a node.
 const WAITERS: usize = 5;
 const WAITS: u32 = 1_000;
+/// Reads of a stream whose answers come to far more than may be read ahead.
+const TAKEN: u64 = 200;
+/// Calls that are given up together.
+const GIVEN_UP: usize = 400;
 const RESIDENT_KIB_MAX: u64 = 512 << 10;
 /// So much more than with one follower, however large the entries: what waits for clients to take it, and what is under
 /// way.
@@ -217,22 +222,24 @@ fn readers_that_wait_and_are_gone_take_nobodys_place() {
         let mut door = door(&universe, 1).await;
         let mut wait = async |wait_ms| {
             let read = ReadRequest { log: "other".into(), from: 1 << 40, count: 1, wait_ms };
-            door.read(read).await.map(|told| told.into_inner().entries.len())
+            timeout(Duration::from_millis(20), door.read(read)).await.map_or(Ok(()), |told| told.map(|_| ()))
         };
-        assert_eq!(wait(1).await.expect("nothing is there"), 0);
         let is_over = Arc::new(AtomicBool::new(false));
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
         let waiters: Vec<TcpStream> = (0..WAITERS).map(|_| waits_of_nobody(&universe)).collect();
-        // So many wait that one more is refused, and nothing else is.
+        // So many wait that one more is refused, and nothing else is: not even one that waits for a moment.
         let began = Instant::now();
-        while !wait(1).await.is_err_and(|status| status.code() == Code::ResourceExhausted) {
+        while !wait(60_000).await.is_err_and(|status| status.code() == Code::ResourceExhausted) {
             assert!(began.elapsed() < Duration::from_secs(5), "so many may wait");
             sleep(Duration::from_millis(20)).await;
         }
-        sleep(Duration::from_secs(2)).await;
+        for _ in 0..20 {
+            wait(1).await.expect("there is a place for it");
+            sleep(Duration::from_millis(100)).await;
+        }
         drop(waiters);
         let gone = Instant::now();
-        while wait(1).await.is_err() {
+        while wait(60_000).await.is_err() {
             assert!(gone.elapsed() < Duration::from_secs(2), "those who are gone wait still");
             sleep(Duration::from_millis(20)).await;
         }
@@ -241,6 +248,58 @@ fn readers_that_wait_and_are_gone_take_nobodys_place() {
         let of_small = small.await.expect("no panic");
         println!("an append to another log, and a read of it: {of_small:?} at most");
         assert!(of_small < SMALL_TIME_MAX, "{of_small:?}");
+    });
+}
+
+/// What has no room at once has its turn: a client that takes all is told all, however much it asks for at one time.
+#[test]
+fn a_stream_of_large_reads_is_answered_whole() {
+    let universe = Universe::of(3);
+    runtime().block_on(async {
+        let log = universe.client(2).with_deadline(Duration::from_secs(20)).log("l");
+        log.create().await.expect("a log");
+        append_mib(&log, 8).await;
+        let mut door = door(&universe, 1).await;
+        let read = |number: u64| {
+            let read = ReadRequest { log: "l".into(), from: number % 8, count: 1, wait_ms: (number % 2) as u32 };
+            StreamedRead { number, deadline_ms: 20_000, read: Some(read) }
+        };
+        let message = ReadStreamRequest { reads: (0..TAKEN).map(read).collect() };
+        let mut answers = door.read_stream(tokio_stream::once(message)).await.expect("a stream").into_inner();
+        let mut told = vec![false; TAKEN as usize];
+        while let Some(message) =
+            timeout(Duration::from_secs(20), answers.message()).await.expect("in time").expect("all")
+        {
+            for ReadAnswer { number, answer } in message.answers {
+                let Some(read_answer::Answer::Read(read)) = answer else { panic!("{number} is refused: {answer:?}") };
+                assert_eq!((read.entries.len(), read.entries[0].position), (1, number % 8));
+                assert!(!std::mem::replace(&mut told[number as usize], true), "{number} is answered twice");
+            }
+        }
+        assert!(told.iter().all(|is_told| *is_told));
+    });
+}
+
+/// Calls that are given up, one burst after the other, end nothing but themselves.
+#[test]
+fn calls_that_are_given_up_leave_their_connection() {
+    let universe = Universe::of(1);
+    runtime().block_on(async {
+        universe.client(1).log("l").create().await.expect("a log");
+        let door = door(&universe, 1).await;
+        for _ in 0..5 {
+            let mut waiting = JoinSet::new();
+            for _ in 0..GIVEN_UP {
+                let mut door = door.clone();
+                let read = ReadRequest { log: "l".into(), from: 0, count: 1, wait_ms: 60_000 };
+                waiting.spawn(async move { door.read(read).await });
+            }
+            sleep(Duration::from_millis(100)).await;
+            waiting.shutdown().await;
+            let read = ReadRequest { log: "l".into(), from: 0, count: 1, wait_ms: 0 };
+            let told = timeout(SMALL_TIME_MAX, door.clone().read(read)).await.expect("in time").expect("an answer");
+            assert!(told.into_inner().entries.is_empty());
+        }
     });
 }
 
