@@ -25,6 +25,10 @@ const NO_SPACE_PAUSE: Duration = Duration::from_millis(5_000);
 /// Every cohort is looked at so many times while the log grows by as much as one may fall back.
 const LOOKS_AT_LAG: u64 = 16;
 
+/// A unit of a log that has trimmed tables of such a part of as much log as a checkpoint may be behind gets a new one:
+/// their space is given back soon after the trim, whether or not more is appended.
+const TRIMMED_PART: u64 = 16;
+
 /// What is looked for at no more cohorts than need be.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
@@ -103,7 +107,8 @@ impl Node {
         let behind = self.outgoing.appended_bytes - on_disk.mark;
         let log_bytes = self.config.checkpoint_log_bytes.max(replica.state.snapshot_bytes() as u64 / 4);
         let is_full = replica.state.tree().is_some_and(Tree::needs_flush);
-        behind >= log_bytes || is_full || is_largest || on_disk.is_wanted
+        let has_trimmed = || trimmed_bytes(replica) >= (self.config.checkpoint_log_bytes / TRIMMED_PART).max(1);
+        behind >= log_bytes || is_full || is_largest || has_trimmed() || on_disk.is_wanted
     }
 
     fn begin_checkpoint(&mut self, id: CohortId) {
@@ -387,6 +392,13 @@ impl Node {
             State::Unit(_) => Vec::new(),
         }
     }
+}
+
+/// Bytes of tables that a log's unit has trimmed since its checkpoint, and that go once there is a newer one.
+fn trimmed_bytes(replica: &Replica) -> u64 {
+    let State::Unit(unit) = &replica.state else { return 0 };
+    let (before, now) = (replica.on_disk.cells(), unit.kept_cells());
+    if before.start == now.start { 0 } else { unit.tree().bytes_ending(&before.start, &now.start) }
 }
 
 /// Sessions that were not used after that moment.

@@ -73,6 +73,22 @@ fn unescape(escaped: &[u8]) -> Vec<u8> {
     row
 }
 
+/// The first eight bytes of a key's row as a number: of two keys the one that sorts before the other has no greater
+/// number. Zeros stand for what a shorter row lacks.
+#[must_use]
+pub(crate) fn row_head(key: &[u8]) -> u64 {
+    let mut head = [0; 8];
+    let mut bytes = key.iter();
+    for place in &mut head {
+        match bytes.next() {
+            Some(0) if bytes.next() == Some(&ESCAPE) => {}
+            Some(byte @ 1..) => *place = *byte,
+            Some(0) | None => break,
+        }
+    }
+    u64::from_be_bytes(head)
+}
+
 /// How many bytes of a key are its row's, with the end of the row: what counts for the filter. All of them if these
 /// bytes are no key.
 #[must_use]

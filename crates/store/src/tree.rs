@@ -459,6 +459,13 @@ impl Tree {
         self.active.entries() + self.frozen.iter().map(|memtable| memtable.entries()).sum::<usize>()
     }
 
+    /// Bytes of the tables that end before a key, and not before another one.
+    #[must_use]
+    pub fn bytes_ending(&self, from: &[u8], before: &[u8]) -> u64 {
+        let ends = |table: &&Arc<Table>| (from..before).contains(&&table.meta().last_key[..]);
+        self.levels.tables().filter(ends).map(|table| table.meta().bytes).sum()
+    }
+
     /// The number of tables and the bytes of their files, by level.
     #[must_use]
     pub fn level_sizes(&self) -> [(usize, u64); LEVELS] {

@@ -119,6 +119,12 @@ impl LogUnit {
         }
     }
 
+    /// What it has not trimmed of its tree's cells.
+    #[must_use]
+    pub fn kept_cells(&self) -> cell::Range {
+        kept_cells(&self.unit)
+    }
+
     /// Says what becomes of a request, from the applied state.
     #[must_use]
     pub fn meet(&self, request: Request) -> Answer {

@@ -2,7 +2,8 @@
 //!
 //! One turn of the loop:
 //! 1. wait until a socket, the inbox or a moment in time has something;
-//! 2. step the machine for all of it, then let it settle what the steps left open;
+//! 2. step the machine for all of it, then let it settle what the steps left open; answers that nothing comes before
+//!    leave meanwhile;
 //! 3. carry its actions out; what must be forced first is parked ([`super::parked`]);
 //! 4. hand what gathered for the log to its thread, if that is idle; write each peer's messages in one call; hand the
 //!    answers to the doors.
@@ -34,6 +35,12 @@ use super::views::Published;
 pub(crate) const INBOX: Token = Token(0);
 /// How long a read may wait whose asker has gone.
 const SWEEP: base::Duration = base::Duration::from_millis(250);
+/// So many answers don't wait for the end of their turn: with 64 reads of a log under way at one time, half as many
+/// again were answered in a second as in portions of 64, ...
+const ANSWERS_AHEAD_MIN: usize = 16;
+/// ... and in a turn of many events such a part of them: each portion wakes others, which with 512 under way costs a
+/// tenth where all portions are of 16.
+const ANSWERS_AHEAD_PORTIONS: usize = 4;
 /// Sockets that one wait reports.
 const READY_MAX: usize = 256;
 
@@ -146,7 +153,7 @@ impl Machine {
             self.events.extend(expired.map(|answer| Event::AnswerExpired { answer }));
         }
         if matches!(end, Some(End::Halted(_))) {
-            // Nothing more leaves a machine that can't go on.
+            // Nothing more leaves a machine that can't go on. Answers that left ahead were of steps before.
             return end;
         }
         let now = clock::monotonic();
@@ -220,10 +227,34 @@ impl Machine {
     /// Lets the machine decide about all events, each at its own moment: read after the event has arrived, since the
     /// grace of a vote counts from it (guarantee 2).
     fn decide(&mut self) {
-        for event in self.events.drain(..) {
+        let mut events = std::mem::take(&mut self.events);
+        let portion = ANSWERS_AHEAD_MIN.max(events.len() / ANSWERS_AHEAD_PORTIONS);
+        let mut is_nothing_else = true;
+        for event in events.drain(..) {
             self.node.step(clock::now(), event, &mut self.actions);
+            if is_nothing_else && self.actions.len() >= portion {
+                is_nothing_else = self.answer_ahead();
+            }
         }
+        self.events = events;
         self.node.settle(clock::now(), &mut self.actions);
+    }
+
+    /// Answers go to the doors at once, unless anything else is to be done before them: the doors have work while the
+    /// machine has, and their clients do.
+    fn answer_ahead(&mut self) -> bool {
+        if !self.actions.iter().all(|action| matches!(action, Action::Reply { .. })) {
+            return false;
+        }
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            if let Action::Reply { to, outcome, valid_until } = action {
+                self.reply(to, outcome, valid_until);
+            }
+        }
+        self.actions = actions;
+        self.answers.post(&mut self.answered);
+        true
     }
 
     fn carry_out(&mut self) -> Option<End> {

@@ -3,6 +3,7 @@
 mod history;
 mod idle;
 mod input;
+mod space;
 mod trouble;
 mod users;
 

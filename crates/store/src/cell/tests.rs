@@ -23,6 +23,19 @@ fn keys_sort_as_rows_and_columns_do_and_give_them_back() {
 }
 
 #[test]
+fn heads_sort_as_keys_do() {
+    let mut random = SplitMix64::new(3);
+    let mut bytes =
+        |most| (0..random.below(most)).map(|_| b"\0\x01\x02\xff"[random.below(4) as usize]).collect::<Vec<_>>();
+    // What is looked for need not be a whole key.
+    let mut keys: Vec<_> = (0..5_000).flat_map(|_| [encode(&bytes(12), &bytes(3)), bytes(20)]).collect();
+    keys.sort();
+    assert!(keys.is_sorted_by_key(|key| row_head(key)));
+    let heads = [1, 255, 256, 1 << 24, u64::MAX].map(|position: u64| row_head(&encode(&position.to_be_bytes(), b"c")));
+    assert_eq!(heads, [1, 255, 256, 1 << 24, u64::MAX]);
+}
+
+#[test]
 fn ranges_hold_what_they_say() {
     let mut random = SplitMix64::new(2);
     for _ in 0..20_000 {

@@ -28,6 +28,9 @@ pub(super) struct Memtable {
     row_tombstones: AtomicU64,
     /// The least and the greatest timestamp; the other way round while it is empty.
     timestamps: (AtomicI64, AtomicI64),
+    /// The least and the greatest head of a key, the same way: memtables of a log's unit, which is written in the order
+    /// of positions, have few keys between the same ones.
+    heads: (AtomicU64, AtomicU64),
     /// The least and the greatest LSN, each as epoch and sequence. Only the writer reads them while it writes.
     lsns: [(AtomicU64, AtomicU64); 2],
 }
@@ -84,13 +87,13 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// The first bytes of a key, as a number that sorts as they do. A shorter key has zeros behind it, and sorts by the
-/// rest.
+/// The first bytes of a key's row, as a number that sorts as keys do. A shorter row has zeros behind it, and sorts by
+/// the rest.
 fn head(key: &[u8]) -> u64 {
-    let mut head = [0; 8];
-    let length = key.len().min(head.len());
-    head[..length].copy_from_slice(&key[..length]);
-    u64::from_be_bytes(head)
+    match key.first_chunk() {
+        Some(first) if !first.contains(&0) => u64::from_be_bytes(*first),
+        _ => cell::row_head(key),
+    }
 }
 
 impl PartialEq for dyn Placed + '_ {
@@ -138,6 +141,7 @@ impl Memtable {
             bytes: AtomicU64::new(0),
             row_tombstones: AtomicU64::new(0),
             timestamps: (AtomicI64::new(i64::MAX), AtomicI64::new(i64::MIN)),
+            heads: (AtomicU64::new(u64::MAX), AtomicU64::new(0)),
             lsns: Default::default(),
         }
     }
@@ -158,24 +162,33 @@ impl Memtable {
         }
         self.timestamps.0.fetch_min(timestamp.0, Memory::Release);
         self.timestamps.1.fetch_max(timestamp.0, Memory::Release);
+        let place = Place { head: head(&key), key, timestamp };
+        self.heads.0.fetch_min(place.head, Memory::Release);
+        self.heads.1.fetch_max(place.head, Memory::Release);
         // What is there already stays as it is: while it was put in the place of itself, a reader would miss it.
         let stored = Stored { lsn, value };
         let is_other = {
             let value = stored.value.clone();
             move |known: &Stored| known.value != value
         };
-        self.versions.compare_insert(Place { head: head(&key), key, timestamp }, stored, is_other);
+        self.versions.compare_insert(place, stored, is_other);
     }
 
     /// The newest version of exactly this key that is not newer than `at`: its timestamp, and its value if it has one.
     pub(super) fn newest(&self, key: &[u8], at: Timestamp) -> Option<(Timestamp, Option<Bytes>)> {
-        let found = self.at_or_after(key, at)?;
+        let sought = Sought::new(key, at);
+        let is_within =
+            self.heads.0.load(Memory::Acquire) <= sought.head && sought.head <= self.heads.1.load(Memory::Acquire);
+        if !is_within {
+            return None;
+        }
+        let found = self.at_or_after(sought)?;
         let Place { key: found_key, timestamp, .. } = found.key();
         (*found_key == key).then(|| (*timestamp, found.value().value.clone()))
     }
 
-    fn at_or_after(&self, key: &[u8], at: Timestamp) -> Option<Entry<'_, Place, Stored>> {
-        let place: &dyn Placed = &Sought::new(key, at);
+    fn at_or_after(&self, sought: Sought<'_>) -> Option<Entry<'_, Place, Stored>> {
+        let place: &dyn Placed = &sought;
         self.versions.lower_bound(Bound::Included(place))
     }
 
@@ -242,7 +255,7 @@ impl MemtableCursor<'_> {
     }
 
     pub(super) fn seek(&mut self, key: &[u8], at: Timestamp) {
-        self.entry = self.memtable.at_or_after(key, at);
+        self.entry = self.memtable.at_or_after(Sought::new(key, at));
     }
 
     pub(super) fn seek_before(&mut self, key: &[u8], at: Timestamp) {
@@ -260,5 +273,28 @@ impl MemtableCursor<'_> {
 
     pub(super) fn previous(&mut self) {
         self.entry = self.entry.take().and_then(|entry| entry.prev());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_wherever_it_lies_among_the_heads() {
+        let key = |position: u64| cell::encode(&position.to_be_bytes(), b"c");
+        let memtable = Memtable::new();
+        let at = Timestamp(9);
+        assert_eq!(memtable.newest(&key(0), at), None);
+        for position in [700, 300, 500] {
+            memtable.put(key(position).into(), Timestamp(5), Lsn::ZERO, Some(vec![position as u8].into()));
+        }
+        for position in [0, 299, 300, 301, 500, 700, 701, u64::MAX] {
+            let is_there = [300, 500, 700].contains(&position);
+            assert_eq!(memtable.newest(&key(position), at).is_some(), is_there, "{position}");
+        }
+        // The same head, and another key.
+        assert_eq!(memtable.newest(&cell::encode(&300_u64.to_be_bytes(), b"d"), at), None);
+        assert_eq!(memtable.newest(&cell::encode(&[&300_u64.to_be_bytes()[..], b"x"].concat(), b"c"), at), None);
     }
 }

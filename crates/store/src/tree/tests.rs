@@ -72,6 +72,25 @@ fn what_is_written_fills_level_after_level_and_what_is_dead_goes() {
 }
 
 #[test]
+fn bytes_are_counted_by_where_tables_end() {
+    let mut world = World::new(1);
+    for number in 0..400 {
+        let row = format!("row{number:05}").into_bytes();
+        world.write(Write { puts: vec![(row, b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None });
+        world.work(&mut SplitMix64::new(number));
+    }
+    world.settle();
+    let tree = &world.tree.tree;
+    let all: u64 = tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
+    let key = |number: u64| crate::cell::encode(format!("row{number:05}").as_bytes(), b"");
+    assert!(all > 0 && tree.bytes_ending(&key(0), &key(400)) == all);
+    assert_eq!((tree.bytes_ending(&key(0), &key(399)) < all, tree.bytes_ending(&key(7), &key(7))), (true, 0));
+    let parts = [0, 100, 250, 400].windows(2).map(|ends| tree.bytes_ending(&key(ends[0]), &key(ends[1])));
+    assert_eq!(parts.collect::<Vec<_>>().iter().sum::<u64>(), all);
+    assert_eq!(tree.bytes_ending(&key(300), &key(200)), 0);
+}
+
+#[test]
 fn a_table_without_overlap_moves_as_it_is() {
     let mut world = World::new(1);
     for number in 0..400 {

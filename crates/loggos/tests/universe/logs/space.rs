@@ -1,0 +1,42 @@
+//! What a trim gives back.
+
+use std::fs;
+use std::time::Duration;
+
+use base::SplitMix64;
+use bytes::Bytes;
+
+use crate::harness::{Universe, runtime, wait_for};
+
+/// Entries that no block can be compressed of, and far more than what is in no table yet.
+const ENTRIES: u64 = 128;
+const ENTRY_BYTES: usize = 1 << 20;
+/// Tables of all nodes together, once all is trimmed.
+const LEFT_BYTES_MAX: u64 = 8 << 20;
+const SOON: Duration = Duration::from_secs(20);
+
+/// Nothing is appended after it.
+#[test]
+fn tables_of_what_was_trimmed_go_soon() {
+    let universe = Universe::of(3);
+    let tables = || universe.nodes().map(|node| bytes_in_tables(&universe, node)).sum::<u64>();
+    runtime().block_on(async {
+        let log = universe.client(1).with_deadline(SOON).log("l");
+        log.create().await.expect("a log");
+        let mut random = SplitMix64::new(7);
+        for _ in 0..ENTRIES {
+            let words = (0..ENTRY_BYTES / 8).flat_map(|_| random.draw().to_le_bytes());
+            log.append([words.collect::<Bytes>()]).await.expect("an append");
+        }
+        let before = tables();
+        assert!(before > ENTRIES / 2 * ENTRY_BYTES as u64, "{before} bytes");
+        log.trim(ENTRIES).await.expect("a trim");
+    });
+    wait_for("the tables to go", SOON, || (tables() < LEFT_BYTES_MAX).then_some(()));
+}
+
+fn bytes_in_tables(universe: &Universe, node: u32) -> u64 {
+    let tables = universe.node_directory(node).join("store/tables");
+    let sizes = fs::read_dir(tables).expect("it is there").filter_map(|table| Some(table.ok()?.metadata().ok()?.len()));
+    sizes.sum()
+}
