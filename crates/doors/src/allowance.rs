@@ -16,12 +16,25 @@ use tokio::sync::{Mutex as Turn, OwnedSemaphorePermit, Semaphore};
 
 use crate::Held;
 use crate::guess::Guess;
-use crate::limits::{GUESSES_MAX, READ_AHEAD_BYTES_MAX, READ_BYTES_MAX, WAITING_READS_OF_ONE_MAX};
+use crate::limits::{
+    GUESSES_MAX, READ_AHEAD_BYTES_MAX, READ_BYTES_MAX, SMALL_READ_BYTES, STREAM_READS_BYTES_MAX,
+    WAITING_READS_OF_ONE_MAX,
+};
 use crate::log::translate::entry_bytes;
 use crate::reading::{Reading, Wants};
+use crate::taking::Taking;
 
 /// Bytes are counted in these.
 const UNIT_BYTES: usize = 4 << 10;
+
+/// Who has taken what a read would need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// Its own connection.
+    OfOne,
+    /// All of them together.
+    OfAll,
+}
 
 /// What one connection may have.
 #[derive(Clone, Debug)]
@@ -34,9 +47,15 @@ struct Account {
     turn: Turn<()>,
     /// For reads that wait for something to come.
     waits: Arc<Semaphore>,
+    /// Of its streams.
+    taking: Taking,
     /// By log.
     guesses: Mutex<HashMap<String, Arc<Mutex<Guess>>>>,
 }
+
+/// What reads in streams may read ahead, of all connections together.
+#[derive(Clone, Debug)]
+pub(crate) struct Common(Arc<Semaphore>);
 
 /// What the answer to one call may have. It is given back when the last who holds it has gone.
 #[derive(Clone, Debug)]
@@ -46,14 +65,28 @@ pub(crate) struct Share(Arc<Part>);
 struct Part {
     /// Of its log's entries.
     guess: Arc<Mutex<Guess>>,
-    units: Mutex<OwnedSemaphorePermit>,
+    units: Mutex<Units>,
+}
+
+#[derive(Debug)]
+struct Units {
+    of_one: OwnedSemaphorePermit,
+    /// The same of all connections', of a read in a stream that is not a small one.
+    of_all: Option<OwnedSemaphorePermit>,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(units(STREAM_READS_BYTES_MAX) as usize)))
+    }
 }
 
 impl Default for Allowance {
     fn default() -> Self {
         let free = Arc::new(Semaphore::new(units(READ_AHEAD_BYTES_MAX) as usize));
         let waits = Arc::new(Semaphore::new(WAITING_READS_OF_ONE_MAX));
-        Self(Arc::new(Account { free, turn: Turn::default(), waits, guesses: Mutex::default() }))
+        let (turn, taking, guesses) = Default::default();
+        Self(Arc::new(Account { free, turn, waits, taking, guesses }))
     }
 }
 
@@ -64,14 +97,28 @@ impl Allowance {
         let guess = self.0.guess_of(reading.log());
         let units = units_for(reading, &guess);
         let units = Arc::clone(&self.0.free).acquire_many_owned(units).await.expect("it is never closed");
-        Share::new(guess, units)
+        Share::new(guess, Units { of_one: units, of_all: None })
     }
 
-    /// The same, if it is there.
-    pub(crate) fn take_at_once(&self, reading: &Reading) -> Option<Share> {
+    /// The same for one in a stream, if it is there.
+    pub(crate) fn take_at_once(&self, reading: &Reading, common: &Common) -> Result<Share, Short> {
         let guess = self.0.guess_of(reading.log());
-        let units = Arc::clone(&self.0.free).try_acquire_many_owned(units_for(reading, &guess)).ok()?;
-        Some(Share::new(guess, units))
+        let units = units_for(reading, &guess);
+        let take = |of: &Arc<Semaphore>| Arc::clone(of).try_acquire_many_owned(units);
+        let of_one = take(&self.0.free).map_err(|_| Short::OfOne)?;
+        let is_small = units <= self::units(SMALL_READ_BYTES);
+        let of_all = (!is_small).then(|| take(&common.0).map_err(|_| Short::OfAll)).transpose()?;
+        Ok(Share::new(guess, Units { of_one, of_all }))
+    }
+
+    /// Of a call's connection.
+    pub(crate) fn of<T>(call: &tonic::Request<T>) -> Self {
+        call.extensions().get().cloned().unwrap_or_default()
+    }
+
+    /// What is known of the connection's client.
+    pub(crate) fn taking(&self) -> &Taking {
+        &self.0.taking
     }
 
     /// Its places for reads that wait.
@@ -102,7 +149,7 @@ fn units_for(reading: &Reading, guess: &Mutex<Guess>) -> u32 {
 }
 
 impl Share {
-    fn new(guess: Arc<Mutex<Guess>>, units: OwnedSemaphorePermit) -> Self {
+    fn new(guess: Arc<Mutex<Guess>>, units: Units) -> Self {
         Self(Arc::new(Part { guess, units: Mutex::new(units) }))
     }
 
@@ -113,7 +160,7 @@ impl Share {
 
     /// Bytes that may be asked for.
     pub(crate) fn bytes(&self) -> usize {
-        lock(&self.0.units).num_permits() * UNIT_BYTES
+        lock(&self.0.units).of_one.num_permits() * UNIT_BYTES
     }
 
     /// These are the answer: what it doesn't need is given back.
@@ -122,8 +169,9 @@ impl Share {
         let bytes = entries.iter().map(entry_bytes).inspect(|bytes| guess.saw(*bytes)).sum::<usize>();
         drop(guess);
         let mut units = lock(&self.0.units);
-        let unneeded = units.num_permits().saturating_sub(self::units(bytes.min(READ_BYTES_MAX)) as usize);
-        drop(units.split(unneeded));
+        let unneeded = units.of_one.num_permits().saturating_sub(self::units(bytes.min(READ_BYTES_MAX)) as usize);
+        drop(units.of_one.split(unneeded));
+        drop(units.of_all.as_mut().and_then(|of_all| of_all.split(unneeded)));
     }
 }
 
@@ -192,8 +240,13 @@ mod tests {
         allowance.take(&most("large")).await.came_to(&entries(&[3_000_000]));
         assert_eq!(allowance.take(&read_of("l", 1, 0)).await.bytes(), 64 << 10);
         allowance.take(&most("l")).await.came_to(&entries(&[1]));
+        let common = Common::default();
         for (log, bytes) in [("l", 4 << 10), ("large", 3_751_936)] {
-            assert_eq!(allowance.take_at_once(&read_of(log, 1, 0)).map(|share| share.bytes()), Some(bytes), "{log}");
+            assert_eq!(
+                allowance.take_at_once(&read_of(log, 1, 0), &common).map(|share| share.bytes()),
+                Ok(bytes),
+                "{log}"
+            );
         }
         for number in 0..2 * GUESSES_MAX {
             allowance.take(&most(&format!("l{number}"))).await.came_to(&entries(&[1]));
@@ -233,6 +286,25 @@ mod tests {
         drop((one, two));
         assert_eq!(waits.await.bytes(), READ_BYTES_MAX, "as was likely when it was the first");
         assert_eq!(later.await.bytes(), UNIT_BYTES);
+    }
+
+    #[test]
+    fn streams_of_all_connections_read_so_much_ahead() {
+        let common = Common::default();
+        let connections: Vec<_> =
+            (0..STREAM_READS_BYTES_MAX / READ_AHEAD_BYTES_MAX).map(|_| Allowance::default()).collect();
+        let take = |allowance: &Allowance| allowance.take_at_once(&most("l"), &common);
+        let shares: Vec<_> = connections.iter().flat_map(|one| [take(one), take(one)]).collect();
+        assert!(shares.iter().all(Result::is_ok));
+        assert_eq!(take(&connections[0]).err(), Some(Short::OfOne));
+        let other = Allowance::default();
+        assert_eq!(take(&other).err(), Some(Short::OfAll));
+        assert_eq!(other.0.free.available_permits(), 2_048, "what it has of its own is given back");
+        // What is small waits for nobody.
+        lock(&other.0.guess_of("s")).saw(100);
+        assert!(other.take_at_once(&read_of("s", 1, 0), &common).is_ok());
+        shares[0].as_ref().expect("it is there").came_to(&entries(&[1]));
+        assert!(take(&other).is_err() && other.take_at_once(&read_of("l", 1, 0), &common).is_ok());
     }
 
     #[tokio::test]

@@ -18,37 +18,49 @@ use tonic::codegen::http::{HeaderMap, Response};
 use tonic::{Code, Status};
 
 use crate::limits::PORTION_BYTES;
+use crate::taking::Taking;
 
 /// What the handler of a stream answers: the stream itself is beside it.
 pub(crate) type HandedOver<M> = Empty<Result<M, Status>>;
 
 /// A stream's body, on its way to the answer that it belongs to.
 #[derive(Clone)]
-struct Handed(Arc<Mutex<Option<Body>>>);
+struct Handed {
+    body: Arc<Mutex<Option<Body>>>,
+    taking: Taking,
+}
 
-/// The answer of a handler has a body that asks for more only as its client takes what there is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct IsStream;
+/// The answer of a handler has a body that asks for more only as its client takes what there is: that of this
+/// connection.
+#[derive(Clone, Debug)]
+pub(crate) struct IsStream(pub(crate) Taking);
+
+/// A stream of the door.
+pub(crate) trait OfConnection {
+    /// Of whose connection it is.
+    fn taking(&self) -> &Taking;
+}
 
 /// An answer whose body will be this stream.
 pub(crate) fn hand_over<M, S>(stream: S) -> tonic::Response<HandedOver<M>>
 where
     M: Message + 'static,
-    S: Stream<Item = Result<M, Status>> + Unpin + Send + 'static,
+    S: Stream<Item = Result<M, Status>> + OfConnection + Unpin + Send + 'static,
 {
+    let taking = stream.taking().clone();
     let body = Body::new(Frames { stream, ending: None, has_ended: false });
     let mut answer = tonic::Response::new(empty());
-    answer.extensions_mut().insert(Handed(Arc::new(Mutex::new(Some(body)))));
+    answer.extensions_mut().insert(Handed { body: Arc::new(Mutex::new(Some(body))), taking });
     answer
 }
 
 /// Puts a stream that was handed over in the place of the answer's body.
 pub(crate) fn take_over(mut answer: Response<Body>) -> Response<Body> {
-    let handed = answer.extensions_mut().remove::<Handed>();
-    let body = handed.and_then(|Handed(body)| body.lock().unwrap_or_else(PoisonError::into_inner).take());
-    if let Some(body) = body {
+    if let Some(Handed { body, taking }) = answer.extensions_mut().remove()
+        && let Some(body) = body.lock().unwrap_or_else(PoisonError::into_inner).take()
+    {
         *answer.body_mut() = body;
-        answer.extensions_mut().insert(IsStream);
+        answer.extensions_mut().insert(IsStream(taking));
     }
     answer
 }

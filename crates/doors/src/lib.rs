@@ -43,6 +43,7 @@ mod replies;
 mod room;
 mod server;
 mod stream;
+mod taking;
 
 use std::fmt::Debug;
 use std::future::Future;

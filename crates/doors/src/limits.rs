@@ -30,14 +30,40 @@ pub(crate) const STREAM_REQUESTS_MAX: usize = 2 * STREAM_BATCH_MAX;
 pub(crate) const STREAM_ANSWER_BYTES_MAX: usize = 32 << 20;
 /// The same over all streams.
 pub(crate) const STREAMS_ANSWER_BYTES_MAX: usize = 128 << 20;
+/// With so many, streams ask for nothing more: any single answer that is under way still fits.
+pub(crate) const STREAMS_FULL_BYTES: usize = STREAMS_ANSWER_BYTES_MAX - (8 << 20);
+/// Bytes of logs that reads in all streams together may read ahead of what their clients take, ...
+pub(crate) const STREAM_READS_BYTES_MAX: usize = 96 << 20;
+/// ... those left out that bring no more than this: so little that they wait for none of the others.
+pub(crate) const SMALL_READ_BYTES: usize = 16 << 10;
 /// Bytes of an answer that go to HTTP/2 at a time. It has two such portions of each answer at most: of all streams 256
 /// MiB, if clients say that they take much, and take nothing.
 pub(crate) const PORTION_BYTES: usize = 32 << 10;
-/// Bytes of answers that have begun to leave, and are not with HTTP/2 yet, over all connections together: some thirty
-/// of the largest entries of logs. With so many, streams begin no large message, ...
-pub(crate) const ANSWERS_LEFT_BYTES_MAX: usize = 128 << 20;
+/// Bytes of answers to calls of their own that have begun to leave, and are not with HTTP/2 yet, over all connections
+/// together: with more, one of which nothing has been taken for [`ANSWER_IDLE_MAX`] is given up, ...
+pub(crate) const ANSWERS_OF_CALLS_BYTES_MAX: usize = 96 << 20;
+/// ... and with so many, which answers to calls of their own alone can come to, those that were touched longest ago.
+pub(crate) const ANSWERS_OF_CALLS_AT_ONCE_BYTES_MAX: usize = 224 << 20;
+/// The same of streams whose connection was seen to take what comes: with more, they begin no large message, ...
+pub(crate) const ANSWERS_SEEN_BYTES_MAX: usize = 64 << 20;
 /// ... and an answer of which nothing has been taken for so long is given up.
 pub(crate) const ANSWER_IDLE_MAX: Duration = Duration::from_secs(1);
+/// The same of all other streams, some twenty of the largest entries of logs, ...
+pub(crate) const ANSWERS_UNSEEN_BYTES_MAX: usize = 96 << 20;
+/// ... and how long. Others would wait for them by the second, one lot of strangers after the other.
+pub(crate) const ANSWER_UNSEEN_IDLE_MAX: Duration = Duration::from_millis(300);
+/// Streams that take nothing are looked for so often, at most, where others find no room.
+pub(crate) const CLEARING_PAUSE: Duration = Duration::from_millis(50);
+/// A connection is seen to take once so much has gone since something of its was given up: the system's buffers take
+/// several MiB that no client has read.
+pub(crate) const SEEN_BYTES: usize = 16 << 20;
+/// Bytes that subscriptions of all other connections may have read, or be reading, that have not begun to leave.
+pub(crate) const STRANGERS_READ_BYTES_MAX: usize = 64 << 20;
+/// With so many bytes of streams' answers that have begun to leave, or [`STREAMS_CROWDED_BYTES`] that wait to, ...
+pub(crate) const LEAVING_CROWDED_BYTES: usize = 64 << 20;
+/// ... subscriptions read on only while their connection has less than this asked for, waiting and leaving: three of
+/// the largest entries.
+pub(crate) const AHEAD_OF_ONE_BYTES: usize = 12 << 20;
 /// Bytes of logs that calls of one connection, or reads in one stream, may read ahead of what their client takes: two
 /// of the largest entries.
 pub(crate) const READ_AHEAD_BYTES_MAX: usize = 8 << 20;
@@ -60,9 +86,6 @@ pub(crate) const WAITING_READS_LONG_MAX: usize = WAITING_READS_MAX / 4 * 3;
 pub(crate) const SHORT_WAIT_MAX: base::Duration = base::Duration::from_millis(250);
 /// Logs of whose entries a connection remembers how large they are.
 pub(crate) const GUESSES_MAX: usize = 64;
-/// With so many bytes, which answers to calls of their own alone can come to, those of them are given up at once that
-/// were touched longest ago.
-pub(crate) const ANSWERS_LEFT_IN_ALL_BYTES_MAX: usize = 384 << 20;
 /// With so many, a subscription reads on only once its client has been seen to take something since it read last: else
 /// those that take nothing would fill all of it, and those that do would be told nothing.
 pub(crate) const STREAMS_CROWDED_BYTES: usize = STREAMS_ANSWER_BYTES_MAX / 4;

@@ -17,6 +17,7 @@ use tonic::Status;
 
 use self::streamed::{Appends, Reads};
 use self::subscription::Subscription;
+use crate::allowance::Allowance;
 use crate::columns::{Answer, answer, ask, unexpected};
 use crate::frames::{HandedOver, hand_over};
 use crate::stream::Streams;
@@ -126,7 +127,9 @@ impl<G: Gateway> Log for Door<G> {
     type SubscribeStream = HandedOver<message::SubscribeResponse>;
 
     async fn subscribe(&self, call: tonic::Request<SubscribeRequest>) -> Answer<Self::SubscribeStream> {
+        let allowance = Allowance::of(&call);
         let SubscribeRequest { log, from } = call.into_inner();
-        Ok(hand_over(Subscription::begin(Arc::clone(&self.gateway), &self.streams, log, Position(from))?))
+        let (gateway, from) = (Arc::clone(&self.gateway), Position(from));
+        Ok(hand_over(Subscription::begin(gateway, &self.streams, allowance.taking(), log, from)?))
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use tablets::request::{Failure, LogResponse, Outcome, Response};
 
-use crate::allowance::{Allowance, Share};
+use crate::allowance::{Allowance, Common, Share, Short};
 use crate::reading::{Reading, Waits, Wants, no_room};
 use crate::{Held, Ticketed};
 
@@ -21,6 +21,9 @@ use crate::{Held, Ticketed};
 pub(crate) struct Pace {
     waits: Waits,
     allowance: Allowance,
+    common: Common,
+    /// The next read waits for what other connections have taken.
+    is_short: bool,
     /// By ticket.
     reads: HashMap<u64, Read>,
     /// Those that will wait for something to come.
@@ -40,8 +43,16 @@ struct Read {
 }
 
 impl Pace {
-    pub(crate) fn new(waits: Waits, allowance: Allowance) -> Self {
-        Self { waits, allowance, reads: HashMap::new(), idle: VecDeque::new(), queue: VecDeque::new() }
+    pub(crate) fn new(waits: Waits, allowance: Allowance, common: Common) -> Self {
+        Self {
+            waits,
+            allowance,
+            common,
+            is_short: false,
+            reads: HashMap::new(),
+            idle: VecDeque::new(),
+            queue: VecDeque::new(),
+        }
     }
 
     /// Takes in what the stream asks, if it is a read of a log.
@@ -54,8 +65,14 @@ impl Pace {
         None
     }
 
+    /// Whether the next read waits for what other connections have taken.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
     /// What the node may be asked next, or why it can't be.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Result<Ticketed, (u64, Failure)>> {
+        self.is_short = false;
         while let Some(ticket) = self.idle.pop_front() {
             let Some(read) = self.reads.get_mut(&ticket) else { continue };
             return Some(match self.waits.take(&read.reading, &self.allowance) {
@@ -76,7 +93,13 @@ impl Pace {
                 self.reads.remove(&ticket);
                 return Some(Err((ticket, no_room())));
             }
-            let share = self.allowance.take_at_once(&read.reading)?;
+            let share = match self.allowance.take_at_once(&read.reading, &self.common) {
+                Ok(share) => share,
+                Err(short) => {
+                    self.is_short = short == Short::OfAll;
+                    return None;
+                }
+            };
             self.queue.pop_front();
             let held = share.held();
             read.share = Some(share);
@@ -170,7 +193,7 @@ mod tests {
     }
 
     fn with_reads(tickets: std::ops::Range<u64>) -> Pace {
-        let mut pace = Pace::new(Waits::default(), Allowance::default());
+        let mut pace = Pace::new(Waits::default(), Allowance::default(), Common::default());
         for ticket in tickets {
             assert!(pace.take(read(ticket, 1, 0), Instant::now()).is_none());
         }
@@ -181,7 +204,7 @@ mod tests {
     fn with_reads_of(bytes: usize, tickets: std::ops::Range<u64>) -> Pace {
         let pace = with_reads(tickets);
         let Ok(Response::Log(LogResponse::Entries(entries))) = entries(&[bytes]) else { unreachable!() };
-        pace.allowance.take_at_once(&most("l")).expect("there is room").came_to(&entries);
+        pace.allowance.take_at_once(&most("l"), &pace.common).expect("there is room").came_to(&entries);
         pace
     }
 
@@ -207,7 +230,7 @@ mod tests {
         }
         assert_eq!(tickets(&asked(&mut pace)), [4, 5, 6]);
         // All of a connection's streams and calls have it together.
-        let mut other = Pace::new(Waits::default(), pace.allowance.clone());
+        let mut other = Pace::new(Waits::default(), pace.allowance.clone(), Common::default());
         other.take(read(1, 1, 0), Instant::now());
         assert_eq!(asked(&mut other), []);
         drop(pace);
@@ -238,7 +261,7 @@ mod tests {
         for ticket in 10..200 {
             pace.take(read(ticket, 2, 500), Instant::now());
         }
-        let all = pace.allowance.take_at_once(&most("l")).zip(pace.allowance.take_at_once(&most("l")));
+        let all = [(); 2].map(|()| pace.allowance.take_at_once(&most("l"), &pace.common).expect("there is room"));
         let idle = asked(&mut pace);
         assert_eq!((idle.len(), idle[0].1), (190, WAITING_READ_BYTES));
         assert_eq!(pace.heard(10, entries(&[])).map(|heard| heard.0), Some(entries(&[])), "nothing came");

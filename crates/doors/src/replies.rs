@@ -9,10 +9,11 @@ use std::task::{Context, Waker};
 use tablets::request::{Failure, LogResponse, Outcome, Response};
 
 use crate::columns::translate::row_bytes;
-use crate::limits::{STREAM_ANSWER_BYTES_MAX, STREAMS_ANSWER_BYTES_MAX, STREAMS_CROWDED_BYTES};
+use crate::limits::{STREAM_ANSWER_BYTES_MAX, STREAMS_ANSWER_BYTES_MAX, STREAMS_CROWDED_BYTES, STREAMS_FULL_BYTES};
 use crate::log::translate::entry_bytes;
 use crate::reads;
 use crate::room::{Room, Turn};
+use crate::taking::Taking;
 
 /// Gathers outcomes until the stream takes them. Whoever gives many wakes the stream once.
 ///
@@ -25,6 +26,8 @@ pub struct Replies {
     bytes: AtomicUsize,
     bytes_of_all: Arc<AtomicUsize>,
     room: Arc<Room>,
+    /// By its connection's client.
+    taking: Taking,
     /// The stream has gone.
     is_given_up: AtomicBool,
 }
@@ -69,9 +72,14 @@ impl Drop for Owned {
 }
 
 impl Replies {
-    pub(crate) fn new(bytes_of_all: Arc<AtomicUsize>, room: Arc<Room>) -> Self {
+    pub(crate) fn new(bytes_of_all: Arc<AtomicUsize>, room: Arc<Room>, taking: Taking) -> Self {
         let (gathered, bytes, is_given_up) = Default::default();
-        Self { gathered, bytes, bytes_of_all, room, is_given_up }
+        Self { gathered, bytes, bytes_of_all, room, taking, is_given_up }
+    }
+
+    /// What is known of the connection's client.
+    pub(crate) fn taking(&self) -> &Taking {
+        &self.taking
     }
 
     /// Whether the stream has gone, so that nobody waits for them any more.
@@ -87,7 +95,7 @@ impl Replies {
             gathered.outcomes.push((ticket, outcome));
             (gathered.waker.take(), gathered.reserved.remove(&ticket))
         };
-        self.room.give(reserved.unwrap_or_default());
+        self.give_back(reserved.unwrap_or_default());
         waker.into_iter().for_each(Waker::wake);
     }
 
@@ -112,8 +120,14 @@ impl Replies {
     /// is there still.
     pub(crate) fn keep(&self, ticket: u64, bytes: usize) {
         if bytes > 0 {
+            self.taking.charge(bytes);
             self.gathered().reserved.insert(ticket, bytes);
         }
+    }
+
+    fn give_back(&self, reserved: usize) {
+        self.taking.release(reserved);
+        self.room.give(reserved);
     }
 
     /// Nothing that holds this lock panics half-way.
@@ -132,14 +146,24 @@ impl Replies {
 
     /// An answer of so many bytes waits that did not come from the node.
     pub(crate) fn charge(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.bytes_of_all.fetch_add(bytes, Ordering::Relaxed);
+        self.add(bytes);
+    }
+
+    /// What waits here, and in all streams together.
+    fn add(&self, bytes: usize) -> (usize, usize) {
+        self.taking.charge(bytes);
+        let of_this = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        (of_this, self.bytes_of_all.fetch_add(bytes, Ordering::Relaxed) + bytes)
     }
 
     /// Whether so much waits, here or in all streams together, that nothing more should be asked.
     pub(crate) fn are_full(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) >= STREAM_ANSWER_BYTES_MAX
-            || self.bytes_of_all.load(Ordering::Relaxed) >= STREAMS_ANSWER_BYTES_MAX
+        self.bytes.load(Ordering::Relaxed) >= STREAM_ANSWER_BYTES_MAX || self.of_all_are_full()
+    }
+
+    /// The same of all streams together.
+    pub(crate) fn of_all_are_full(&self) -> bool {
+        self.bytes_of_all.load(Ordering::Relaxed) >= STREAMS_FULL_BYTES
     }
 
     /// Whether so much waits in all streams together that it should be for clients that take it.
@@ -149,6 +173,7 @@ impl Replies {
 
     /// An answer of so many bytes is in a message now, which others count, or never will be.
     pub(crate) fn release(&self, bytes: usize) {
+        self.taking.release(bytes);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.bytes_of_all.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -158,8 +183,7 @@ impl Replies {
         if bytes == 0 {
             return outcome;
         }
-        let of_this = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let of_all = self.bytes_of_all.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let (of_this, of_all) = self.add(bytes);
         if of_this <= STREAM_ANSWER_BYTES_MAX && of_all <= STREAMS_ANSWER_BYTES_MAX {
             return outcome;
         }
@@ -173,7 +197,7 @@ impl Drop for Replies {
         self.release(self.bytes.load(Ordering::Relaxed));
         self.leave_queue();
         let reserved = std::mem::take(&mut self.gathered().reserved);
-        self.room.give(reserved.into_values().sum());
+        self.give_back(reserved.into_values().sum());
     }
 }
 
@@ -205,7 +229,7 @@ mod tests {
     #[test]
     fn answers_that_nobody_takes_are_bounded() {
         let all = Arc::new(AtomicUsize::new(0));
-        let replies = Replies::new(Arc::clone(&all), Arc::default());
+        let replies = Replies::new(Arc::clone(&all), Arc::default(), Taking::default());
         replies.give(1, row(STREAM_ANSWER_BYTES_MAX - 1_024));
         replies.give(2, row(1_024));
         replies.give(3, Ok(Response::Written { version: Timestamp(1) }));
@@ -222,7 +246,7 @@ mod tests {
     #[test]
     fn an_answer_takes_the_place_of_its_room() {
         let room = Arc::new(Room::default());
-        let replies = Replies::new(Arc::default(), Arc::clone(&room));
+        let replies = Replies::new(Arc::default(), Arc::clone(&room), Taking::default());
         for (ticket, bytes) in [(1, 100), (2, 20), (3, 3)] {
             assert!(replies.take_room_at_once(bytes, READS_BYTES_MAX));
             replies.keep(ticket, bytes);

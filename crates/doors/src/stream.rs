@@ -22,8 +22,9 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-use crate::allowance::{Allowance, Share};
+use crate::allowance::{Allowance, Common, Share};
 use crate::deadline::{Deadline, no_answer};
+use crate::frames::OfConnection;
 use crate::limits::{PORTION_BYTES, STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::meter::Arriving;
 use crate::pace::Pace;
@@ -31,6 +32,7 @@ use crate::portions::{self, Portions};
 use crate::reading::Waits;
 use crate::replies::{Owned, Replies, size};
 use crate::room::Room;
+use crate::taking::{Strangers, Taking};
 use crate::{Gateway, Observer, Ticketed, refusal};
 
 /// What the requests of a stream are about: its messages, and what they mean.
@@ -74,6 +76,10 @@ pub(crate) struct Streams {
     room: Arc<Room>,
     /// For reads that wait for something to come.
     waits: Waits,
+    /// For what reads of logs read ahead.
+    common: Common,
+    /// For what subscriptions read whose client was not seen to take what comes.
+    strangers: Strangers,
     portions: Portions,
     observer: Arc<Observer>,
     closing: watch::Receiver<bool>,
@@ -82,12 +88,16 @@ pub(crate) struct Streams {
 impl Streams {
     /// They end when `closing` says so.
     pub(crate) fn new(observer: Arc<Observer>, portions: Portions, closing: watch::Receiver<bool>) -> Self {
-        let (open, answer_bytes, room, waits) = Default::default();
-        Self { open, answer_bytes, room, waits, portions, observer, closing }
+        let (open, answer_bytes, room, waits, common, strangers) = Default::default();
+        Self { open, answer_bytes, room, waits, common, strangers, portions, observer, closing }
     }
 
     pub(crate) fn waits(&self) -> &Waits {
         &self.waits
+    }
+
+    pub(crate) fn strangers(&self) -> &Strangers {
+        &self.strangers
     }
 
     /// Begins a stream, if there may be another.
@@ -96,9 +106,9 @@ impl Streams {
         gateway: Arc<G>,
         mut call: tonic::Request<Streaming<T::Asked>>,
     ) -> Result<Conversation<G, T>, Status> {
-        let Begun { replies, leaving, closing, observer, place } = self.begun()?;
+        let allowance = Allowance::of(&call);
+        let Begun { replies, leaving, closing, observer, place } = self.begun(allowance.taking())?;
         let arriving = call.extensions_mut().remove::<Arc<Arriving>>();
-        let allowance = call.extensions().get::<Allowance>().cloned().unwrap_or_default();
         arriving.iter().for_each(|arriving| arriving.is_a_stream());
         Ok(Conversation {
             gateway,
@@ -107,7 +117,7 @@ impl Streams {
             replies,
             under_way: HashMap::new(),
             tickets: 0,
-            pace: Pace::new(self.waits.clone(), allowance),
+            pace: Pace::new(self.waits.clone(), allowance, self.common.clone()),
             answers: VecDeque::new(),
             leaving,
             ending: None,
@@ -119,11 +129,12 @@ impl Streams {
     }
 
     /// What every stream has, if there may be another.
-    pub(crate) fn begun(&self) -> Result<Begun, Status> {
+    pub(crate) fn begun(&self, taking: &Taking) -> Result<Begun, Status> {
         let place = Place::take(&self.open)?;
-        let replies = Owned::new(Replies::new(Arc::clone(&self.answer_bytes), Arc::clone(&self.room)));
+        let replies = Replies::new(Arc::clone(&self.answer_bytes), Arc::clone(&self.room), taking.clone());
+        let replies = Owned::new(replies);
         let closing = Box::pin(told(self.closing.clone()));
-        let leaving = portions::Room::new(self.portions.clone());
+        let leaving = portions::Room::new(self.portions.clone(), taking.clone());
         Ok(Begun { replies, leaving, closing, observer: Arc::clone(&self.observer), place })
     }
 }
@@ -282,6 +293,9 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
 
     /// Hands in reads of logs for which there is room now: whose answers would not be refused.
     fn go_on(&mut self) {
+        if self.replies.of_all_are_full() || self.pace.is_short() {
+            self.leaving.clear_all();
+        }
         if self.replies.are_full() {
             return;
         }
@@ -370,6 +384,12 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         self.replies.release(bytes);
         self.observer.calls.streamed(answers.len());
         Some(T::told(answers))
+    }
+}
+
+impl<G, T: Topic> OfConnection for Conversation<G, T> {
+    fn taking(&self) -> &Taking {
+        self.replies.taking()
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) async fn read<G: Gateway>(
     // What is refused is refused at once.
     tablets::validate(&request).map_err(|failure| refusal::status(&failure))?;
     let mut reading = Reading::of(&mut request).ok_or_else(|| Status::internal("a read is none"))?;
-    let allowance = call.extensions().get::<Allowance>().cloned().unwrap_or_default();
+    let allowance = Allowance::of(&call);
     loop {
         // What it had before is given back by now: who waits for more must not keep others from theirs.
         let (share, held): (_, Held) = match reading.wants() {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use api::log::SubscribeResponse;
 use sharedlog::Position;
 use tablets::request::{Failure, LogRequest, LogResponse, Outcome, Request, Response};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::Status;
@@ -20,6 +21,7 @@ use super::ahead::{Ahead, Wanted, Wish};
 use super::translate::{entry, entry_bytes};
 use crate::columns::unexpected;
 use crate::deadline::no_answer;
+use crate::frames::OfConnection;
 use crate::limits::{
     PORTION_BYTES, PROBE_TIME, READS_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE,
     SUBSCRIPTION_PAUSE_MIN, SUBSCRIPTION_READ_TIME, SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT, WAITING_READ_BYTES,
@@ -28,6 +30,7 @@ use crate::limits::{
 use crate::portions::Room;
 use crate::replies::{Owned, Replies, size};
 use crate::stream::{Begun, Closing, Place, Streams, stopping};
+use crate::taking::{Standing, Strangers, Taking};
 use crate::{Gateway, Observer, Ticketed, refusal};
 
 /// Whether the client is seen to take something, where much waits that nobody takes: an empty message has left before
@@ -52,6 +55,9 @@ pub(crate) struct Subscription<G> {
     replies: Owned,
     /// For large messages that begin to leave.
     leaving: Room,
+    strangers: Strangers,
+    /// Of those, while its client wasn't seen to take anything when it read last.
+    of_strangers: Option<OwnedSemaphorePermit>,
     ahead: Ahead,
     /// When each read was asked, by ticket.
     under_way: HashMap<u64, Instant>,
@@ -76,15 +82,23 @@ pub(crate) struct Subscription<G> {
 
 impl<G: Gateway> Subscription<G> {
     /// A subscription from a position on, if there may be another.
-    pub(crate) fn begin(gateway: Arc<G>, streams: &Streams, log: String, from: Position) -> Result<Self, Status> {
+    pub(crate) fn begin(
+        gateway: Arc<G>,
+        streams: &Streams,
+        taking: &Taking,
+        log: String,
+        from: Position,
+    ) -> Result<Self, Status> {
         let first = request(&log, Wanted::Read { from, count: 1, bytes: 0 });
         tablets::validate(&first).map_err(|failure| refusal::status(&failure))?;
-        let Begun { replies, leaving, closing, observer, place } = streams.begun()?;
+        let Begun { replies, leaving, closing, observer, place } = streams.begun(taking)?;
         Ok(Self {
             gateway,
             log,
             replies,
             leaving,
+            strangers: streams.strangers().clone(),
+            of_strangers: None,
             ahead: Ahead::new(from),
             under_way: HashMap::new(),
             is_idle: false,
@@ -150,14 +164,14 @@ impl<G: Gateway> Subscription<G> {
     /// wanted. With a message on its way to the client, who may not take it, there is no waiting for room: others would
     /// be held up by that.
     fn ask(&mut self, context: &mut Context<'_>, may_wait: bool) -> bool {
-        let wants_room = self.ask_for_all(context, may_wait);
+        let wants_room = self.may_ask(context) && self.ask_for_all(context, may_wait);
         if !wants_room || !may_wait {
             self.replies.leave_queue();
         }
         wants_room
     }
 
-    fn ask_for_all(&mut self, context: &mut Context<'_>, may_wait: bool) -> bool {
+    fn may_ask(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(pause) = &mut self.pause {
             if pause.as_mut().poll(context).is_pending() {
                 return false;
@@ -172,15 +186,37 @@ impl<G: Gateway> Subscription<G> {
             if self.ahead.front().is_none() {
                 self.ahead.retreat();
             }
+            if self.replies.of_all_are_full() {
+                self.leaving.clear_all();
+            }
             return false;
         }
-        if self.replies.are_crowded() && !matches!(self.probe, Probe::Taken(_)) {
+        let is_crowded = self.replies.are_crowded();
+        if is_crowded && !matches!(self.probe, Probe::Taken(_)) {
             return false;
         }
+        let is_held_back = self.replies.taking().has_much() && (is_crowded || self.leaving.is_crowded());
+        if is_held_back {
+            self.leaving.clear_own();
+        }
+        !is_held_back
+    }
+
+    fn ask_for_all(&mut self, context: &Context<'_>, may_wait: bool) -> bool {
+        // What is read ahead for a client that takes nothing would wait behind what HTTP/2 has, and never begin to
+        // leave.
+        let is_unseen = self.replies.taking().standing() == Standing::Unseen;
+        if is_unseen && !(self.has_asked && self.under_way.is_empty() && self.ahead.front().is_none()) {
+            return false;
+        }
+        self.of_strangers = None;
         let (mut batch, mut wants_room) = (Vec::new(), false);
         loop {
             let mut taken = 0;
             let asked = self.ahead.ask(|wish| {
+                if is_unseen && !wish.waits {
+                    self.of_strangers = Some(self.strangers.take(wish.bytes)?);
+                }
                 let given = room(&self.replies, wish, context, may_wait);
                 wants_room = given.is_none();
                 let Given { bytes, taken: of_room } = given?;
@@ -190,8 +226,12 @@ impl<G: Gateway> Subscription<G> {
             let Some((ticket, wanted)) = asked else { break };
             self.replies.keep(ticket, taken);
             self.under_way.insert(ticket, Instant::now());
+            let is_last = is_unseen && wanted != Wanted::Tail;
             let deadline = SUBSCRIPTION_WAIT + SUBSCRIPTION_READ_TIME;
             batch.push(Ticketed { ticket, request: request(&self.log, wanted), deadline, held: None });
+            if is_last {
+                break;
+            }
         }
         if !batch.is_empty() {
             self.probe = Probe::Wanted;
@@ -245,6 +285,9 @@ impl<G: Gateway> Subscription<G> {
             entries.extend(self.ahead.take().map(entry));
         }
         self.replies.release(bytes + self.ahead.take_dropped());
+        if self.under_way.is_empty() && self.ahead.front().is_none() {
+            self.of_strangers = None;
+        }
         if entries.is_empty() && !(self.is_idle && self.told_at.elapsed() >= SUBSCRIPTION_SILENCE) {
             return None;
         }
@@ -287,6 +330,12 @@ fn request(log: &str, wanted: Wanted) -> Request {
         Wanted::Read { from, count, bytes } => LogRequest::Read { log, from, count, wait, bytes },
         Wanted::Tail => LogRequest::Tail { log },
     })
+}
+
+impl<G> OfConnection for Subscription<G> {
+    fn taking(&self) -> &Taking {
+        self.replies.taking()
+    }
 }
 
 impl<G> Drop for Subscription<G> {

@@ -6,6 +6,7 @@ use std::task::Wake;
 use tonic::codegen::http::HeaderMap;
 
 use super::*;
+use crate::limits::SEEN_BYTES;
 
 /// A body of these messages.
 struct Messages(VecDeque<Bytes>);
@@ -19,8 +20,21 @@ impl http_body::Body for Messages {
     }
 }
 
+/// A connection whose client takes what comes.
+fn seen() -> Taking {
+    let taking = Taking::default();
+    taking.took(SEEN_BYTES);
+    taking
+}
+
+/// Bytes of all kinds.
+fn left(portions: &Portions) -> usize {
+    let left = portions.left();
+    left.of_calls.bytes + left.of_streams()
+}
+
 fn body<const N: usize>(portions: &Portions, messages: [Bytes; N]) -> Portioned {
-    Portioned::new(Body::new(Messages(messages.into())), true, portions.clone(), None)
+    Portioned::new(Body::new(Messages(messages.into())), Some(seen()), portions.clone(), None)
 }
 
 fn message(bytes: usize, seed: u8) -> Bytes {
@@ -52,7 +66,7 @@ fn an_answer_leaves_whole_and_in_order() {
             came.extend_from_slice(&portion);
         }
         assert!(came == whole, "{bytes} bytes");
-        assert_eq!(portions.left().bytes, 0);
+        assert_eq!(left(&portions), 0);
     }
 }
 
@@ -76,7 +90,7 @@ impl http_body::Body for Unary {
 fn what_made_the_only_message_goes_before_it_has_left() {
     let (portions, there) = (Portions::default(), Arc::new(()));
     let unary = Unary { message: Some(message(3 * PORTION_BYTES, 0)), _memory: Arc::clone(&there) };
-    let mut body = Portioned::new(Body::new(unary), false, portions, None);
+    let mut body = Portioned::new(Body::new(unary), None, portions, None);
     for is_last in [false, false, true] {
         assert_eq!(portion(&mut body).map(|portion| portion.len()), Some(PORTION_BYTES));
         assert!(Arc::strong_count(&there) == 1 && !body.is_end_stream());
@@ -129,14 +143,14 @@ fn no_portion_keeps_the_message() {
     let whole = Bytes::from_owner(Watched { message: vec![7; 2 * PORTION_BYTES + 9], _there: Arc::clone(&there) });
     let mut body = body(&portions, [whole]);
     assert!(portion(&mut body).is_some() && portion(&mut body).is_some());
-    assert_eq!((portions.left().bytes, Arc::strong_count(&there)), (2 * PORTION_BYTES + 9, 2));
+    assert_eq!((left(&portions), Arc::strong_count(&there)), (2 * PORTION_BYTES + 9, 2));
     let last = portion(&mut body).expect("there is more");
-    assert_eq!((last.len(), portions.left().bytes, Arc::strong_count(&there)), (9, 0, 1));
+    assert_eq!((last.len(), left(&portions), Arc::strong_count(&there)), (9, 0, 1));
 }
 
 /// As if nobody had taken anything for long.
 fn let_time_pass(portions: &Portions) {
-    for rest in portions.left().rests.values_mut() {
+    for rest in portions.left().of_seen.rests.values_mut() {
         rest.touched = rest.touched.checked_sub(2 * ANSWER_IDLE_MAX).expect("the machine runs for longer");
     }
 }
@@ -146,7 +160,7 @@ fn let_time_pass(portions: &Portions) {
 fn who_takes_nothing_for_long_loses_its_message_when_others_wait() {
     const BYTES: usize = 4 << 20;
     let portions = Portions::default();
-    let (mut stuck, mut room) = (Vec::new(), Room::new(portions.clone()));
+    let (mut stuck, mut room) = (Vec::new(), Room::new(portions.clone(), seen()));
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let context = Context::from_waker(&waker);
@@ -156,14 +170,14 @@ fn who_takes_nothing_for_long_loses_its_message_when_others_wait() {
         mem::forget(portion(&mut begun).expect("it has begun"));
         stuck.push(begun);
     }
-    assert_eq!(stuck.len(), 1 + ANSWERS_LEFT_BYTES_MAX / BYTES);
-    assert!(!room.is_there(&context) && portions.left().waiting.len() == 1);
+    assert_eq!(stuck.len(), 1 + ANSWERS_SEEN_BYTES_MAX / BYTES);
+    assert!(!room.is_there(&context) && portions.left().of_seen.waiting.len() == 1);
 
     // One more ends, or goes: there is room for one.
     assert!(!woken.0.load(Ordering::Relaxed));
     stuck.pop();
     assert!(woken.0.load(Ordering::Relaxed));
-    assert!(room.is_there(&context) && portions.left().waiting.is_empty());
+    assert!(room.is_there(&context) && portions.left().of_seen.waiting.is_empty());
     let mut taking = body(&portions, [message(BYTES, 2)]);
     let mut taken = portion(&mut taking).expect("it has begun").len();
     assert!(!room.is_there(&context));
@@ -180,7 +194,124 @@ fn who_takes_nothing_for_long_loses_its_message_when_others_wait() {
     assert_eq!(source.and_then(h2::Error::reason), Some(h2::Reason::ENHANCE_YOUR_CALM));
     assert_eq!(portion(&mut stuck[1]).map(|portion| portion.len()), Some(PORTION_BYTES), "it is still there");
     drop(stuck);
-    assert_eq!(portions.left().bytes, 0);
+    assert_eq!(left(&portions), 0);
+}
+
+/// What was given up ends at once, though HTTP/2 takes nothing more: what waits behind it goes with it.
+#[test]
+fn strangers_leave_room_for_those_who_take() {
+    const BYTES: usize = 4 << 20;
+    let portions = Portions::default();
+    let context = Context::from_waker(Waker::noop());
+    let (strange, woken) = (Taking::default(), Arc::new(Woken::default()));
+    let mut stranger = Room::new(portions.clone(), strange.clone());
+    let mut stuck = Vec::new();
+    while stranger.is_there(&context) {
+        let messages = Messages([message(BYTES, 1)].into());
+        let mut begun = Portioned::new(Body::new(messages), Some(strange.clone()), portions.clone(), None);
+        mem::forget((portion(&mut begun), portion(&mut begun)));
+        assert!(Pin::new(&mut begun).poll_frame(&mut Context::from_waker(&Arc::clone(&woken).into())).is_pending());
+        stuck.push(begun);
+    }
+    assert_eq!(stuck.len(), 1 + ANSWERS_UNSEEN_BYTES_MAX / BYTES);
+    assert!(strange.has_much() && stranger.is_crowded());
+    let mut known = Room::new(portions.clone(), seen());
+    assert!(known.is_there(&context), "a part is for others");
+
+    for rest in portions.left().of_unseen.rests.values_mut() {
+        rest.touched = rest.touched.checked_sub(2 * ANSWER_UNSEEN_IDLE_MAX).expect("the machine runs for longer");
+    }
+    assert!(!woken.0.load(Ordering::Relaxed) && stranger.is_there(&context));
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(matches!(poll(&mut stuck[0]), Poll::Ready(Some(Err(_)))));
+    assert!(poll(&mut stuck[1]).is_pending());
+    drop(stuck);
+    assert!(!strange.has_much());
+}
+
+/// However much those who take have under way.
+#[test]
+fn a_newcomer_waits_for_no_one_that_takes() {
+    let portions = Portions::default();
+    let context = Context::from_waker(Waker::noop());
+    let mut known = Room::new(portions.clone(), seen());
+    let mut leaving = Vec::new();
+    while known.is_there(&context) {
+        let mut begun = body(&portions, [message(4 << 20, 1)]);
+        assert!(portion(&mut begun).is_some());
+        leaving.push(begun);
+    }
+    assert!(Room::new(portions.clone(), Taking::default()).is_there(&context));
+}
+
+/// Who waits for room goes on waiting where others of its standing do.
+#[test]
+fn standing_may_change_while_a_stream_waits() {
+    let portions = Portions::default();
+    let (taking, strange) = (seen(), Taking::default());
+    let begin = |taking: &Taking, bytes: usize| {
+        let messages = Messages([message(bytes, 1)].into());
+        let mut begun = Portioned::new(Body::new(messages), Some(taking.clone()), portions.clone(), None);
+        assert!(portion(&mut begun).is_some());
+        begun
+    };
+    let of_others = begin(&strange, ANSWERS_UNSEEN_BYTES_MAX + 1);
+    let its_own = begin(&taking, ANSWERS_SEEN_BYTES_MAX + 1);
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut room = Room::new(portions.clone(), taking.clone());
+    assert!(!room.is_there(&Context::from_waker(&waker)));
+    taking.lost(taking.taken());
+    assert!(!room.is_there(&Context::from_waker(&waker)));
+    assert!(!woken.0.load(Ordering::Relaxed), "it is not woken for nothing");
+    assert!(portions.left().of_seen.waiting.is_empty() && portions.left().of_unseen.waiting.len() == 1);
+    drop(its_own);
+    assert!(!woken.0.load(Ordering::Relaxed) && !room.is_there(&Context::from_waker(&waker)));
+    drop(of_others);
+    assert!(woken.0.load(Ordering::Relaxed) && room.is_there(&Context::from_waker(&waker)));
+    assert!(portions.left().of_unseen.waiting.is_empty());
+}
+
+/// As if nobody had taken anything of this for long.
+fn let_lie(body: &Portioned) {
+    let touched = &mut *body.making.on_its_way.touched();
+    let (at, _) = touched.as_mut().expect("something was given");
+    *at = at.checked_sub(2 * ANSWER_IDLE_MAX).expect("the machine runs for longer");
+}
+
+/// What a client leaves lying keeps others, of its connection or of any, from nothing: with it goes all that waits
+/// behind it, whether or not HTTP/2 asks for more.
+#[test]
+fn what_is_left_lying_goes_for_the_sake_of_others() {
+    let portions = Portions::default();
+    let there = Arc::new(());
+    let begun = |taking: &Taking| {
+        let unary = Unary { message: Some(message(3 * PORTION_BYTES, 0)), _memory: Arc::clone(&there) };
+        let mut begun = Portioned::new(Body::new(unary), Some(taking.clone()), portions.clone(), None);
+        let first = portion(&mut begun).expect("it begins");
+        (begun, first)
+    };
+    let (taking, other) = (Taking::default(), seen());
+    let (mut lying, _first) = begun(&taking);
+    let (of_other, first_of_other) = begun(&other);
+    let (quiet, first_of_quiet) = begun(&other);
+    drop(first_of_quiet);
+    let room = Room::new(portions.clone(), taking);
+    room.clear_own();
+    room.clear_all();
+    assert_eq!(Arc::strong_count(&there), 4, "they have time");
+    for body in [&lying, &of_other, &quiet] {
+        let_lie(body);
+    }
+    // They are looked for now and then.
+    std::thread::sleep(CLEARING_PAUSE);
+    room.clear_own();
+    assert_eq!(Arc::strong_count(&there), 3);
+    assert!(matches!(poll(&mut lying), Poll::Ready(Some(Err(_)))));
+    room.clear_all();
+    assert_eq!(Arc::strong_count(&there), 2, "all of the last one was taken");
+    drop((lying, of_other, first_of_other, quiet));
+    assert!(portions.left().open.is_empty() && left(&portions) == 0);
 }
 
 /// Calls of their own can't wait; streams do, and lose nothing to them.
@@ -193,25 +324,27 @@ fn answers_to_calls_are_bounded_however_fast_they_come() {
     assert!(portion(&mut stream).is_some());
     let begin = |_| {
         let messages = Messages([whole.clone()].into());
-        let mut begun = Portioned::new(Body::new(messages), false, portions.clone(), None);
+        let mut begun = Portioned::new(Body::new(messages), None, portions.clone(), None);
         mem::forget(portion(&mut begun).expect("it has begun"));
-        assert!(portions.left().bytes <= ANSWERS_LEFT_IN_ALL_BYTES_MAX);
+        assert!(portions.left().of_calls.bytes <= ANSWERS_OF_CALLS_AT_ONCE_BYTES_MAX);
         begun
     };
-    let mut calls: Vec<Portioned> = (0..ANSWERS_LEFT_IN_ALL_BYTES_MAX / BYTES + 9).map(begin).collect();
+    let mut calls: Vec<Portioned> = (0..ANSWERS_OF_CALLS_AT_ONCE_BYTES_MAX / BYTES + 9).map(begin).collect();
     assert!(portion(&mut stream).is_some());
     let is_given_up = |call: &mut Portioned| matches!(poll(call), Poll::Ready(Some(Err(_))));
     let given_up = calls.iter_mut().map(is_given_up).take_while(|is_so| *is_so).count();
-    assert_eq!(given_up, 10, "those that began first");
+    assert_eq!(given_up, 9, "those that began first");
     drop((calls, stream));
-    assert_eq!(portions.left().bytes, 0);
+    assert_eq!(left(&portions), 0);
 }
 
 #[test]
 fn who_waits_no_longer_is_not_woken() {
     let portions = Portions::default();
-    let turn = portions.keep(message(9, 0), ANSWERS_LEFT_BYTES_MAX + 1, true);
-    let (mut first, mut second) = (Room::new(portions.clone()), Room::new(portions.clone()));
+    let on_its_way = Arc::new(OnItsWay { stream: Some(seen()), ..OnItsWay::default() });
+    let making = Arc::new(Making { body: Mutex::default(), on_its_way });
+    let turn = portions.keep(message(9, 0), ANSWERS_SEEN_BYTES_MAX + 1, &making);
+    let (mut first, mut second) = (Room::new(portions.clone(), seen()), Room::new(portions.clone(), seen()));
     let woken = [(); 2].map(|()| Arc::new(Woken::default()));
     let [one, other] = woken.each_ref().map(|woken| Waker::from(Arc::clone(woken)));
     assert!(!first.is_there(&Context::from_waker(&one)) && !second.is_there(&Context::from_waker(&other)));

@@ -1,10 +1,14 @@
-//! What this node's doors read of shared logs, within one bound of bytes: what is on its way to a node at one time must
+//! What this node's doors read of shared logs, within bounds of bytes: what is on its way to a node at one time must
 //! be far below what may wait for it with a peer, lest strangers who read much end the connections between nodes.
 //!
-//! Each read takes as much of the bound as it may bring. One of many positions that finds too little is made one of its
+//! Each read takes as much of its bound as it may bring. One of some positions that finds too little is made one of its
 //! first position: an answer may end early. A single position is asked for with a bound that most entries keep to; who
 //! is told that its entry is larger takes the whole of it, and asks again. Whoever finds no room waits its turn; but
 //! who waits for something to come asks without, for next to nothing.
+//!
+//! Reads of a few positions, of many, of large entries, and those that wait for something to come have bounds and rows
+//! of their own: however many there are of one kind, they are no more than a moment's work at a time, and those of the
+//! others don't wait for them.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,11 +23,20 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::pending::PendingId;
 
-/// Bytes that all reads under way may bring, those of subscriptions too, which the doors bound to 16 MiB: below the 64
-/// MiB that may wait for a peer.
-const READING_BYTES_MAX: usize = 40 << 20;
-/// The same of those that wait for something to come: for so long as they do, they leave room for the others.
+/// Bytes that reads of a single position may bring that are under way. All kinds together are below the 64 MiB that may
+/// wait for a peer.
+const SINGLE_BYTES_MAX: usize = 4 << 20;
+/// The same of those that wait for something to come, as followers' do: these the doors bound to 16 MiB, too.
 pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;
+/// The same of those of many positions.
+const BULK_BYTES_MAX: usize = 12 << 20;
+/// The same of those of an entry that is larger than most.
+const LARGE_BYTES_MAX: usize = 12 << 20;
+/// Positions from which on a read is one of many.
+const BULK_POSITIONS: usize = 16;
+/// What each position takes of a bound beside its entry's bytes: some hundred of them on their way, and as much of the
+/// machine's time as the others.
+const POSITION_BYTES: usize = 512;
 /// What a read of a single position may bring at first.
 const ONE_BYTES: usize = 64 << 10;
 /// What one may bring that takes nothing of the bound, since it waits.
@@ -38,16 +51,38 @@ const SAYING: Duration = Duration::from_millis(100);
 /// The reads under way, and those that wait for room.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
-    taken: Share,
+    single: Row,
+    waiting: Row,
+    bulk: Row,
+    large: Row,
+}
+
+/// Those of one kind.
+#[derive(Debug, Default)]
+struct Row {
+    /// Bytes that those under way may bring.
+    taken: usize,
     queue: VecDeque<(LogId, PendingId, Step)>,
 }
 
-/// A part of the bound.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a read is. Each kind has a bound and a row of its own, so that none holds up another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Of few positions.
+    Single,
+    /// It waits for something to come.
+    Waiting,
+    /// Of many positions.
+    Bulk,
+    /// Of an entry that is larger than most.
+    Large,
+}
+
+/// A part of its kind's bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
+    of: Kind,
     bytes: usize,
-    /// Of these, what waits for something to come.
-    waiting: usize,
 }
 
 /// How far a read has come.
@@ -67,52 +102,85 @@ pub(super) struct Reading {
     is_short: bool,
 }
 
+impl Kind {
+    const ALL: [Self; 4] = [Self::Single, Self::Waiting, Self::Bulk, Self::Large];
+
+    fn of(query: &Query, step: Step) -> Self {
+        match query {
+            _ if step == Step::Larger => Self::Large,
+            query if query.waits() => Self::Waiting,
+            Query::Log(LogRequest::Read { count, .. }) if *count as usize >= BULK_POSITIONS => Self::Bulk,
+            _ => Self::Single,
+        }
+    }
+
+    fn bytes_max(self) -> usize {
+        match self {
+            Self::Single => SINGLE_BYTES_MAX,
+            Self::Waiting => WAITING_BYTES_MAX,
+            Self::Bulk => BULK_BYTES_MAX,
+            Self::Large => LARGE_BYTES_MAX,
+        }
+    }
+}
+
 impl Readings {
+    fn row(&mut self, of: Kind) -> &mut Row {
+        match of {
+            Kind::Single => &mut self.single,
+            Kind::Waiting => &mut self.waiting,
+            Kind::Bulk => &mut self.bulk,
+            Kind::Large => &mut self.large,
+        }
+    }
+
     fn take(&mut self, share: Share) -> bool {
-        let (bytes, waiting) = (self.taken.bytes + share.bytes, self.taken.waiting + share.waiting);
-        let fits = bytes <= READING_BYTES_MAX && waiting <= WAITING_BYTES_MAX;
+        let row = self.row(share.of);
+        let taken = row.taken + share.bytes;
+        let fits = taken <= share.of.bytes_max();
         if fits {
-            self.taken = Share { bytes, waiting };
+            row.taken = taken;
         }
         fits
     }
 
     fn give(&mut self, share: Share) {
-        self.taken.bytes -= share.bytes;
-        self.taken.waiting -= share.waiting;
+        self.row(share.of).taken -= share.bytes;
+    }
+
+    fn rows(&self) -> [&Row; 4] {
+        [&self.single, &self.waiting, &self.bulk, &self.large]
     }
 
     /// Those that wait for room.
     pub(super) fn queued(&self) -> BTreeSet<PendingId> {
-        self.queue.iter().map(|(_, id, _)| *id).collect()
+        self.rows().into_iter().flat_map(|row| &row.queue).map(|(_, id, _)| *id).collect()
     }
 
     /// These don't wait for room any more.
     pub(super) fn forget(&mut self, reads: &BTreeSet<PendingId>) {
-        self.queue.retain(|(_, id, _)| !reads.contains(id));
+        for of in Kind::ALL {
+            self.row(of).queue.retain(|(_, id, _)| !reads.contains(id));
+        }
     }
 
     /// Bytes that are taken.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.taken.bytes
+        self.rows().into_iter().map(|row| row.taken).sum()
     }
 }
 
 impl Node {
     /// Begins a read of a log, or has it wait its turn.
     pub(super) fn read_log(&mut self, log: LogId, id: PendingId, now: Now) {
-        if self.logs.readings.queue.is_empty() && self.begin_reading(log, id, Step::First, now) {
-            return;
+        let Some(pending) = self.pendings.get(id) else { return };
+        let of = Kind::of(&pending.query, Step::First);
+        // Who waits for something to come is begun in any case.
+        let is_next = of == Kind::Waiting || self.logs.readings.row(of).queue.is_empty();
+        if !is_next || !self.begin_reading(log, id, Step::First, now) {
+            self.logs.readings.row(of).queue.push_back((log, id, Step::First));
         }
-        if !self.is_waiting(id) || !self.begin_reading(log, id, Step::First, now) {
-            self.logs.readings.queue.push_back((log, id, Step::First));
-        }
-    }
-
-    /// Whether a read waits for something to come. It is begun in any case.
-    fn is_waiting(&self, id: PendingId) -> bool {
-        self.pendings.get(id).is_some_and(|pending| pending.query.waits())
     }
 
     /// Whether a read could be begun, or is over.
@@ -121,18 +189,20 @@ impl Node {
         let Query::Log(LogRequest::Read { from, count, wait, bytes, .. }) = &pending.query else { return true };
         let (from, count, wait, bytes) = (*from, *count as usize, *wait, *bytes);
         let deadline = pending.log_deadline();
-        let waits = wait > Duration::ZERO && step == Step::First;
-        let share = |bytes| Share { bytes, waiting: if waits { bytes } else { 0 } };
+        let of = Kind::of(&pending.query, step);
+        let waits = of == Kind::Waiting;
+        let share = |positions: usize, bytes: usize| Share { of, bytes: bytes + positions * POSITION_BYTES };
         let readings = &mut self.logs.readings;
-        let many = share(bytes.min(ROW_BYTES_MAX));
-        let one = share(if step == Step::Larger { bytes } else { bytes.min(ONE_BYTES) });
-        let (count, bound, share) = if count > 1 && step == Step::First && readings.take(many) {
+        let many = share(count, bytes.min(ROW_BYTES_MAX));
+        let of_one = if of == Kind::Large { bytes } else { bytes.min(ONE_BYTES) };
+        let (count, bound, share) = if count > 1 && of != Kind::Large && readings.take(many) {
             (count, bytes, many)
-        } else if readings.take(one) {
-            (1, one.bytes, one)
+        } else if of != Kind::Bulk && readings.take(share(1, of_one)) {
+            (1, of_one, share(1, of_one))
         } else if waits {
-            (1, bytes.min(UNCOUNTED_BYTES), Share::default())
+            (1, bytes.min(UNCOUNTED_BYTES), Share { of, bytes: 0 })
         } else {
+            // One of many positions has its turn soon, too: cut short, it would have to ask again many times.
             return false;
         };
         let reading = Reading { from, share, is_short: bound < bytes };
@@ -161,7 +231,7 @@ impl Node {
     ) {
         self.logs.readings.give(reading.share);
         if outcome == Ok(Answer::Larger) && reading.is_short {
-            self.logs.readings.queue.push_back((log, id, Step::Larger));
+            self.logs.readings.large.queue.push_back((log, id, Step::Larger));
         } else {
             self.complete(id, entries(reading.from, outcome), None);
         }
@@ -170,11 +240,30 @@ impl Node {
 
     /// Begins those that there is room for now.
     pub(super) fn begin_queued_readings(&mut self, now: Now) {
-        while let Some((log, id, step)) = self.logs.readings.queue.front().copied() {
-            if !self.begin_reading(log, id, step, now) {
-                break;
+        for of in Kind::ALL {
+            while let Some((log, id, step)) = self.logs.readings.row(of).queue.front().copied() {
+                if !self.begin_reading(log, id, step, now) {
+                    break;
+                }
+                self.logs.readings.row(of).queue.pop_front();
             }
-            self.logs.readings.queue.pop_front();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_a_bound_of_its_own() {
+        let mut readings = Readings::default();
+        for of in Kind::ALL {
+            let quarter = Share { of, bytes: of.bytes_max() / 4 };
+            assert_eq!((0..9).filter(|_| readings.take(quarter)).count(), 4, "{of:?}");
+            readings.give(quarter);
+            assert!(readings.take(quarter) && !readings.take(Share { of, bytes: 1 }), "{of:?}");
+        }
+        assert!(readings.bytes() <= 44 << 20, "far below what may wait for a peer");
     }
 }

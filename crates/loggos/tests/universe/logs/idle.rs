@@ -28,6 +28,12 @@ const CONNECTIONS: usize = 4;
 /// Reads of four entries whose answers nobody takes, on each of a few connections.
 const READS: u32 = 300;
 const READERS: u32 = 3;
+/// Connections that follow a log of so many of the largest entries, and take nothing: a node has room for what some
+/// thirty of them ask for.
+const STRANGERS: usize = 120;
+const HUGE: u64 = 12;
+/// Who takes is told all of them within this.
+const FOLLOWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Connections whose reads all wait, and as many as one may have: more than may wait at a node.
 const WAITERS: usize = 5;
 const WAITS: u32 = 1_000;
@@ -190,6 +196,53 @@ fn reads_whose_answers_nobody_takes_hold_up_nobody_and_take_little_memory() {
     });
 }
 
+/// Each would have some MiB wait for it, and all together far more than may.
+#[test]
+fn strangers_that_would_take_anything_leave_room_for_who_takes() {
+    let universe = Universe::of(3);
+    runtime().block_on(async {
+        let log = universe.client(1).with_deadline(Duration::from_secs(20)).log("l");
+        log.create().await.expect("a log");
+        for number in 0..HUGE {
+            log.append([Bytes::from(vec![number as u8; 4_000_000])]).await.expect("an append");
+        }
+        let mut strangers: Vec<TcpStream> = (0..STRANGERS).map(|_| follows_twice(&universe)).collect();
+        sleep(Duration::from_millis(200)).await;
+        let began = Instant::now();
+        let mut takes = universe.client(1).with_deadline(Duration::from_secs(20)).log("l").subscribe(0);
+        for _ in 0..HUGE {
+            takes.next().await.expect("no end").expect("an entry");
+        }
+        let of_follower = began.elapsed();
+        let mut of_read = Duration::ZERO;
+        for position in 0..HUGE {
+            let began = Instant::now();
+            assert_eq!(log.read(position, 1).await.expect("a read").len(), 1);
+            of_read = of_read.max(began.elapsed());
+        }
+        let began = Instant::now();
+        read_in_a_stream(&universe, 2 * HUGE, HUGE).await;
+        let of_stream = began.elapsed();
+        let peaks = peaks(&universe);
+        println!("beside {STRANGERS} a follower took {of_follower:?}, a read {of_read:?}; {peaks:?} KiB");
+        println!("and a stream of reads {of_stream:?}");
+        let longest = of_follower.max(of_read).max(of_stream);
+        assert!(longest < FOLLOWER_TIME_MAX, "{of_follower:?}, {of_read:?}, {of_stream:?}");
+        assert!(peaks.iter().all(|peak| *peak < RESIDENT_KIB_MAX), "{peaks:?}");
+        assert!(is_answered(&mut strangers[0]) > 1 << 20, "it was heard");
+    });
+}
+
+/// A connection that follows the log twice, and takes nothing.
+fn follows_twice(universe: &Universe) -> TcpStream {
+    let mut stream = takes_anything(universe);
+    for number in [1, 3] {
+        let request = SubscribeRequest { log: "l".into(), from: 0 };
+        stream.write_all(&call("/loggos.log.v1.Log/Subscribe", number, &framed(&request), true)).expect("it is taken");
+    }
+    stream
+}
+
 /// A connection with reads under way of which it takes nothing. A small answer comes first, which tells nothing of the
 /// others.
 fn reads_of_nobody(universe: &Universe, how: How) -> TcpStream {
@@ -259,25 +312,29 @@ fn a_stream_of_large_reads_is_answered_whole() {
         let log = universe.client(2).with_deadline(Duration::from_secs(20)).log("l");
         log.create().await.expect("a log");
         append_mib(&log, 8).await;
-        let mut door = door(&universe, 1).await;
-        let read = |number: u64| {
-            let read = ReadRequest { log: "l".into(), from: number % 8, count: 1, wait_ms: (number % 2) as u32 };
-            StreamedRead { number, deadline_ms: 20_000, read: Some(read) }
-        };
-        let message = ReadStreamRequest { reads: (0..TAKEN).map(read).collect() };
-        let mut answers = door.read_stream(tokio_stream::once(message)).await.expect("a stream").into_inner();
-        let mut told = vec![false; TAKEN as usize];
-        while let Some(message) =
-            timeout(Duration::from_secs(20), answers.message()).await.expect("in time").expect("all")
-        {
-            for ReadAnswer { number, answer } in message.answers {
-                let Some(read_answer::Answer::Read(read)) = answer else { panic!("{number} is refused: {answer:?}") };
-                assert_eq!((read.entries.len(), read.entries[0].position), (1, number % 8));
-                assert!(!std::mem::replace(&mut told[number as usize], true), "{number} is answered twice");
-            }
-        }
-        assert!(told.iter().all(|is_told| *is_told));
+        read_in_a_stream(&universe, TAKEN, 8).await;
     });
+}
+
+/// Makes so many reads of a log's first entries in one message: none is refused.
+async fn read_in_a_stream(universe: &Universe, count: u64, of: u64) {
+    let mut door = door(universe, 1).await;
+    let read = |number: u64| {
+        let read = ReadRequest { log: "l".into(), from: number % of, count: 1, wait_ms: (number % 2) as u32 };
+        StreamedRead { number, deadline_ms: 20_000, read: Some(read) }
+    };
+    let message = ReadStreamRequest { reads: (0..count).map(read).collect() };
+    let mut answers = door.read_stream(tokio_stream::once(message)).await.expect("a stream").into_inner();
+    let mut told = vec![false; count as usize];
+    while let Some(message) = timeout(Duration::from_secs(20), answers.message()).await.expect("in time").expect("all")
+    {
+        for ReadAnswer { number, answer } in message.answers {
+            let Some(read_answer::Answer::Read(read)) = answer else { panic!("{number} is refused: {answer:?}") };
+            assert_eq!((read.entries.len(), read.entries[0].position), (1, number % of));
+            assert!(!std::mem::replace(&mut told[number as usize], true), "{number} is answered twice");
+        }
+    }
+    assert!(told.iter().all(|is_told| *is_told));
 }
 
 /// Calls that are given up, one burst after the other, end nothing but themselves.
