@@ -97,7 +97,7 @@ pub enum Change {
     RangeFounded,
     /// What a unit was told changes nothing, and the answer must be looked up.
     LookedUp(Box<Lookup>),
-    /// A log was created, or has another projection.
+    /// A log was created, or has another projection or other units.
     LogProjected {
         /// It.
         log: LogId,
@@ -195,6 +195,7 @@ impl Catalogue {
             }
             CatalogueCommand::Project { projection } => self.project(&projection),
             CatalogueCommand::AddUnits { log, nodes } => (None, self.add_units(log, &nodes)),
+            CatalogueCommand::ForgetSpares { log, units } => (None, self.forget_spares(log, &units)),
         })
     }
 

@@ -10,7 +10,7 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, CohortId, Durability, Duration, Incarnation, KeyRange, Member, Membership, NodeId, Timestamp};
 use bytes::Bytes;
-use sharedlog::{LogId, Projection, SequencerId};
+use sharedlog::{LogId, Projection, SequencerId, UnitId};
 
 use crate::catalogue::{NodeRecord, Standing};
 use crate::request::{Mismatch, SessionId, SessionStamp, Write};
@@ -168,6 +168,13 @@ pub enum CatalogueCommand {
         /// The nodes.
         nodes: Vec<NodeId>,
     },
+    /// Forget units of a log, as far as they stand in no projection.
+    ForgetSpares {
+        /// The log.
+        log: LogId,
+        /// The units.
+        units: Vec<UnitId>,
+    },
     /// A node is to leave.
     BeginLeave {
         /// The node.
@@ -211,6 +218,7 @@ const MOVE_OFF: u8 = 76;
 const CREATE_LOG: u8 = 77;
 const PROJECT: u8 = 78;
 const ADD_UNITS: u8 = 79;
+const FORGET_SPARES: u8 = 80;
 
 impl Command {
     /// A write that has no conditions, or whose conditions are met.
@@ -422,6 +430,12 @@ impl CatalogueCommand {
                 out.u32(count(nodes.len()));
                 nodes.iter().for_each(|node| out.u32(node.0));
             }
+            Self::ForgetSpares { log, units } => {
+                out.u8(FORGET_SPARES);
+                out.u64(log.0);
+                out.u32(count(units.len()));
+                units.iter().for_each(|unit| out.u64(unit.0));
+            }
         }
         out.finish()
     }
@@ -476,6 +490,12 @@ impl CatalogueCommand {
             }
             PROJECT => Self::Project { projection: Box::new(Projection::decode(input.bytes()?)?) },
             ADD_UNITS => Self::AddUnits { log: LogId(input.u64()?), nodes: decode_numbers(&mut input)? },
+            FORGET_SPARES => {
+                let log = LogId(input.u64()?);
+                let units =
+                    (0..input.count(8)?).map(|_| Ok(UnitId(input.u64()?))).collect::<Result<_, DecodeError>>()?;
+                Self::ForgetSpares { log, units }
+            }
             tag => return Err(DecodeError::UnknownTag { what: "catalogue command", tag: u64::from(tag) }),
         };
         input.end()?;

@@ -4,8 +4,8 @@
 //! its cohort. A unit's cohort has no other: its doubt never ends, and it does not open. To the log it is as good as
 //! lost with its disk, and only its own node knows. So the node says it, now and then, to whoever leads the catalogue,
 //! as long as the catalogue names the unit. There it counts as gone: a projection without it follows, as far as its
-//! chains have other units, and another unit takes its place. Then the catalogue names it no more, and its node gives
-//! its replica up with what it holds.
+//! chains have other units, and another unit takes its place; if it stood in none yet, it is forgotten. Then the
+//! catalogue names it no more, and its node gives its replica up with what it holds.
 
 use std::collections::BTreeSet;
 

@@ -57,8 +57,8 @@ pub(crate) struct Repairs {
     by_id: BTreeMap<LogId, Repair>,
     /// When the last one of a log began.
     began: BTreeMap<LogId, Monotonic>,
-    /// When units were named last for a log.
-    named: BTreeMap<LogId, Monotonic>,
+    /// When the catalogue was asked last to change a log's units.
+    asked: BTreeMap<(LogId, Units), Monotonic>,
     /// How often one was replaced though who was suspected is heard of, or can't be done without.
     again: BTreeMap<LogId, Lately>,
     /// Nodes whose units keep a log from going on though they are heard of.
@@ -68,6 +68,13 @@ pub(crate) struct Repairs {
     /// Units that never answer again though their nodes live.
     pub(super) doubts: Doubts,
     pub(super) look_at: Monotonic,
+}
+
+/// What is to become of units that stand in no projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Units {
+    Named,
+    Forgotten,
 }
 
 /// How often a log's unit on a node was suspected in a row.
@@ -429,14 +436,11 @@ impl Node {
             .map(|(_, member)| member.node)
             .collect();
         let lacking: Vec<NodeId> = wanted.iter().copied().filter(|node| !spares.contains(node)).collect();
-        let named = self.logs.repairs.named.get(&log.id);
-        if !lacking.is_empty() && named.is_none_or(|named| now.monotonic.since(*named) > PROPOSAL_PATIENCE) {
-            self.logs.repairs.named.insert(log.id, now.monotonic);
-            let query = Query::Catalogue(CatalogueCommand::AddUnits { log: log.id, nodes: lacking.clone() });
-            let deadline = now.monotonic + PROPOSAL_PATIENCE;
-            let origin = Origin::OfLog(log.id, Asker::Nobody);
-            self.begin(origin, deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
+        if !lacking.is_empty() {
+            let command = CatalogueCommand::AddUnits { log: log.id, nodes: lacking.clone() };
+            self.change_units((log.id, Units::Named), command, now);
         }
+        self.forget_spares(log, now);
         let has_news = !wanted.is_empty() && lacking.is_empty() || self.can_do_without(log, &leaving, now);
         if is_replaced && self.had_pause(log.id, PAUSE, now) {
             self.begin_repair(log, now);
@@ -446,6 +450,27 @@ impl Node {
             }
         } else {
             self.logs.repairs.in_vain.remove(&log.id);
+        }
+    }
+
+    /// Spares in doubt never come to stand in the log: the catalogue forgets them, and their nodes give them up.
+    fn forget_spares(&mut self, log: &LogRecord, now: Now) {
+        let spares = log.spares().map(|(unit, _)| unit);
+        let units: Vec<UnitId> = spares.filter(|unit| self.logs.repairs.doubts.has(*unit)).collect();
+        if !units.is_empty() {
+            let command = CatalogueCommand::ForgetSpares { log: log.id, units };
+            self.change_units((log.id, Units::Forgotten), command, now);
+        }
+    }
+
+    /// The catalogue is to name units, or to forget some, unless it was asked to just now.
+    fn change_units(&mut self, what: (LogId, Units), command: CatalogueCommand, now: Now) {
+        let asked = self.logs.repairs.asked.get(&what);
+        if asked.is_none_or(|asked| now.monotonic.since(*asked) > PROPOSAL_PATIENCE) {
+            self.logs.repairs.asked.insert(what, now.monotonic);
+            let deadline = now.monotonic + PROPOSAL_PATIENCE;
+            let origin = Origin::OfLog(what.0, Asker::Nobody);
+            self.begin(origin, deadline, Target::Cohort(CohortId::CATALOGUE), Query::Catalogue(command), now);
         }
     }
 

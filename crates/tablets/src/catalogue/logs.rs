@@ -205,7 +205,7 @@ impl Catalogue {
             record.units.retain(|(unit, _)| is.contains(unit) || !was.contains(unit));
             record.projection = projection.clone();
         });
-        self.forget_spares();
+        self.forget_vain_spares();
         (Some(newest(projection)), Some(Change::LogProjected { log }))
     }
 
@@ -230,9 +230,22 @@ impl Catalogue {
         Some(Change::LogProjected { log })
     }
 
+    /// Forgets those of the units that stand in no projection: whoever leads the catalogue knows that they never will.
+    pub(super) fn forget_spares(&mut self, log: LogId, units: &[UnitId]) -> Option<Change> {
+        let (name, record) = self.log_of(log)?;
+        let vain: BTreeSet<UnitId> =
+            record.spares().map(|(unit, _)| unit).filter(|unit| units.contains(unit)).collect();
+        if vain.is_empty() {
+            return None;
+        }
+        let name = name.to_owned();
+        self.change_log(&name, |record| record.units.retain(|(unit, _)| !vain.contains(unit)));
+        Some(Change::LogProjected { log })
+    }
+
     /// Forgets units that stand in no projection and never will: they are on nodes or disks that don't stay, or a unit
     /// with a higher number has come before them.
-    pub(super) fn forget_spares(&mut self) {
+    pub(super) fn forget_vain_spares(&mut self) {
         let staying: BTreeSet<Member> = self.staying().collect();
         let is_vain = |log: &LogRecord, unit: UnitId, member: &Member| {
             unit <= log.projection.newest_unit || !staying.contains(member)

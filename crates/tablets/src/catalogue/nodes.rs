@@ -124,7 +124,7 @@ impl Catalogue {
                     )));
                 }
                 self.set_standing(node, Standing::Leaving);
-                self.forget_spares();
+                self.forget_vain_spares();
             }
         }
         Ok(Response::LeaveBegun)

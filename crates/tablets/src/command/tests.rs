@@ -58,6 +58,8 @@ fn catalogue_commands() -> Vec<CatalogueCommand> {
         CatalogueCommand::BeginLeave { node: NodeId(7) },
         CatalogueCommand::MoveOff { absent: vec![NodeId(1), NodeId(2)] },
         CatalogueCommand::EndLeave { node: NodeId(7) },
+        CatalogueCommand::AddUnits { log: LogId(5), nodes: vec![NodeId(1), NodeId(2)] },
+        CatalogueCommand::ForgetSpares { log: LogId(5), units: vec![UnitId(6), UnitId(1 << 40)] },
     ]
 }
 

@@ -76,6 +76,17 @@ impl Universe {
         self.nodes[node as usize - 1] = Bench::start(recovered);
     }
 
+    /// The catalogue names a unit for the log there.
+    fn name_on(&mut self, node: u32) {
+        let command = tablets::CatalogueCommand::AddUnits { log: self.log().id, nodes: vec![NodeId(node)] };
+        let leader = self.leader_of_catalogue();
+        let bench = &mut self.nodes[leader.0 as usize - 1];
+        let catalogue = bench.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
+        catalogue.cohort.propose(command.encode(), bench.now, &mut bench.node.outgoing.outbox);
+        bench.node.drain(CohortId::CATALOGUE, bench.now);
+        self.pass(SECOND);
+    }
+
     fn leader_of_catalogue(&self) -> NodeId {
         let leader = self.nodes.iter().find(|bench| bench.node.leads_catalogue());
         leader.expect("somebody leads it").node.me().node
@@ -114,6 +125,25 @@ fn units_in_doubt_are_replaced_and_given_up() {
         assert_eq!(universe.read(30 + at, at), Bytes::from((10 + at).to_string()));
     }
     assert!(universe.append(40) >= 3);
+}
+
+/// It was named for a log that came to need it no more, and then its node's log was damaged.
+#[test]
+fn a_spare_in_doubt_is_forgotten() {
+    let mut universe = Universe::with_log(1);
+    let before = universe.log();
+    let free = (1..=3).find(|node| on(&before, *node).is_empty()).expect("two of three have a unit");
+    universe.name_on(free);
+    let named = universe.log();
+    let [spare] = on(&named, free)[..] else { panic!("{named:?}") };
+    universe.pass(Duration(5 * SECOND.0));
+    assert_eq!(universe.log(), named, "a sound one may be of use later");
+    universe.damage(free);
+    universe.pass(Duration(20 * SECOND.0));
+    assert_eq!(universe.log(), before, "the log needs no other");
+    let damaged = &universe.nodes[free as usize - 1].node;
+    assert!(damaged.replicas().all(|(id, ..)| Some(id) != tablets::catalogue::cohort_of(spare)));
+    assert_eq!(damaged.own_doubts().count(), 0);
 }
 
 /// There may be somebody who can mend its disk.

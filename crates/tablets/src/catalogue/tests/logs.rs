@@ -78,3 +78,27 @@ fn a_disk_has_one_spare_of_a_log() {
     assert_eq!(left.iter().map(|(_, node)| *node).collect::<Vec<_>>(), [1, 3]);
     assert!(left[0] == first[0] && left[1].0 > first[1].0);
 }
+
+/// Units that stand in the projection stay, whoever wants them forgotten.
+#[test]
+fn spares_are_forgotten_and_no_others() {
+    let (mut catalogue, mut log) = with_log();
+    name_on(&mut catalogue, &mut log, &[1, 3]);
+    let (of, stand) = (catalogue.log("l").expect("it was created").id, newest(&catalogue).units());
+    let [on_one, on_three] = spares(&catalogue)[..] else { panic!("two were named") };
+    let all: Vec<UnitId> = stand.iter().copied().chain([on_three.0, UnitId(999)]).collect();
+    let mut forget = |catalogue: &mut Catalogue, of| {
+        apply(catalogue, &mut log, &CatalogueCommand::ForgetSpares { log: of, units: all.clone() }).1
+    };
+    assert_eq!(forget(&mut catalogue, sharedlog::LogId(999)), None);
+    assert_eq!(forget(&mut catalogue, of), Some(Change::LogProjected { log: of }));
+    assert_eq!((newest(&catalogue).units(), spares(&catalogue)), (stand, vec![on_one]));
+    assert_eq!(forget(&mut catalogue, of), None, "they were forgotten before");
+    // A recovery that began before it goes on without them.
+    let mut next = newest(&catalogue);
+    (next.epoch, next.newest_unit) = (next.epoch.next(), on_three.0);
+    next.extents[0].chains[0].push(on_three.0);
+    let gone = Ok(Response::Log(LogResponse::UnitsGone(vec![on_three.0])));
+    assert_eq!(propose(&mut catalogue, &mut log, &next), gone);
+    catalogue.check().expect("it is whole");
+}
