@@ -42,6 +42,7 @@ mod refusal;
 mod replies;
 mod room;
 mod server;
+mod strangers;
 mod stream;
 mod taking;
 

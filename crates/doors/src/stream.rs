@@ -32,7 +32,8 @@ use crate::portions::{self, Portions};
 use crate::reading::Waits;
 use crate::replies::{Owned, Replies, size};
 use crate::room::Room;
-use crate::taking::{Strangers, Taking};
+use crate::strangers::Strangers;
+use crate::taking::Taking;
 use crate::{Gateway, Observer, Ticketed, refusal};
 
 /// What the requests of a stream are about: its messages, and what they mean.

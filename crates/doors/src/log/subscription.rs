@@ -29,8 +29,9 @@ use crate::limits::{
 };
 use crate::portions::Room;
 use crate::replies::{Owned, Replies, size};
+use crate::strangers::Strangers;
 use crate::stream::{Begun, Closing, Place, Streams, stopping};
-use crate::taking::{Standing, Strangers, Taking};
+use crate::taking::{Standing, Taking};
 use crate::{Gateway, Observer, Ticketed, refusal};
 
 /// Whether the client is seen to take something, where much waits that nobody takes: an empty message has left before
@@ -214,13 +215,11 @@ impl<G: Gateway> Subscription<G> {
         loop {
             let mut taken = 0;
             let asked = self.ahead.ask(|wish| {
-                if is_unseen && !wish.waits {
-                    self.of_strangers = Some(self.strangers.take(wish.bytes)?);
-                }
+                let of_strangers = if is_unseen && !wish.waits { Some(self.strangers.take(wish.bytes)?) } else { None };
                 let given = room(&self.replies, wish, context, may_wait);
                 wants_room = given.is_none();
                 let Given { bytes, taken: of_room } = given?;
-                taken = of_room;
+                (self.of_strangers, taken) = (of_strangers, of_room);
                 Some(bytes)
             });
             let Some((ticket, wanted)) = asked else { break };

@@ -1,12 +1,16 @@
 use std::collections::VecDeque;
 use std::error::Error;
-use std::sync::atomic::AtomicBool;
-use std::task::Wake;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
 
 use tonic::codegen::http::HeaderMap;
 
 use super::*;
-use crate::limits::SEEN_BYTES;
+use crate::limits::{
+    ANSWER_IDLE_MAX, ANSWER_UNSEEN_IDLE_MAX, ANSWERS_OF_CALLS_AT_ONCE_BYTES_MAX, ANSWERS_SEEN_BYTES_MAX,
+    ANSWERS_UNSEEN_BYTES_MAX, CLEARING_PAUSE, SEEN_BYTES,
+};
 
 /// A body of these messages.
 struct Messages(VecDeque<Bytes>);
@@ -314,6 +318,36 @@ fn what_is_left_lying_goes_for_the_sake_of_others() {
     assert!(portions.left().open.is_empty() && left(&portions) == 0);
 }
 
+/// HTTP/2 may have nothing to ask it for: what it waited for went with what makes it.
+#[test]
+fn a_stream_that_is_given_up_while_it_waits_is_woken() {
+    let portions = Portions::default();
+    let mut waits =
+        Portioned::new(Body::new(Waits(Some(message(9, 0)))), Some(Taking::default()), portions.clone(), None);
+    let _lies = portion(&mut waits).expect("it begins");
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    assert!(Pin::new(&mut waits).poll_frame(&mut context).is_pending());
+    let_lie(&waits);
+    assert!(!woken.0.load(Ordering::Relaxed));
+    Room::new(portions, seen()).clear_all();
+    assert!(woken.0.load(Ordering::Relaxed));
+    assert!(matches!(poll(&mut waits), Poll::Ready(Some(Err(_)))));
+}
+
+/// A body of one message, after which it waits for what never comes.
+struct Waits(Option<Bytes>);
+
+impl http_body::Body for Waits {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.0.take().map_or(Poll::Pending, |message| Poll::Ready(Some(Ok(Frame::data(message)))))
+    }
+}
+
 /// Calls of their own can't wait; streams do, and lose nothing to them.
 #[test]
 fn answers_to_calls_are_bounded_however_fast_they_come() {
@@ -341,8 +375,7 @@ fn answers_to_calls_are_bounded_however_fast_they_come() {
 #[test]
 fn who_waits_no_longer_is_not_woken() {
     let portions = Portions::default();
-    let on_its_way = Arc::new(OnItsWay { stream: Some(seen()), ..OnItsWay::default() });
-    let making = Arc::new(Making { body: Mutex::default(), on_its_way });
+    let making = Arc::new(Making::new(Body::empty(), Some(seen())));
     let turn = portions.keep(message(9, 0), ANSWERS_SEEN_BYTES_MAX + 1, &making);
     let (mut first, mut second) = (Room::new(portions.clone(), seen()), Room::new(portions.clone(), seen()));
     let woken = [(); 2].map(|()| Arc::new(Woken::default()));
