@@ -13,6 +13,7 @@ use base::KeyRange;
 use base::limits::DEADLINE_DEFAULT;
 use bytes::Bytes;
 use client::Fault;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::endpoints::Endpoints;
@@ -382,11 +383,14 @@ impl Client {
 
     /// What each endpoint's node says of itself, in the endpoints' order.
     pub async fn status_of_each(&self) -> Vec<Result<StatusResponse, Error>> {
-        let mut all = Vec::with_capacity(self.skin.endpoints.count());
+        let mut asking = JoinSet::new();
         for endpoint in 0..self.skin.endpoints.count() {
-            all.push(self.status_of(endpoint).await.map_err(Error::Unavailable));
+            let client = self.clone();
+            asking.spawn(async move { (endpoint, client.status_of(endpoint).await.map_err(Error::Unavailable)) });
         }
-        all
+        let mut all = asking.join_all().await;
+        all.sort_by_key(|(endpoint, _)| *endpoint);
+        all.into_iter().map(|(_, status)| status).collect()
     }
 
     /// Asks the nodes who leads the ranges of `table`, and goes to the leaders from now on, as far as they are among

@@ -20,6 +20,9 @@ const RECORD_FRAMING_BYTES: usize = 4;
 /// An append, if a batch can hold it.
 pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure> {
     let message::AppendRequest { log, records, stamp, since, oldest_open } = message;
+    if stamp.is_none() && oldest_open != 0 {
+        return Err(Failure::Invalid("oldest_open goes with a stamp: it is of the stamp's client".into()));
+    }
     let batch = Batch::of(&records).map_err(|_| too_large(&records))?;
     let stamp = stamp.map(|message::Stamp { client, sequence }| {
         let oldest_open = if oldest_open == 0 { sequence } else { oldest_open };
@@ -192,6 +195,8 @@ mod tests {
         let stamp = Some(Stamped { stamp: Stamp { client: ClientId(9), sequence: 2 }, oldest_open: 2 });
         let expected = LogRequest::Append { log: "l".into(), batch, stamp, since: Some(Position(0)) };
         assert_eq!(asked, Ok(Request::Log(expected)));
+        let no_stamp = message::AppendRequest { log: "l".into(), records, oldest_open: 1, ..Default::default() };
+        assert!(matches!(append(no_stamp), Err(Failure::Invalid(_))));
     }
 
     #[test]

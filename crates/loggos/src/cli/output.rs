@@ -179,6 +179,7 @@ fn refusal(stop: &Stop) -> Map<String, Value> {
         }
         Stop::AppendCutShort { appended, .. } => {
             object.insert("records".into(), appended.records.into());
+            object.insert("first".into(), appended.positions.map(|(first, _)| first).into());
             object.insert("last".into(), appended.positions.map(|(_, last)| last).into());
         }
         _ => {}
@@ -260,8 +261,8 @@ mod tests {
         appended.note(64, 7);
         appended.note(36, 8);
         let cut_short = Stop::AppendCutShort { error: sdk::Error::Unavailable("x".into()), appended };
-        let said = "x; 100 records appended before, the last of them at position 8";
-        check(&cut_short, &format!(r#"{{"error":"{said}","kind":"unavailable","records":100,"last":8}}"#), 3);
+        let said = "x; 100 records appended at positions 7 to 8 before";
+        check(&cut_short, &format!(r#"{{"error":"{said}","kind":"unavailable","records":100,"first":7,"last":8}}"#), 3);
         let at = Some(LoadedUntil { line: 7, rows: 5 });
         let bad = Stop::Invalid { message: "line 7".into(), at };
         check(&bad, r#"{"error":"line 7","kind":"invalid","line":7,"rows":5}"#, 2);

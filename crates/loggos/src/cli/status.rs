@@ -17,7 +17,8 @@ pub(crate) async fn run(universe: &Universe, output: Output) -> Result<(), Stop>
 pub(super) async fn look(universe: &Universe) -> Result<View, Stop> {
     let mut answers = Vec::new();
     let mut last_error = None;
-    for answer in universe.client()?.status_of_each().await {
+    let asked = universe.endpoints()?;
+    for answer in universe.client_at(asked.clone())?.status_of_each().await {
         match answer {
             Ok(answer) => answers.push(answer),
             Err(error) => last_error = Some(error),
@@ -26,7 +27,8 @@ pub(super) async fn look(universe: &Universe) -> Result<View, Stop> {
     if let (Some(error), true) = (last_error, answers.is_empty()) {
         return Err(error.into());
     }
-    let others = not_asked(&answers);
+    let mut others = not_asked(&answers);
+    others.retain(|address| !asked.contains(address));
     if !others.is_empty() {
         answers.extend(universe.client_at(others)?.status_of_each().await.into_iter().flatten());
     }

@@ -27,7 +27,7 @@ pub(crate) enum Stop {
         rows: u64,
     },
     /// Lines were appended to a log, and not all of them.
-    #[error("{error}; {} appended before{}", base::counted(appended.records, "record"), appended.place())]
+    #[error("{error}; {} before", appended.told())]
     AppendCutShort {
         /// What came between.
         error: sdk::Error,
@@ -85,8 +85,14 @@ impl Appended {
         self.positions = Some((self.positions.map_or(position, |(first, _)| first), position));
     }
 
-    fn place(self) -> String {
-        self.positions.map_or_else(String::new, |(_, last)| format!(", the last of them at position {last}"))
+    /// How much, and where.
+    pub(crate) fn told(self) -> String {
+        let place = match self.positions {
+            None => String::new(),
+            Some((first, last)) if first == last => format!(" at position {first}"),
+            Some((first, last)) => format!(" at positions {first} to {last}"),
+        };
+        format!("{} appended{place}", base::counted(self.records, "record"))
     }
 }
 

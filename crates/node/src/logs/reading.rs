@@ -23,7 +23,7 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::pending::PendingId;
 
-/// Bytes that reads of a single position may bring that are under way. All kinds together are below the 64 MiB that may
+/// Bytes that reads of few positions may bring that are under way. All kinds together are below the 64 MiB that may
 /// wait for a peer.
 const SINGLE_BYTES_MAX: usize = 4 << 20;
 /// The same of those that wait for something to come, as followers' do: these the doors bound to 16 MiB, too.

@@ -19,7 +19,7 @@ mod split;
 mod threads;
 mod world;
 
-use model::{Model, Write};
+use model::{Model, Write, row_name};
 use world::World;
 
 /// Random work, everything compared with the model now and then.
@@ -73,16 +73,10 @@ fn what_is_written_fills_level_after_level_and_what_is_dead_goes() {
 
 #[test]
 fn bytes_are_counted_by_where_tables_end() {
-    let mut world = World::new(1);
-    for number in 0..400 {
-        let row = format!("row{number:05}").into_bytes();
-        world.write(Write { puts: vec![(row, b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None });
-        world.work(&mut SplitMix64::new(number));
-    }
-    world.settle();
+    let world = World::with_rows(400);
     let tree = &world.tree.tree;
     let all: u64 = tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
-    let key = |number: u64| crate::cell::encode(format!("row{number:05}").as_bytes(), b"");
+    let key = |number: u64| crate::cell::encode(&row_name(number), b"");
     assert!(all > 0 && tree.bytes_ending(&key(0), &key(400)) == all);
     assert_eq!((tree.bytes_ending(&key(0), &key(399)) < all, tree.bytes_ending(&key(7), &key(7))), (true, 0));
     let parts = [0, 100, 250, 400].windows(2).map(|ends| tree.bytes_ending(&key(ends[0]), &key(ends[1])));
@@ -92,13 +86,7 @@ fn bytes_are_counted_by_where_tables_end() {
 
 #[test]
 fn a_table_without_overlap_moves_as_it_is() {
-    let mut world = World::new(1);
-    for number in 0..400 {
-        let row = format!("row{number:05}").into_bytes();
-        world.write(Write { puts: vec![(row, b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None });
-        world.work(&mut SplitMix64::new(number));
-    }
-    world.settle();
+    let world = World::with_rows(400);
     world.check_whole();
     let written: u64 = world.tree.tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
     let counted = world.disk.counters().bytes_written;
@@ -108,10 +96,9 @@ fn a_table_without_overlap_moves_as_it_is() {
 #[test]
 fn the_newest_tables_become_one_until_they_are_as_much_as_what_is_below() {
     let mut world = World::new(1);
-    let put = |world: &mut World, rows: std::ops::Range<usize>| {
+    let put = |world: &mut World, rows: std::ops::Range<u64>| {
         for number in rows {
-            let row = format!("row{number:05}").into_bytes();
-            world.write(Write { puts: vec![(row, b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None });
+            world.write(Write::row(number));
         }
     };
     let of_level = |world: &World, level: usize| -> Vec<TableId> {

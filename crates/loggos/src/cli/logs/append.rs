@@ -34,7 +34,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// input.
 ///
 /// Prints where they lie. A line is taken as it is, without its end. The lines of a file come to lie in their order,
-/// several in one append. If that stops half-way, what was appended before stays, and its count is told.
+/// several in one append. If that stops half-way, what was appended before stays, and where it lies is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The log's name.
@@ -80,7 +80,10 @@ fn cut_short(stop: Stop, appended: Appended) -> Stop {
     match stop {
         Stop::Universe(error) if appended.records > 0 => Stop::AppendCutShort { error, appended },
         Stop::Invalid { message, at: None } if appended.records > 0 => {
-            Stop::invalid(format!("{message}; {} appended", counted(appended.records, "record")))
+            Stop::invalid(format!("{message}; {} before", appended.told()))
+        }
+        Stop::Io { what, error } if appended.records > 0 => {
+            Stop::Io { what: format!("{what} ({} before)", appended.told()), error }
         }
         stop => stop,
     }

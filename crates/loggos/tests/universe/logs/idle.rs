@@ -65,7 +65,7 @@ async fn append_mib(log: &sdk::Log, mib: u64) -> Duration {
 }
 
 /// Appends to a log and reads that, until it is told to stop; how long the longest took.
-async fn append_and_read(log: sdk::Log, is_over: Arc<AtomicBool>) -> Duration {
+pub(super) async fn append_and_read(log: sdk::Log, is_over: Arc<AtomicBool>) -> Duration {
     let mut longest = Duration::ZERO;
     while !is_over.load(Ordering::Relaxed) {
         let began = Instant::now();

@@ -15,7 +15,16 @@ pub(super) struct Write {
     pub(super) deleted_row: Option<Vec<u8>>,
 }
 
+pub(super) fn row_name(number: u64) -> Vec<u8> {
+    format!("row{number:05}").into_bytes()
+}
+
 impl Write {
+    /// The row of a number, with one small column: rows are in the order of their numbers.
+    pub(super) fn row(number: u64) -> Self {
+        Self { puts: vec![(row_name(number), b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None }
+    }
+
     pub(super) fn random(random: &mut SplitMix64, rows: u64) -> Self {
         let row = random_row(random, rows);
         if random.below(15) == 0 {

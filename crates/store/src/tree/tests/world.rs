@@ -162,6 +162,17 @@ impl World {
         Self::of(disk, 1 << 20, Vec::new(), Model::default(), Timestamp(0))
     }
 
+    /// With so many rows of one small column, written while flushes and compactions go on, all in tables.
+    pub(super) fn with_rows(rows: u64) -> Self {
+        let mut world = Self::new(1);
+        for number in 0..rows {
+            world.write(Write::row(number));
+            world.work(&mut SplitMix64::new(number));
+        }
+        world.settle();
+        world
+    }
+
     fn of(disk: MemoryDisk, cache_bytes: u64, log: Vec<Write>, model: Model, watermark: Timestamp) -> Self {
         let (cache, numbers) = (Arc::new(BlockCache::new(cache_bytes)), TableNumbers::default());
         let recent = Arc::new(Recent::new(cache_bytes));
