@@ -29,6 +29,7 @@ mod append;
 mod contract;
 mod fetching;
 mod filling;
+mod known;
 mod positions;
 mod read;
 mod row;
@@ -42,6 +43,7 @@ pub use contract::{Action, Answer, Error, ReadMany, Stamped, Suspect, Timing, To
 
 use append::Append;
 use fetching::Fetching;
+use known::Known;
 use read::Read;
 use row::Row;
 use task::Fill;
@@ -76,6 +78,7 @@ pub struct Client {
     /// Rows that a call of theirs has ended for.
     rows: BTreeSet<CallId>,
     fetching: Option<Fetching>,
+    known: Known,
     timer: Monotonic,
     actions: Vec<Action>,
 }
@@ -129,6 +132,7 @@ impl Client {
             asking: None,
             rows: BTreeSet::new(),
             fetching: None,
+            known: Known::default(),
             timer: Monotonic::NEVER,
             actions: Vec::new(),
         }
@@ -310,6 +314,7 @@ impl Client {
                 }
                 call.failures = 0;
                 call.task.heard_unit(reply);
+                self.known.note(call.task.take_noted());
             }
         }
         self.advance(id, now);
@@ -464,9 +469,11 @@ impl Client {
         }
         call.outdated = None;
         let tail = self.tail.filter(|(epoch, _)| *epoch == projection.epoch).map(|(_, tail)| tail);
-        let view = View { projection, tail, now, pause: self.timing.fetch };
+        let view = View { projection, known: &self.known, tail, now, pause: self.timing.fetch };
         let epoch = projection.epoch;
-        match call.task.next(&view) {
+        let next = call.task.next(&view);
+        self.known.note(call.task.take_noted());
+        match next {
             Next::Unit(unit, request) => {
                 let ask = self.asked(id, epoch, request.wait(), now);
                 self.actions.push(Action::AskUnit { ask, unit, request });
@@ -526,6 +533,7 @@ impl Client {
             Whose::Row(of) => {
                 if let Some(Call { task: Task::Row(row), .. }) = self.calls.get_mut(&of) {
                     row.ended(id, call.task, outcome);
+                    self.known.note(row.take_noted());
                     self.rows.insert(of);
                 }
             }

@@ -1,8 +1,10 @@
 //! Shared logs on real nodes: through the commands, and through the client library while nodes are killed.
 
+mod bulk;
 mod history;
 mod idle;
 mod input;
+mod since;
 mod space;
 mod trouble;
 mod users;

@@ -219,7 +219,7 @@ pub enum Error {
         position: Position,
     },
     /// There is no such position yet.
-    #[error("the log ends before position {tail}")]
+    #[error("the log ends at position {tail}")]
     BeyondTail {
         /// The first position that nothing was written at.
         tail: Position,

@@ -4,16 +4,19 @@
 //! is there.
 //!
 //! An entry that names an earlier attempt may be a duplicate of it. A reader of that single entry looks back: through
-//! the positions from that attempt's on, no more than [`LOOK_BACK_MAX`], each decided first. Who reads a log from its
-//! beginning, or from a snapshot, needs no look back: a table tells ([`Duplicates`](crate::duplicates::Duplicates)).
+//! the positions from that attempt's on, no more than [`LOOK_BACK_MAX`], each decided first. Tails are asked for many of
+//! these at one time, and only for those that the machine doesn't know yet ([`known`](super::known)). Who reads a log
+//! from its beginning, or from a snapshot, needs no look back: a table tells
+//! ([`Duplicates`](crate::duplicates::Duplicates)).
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
 use crate::client::filling::{Filled, Filling};
+use crate::client::known::{Found, Noted};
 use crate::client::task::{Bound, Next, View};
 use crate::client::{Answer, Error, Timing, Wait};
-use crate::limits::{BATCH_BYTES_MAX, LOOK_BACK_MAX};
+use crate::limits::{BATCH_BYTES_MAX, LOOK_BACK_MAX, MANY_BYTES_MAX, MANY_MAX};
 use crate::unit::{Command, Reply, Request};
 use crate::{Data, Entry, Kept, Position, ProjectionEpoch, Run, UnitId};
 
@@ -32,6 +35,10 @@ pub(super) struct Read {
     timing: Timing,
     /// What lies at the target, once an earlier copy is looked for.
     candidate: Option<Data>,
+    /// The position before the target that is looked at is asked for by itself.
+    is_single: bool,
+    /// What was found out before the target.
+    noted: Vec<Noted>,
     /// When the wait at a position where nothing lies is over.
     waits_until: Option<Monotonic>,
     /// When it was asked for.
@@ -85,6 +92,8 @@ impl Read {
             bytes,
             timing,
             candidate: None,
+            is_single: false,
+            noted: Vec::new(),
             waits_until: None,
             began: None,
             stage: Stage::Look,
@@ -95,6 +104,18 @@ impl Read {
             bound: Bound::default(),
             asked: None,
         }
+    }
+
+    /// An entry was read that may be a duplicate.
+    pub(super) fn of_candidate(target: Position, data: Data, wait: Wait, timing: Timing) -> Self {
+        let mut read = Self::new(target, wait, true, BATCH_BYTES_MAX, timing);
+        read.judge(Told::Entry(Entry::Data(data)));
+        read
+    }
+
+    /// What it has found out of decided positions.
+    pub(super) fn take_noted(&mut self) -> Vec<Noted> {
+        std::mem::take(&mut self.noted)
     }
 
     /// The position that it is of.
@@ -108,6 +129,10 @@ impl Read {
             self.asked = None;
             match &mut self.stage {
                 Stage::Look => {
+                    if let Some(answer) = self.look_it_up(view) {
+                        self.stage = Stage::Ended(Ok(answer));
+                        continue;
+                    }
                     let Some(chain) = view.projection.chain_of(self.at) else {
                         self.stage = Stage::Told(Told::Trimmed(view.projection.first()));
                         continue;
@@ -130,7 +155,7 @@ impl Read {
                     self.asked = Some(unit);
                     self.looked_in = view.projection.epoch;
                     self.awaited = self.left(view.now).is_some();
-                    return Next::Unit(unit, self.question(view.now));
+                    return Next::Unit(unit, self.question(view));
                 }
                 Stage::Mend(entry) => {
                     let chain = view.projection.chain_of(self.at).unwrap_or_default();
@@ -178,8 +203,15 @@ impl Read {
 
     /// What the unit is asked. Of any size are earlier entries, and what the tail has lost: nobody waits for many of
     /// those.
-    fn question(&self, now: Monotonic) -> Request {
-        let (epoch, position) = (self.looked_in, self.at);
+    fn question(&self, view: &View) -> Request {
+        let (epoch, position, now) = (self.looked_in, self.at, view.now);
+        if self.looks_at_many() {
+            let place = view.projection.place_of(position);
+            let before = (self.target.0 - position.0).min(MANY_MAX as u64) as usize;
+            let is_there = |position: &Position| view.projection.place_of(*position) == place;
+            let count = Run::of(position, before).positions().take_while(is_there).count();
+            return Request::ReadMany { epoch, run: Run::of(position, count), bytes: MANY_BYTES_MAX };
+        }
         let is_any_size = self.bytes >= BATCH_BYTES_MAX || self.candidate.is_some() || self.damaged > 0;
         let bytes = if is_any_size { BATCH_BYTES_MAX } else { self.bytes };
         match self.left(now) {
@@ -187,6 +219,29 @@ impl Read {
             None if is_any_size => Request::Read { epoch, position },
             None => Request::ReadMany { epoch, run: Run::of(position, 1), bytes },
         }
+    }
+
+    /// Whether all that the unit has from here on to the target will do, without a wait.
+    fn looks_at_many(&self) -> bool {
+        self.candidate.is_some() && !self.is_single && self.damaged == 0 && self.waits_until.is_none()
+    }
+
+    /// Goes on to the first position before the target that has an earlier copy, or of which nothing is known; if there
+    /// is none, the target's entry is no duplicate.
+    fn look_it_up(&mut self, view: &View) -> Option<Answer> {
+        let candidate = self.candidate.as_ref()?;
+        let (at, is_known) = match view.known.find(candidate.stamp, self.at, self.target) {
+            // It may have been trimmed since: it is looked at once more.
+            Found::At(of) => (of, true),
+            Found::Unknown(at) => (at, false),
+            Found::Nowhere => return Some(Answer::Entry(candidate.clone())),
+        };
+        if at > self.at {
+            self.at = at;
+            self.look();
+        }
+        self.is_single |= is_known;
+        None
     }
 
     /// How long it waits still where nothing was there at the last look.
@@ -232,6 +287,9 @@ impl Read {
                 Answer::Duplicate { of: self.at }
             }
             (told, Some(candidate)) => {
+                if let Told::Entry(entry) = &told {
+                    self.noted.push((self.at, entry.stamp()));
+                }
                 self.at = match told {
                     Told::Trimmed(mark) => self.at.next().max(mark),
                     Told::Entry(_) | Told::Lost => self.at.next(),
@@ -261,7 +319,7 @@ impl Read {
     }
 
     fn look(&mut self) {
-        (self.damaged, self.is_damaged) = (0, false);
+        (self.damaged, self.is_damaged, self.is_single) = (0, false, false);
         self.waits_until = None;
         self.stage = Stage::Look;
     }
@@ -277,10 +335,12 @@ impl Read {
     }
 
     pub(super) fn heard(&mut self, reply: Reply) {
+        let looks_at_many = self.looks_at_many();
         match (&mut self.stage, reply) {
             (Stage::Fill(filling), reply) => filling.heard(reply),
             // Whatever it says: the next, nearer to the tail. The value is known.
             (Stage::Mend(_), _) => self.damaged = self.damaged.saturating_sub(1),
+            (Stage::Look, Reply::Many(many)) if looks_at_many => self.heard_many(&many),
             (stage, Reply::Many(none)) if none.is_empty() => *stage = Stage::Ended(Ok(Answer::Larger)),
             (Stage::Look, Reply::Damaged) => self.damaged += 1,
             (Stage::Look, Reply::Unwritten) if self.damaged > 0 => {
@@ -291,6 +351,18 @@ impl Read {
             (stage, Reply::Trimmed { mark }) => *stage = Stage::Told(Told::Trimmed(mark)),
             (stage, Reply::Unwritten) => *stage = Stage::Empty,
             _ => {}
+        }
+    }
+    /// What the tail has from where it is looked on: as far as that is decided, it is known from now on.
+    fn heard_many(&mut self, many: &[Reply]) {
+        let noted = Run::of(self.at, many.len()).positions().zip(many).map_while(|(position, reply)| match reply {
+            Reply::Value(entry) => Some((position, entry.stamp())),
+            _ => None,
+        });
+        self.noted.extend(noted);
+        if !matches!(many.first(), Some(Reply::Value(_))) {
+            // Only it itself, whatever its size: what becomes of it is to be seen.
+            self.is_single = true;
         }
     }
 }

@@ -5,6 +5,7 @@ use base::{Duration, Monotonic};
 
 use crate::client::append::Append;
 use crate::client::filling::{Filled, Filling};
+use crate::client::known::{Known, Noted};
 use crate::client::read::Read;
 use crate::client::row::{Part, Row};
 use crate::client::trim::{Trim, TrimOne};
@@ -16,6 +17,8 @@ use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequ
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) projection: &'a Projection,
+    /// What is known of positions that were looked through.
+    pub(super) known: &'a Known,
     /// The highest tail that the projection's sequencer told.
     pub(super) tail: Option<Position>,
     pub(super) now: Monotonic,
@@ -138,6 +141,15 @@ impl Task {
             Self::Trim(trim) => trim.unanswered(),
             Self::Read(read) => read.unanswered(),
             _ => {}
+        }
+    }
+
+    /// What it has found out of decided positions, for whoever looks through them later.
+    pub(super) fn take_noted(&mut self) -> Vec<Noted> {
+        match self {
+            Self::Read(read) => read.take_noted(),
+            Self::Row(row) => row.take_noted(),
+            _ => Vec::new(),
         }
     }
 

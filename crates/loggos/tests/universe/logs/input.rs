@@ -241,9 +241,9 @@ async fn trims(door: &mut LogClient<Channel>) {
     let only = async |door: &mut LogClient<Channel>, position| {
         door.trim_position(message::TrimPositionRequest { log: "l".into(), position }).await.map(|_| ())
     };
-    refused(trim(door, tail + 1).await, Code::InvalidArgument, &["the log ends before position"]);
+    refused(trim(door, tail + 1).await, Code::InvalidArgument, &["the log ends at position"]);
     refused(trim(door, u64::MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
-    refused(only(door, tail).await, Code::InvalidArgument, &["the log ends before position"]);
+    refused(only(door, tail).await, Code::InvalidArgument, &["the log ends at position"]);
     refused(only(door, LOG_POSITION_MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
     refused(only(door, u64::MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
     let first = async |door: &mut LogClient<Channel>, from| {
