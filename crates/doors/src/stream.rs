@@ -25,7 +25,9 @@ use tonic::{Status, Streaming};
 use crate::allowance::{Allowance, Common, Share};
 use crate::deadline::{Deadline, no_answer};
 use crate::frames::OfConnection;
-use crate::limits::{PORTION_BYTES, STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
+use crate::limits::{
+    ANSWER_IDLE_MAX, PORTION_BYTES, STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX,
+};
 use crate::meter::Arriving;
 use crate::pace::Pace;
 use crate::portions::{self, Portions};
@@ -295,7 +297,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
     /// Hands in reads of logs for which there is room now: whose answers would not be refused.
     fn go_on(&mut self) {
         if self.replies.of_all_are_full() || self.pace.is_short() {
-            self.leaving.clear_all();
+            self.leaving.clear_all(ANSWER_IDLE_MAX);
         }
         if self.replies.are_full() {
             return;

@@ -188,7 +188,7 @@ impl<G: Gateway> Subscription<G> {
                 self.ahead.retreat();
             }
             if self.replies.of_all_are_full() {
-                self.leaving.clear_all();
+                self.leaving.clear_all(Duration::ZERO);
             }
             return false;
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -209,11 +209,12 @@ impl Room {
         let open = self.portions.left().open();
         let is_its = |of: &Taking| of.is_same(&self.taking);
         let its = open.iter().filter(|making| making.on_its_way.stream.as_ref().is_some_and(is_its));
-        its.filter(|making| making.on_its_way.is_lying()).for_each(|making| making.end());
+        its.filter(|making| making.on_its_way.is_lying(Duration::ZERO)).for_each(|making| making.end());
     }
 
-    /// The same of all connections.
-    pub(crate) fn clear_all(&self) {
+    /// The same of all connections, of streams that have lain there for so long at least. Reads in streams may be many
+    /// clients' that take all in their turn, and whose streams lie meanwhile: these have more time.
+    pub(crate) fn clear_all(&self, least: Duration) {
         let mut left = self.portions.left();
         if left.looked_at.is_some_and(|at| at.elapsed() < CLEARING_PAUSE) {
             return;
@@ -221,7 +222,7 @@ impl Room {
         left.looked_at = Some(Instant::now());
         let open = left.open();
         drop(left);
-        open.iter().filter(|making| making.on_its_way.is_lying()).for_each(|making| making.end());
+        open.iter().filter(|making| making.on_its_way.is_lying(least)).for_each(|making| making.end());
     }
 
     /// Whether a message may begin that has more than a portion. If not, the stream is woken when it may; it should

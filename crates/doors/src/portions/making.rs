@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
@@ -87,9 +87,9 @@ impl OnItsWay {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// HTTP/2 has something of this stream, and nothing of it was taken for long.
-    pub(super) fn is_lying(&self) -> bool {
-        let most = self.stream.as_ref().map_or(ANSWER_IDLE_MAX, |taking| Kind::of(taking).idle_max());
+    /// HTTP/2 has something of this stream, and nothing of it was taken for long, and for so long at least.
+    pub(super) fn is_lying(&self, least: Duration) -> bool {
+        let most = self.stream.as_ref().map_or(ANSWER_IDLE_MAX, |taking| Kind::of(taking).idle_max()).max(least);
         let is_old = || self.touched().is_some_and(|(at, _)| at.elapsed() > most);
         self.bytes.load(Ordering::Acquire) > 0 && !self.has_ended() && is_old()
     }

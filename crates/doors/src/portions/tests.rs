@@ -3,6 +3,7 @@ use std::error::Error;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use tonic::codegen::http::HeaderMap;
 
@@ -302,7 +303,7 @@ fn what_is_left_lying_goes_for_the_sake_of_others() {
     drop(first_of_quiet);
     let room = Room::new(portions.clone(), taking);
     room.clear_own();
-    room.clear_all();
+    room.clear_all(Duration::ZERO);
     assert_eq!(Arc::strong_count(&there), 4, "they have time");
     for body in [&lying, &of_other, &quiet] {
         let_lie(body);
@@ -312,7 +313,7 @@ fn what_is_left_lying_goes_for_the_sake_of_others() {
     room.clear_own();
     assert_eq!(Arc::strong_count(&there), 3);
     assert!(matches!(poll(&mut lying), Poll::Ready(Some(Err(_)))));
-    room.clear_all();
+    room.clear_all(Duration::ZERO);
     assert_eq!(Arc::strong_count(&there), 2, "all of the last one was taken");
     drop((lying, of_other, first_of_other, quiet));
     assert!(portions.left().open.is_empty() && left(&portions) == 0);
@@ -331,7 +332,7 @@ fn a_stream_that_is_given_up_while_it_waits_is_woken() {
     assert!(Pin::new(&mut waits).poll_frame(&mut context).is_pending());
     let_lie(&waits);
     assert!(!woken.0.load(Ordering::Relaxed));
-    Room::new(portions, seen()).clear_all();
+    Room::new(portions, seen()).clear_all(Duration::ZERO);
     assert!(woken.0.load(Ordering::Relaxed));
     assert!(matches!(poll(&mut waits), Poll::Ready(Some(Err(_)))));
 }

@@ -1,5 +1,6 @@
 //! Reads of many entries by many clients, who take them all.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +10,7 @@ use api::log::{ReadRequest, ReadStreamRequest, StreamedRead, read_answer};
 use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tonic::Code;
 use tonic::codegen::tokio_stream;
 
 use super::idle::append_and_read;
@@ -21,8 +23,8 @@ const READS: u64 = 100;
 const COUNT: u32 = 1_000;
 /// All of them have all of it within this.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is small waits no longer beside them: it waited for all of it once.
-const SMALL_TIME_MAX: Duration = Duration::from_secs(2);
+/// What is small waits no longer beside them: it waited for all of it once, twice as long and more.
+const SMALL_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// What units answer is more than may wait for a node.
 #[test]
@@ -60,22 +62,31 @@ fn bulk_reads_hold_up_nobody_and_end_no_connection_between_nodes() {
 
 type Door = api::log::log_client::LogClient<tonic::transport::Channel>;
 
-/// Makes the reads in one stream, and takes what they bring; how many entries.
+/// Makes the reads in one stream, and takes what they bring; how many entries. All clients are one thread here: where one
+/// of them isn't its turn for long, its stream may be ended for the sake of others, and it makes the rest anew.
 async fn read_all(mut door: Door) -> usize {
-    let read = |number: u64| {
-        let read = ReadRequest { log: "l".into(), from: 0, count: COUNT, wait_ms: 0 };
-        StreamedRead { number, deadline_ms: PATIENCE.as_millis() as u32, read: Some(read) }
-    };
-    let message = ReadStreamRequest { reads: (0..READS).map(read).collect() };
-    let mut answers = door.read_stream(tokio_stream::once(message)).await.expect("a stream").into_inner();
-    let (mut reads, mut entries) = (0, 0);
-    while let Some(message) = answers.message().await.expect("no end") {
-        for answer in message.answers {
-            let Some(read_answer::Answer::Read(read)) = answer.answer else { panic!("{answer:?}") };
-            assert!(!read.entries.is_empty());
-            (reads, entries) = (reads + 1, entries + read.entries.len());
+    let (mut told, mut entries) = (BTreeSet::new(), 0);
+    while told.len() < READS as usize {
+        let read = |number: u64| {
+            let read = ReadRequest { log: "l".into(), from: 0, count: COUNT, wait_ms: 0 };
+            StreamedRead { number, deadline_ms: PATIENCE.as_millis() as u32, read: Some(read) }
+        };
+        let reads = (0..READS).filter(|number| !told.contains(number)).map(read).collect();
+        let message = tokio_stream::once(ReadStreamRequest { reads });
+        let mut answers = door.read_stream(message).await.expect("a stream").into_inner();
+        loop {
+            let answers = match answers.message().await {
+                Ok(Some(message)) => message.answers,
+                Ok(None) => break,
+                Err(status) if status.code() == Code::ResourceExhausted => break,
+                Err(status) => panic!("{status}"),
+            };
+            for answer in answers {
+                let Some(read_answer::Answer::Read(read)) = answer.answer else { panic!("{answer:?}") };
+                assert!(!read.entries.is_empty() && told.insert(answer.number));
+                entries += read.entries.len();
+            }
         }
     }
-    assert_eq!(reads, READS);
     entries
 }
