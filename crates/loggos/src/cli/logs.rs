@@ -97,9 +97,10 @@ impl Command {
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     let Some(name) = command.log().map(str::to_owned) else { return done(universe, output, command).await };
     match done(universe, output, command).await {
-        Err(Stop::Universe(sdk::Error::NotFound(why))) if new_log_name(&name).is_ok() => {
-            Err(Stop::NotFound(format!("{why}; create it with: loggos log create {name}")))
-        }
+        Err(Stop::Universe(sdk::Error::NotFound(why))) => Err(Stop::NotFound(match new_log_name(&name) {
+            Ok(()) => format!("{why}; create it with: loggos log create {name}"),
+            Err(refusal) => format!("{why}, and there can be none: {refusal}"),
+        })),
         Err(Stop::Universe(error)) => Err(silence::explained(universe, &name, error).await.into()),
         Err(Stop::AppendCutShort { error, appended }) => {
             Err(Stop::AppendCutShort { error: silence::explained(universe, &name, error).await, appended })

@@ -68,6 +68,8 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
     let hint = "no log named \"m\"; create it with: loggos log create m\n";
     run(&["read", "m", "0"]).failed(1, &[hint]);
     run(&["append", "m", "x"]).failed(1, &[hint]);
+    let refusal = "no log named \".\", and there can be none: the log's name \".\" is that of a directory";
+    run(&["append", ".", "x"]).failed(1, &[refusal]);
     run(&["append", "l", "x", "--file", &file]).failed(2, &["--file"]);
     run(&["append", "l", "--unknown"]).failed(2, &["--unknown"]);
     run(&["create", "a/b"]).failed(2, &["a/b"]);

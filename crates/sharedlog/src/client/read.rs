@@ -353,6 +353,7 @@ impl Read {
             _ => {}
         }
     }
+
     /// What the tail has from where it is looked on: as far as that is decided, it is known from now on.
     fn heard_many(&mut self, many: &[Reply]) {
         let noted = Run::of(self.at, many.len()).positions().zip(many).map_while(|(position, reply)| match reply {
