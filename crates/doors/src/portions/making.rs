@@ -29,11 +29,12 @@ impl Making {
         Self { body: Mutex::new(body), on_its_way }
     }
 
-    /// What comes next. Whoever asks is woken when this is ended, too: what it waits for goes then.
+    /// What comes next. Whoever asks is woken when this is ended, too: what it waits for goes then, or has gone already,
+    /// which is no end as it should be.
     pub(super) fn poll_frame(&self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         self.on_its_way.note(context);
         let frame = Pin::new(&mut *self.body()).poll_frame(context);
-        if frame.is_pending() && self.on_its_way.has_ended() {
+        if !matches!(frame, Poll::Ready(Some(_))) && self.on_its_way.has_ended() {
             return Poll::Ready(Some(Err(given_up())));
         }
         frame

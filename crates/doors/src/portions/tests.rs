@@ -279,9 +279,13 @@ fn standing_may_change_while_a_stream_waits() {
 
 /// As if nobody had taken anything of this for long.
 fn let_lie(body: &Portioned) {
+    let_lie_for(body, 2 * ANSWER_IDLE_MAX);
+}
+
+fn let_lie_for(body: &Portioned, time: Duration) {
     let touched = &mut *body.making.on_its_way.touched();
     let (at, _) = touched.as_mut().expect("something was given");
-    *at = at.checked_sub(2 * ANSWER_IDLE_MAX).expect("the machine runs for longer");
+    *at = at.checked_sub(time).expect("the machine runs for longer");
 }
 
 /// What a client leaves lying keeps others, of its connection or of any, from nothing: with it goes all that waits
@@ -317,6 +321,22 @@ fn what_is_left_lying_goes_for_the_sake_of_others() {
     assert_eq!(Arc::strong_count(&there), 2, "all of the last one was taken");
     drop((lying, of_other, first_of_other, quiet));
     assert!(portions.left().open.is_empty() && left(&portions) == 0);
+}
+
+/// Who reads in streams gives others more time than who waits with a subscription.
+#[test]
+fn what_lies_has_the_time_of_who_wants_room() {
+    let portions = Portions::default();
+    let body = Body::new(Waits(Some(message(9, 0))));
+    let mut unseen = Portioned::new(body, Some(Taking::default()), portions.clone(), None);
+    let _lies = portion(&mut unseen).expect("it begins");
+    let_lie_for(&unseen, ANSWER_UNSEEN_IDLE_MAX);
+    let room = Room::new(portions, seen());
+    room.clear_all(ANSWER_IDLE_MAX);
+    assert!(poll(&mut unseen).is_pending());
+    std::thread::sleep(CLEARING_PAUSE);
+    room.clear_all(Duration::ZERO);
+    assert!(matches!(poll(&mut unseen), Poll::Ready(Some(Err(_)))));
 }
 
 /// HTTP/2 may have nothing to ask it for: what it waited for went with what makes it.
