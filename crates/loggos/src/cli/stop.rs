@@ -87,12 +87,16 @@ impl Appended {
 
     /// How much, and where.
     pub(crate) fn told(self) -> String {
-        let place = match self.positions {
-            None => String::new(),
-            Some((first, last)) if first == last => format!(" at position {first}"),
-            Some((first, last)) => format!(" at positions {first} to {last}"),
-        };
+        let place = self.place().map_or_else(String::new, |place| format!(" {place}"));
         format!("{} appended{place}", base::counted(self.records, "record"))
+    }
+
+    /// Where that lies, if anything does.
+    pub(crate) fn place(self) -> Option<String> {
+        self.positions.map(|(first, last)| match last == first {
+            true => format!("at position {first}"),
+            false => format!("at positions {first} to {last}"),
+        })
     }
 }
 

@@ -70,7 +70,7 @@ pub(super) async fn run(client: &Client, output: Output, arguments: Arguments) -
     let Appended { records, positions } = appended;
     let (first, last) = (positions.map(|(first, _)| first), positions.map(|(_, last)| last));
     output.print(&json!({ "log": log.name(), "records": records, "first": first, "last": last }), || {
-        let place = positions.map_or_else(String::new, |(first, last)| format!(", at positions {first} to {last}"));
+        let place = appended.place().map_or_else(String::new, |place| format!(", {place}"));
         format!("{} appended to {}{place}", counted(records, "record"), log.name())
     })
 }
