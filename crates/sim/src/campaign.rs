@@ -174,11 +174,13 @@ pub struct Catch {
 ///
 /// `MembersForgotten` shows in one of some thousand seeds of [`crate::world::Theme::MovingAndForgetting`]: a change of
 /// the members waits for company hardly ever, since the move that makes it has the catalogue's entries forced at once.
-/// The bugs of guarantee 20 are those of the shared log's machines, which have a simulation of their own. For
+/// `PromotedUnawares` shows as rarely in those of [`crate::world::Theme::Moving`]: entries must reach a candidate one by
+/// one. The bugs of guarantee 20 are those of the shared log's machines, which have a simulation of their own. For
 /// `AnswerToFormerProcess` a question must be open under the very number of one that the former process asked, and the
 /// answer to that be out of date.
 pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::MembersForgotten, "members_that_may_be_forgotten_are_found"),
+    (Bug::PromotedUnawares, "a_vote_given_too_early_is_found"),
     (Bug::ManifestNotMended, "a_manifest_that_is_not_mended_is_found"),
     (Bug::RecentOutlivesState, "a_state_that_gave_way_is_not_asked"),
     (Bug::FillFromTail, "bugs_of_the_shared_log_are_found"),
@@ -213,7 +215,6 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
 const OF_A_THEME: &[(Bug, Theme)] = &[
     (Bug::RelayBelieved, Theme::CutOff),
     (Bug::GraceWithoutDrift, Theme::CutOff),
-    (Bug::PromotedUnawares, Theme::Moving),
     (Bug::FormerLifeHeard, Theme::Moving),
     (Bug::TableRemovedEarly, Theme::SlowDisks),
     (Bug::MemoryPromiseNotForced, Theme::Forgetting),
