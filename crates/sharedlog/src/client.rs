@@ -29,10 +29,10 @@ mod append;
 mod contract;
 mod fetching;
 mod filling;
-mod known;
 mod positions;
 mod read;
 mod row;
+mod stamps;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -43,9 +43,9 @@ pub use contract::{Action, Answer, Error, ReadMany, Stamped, Suspect, Timing, To
 
 use append::Append;
 use fetching::Fetching;
-use known::Known;
 use read::Read;
 use row::Row;
+use stamps::Stamps;
 use task::Fill;
 use trim::{Trim, TrimOne};
 use unstamped::{OwnStamps, Unstamped};
@@ -75,10 +75,15 @@ pub struct Client {
     wanting: Vec<CallId>,
     /// The appends that the asking under way is for.
     asking: Option<CallId>,
-    /// Rows that a call of theirs has ended for.
-    rows: BTreeSet<CallId>,
+    /// Calls that go on with what another has come to: rows, and who looks back.
+    going_on: BTreeSet<CallId>,
     fetching: Option<Fetching>,
-    known: Known,
+    /// Which appends lie where, as far as somebody has looked back.
+    stamps: Stamps,
+    /// The positions of which calls have asked that.
+    asked_for: BTreeMap<CallId, Run>,
+    /// Who waits for what one of these will have come to.
+    lookers: BTreeSet<CallId>,
     timer: Monotonic,
     actions: Vec<Action>,
 }
@@ -130,9 +135,11 @@ impl Client {
             alarms: BTreeSet::new(),
             wanting: Vec::new(),
             asking: None,
-            rows: BTreeSet::new(),
+            going_on: BTreeSet::new(),
             fetching: None,
-            known: Known::default(),
+            stamps: Stamps::default(),
+            asked_for: BTreeMap::new(),
+            lookers: BTreeSet::new(),
             timer: Monotonic::NEVER,
             actions: Vec::new(),
         }
@@ -240,7 +247,7 @@ impl Client {
         let is_among = |whose| matches!(whose, Whose::Caller(token) if tokens.contains(&token));
         let given_up: Vec<CallId> =
             self.calls.iter().filter(|(_, call)| is_among(call.whose)).map(|(id, _)| *id).collect();
-        given_up.into_iter().for_each(|id| self.out_of_time(id));
+        given_up.into_iter().for_each(|id| self.out_of_time(id, now));
         self.settle(now);
     }
 
@@ -270,8 +277,10 @@ impl Client {
 
     /// What follows whatever has happened.
     fn settle(&mut self, now: Monotonic) {
-        while let Some(row) = self.rows.pop_first() {
-            self.advance(row, now);
+        while let Some(id) = self.going_on.pop_first() {
+            if self.calls.get(&id).is_some_and(|call| call.ask.is_none()) {
+                self.advance(id, now);
+            }
         }
         self.begin_unstamped(now);
         self.ask_positions(now);
@@ -289,7 +298,7 @@ impl Client {
     fn heard_unit(&mut self, id: CallId, reply: unit::Reply, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         let reply = match reply {
-            // A single read that was asked for no more than so many bytes.
+            // A read of one position with no more than so many bytes.
             unit::Reply::Many(one) if matches!(call.task, Task::Read(_)) && one.len() <= 1 => {
                 one.into_iter().next().unwrap_or(unit::Reply::Many(Vec::new()))
             }
@@ -314,7 +323,7 @@ impl Client {
                 }
                 call.failures = 0;
                 call.task.heard_unit(reply);
-                self.known.note(call.task.take_noted());
+                self.stamps.note(call.task.take_noted(), now);
             }
         }
         self.advance(id, now);
@@ -379,6 +388,7 @@ impl Client {
         if let Some(ask) = call.ask.take() {
             self.asks.remove(&ask);
             call.task.unanswered();
+            self.asks_no_more(id);
         }
         self.advance(id, now);
     }
@@ -399,13 +409,14 @@ impl Client {
         if self.fetching.as_ref().is_some_and(|fetching| fetching.again_at <= now) {
             self.fetch_again(now);
         }
+        self.stamps.forget(now);
         self.settle(now);
     }
 
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if call.deadline <= now {
-            return self.out_of_time(id);
+            return self.out_of_time(id, now);
         }
         if call.ask.is_some() {
             // Whom it was that didn't answer; a newer projection may have another in his place.
@@ -419,13 +430,13 @@ impl Client {
     }
 
     /// A call's deadline has come; that of its calls, if it is a row, is the same.
-    fn out_of_time(&mut self, id: CallId) {
+    fn out_of_time(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get(&id) else { return };
         let of_row = if let Task::Row(row) = &call.task { row.calls().collect() } else { Vec::new() };
-        of_row.into_iter().for_each(|id| self.out_of_time(id));
+        of_row.into_iter().for_each(|id| self.out_of_time(id, now));
         let Some(call) = self.calls.get_mut(&id) else { return };
         let outcome = call.task.out_of_time();
-        self.finish(id, outcome);
+        self.finish(id, outcome, now);
     }
 
     /// What was asked came to nothing: it is asked again after a while.
@@ -437,6 +448,7 @@ impl Client {
         call.failures += 1;
         call.task.unanswered();
         let (failures, epoch) = (call.failures, call.asked_in);
+        self.asks_no_more(id);
         if failures >= SUSPECT_AFTER
             && let Some(suspect) = suspect
         {
@@ -462,6 +474,7 @@ impl Client {
         }
         // By its deadline it is woken in any case.
         self.set_alarm(id, Monotonic::NEVER);
+        self.lookers.remove(&id);
         let Some(call) = self.calls.get_mut(&id) else { return };
         let Some(projection) = &self.projection else { return self.fetch(now) };
         if call.outdated.is_some_and(|outdated| projection.epoch <= outdated) {
@@ -469,12 +482,16 @@ impl Client {
         }
         call.outdated = None;
         let tail = self.tail.filter(|(epoch, _)| *epoch == projection.epoch).map(|(_, tail)| tail);
-        let view = View { projection, known: &self.known, tail, now, pause: self.timing.fetch };
+        let (stamps, asked_for) = (&self.stamps, &self.asked_for);
+        let view = View { projection, stamps, asked_for, tail, now, pause: self.timing.fetch };
         let epoch = projection.epoch;
         let next = call.task.next(&view);
-        self.known.note(call.task.take_noted());
+        self.stamps.note(call.task.take_noted(), now);
         match next {
             Next::Unit(unit, request) => {
+                if let unit::Request::Stamps { run, .. } = request {
+                    self.asked_for.insert(id, run);
+                }
                 let ask = self.asked(id, epoch, request.wait(), now);
                 self.actions.push(Action::AskUnit { ask, unit, request });
             }
@@ -491,6 +508,10 @@ impl Client {
                 call.asked_in = epoch;
                 self.set_alarm(id, at);
             }
+            Next::Stamps => {
+                call.asked_in = epoch;
+                self.lookers.insert(id);
+            }
             Next::Calls(tasks) => {
                 let deadline = call.deadline;
                 for task in tasks {
@@ -500,7 +521,7 @@ impl Client {
                     self.start(Whose::Row(id), task, deadline, now);
                 }
             }
-            Next::Done(outcome) => self.finish(id, outcome),
+            Next::Done(outcome) => self.finish(id, outcome, now),
         }
     }
 
@@ -523,18 +544,26 @@ impl Client {
         let id = self.asks.remove(&ask)?;
         let call = self.calls.get_mut(&id)?;
         call.ask = None;
+        self.asks_no_more(id);
         Some(id)
     }
 
-    fn finish(&mut self, id: CallId, outcome: Result<Answer, Error>) {
+    /// A call's asking has ended: who waited for what it would come to goes on.
+    fn asks_no_more(&mut self, id: CallId) {
+        if self.asked_for.remove(&id).is_some() {
+            self.going_on.append(&mut self.lookers);
+        }
+    }
+
+    fn finish(&mut self, id: CallId, outcome: Result<Answer, Error>, now: Monotonic) {
         let Some(call) = self.end(id) else { return };
         match call.whose {
             Whose::Caller(token) => self.actions.push(Action::Done { token, outcome }),
             Whose::Row(of) => {
                 if let Some(Call { task: Task::Row(row), .. }) = self.calls.get_mut(&of) {
                     row.ended(id, call.task, outcome);
-                    self.known.note(row.take_noted());
-                    self.rows.insert(of);
+                    self.stamps.note(row.take_noted(), now);
+                    self.going_on.insert(of);
                 }
             }
             Whose::Nobody => {}
@@ -544,6 +573,8 @@ impl Client {
     fn end(&mut self, id: CallId) -> Option<Call> {
         let call = self.calls.remove(&id)?;
         self.own_stamps.ended(id);
+        self.lookers.remove(&id);
+        self.asks_no_more(id);
         self.alarms.remove(&(call.alarm, id));
         if let Some(ask) = call.ask {
             self.asks.remove(&ask);
@@ -569,7 +600,8 @@ impl Client {
     fn set_timer(&mut self) {
         let fetch = self.fetching.as_ref().map(|fetching| fetching.again_at);
         let late = self.own_stamps.next_deadline();
-        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(fetch).chain(late).min();
+        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(fetch).chain(late);
+        let first = first.chain(self.stamps.forgotten_at()).min();
         if let Some(first) = first
             && first < self.timer
         {
@@ -596,5 +628,7 @@ impl Client {
         let late = self.own_stamps.next_deadline();
         let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(late).min().unwrap_or(Monotonic::NEVER);
         assert!(self.timer <= first, "the timer is set for the first alarm");
+        assert!(self.lookers.is_empty() || !self.asked_for.is_empty(), "who waits for what another asks is woken");
+        assert!(self.asked_for.keys().all(|id| self.calls.get(id).is_some_and(|call| call.ask.is_some())));
     }
 }

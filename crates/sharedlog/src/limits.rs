@@ -59,11 +59,13 @@ pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
 /// Positions before an entry that a single read looks through for an earlier copy of it, at most.
 pub const LOOK_BACK_MAX: u64 = 8_192;
 /// Positions of which it is known together which appends lie there. Small in this crate's own tests.
-pub const KNOWN_BLOCK: u64 = if cfg!(test) { 4 } else { 256 };
-/// So many such blocks are kept, at most: four times what one looks through. 24 bytes a position, 786 KB for a log in
-/// which single reads look back. Small in this crate's own tests, so that they come to it: those that one answer of a
-/// unit is of are needed.
-pub const KNOWN_BLOCKS_MAX: usize = if cfg!(test) { 3 } else { 128 };
+pub const STAMPS_BLOCK: u64 = if cfg!(test) { 4 } else { 256 };
+/// So many such blocks are kept, at most: four times what one looks through. 25 bytes a position, 820 KB for a log in
+/// which readers look back. Small in this crate's own tests, so that they come to it: those that one answer of a unit is
+/// of are needed.
+pub const STAMPS_BLOCKS_MAX: usize = if cfg!(test) { 3 } else { 128 };
+/// How long they are kept once nothing more is found out.
+pub const STAMPS_KEPT: Duration = Duration::from_millis(60_000);
 /// How far an append's sequence may lie above that of its client's oldest open append: no entry lies further, so that
 /// no more sequences of a client need to be remembered one by one. Small in this crate's own tests, so that they come
 /// to it.

@@ -23,7 +23,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
 use crate::limits::{DAMAGED_MAX, HOLES_MAX, MANY_MAX, POSITION_MAX, UNIT_STRIPES_MAX};
-use crate::{Entry, Kept, LogId, Position, ProjectionEpoch, Stripe};
+use crate::{Entry, Kept, LogId, Position, ProjectionEpoch, Run, Stripe};
 use occupied::Occupied;
 
 mod intervals;
@@ -67,6 +67,8 @@ pub enum Outcome {
         /// Bytes of values in the answer, at most.
         bytes: usize,
     },
+    /// All of these, one after the other; [`Reply::of_stamps`] makes one answer of theirs.
+    Stamps(Vec<Self>),
     /// Look up what is kept there; [`compared`] says what it means to who wanted to write.
     Compare {
         /// The position.
@@ -208,11 +210,12 @@ impl Unit {
             }
             Request::ReadMany { epoch, run, bytes } => Met::Answer(match self.refusal(epoch) {
                 Some(refusal) => Outcome::Reply(refusal),
-                None => {
-                    let each = run.first(MANY_MAX).positions().map(|position| self.look(position)).collect();
-                    Outcome::Many { each, bytes }
-                }
+                None => Outcome::Many { each: self.look_at(run), bytes },
             }),
+            Request::Stamps { epoch, run } => {
+                let refusal = self.refusal(epoch).map(Outcome::Reply);
+                Met::Answer(refusal.unwrap_or_else(|| Outcome::Stamps(self.look_at(run))))
+            }
             Request::Await { epoch, position, bytes, .. } => {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
                 Met::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
@@ -227,6 +230,10 @@ impl Unit {
                 None => Met::Log { early: self.early(&command), command },
             },
         }
+    }
+
+    fn look_at(&self, run: Run) -> Vec<Outcome> {
+        run.first(MANY_MAX).positions().map(|position| self.look(position)).collect()
     }
 
     fn early(&self, command: &Command) -> Option<Outcome> {

@@ -255,6 +255,7 @@ impl Lookup {
             unit::Outcome::Many { each, bytes } => {
                 Reply::of_many(each.iter().map(|asked| self.reply(asked, io)), *bytes)
             }
+            unit::Outcome::Stamps(each) => Reply::of_stamps(each.iter().map(|asked| self.reply(asked, io)), self.mark),
             unit::Outcome::Reply(reply) | unit::Outcome::Store { reply, .. } | unit::Outcome::Forget { reply, .. } => {
                 Ok(reply.clone())
             }

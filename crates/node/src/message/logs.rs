@@ -28,6 +28,11 @@ pub(super) fn encode_request(request: &Request, out: &mut Writer) {
             run.encode(out);
             out.u32(u32::try_from(*bytes).unwrap_or(u32::MAX));
         }
+        Request::Stamps { epoch, run } => {
+            out.u8(7);
+            out.u64(epoch.0);
+            run.encode(out);
+        }
         Request::Confirm { epoch } => {
             out.u8(2);
             out.u64(epoch.0);
@@ -64,6 +69,7 @@ pub(super) fn decode_request(input: &mut Reader) -> Result<Request, DecodeError>
             bytes: input.u32()? as usize,
         },
         5 => Request::ReadMany { epoch: decode_epoch(input)?, run: Run::decode(input)?, bytes: input.u32()? as usize },
+        7 => Request::Stamps { epoch: decode_epoch(input)?, run: Run::decode(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "request to a log unit", tag: u64::from(tag) }),
     })
 }
@@ -101,6 +107,18 @@ pub(super) fn encode_reply(reply: &Reply, out: &mut Writer) {
             out.u8(15);
             out.u32(u32::try_from(holes.len()).unwrap_or(u32::MAX));
             holes.iter().for_each(|hole| out.u64(hole.0));
+        }
+        Reply::Stamps { mark, stamps } => {
+            out.u8(18);
+            out.u64(mark.0);
+            out.u32(u32::try_from(stamps.len()).unwrap_or(u32::MAX));
+            for stamp in stamps {
+                out.bool(stamp.is_some());
+                if let Some(Stamp { client, sequence }) = stamp {
+                    out.u64(client.0);
+                    out.u64(*sequence);
+                }
+            }
         }
         Reply::Many(replies) => {
             out.u8(MANY);
@@ -145,6 +163,15 @@ fn decode_one(tag: u8, input: &mut Reader) -> Result<Reply, DecodeError> {
         14 => Reply::Damaged,
         16 => Reply::Elsewhere,
         15 => Reply::Holes((0..input.count(8)?).map(|_| decode_position(input)).collect::<Result<_, _>>()?),
+        18 => {
+            let mark = decode_position(input)?;
+            let count = input.count(1)?;
+            if count > MANY_MAX {
+                return Err(DecodeError::Invalid { what: "number of stamps" });
+            }
+            let stamp = |input: &mut Reader| if input.bool()? { decode_stamp(input).map(Some) } else { Ok(None) };
+            Reply::Stamps { mark, stamps: (0..count).map(|_| stamp(input)).collect::<Result<_, _>>()? }
+        }
         tag => return Err(DecodeError::UnknownTag { what: "reply of a log unit", tag: u64::from(tag) }),
     })
 }
@@ -246,13 +273,15 @@ pub(super) fn decode_given(input: &mut Reader) -> Result<sequencer::Reply, Decod
 }
 
 fn decode_named(input: &mut Reader) -> Result<Named, DecodeError> {
-    let stamp = Stamp { client: ClientId(input.u64()?), sequence: input.u64()? };
-    if stamp.sequence == 0 {
-        return Err(DecodeError::Invalid { what: "sequence" });
-    }
+    let stamp = decode_stamp(input)?;
     let oldest_open = input.u64()?;
     let decided = if input.bool()? { Some(decode_position(input)?) } else { None };
     Ok(Named { stamp, oldest_open, decided })
+}
+
+fn decode_stamp(input: &mut Reader) -> Result<Stamp, DecodeError> {
+    let stamp = Stamp { client: ClientId(input.u64()?), sequence: input.u64()? };
+    if stamp.sequence == 0 { Err(DecodeError::Invalid { what: "sequence" }) } else { Ok(stamp) }
 }
 
 fn decode_placed(input: &mut Reader) -> Result<Option<Placed>, DecodeError> {
@@ -308,6 +337,25 @@ mod tests {
         let mut out = Writer::new();
         encode_reply(reply, &mut out);
         out.finish()
+    }
+
+    #[test]
+    fn stamps_come_back_as_they_were_sent_and_are_bounded() {
+        let request = Request::Stamps { epoch: ProjectionEpoch(3), run: Run::of(Position(9), 200) };
+        let mut out = Writer::new();
+        encode_request(&request, &mut out);
+        assert_eq!(decode_request(&mut Reader::new(out.finish())), Ok(request));
+        let stamp = |sequence| Some(Stamp { client: ClientId(7), sequence });
+        let of = |stamps: Vec<Option<Stamp>>| encoded(&Reply::Stamps { mark: Position(4), stamps });
+        let few = of(vec![None, stamp(1), stamp(u64::MAX)]);
+        let decoded = decode_reply(&mut Reader::new(few.clone()));
+        assert_eq!(decoded.map(|reply| encoded(&reply)), Ok(few.clone()));
+        for at in 0..few.len() {
+            assert!(decode_reply(&mut Reader::new(few.slice(..at))).is_err());
+        }
+        assert!(decode_reply(&mut Reader::new(of(vec![None; MANY_MAX]))).is_ok());
+        assert!(decode_reply(&mut Reader::new(of(vec![None; MANY_MAX + 1]))).is_err());
+        assert!(decode_reply(&mut Reader::new(of(vec![stamp(0)]))).is_err(), "appends are numbered from 1");
     }
 
     #[test]

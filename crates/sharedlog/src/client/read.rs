@@ -4,21 +4,21 @@
 //! is there.
 //!
 //! An entry that names an earlier attempt may be a duplicate of it. A reader of that single entry looks back: through
-//! the positions from that attempt's on, no more than [`LOOK_BACK_MAX`], each decided first. Tails are asked for many of
-//! these at one time, and only for those that the machine doesn't know yet ([`known`](super::known)). Who reads a log
-//! from its beginning, or from a snapshot, needs no look back: a table tells
-//! ([`Duplicates`](crate::duplicates::Duplicates)).
+//! the positions from that attempt's on, no more than [`LOOK_BACK_MAX`], each decided first. Tails are asked which appends
+//! lie at many of these ([`Request::Stamps`]), and only for those that the machine doesn't know yet
+//! ([`stamps`](super::stamps)), nor has another read ask for. Who reads a log from its beginning, or from a snapshot,
+//! needs no look back: a table tells ([`Duplicates`](crate::duplicates::Duplicates)).
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
 use crate::client::filling::{Filled, Filling};
-use crate::client::known::{Found, Noted};
+use crate::client::stamps::{Found, Noted};
 use crate::client::task::{Bound, Next, View};
 use crate::client::{Answer, Error, Timing, Wait};
-use crate::limits::{BATCH_BYTES_MAX, LOOK_BACK_MAX, MANY_BYTES_MAX, MANY_MAX};
+use crate::limits::{BATCH_BYTES_MAX, LOOK_BACK_MAX, MANY_MAX};
 use crate::unit::{Command, Reply, Request};
-use crate::{Data, Entry, Kept, Position, ProjectionEpoch, Run, UnitId};
+use crate::{Data, Entry, Kept, Position, ProjectionEpoch, Run, Stamp, UnitId};
 
 /// A read under way.
 #[derive(Debug)]
@@ -35,8 +35,10 @@ pub(super) struct Read {
     timing: Timing,
     /// What lies at the target, once an earlier copy is looked for.
     candidate: Option<Data>,
-    /// The position before the target that is looked at is asked for by itself.
+    /// The position before the target that is looked at is asked for by itself: what lies there is to be seen.
     is_single: bool,
+    /// Of so many positions from that one on it was asked which appends lie there.
+    asked_for: usize,
     /// What was found out before the target.
     noted: Vec<Noted>,
     /// When the wait at a position where nothing lies is over.
@@ -93,6 +95,7 @@ impl Read {
             timing,
             candidate: None,
             is_single: false,
+            asked_for: 0,
             noted: Vec::new(),
             waits_until: None,
             began: None,
@@ -132,6 +135,9 @@ impl Read {
                     if let Some(answer) = self.look_it_up(view) {
                         self.stage = Stage::Ended(Ok(answer));
                         continue;
+                    }
+                    if self.looks_at_many() && view.is_asked_for(self.at) {
+                        return Next::Stamps;
                     }
                     let Some(chain) = view.projection.chain_of(self.at) else {
                         self.stage = Stage::Told(Told::Trimmed(view.projection.first()));
@@ -201,16 +207,16 @@ impl Read {
         }
     }
 
-    /// What the unit is asked. Of any size are earlier entries, and what the tail has lost: nobody waits for many of
-    /// those.
-    fn question(&self, view: &View) -> Request {
+    /// What the unit is asked. Of any size is what the tail has lost, and an earlier position that is looked at by itself:
+    /// few wait for such.
+    fn question(&mut self, view: &View) -> Request {
         let (epoch, position, now) = (self.looked_in, self.at, view.now);
         if self.looks_at_many() {
             let place = view.projection.place_of(position);
             let before = (self.target.0 - position.0).min(MANY_MAX as u64) as usize;
             let is_there = |position: &Position| view.projection.place_of(*position) == place;
-            let count = Run::of(position, before).positions().take_while(is_there).count();
-            return Request::ReadMany { epoch, run: Run::of(position, count), bytes: MANY_BYTES_MAX };
+            self.asked_for = Run::of(position, before).positions().take_while(is_there).count();
+            return Request::Stamps { epoch, run: Run::of(position, self.asked_for) };
         }
         let is_any_size = self.bytes >= BATCH_BYTES_MAX || self.candidate.is_some() || self.damaged > 0;
         let bytes = if is_any_size { BATCH_BYTES_MAX } else { self.bytes };
@@ -221,7 +227,7 @@ impl Read {
         }
     }
 
-    /// Whether all that the unit has from here on to the target will do, without a wait.
+    /// Whether it is asked which appends lie from here on to the target, without a wait.
     fn looks_at_many(&self) -> bool {
         self.candidate.is_some() && !self.is_single && self.damaged == 0 && self.waits_until.is_none()
     }
@@ -230,7 +236,7 @@ impl Read {
     /// is none, the target's entry is no duplicate.
     fn look_it_up(&mut self, view: &View) -> Option<Answer> {
         let candidate = self.candidate.as_ref()?;
-        let (at, is_known) = match view.known.find(candidate.stamp, self.at, self.target) {
+        let (at, is_known) = match view.stamps.find(candidate.stamp, self.at, self.target) {
             // It may have been trimmed since: it is looked at once more.
             Found::At(of) => (of, true),
             Found::Unknown(at) => (at, false),
@@ -283,6 +289,8 @@ impl Read {
             (Told::Entry(Entry::Junk), None) => Answer::Junk,
             (Told::Lost, None) => Answer::Lost,
             (Told::Trimmed(mark), None) => Answer::Trimmed { mark },
+            // What lies there has been given up while it was looked for before.
+            (Told::Trimmed(mark), Some(_)) if mark > self.target => Answer::Trimmed { mark },
             (Told::Entry(entry), Some(candidate)) if entry.stamp() == Some(candidate.stamp) => {
                 Answer::Duplicate { of: self.at }
             }
@@ -340,7 +348,7 @@ impl Read {
             (Stage::Fill(filling), reply) => filling.heard(reply),
             // Whatever it says: the next, nearer to the tail. The value is known.
             (Stage::Mend(_), _) => self.damaged = self.damaged.saturating_sub(1),
-            (Stage::Look, Reply::Many(many)) if looks_at_many => self.heard_many(&many),
+            (Stage::Look, Reply::Stamps { mark, stamps }) if looks_at_many => self.heard_stamps(mark, stamps),
             (stage, Reply::Many(none)) if none.is_empty() => *stage = Stage::Ended(Ok(Answer::Larger)),
             (Stage::Look, Reply::Damaged) => self.damaged += 1,
             (Stage::Look, Reply::Unwritten) if self.damaged > 0 => {
@@ -354,16 +362,13 @@ impl Read {
         }
     }
 
-    /// What the tail has from where it is looked on: as far as that is decided, it is known from now on.
-    fn heard_many(&mut self, many: &[Reply]) {
-        let noted = Run::of(self.at, many.len()).positions().zip(many).map_while(|(position, reply)| match reply {
-            Reply::Value(entry) => Some((position, entry.stamp())),
-            _ => None,
-        });
-        self.noted.extend(noted);
-        if !matches!(many.first(), Some(Reply::Value(_))) {
-            // Only it itself, whatever its size: what becomes of it is to be seen.
-            self.is_single = true;
+    /// Which appends the tail has from where it is looked on: that is known from now on.
+    fn heard_stamps(&mut self, mark: Position, stamps: Vec<Option<Stamp>>) {
+        // What becomes of one that it doesn't tell is to be seen.
+        self.is_single = stamps.is_empty();
+        self.noted.extend(Run::of(self.at, self.asked_for).positions().zip(stamps));
+        if mark > self.target {
+            self.stage = Stage::Told(Told::Trimmed(mark));
         }
     }
 }

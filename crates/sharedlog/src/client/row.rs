@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use base::Monotonic;
 use base::canary::{Bug, planted};
 
-use crate::client::known::Noted;
 use crate::client::read::Read;
+use crate::client::stamps::Noted;
 use crate::client::task::{Next, Task, View};
 use crate::client::{Answer, CallId, Error, ReadMany, Timing, Wait};
 use crate::limits::{BATCH_BYTES_MAX, MANY_MAX, POSITION_MAX, ROW_BYTES_MAX, ROW_CALLS_MAX, ROW_MAX};
@@ -199,11 +199,11 @@ impl Row {
             match reply {
                 Reply::Value(Entry::Data(data)) => {
                     let may_be_duplicate = data.since.is_some_and(|since| since < position);
-                    if self.look_back && may_be_duplicate {
-                        self.read_alone(position);
-                        self.candidates.insert(position, data);
-                    } else {
+                    if !(self.look_back && may_be_duplicate) {
                         self.answered(position, Ok(Answer::Entry(data)));
+                    } else if position < self.end {
+                        self.alone.insert(position);
+                        self.candidates.insert(position, data);
                     }
                 }
                 Reply::Value(Entry::Junk) => self.answered(position, Ok(Answer::Junk)),
@@ -276,6 +276,7 @@ impl Row {
         self.end = self.end.min(position);
         self.found.split_off(&self.end);
         self.alone.split_off(&self.end);
+        self.candidates.split_off(&self.end);
         self.parts.retain(|part| part.from < self.end);
     }
 

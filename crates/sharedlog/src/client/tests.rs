@@ -4,9 +4,12 @@ use base::{Boot, NodeId};
 use bytes::Bytes;
 
 use super::*;
-use crate::limits::{MANY_BYTES_MAX, ROW_BYTES_MAX};
+use crate::limits::ROW_BYTES_MAX;
 use crate::unit::{Command, Reply, Request};
 use crate::{Entry, Extent, Kept, Kind, LogId, SequencerId, Stamp, UnitId};
+use looking_back::{looks_back, stamps};
+
+mod looking_back;
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
 
@@ -670,74 +673,6 @@ fn that_nothing_is_there_is_checked() {
 }
 
 #[test]
-fn a_reader_of_one_entry_looks_back_for_the_first() {
-    let second = Entry::Data(data(1, Some(2)));
-    let mut bed = Bed::new();
-    let token = bed.read(5, None);
-    bed.step(2, &read(1, 5), Reply::Value(second.clone()));
-    let before = vec![Reply::Value(entry(7)), Reply::Value(Entry::Junk), Reply::Value(entry(1))];
-    bed.step(2, &looks_back(1, 2, 3), Reply::Many(before));
-    bed.step(2, &read(1, 4), Reply::Value(entry(1)));
-    assert_eq!(bed.ended(token), Ok(Answer::Duplicate { of: Position(4) }));
-    // It is known where it lies, and that no other does.
-    let token = bed.read(5, None);
-    bed.step(2, &read(1, 5), Reply::Value(second.clone()));
-    bed.step(2, &read(1, 4), Reply::Trimmed { mark: Position(5) });
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(1, Some(2)))));
-    let token = bed.read(6, None);
-    let third = Entry::Data(data(3, Some(2)));
-    bed.step(2, &read(1, 6), Reply::Value(third.clone()));
-    bed.step(2, &looks_back(1, 5, 1), Reply::Many(vec![Reply::Value(second)]));
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(3, Some(2)))));
-    let token = bed.read(6, None);
-    bed.step(2, &read(1, 6), Reply::Value(third));
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(3, Some(2)))));
-}
-
-/// What is no value, or too large to come with others, is looked at by itself; a hole is filled.
-#[test]
-fn a_reader_that_looks_back_decides_what_lies_before() {
-    let mut bed = Bed::new();
-    let token = bed.read(5, None);
-    bed.step(2, &read(1, 5), Reply::Value(Entry::Data(data(1, Some(2)))));
-    bed.step(2, &looks_back(1, 2, 3), Reply::Many(vec![Reply::Value(entry(7)), Reply::Unwritten, Reply::Unwritten]));
-    bed.step(2, &looks_back(1, 3, 2), Reply::Many(vec![Reply::Unwritten, Reply::Unwritten]));
-    // It has some time, and is filled.
-    while !matches!(bed.units[..], [(_, _, Request::Command(_))]) {
-        match bed.units.pop() {
-            Some((ask, ..)) => bed.client.unit_answered(ask, Reply::Unwritten, bed.now),
-            None if bed.sequencer.is_empty() => bed.wake(),
-            None => bed.sequenced(sequencer::Reply::Tail(Position(6))),
-        }
-        bed.carry_out();
-    }
-    bed.step(1, &write(1, 3, Entry::Junk), Reply::Written);
-    bed.step(2, &write(1, 3, Entry::Junk), Reply::Written);
-    bed.step(2, &looks_back(1, 4, 1), Reply::Many(vec![]));
-    bed.step(2, &read(1, 4), Reply::Value(entry(8)));
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(1, Some(2)))));
-}
-
-/// What lies before an entry that may be a duplicate.
-fn looks_back(epoch: u64, from: u64, count: usize) -> Request {
-    let run = Run::of(Position(from), count);
-    Request::ReadMany { epoch: ProjectionEpoch(epoch), run, bytes: MANY_BYTES_MAX }
-}
-
-/// Of many that may be duplicates each is looked for among the others, which are here.
-#[test]
-fn a_row_of_candidates_asks_for_what_lies_before_it_once() {
-    let mut bed = Bed::new();
-    let candidate = |sequence| Reply::Value(Entry::Data(data(sequence, Some(1))));
-    bed.read_many(2, 3, Wait::No);
-    bed.reply(2, &share(1, 2, 1, 3, 3), Reply::Many(vec![candidate(4), candidate(5), candidate(4)]));
-    bed.reply(2, &looks_back(1, 1, 1), Reply::Many(vec![Reply::Value(entry(3))]));
-    bed.reply(2, &read(1, 2), candidate(4));
-    let of = |sequence| Answer::Entry(data(sequence, Some(1)));
-    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([of(4), of(5), Answer::Duplicate { of: Position(2) }])));
-}
-
-#[test]
 fn all_units_are_told_of_a_trim_those_of_a_new_projection_too() {
     let mut bed = Bed::new();
     let (token, deadline) = (bed.token(), bed.now + DEADLINE);
@@ -876,7 +811,8 @@ fn a_row_reads_by_itself_what_is_no_plain_value() {
     bed.reply(1, &read(2, 2), Reply::Unwritten);
     bed.reply(1, &write(2, 2, Entry::Junk), Reply::Written);
     // The duplicate is looked for before it.
-    bed.reply(1, &looks_back(2, 4, 1), Reply::Many(vec![Reply::Value(entry(9))]));
+    bed.reply(1, &looks_back(2, 4, 1), stamps(0, &[Some(9)]));
+    bed.reply(1, &read(2, 4), Reply::Value(entry(9)));
     for position in [1, 5] {
         bed.reply(3, &read(2, position), Reply::Damaged);
         bed.reply(2, &read(2, position), Reply::Value(entry(position)));

@@ -5,7 +5,7 @@ use base::{Duration, Incarnation};
 use bytes::Bytes;
 
 use crate::limits::{AWAIT_MAX, MANY_BYTES_MAX, MANY_MAX, UNIT_STRIPES_MAX};
-use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stripe};
+use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stamp, Stripe};
 
 /// What is asked of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,13 @@ pub enum Request {
         /// Bytes of the values in the answer, at most: no more than [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX)
         /// in any case, unless there is one value only.
         bytes: usize,
+    },
+    /// Which appends lie at these positions? No more than [`MANY_MAX`](crate::limits::MANY_MAX) are looked at.
+    Stamps {
+        /// The projection of who asks.
+        epoch: ProjectionEpoch,
+        /// The positions.
+        run: Run,
     },
     /// Is this epoch not sealed yet?
     Confirm {
@@ -160,6 +167,15 @@ pub enum Reply {
     /// Of each position what it would have said of that alone, in their order. It may end before they do: what it lacks
     /// is to be asked again. It has none only if the first value is larger than who asked would have.
     Many(Vec<Self>),
+    /// Of each position that was asked for which append lies there: none where it is junk, or was given up. It may end
+    /// before they do: before the first one that it holds nothing at, or that it can't read, and after what has
+    /// [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX) of values.
+    Stamps {
+        /// All below this was given up.
+        mark: Position,
+        /// The appends.
+        stamps: Vec<Option<Stamp>>,
+    },
     /// It holds nothing there.
     Unwritten,
     /// It holds nothing at these, and something at all others up to the last one of them; if there are fewer than
@@ -210,7 +226,7 @@ impl Request {
             Self::ReadMany { run, .. } => run.first(MANY_MAX).positions().collect(),
             Self::Command(Command::Write { position, .. }) => vec![*position],
             Self::Command(Command::CopyMany { copies }) => copies.iter().map(|(position, _)| *position).collect(),
-            Self::Confirm { .. } | Self::Holes { .. } | Self::Command(_) => Vec::new(),
+            Self::Stamps { .. } | Self::Confirm { .. } | Self::Holes { .. } | Self::Command(_) => Vec::new(),
         }
     }
 }
@@ -247,6 +263,21 @@ impl Reply {
             many.push(reply);
         }
         Ok(Self::Many(many))
+    }
+
+    /// The answer to which appends lie at many positions, from what lies at each. The largest entry is looked at, too:
+    /// what is told of it is small.
+    ///
+    /// # Errors
+    /// When the first can't be had.
+    pub fn of_stamps<E>(replies: impl IntoIterator<Item = Result<Self, E>>, mark: Position) -> Result<Self, E> {
+        let many = Self::of_many(replies, usize::MAX)?;
+        let stamp = |reply: &Self| match reply {
+            Self::Value(entry) => Some(entry.stamp()),
+            Self::Trimmed { .. } => Some(None),
+            _ => None,
+        };
+        Ok(Self::Stamps { mark, stamps: many.each().iter().map_while(stamp).collect() })
     }
 }
 

@@ -80,6 +80,11 @@ impl Bed {
                 let Ok(many) = Reply::of_many(replies, bytes);
                 many
             }
+            Outcome::Stamps(each) => {
+                let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(outcome)));
+                let Ok(stamps) = Reply::of_stamps(replies, mark);
+                stamps
+            }
         }
     }
 
@@ -268,9 +273,37 @@ fn many_are_read_as_one_by_one() {
     assert!(is_short(bounded(&mut bed, 20, 100), 0), "it is larger than who asks would have");
     assert!(is_short(bounded(&mut bed, 9, 1), 0));
     assert!(is_short(bounded(&mut bed, 12, 0), 3), "nothing lies there");
-    bed.apply(Command::Seal { epoch: epoch(1) });
-    assert_eq!(many(&mut bed, 1, 4, 1, 3), Reply::Refused { sealed: epoch(1) }, "all at one time");
-    assert!(is_short(many(&mut bed, 2, 4, 1, 3), 3));
+}
+
+#[test]
+fn which_appends_lie_at_many_positions_is_told_as_far_as_they_do() {
+    let mut bed = Bed::begun();
+    for position in [1, 2, 4, 5] {
+        bed.apply(write(1, position, entry(position)));
+    }
+    bed.apply(write(1, 3, Entry::Junk));
+    let stamp = |sequence| Stamp { client: ClientId(1), sequence };
+    let batch = Batch::of(&[Bytes::from(vec![7; 100])]).expect("it is small");
+    let long = Entry::Data(Data { stamp: stamp(20), oldest_open: 20, since: None, batch });
+    bed.apply(write(1, 20, long));
+    bed.apply(write(1, 21, entry(21)));
+    bed.apply(Command::Trim { epoch: None, before: Position(2) });
+    bed.apply(Command::Damaged { position: Position(5) });
+    let mut told = |from: u64| match bed.unit.meet(Request::Stamps { epoch: epoch(1), run: Run::of(Position(from), 9) })
+    {
+        Met::Answer(outcome) => bed.carry_out(outcome),
+        Met::Log { .. } => panic!("a read changes nothing"),
+    };
+    let of = |sequences: &[Option<u64>]| {
+        let stamps = sequences.iter().map(|sequence| sequence.map(stamp)).collect();
+        Reply::Stamps { mark: Position(2), stamps }
+    };
+    assert_eq!(told(1), of(&[None, Some(2), None]), "what was given up, and junk, is none");
+    assert_eq!(told(4), of(&[Some(4)]), "up to what can't be read");
+    assert_eq!((told(5), told(7)), (of(&[]), of(&[])), "nor what was never written");
+    assert_eq!(told(20), of(&[Some(20)]), "of whatever size, one in any case");
+    let refused = bed.unit.meet(Request::Stamps { epoch: epoch(0), run: Run::of(Position(1), 1) });
+    assert!(matches!(refused, Met::Answer(Outcome::Reply(Reply::Refused { .. }))));
 }
 
 #[test]

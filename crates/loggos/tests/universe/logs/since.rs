@@ -1,5 +1,6 @@
 //! Appends that name an early position where an earlier attempt of theirs may lie.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use api::log::{AppendRequest, Stamp};
@@ -11,16 +12,20 @@ use tokio::time::timeout;
 use super::input::door;
 use crate::harness::{Universe, runtime};
 
-/// Positions before them.
+/// Positions before them, and the bytes of each.
 const POSITIONS: u64 = 4_000;
+const BYTES: usize = 4_096;
 const APPENDS: u64 = 60;
+/// At each node.
+const FOLLOWERS: usize = 40;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Followers have them all so soon after the last was appended. One by one, to look through what lies before each took
 /// half a second.
 const SOON: Duration = Duration::from_secs(3);
 
 /// The log has another projection than when it began: so each entry says where an earlier attempt may lie, and who reads
-/// it looks there.
+/// it looks there. What all that look there were told, if each were told the entries, would be more than may wait for a
+/// node.
 #[test]
 fn who_names_an_early_position_keeps_no_follower_waiting() {
     let universe = Universe::of(3);
@@ -32,7 +37,8 @@ fn who_names_an_early_position_keeps_no_follower_waiting() {
             let log = universe.client(1).with_deadline(PATIENCE).log("l");
             appending.spawn(async move {
                 for number in 0..POSITIONS / 8 {
-                    log.append([Bytes::from(format!("{writer}.{number}"))]).await.expect("an append");
+                    let name = format!("{writer}.{number}");
+                    log.append([Bytes::from(format!("{name:>BYTES$}"))]).await.expect("an append");
                 }
             });
         }
@@ -45,7 +51,7 @@ fn who_names_an_early_position_keeps_no_follower_waiting() {
 
         let from = log.tail().await.expect("a tail");
         let mut following = JoinSet::new();
-        for node in universe.nodes() {
+        for node in universe.nodes().flat_map(|node| [node; FOLLOWERS]) {
             let mut told = universe.client(node).with_deadline(PATIENCE).log("l").subscribe(from);
             following.spawn(async move {
                 while told.position() < from + APPENDS {
@@ -66,4 +72,8 @@ fn who_names_an_early_position_keeps_no_follower_waiting() {
         println!("the last follower was told all {latest:?} after the last append");
         assert!(latest < SOON, "{latest:?}");
     });
+    for node in universe.nodes() {
+        let said = fs::read_to_string(universe.node_directory(node).join("log")).expect("it is there");
+        assert!(said.contains(" connected") && !said.contains("bytes wait for it"), "node {node}: {said}");
+    }
 }
