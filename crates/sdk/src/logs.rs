@@ -279,7 +279,8 @@ impl Log {
         }
     }
 
-    /// Gives up what lies below a position.
+    /// Gives up what lies below a position. Appends that may be tried again still should not be among it: who follows the
+    /// log by its positions is told another copy of such a one as data.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the log does not reach there.

@@ -60,7 +60,7 @@ pub(crate) enum Command {
         /// --timeout says, that is told on standard error, and it is asked on.
         #[arg(long, short)]
         follow: bool,
-        /// With --follow: print what lies from this position on, and what comes after it.
+        /// With --follow: print what lies from this position on, and what comes after it. The log may not end before it.
         #[arg(long, value_name = "P", requires = "follow", value_parser = position, allow_negative_numbers = true)]
         from: Option<u64>,
     },
@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Trim {
         /// The log's name.
         name: String,
-        /// The first position that is kept.
+        /// The first position that is kept; with --only, the one that is given up.
         #[arg(value_parser = position, allow_negative_numbers = true)]
         position: u64,
         /// Give up what lies at this position, and nothing else.

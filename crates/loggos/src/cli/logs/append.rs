@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     /// A file, a record for each of its lines; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Records of one append, at most, of a file or of standard input [default: 64].
+    /// Records of one append, at most, of a file or of standard input: up to 65,536 [default: 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: Option<u32>,
 }
