@@ -281,6 +281,14 @@ impl Universe {
         1..=self.nodes
     }
 
+    /// No node has ended a connection to another because too much waited for it.
+    pub(crate) fn check_no_peer_was_given_up(&self) {
+        for node in self.nodes() {
+            let said = fs::read_to_string(self.node_directory(node).join("log")).expect("it is there");
+            assert!(said.contains(" connected") && !said.contains("bytes wait for it"), "node {node}: {said}");
+        }
+    }
+
     pub(crate) fn grpc_port(&self, node: u32) -> u16 {
         7_200 + self.offset + node as u16
     }
