@@ -6,7 +6,8 @@ use base::Monotonic;
 use bytes::Bytes;
 
 use crate::attempts::Attempts;
-use crate::{Ask, AttemptId, CallId, Link, Stamp};
+use crate::seen::Place as SeenPlace;
+use crate::{Ask, AttemptId, CallId, Link, Position, Stamp};
 
 /// What a call is for.
 #[derive(Clone, Debug)]
@@ -31,6 +32,14 @@ impl<Q> Task<Q> {
         match self {
             Self::Ask(ask) => &ask.key,
             Self::OpenSession { key, .. } => key,
+        }
+    }
+
+    /// Where it begins, if it is a read that any replica may answer.
+    pub(crate) fn anywhere(&self) -> Option<&Position> {
+        match self {
+            Self::Ask(ask) => ask.anywhere.as_ref(),
+            Self::OpenSession { .. } => None,
         }
     }
 }
@@ -59,6 +68,8 @@ pub(crate) struct Call<Q> {
     pub(crate) flying: Vec<AttemptId>,
     /// The endpoint that has just failed it.
     pub(crate) avoided: Option<usize>,
+    /// A read was shown less than was seen of the same cohort elsewhere: it insists on that much.
+    pub(crate) insists: Option<SeenPlace>,
     /// When to look after it.
     alarm: Monotonic,
 }
@@ -73,6 +84,7 @@ impl<Q> Call<Q> {
             place: Place::Pause,
             flying: Vec::new(),
             avoided: None,
+            insists: None,
             alarm: Monotonic::NEVER,
         }
     }
@@ -84,6 +96,8 @@ pub(crate) struct Flying {
     pub(crate) call: CallId,
     pub(crate) link: Link,
     pub(crate) sent_at: Monotonic,
+    /// How far it said that the client has seen what it reads.
+    pub(crate) seen: Option<SeenPlace>,
 }
 
 /// All calls that have not ended.
@@ -151,10 +165,10 @@ impl<Q> Calls<Q> {
     }
 
     /// Notes that a call's request leaves.
-    pub(crate) fn fly(&mut self, id: CallId, link: Link, now: Monotonic) -> AttemptId {
+    pub(crate) fn fly(&mut self, id: CallId, link: Link, seen: Option<SeenPlace>, now: Monotonic) -> AttemptId {
         self.numbers += 1;
         let attempt = AttemptId(self.numbers);
-        self.flying.insert(attempt, Flying { call: id, link, sent_at: now });
+        self.flying.insert(attempt, Flying { call: id, link, sent_at: now, seen });
         if let Some(call) = self.by_id.get_mut(&id) {
             call.flying.push(attempt);
             call.place = Place::Answer { attempt, is_prolonged: false };

@@ -7,7 +7,7 @@ use crate::attempts::{Attempts, Next};
 use crate::calls::{Call, Calls, Flying, Place, Task};
 use crate::contract::Told;
 use crate::endpoints::{Connection, Endpoints};
-use crate::seen::Seen;
+use crate::seen::{Place as SeenPlace, Seen, Shown};
 use crate::sessions::{Begun, Sessions};
 use crate::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Sent};
 
@@ -114,7 +114,7 @@ impl<Q: Clone, A> Client<Q, A> {
 
     /// An attempt was answered, or has failed by itself. An answer that nobody waits for is let go.
     pub fn answered(&mut self, attempt: AttemptId, told: Result<Answer<A>, Fault>, now: Monotonic) {
-        if let Some(Flying { link, sent_at, call }) = self.calls.flying(attempt) {
+        if let Some(Flying { link, sent_at, call, .. }) = self.calls.flying(attempt) {
             match &told {
                 // Whatever lost the answer, the connection may be to blame.
                 Err(Fault::Lost(_) | Fault::Silent) => {
@@ -236,11 +236,13 @@ impl<Q: Clone, A> Client<Q, A> {
     fn send(&mut self, id: CallId, link: Link, now: Monotonic) {
         self.new_stamp_for_retry(id);
         let time = self.attempt_time(id, now);
-        let attempt = self.calls.fly(id, link, now);
+        let Some(call) = self.calls.get(id) else { return };
+        let known = call.task.anywhere().and_then(|position| self.seen.at(call.task.table(), position));
+        let seen = [known, call.insists].into_iter().flatten().max_by_key(|place| (place.cohort, place.lsn));
+        let attempt = self.calls.fly(id, link, seen, now);
         let Some(call) = self.calls.get(id) else { return };
         let sent = match &call.task {
             Task::Ask(ask) => {
-                let seen = ask.anywhere.as_ref().and_then(|position| self.seen.at(&ask.table, position));
                 let in_doubt = call.attempts.is_in_doubt();
                 Sent::Request { request: ask.request.clone(), stamp: call.stamp, seen, in_doubt }
             }
@@ -265,9 +267,18 @@ impl<Q: Clone, A> Client<Q, A> {
     /// An attempt has come to its end. Only the latest one's failure is the call's; a definite answer is, whoever gives
     /// it.
     fn landed(&mut self, attempt: AttemptId, told: Told<A>, now: Monotonic) {
-        let Some(Flying { call: id, link, .. }) = self.calls.land(attempt) else { return };
+        let Some(Flying { call: id, link, seen, .. }) = self.calls.land(attempt) else { return };
         let Some(call) = self.calls.get_mut(id) else { return };
         let is_latest = matches!(call.place, Place::Answer { attempt: latest, .. } if latest == attempt);
+        if let Ok(Answer::Shown { shown, .. }) = &told
+            && let Some(newer) = newer(&self.seen, call, seen, shown)
+        {
+            call.insists = Some(newer);
+            if is_latest {
+                self.advance(id, now);
+            }
+            return;
+        }
         match told {
             Ok(answer) => self.done(id, answer, now),
             Err(fault @ (Fault::Definite(_) | Fault::UnknownSession)) => {
@@ -447,6 +458,15 @@ impl<Q: Clone, A> Client<Q, A> {
         }
         Some(call)
     }
+}
+
+/// What a read insists on from now on, if an attempt that asked for other than that was shown less (guarantee 15).
+fn newer<Q>(known: &Seen, call: &Call<Q>, asked: Option<SeenPlace>, shown: &Shown) -> Option<SeenPlace> {
+    let newer = known.newer(call.task.table(), call.task.anywhere()?, shown)?;
+    let was_asked_for = asked.is_some_and(|asked| asked.cohort == newer.cohort);
+    // A read at a moment is shown what it asks for, whatever it insists on: cohorts in turn must not go on without end.
+    let is_insisted = call.insists.is_some_and(|place| place.cohort > newer.cohort);
+    (!was_asked_for && !is_insisted).then_some(newer)
 }
 
 fn pace<Q>(task: &Task<Q>) -> Pace {

@@ -15,6 +15,15 @@ pub enum Position {
     Below(Option<Bytes>),
 }
 
+impl Position {
+    fn is_in(&self, range: &KeyRange) -> bool {
+        match self {
+            Self::At(key) => range.contains(key),
+            Self::Below(end) => range.contains_below(end.as_deref()),
+        }
+    }
+}
+
 /// A place in the log of a range's cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -47,11 +56,16 @@ struct Ranges(BTreeMap<CohortId, Shown>);
 impl Seen {
     /// How far the range was seen that holds a place.
     pub(crate) fn at(&self, table: &str, position: &Position) -> Option<Place> {
-        let holds = |shown: &&Shown| match position {
-            Position::At(key) => shown.range.contains(key),
-            Position::Below(end) => shown.range.contains_below(end.as_deref()),
-        };
-        self.0.get(table)?.0.values().rev().find(holds).map(|shown| shown.place)
+        self.0.get(table)?.0.values().rev().find(|shown| position.is_in(&shown.range)).map(|shown| shown.place)
+    }
+
+    /// How much further the cohort that has answered was seen, where it owned the place no more: what it shows of it
+    /// now is of before the split, and of before what was seen.
+    ///
+    /// Who has seen it where it still owned the place has asked for that much already, or has seen more only since.
+    pub(crate) fn newer(&self, table: &str, position: &Position, shown: &Shown) -> Option<Place> {
+        let seen = self.0.get(table)?.0.get(&shown.place.cohort)?;
+        (seen.place.lsn > shown.place.lsn && !position.is_in(&seen.range)).then_some(seen.place)
     }
 
     /// An answer has shown this state.
@@ -101,6 +115,23 @@ mod tests {
         assert_eq!((seen_at(&seen, &at("a")), seen_at(&seen, &at("m"))), (Some((2, 9)), None));
         assert_eq!(seen_at(&seen, &Position::Below(Some("m".into()))), Some((2, 9)));
         assert_eq!(seen_at(&seen, &Position::Below(None)), None);
+    }
+
+    #[test]
+    fn what_a_cohort_shows_of_before_its_split_is_older_than_what_was_seen_of_it_since() {
+        let mut seen = Seen::default();
+        seen.note("t", shown(2, 9, "", None));
+        seen.note("t", shown(4, 6, "", Some("m")));
+        assert_eq!(seen_at(&seen, &at("n")), Some((2, 9)));
+        let newer = |seen: &Seen, sequence| seen.newer("t", &at("n"), &shown(4, sequence, "", None));
+        assert_eq!(newer(&seen, 5).map(|place| place.lsn.sequence.0), Some(6));
+        assert_eq!((newer(&seen, 6), newer(&seen, 7)), (None, None));
+        assert_eq!(
+            seen.newer("t", &at("a"), &shown(4, 5, "", None)),
+            None,
+            "it has asked for what was seen, or before"
+        );
+        assert_eq!(seen.newer("t", &at("n"), &shown(5, 1, "m", None)), None, "nothing was seen of it");
     }
 
     #[test]

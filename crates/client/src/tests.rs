@@ -459,6 +459,39 @@ fn what_anybody_may_answer_goes_round_and_says_what_was_seen() {
     assert!((8..11).any(|request| ask(&mut bed, request) == 2), "it may be well again");
 }
 
+/// What is shown of before a split is asked for again, with what was seen of that cohort since.
+#[test]
+fn an_answer_of_before_what_was_seen_of_its_cohort_is_asked_for_again() {
+    let mut bed = Bed::new(3);
+    let place = |sequence| Place { cohort: CohortId(4), lsn: Lsn::new(1, sequence) };
+    let shows = |sequence, end: Option<&'static str>| {
+        let range = KeyRange { start: "".into(), end: end.map(Into::into) };
+        Ok(Answer::Shown { answer: 7, shown: Shown { place: place(sequence), range } })
+    };
+    let ask = |bed: &mut Bed, key| {
+        bed.ask_any(key, 1);
+        bed.one_sent().attempt
+    };
+    let first = ask(&mut bed, "a");
+    bed.answer(first, shows(6, Some("m")));
+    assert_eq!(bed.ended().len(), 1);
+
+    let early = ask(&mut bed, "n");
+    bed.pass(600);
+    let [.., late] = &bed.sent()[..] else { panic!("it asks another") };
+    bed.answer(early, shows(2, Some("z")));
+    assert_eq!(bed.sent().len(), 0, "another was asked already");
+    bed.answer(late.attempt, shows(5, Some("z")));
+    assert_eq!(bed.ended(), []);
+    let again = bed.one_sent();
+    assert_eq!(bed.seen.pop(), Some(Some(place(6))));
+    bed.answer(again.attempt, shows(6, Some("z")));
+    assert!(matches!(&bed.ended()[..], [(_, Ok(7), false)]));
+    let next = ask(&mut bed, "n");
+    assert_eq!(bed.seen.pop(), Some(Some(place(6))), "now it was seen there, too");
+    bed.answer(next, shows(6, Some("z")));
+}
+
 /// The deadline names itself, and the cause is what a node said, be it of an attempt that was given up long before.
 #[test]
 fn who_runs_out_of_time_is_told_how_long_it_was_and_what_a_node_said() {

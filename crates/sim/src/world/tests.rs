@@ -32,6 +32,10 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         "a node was asked to leave while one that had been taken away had not left (the simulator's own fault)",
     ),
     (
+        1_430_907_496,
+        "what a replica showed of before a split was older than what its cohort had shown the client since",
+    ),
+    (
         2_657_576_133,
         "a range began with nothing, since the range that it was split off from had not been split off itself yet",
     ),
