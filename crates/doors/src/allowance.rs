@@ -201,7 +201,7 @@ mod tests {
         let entry = |bytes: &usize| {
             let batch = Batch::of(&[vec![7; *bytes].into()]).expect("it is small");
             let stamp = Stamp { client: ClientId(3), sequence: 4 };
-            let data = Data { stamp, oldest_open: 4, since: None, batch };
+            let data = Data { stamp, oldest_open: 4, batch };
             LogEntry { position: Position(1), content: Content::Data(data) }
         };
         bytes.iter().map(entry).collect()

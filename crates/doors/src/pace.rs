@@ -170,7 +170,7 @@ mod tests {
     fn entries(bytes: &[usize]) -> Outcome {
         let entry = |bytes: &usize| {
             let batch = Batch::of(&[vec![7; *bytes].into()]).expect("it is small");
-            let data = Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, oldest_open: 4, since: None, batch };
+            let data = Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, oldest_open: 4, batch };
             LogEntry { position: Position(7), content: Content::Data(data) }
         };
         Ok(Response::Log(LogResponse::Entries(bytes.iter().map(entry).collect())))

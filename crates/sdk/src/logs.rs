@@ -47,11 +47,6 @@ pub enum Content {
     Records(Vec<Bytes>),
     /// A hole: whoever was to write there never did, and nobody will.
     Junk,
-    /// A hole: the append lies at an earlier position already.
-    Duplicate {
-        /// That one.
-        of: u64,
-    },
     /// A hole: what lay there is lost with all nodes that had it, and was given up by an operator's word.
     Lost,
     /// It was given up.
@@ -68,7 +63,7 @@ impl Entry {
         let next = self.position.saturating_add(1);
         match self.content {
             Content::Trimmed { before } => next.max(before),
-            Content::Records(_) | Content::Junk | Content::Duplicate { .. } | Content::Lost => next,
+            Content::Records(_) | Content::Junk | Content::Lost => next,
         }
     }
 
@@ -77,7 +72,7 @@ impl Entry {
     pub fn records(&self) -> &[Bytes] {
         match &self.content {
             Content::Records(records) => records,
-            Content::Junk | Content::Duplicate { .. } | Content::Lost | Content::Trimmed { .. } => &[],
+            Content::Junk | Content::Lost | Content::Trimmed { .. } => &[],
         }
     }
 
@@ -88,7 +83,6 @@ impl Entry {
             Told::Data(data) => Content::Records(data.records),
             Told::Junk(message::Junk {}) => Content::Junk,
             Told::Lost(message::Lost {}) => Content::Lost,
-            Told::Duplicate(message::Duplicate { of }) => Content::Duplicate { of },
             Told::Trimmed(message::Trimmed { before }) => Content::Trimmed { before },
         };
         Some(Self { position: entry.position, content })
@@ -181,19 +175,18 @@ impl Log {
             return Err(Error::Unavailable("too many appends of this client are under way".to_owned()));
         };
         let stamp = Some(message::Stamp { client: appends.client, sequence: open.sequence });
-        let (log, since) = (self.name.clone(), Some(self.least(left()).await?));
+        let (log, since) = (self.name.clone(), self.least(left()).await?);
         if left().is_zero() {
             return Err(Error::Unavailable("the time was over before anything was appended".to_owned()));
         }
         let oldest_open = open.oldest_open;
         let append = message::AppendRequest { log, records, stamp, since, oldest_open };
         let request = Asked::Log(LogAsked::Append(append));
-        let Ended { outcome, in_doubt } = self.client.skin.call(request, left()).await;
+        let Ended { outcome, .. } = self.client.skin.call(request, left()).await;
         let position = match outcome? {
             Told::Log(LogTold::Appended(answer)) => answer.position,
             other => return Err(Error::OutcomeUnknown(format!("the node's answer does not fit: {other:?}"))),
         };
-        let position = if in_doubt { self.first_of(position, left()).await } else { position };
         appends.note(&self.name, position.saturating_add(1));
         Ok(position)
     }
@@ -203,39 +196,29 @@ impl Log {
         Self { client: self.client.clone().with_deadline(time), name: self.name.clone() }
     }
 
-    /// The least position that an append may get which begins now, in whichever attempt: readers look for an earlier
-    /// one from there on. The tail by itself is none. Below it positions may have been given out that nobody will
-    /// write, and a sequencer that comes after gives them out again; but each begins above what is held. So what lies
-    /// just before the tail is read first, and made a hole if nothing comes. Where it can't be read, or there is too
-    /// little time to wait for whoever may be writing it, less is known, which will do as well, at more cost for
-    /// readers.
-    async fn least(&self, time: Duration) -> Result<u64, Error> {
+    /// The least position that an append may get which begins now, in whichever attempt: if it is tried again later than
+    /// the log remembers what lies there, it is refused. The tail by itself is none. Below it positions may have been
+    /// given out that nobody will write, and a sequencer that comes after gives them out again; but each begins above
+    /// what is held. So what lies just before the tail is read first, and made a hole if nothing comes. Where it can't
+    /// be read, or there is too little time to wait for whoever may be writing it, nothing is named.
+    async fn least(&self, time: Duration) -> Result<Option<u64>, Error> {
         let appends = &self.client.appends;
         if let Some(known) = appends.known(&self.name) {
-            return Ok(known);
+            return Ok(Some(known));
         }
-        let held = appends.held(&self.name);
         let tail = self.clone_with(time).tail().await?;
+        let held = appends.held(&self.name);
         if tail <= held {
             // Nothing has come since.
             appends.note(&self.name, held);
-            return Ok(held);
+            return Ok(Some(held));
         }
         let time = time / 4;
         if time < 2 * HOLE {
-            return Ok(held);
+            return Ok(None);
         }
         let last = self.clone_with(time).read_waiting(tail - 1, 1, HOLE).await;
-        Ok(if last.is_ok_and(|entries| !entries.is_empty()) { tail } else { held })
-    }
-
-    /// Where the append lies that was tried more than once, and at last was told to lie there. If that can't be
-    /// learned, it is right that it lies where it was told to.
-    async fn first_of(&self, position: u64, time: Duration) -> u64 {
-        match self.clone_with(time).read(position, 1).await.as_deref() {
-            Ok([Entry { content: Content::Duplicate { of }, .. }]) => *of,
-            _ => position,
-        }
+        Ok(last.is_ok_and(|entries| !entries.is_empty()).then_some(tail))
     }
 
     /// What lies at positions in a row, so many at most, up to one where nothing lies yet; none, if that is the first.

@@ -32,7 +32,6 @@ mod filling;
 mod positions;
 mod read;
 mod row;
-mod stamps;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -45,7 +44,6 @@ use append::Append;
 use fetching::Fetching;
 use read::Read;
 use row::Row;
-use stamps::Stamps;
 use task::Fill;
 use trim::{Trim, TrimOne};
 use unstamped::{OwnStamps, Unstamped};
@@ -75,15 +73,9 @@ pub struct Client {
     wanting: Vec<CallId>,
     /// The appends that the asking under way is for.
     asking: Option<CallId>,
-    /// Calls that go on with what another has come to: rows, and who looks back.
+    /// Rows that go on with what a call of theirs has come to.
     going_on: BTreeSet<CallId>,
     fetching: Option<Fetching>,
-    /// Which appends lie where, as far as somebody has looked back.
-    stamps: Stamps,
-    /// The positions of which calls have asked that.
-    asked_for: BTreeMap<CallId, Run>,
-    /// Who waits for what one of these will have come to.
-    lookers: BTreeSet<CallId>,
     timer: Monotonic,
     actions: Vec<Action>,
 }
@@ -137,9 +129,6 @@ impl Client {
             asking: None,
             going_on: BTreeSet::new(),
             fetching: None,
-            stamps: Stamps::default(),
-            asked_for: BTreeMap::new(),
-            lookers: BTreeSet::new(),
             timer: Monotonic::NEVER,
             actions: Vec::new(),
         }
@@ -175,39 +164,38 @@ impl Client {
         now: Monotonic,
     ) {
         let Some(Stamped { stamp, oldest_open }) = stamp else {
-            self.own_stamps.push(Unstamped { token, batch, since, deadline });
+            self.own_stamps.push(Unstamped { token, batch, deadline });
             return self.settle(now);
         };
         if !stamp.is_in_window(oldest_open) {
             return self.actions.push(Action::Done { token, outcome: Err(Error::OutsideWindow { oldest_open }) });
         }
-        let append = Append::new(Data { stamp, oldest_open, since, batch }, true);
+        let append = Append::new(Data { stamp, oldest_open, batch }, since, true);
         self.begin(token, Task::Append(append), deadline, now);
     }
 
     /// Starts those appends that may have a stamp of the machine's own now.
     fn begin_unstamped(&mut self, now: Monotonic) {
         while let Some((append, Stamped { stamp, oldest_open })) = self.own_stamps.pop(self.id, self.last_call + 1) {
-            let Unstamped { token, batch, since, deadline } = append;
+            let Unstamped { token, batch, deadline } = append;
             // What has no stamp of the caller's is nobody else's.
-            let append = Append::new(Data { stamp, oldest_open, since, batch }, false);
+            let append = Append::new(Data { stamp, oldest_open, batch }, None, false);
             self.start(Whose::Caller(token), Task::Append(append), deadline, now);
         }
     }
 
     /// Reads a position. If nothing is there, it looks again until `wait` has passed, and then fills it; with none it
-    /// says so. With `look_back` an entry that may be a duplicate is compared with those before it.
+    /// says so.
     pub fn read(
         &mut self,
         token: Token,
         position: Position,
         wait: Option<Duration>,
-        look_back: bool,
         deadline: Monotonic,
         now: Monotonic,
     ) {
         let wait = wait.map_or(Wait::No, Wait::First);
-        let read = Read::new(position, wait, look_back, BATCH_BYTES_MAX, self.timing);
+        let read = Read::new(position, wait, BATCH_BYTES_MAX, self.timing);
         self.begin(token, Task::Read(read), deadline, now);
     }
 
@@ -323,7 +311,6 @@ impl Client {
                 }
                 call.failures = 0;
                 call.task.heard_unit(reply);
-                self.stamps.note(call.task.take_noted(), now);
             }
         }
         self.advance(id, now);
@@ -388,7 +375,6 @@ impl Client {
         if let Some(ask) = call.ask.take() {
             self.asks.remove(&ask);
             call.task.unanswered();
-            self.asks_no_more(id);
         }
         self.advance(id, now);
     }
@@ -409,7 +395,6 @@ impl Client {
         if self.fetching.as_ref().is_some_and(|fetching| fetching.again_at <= now) {
             self.fetch_again(now);
         }
-        self.stamps.forget(now);
         self.settle(now);
     }
 
@@ -436,7 +421,7 @@ impl Client {
         of_row.into_iter().for_each(|id| self.out_of_time(id, now));
         let Some(call) = self.calls.get_mut(&id) else { return };
         let outcome = call.task.out_of_time();
-        self.finish(id, outcome, now);
+        self.finish(id, outcome);
     }
 
     /// What was asked came to nothing: it is asked again after a while.
@@ -448,7 +433,6 @@ impl Client {
         call.failures += 1;
         call.task.unanswered();
         let (failures, epoch) = (call.failures, call.asked_in);
-        self.asks_no_more(id);
         if failures >= SUSPECT_AFTER
             && let Some(suspect) = suspect
         {
@@ -474,7 +458,6 @@ impl Client {
         }
         // By its deadline it is woken in any case.
         self.set_alarm(id, Monotonic::NEVER);
-        self.lookers.remove(&id);
         let Some(call) = self.calls.get_mut(&id) else { return };
         let Some(projection) = &self.projection else { return self.fetch(now) };
         if call.outdated.is_some_and(|outdated| projection.epoch <= outdated) {
@@ -482,16 +465,10 @@ impl Client {
         }
         call.outdated = None;
         let tail = self.tail.filter(|(epoch, _)| *epoch == projection.epoch).map(|(_, tail)| tail);
-        let (stamps, asked_for) = (&self.stamps, &self.asked_for);
-        let view = View { projection, stamps, asked_for, tail, now, pause: self.timing.fetch };
+        let view = View { projection, tail, now, pause: self.timing.fetch };
         let epoch = projection.epoch;
-        let next = call.task.next(&view);
-        self.stamps.note(call.task.take_noted(), now);
-        match next {
+        match call.task.next(&view) {
             Next::Unit(unit, request) => {
-                if let unit::Request::Stamps { run, .. } = request {
-                    self.asked_for.insert(id, run);
-                }
                 let ask = self.asked(id, epoch, request.wait(), now);
                 self.actions.push(Action::AskUnit { ask, unit, request });
             }
@@ -508,10 +485,6 @@ impl Client {
                 call.asked_in = epoch;
                 self.set_alarm(id, at);
             }
-            Next::Stamps => {
-                call.asked_in = epoch;
-                self.lookers.insert(id);
-            }
             Next::Calls(tasks) => {
                 let deadline = call.deadline;
                 for task in tasks {
@@ -521,7 +494,7 @@ impl Client {
                     self.start(Whose::Row(id), task, deadline, now);
                 }
             }
-            Next::Done(outcome) => self.finish(id, outcome, now),
+            Next::Done(outcome) => self.finish(id, outcome),
         }
     }
 
@@ -544,25 +517,16 @@ impl Client {
         let id = self.asks.remove(&ask)?;
         let call = self.calls.get_mut(&id)?;
         call.ask = None;
-        self.asks_no_more(id);
         Some(id)
     }
 
-    /// A call's asking has ended: who waited for what it would come to goes on.
-    fn asks_no_more(&mut self, id: CallId) {
-        if self.asked_for.remove(&id).is_some() {
-            self.going_on.append(&mut self.lookers);
-        }
-    }
-
-    fn finish(&mut self, id: CallId, outcome: Result<Answer, Error>, now: Monotonic) {
+    fn finish(&mut self, id: CallId, outcome: Result<Answer, Error>) {
         let Some(call) = self.end(id) else { return };
         match call.whose {
             Whose::Caller(token) => self.actions.push(Action::Done { token, outcome }),
             Whose::Row(of) => {
                 if let Some(Call { task: Task::Row(row), .. }) = self.calls.get_mut(&of) {
                     row.ended(id, call.task, outcome);
-                    self.stamps.note(row.take_noted(), now);
                     self.going_on.insert(of);
                 }
             }
@@ -573,8 +537,6 @@ impl Client {
     fn end(&mut self, id: CallId) -> Option<Call> {
         let call = self.calls.remove(&id)?;
         self.own_stamps.ended(id);
-        self.lookers.remove(&id);
-        self.asks_no_more(id);
         self.alarms.remove(&(call.alarm, id));
         if let Some(ask) = call.ask {
             self.asks.remove(&ask);
@@ -600,8 +562,7 @@ impl Client {
     fn set_timer(&mut self) {
         let fetch = self.fetching.as_ref().map(|fetching| fetching.again_at);
         let late = self.own_stamps.next_deadline();
-        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(fetch).chain(late);
-        let first = first.chain(self.stamps.forgotten_at()).min();
+        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(fetch).chain(late).min();
         if let Some(first) = first
             && first < self.timer
         {
@@ -628,7 +589,5 @@ impl Client {
         let late = self.own_stamps.next_deadline();
         let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(late).min().unwrap_or(Monotonic::NEVER);
         assert!(self.timer <= first, "the timer is set for the first alarm");
-        assert!(self.lookers.is_empty() || !self.asked_for.is_empty(), "who waits for what another asks is woken");
-        assert!(self.asked_for.keys().all(|id| self.calls.get(id).is_some_and(|call| call.ask.is_some())));
     }
 }

@@ -125,7 +125,7 @@ mod tests {
     fn data(client: u64, sequence: u64, oldest_open: u64) -> Data {
         let stamp = Stamp { client: ClientId(client), sequence };
         assert!(stamp.is_in_window(oldest_open));
-        Data { stamp, oldest_open, since: None, batch: Batch::of(&[]).expect("it is empty") }
+        Data { stamp, oldest_open, batch: Batch::of(&[]).expect("it is empty") }
     }
 
     #[test]

@@ -79,8 +79,6 @@ pub struct Data {
     /// The client's oldest append that was not decided when this one began: all before it lie in the log, below this,
     /// or are given up.
     pub oldest_open: u64,
-    /// An earlier attempt of another process may lie in the log, here or after: then this may be a duplicate.
-    pub since: Option<Position>,
     /// The records.
     pub batch: Batch,
 }
@@ -136,12 +134,9 @@ impl Entry {
         match self {
             Self::Junk => writer.u8(0),
             Self::Data(data) => {
-                writer.u8(if data.since.is_some() { 2 } else { 1 });
+                writer.u8(1);
                 data.stamp.encode(writer);
                 writer.u32(data.stamp.sequence.saturating_sub(data.oldest_open) as u32);
-                if let Some(since) = data.since {
-                    writer.u64(since.0);
-                }
                 writer.bytes(&data.batch.0);
             }
         }
@@ -160,13 +155,14 @@ impl Entry {
                 let above = u64::from(reader.u32()?);
                 let oldest_open = stamp.sequence.checked_sub(above).filter(|oldest| stamp.is_in_window(*oldest));
                 let oldest_open = oldest_open.ok_or(DecodeError::Invalid { what: "oldest open append" })?;
-                let since = if tag == 2 { Some(Position::decode(reader)?) } else { None };
+                // Entries named once where an earlier attempt might lie.
+                let _since = if tag == 2 { Some(Position::decode(reader)?) } else { None };
                 let batch = Batch(reader.bytes()?);
                 if batch.len() > BATCH_BYTES_MAX {
                     return Err(DecodeError::Invalid { what: "length of a batch" });
                 }
                 batch.records()?;
-                Ok(Self::Data(Data { stamp, oldest_open, since, batch }))
+                Ok(Self::Data(Data { stamp, oldest_open, batch }))
             }
             tag => Err(DecodeError::UnknownTag { what: "entry", tag: tag.into() }),
         }
@@ -209,16 +205,14 @@ mod tests {
     use crate::ClientId;
     use crate::limits::DUPLICATES_WINDOW;
 
-    fn data(since: Option<Position>) -> Entry {
+    fn data() -> Entry {
         let batch = Batch::of(&[Bytes::from_static(b"one"), Bytes::new()]).expect("it is small");
-        Entry::Data(Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, oldest_open: 2, since, batch })
+        Entry::Data(Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, oldest_open: 2, batch })
     }
 
     #[test]
     fn what_was_written_is_read_and_any_other_bytes_do_not_panic() {
-        for kept in
-            [Kept::Entry(Entry::Junk), Kept::Entry(data(None)), Kept::Entry(data(Some(Position(9)))), Kept::Trimmed]
-        {
+        for kept in [Kept::Entry(Entry::Junk), Kept::Entry(data()), Kept::Trimmed] {
             let mut writer = Writer::new();
             kept.encode(&mut writer);
             let bytes = writer.finish();
@@ -239,7 +233,7 @@ mod tests {
     #[test]
     fn an_entry_is_within_its_clients_window() {
         let decoded = |sequence: u64, oldest_open: u64| {
-            let Entry::Data(data) = data(None) else { return false };
+            let Entry::Data(data) = data() else { return false };
             let entry = Entry::Data(Data { stamp: Stamp { sequence, ..data.stamp }, oldest_open, ..data });
             let mut writer = Writer::new();
             entry.encode(&mut writer);
@@ -256,7 +250,7 @@ mod tests {
         assert!(Batch::of(std::slice::from_ref(&large)).is_ok());
         assert!(Batch::of(&[large, Bytes::new()]).is_err());
         assert!(Batch::of(&vec![Bytes::new(); RECORDS_MAX + 1]).is_err());
-        let Entry::Data(data) = data(None) else { return };
+        let Entry::Data(data) = data() else { return };
         assert_eq!(data.batch.records(), Ok(vec![Bytes::from_static(b"one"), Bytes::new()]));
     }
 }

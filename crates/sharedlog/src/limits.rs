@@ -32,6 +32,9 @@ pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
 /// Appends whose places a sequencer remembers, at most: what it gave out first it forgets first. One takes 56 bytes in
 /// two trees, and 150 where their nodes are as empty as they may be: 10 MB.
 pub const PLACES_MAX: usize = 1 << 16;
+/// Appends that a unit remembers, trimmed or not, at most: what lies first it forgets first. 24 bytes each in its
+/// checkpoint, 390 KB; twice that in memory. Small in this crate's own tests, so that they come to it.
+pub const RECENT_MAX: usize = if cfg!(test) { 12 } else { 1 << 14 };
 /// Clients of which a sequencer remembers what is decided, at most; who appended longest ago is forgotten first. One
 /// takes 40 bytes in two trees, and 120 at most: 4 MB, and with the places no more than 16 MB for a log. Small in this
 /// crate's own tests.
@@ -56,16 +59,6 @@ pub const ROW_CALLS_MAX: usize = if cfg!(test) { 3 } else { 16 };
 /// Bytes that the parts of a row may bring together, at most: with so many it asks for nothing more. Small in this
 /// crate's own tests.
 pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
-/// Positions before an entry that a single read looks through for an earlier copy of it, at most.
-pub const LOOK_BACK_MAX: u64 = 8_192;
-/// Positions of which it is known together which appends lie there. Small in this crate's own tests.
-pub const STAMPS_BLOCK: u64 = if cfg!(test) { 4 } else { 256 };
-/// So many such blocks are kept, at most: four times what one looks through. 25 bytes a position, 820 KB for a log in
-/// which readers look back. Small in this crate's own tests, so that they come to it: those that one answer of a unit is
-/// of are needed.
-pub const STAMPS_BLOCKS_MAX: usize = if cfg!(test) { 3 } else { 128 };
-/// How long they are kept once nothing more is found out.
-pub const STAMPS_KEPT: Duration = Duration::from_millis(60_000);
 /// How far an append's sequence may lie above that of its client's oldest open append: no entry lies further, so that
 /// no more sequences of a client need to be remembered one by one. Small in this crate's own tests, so that they come
 /// to it.

@@ -12,6 +12,10 @@
 //! Who takes positions and dies leaves holes that readers wait for. So one client is given a bounded number of them at
 //! a time, and what is not written is filled in bulk ([`janitor`](crate::janitor)).
 //!
+//! An append that has a stamp is given one place, whoever asks for it, and whichever sequencer. The first that is asked
+//! for one in an epoch has the units tell which appends lie where of the epochs before ([`memory`]). Who says how far
+//! back an earlier attempt may lie is told if that is further than anybody remembers.
+//!
 //! One check is under way at a time. Whoever asks meanwhile waits for its end, however many they are.
 //!
 //! A check is good for a *lease*, [`LEASE`] from when the units were asked: until it ends the tail is answered from
@@ -29,8 +33,10 @@ use crate::limits::{
 };
 use crate::unit;
 use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, Stamp, UnitId};
+use memory::Gathering;
 use places::{Place, Places};
 
+mod memory;
 mod places;
 
 /// An append that its caller stamped, and may try again elsewhere: it gets one place in an epoch, whoever asks for it.
@@ -42,6 +48,8 @@ pub struct Named {
     pub oldest_open: u64,
     /// Something else was decided there, and wherever the append was given a place before: it needs another.
     pub decided: Option<Position>,
+    /// No attempt at it lies below, if its caller knows.
+    pub since: Option<Position>,
 }
 
 /// The place of an append that is known by its stamp.
@@ -52,6 +60,28 @@ pub struct Placed {
     /// Its client's oldest append that wasn't decided when the place was given: what players are told. What was decided
     /// since then may lie above it.
     pub oldest_open: u64,
+}
+
+/// What an append that is known by its stamp is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It has this place. Below the epoch's start it lies there already, or did until it was trimmed.
+    At(Placed),
+    /// Its client has said that it is decided.
+    Decided,
+    /// An attempt at it may lie where nobody remembers any more what did.
+    Forgotten {
+        /// All that lies here or after is remembered.
+        known_from: Position,
+    },
+}
+
+impl Told {
+    /// The place, if it has one.
+    #[must_use]
+    pub fn position(&self) -> Option<Position> {
+        if let Self::At(placed) = self { Some(placed.position) } else { None }
+    }
 }
 
 /// What is asked of a sequencer.
@@ -84,9 +114,8 @@ pub enum Reply {
         first: Position,
         /// How many; they may be fewer than were asked for, or none, if the client has been given so many of late.
         count: u64,
-        /// The places of the first of those that were named, or of all; none for what is decided already, as its client
-        /// has said.
-        named: Vec<Option<Placed>>,
+        /// The places of the first of those that were named, or of all.
+        named: Vec<Told>,
     },
     /// Every append that ended before the request lies below this.
     Tail(Position),
@@ -139,6 +168,7 @@ pub struct Sequencer<A> {
     given: BTreeMap<ClientId, u64>,
     given_since: Monotonic,
     places: Places,
+    memory: Memory<A>,
     /// The newest epoch known; above our own, we are none any more.
     newest: ProjectionEpoch,
     check: Option<Check<A>>,
@@ -149,6 +179,24 @@ pub struct Sequencer<A> {
     turn: usize,
     asks: AskId,
     actions: Vec<Action<A>>,
+}
+
+/// What is known of the appends of the epochs before.
+#[derive(Clone, Debug)]
+enum Memory<A> {
+    Unknown,
+    /// Units are asked; these wait for what they tell.
+    Gathering(Gathering, Vec<Wanting<A>>),
+    Known,
+}
+
+/// Somebody who asks for places.
+#[derive(Clone, Debug)]
+struct Wanting<A> {
+    asker: A,
+    client: ClientId,
+    count: u64,
+    named: Vec<Named>,
 }
 
 #[derive(Clone, Debug)]
@@ -172,6 +220,7 @@ impl<A> Sequencer<A> {
             given: BTreeMap::new(),
             given_since: Monotonic(0),
             places: Places::default(),
+            memory: Memory::Unknown,
             newest: projection.epoch,
             projection: projection.clone(),
             check: None,
@@ -187,6 +236,12 @@ impl<A> Sequencer<A> {
     #[must_use]
     pub fn epoch(&self) -> ProjectionEpoch {
         self.projection.epoch
+    }
+
+    /// Where its epoch's positions begin.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn start(&self) -> Position {
+        self.projection.start
     }
 
     /// The first position that it has not handed out.
@@ -209,24 +264,8 @@ impl<A> Sequencer<A> {
         }
         match request {
             Request::Positions { client, count, named, .. } => {
-                let (first, count) = self.hand_out(client, count, now);
-                let mut places = Vec::new();
-                for named in named.into_iter().take(POSITIONS_AT_ONCE_MAX as usize) {
-                    match self.places.look_up(&named) {
-                        Place::Decided => places.push(None),
-                        Place::At(placed) if !planted(Bug::PlaceForgotten) => places.push(Some(placed)),
-                        Place::At(_) | Place::New => {
-                            let (position, count) = self.hand_out(client, 1, now);
-                            if count == 0 {
-                                break;
-                            }
-                            let placed = Placed { position, oldest_open: named.oldest_open };
-                            self.places.put(named.stamp, placed);
-                            places.push(Some(placed));
-                        }
-                    }
-                }
-                self.actions.push(Action::Answer { asker, reply: Reply::Positions { first, count, named: places } });
+                let wanting = Wanting { asker, client, count, named };
+                if wanting.named.is_empty() { self.give(wanting, now) } else { self.give_places(wanting, now) }
             }
             Request::Tail { .. } if planted(Bug::TailUnchecked) => {
                 self.actions.push(Action::Answer { asker, reply: Reply::Tail(self.next) });
@@ -274,6 +313,77 @@ impl<A> Sequencer<A> {
         count
     }
 
+    /// Gives places, once it is known which appends have some.
+    fn give_places(&mut self, wanting: Wanting<A>, now: Monotonic) {
+        match &mut self.memory {
+            Memory::Known => return self.give(wanting, now),
+            Memory::Gathering(_, waiting) if waiting.len() < WAITING_MAX => waiting.push(wanting),
+            Memory::Gathering(..) => {}
+            Memory::Unknown => {
+                let gathering = Gathering::begin(&self.projection, now);
+                self.memory = Memory::Gathering(gathering, vec![wanting]);
+                self.gather(now);
+            }
+        }
+    }
+
+    /// Asks who has yet to tell what it remembers; with no more of such, all is known that will be.
+    fn gather(&mut self, now: Monotonic) {
+        let Memory::Gathering(gathering, waiting) = &mut self.memory else { return };
+        if gathering.has_ended(now) || planted(Bug::MemoryNotAsked) {
+            let waiting = std::mem::take(waiting);
+            self.places.known_from(gathering.known_from(&self.projection));
+            self.memory = Memory::Known;
+            return waiting.into_iter().for_each(|wanting| self.give(wanting, now));
+        }
+        let (epoch, from) = (self.projection.epoch, memory::first(&self.projection));
+        for head in gathering.to_ask(now) {
+            self.asks.0 += 1;
+            gathering.asked(self.asks, head);
+            let request = unit::Request::Recent { epoch, from };
+            self.actions.push(Action::Ask { ask: self.asks, unit: head, request });
+        }
+        self.actions.push(Action::SetTimer(gathering.again_at));
+    }
+
+    /// A unit tells which appends it remembers.
+    fn told(&mut self, ask: AskId, from: Position, appends: &[(Position, Stamp)], now: Monotonic) {
+        let Memory::Gathering(gathering, _) = &mut self.memory else { return };
+        let Some(head) = gathering.told(ask, from) else { return };
+        let start = self.projection.start;
+        for (position, stamp) in appends.iter().filter(|(position, _)| *position < start) {
+            if memory::decides(&self.projection, head, *position) {
+                self.places.remember(*stamp, *position);
+            }
+        }
+        if gathering.has_ended(now) {
+            self.gather(now);
+        }
+    }
+
+    fn give(&mut self, wanting: Wanting<A>, now: Monotonic) {
+        let Wanting { asker, client, count, named } = wanting;
+        let (first, count) = self.hand_out(client, count, now);
+        let mut told = Vec::new();
+        for named in named.into_iter().take(POSITIONS_AT_ONCE_MAX as usize) {
+            match self.places.look_up(&named) {
+                Place::Decided => told.push(Told::Decided),
+                Place::Forgotten { known_from } => told.push(Told::Forgotten { known_from }),
+                Place::At(placed) if !planted(Bug::PlaceForgotten) => told.push(Told::At(placed)),
+                Place::At(_) | Place::New => {
+                    let (position, count) = self.hand_out(client, 1, now);
+                    if count == 0 {
+                        break;
+                    }
+                    let placed = Placed { position, oldest_open: named.oldest_open };
+                    self.places.put(named.stamp, placed);
+                    told.push(Told::At(placed));
+                }
+            }
+        }
+        self.actions.push(Action::Answer { asker, reply: Reply::Positions { first, count, named: told } });
+    }
+
     fn begin_check(&mut self, now: Monotonic) {
         let askers = std::mem::take(&mut self.waiting);
         self.check = Some(Check {
@@ -308,6 +418,15 @@ impl<A> Sequencer<A> {
 
     /// A unit has answered.
     pub fn answered(&mut self, ask: AskId, reply: &unit::Reply, now: Monotonic) {
+        if let Memory::Gathering(gathering, _) = &self.memory
+            && gathering.has_asked(ask)
+        {
+            return match reply {
+                unit::Reply::Recent { from, appends } => self.told(ask, *from, appends, now),
+                unit::Reply::Refused { sealed } => self.superseded(sealed.next()),
+                _ => {}
+            };
+        }
         let Some(check) = &mut self.check else { return };
         let Some((_, unit)) = check.asked.iter().find(|(asked, _)| *asked == ask) else { return };
         match reply {
@@ -334,6 +453,11 @@ impl<A> Sequencer<A> {
 
     /// The time that [`Action::SetTimer`] named has come.
     pub fn timer(&mut self, now: Monotonic) {
+        match &self.memory {
+            Memory::Gathering(gathering, _) if gathering.again_at <= now => self.gather(now),
+            Memory::Gathering(gathering, _) => self.actions.push(Action::SetTimer(gathering.again_at)),
+            Memory::Unknown | Memory::Known => {}
+        }
         match &self.check {
             Some(check) if check.again_at <= now => self.ask_chain(now),
             Some(check) => self.actions.push(Action::SetTimer(check.again_at)),
@@ -349,7 +473,12 @@ impl<A> Sequencer<A> {
         }
         let askers = self.check.take().map(|check| check.askers).unwrap_or_default();
         let newest = self.newest;
-        for asker in askers.into_iter().chain(std::mem::take(&mut self.waiting)) {
+        let wanting = match std::mem::replace(&mut self.memory, Memory::Known) {
+            Memory::Gathering(_, waiting) => waiting,
+            Memory::Unknown | Memory::Known => Vec::new(),
+        };
+        let wanting = wanting.into_iter().map(|wanting| wanting.asker);
+        for asker in askers.into_iter().chain(std::mem::take(&mut self.waiting)).chain(wanting) {
             self.actions.push(Action::Answer { asker, reply: Reply::Refused { newest } });
         }
     }

@@ -25,10 +25,12 @@ use bytes::Bytes;
 use crate::limits::{DAMAGED_MAX, HOLES_MAX, MANY_MAX, POSITION_MAX, UNIT_STRIPES_MAX};
 use crate::{Entry, Kept, LogId, Position, ProjectionEpoch, Run, Stripe};
 use occupied::Occupied;
+use recent::Recent;
 
 mod intervals;
 mod message;
 mod occupied;
+mod recent;
 #[cfg(test)]
 mod tests;
 
@@ -67,8 +69,6 @@ pub enum Outcome {
         /// Bytes of values in the answer, at most.
         bytes: usize,
     },
-    /// All of these, one after the other; [`Reply::of_stamps`] makes one answer of theirs.
-    Stamps(Vec<Self>),
     /// Look up what is kept there; [`compared`] says what it means to who wanted to write.
     Compare {
         /// The position.
@@ -116,6 +116,7 @@ pub struct Unit {
     occupied: Occupied,
     /// Positions that it holds, and whose values can't be read.
     damaged: BTreeSet<Position>,
+    recent: Recent,
 }
 
 /// What a reader is told of what lies at a position that a unit holds. None: the value can't be read. Whoever finds
@@ -200,6 +201,12 @@ impl Unit {
         self.occupied.intervals()
     }
 
+    /// How many appends it remembers: its size depends on that, too.
+    #[must_use]
+    pub fn remembers(&self) -> usize {
+        self.recent.len()
+    }
+
     /// Says what becomes of a request, from the state that all forced commands have come to.
     #[must_use]
     pub fn meet(&self, request: Request) -> Met {
@@ -212,13 +219,14 @@ impl Unit {
                 Some(refusal) => Outcome::Reply(refusal),
                 None => Outcome::Many { each: self.look_at(run), bytes },
             }),
-            Request::Stamps { epoch, run } => {
-                let refusal = self.refusal(epoch).map(Outcome::Reply);
-                Met::Answer(refusal.unwrap_or_else(|| Outcome::Stamps(self.look_at(run))))
-            }
             Request::Await { epoch, position, bytes, .. } => {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
                 Met::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
+            }
+            Request::Recent { epoch, from } => {
+                let (known_from, appends) = self.recent.told(from);
+                let told = Reply::Recent { from: known_from, appends };
+                Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(told)))
             }
             Request::Confirm { epoch } => Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed))),
             Request::Holes { epoch, stripe, from, to } => {
@@ -256,6 +264,8 @@ impl Unit {
                 if !planted(Bug::OldValuesReturn) {
                     self.occupied = Occupied::default();
                 }
+                let first = stripes.iter().map(|stripe| stripe.from).min();
+                self.recent = Recent::begin(first.unwrap_or_default().max(trimmed));
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
                 self.trim(trimmed, Reply::Begun)
             }
@@ -393,6 +403,9 @@ impl Unit {
         }
         self.damaged.remove(&position);
         self.tail = self.tail.max(position.next());
+        if let Kept::Entry(Entry::Data(data)) = &kept {
+            self.recent.note(position, data.stamp);
+        }
         Outcome::Store { position, kept, reply: Reply::Written }
     }
 
@@ -400,6 +413,7 @@ impl Unit {
         if before > self.trimmed {
             self.trimmed = before;
             self.occupied.remove_below(before);
+            self.recent.trim(before);
             self.damaged = self.damaged.split_off(&before);
         }
         Outcome::Forget { before: self.trimmed, reply: reply(self.report()) }
@@ -446,6 +460,7 @@ impl Unit {
         self.occupied.encode(&mut writer);
         writer.u32(self.damaged.len() as u32);
         self.damaged.iter().for_each(|position| writer.u64(position.0));
+        self.recent.encode(&mut writer);
         writer.finish()
     }
 
@@ -464,7 +479,9 @@ impl Unit {
         if damaged.len() > DAMAGED_MAX || damaged.iter().any(|position| !occupied.holds(*position)) {
             return Err(DecodeError::Invalid { what: "damaged positions" });
         }
+        // A state that was written before units remembered appends.
+        let recent = if reader.left() == 0 { Recent::begin(tail) } else { Recent::decode(&mut reader)? };
         reader.end()?;
-        Ok(Self { disk, log, begun, sealed, trimmed, tail, occupied, damaged })
+        Ok(Self { disk, log, begun, sealed, trimmed, tail, occupied, damaged, recent })
     }
 }

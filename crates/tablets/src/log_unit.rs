@@ -211,7 +211,7 @@ impl LogUnit {
     /// Bytes that its state takes without the values, roughly.
     #[must_use]
     pub fn state_bytes(&self) -> usize {
-        64 + 16 * self.unit.intervals()
+        64 + 16 * self.unit.intervals() + 24 * self.unit.remembers()
     }
 
     /// Checks what must always hold; simulation calls it after every step.
@@ -255,7 +255,6 @@ impl Lookup {
             unit::Outcome::Many { each, bytes } => {
                 Reply::of_many(each.iter().map(|asked| self.reply(asked, io)), *bytes)
             }
-            unit::Outcome::Stamps(each) => Reply::of_stamps(each.iter().map(|asked| self.reply(asked, io)), self.mark),
             unit::Outcome::Reply(reply) | unit::Outcome::Store { reply, .. } | unit::Outcome::Forget { reply, .. } => {
                 Ok(reply.clone())
             }

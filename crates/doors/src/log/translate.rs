@@ -87,7 +87,7 @@ pub(crate) fn entries(response: Response) -> Result<message::ReadResponse, Box<R
 pub(crate) fn after(entry: &LogEntry) -> Position {
     match entry.content {
         Content::Trimmed { mark } => entry.position.next().max(mark),
-        Content::Data(_) | Content::Junk | Content::Duplicate { .. } | Content::Lost => entry.position.next(),
+        Content::Data(_) | Content::Junk | Content::Lost => entry.position.next(),
     }
 }
 
@@ -96,7 +96,6 @@ pub(crate) fn entry(LogEntry { position, content }: LogEntry) -> message::LogEnt
         Content::Data(data) => log_entry::Content::Data(content_of(&data)),
         Content::Junk => log_entry::Content::Junk(message::Junk {}),
         Content::Lost => log_entry::Content::Lost(message::Lost {}),
-        Content::Duplicate { of } => log_entry::Content::Duplicate(message::Duplicate { of: of.0 }),
         Content::Trimmed { mark } => log_entry::Content::Trimmed(message::Trimmed { before: mark.0 }),
     };
     message::LogEntry { position: position.0, content: Some(content) }
@@ -115,7 +114,7 @@ pub(crate) fn entry_bytes(entry: &LogEntry) -> usize {
     const ENTRY_FRAMING_BYTES: usize = 48;
     let batch = match &entry.content {
         Content::Data(data) => data.batch.len(),
-        Content::Junk | Content::Duplicate { .. } | Content::Lost | Content::Trimmed { .. } => 0,
+        Content::Junk | Content::Lost | Content::Trimmed { .. } => 0,
     };
     batch + ENTRY_FRAMING_BYTES
 }
@@ -139,10 +138,7 @@ mod tests {
     fn data(position: u64, bytes: usize) -> LogEntry {
         let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
         let stamp = Stamp { client: ClientId(3), sequence: 4 };
-        LogEntry {
-            position: Position(position),
-            content: Content::Data(Data { stamp, oldest_open: 4, since: None, batch }),
-        }
+        LogEntry { position: Position(position), content: Content::Data(Data { stamp, oldest_open: 4, batch }) }
     }
 
     fn trimmed(position: u64, mark: u64) -> LogEntry {

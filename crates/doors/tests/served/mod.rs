@@ -96,9 +96,9 @@ impl Memory {
         Ok(Response::Log(match request {
             LogRequest::Create { .. } => LogResponse::Created { existed: true },
             LogRequest::List => LogResponse::Logs(vec!["l".into()]),
-            LogRequest::Append { batch, stamp, since, .. } => {
+            LogRequest::Append { batch, stamp, .. } => {
                 let stamp = stamp.map_or(Stamp { client: ClientId(1), sequence: 1 }, |stamped| stamped.stamp);
-                log().entries.push(Content::Data(Data { stamp, oldest_open: stamp.sequence, since, batch }));
+                log().entries.push(Content::Data(Data { stamp, oldest_open: stamp.sequence, batch }));
                 LogResponse::Appended(Position(log().entries.len() as u64 - 1))
             }
             LogRequest::Read { from, count, wait, bytes, .. } => {

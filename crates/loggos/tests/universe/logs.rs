@@ -1,10 +1,10 @@
 //! Shared logs on real nodes: through the commands, and through the client library while nodes are killed.
 
+mod again;
 mod bulk;
 mod history;
 mod idle;
 mod input;
-mod since;
 mod space;
 mod trouble;
 mod users;
@@ -217,7 +217,7 @@ fn appends_are_readers_once_and_followers_go_on_when_their_node_is_killed() {
                 Content::Records(records) => {
                     assert_eq!(told.get(&entry.position).map(String::as_bytes), Some(&*records[0]));
                 }
-                Content::Junk | Content::Duplicate { .. } => assert_eq!(told.get(&entry.position), None),
+                Content::Junk => assert_eq!(told.get(&entry.position), None),
                 other => panic!("{other:?}"),
             }
         }

@@ -136,7 +136,6 @@ pub(super) fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome
             Answer::Entry(data) => Content::Data(data),
             Answer::Lost => Content::Lost,
             Answer::Junk => Content::Junk,
-            Answer::Duplicate { of } => Content::Duplicate { of },
             Answer::Trimmed { mark } => Content::Trimmed { mark },
             Answer::Unwritten | Answer::Larger => break,
             Answer::Row(_) | Answer::Appended(_) | Answer::Tail(_) | Answer::Done => break,
@@ -159,7 +158,7 @@ fn failure(error: Error) -> Failure {
         Error::OutsideWindow { .. } => Failure::Overloaded(error.to_string()),
         Error::OutOfTime => Failure::Unavailable("the log's units or its sequencer did not answer in time".to_owned()),
         Error::Unknown { since } => Failure::MayLie { since },
-        Error::Forgotten { .. } | Error::Decided => Failure::Forgotten(error.to_string()),
+        Error::Forgotten { .. } | Error::TooLate { .. } | Error::Decided => Failure::Forgotten(error.to_string()),
         Error::BeyondTail { .. } => Failure::Invalid(error.to_string()),
         Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),
     }

@@ -99,7 +99,7 @@ impl Node {
                 self.show_projection(log, now);
                 let deadline = now.monotonic + PATIENCE;
                 let wait = Wait::Each(Duration::ZERO);
-                let wanted = ReadMany { run, wait, look_back: false, bytes: BATCH_BYTES_MAX };
+                let wanted = ReadMany { run, wait, bytes: BATCH_BYTES_MAX };
                 self.call(log, Call::Copied(id, run), |client, token| {
                     client.read_many(token, wanted, deadline, now.monotonic);
                 });

@@ -213,7 +213,7 @@ impl Node {
             () if wait.0.saturating_add(of_left(FILLING)) <= left.0 => Wait::First(wait),
             () => Wait::Watch(Duration(left.0 - of_left(SAYING))),
         };
-        let wanted = ReadMany { run: Run::of(from, count), wait, look_back: true, bytes: bound };
+        let wanted = ReadMany { run: Run::of(from, count), wait, bytes: bound };
         self.call(log, Call::Read(id, reading), |client, token| {
             client.read_many(token, wanted, deadline, now.monotonic);
         });

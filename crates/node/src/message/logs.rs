@@ -3,8 +3,8 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, Duration, NodeId};
 use sharedlog::client::Suspect;
-use sharedlog::limits::MANY_MAX;
-use sharedlog::sequencer::{Named, Placed};
+use sharedlog::limits::{MANY_MAX, RECENT_MAX};
+use sharedlog::sequencer::{Named, Placed, Told};
 use sharedlog::unit::{Command, Reply, Report, Request};
 use sharedlog::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stamp, Stripe, UnitId, sequencer};
 
@@ -28,10 +28,10 @@ pub(super) fn encode_request(request: &Request, out: &mut Writer) {
             run.encode(out);
             out.u32(u32::try_from(*bytes).unwrap_or(u32::MAX));
         }
-        Request::Stamps { epoch, run } => {
+        Request::Recent { epoch, from } => {
             out.u8(7);
             out.u64(epoch.0);
-            run.encode(out);
+            out.u64(from.0);
         }
         Request::Confirm { epoch } => {
             out.u8(2);
@@ -69,7 +69,7 @@ pub(super) fn decode_request(input: &mut Reader) -> Result<Request, DecodeError>
             bytes: input.u32()? as usize,
         },
         5 => Request::ReadMany { epoch: decode_epoch(input)?, run: Run::decode(input)?, bytes: input.u32()? as usize },
-        7 => Request::Stamps { epoch: decode_epoch(input)?, run: Run::decode(input)? },
+        7 => Request::Recent { epoch: decode_epoch(input)?, from: decode_position(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "request to a log unit", tag: u64::from(tag) }),
     })
 }
@@ -108,16 +108,14 @@ pub(super) fn encode_reply(reply: &Reply, out: &mut Writer) {
             out.u32(u32::try_from(holes.len()).unwrap_or(u32::MAX));
             holes.iter().for_each(|hole| out.u64(hole.0));
         }
-        Reply::Stamps { mark, stamps } => {
+        Reply::Recent { from, appends } => {
             out.u8(18);
-            out.u64(mark.0);
-            out.u32(u32::try_from(stamps.len()).unwrap_or(u32::MAX));
-            for stamp in stamps {
-                out.bool(stamp.is_some());
-                if let Some(Stamp { client, sequence }) = stamp {
-                    out.u64(client.0);
-                    out.u64(*sequence);
-                }
+            out.u64(from.0);
+            out.u32(u32::try_from(appends.len()).unwrap_or(u32::MAX));
+            for (position, Stamp { client, sequence }) in appends {
+                out.u64(position.0);
+                out.u64(client.0);
+                out.u64(*sequence);
             }
         }
         Reply::Many(replies) => {
@@ -164,13 +162,13 @@ fn decode_one(tag: u8, input: &mut Reader) -> Result<Reply, DecodeError> {
         16 => Reply::Elsewhere,
         15 => Reply::Holes((0..input.count(8)?).map(|_| decode_position(input)).collect::<Result<_, _>>()?),
         18 => {
-            let mark = decode_position(input)?;
-            let count = input.count(1)?;
-            if count > MANY_MAX {
-                return Err(DecodeError::Invalid { what: "number of stamps" });
+            let from = decode_position(input)?;
+            let append = |input: &mut Reader| Ok((decode_position(input)?, decode_stamp(input)?));
+            let appends = (0..input.count(24)?).map(|_| append(input)).collect::<Result<Vec<_>, DecodeError>>()?;
+            if appends.len() > RECENT_MAX {
+                return Err(DecodeError::Invalid { what: "number of appends" });
             }
-            let stamp = |input: &mut Reader| if input.bool()? { decode_stamp(input).map(Some) } else { Ok(None) };
-            Reply::Stamps { mark, stamps: (0..count).map(|_| stamp(input)).collect::<Result<_, _>>()? }
+            Reply::Recent { from, appends }
         }
         tag => return Err(DecodeError::UnknownTag { what: "reply of a log unit", tag: u64::from(tag) }),
     })
@@ -207,11 +205,12 @@ pub(super) fn encode_question(sequencer: SequencerId, request: &sequencer::Reque
             out.u64(client.0);
             out.u64(*count);
             out.u32(named.len() as u32);
-            for Named { stamp, oldest_open, decided } in named {
+            for Named { stamp, oldest_open, decided, since } in named {
                 out.u64(stamp.client.0);
                 out.u64(stamp.sequence);
                 out.u64(*oldest_open);
                 encode_optional(decided.map(|decided| decided.0), out);
+                encode_optional(since.map(|since| since.0), out);
             }
         }
         sequencer::Request::Tail { epoch } => {
@@ -227,7 +226,7 @@ pub(super) fn decode_question(input: &mut Reader) -> Result<(SequencerId, sequen
         1 => {
             let (epoch, client) = (decode_epoch(input)?, ClientId(input.u64()?));
             let count = input.u64()?;
-            let named = (0..input.count(25)?).map(|_| decode_named(input)).collect::<Result<_, _>>()?;
+            let named = (0..input.count(26)?).map(|_| decode_named(input)).collect::<Result<_, _>>()?;
             sequencer::Request::Positions { epoch, client, count, named }
         }
         2 => sequencer::Request::Tail { epoch: decode_epoch(input)? },
@@ -243,9 +242,19 @@ pub(super) fn encode_given(reply: &sequencer::Reply, out: &mut Writer) {
             out.u64(first.0);
             out.u64(*count);
             out.u32(named.len() as u32);
-            for placed in named {
-                encode_optional(placed.map(|placed| placed.position.0), out);
-                out.u64(placed.map_or(0, |placed| placed.oldest_open));
+            for told in named {
+                match told {
+                    Told::Decided => out.u8(0),
+                    Told::At(Placed { position, oldest_open }) => {
+                        out.u8(1);
+                        out.u64(position.0);
+                        out.u64(*oldest_open);
+                    }
+                    Told::Forgotten { known_from } => {
+                        out.u8(2);
+                        out.u64(known_from.0);
+                    }
+                }
             }
         }
         sequencer::Reply::Tail(tail) => {
@@ -263,7 +272,7 @@ pub(super) fn decode_given(input: &mut Reader) -> Result<sequencer::Reply, Decod
     Ok(match input.u8()? {
         1 => {
             let (first, count) = (decode_position(input)?, input.u64()?);
-            let named = (0..input.count(9)?).map(|_| decode_placed(input)).collect::<Result<_, _>>()?;
+            let named = (0..input.count(1)?).map(|_| decode_told(input)).collect::<Result<_, _>>()?;
             sequencer::Reply::Positions { first, count, named }
         }
         2 => sequencer::Reply::Tail(decode_position(input)?),
@@ -275,8 +284,9 @@ pub(super) fn decode_given(input: &mut Reader) -> Result<sequencer::Reply, Decod
 fn decode_named(input: &mut Reader) -> Result<Named, DecodeError> {
     let stamp = decode_stamp(input)?;
     let oldest_open = input.u64()?;
-    let decided = if input.bool()? { Some(decode_position(input)?) } else { None };
-    Ok(Named { stamp, oldest_open, decided })
+    let decided = decode_optional(input)?;
+    let since = decode_optional(input)?;
+    Ok(Named { stamp, oldest_open, decided, since })
 }
 
 fn decode_stamp(input: &mut Reader) -> Result<Stamp, DecodeError> {
@@ -284,10 +294,17 @@ fn decode_stamp(input: &mut Reader) -> Result<Stamp, DecodeError> {
     if stamp.sequence == 0 { Err(DecodeError::Invalid { what: "sequence" }) } else { Ok(stamp) }
 }
 
-fn decode_placed(input: &mut Reader) -> Result<Option<Placed>, DecodeError> {
-    let position = if input.bool()? { Some(decode_position(input)?) } else { None };
-    let oldest_open = input.u64()?;
-    Ok(position.map(|position| Placed { position, oldest_open }))
+fn decode_told(input: &mut Reader) -> Result<Told, DecodeError> {
+    Ok(match input.u8()? {
+        0 => Told::Decided,
+        1 => Told::At(Placed { position: decode_position(input)?, oldest_open: input.u64()? }),
+        2 => Told::Forgotten { known_from: decode_position(input)? },
+        tag => return Err(DecodeError::UnknownTag { what: "place of an append", tag: u64::from(tag) }),
+    })
+}
+
+fn decode_optional(input: &mut Reader) -> Result<Option<Position>, DecodeError> {
+    if input.bool()? { decode_position(input).map(Some) } else { Ok(None) }
 }
 
 fn encode_optional(number: Option<u64>, out: &mut Writer) {
@@ -340,22 +357,51 @@ mod tests {
     }
 
     #[test]
-    fn stamps_come_back_as_they_were_sent_and_are_bounded() {
-        let request = Request::Stamps { epoch: ProjectionEpoch(3), run: Run::of(Position(9), 200) };
+    fn appends_come_back_as_they_were_sent_and_are_bounded() {
+        let request = Request::Recent { epoch: ProjectionEpoch(3), from: Position(9) };
         let mut out = Writer::new();
         encode_request(&request, &mut out);
         assert_eq!(decode_request(&mut Reader::new(out.finish())), Ok(request));
-        let stamp = |sequence| Some(Stamp { client: ClientId(7), sequence });
-        let of = |stamps: Vec<Option<Stamp>>| encoded(&Reply::Stamps { mark: Position(4), stamps });
-        let few = of(vec![None, stamp(1), stamp(u64::MAX)]);
-        let decoded = decode_reply(&mut Reader::new(few.clone()));
-        assert_eq!(decoded.map(|reply| encoded(&reply)), Ok(few.clone()));
-        for at in 0..few.len() {
-            assert!(decode_reply(&mut Reader::new(few.slice(..at))).is_err());
+        let append = |number| (Position(number), Stamp { client: ClientId(7), sequence: number });
+        let of = |appends: Vec<(Position, Stamp)>| Reply::Recent { from: Position(4), appends };
+        let few = of(vec![append(5), append(9)]);
+        let bytes = encoded(&few);
+        assert_eq!(decode_reply(&mut Reader::new(bytes.clone())), Ok(few));
+        for at in 0..bytes.len() {
+            assert!(decode_reply(&mut Reader::new(bytes.slice(..at))).is_err());
         }
-        assert!(decode_reply(&mut Reader::new(of(vec![None; MANY_MAX]))).is_ok());
-        assert!(decode_reply(&mut Reader::new(of(vec![None; MANY_MAX + 1]))).is_err());
-        assert!(decode_reply(&mut Reader::new(of(vec![stamp(0)]))).is_err(), "appends are numbered from 1");
+        let many = |count: usize| encoded(&of((1..=count as u64).map(append).collect()));
+        assert!(decode_reply(&mut Reader::new(many(RECENT_MAX))).is_ok());
+        assert!(decode_reply(&mut Reader::new(many(RECENT_MAX + 1))).is_err());
+        assert!(decode_reply(&mut Reader::new(encoded(&of(vec![append(0)])))).is_err(), "they are numbered from 1");
+    }
+
+    /// What a sequencer is asked and answers of appends that are known by their stamps.
+    #[test]
+    fn places_come_back_as_they_were_sent() {
+        let sequencer = SequencerId { node: NodeId(2), boot: Boot(5) };
+        let stamp = Stamp { client: ClientId(7), sequence: 3 };
+        let named = |decided: Option<u64>, since: Option<u64>| Named {
+            stamp,
+            oldest_open: 2,
+            decided: decided.map(Position),
+            since: since.map(Position),
+        };
+        let named = vec![named(None, None), named(Some(4), None), named(None, Some(9)), named(Some(4), Some(0))];
+        let request = sequencer::Request::Positions { epoch: ProjectionEpoch(3), client: ClientId(9), count: 2, named };
+        let mut out = Writer::new();
+        encode_question(sequencer, &request, &mut out);
+        assert_eq!(decode_question(&mut Reader::new(out.finish())), Ok((sequencer, request)));
+        let at = Told::At(Placed { position: Position(8), oldest_open: 2 });
+        let named = vec![at, Told::Decided, Told::Forgotten { known_from: Position(5) }];
+        let reply = sequencer::Reply::Positions { first: Position(7), count: 1, named };
+        let mut out = Writer::new();
+        encode_given(&reply, &mut out);
+        let bytes = out.finish();
+        assert_eq!(decode_given(&mut Reader::new(bytes.clone())), Ok(reply));
+        for at in 0..bytes.len() {
+            assert!(decode_given(&mut Reader::new(bytes.slice(..at))).is_err());
+        }
     }
 
     #[test]

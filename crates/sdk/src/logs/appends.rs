@@ -9,11 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How far an append that has not ended may be behind the client's newest: readers of a log remember 1,024 of each
+/// How far an append that has not ended may be behind the client's newest: players of a log remember 1,024 of each
 /// client.
 const WINDOW: u64 = 1_000;
-/// What has been known for so long to be held of a log is no guide to its end any more.
-const FRESH: Duration = Duration::from_secs(1);
+/// What has been known for so long to be held of a log is no guide to its end any more: at 60,000 appends a second the
+/// log remembers as many as come meanwhile.
+const FRESH: Duration = Duration::from_millis(250);
 /// Logs of which something is known, at most: as many as a universe has.
 const LOGS_MAX: usize = 1_000;
 
@@ -68,8 +69,8 @@ impl Appends {
         timeout(time, room).await.ok()
     }
 
-    /// An append that begins now lies there or after, in whichever attempt; none, if what is known is too old: readers
-    /// might have to look for an earlier attempt from there on.
+    /// An append that begins now lies there or after, in whichever attempt; none, if what is known is too old: the log
+    /// might not remember what lies from there on.
     pub(crate) fn known(&self, log: &str) -> Option<u64> {
         let (known, at) = self.state().known.get(log).copied()?;
         (at.elapsed() < FRESH).then_some(known)

@@ -18,8 +18,6 @@ pub(super) struct Append {
     since: Option<Position>,
     /// Another process may append it, too: it has one place in an epoch.
     is_shared: bool,
-    /// Where other processes may have put it since it began.
-    meanwhile: Option<Meanwhile>,
     /// Something else was decided at every position up to this one that it was given, in that epoch. A newer one may
     /// start below.
     decided: Option<(ProjectionEpoch, Position)>,
@@ -35,6 +33,9 @@ enum Stage {
     /// The projection was replaced, or the head has lost what it holds: is the entry there, or can it not come there
     /// any more? The position was given in that epoch.
     Resolving(Filling, ProjectionEpoch),
+    /// It lies there since an epoch before, or did until it was trimmed: the head has taken it, as the sequencer of that
+    /// epoch says.
+    Remembered(Filling, ProjectionEpoch),
     Ended(Result<Answer, Error>),
 }
 
@@ -54,9 +55,8 @@ struct Writing {
 }
 
 impl Append {
-    pub(super) fn new(data: Data, is_shared: bool) -> Self {
-        let since = data.since;
-        Self { since, data, is_shared, meanwhile: None, decided: None, stage: Stage::Wanting, asked: None }
+    pub(super) fn new(data: Data, since: Option<Position>, is_shared: bool) -> Self {
+        Self { data, since, is_shared, decided: None, stage: Stage::Wanting, asked: None }
     }
 
     /// What the sequencer must know of it, if it may be appended elsewhere, too.
@@ -64,13 +64,21 @@ impl Append {
         let (stamp, oldest_open) = (self.data.stamp, self.data.oldest_open);
         let decided = self.decided.map(|(_, position)| position);
         let decided_in = self.decided.map_or(ProjectionEpoch(0), |(epoch, _)| epoch);
-        self.is_shared.then_some((Named { stamp, oldest_open, decided }, decided_in))
+        self.is_shared.then_some((Named { stamp, oldest_open, decided, since: self.since }, decided_in))
     }
 
     /// Its client has said that it is decided: whoever tries it still is not waited for.
     pub(super) fn called_decided(&mut self) {
         if matches!(self.stage, Stage::Wanting) {
             self.stage = Stage::Ended(Err(Error::Decided));
+        }
+    }
+
+    /// It may lie where nobody knows any more what did.
+    pub(super) fn called_forgotten(&mut self, known_from: Position) {
+        if matches!(self.stage, Stage::Wanting) {
+            let since = self.since.unwrap_or_default();
+            self.stage = Stage::Ended(Err(Error::TooLate { since, known_from }));
         }
     }
 
@@ -94,27 +102,15 @@ impl Append {
         if !matches!(self.stage, Stage::Wanting) {
             return;
         }
-        let meanwhile = self.meanwhile.as_mut().and_then(|meanwhile| {
-            // Of an epoch that was replaced already nothing is known, and nothing is written in it.
-            if start.0 < POSITION_MAX {
-                meanwhile.enters(epoch, start);
-            }
-            meanwhile.has_crossed.then_some(meanwhile.floor)
-        });
-        // In one epoch it has one place: readers need to look for another below the start only.
-        let since =
-            if planted(Bug::LateAttemptUnnamed) { self.since } else { self.since.into_iter().chain(meanwhile).min() };
-        self.data.since = since.filter(|since| *since < start);
+        if placed.position < start && start.0 < POSITION_MAX {
+            self.stage = Stage::Remembered(Filling::new(placed.position), epoch);
+            return;
+        }
         self.data.oldest_open = self.data.oldest_open.min(placed.oldest_open);
         self.given(placed.position, epoch);
     }
 
     pub(super) fn next(&mut self, view: &View) -> Next {
-        let (epoch, start) = (view.projection.epoch, view.projection.start);
-        match &mut self.meanwhile {
-            Some(meanwhile) => meanwhile.enters(epoch, start),
-            None => self.meanwhile = Some(Meanwhile::begin(epoch, start, view.tail)),
-        }
         if let Stage::Writing(writing) = &mut self.stage
             && writing.epoch != view.projection.epoch
         {
@@ -131,6 +127,12 @@ impl Append {
             && (filling.position >= view.projection.start || planted(Bug::RetryUnresolved))
         {
             // No unit of the newer projection holds anything there, or takes it from us.
+            self.stage = Stage::Wanting;
+        }
+        if let Stage::Remembered(_, told_in) = &self.stage
+            && *told_in < view.projection.epoch
+        {
+            // There may be another head, which has not taken it.
             self.stage = Stage::Wanting;
         }
         match &mut self.stage {
@@ -177,13 +179,35 @@ impl Append {
                 };
                 Next::Done(ended)
             }
+            Stage::Remembered(filling, told_in) => {
+                let (position, told_in) = (filling.position, *told_in);
+                Next::Done(match filling.next(view.projection) {
+                    Ok((unit, request)) => {
+                        self.asked = Some(unit);
+                        return Next::Unit(unit, request);
+                    }
+                    Err(Filled::Entry(entry)) if entry.stamp() == Some(self.data.stamp) => {
+                        Ok(Answer::Appended(position))
+                    }
+                    // The head had it: so had the chain, before it was given up.
+                    Err(Filled::Trimmed(_)) => Ok(Answer::Appended(position)),
+                    Err(Filled::Entry(_)) => {
+                        self.wants_another(position, told_in);
+                        self.asked = None;
+                        return Next::Position;
+                    }
+                    Err(Filled::Conflict) => Err(Error::Conflict { position }),
+                    Err(Filled::Lost) => Err(Error::Forgotten { position }),
+                    Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
+                })
+            }
             Stage::Ended(outcome) => Next::Done(outcome.clone()),
         }
     }
 
     pub(super) fn heard(&mut self, reply: Reply) {
         let writing = match &mut self.stage {
-            Stage::Resolving(filling, _) => return filling.heard(reply),
+            Stage::Resolving(filling, _) | Stage::Remembered(filling, _) => return filling.heard(reply),
             Stage::Writing(writing) => writing,
             Stage::Wanting | Stage::Ended(_) => return,
         };
@@ -234,43 +258,8 @@ impl Append {
     pub(super) fn out_of_time(&self) -> Error {
         match &self.stage {
             Stage::Writing(Writing { position, in_doubt: true, .. }) => Error::Unknown { since: *position },
-            Stage::Resolving(filling, _) => Error::Unknown { since: filling.position },
+            Stage::Resolving(filling, _) | Stage::Remembered(filling, _) => Error::Unknown { since: filling.position },
             _ => Error::OutOfTime,
         }
-    }
-}
-
-/// Where others may have put an append since it began here, in epochs that have ended by now. A caller that hears
-/// nothing tries it again elsewhere while this attempt goes on, and in each epoch it has one place. An attempt from
-/// before is one that the caller knows of.
-#[derive(Clone, Copy, Debug)]
-struct Meanwhile {
-    /// The start of the epoch that it began in: no later one starts below.
-    first_start: Position,
-    /// The newest epoch that it has come to, and its start.
-    epoch: ProjectionEpoch,
-    start: Position,
-    /// What was given out for it since it began, in the epochs before, lies here or above.
-    floor: Position,
-    /// There were epochs before.
-    has_crossed: bool,
-}
-
-impl Meanwhile {
-    /// It begins. Positions up to the tail were given out before.
-    fn begin(epoch: ProjectionEpoch, start: Position, tail: Option<Position>) -> Self {
-        Self { first_start: start, epoch, start, floor: tail.unwrap_or(start), has_crossed: false }
-    }
-
-    fn enters(&mut self, epoch: ProjectionEpoch, start: Position) {
-        if epoch <= self.epoch {
-            return;
-        }
-        if epoch > self.epoch.next() {
-            self.floor = self.first_start;
-        } else if self.has_crossed {
-            self.floor = self.floor.min(self.start);
-        }
-        (self.epoch, self.start, self.has_crossed) = (epoch, start, true);
     }
 }

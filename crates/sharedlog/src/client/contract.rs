@@ -25,10 +25,8 @@ pub struct ReadMany {
     pub run: Run,
     /// What becomes of those where nothing lies yet.
     pub wait: Wait,
-    /// An entry that may be a duplicate is compared with those before it.
-    pub look_back: bool,
     /// Bytes of entries in the answer, at most. What is read for it comes to no more than three times as many, but for
-    /// what entries are compared with, and what is waited for at each position.
+    /// what is waited for at each position.
     pub bytes: usize,
 }
 
@@ -157,11 +155,6 @@ pub enum Answer {
     Entry(Data),
     /// Nothing lies there, and nothing ever will.
     Junk,
-    /// The entry lies there for the second time.
-    Duplicate {
-        /// It lies here first.
-        of: Position,
-    },
     /// What lay there was given up.
     Trimmed {
         /// All below this was.
@@ -200,6 +193,18 @@ pub enum Error {
     Forgotten {
         /// Where it was to lie.
         position: Position,
+    },
+    /// An earlier attempt may lie further back than anybody remembers which appends lie where: whether one does can't be
+    /// told any more. It is not to be tried again: readers might be told it twice.
+    #[error(
+        "an earlier attempt may lie from position {since} on, and which appends lie below {known_from} is not known any \
+         more: whether it was made can't be told"
+    )]
+    TooLate {
+        /// Where an earlier attempt may lie, or after.
+        since: Position,
+        /// From here on it is known.
+        known_from: Position,
     },
     /// The append's client has said meanwhile that it is decided, and won't be tried again: this attempt has appended
     /// nothing, and what another one came to is not told any more.

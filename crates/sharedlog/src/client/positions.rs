@@ -7,7 +7,7 @@ use base::Monotonic;
 use crate::client::task::{Fill, Task, Wanted};
 use crate::client::{Call, CallId, Client, Whose};
 use crate::limits::{POSITION_MAX, POSITIONS_AT_ONCE_MAX};
-use crate::sequencer::Placed;
+use crate::sequencer::Told;
 use crate::{Position, ProjectionEpoch, Run};
 
 impl Client {
@@ -20,12 +20,12 @@ impl Client {
         for_whom: Wanted,
         epoch: ProjectionEpoch,
         run: Run,
-        places: &[Option<Placed>],
+        places: &[Told],
         now: Monotonic,
     ) {
         self.end(asking);
         self.asking = None;
-        let given = run.positions().chain(places.iter().flatten().map(|placed| placed.position));
+        let given = run.positions().chain(places.iter().filter_map(Told::position));
         if let Some(last) = given.max() {
             self.note_tail(epoch, last.next());
         }
@@ -53,8 +53,9 @@ impl Client {
             let place = places.next();
             let Some(Call { task: Task::Append(append), .. }) = self.calls.get_mut(&id) else { continue };
             match place {
-                Some(Some(placed)) => append.placed(*placed, epoch, start),
-                Some(None) => append.called_decided(),
+                Some(Told::At(placed)) => append.placed(*placed, epoch, start),
+                Some(Told::Decided) => append.called_decided(),
+                Some(Told::Forgotten { known_from }) => append.called_forgotten(*known_from),
                 None => {
                     self.wanting.push(id);
                     continue;

@@ -1,9 +1,8 @@
 //! A read of many positions: each chain's tail is asked for all of its own at one time.
 //!
 //! What a tail says of a position is what it would have said of that alone, so an entry that it has is an answer. What
-//! it has not, or has lost, is read by itself, as any single position is, and an entry that may be a duplicate is looked
-//! back from by itself ([`Read`]): so a row tells nothing that single reads would not have told. It ends before the first
-//! position that it has no answer for.
+//! it has not, or has lost, is read by itself, as any single position is ([`Read`]): so a row tells nothing that single
+//! reads would not have told. It ends before the first position that it has no answer for.
 //!
 //! A row begins calls of the machine's own, a few at a time: for a [`Part`] of its positions, which lie on one chain,
 //! or for one of them alone. Where a tail's answer ends early, the row ends there: whoever wants more asks for that.
@@ -18,19 +17,17 @@ use base::Monotonic;
 use base::canary::{Bug, planted};
 
 use crate::client::read::Read;
-use crate::client::stamps::Noted;
 use crate::client::task::{Next, Task, View};
 use crate::client::{Answer, CallId, Error, ReadMany, Timing, Wait};
 use crate::limits::{BATCH_BYTES_MAX, MANY_MAX, POSITION_MAX, ROW_BYTES_MAX, ROW_CALLS_MAX, ROW_MAX};
 use crate::unit::{Reply, Request};
-use crate::{Data, Entry, Position, Run, UnitId};
+use crate::{Entry, Position, Run, UnitId};
 
 /// Many positions, read at one time.
 #[derive(Debug)]
 pub(super) struct Row {
     run: Run,
     wait: Wait,
-    look_back: bool,
     /// Bytes that it may tell.
     bytes_max: usize,
     timing: Timing,
@@ -43,10 +40,6 @@ pub(super) struct Row {
     parts: VecDeque<Run>,
     /// Positions that are to be read by themselves.
     alone: BTreeSet<Position>,
-    /// Of those, what lies there and may be a duplicate.
-    candidates: BTreeMap<Position, Data>,
-    /// What was found out beside such.
-    noted: Vec<Noted>,
     calls: BTreeSet<CallId>,
     /// Positions that are under way alone.
     alone_under_way: usize,
@@ -61,13 +54,12 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(wanted: ReadMany, timing: Timing) -> Self {
-        let ReadMany { run, wait, look_back, bytes } = wanted;
+        let ReadMany { run, wait, bytes } = wanted;
         let run = run.first(ROW_MAX);
         let run = run.first(run.positions().take_while(|position| position.0 < POSITION_MAX).count());
         Self {
             run,
             wait,
-            look_back,
             bytes_max: bytes.min(BATCH_BYTES_MAX),
             timing,
             waits_until: None,
@@ -75,8 +67,6 @@ impl Row {
             end: run.position(run.count as u64),
             parts: VecDeque::new(),
             alone: BTreeSet::new(),
-            candidates: BTreeMap::new(),
-            noted: Vec::new(),
             calls: BTreeSet::new(),
             alone_under_way: 0,
             found: BTreeMap::new(),
@@ -166,10 +156,7 @@ impl Row {
             let left = self.waits_until.filter(|_| is_waited_for).map(|until| until.since(now));
             let wait = left.map_or(Wait::No, |left| self.wait.with(left));
             self.alone_under_way += 1;
-            if let Some(data) = self.candidates.remove(&position) {
-                return Some(Task::Read(Read::of_candidate(position, data, wait, self.timing)));
-            }
-            return Some(Task::Read(Read::new(position, wait, self.look_back, self.bytes_max, self.timing)));
+            return Some(Task::Read(Read::new(position, wait, self.bytes_max, self.timing)));
         }
         let part = self.parts.pop_front()?;
         Some(Task::Part(Part::new(part, self.share(part))))
@@ -184,7 +171,7 @@ impl Row {
         match (task, outcome) {
             (Task::Part(part), Ok(_)) => self.told(part),
             (Task::Part(part), Err(error)) => self.answered(part.run.from, Err(error)),
-            (Task::Read(read), outcome) => self.answered(read.target(), outcome),
+            (Task::Read(read), outcome) => self.answered(read.position(), outcome),
             _ => {}
         }
     }
@@ -193,19 +180,10 @@ impl Row {
     fn told(&mut self, part: Part) {
         let Part { run: part, asked_for, is_larger, told, .. } = part;
         let mut covered = 0;
-        self.note(part.first(asked_for), &told);
         for (position, reply) in part.first(asked_for).positions().zip(told) {
             covered += 1;
             match reply {
-                Reply::Value(Entry::Data(data)) => {
-                    let may_be_duplicate = data.since.is_some_and(|since| since < position);
-                    if !(self.look_back && may_be_duplicate) {
-                        self.answered(position, Ok(Answer::Entry(data)));
-                    } else if position < self.end {
-                        self.alone.insert(position);
-                        self.candidates.insert(position, data);
-                    }
-                }
+                Reply::Value(Entry::Data(data)) => self.answered(position, Ok(Answer::Entry(data))),
                 Reply::Value(Entry::Junk) => self.answered(position, Ok(Answer::Junk)),
                 Reply::Trimmed { mark } => self.answered(position, Ok(Answer::Trimmed { mark })),
                 Reply::Unwritten if position > self.run.from && !matches!(self.wait, Wait::Each(_)) => {
@@ -223,22 +201,6 @@ impl Row {
         if covered.max(1) < part.count {
             self.end_before(part.position(covered.max(1) as u64));
         }
-    }
-
-    /// Notes what lies beside entries that may be duplicates: whoever looks back from those goes through it.
-    fn note(&mut self, run: Run, told: &[Reply]) {
-        let may_be_duplicate = |reply: &Reply| matches!(reply, Reply::Value(Entry::Data(data)) if data.since.is_some());
-        if self.look_back && told.iter().any(may_be_duplicate) {
-            self.noted.extend(run.positions().zip(told).filter_map(|(position, reply)| match reply {
-                Reply::Value(entry) => Some((position, entry.stamp())),
-                _ => None,
-            }));
-        }
-    }
-
-    /// What it has found out of decided positions.
-    pub(super) fn take_noted(&mut self) -> Vec<Noted> {
-        std::mem::take(&mut self.noted)
     }
 
     fn read_alone(&mut self, position: Position) {
@@ -276,7 +238,6 @@ impl Row {
         self.end = self.end.min(position);
         self.found.split_off(&self.end);
         self.alone.split_off(&self.end);
-        self.candidates.split_off(&self.end);
         self.parts.retain(|part| part.from < self.end);
     }
 

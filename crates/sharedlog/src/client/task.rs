@@ -1,7 +1,5 @@
 //! What calls have in common: each says what it needs next, and hears what came of it.
 
-use std::collections::BTreeMap;
-
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
@@ -9,20 +7,15 @@ use crate::client::append::Append;
 use crate::client::filling::{Filled, Filling};
 use crate::client::read::Read;
 use crate::client::row::{Part, Row};
-use crate::client::stamps::{Noted, Stamps};
 use crate::client::trim::{Trim, TrimOne};
 use crate::client::{Answer, CallId, Error};
 use crate::sequencer::Named;
-use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, Run, UnitId, sequencer, unit};
+use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequencer, unit};
 
 /// What a call knows when it says what it needs next.
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) projection: &'a Projection,
-    /// What is known of positions that were looked through.
-    pub(super) stamps: &'a Stamps,
-    /// Of which positions calls have asked that.
-    pub(super) asked_for: &'a BTreeMap<CallId, Run>,
     /// The highest tail that the projection's sequencer told.
     pub(super) tail: Option<Position>,
     pub(super) now: Monotonic,
@@ -34,11 +27,6 @@ impl View<'_> {
     /// Whether a position is surely below the tail: it was given out.
     pub(super) fn is_given_out(&self, position: Position) -> bool {
         position < self.projection.start || self.tail.is_some_and(|tail| position < tail)
-    }
-
-    /// Whether some call has asked which append lies there.
-    pub(super) fn is_asked_for(&self, position: Position) -> bool {
-        self.asked_for.values().any(|run| run.positions().any(|of_run| of_run == position))
     }
 
     /// Asks for the tail.
@@ -58,8 +46,6 @@ pub(super) enum Next {
     Position,
     /// These calls of the machine's own.
     Calls(Vec<Task>),
-    /// What another call has asked for: which appends lie somewhere.
-    Stamps,
     /// To be asked again at that time.
     Until(Monotonic),
     /// Nothing: it has ended.
@@ -152,15 +138,6 @@ impl Task {
             Self::Trim(trim) => trim.unanswered(),
             Self::Read(read) => read.unanswered(),
             _ => {}
-        }
-    }
-
-    /// What it has found out of decided positions, for whoever looks through them later.
-    pub(super) fn take_noted(&mut self) -> Vec<Noted> {
-        match self {
-            Self::Read(read) => read.take_noted(),
-            Self::Row(row) => row.take_noted(),
-            _ => Vec::new(),
         }
     }
 

@@ -7,9 +7,6 @@ use super::*;
 use crate::limits::ROW_BYTES_MAX;
 use crate::unit::{Command, Reply, Request};
 use crate::{Entry, Extent, Kept, Kind, LogId, SequencerId, Stamp, UnitId};
-use looking_back::{looks_back, stamps};
-
-mod looking_back;
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
 
@@ -46,12 +43,12 @@ fn stamp(sequence: u64) -> Stamp {
     Stamp { client: ClientId(1), sequence }
 }
 
-fn data(sequence: u64, since: Option<u64>) -> Data {
-    Data { stamp: stamp(sequence), oldest_open: sequence, since: since.map(Position), batch: batch() }
+fn data(sequence: u64) -> Data {
+    Data { stamp: stamp(sequence), oldest_open: sequence, batch: batch() }
 }
 
 fn entry(sequence: u64) -> Entry {
-    Entry::Data(data(sequence, None))
+    Entry::Data(data(sequence))
 }
 
 fn write(epoch: u64, position: u64, entry: Entry) -> Request {
@@ -68,7 +65,12 @@ fn sealed(epoch: u64) -> Reply {
 
 /// The places of appends that others may make, too.
 fn places(epoch: u64, sequences: &[u64]) -> sequencer::Request {
-    let named = |sequence: &u64| sequencer::Named { stamp: stamp(*sequence), oldest_open: *sequence, decided: None };
+    let named = |sequence: &u64| sequencer::Named {
+        stamp: stamp(*sequence),
+        oldest_open: *sequence,
+        decided: None,
+        since: None,
+    };
     let (epoch, client, named) = (ProjectionEpoch(epoch), ClientId(9), sequences.iter().map(named).collect());
     sequencer::Request::Positions { epoch, client, count: 0, named }
 }
@@ -125,7 +127,7 @@ impl Bed {
     fn read(&mut self, position: u64, wait: Option<u64>) -> Token {
         let (token, deadline) = (self.token(), self.now + DEADLINE);
         let wait = wait.map(Duration::from_millis);
-        self.client.read(token, Position(position), wait, true, deadline, self.now);
+        self.client.read(token, Position(position), wait, deadline, self.now);
         self.carry_out();
         token
     }
@@ -156,7 +158,7 @@ impl Bed {
         let sequencer::Request::Positions { count: any, named, .. } = asked else { panic!("{asked:?}") };
         let any = count.min(*any);
         let placed = |(named, position): (&sequencer::Named, u64)| {
-            Some(sequencer::Placed { position: Position(position), oldest_open: named.oldest_open })
+            sequencer::Told::At(sequencer::Placed { position: Position(position), oldest_open: named.oldest_open })
         };
         let places = named.iter().zip(first + any..first + count).map(placed).collect();
         self.sequenced(sequencer::Reply::Positions { first: Position(first), count: any, named: places });
@@ -286,11 +288,53 @@ fn an_append_whose_place_was_trimmed_is_not_made_again() {
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))), "the head has taken it");
 }
 
+/// The sequencer says where it lies since an epoch before: it is completed there, be it trimmed by now.
+#[test]
+fn an_append_that_lies_in_the_log_already_takes_no_other_place() {
+    let told = |position| {
+        let placed = sequencer::Placed { position: Position(position), oldest_open: 1 };
+        sequencer::Reply::Positions { first: Position(9), count: 0, named: vec![sequencer::Told::At(placed)] }
+    };
+    let begin = || {
+        let mut bed = Bed::new();
+        bed.projected(projection(2, 9, &[1, 2]));
+        let token = bed.append(1);
+        bed.sequenced(told(4));
+        (bed, token)
+    };
+    let (mut bed, token) = begin();
+    bed.step(1, &write(2, 4, Entry::Junk), Reply::Occupied { by: Kind::Data });
+    bed.step(1, &read(2, 4), Reply::Value(entry(1)));
+    bed.step(2, &write(2, 4, entry(1)), Reply::Written);
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
+
+    let (mut bed, token) = begin();
+    bed.step(1, &write(2, 4, Entry::Junk), Reply::Trimmed { mark: Position(6) });
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
+
+    // Another head may not have it.
+    let (mut bed, token) = begin();
+    bed.units.clear();
+    bed.projected(projection(3, 9, &[2]));
+    bed.sequenced(told(9));
+    bed.step(2, &write(3, 9, entry(1)), Reply::Written);
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))));
+}
+
+#[test]
+fn an_append_that_nobody_remembers_is_not_made_again() {
+    let mut bed = Bed::new();
+    let token = bed.append(1);
+    let named = vec![sequencer::Told::Forgotten { known_from: Position(5) }];
+    bed.sequenced(sequencer::Reply::Positions { first: Position(7), count: 0, named });
+    assert_eq!(bed.ended(token), Err(Error::TooLate { since: Position(0), known_from: Position(5) }));
+}
+
 #[test]
 fn an_append_that_its_client_calls_decided_ends() {
     let mut bed = Bed::new();
     let token = bed.append(1);
-    let named = vec![None];
+    let named = vec![sequencer::Told::Decided];
     bed.sequenced(sequencer::Reply::Positions { first: Position(7), count: 0, named });
     assert_eq!(bed.ended(token), Err(Error::Decided));
 }
@@ -324,15 +368,14 @@ fn an_old_position_is_resolved_before_another_is_taken() {
     bed.projected(projection(3, 9, &[3]));
     bed.step(3, &write(3, 7, Entry::Junk), Reply::Written);
     bed.given(9, 1);
-    // Another process may have had a place for it in an older epoch.
-    bed.step(3, &write(3, 9, Entry::Data(data(1, Some(0)))), Reply::Written);
+    bed.step(3, &write(3, 9, entry(1)), Reply::Written);
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))));
     // Nothing was written so far up, and nobody can write there any more but who is given the position again.
     let (mut bed, _) = begin();
     bed.projected(projection(2, 7, &[2]));
     assert!(bed.units.is_empty());
     bed.given(7, 1);
-    bed.wants(2, &write(2, 7, Entry::Data(data(1, Some(0)))));
+    bed.wants(2, &write(2, 7, entry(1)));
 }
 
 #[test]
@@ -411,7 +454,7 @@ fn a_read_asks_the_tail_waits_and_fills_head_first() {
     bed.step(1, &write(1, 4, Entry::Junk), Reply::Occupied { by: Kind::Data });
     bed.step(1, &read(1, 4), Reply::Value(entry(3)));
     bed.step(2, &write(1, 4, entry(3)), Reply::Written);
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(3, None))));
+    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(3))));
     let token = bed.read(3, Some(0));
     bed.step(2, &read(1, 3), Reply::Unwritten);
     bed.step(1, &write(1, 3, Entry::Junk), Reply::Written);
@@ -443,7 +486,7 @@ fn a_watch_ends_without_a_fill() {
     let (epoch, position, wait) = (ProjectionEpoch(2), Position(4), Duration::from_millis(980));
     let awaited = Request::Await { epoch, position, wait, bytes: BATCH_BYTES_MAX };
     bed.reply(1, &awaited, Reply::Value(entry(4)));
-    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4, None))])));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4))])));
     assert_eq!(bed.client.under_way(), 0);
 }
 
@@ -458,7 +501,7 @@ fn what_is_given_up_ends_with_all_that_it_began() {
     assert_eq!(bed.done, gone.map(|token| (token, Err(Error::OutOfTime))));
     bed.client.give_up(&gone.into(), bed.now);
     bed.reply(1, &read(2, 6), Reply::Value(entry(6)));
-    assert_eq!(bed.done.pop(), Some((stays, row([Answer::Entry(data(6, None))]))));
+    assert_eq!(bed.done.pop(), Some((stays, row([Answer::Entry(data(6))]))));
     assert_eq!(bed.client.under_way(), 0);
 }
 
@@ -510,12 +553,12 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
     bed.client.unit_answered(ask, Reply::Written, bed.now);
     bed.carry_out();
     bed.step(2, &read(2, 3), Reply::Value(entry(4)));
-    assert_eq!(bed.ended(read_token), Ok(Answer::Entry(data(4, None))));
+    assert_eq!(bed.ended(read_token), Ok(Answer::Entry(data(4))));
     bed.given(9, 1);
-    bed.step(2, &write(2, 9, Entry::Data(data(2, Some(0)))), Reply::Written);
+    bed.step(2, &write(2, 9, entry(2)), Reply::Written);
     assert_eq!(bed.ended(wanting), Ok(Answer::Appended(Position(9))));
     bed.given(10, 1);
-    bed.step(2, &write(2, 10, Entry::Data(data(1, Some(0)))), Reply::Written);
+    bed.step(2, &write(2, 10, entry(1)), Reply::Written);
     assert_eq!(bed.ended(in_doubt), Ok(Answer::Appended(Position(10))));
 }
 
@@ -559,7 +602,7 @@ fn a_reader_passes_damage_and_mends_it() {
     bed.step(1, &read(2, 4), Reply::Value(entry(5)));
     bed.step(2, &mend(entry(5)), Reply::Written);
     bed.step(3, &mend(entry(5)), Reply::Written);
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(5, None))));
+    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(5))));
     assert_eq!(bed.suspects, [Suspect::Unit(UnitId(3)), Suspect::Unit(UnitId(2))]);
     // A fill, from below: the head's entry is what the next unit has.
     let (token, deadline) = (bed.token(), bed.now + DEADLINE);
@@ -571,7 +614,7 @@ fn a_reader_passes_damage_and_mends_it() {
     bed.step(2, &write(2, 4, entry(5)), Reply::Damaged);
     bed.step(2, &mend(entry(5)), Reply::Written);
     bed.step(3, &write(2, 4, entry(5)), Reply::Written);
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(5, None))));
+    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(5))));
 }
 
 /// What nobody has is neither made up nor taken for nothing: another projection decides, or the deadline comes.
@@ -621,7 +664,7 @@ fn an_append_mends_what_it_has_written() {
     bed.projected(projection(2, 9, &[2]));
     bed.step(2, &write(2, 8, Entry::Junk), Reply::Written);
     bed.given(9, 1);
-    bed.step(2, &write(2, 9, Entry::Data(data(1, Some(8)))), Reply::Written);
+    bed.step(2, &write(2, 9, entry(1)), Reply::Written);
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))));
 }
 
@@ -657,7 +700,7 @@ fn that_nothing_is_there_is_checked() {
     bed.sequenced(sequencer::Reply::Refused { newest: ProjectionEpoch(2) });
     bed.projected(projection(2, 5, &[1]));
     bed.step(1, &read(2, 4), Reply::Value(entry(1)));
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(1, None))));
+    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(1))));
     let token = bed.read(3, None);
     bed.step(1, &read(2, 3), Reply::Unwritten);
     bed.sequenced(sequencer::Reply::Tail(Position(5)));
@@ -669,7 +712,7 @@ fn that_nothing_is_there_is_checked() {
     bed.client.unit_answered(old, Reply::Unwritten, bed.now);
     bed.carry_out();
     bed.step(2, &read(3, 4), Reply::Value(entry(1)));
-    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(1, None))));
+    assert_eq!(bed.ended(token), Ok(Answer::Entry(data(1))));
 }
 
 #[test]
@@ -734,7 +777,7 @@ impl Bed {
 
     fn read_some(&mut self, from: u64, count: usize, wait: Wait, bytes: usize) -> Token {
         let (token, deadline) = (self.token(), self.now + DEADLINE);
-        let wanted = ReadMany { run: Run::of(Position(from), count), wait, look_back: true, bytes };
+        let wanted = ReadMany { run: Run::of(Position(from), count), wait, bytes };
         self.client.read_many(token, wanted, deadline, self.now);
         self.carry_out();
         token
@@ -766,7 +809,7 @@ fn a_row_asks_each_tail_once() {
     assert_eq!(bed.units.len(), 2);
     bed.reply(3, &many(2, 5, 2, 2), values(&[5, 7]));
     bed.reply(1, &many(2, 4, 2, 3), values(&[4, 6, 8]));
-    let all = (4..9).map(|sequence| Answer::Entry(data(sequence, None)));
+    let all = (4..9).map(|sequence| Answer::Entry(data(sequence)));
     assert_eq!(bed.done, [(token, row(all))]);
     assert_eq!(bed.client.under_way(), 0);
 }
@@ -779,7 +822,7 @@ fn a_row_ends_where_something_is_missing() {
     bed.read_many(4, 5, Wait::First(Duration::from_millis(5)));
     bed.reply(3, &many(2, 5, 2, 2), Reply::Many(vec![Reply::Value(entry(5)), Reply::Unwritten]));
     bed.reply(1, &many(2, 4, 2, 3), values(&[4, 6, 8]));
-    let told = [4, 5, 6].map(|sequence| Answer::Entry(data(sequence, None)));
+    let told = [4, 5, 6].map(|sequence| Answer::Entry(data(sequence)));
     assert_eq!(bed.done.pop().map(|done| done.1), Some(row(told.clone())));
     bed.read_many(4, 5, Wait::No);
     bed.reply(3, &many(2, 5, 2, 2), values(&[5, 7]));
@@ -794,25 +837,21 @@ fn a_row_ends_where_something_is_missing() {
     assert_eq!(bed.client.under_way(), 0);
 }
 
-/// What a tail has lost, what may be a duplicate, and holes that are waited for are read one by one.
+/// What a tail has lost, and holes that are waited for, are read one by one.
 #[test]
 fn a_row_reads_by_itself_what_is_no_plain_value() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     bed.read_many(1, 6, Wait::Each(Duration::ZERO));
-    let since = Reply::Value(Entry::Data(data(9, Some(4))));
     bed.reply(
         1,
         &share(2, 2, 2, 3, 6),
-        Reply::Many(vec![Reply::Unwritten, Reply::Trimmed { mark: Position(1) }, since]),
+        Reply::Many(vec![Reply::Unwritten, Reply::Trimmed { mark: Position(1) }, Reply::Value(entry(6))]),
     );
     bed.reply(3, &share(2, 1, 2, 3, 6), Reply::Many(vec![Reply::Damaged, Reply::Value(Entry::Junk), Reply::Damaged]));
     // The hole is filled.
     bed.reply(1, &read(2, 2), Reply::Unwritten);
     bed.reply(1, &write(2, 2, Entry::Junk), Reply::Written);
-    // The duplicate is looked for before it.
-    bed.reply(1, &looks_back(2, 4, 1), stamps(0, &[Some(9)]));
-    bed.reply(1, &read(2, 4), Reply::Value(entry(9)));
     for position in [1, 5] {
         bed.reply(3, &read(2, position), Reply::Damaged);
         bed.reply(2, &read(2, position), Reply::Value(entry(position)));
@@ -820,9 +859,9 @@ fn a_row_reads_by_itself_what_is_no_plain_value() {
         let mend = Request::Command(Command::Mend { position: Position(position), kept });
         bed.reply(3, &mend, Reply::Written);
     }
-    let of = |sequence| Answer::Entry(data(sequence, None));
+    let of = |sequence| Answer::Entry(data(sequence));
     let trimmed = Answer::Trimmed { mark: Position(1) };
-    let all = [of(1), Answer::Junk, Answer::Junk, trimmed, of(5), Answer::Duplicate { of: Position(4) }];
+    let all = [of(1), Answer::Junk, Answer::Junk, trimmed, of(5), of(6)];
     assert_eq!(bed.done.pop().map(|done| done.1), Some(row(all)));
     assert!(bed.suspects.contains(&Suspect::Unit(UnitId(3))));
 }
@@ -846,7 +885,7 @@ fn a_row_goes_on_in_a_newer_projection_and_ends_in_time() {
     while bed.done.is_empty() {
         bed.wake();
     }
-    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4, None))])));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4))])));
     assert_eq!(bed.client.under_way(), 0);
 }
 
@@ -864,13 +903,13 @@ fn a_row_keeps_to_the_bytes_that_it_may_have() {
     bed.read_some(4, 4, Wait::No, 40);
     bed.reply(3, &bounded(5, 2, 2, 20), larger());
     bed.reply(1, &bounded(4, 2, 2, 20), values(&[4, 6]));
-    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4, None))])));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(4))])));
 
     bed.read_some(5, 4, Wait::No, 40);
     bed.reply(3, &bounded(5, 2, 2, 20), larger());
     bed.reply(3, &bounded(5, 1, 1, 40), values(&[5]));
     bed.reply(1, &bounded(6, 2, 2, 20), larger());
-    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(5, None))])));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(5))])));
 
     bed.read_some(5, 1, Wait::First(Duration::from_millis(5)), 40);
     bed.reply(3, &bounded(5, 1, 1, 40), Reply::Many(vec![Reply::Unwritten]));
@@ -879,6 +918,6 @@ fn a_row_keeps_to_the_bytes_that_it_may_have() {
     assert_eq!(bed.done.pop().map(|done| done.1), Some(Ok(Answer::Larger)));
     bed.read_some(5, 1, Wait::No, BATCH_BYTES_MAX);
     bed.reply(3, &read(2, 5), values(&[5]).each()[0].clone());
-    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(5, None))])));
+    assert_eq!(bed.done.pop().map(|done| done.1), Some(row([Answer::Entry(data(5))])));
     assert_eq!(bed.client.under_way(), 0);
 }

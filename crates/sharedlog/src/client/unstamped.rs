@@ -7,14 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::Monotonic;
 
 use crate::client::{CallId, Stamped, Token};
-use crate::{Batch, ClientId, Position, Stamp};
+use crate::{Batch, ClientId, Stamp};
 
 /// An append that has no stamp yet.
 #[derive(Debug)]
 pub(super) struct Unstamped {
     pub(super) token: Token,
     pub(super) batch: Batch,
-    pub(super) since: Option<Position>,
     pub(super) deadline: Monotonic,
 }
 

@@ -120,7 +120,6 @@ fn what_is_long_is_copied_in_turns() {
     let data = |sequence: u64, bytes: usize| Data {
         stamp: Stamp { client: ClientId(1), sequence },
         oldest_open: sequence,
-        since: None,
         batch: Batch::of(&[vec![7; bytes].into()]).expect("it is small"),
     };
     let kept = |data: &Data| Kept::Entry(Entry::Data(data.clone()));

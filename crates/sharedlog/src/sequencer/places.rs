@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use base::canary::{Bug, planted};
+
 use crate::limits::{PLACES_CLIENTS_MAX, PLACES_MAX};
 use crate::sequencer::{Named, Placed};
 use crate::{ClientId, Position, Stamp};
@@ -19,6 +21,11 @@ pub(super) enum Place {
     At(Placed),
     /// Its client has said that it is decided: nobody waits for it any more.
     Decided,
+    /// It may have one of before all that is remembered.
+    Forgotten {
+        /// Where that begins.
+        known_from: Position,
+    },
 }
 
 /// Which append has which place.
@@ -32,6 +39,8 @@ pub(super) struct Places {
     by_use: BTreeMap<u64, ClientId>,
     /// Counts what was asked.
     uses: u64,
+    /// Whatever was placed here or after is known, or decided.
+    known_from: Position,
 }
 
 /// What a client has said.
@@ -41,12 +50,14 @@ struct Floor {
     oldest_open: u64,
     /// When it asked last.
     used: u64,
+    /// What was given out by then lies below.
+    below: Position,
 }
 
 impl Places {
     /// Looks an append up, and forgets what its client says is decided.
     pub(super) fn look_up(&mut self, named: &Named) -> Place {
-        let Named { stamp, oldest_open, decided } = *named;
+        let Named { stamp, oldest_open, decided, since } = *named;
         let floor = self.raise(stamp.client, oldest_open);
         let of_client = |sequence| Stamp { client: stamp.client, sequence };
         while let Some((past, placed)) = self.of.range(of_client(0)..of_client(floor)).next() {
@@ -57,9 +68,26 @@ impl Places {
         if stamp.sequence < floor {
             return Place::Decided;
         }
+        let known_from = self.known_from;
         match self.of.get(&stamp) {
             Some(placed) if decided.is_none_or(|decided| placed.position > decided) => Place::At(*placed),
-            _ => Place::New,
+            Some(_) => Place::New,
+            None if since.is_some_and(|since| since < known_from) && !planted(Bug::ForgottenPlaced) => {
+                Place::Forgotten { known_from }
+            }
+            None => Place::New,
+        }
+    }
+
+    /// Nothing is known of what lies below.
+    pub(super) fn known_from(&mut self, position: Position) {
+        self.known_from = self.known_from.max(position);
+    }
+
+    /// An append lies there since an epoch before. Should it lie at two places, the first counts.
+    pub(super) fn remember(&mut self, stamp: Stamp, position: Position) {
+        if self.of.get(&stamp).is_none_or(|placed| position < placed.position) {
+            self.put(stamp, Placed { position, oldest_open: stamp.sequence });
         }
     }
 
@@ -68,13 +96,15 @@ impl Places {
         self.uses += 1;
         let floor = self.floors.entry(client).or_default();
         self.by_use.remove(&floor.used);
-        *floor = Floor { oldest_open: oldest_open.max(floor.oldest_open), used: self.uses };
+        let below = self.at.last_key_value().map_or(Position(0), |(last, _)| last.next());
+        *floor = Floor { oldest_open: oldest_open.max(floor.oldest_open), used: self.uses, below };
         let raised = floor.oldest_open;
         self.by_use.insert(self.uses, client);
         if self.floors.len() > PLACES_CLIENTS_MAX
             && let Some((_, client)) = self.by_use.pop_first()
         {
-            self.floors.remove(&client);
+            let forgotten = self.floors.remove(&client);
+            self.known_from(forgotten.map_or(Position(0), |floor| floor.below));
         }
         raised
     }
@@ -86,9 +116,10 @@ impl Places {
         }
         self.at.insert(placed.position, stamp);
         if self.at.len() > PLACES_MAX
-            && let Some((_, stamp)) = self.at.pop_first()
+            && let Some((position, stamp)) = self.at.pop_first()
         {
             self.of.remove(&stamp);
+            self.known_from(position.next());
         }
     }
 }
@@ -98,7 +129,7 @@ mod tests {
     use super::*;
 
     fn named(client: u64, sequence: u64, oldest_open: u64) -> Named {
-        Named { stamp: Stamp { client: ClientId(client), sequence }, oldest_open, decided: None }
+        Named { stamp: Stamp { client: ClientId(client), sequence }, oldest_open, decided: None, since: None }
     }
 
     /// Whatever its number is.

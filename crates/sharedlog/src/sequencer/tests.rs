@@ -178,3 +178,100 @@ fn a_sealed_unit_ends_it() {
     );
     assert_eq!(told(&mut sequencer).1, [(3, refused())]);
 }
+
+fn stamp(sequence: u64) -> Stamp {
+    Stamp { client: ClientId(7), sequence }
+}
+
+/// Places for these appends of one client, which were tried first from there on.
+fn places(sequences: &[u64], since: Option<u64>) -> Request {
+    let named =
+        |sequence: &u64| Named { stamp: stamp(*sequence), oldest_open: 1, decided: None, since: since.map(Position) };
+    let named = sequences.iter().map(named).collect();
+    Request::Positions { epoch: EPOCH, client: ClientId(1), count: 0, named }
+}
+
+/// Which units are asked what they remember, and who is told which places.
+fn gathered(sequencer: &mut Sequencer<u32>) -> (Asked, Vec<(u32, Vec<Told>)>) {
+    let (mut asks, mut answers) = (Vec::new(), Vec::new());
+    for action in sequencer.take_actions() {
+        match action {
+            Action::Ask { ask, unit, request } => {
+                assert_eq!(request, unit::Request::Recent { epoch: EPOCH, from: Position(0) });
+                asks.push((ask, unit));
+            }
+            Action::Answer { asker, reply: Reply::Positions { named, .. } } => answers.push((asker, named)),
+            Action::Answer { .. } | Action::SetTimer(_) => {}
+        }
+    }
+    (asks, answers)
+}
+
+fn remembers(from: u64, appends: &[(u64, u64)]) -> unit::Reply {
+    let appends = appends.iter().map(|(position, sequence)| (Position(*position), stamp(*sequence)));
+    unit::Reply::Recent { from: Position(from), appends: appends.collect() }
+}
+
+fn at(position: u64, oldest_open: u64) -> Told {
+    Told::At(Placed { position: Position(position), oldest_open })
+}
+
+#[test]
+fn what_was_appended_in_an_epoch_before_has_its_place() {
+    let (mut sequencer, now) = (sequencer(), Monotonic(0));
+    sequencer.asked(1, places(&[4], None), now);
+    sequencer.asked(2, places(&[5, 6, 9], None), now);
+    let (asks, answers) = gathered(&mut sequencer);
+    assert_eq!(asks.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>(), [1, 3], "the heads");
+    assert_eq!(answers, []);
+    sequencer.answered(asks[0].0, &remembers(0, &[(4, 4), (8, 5), (12, 4), (21, 9)]), now);
+    assert_eq!(gathered(&mut sequencer).1, []);
+    // Unit 3 has what lies at odd positions.
+    sequencer.answered(asks[1].0, &remembers(0, &[(6, 6)]), now);
+    let expected = vec![(1, vec![at(4, 4)]), (2, vec![at(8, 5), at(20, 1), at(21, 1)])];
+    assert_eq!(gathered(&mut sequencer).1, expected, "what a head has above the start was never given out");
+    sequencer.asked(3, places(&[6, 5], Some(0)), now);
+    assert_eq!(gathered(&mut sequencer), (Vec::new(), vec![(3, vec![at(20, 1), at(8, 5)])]));
+}
+
+#[test]
+fn what_nobody_remembers_is_not_placed_for_who_says_how_far_back_it_may_lie() {
+    let (mut sequencer, now) = (sequencer(), Monotonic(0));
+    sequencer.asked(1, places(&[4], Some(5)), now);
+    let (asks, _) = gathered(&mut sequencer);
+    sequencer.answered(asks[0].0, &remembers(0, &[]), now);
+    sequencer.answered(asks[1].0, &remembers(7, &[(7, 3)]), now);
+    sequencer.asked(2, places(&[4], None), now);
+    sequencer.asked(3, places(&[3, 5], Some(7)), now);
+    let forgotten = Told::Forgotten { known_from: Position(7) };
+    let expected = vec![(1, vec![forgotten]), (2, vec![at(20, 1)]), (3, vec![at(7, 3), at(21, 1)])];
+    assert_eq!(gathered(&mut sequencer).1, expected);
+}
+
+/// What only such a head knows isn't known.
+#[test]
+fn a_head_that_does_not_answer_is_not_waited_for_without_end() {
+    let (mut sequencer, mut now) = (sequencer(), Monotonic(0));
+    sequencer.asked(1, places(&[4], Some(19)), now);
+    sequencer.asked(2, places(&[4], None), now);
+    let (asks, _) = gathered(&mut sequencer);
+    sequencer.answered(asks[1].0, &remembers(0, &[]), now);
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        assert_eq!(answers, []);
+        now = now + Duration::from_millis(50);
+        sequencer.timer(now);
+        let (asks, told) = gathered(&mut sequencer);
+        assert!(asks.iter().all(|(_, unit)| unit.0 == 1));
+        answers = told;
+    }
+    let forgotten = Told::Forgotten { known_from: Position(20) };
+    assert_eq!(answers, [(1, vec![forgotten]), (2, vec![at(20, 1)])]);
+
+    // Whoever waits is told when there is a newer epoch.
+    let mut sequencer = self::sequencer();
+    sequencer.asked(1, places(&[4], None), now);
+    let (asks, _) = gathered(&mut sequencer);
+    sequencer.answered(asks[0].0, &unit::Reply::Refused { sealed: EPOCH }, now);
+    assert_eq!(told(&mut sequencer).1, [(1, Reply::Refused { newest: ProjectionEpoch(4) })]);
+}

@@ -39,12 +39,12 @@ pub enum Request {
         /// in any case, unless there is one value only.
         bytes: usize,
     },
-    /// Which appends lie at these positions? No more than [`MANY_MAX`](crate::limits::MANY_MAX) are looked at.
-    Stamps {
+    /// Which appends has it taken last, those that lie at this position or after it?
+    Recent {
         /// The projection of who asks.
         epoch: ProjectionEpoch,
-        /// The positions.
-        run: Run,
+        /// The position.
+        from: Position,
     },
     /// Is this epoch not sealed yet?
     Confirm {
@@ -167,14 +167,12 @@ pub enum Reply {
     /// Of each position what it would have said of that alone, in their order. It may end before they do: what it lacks
     /// is to be asked again. It has none only if the first value is larger than who asked would have.
     Many(Vec<Self>),
-    /// Of each position that was asked for which append lies there: none where it is junk, or was given up. It may end
-    /// before they do: before the first one that it holds nothing at, or that it can't read, and after what has
-    /// [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX) of values.
-    Stamps {
-        /// All below this was given up.
-        mark: Position,
-        /// The appends.
-        stamps: Vec<Option<Stamp>>,
+    /// It has taken these appends last, be they trimmed or not.
+    Recent {
+        /// It tells of every one that it has taken here or after.
+        from: Position,
+        /// Where they lie, in order: [`RECENT_MAX`](crate::limits::RECENT_MAX) at most.
+        appends: Vec<(Position, Stamp)>,
     },
     /// It holds nothing there.
     Unwritten,
@@ -226,7 +224,7 @@ impl Request {
             Self::ReadMany { run, .. } => run.first(MANY_MAX).positions().collect(),
             Self::Command(Command::Write { position, .. }) => vec![*position],
             Self::Command(Command::CopyMany { copies }) => copies.iter().map(|(position, _)| *position).collect(),
-            Self::Stamps { .. } | Self::Confirm { .. } | Self::Holes { .. } | Self::Command(_) => Vec::new(),
+            Self::Recent { .. } | Self::Confirm { .. } | Self::Holes { .. } | Self::Command(_) => Vec::new(),
         }
     }
 }
@@ -263,21 +261,6 @@ impl Reply {
             many.push(reply);
         }
         Ok(Self::Many(many))
-    }
-
-    /// The answer to which appends lie at many positions, from what lies at each. The largest entry is looked at, too:
-    /// what is told of it is small.
-    ///
-    /// # Errors
-    /// When the first can't be had.
-    pub fn of_stamps<E>(replies: impl IntoIterator<Item = Result<Self, E>>, mark: Position) -> Result<Self, E> {
-        let many = Self::of_many(replies, usize::MAX)?;
-        let stamp = |reply: &Self| match reply {
-            Self::Value(entry) => Some(entry.stamp()),
-            Self::Trimmed { .. } => Some(None),
-            _ => None,
-        };
-        Ok(Self::Stamps { mark, stamps: many.each().iter().map_while(stamp).collect() })
     }
 }
 

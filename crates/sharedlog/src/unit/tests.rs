@@ -25,7 +25,7 @@ impl Default for Bed {
 
 fn entry(sequence: u64) -> Entry {
     let batch = Batch::of(&[Bytes::from_static(b"x")]).expect("it is small");
-    Entry::Data(Data { stamp: Stamp { client: ClientId(1), sequence }, oldest_open: sequence, since: None, batch })
+    Entry::Data(Data { stamp: Stamp { client: ClientId(1), sequence }, oldest_open: sequence, batch })
 }
 
 fn epoch(number: u64) -> ProjectionEpoch {
@@ -79,11 +79,6 @@ impl Bed {
                 let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(outcome)));
                 let Ok(many) = Reply::of_many(replies, bytes);
                 many
-            }
-            Outcome::Stamps(each) => {
-                let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(outcome)));
-                let Ok(stamps) = Reply::of_stamps(replies, mark);
-                stamps
             }
         }
     }
@@ -254,7 +249,6 @@ fn many_are_read_as_one_by_one() {
     let long = Entry::Data(Data {
         stamp: Stamp { client: ClientId(1), sequence: 20 },
         oldest_open: 20,
-        since: None,
         batch: Batch::of(&[Bytes::from(vec![7; 100])]).expect("it is small"),
     });
     bed.apply(write(1, 20, long.clone()));
@@ -275,35 +269,37 @@ fn many_are_read_as_one_by_one() {
     assert!(is_short(bounded(&mut bed, 12, 0), 3), "nothing lies there");
 }
 
+/// Trimmed or not; what is junk, and what was copied, is no append of its own.
 #[test]
-fn which_appends_lie_at_many_positions_is_told_as_far_as_they_do() {
+fn appends_that_it_took_last_are_told() {
     let mut bed = Bed::begun();
     for position in [1, 2, 4, 5] {
         bed.apply(write(1, position, entry(position)));
     }
     bed.apply(write(1, 3, Entry::Junk));
-    let stamp = |sequence| Stamp { client: ClientId(1), sequence };
-    let batch = Batch::of(&[Bytes::from(vec![7; 100])]).expect("it is small");
-    let long = Entry::Data(Data { stamp: stamp(20), oldest_open: 20, since: None, batch });
-    bed.apply(write(1, 20, long));
-    bed.apply(write(1, 21, entry(21)));
     bed.apply(Command::Trim { epoch: None, before: Position(2) });
+    bed.apply(Command::TrimOne { epoch: epoch(1), position: Position(4) });
     bed.apply(Command::Damaged { position: Position(5) });
-    let mut told = |from: u64| match bed.unit.meet(Request::Stamps { epoch: epoch(1), run: Run::of(Position(from), 9) })
-    {
-        Met::Answer(outcome) => bed.carry_out(outcome),
-        Met::Log { .. } => panic!("a read changes nothing"),
+    let ask = |bed: &Bed, in_epoch, from| match bed.unit.meet(Request::Recent { epoch: epoch(in_epoch), from }) {
+        Met::Answer(Outcome::Reply(reply)) => reply,
+        other => panic!("{other:?}"),
     };
-    let of = |sequences: &[Option<u64>]| {
-        let stamps = sequences.iter().map(|sequence| sequence.map(stamp)).collect();
-        Reply::Stamps { mark: Position(2), stamps }
+    let of = |from, positions: &[u64]| {
+        let stamp = |sequence| Stamp { client: ClientId(1), sequence };
+        let appends = positions.iter().map(|position| (Position(*position), stamp(*position))).collect();
+        Reply::Recent { from: Position(from), appends }
     };
-    assert_eq!(told(1), of(&[None, Some(2), None]), "what was given up, and junk, is none");
-    assert_eq!(told(4), of(&[Some(4)]), "up to what can't be read");
-    assert_eq!((told(5), told(7)), (of(&[]), of(&[])), "nor what was never written");
-    assert_eq!(told(20), of(&[Some(20)]), "of whatever size, one in any case");
-    let refused = bed.unit.meet(Request::Stamps { epoch: epoch(0), run: Run::of(Position(1), 1) });
-    assert!(matches!(refused, Met::Answer(Outcome::Reply(Reply::Refused { .. }))));
+    assert_eq!(ask(&bed, 1, Position(0)), of(0, &[1, 2, 4, 5]));
+    assert_eq!(ask(&bed, 1, Position(4)), of(0, &[4, 5]));
+    assert!(matches!(ask(&bed, 0, Position(0)), Reply::Refused { .. }));
+    let unit = Unit::decode(bed.unit.encode()).expect("it was written");
+    assert_eq!(unit, bed.unit);
+
+    let mut bed = Bed::default();
+    bed.apply(begin(0, 0, &[Stripe { from: Position(7), count: 1, index: 0, width: 1 }]));
+    bed.apply(Command::CopyMany { copies: vec![(Position(6), Kept::Entry(entry(6)))] });
+    bed.apply(write(1, 8, entry(8)));
+    assert_eq!(ask(&bed, 1, Position(0)), of(7, &[8]), "what lies before it came it may know in part only");
 }
 
 #[test]

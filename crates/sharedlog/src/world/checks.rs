@@ -46,8 +46,8 @@ pub(super) struct Checks {
     found: BTreeMap<Position, Stamp>,
     /// Where each stamp was told as an entry.
     told: BTreeMap<Stamp, Position>,
-    /// And what was told to be a duplicate of what.
-    duplicates: Vec<(Position, Position)>,
+    /// Of clients that name nothing that no attempt lies below: they may lie in the log twice.
+    careless: BTreeSet<Stamp>,
 }
 
 type Said = Result<(), String>;
@@ -98,15 +98,6 @@ impl Checks {
         match outcome {
             Ok(Answer::Entry(data)) => self.see(position, Seen::Data(data.stamp, data.batch.clone())),
             Ok(Answer::Junk) => self.see(position, Seen::Junk),
-            Ok(Answer::Duplicate { of }) => match (self.seen.get(of), self.seen.get(&position)) {
-                (Some(Seen::Data(first, _)), Some(Seen::Data(second, _))) if first != second => {
-                    Err(format!("{position} is told to be a duplicate of {of}"))
-                }
-                _ if self.played.get(&position).is_some_and(Option::is_some) => {
-                    Err(format!("{position} was delivered, and is told to be a duplicate of {of}"))
-                }
-                _ => Ok(()),
-            },
             Ok(Answer::Trimmed { .. }) if self.trimmed_singly.contains(&position) => Ok(()),
             Ok(Answer::Trimmed { mark }) => {
                 if position >= *mark {
@@ -160,24 +151,23 @@ impl Checks {
         }
     }
 
+    /// Nothing is known to lie below any attempt at that append.
+    pub(super) fn careless(&mut self, stamp: Stamp) {
+        self.careless.insert(stamp);
+    }
+
     /// What the last reader of all found.
     pub(super) fn finally(&mut self, position: Position, outcome: &Result<Answer, Error>) -> Said {
         let stamp = match outcome {
             Ok(Answer::Entry(data)) => {
                 let stamp = data.stamp;
-                match self.told.insert(stamp, position) {
-                    // A trim that is under way, or was given up, has come to some chains only: who looks back may be
-                    // told that the first is trimmed already.
-                    Some(first) if first.min(position) < self.trimmed => stamp,
-                    Some(first) if self.lost.is_empty() && self.trimmed_singly.is_empty() => {
+                match self.told.insert(stamp, position).filter(|_| !self.careless.contains(&stamp)) {
+                    // What was given up by an operator's word is promised nothing.
+                    Some(first) if self.lost.is_empty() => {
                         return Err(format!("{stamp:?} is read at {first}, and again at {position}"));
                     }
                     _ => stamp,
                 }
-            }
-            Ok(Answer::Duplicate { of }) => {
-                self.duplicates.push((position, *of));
-                return Ok(());
             }
             Ok(Answer::Lost) => {
                 self.lost.insert(position);
@@ -194,15 +184,6 @@ impl Checks {
 impl World {
     /// What must hold when all has ended and the whole log was read.
     pub(super) fn check_end(&mut self) {
-        for (position, of) in std::mem::take(&mut self.checks.duplicates) {
-            match self.checks.found.get(&of).copied() {
-                Some(stamp) => {
-                    self.checks.found.insert(position, stamp);
-                }
-                None if !(self.checks.lost.is_empty() && self.checks.trimmed_singly.is_empty()) => {}
-                None => self.violate(&format!("{position} is told to be a duplicate of {of}, where there is none")),
-            }
-        }
         if self.violation.is_none()
             && let Err(what) = self.compare_all().and_then(|()| self.agree()).and_then(|()| self.are_small())
         {
@@ -233,6 +214,10 @@ impl World {
             let epochs: Vec<_> = ever.iter().map(|position| self.given_in(*position)).collect();
             if epochs.windows(2).any(|two| two[0] == two[1]) {
                 return Err(format!("{:?} lay at {ever:?}, which were given in epochs {epochs:?}", job.stamp));
+            }
+            // What was given up by an operator's word is promised nothing.
+            if ever.len() > 1 && job.since.is_some() && checks.lost.is_empty() {
+                return Err(format!("{:?} was appended at {ever:?}", job.stamp));
             }
             if places.len() > 1 && !job.contested {
                 return Err(format!("one process appended {:?} at {places:?}", job.stamp));

@@ -191,7 +191,7 @@ impl World {
                 let was_there = self.checks.was_seen(any);
                 // Room for all, for a few, or for fewer bytes than any entry has.
                 let bytes = [BATCH_BYTES_MAX, 40, 4][(token.0 % 3) as usize];
-                let wanted = ReadMany { run, wait, look_back: true, bytes };
+                let wanted = ReadMany { run, wait, bytes };
                 (
                     Call::ReadMany { run, was_there },
                     Box::new(move |client| client.read_many(token, wanted, deadline, now)),
@@ -202,7 +202,7 @@ impl World {
                 let was_there = self.checks.was_seen(any);
                 (
                     Call::Read { position: any, was_there },
-                    Box::new(move |client| client.read(token, any, wait, true, deadline, now)),
+                    Box::new(move |client| client.read(token, any, wait, deadline, now)),
                 )
             }
             14..17 => (Call::Tail { floor }, Box::new(move |client| client.tail(token, deadline, now))),
@@ -295,7 +295,7 @@ impl World {
             player::Action::Read { run, wait } => {
                 process.calls.insert(token, Call::PlayerRead(run));
                 let wait = Wait::Each(wait);
-                let wanted = ReadMany { run, wait, look_back: false, bytes: BATCH_BYTES_MAX };
+                let wanted = ReadMany { run, wait, bytes: BATCH_BYTES_MAX };
                 process.client.read_many(token, wanted, deadline, now);
             }
             player::Action::Tail => {
@@ -407,9 +407,6 @@ impl World {
             }
             Call::Read { position, was_there } => {
                 self.count(if outcome.is_ok() { "reads" } else { "reads that failed" });
-                if matches!(outcome, Ok(Answer::Duplicate { .. })) {
-                    self.count("duplicates told");
-                }
                 self.checks.read(position, &outcome, was_there)
             }
             Call::Fill(position) => self.checks.read(position, &outcome, false),
@@ -450,7 +447,7 @@ impl World {
             let token = self.token();
             let Some(process) = self.clients.processes.get_mut(&id) else { continue };
             process.calls.insert(token, Call::Final(position));
-            process.client.read(token, position, Some(Duration::ZERO), true, Monotonic::NEVER, now);
+            process.client.read(token, position, Some(Duration::ZERO), Monotonic::NEVER, now);
         }
         Ok(())
     }

@@ -12,6 +12,9 @@ use crate::{Batch, ClientId, Position, Stamp};
 /// How long a client tries to find out where the log ends before it appends.
 const AWARE_IN: Duration = Duration::from_millis(60);
 
+/// Of a million clients so many name nothing that no attempt lies below.
+const CARELESS: u64 = 100_000;
+
 /// An append, until it is known to be made, or never to be.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
@@ -21,8 +24,8 @@ pub(super) struct Job {
     floor: Position,
     /// No attempt lies below this, as far as its client can know.
     least: Position,
-    /// What its attempts name, once one of them came to nothing definite, or from the first on: the same.
-    since: Option<Position>,
+    /// What its attempts name; none, of a client that doesn't care.
+    pub(super) since: Option<Position>,
     /// More than one process may have appended it.
     pub(super) contested: bool,
     pub(super) under_way: u32,
@@ -45,7 +48,6 @@ impl World {
     pub(super) fn retry_in_doubt(&mut self, job: usize) {
         let of = &mut self.clients.jobs[job];
         of.contested = true;
-        of.since = Some(of.least);
         self.clients.waiting.push(job);
     }
 
@@ -66,7 +68,7 @@ impl World {
                 let Some(process) = self.clients.processes.get_mut(&id) else { return };
                 process.calls.insert(token, Call::LastFirst { tail: *tail });
                 let wait = Some(Duration::from_millis(5));
-                process.client.read(token, Position(tail.0 - 1), wait, true, now + AWARE_IN, now);
+                process.client.read(token, Position(tail.0 - 1), wait, now + AWARE_IN, now);
                 self.settle_client(id);
             }
             Ok(Answer::Tail(tail)) => self.new_append(id, Some(*tail)),
@@ -77,9 +79,7 @@ impl World {
     /// It has read what lies before the tail.
     pub(super) fn last_first(&mut self, id: u32, tail: Position, outcome: &Result<Answer, Error>) {
         let is_held = match outcome {
-            Ok(Answer::Entry(_) | Answer::Junk | Answer::Duplicate { .. } | Answer::Trimmed { .. } | Answer::Lost) => {
-                true
-            }
+            Ok(Answer::Entry(_) | Answer::Junk | Answer::Trimmed { .. } | Answer::Lost) => true,
             Ok(_) | Err(_) => false,
         };
         self.count(if is_held { "appends after what is held" } else { "appends after nothing that is held" });
@@ -93,12 +93,17 @@ impl World {
         let stamp = Stamp { client: ClientId(1 + number % 2), sequence: 1 + number / 2 };
         let batch = Batch::of(&[Bytes::from(number.to_be_bytes().to_vec())]).expect("it is small");
         let floor = self.checks.highest_complete().map_or(Position(0), Position::next);
+        let least = least.unwrap_or(floor);
+        let since = (!self.random.chance(CARELESS)).then_some(least);
+        if since.is_none() {
+            self.checks.careless(stamp);
+        }
         self.clients.jobs.push(Job {
             stamp,
             batch,
             floor,
-            least: least.unwrap_or(floor),
-            since: least,
+            least,
+            since,
             contested: false,
             under_way: 0,
             is_done: false,
@@ -157,6 +162,11 @@ impl World {
                 of.is_forgotten = true;
                 self.count("appends forgotten");
                 self.check_forgotten(position)
+            }
+            Err(Error::TooLate { .. }) => {
+                of.is_forgotten = true;
+                self.count("appends tried too late");
+                Ok(())
             }
             Err(Error::Decided) if of.has_ended() => {
                 self.count("appends decided meanwhile");

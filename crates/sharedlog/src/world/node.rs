@@ -121,11 +121,6 @@ impl Units {
                 let Ok(many) = Reply::of_many(replies, bytes);
                 many
             }
-            Outcome::Stamps(each) => {
-                let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(id, outcome)));
-                let Ok(stamps) = Reply::of_stamps(replies, mark);
-                stamps
-            }
         }
     }
 }

@@ -260,10 +260,14 @@ impl World {
                 }
                 sequencer::Action::Answer { asker, reply } => {
                     if let sequencer::Reply::Positions { first, count, named } = &reply {
-                        let end = self.given_out.entry(epoch).or_default();
-                        let places =
-                            named.iter().flatten().map(|placed| placed.position.next()).max().unwrap_or_default();
-                        *end = Position(first.0 + count).max(places).max(*end);
+                        let places = || named.iter().filter_map(sequencer::Told::position);
+                        let ends = self.given_out.entry(epoch).or_default();
+                        let start = places().min().unwrap_or_default();
+                        *ends = places().map(Position::next).fold(Position(first.0 + count), Position::max).max(*ends);
+                        let begin = self.process(id, None).and_then(|process| process.sequencer.as_ref());
+                        if begin.is_some_and(|sequencer| start < sequencer.start()) && places().next().is_some() {
+                            self.count("appends remembered");
+                        }
                     }
                     let reply = Message::OfSequencer { reply, back: asker };
                     self.send(place, asker.place, Some(asker.life), reply);
@@ -330,7 +334,7 @@ impl World {
         process.reads.insert(token, (number, run));
         let deadline = now + base::Duration::from_millis(100);
         let wait = Wait::Each(base::Duration::ZERO);
-        let wanted = ReadMany { run, wait, look_back: false, bytes: BATCH_BYTES_MAX };
+        let wanted = ReadMany { run, wait, bytes: BATCH_BYTES_MAX };
         process.client.read_many(token, wanted, deadline, now);
     }
 

@@ -27,12 +27,13 @@ fn seeds_break_no_promise() {
         "appends forgotten",
         "appends in doubt",
         "appends outside their window",
+        "appends tried too late",
+        "appends remembered",
         "chains healed",
         "checkpoints",
         "clients killed",
         "clients stood still",
         "disks lost",
-        "duplicates told",
         "entries delivered",
         "extents opened",
         "extents trimmed away",
@@ -81,7 +82,6 @@ fn a_seed_gives_one_run() {
 fn options(bug: Bug, seed: u64) -> Options {
     let drawn = Options::draw(seed);
     match bug {
-        Bug::LateAttemptUnnamed => Options { calls: 300, restless: true, partitions: true, pauses: true, ..drawn },
         // A client that has heard of nothing asks the sequencer that was replaced: both live, and so does everything
         // else.
         Bug::LeaseNotWaited => {

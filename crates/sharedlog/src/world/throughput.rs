@@ -128,7 +128,7 @@ mod tests {
     fn disk() -> f64 {
         let batch = Batch::of(&[Bytes::from(vec![0; BYTES])]).expect("it is small");
         let stamp = Stamp { client: ClientId(1), sequence: 1 };
-        let entry = Entry::Data(Data { stamp, oldest_open: 1, since: None, batch });
+        let entry = Entry::Data(Data { stamp, oldest_open: 1, batch });
         let command = Command::Write { epoch: ProjectionEpoch(1), position: Position(0), entry };
         let takes = SPEED.force_of(SPEED.batch * command.encode().len());
         SPEED.batch as f64 * 1e9 / takes as f64

@@ -56,8 +56,6 @@ pub(crate) struct LogUsers {
 enum Seen {
     Data(Stamp),
     Junk,
-    /// A duplicate, of a stamp that lies elsewhere.
-    Duplicate,
 }
 
 #[derive(Default)]
@@ -200,12 +198,7 @@ impl LogUsers {
     /// Something was seen at a position.
     fn see(&mut self, position: u64, seen: Seen) -> Result<(), String> {
         match self.seen.insert(position, seen) {
-            Some(before) if before != seen && before != Seen::Duplicate && seen != Seen::Duplicate => {
-                Err(format!("position {position} had {before:?}, and now has {seen:?}"))
-            }
-            Some(Seen::Junk) if seen == Seen::Duplicate => {
-                Err(format!("position {position} was junk, and is a duplicate"))
-            }
+            Some(before) if before != seen => Err(format!("position {position} had {before:?}, and now has {seen:?}")),
             _ => Ok(()),
         }
     }
@@ -218,14 +211,12 @@ impl LogUsers {
             match &entry.content {
                 Content::Data(data) => {
                     let place = *self.places.entry(data.stamp).or_insert(position);
-                    // Once the first is trimmed, nobody sees it any more but who played it.
-                    if place != position && place >= self.trimmed {
+                    if place != position {
                         return Err(format!("the append {:?} was read at {place}, and at {position}", data.stamp));
                     }
                     self.see(position, Seen::Data(data.stamp))?;
                 }
                 Content::Junk => self.see(position, Seen::Junk)?,
-                Content::Duplicate { .. } => self.see(position, Seen::Duplicate)?,
                 Content::Trimmed { mark } if mark.0 <= self.trimmed && position < mark.0 => {}
                 other => return Err(format!("position {position} has {other:?}, trimmed below {}", self.trimmed)),
             }

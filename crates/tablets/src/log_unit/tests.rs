@@ -25,7 +25,7 @@ fn unit() -> (State, Log) {
 fn value(number: u64) -> Value {
     let stamp = Stamp { client: ClientId(1), sequence: number };
     let batch = Batch::of(&[Bytes::from(number.to_string())]).expect("it is small");
-    Value::Data(Data { stamp, oldest_open: number, since: None, batch })
+    Value::Data(Data { stamp, oldest_open: number, batch })
 }
 
 fn write(position: u64, number: u64) -> Command {
@@ -81,9 +81,6 @@ fn many_are_looked_up_at_one_time() {
     let all = (0..5).map(|position| read(&state, EPOCH, position)).collect();
     assert_eq!(many(0, 1, 5), Reply::Many(all));
     assert_eq!(many(1, 2, 2), Reply::Many(vec![Reply::Value(value(2)), Reply::Value(value(4))]));
-    let stamps = ask(&state, Request::Stamps { epoch: EPOCH, run: Run::of(Position(0), 5) });
-    let those = [value(1), value(2)].iter().map(sharedlog::Entry::stamp).collect();
-    assert_eq!(stamps, Reply::Stamps { mark: Position(0), stamps: those });
     let far = many(0, 1, 100_000);
     assert!(matches!(far, Reply::Many(replies) if replies.len() == sharedlog::limits::MANY_MAX));
     let old = Request::ReadMany { epoch: ProjectionEpoch(0), run: Run::of(Position(0), 5), bytes: 1 << 20 };

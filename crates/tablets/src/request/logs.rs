@@ -137,11 +137,6 @@ pub enum Content {
     Data(Data),
     /// A hole: whoever was to write there never did, and nobody will.
     Junk,
-    /// A hole: the append lies at an earlier position already.
-    Duplicate {
-        /// That one.
-        of: Position,
-    },
     /// What lay there is lost with all units that had it, and was given up by an operator's word.
     Lost,
     /// It was given up.

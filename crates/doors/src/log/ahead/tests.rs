@@ -57,7 +57,7 @@ fn begun() -> Ahead {
 fn data(positions: std::ops::Range<u64>, bytes: usize) -> Vec<LogEntry> {
     let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
     let stamp = Stamp { client: ClientId(3), sequence: 4 };
-    let content = Content::Data(Data { stamp, oldest_open: 4, since: None, batch });
+    let content = Content::Data(Data { stamp, oldest_open: 4, batch });
     positions.map(|position| LogEntry { position: Position(position), content: content.clone() }).collect()
 }
 

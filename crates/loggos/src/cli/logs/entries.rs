@@ -39,7 +39,6 @@ fn lines_of(entry: &Entry) -> Vec<String> {
     match &entry.content {
         Content::Records(records) => records.iter().map(|record| shown(record)).collect(),
         Content::Junk => vec!["(hole)".to_owned()],
-        Content::Duplicate { of } => vec![format!("(hole: the same as at {of})")],
         Content::Lost => vec!["(lost)".to_owned()],
         Content::Trimmed { before } if *before > entry.position => vec![format!("(trimmed, up to {before})")],
         Content::Trimmed { .. } => vec!["(trimmed)".to_owned()],
@@ -58,16 +57,13 @@ fn object(log: &str, entry: &Entry) -> Map<String, Value> {
             return object;
         }
         Content::Junk => "junk",
-        Content::Duplicate { .. } => "duplicate",
         Content::Lost => "lost",
         Content::Trimmed { .. } => "trimmed",
     };
     object.insert("hole".into(), hole.into());
-    match entry.content {
-        Content::Duplicate { of } => object.insert("of".into(), of.into()),
-        Content::Trimmed { before } => object.insert("before".into(), before.max(entry.position + 1).into()),
-        _ => None,
-    };
+    if let Content::Trimmed { before } = entry.content {
+        object.insert("before".into(), before.max(entry.position + 1).into());
+    }
     object
 }
 
@@ -103,8 +99,6 @@ mod tests {
     #[test]
     fn holes_say_what_they_are() {
         check(Content::Junk, r#"{"log":"l","position":7,"hole":"junk"}"#, &["(hole)"]);
-        let duplicate = Content::Duplicate { of: 3 };
-        check(duplicate, r#"{"log":"l","position":7,"hole":"duplicate","of":3}"#, &["(hole: the same as at 3)"]);
         check(Content::Lost, r#"{"log":"l","position":7,"hole":"lost"}"#, &["(lost)"]);
         let many = Content::Trimmed { before: 20 };
         check(many, r#"{"log":"l","position":7,"hole":"trimmed","before":20}"#, &["(trimmed, up to 20)"]);

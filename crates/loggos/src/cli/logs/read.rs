@@ -50,9 +50,6 @@ fn is_there(log: &Log, entry: &Entry) -> Result<(), Stop> {
         }
         Content::Trimmed { .. } => format!("what lay at position {position} of log {name} was given up"),
         Content::Junk => format!("position {position} of log {name} is a hole: nothing was ever appended there"),
-        Content::Duplicate { of } => {
-            format!("position {position} of log {name} is a hole: what was appended lies at position {of}")
-        }
         Content::Lost => format!("what lay at position {position} of log {name} is lost, by an operator's word"),
     };
     Err(Stop::NotFound(why))

@@ -1,10 +1,8 @@
 //! What users of a log asked and were told, and whether all of it together is as guarantee 20 has it.
 //!
 //! * A position never has two values, whoever reads it, and however often.
-//! * Readers and followers are told an append once. One that ended lies where it was said to; one of unknown outcome
-//!   lies at one position or none, and one that was said not to be done at none.
-//! * Its second place, if it has one, is told to be a duplicate. An append is not said to lie there, unless there was
-//!   no time left to learn of its first.
+//! * An append lies in the log once. One that ended lies where it was said to; one of unknown outcome lies at one
+//!   position or none, and one that was said not to be done at none.
 //! * An append that ended before another began lies before it.
 //! * A tail lies above every append that had ended before it was asked for.
 
@@ -25,16 +23,7 @@ pub(super) struct Append {
     /// Monotonic nanoseconds, as all times here.
     pub(super) called: u64,
     pub(super) returned: u64,
-    /// How long it was allowed to take.
-    pub(super) deadline: Duration,
     pub(super) outcome: Outcome,
-}
-
-impl Append {
-    /// Whether it was answered long before it had to be.
-    fn had_time_left(&self) -> bool {
-        Duration::from_nanos(self.returned - self.called) < self.deadline / 2
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +46,6 @@ pub(super) struct Tail {
 pub(super) enum Seen {
     Append(Name),
     Junk,
-    Duplicate { of: u64 },
 }
 
 /// All that users were told.
@@ -79,15 +67,7 @@ pub(super) struct Summary {
     pub(super) found: usize,
     pub(super) tails: usize,
     pub(super) junk: usize,
-    pub(super) duplicates: usize,
-    /// Appends whose place was told to be their second, as there was no time to learn of the first.
-    pub(super) second: usize,
-    /// Appends that were told twice, so far apart that guarantee 20 leaves them to players.
-    pub(super) far_apart: usize,
 }
-
-/// So far back an attempt is looked for that was made before: two further apart may both be told.
-const LOOK_BACK: u64 = 8_192;
 
 /// What an append holds: no two appends the same, and some of them more than a message between nodes or a block of the
 /// disk.
@@ -115,7 +95,6 @@ impl History {
                 name(records).ok_or_else(|| format!("position {position} holds what nobody appended: {records:?}"))?,
             ),
             Content::Junk => Seen::Junk,
-            Content::Duplicate { of } if *of < position => Seen::Duplicate { of: *of },
             other => return Err(format!("position {position} is told to be {other:?}")),
         };
         self.saw_at(position, now)
@@ -140,19 +119,13 @@ impl History {
         let mut summary = Summary { tails: self.tails.len(), ..Summary::default() };
         for append in &self.appends {
             let found = lies.get(&append.name).map_or(&[][..], |found| found);
-            if found.windows(2).any(|pair| pair[1] - pair[0] <= LOOK_BACK) {
+            if found.len() > 1 {
                 return Err(format!("{append:?} is told more than once: it lies at {found:?}"));
             }
-            summary.far_apart += usize::from(found.len() > 1);
             match append.outcome {
                 Outcome::At(told) if !found.contains(&told) => {
                     let there = self.seen.get(&told);
-                    let is_second = matches!(there, Some(Seen::Duplicate { of }) if found.contains(of));
-                    if !is_second || append.had_time_left() {
-                        return Err(format!("{append:?} lies at {found:?}; at {told} lies {there:?}"));
-                    }
-                    summary.ended += 1;
-                    summary.second += 1;
+                    return Err(format!("{append:?} lies at {found:?}; at {told} lies {there:?}"));
                 }
                 Outcome::NotDone if !found.is_empty() => return Err(format!("{append:?} lies at {found:?}")),
                 Outcome::At(_) => summary.ended += 1,
@@ -164,16 +137,7 @@ impl History {
             }
         }
         self.check_order(&lies)?;
-        for seen in self.seen.values() {
-            match seen {
-                Seen::Append(_) => {}
-                Seen::Junk => summary.junk += 1,
-                Seen::Duplicate { of } => match self.seen.get(of) {
-                    Some(Seen::Append(_)) => summary.duplicates += 1,
-                    other => return Err(format!("a duplicate of position {of}, where {other:?} lies")),
-                },
-            }
-        }
+        summary.junk = self.seen.values().filter(|seen| **seen == Seen::Junk).count();
         Ok(summary)
     }
 
@@ -245,18 +209,14 @@ mod tests {
     fn good() -> History {
         let append = |number: u32, outcome| {
             let called = u64::from(number) * 10;
-            Append { name: (1, number), called, returned: called + 5, deadline: Duration::from_nanos(12), outcome }
+            Append { name: (1, number), called, returned: called + 5, outcome }
         };
         let appends = vec![append(0, Outcome::At(0)), append(1, Outcome::At(2)), append(2, Outcome::Unknown)];
         let tails = vec![Tail { called: 16, position: 3 }];
         let mut history = History { appends, tails, seen: BTreeMap::new() };
-        for (position, seen) in [
-            (0, Seen::Append((1, 0))),
-            (1, Seen::Junk),
-            (2, Seen::Append((1, 1))),
-            (3, Seen::Append((1, 2))),
-            (4, Seen::Duplicate { of: 3 }),
-        ] {
+        for (position, seen) in
+            [(0, Seen::Append((1, 0))), (1, Seen::Junk), (2, Seen::Append((1, 1))), (3, Seen::Append((1, 2)))]
+        {
             history.saw_at(position, seen).expect("it is new");
         }
         history
@@ -273,7 +233,7 @@ mod tests {
     #[test]
     fn what_no_log_may_do_is_found() {
         let summary = good().check().expect("it is good");
-        assert_eq!((summary.ended, summary.found, summary.junk, summary.duplicates), (2, 1, 1, 1));
+        assert_eq!((summary.ended, summary.found, summary.junk), (2, 1, 1));
         is_found("lies at []", |history| {
             history.seen.remove(&2);
         });
@@ -289,9 +249,6 @@ mod tests {
             history.appends[2].returned = 19;
         });
         is_found("misses", |history| history.tails[0].position = 2);
-        is_found("duplicate of position 1", |history| {
-            history.seen.insert(4, Seen::Duplicate { of: 1 });
-        });
     }
 
     #[test]
@@ -302,25 +259,9 @@ mod tests {
         is_found("more than once: it lies at [3, 5]", |history| {
             history.seen.insert(5, Seen::Append((1, 2)));
         });
-        let mut history = good();
-        history.seen.insert(3 + LOOK_BACK + 1, Seen::Append((1, 2)));
-        assert_eq!(history.check().expect("nobody looks back so far").far_apart, 1);
-    }
-
-    #[test]
-    fn an_append_that_is_said_to_lie_at_its_second_place_is_found() {
-        let second = |history: &mut History| history.appends[2].outcome = Outcome::At(4);
-        is_found("at 4 lies Some(Duplicate { of: 3 })", second);
-        is_found("at 4 lies Some(Duplicate { of: 2 })", |history| {
-            history.seen.insert(4, Seen::Duplicate { of: 2 });
-            history.appends[2].deadline = Duration::from_nanos(5);
-            second(history);
+        is_found("more than once: it lies at [3, 100000]", |history| {
+            history.seen.insert(100_000, Seen::Append((1, 2)));
         });
-        let mut history = good();
-        second(&mut history);
-        history.appends[2].deadline = Duration::from_nanos(10);
-        let summary = history.check().expect("there was no time to learn where it lies first");
-        assert_eq!((summary.ended, summary.second), (3, 1));
     }
 
     #[test]

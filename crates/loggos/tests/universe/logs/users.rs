@@ -98,8 +98,7 @@ impl User {
             Err(Error::Unavailable(_)) => Outcome::NotDone,
             Err(error) => panic!("append {name:?} was answered with {error:?}"),
         };
-        self.book
-            .with(|history| history.appends.push(Append { name, called, returned, deadline: self.deadline, outcome }));
+        self.book.with(|history| history.appends.push(Append { name, called, returned, outcome }));
         outcome
     }
 

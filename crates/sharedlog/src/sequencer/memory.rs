@@ -1,0 +1,100 @@
+//! What the units remember of the appends before an epoch (guarantee 20).
+//!
+//! An append that is tried again in a newer epoch may lie in the log already. What lies below the epoch's start is
+//! decided by the heads of its chains: what a head doesn't hold there nobody writes any more but junk, and what it
+//! holds is completed. So the sequencer asks each head which appends it has taken last before it places an append that
+//! has a stamp.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::canary::{Bug, planted};
+use base::{Duration, Monotonic};
+
+use crate::limits::PLACES_MAX;
+use crate::{AskId, Position, Projection, UnitId};
+
+/// Heads that don't answer are asked again after so long.
+const AGAIN: Duration = Duration::from_millis(50);
+/// Heads that haven't answered by then are not waited for: what they alone know isn't known.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The heads that are asked what they remember.
+#[derive(Clone, Debug)]
+pub(super) struct Gathering {
+    /// From where on each of them, once it has said so, tells of all appends.
+    heads: BTreeMap<UnitId, Option<Position>>,
+    asked: BTreeMap<AskId, UnitId>,
+    until: Monotonic,
+    pub(super) again_at: Monotonic,
+}
+
+impl Gathering {
+    pub(super) fn begin(projection: &Projection, now: Monotonic) -> Self {
+        let first = first(projection);
+        let recent = projection.bounded().filter(|(_, end)| end.is_none_or(|end| end > first));
+        let chains = recent.flat_map(|(extent, _)| &extent.chains);
+        let heads = chains.filter_map(|chain| asks(chain)).map(|head| (head, None)).collect();
+        Self { heads, asked: BTreeMap::new(), until: now + PATIENCE, again_at: now }
+    }
+
+    /// The heads that are to be asked now; each asking is to be noted.
+    pub(super) fn to_ask(&mut self, now: Monotonic) -> BTreeSet<UnitId> {
+        self.again_at = (now + AGAIN).min(self.until);
+        self.asked.clear();
+        self.heads.iter().filter(|(_, told)| told.is_none()).map(|(head, _)| *head).collect()
+    }
+
+    pub(super) fn asked(&mut self, ask: AskId, head: UnitId) {
+        self.asked.insert(ask, head);
+    }
+
+    /// Whether that was asked for this.
+    pub(super) fn has_asked(&self, ask: AskId) -> bool {
+        self.asked.contains_key(&ask)
+    }
+
+    /// A head tells of all that lies from there on; which one?
+    pub(super) fn told(&mut self, ask: AskId, from: Position) -> Option<UnitId> {
+        let head = self.asked.remove(&ask)?;
+        self.heads.insert(head, Some(from));
+        Some(head)
+    }
+
+    pub(super) fn has_ended(&self, now: Monotonic) -> bool {
+        self.until <= now || self.heads.values().all(Option::is_some)
+    }
+
+    /// From where on every append is known that lies below the epoch's start.
+    pub(super) fn known_from(&self, projection: &Projection) -> Position {
+        let mut known_from = first(projection);
+        for (extent, end) in projection.bounded() {
+            let end = end.unwrap_or(projection.start);
+            // Of a chain that was given up nothing can be known, nor is anything promised.
+            for head in extent.chains.iter().filter_map(|chain| asks(chain)) {
+                let told = self.heads.get(&head).copied().flatten();
+                let lacks = told.map_or(end, |told| told.min(end));
+                if lacks > extent.from {
+                    known_from = known_from.max(lacks);
+                }
+            }
+        }
+        known_from
+    }
+}
+
+/// What lies below isn't asked for: there is no room for more.
+pub(super) fn first(projection: &Projection) -> Position {
+    Position(projection.start.0.saturating_sub(PLACES_MAX as u64)).max(projection.first())
+}
+
+/// Whether a unit is the head of a position's chain. One that was left out of that chain may have taken what the chain
+/// never agreed on, though it stands in another.
+pub(super) fn decides(projection: &Projection, unit: UnitId, position: Position) -> bool {
+    let head = projection.chain_of(position).and_then(asks);
+    head == Some(unit) || planted(Bug::MemoryOfFormerHead)
+}
+
+/// Whom of a chain is asked: the head, which has taken what may yet be completed.
+fn asks(chain: &[UnitId]) -> Option<UnitId> {
+    if planted(Bug::MemoryOfTail) { chain.last().copied() } else { chain.first().copied() }
+}
