@@ -262,8 +262,7 @@ impl Log {
         }
     }
 
-    /// Gives up what lies below a position. Appends that may be tried again still should not be among it: who follows the
-    /// log by its positions is told another copy of such a one as data.
+    /// Gives up what lies below a position.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the log does not reach there.

@@ -151,8 +151,9 @@ impl Client {
         self.calls.len() + self.own_stamps.waiting()
     }
 
-    /// Appends a batch: one entry, at one position, however many records. `since` says that another process may have
-    /// appended it under the same stamp, there or after. A stamp that is too far above the oldest open append of its
+    /// Appends a batch: one entry, at one position, however many records. `since` says that no
+    /// process has appended it under the same stamp below: if nobody remembers any more which appends lie from there on,
+    /// it is refused ([`Error::TooLate`]). A stamp that is too far above the oldest open append of its
     /// client is refused at once ([`Error::OutsideWindow`]). Without one it gets one of the machine's own, in turn.
     pub fn append(
         &mut self,

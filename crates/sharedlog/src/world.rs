@@ -51,7 +51,6 @@ const CLIENT: Timing = Timing {
     pause: Duration::from_millis(2),
     fetch: Duration::from_millis(5),
     poll: Duration::from_millis(2),
-    hole: Duration::from_millis(15),
     errand: Duration::from_millis(300),
 };
 const RECOVERY: recovery::Timing = recovery::Timing {

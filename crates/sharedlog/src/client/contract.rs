@@ -74,8 +74,6 @@ pub struct Timing {
     pub fetch: Duration,
     /// After a unit has said that nothing lies there that was to answer when something does, before it is asked again.
     pub poll: Duration,
-    /// For what should lie below the entry that is looked back from, before it is filled.
-    pub hole: Duration,
     /// For what it does without being asked: filling positions that it was given and doesn't need.
     pub errand: Duration,
 }
@@ -87,7 +85,6 @@ impl Default for Timing {
             pause: Duration::from_millis(5),
             fetch: Duration::from_millis(20),
             poll: Duration::from_millis(2),
-            hole: Duration::from_millis(50),
             errand: Duration::from_millis(2_000),
         }
     }

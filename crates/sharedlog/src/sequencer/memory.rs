@@ -53,7 +53,7 @@ impl Gathering {
         self.asked.contains_key(&ask)
     }
 
-    /// A head tells of all that lies from there on; which one?
+    /// A head tells of all that lies from there on, and of some that lies before; which one is it?
     pub(super) fn told(&mut self, ask: AskId, from: Position) -> Option<UnitId> {
         let head = self.asked.remove(&ask)?;
         self.heads.insert(head, Some(from));

@@ -169,7 +169,7 @@ pub enum Reply {
     Many(Vec<Self>),
     /// It has taken these appends last, be they trimmed or not.
     Recent {
-        /// It tells of every one that it has taken here or after.
+        /// It tells of every one that lies here or after, and of some before.
         from: Position,
         /// Where they lie, in order: [`RECENT_MAX`](crate::limits::RECENT_MAX) at most.
         appends: Vec<(Position, Stamp)>,

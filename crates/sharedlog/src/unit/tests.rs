@@ -269,7 +269,7 @@ fn many_are_read_as_one_by_one() {
     assert!(is_short(bounded(&mut bed, 12, 0), 3), "nothing lies there");
 }
 
-/// Trimmed or not; what is junk, and what was copied, is no append of its own.
+/// Trimmed or not; what is junk is none.
 #[test]
 fn appends_that_it_took_last_are_told() {
     let mut bed = Bed::begun();
@@ -299,7 +299,7 @@ fn appends_that_it_took_last_are_told() {
     bed.apply(begin(0, 0, &[Stripe { from: Position(7), count: 1, index: 0, width: 1 }]));
     bed.apply(Command::CopyMany { copies: vec![(Position(6), Kept::Entry(entry(6)))] });
     bed.apply(write(1, 8, entry(8)));
-    assert_eq!(ask(&bed, 1, Position(0)), of(7, &[8]), "what lies before it came it may know in part only");
+    assert_eq!(ask(&bed, 1, Position(0)), of(7, &[6, 8]), "of what lies before it came it may know only a part");
 }
 
 #[test]

@@ -82,6 +82,8 @@ fn a_seed_gives_one_run() {
 fn options(bug: Bug, seed: u64) -> Options {
     let drawn = Options::draw(seed);
     match bug {
+        // A unit is left out of one chain, and stays in another.
+        Bug::MemoryOfFormerHead => Options { calls: 300, restless: true, kills: true, disks: true, ..drawn },
         // A client that has heard of nothing asks the sequencer that was replaced: both live, and so does everything
         // else.
         Bug::LeaseNotWaited => {
@@ -93,6 +95,7 @@ fn options(bug: Bug, seed: u64) -> Options {
     }
 }
 
+/// All of them, or the one that `SHAREDLOG_BUG` names.
 #[cfg(feature = "canary")]
 #[test]
 fn bugs_of_the_shared_log_are_found() {
@@ -102,7 +105,8 @@ fn bugs_of_the_shared_log_are_found() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut escaped = Vec::new();
     // That one is of a node's messages, which are not simulated here.
-    let is_here = |bug: &Bug| bug.guarantee() == 20 && *bug != Bug::AnswerToFormerProcess;
+    let is_asked_for = |bug: &Bug| std::env::var("SHAREDLOG_BUG").map_or(true, |name| name == bug.name());
+    let is_here = |bug: &Bug| bug.guarantee() == 20 && *bug != Bug::AnswerToFormerProcess && is_asked_for(bug);
     for bug in Bug::ALL.iter().copied().filter(is_here) {
         let found = seeds(20_000).find_map(|seed| {
             plant(Some(bug));

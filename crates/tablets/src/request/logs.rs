@@ -32,7 +32,7 @@ pub enum LogRequest {
         /// Which append of whom it is, for whoever wants to try it again, and the oldest append of that client that
         /// isn't decided.
         stamp: Option<Stamped>,
-        /// It is tried again: an earlier attempt may lie in the log, there or after.
+        /// No attempt at it lies below. If nobody remembers any more which appends lie from there on, it is refused.
         since: Option<Position>,
     },
     /// Reads what lies at positions in a row, until one where nothing lies yet.
