@@ -145,7 +145,7 @@ pub enum Action<A> {
         /// The answer.
         reply: Reply,
     },
-    /// Call [`Sequencer::timer`] at this time.
+    /// Call [`Sequencer::timer`] at this time; it takes the place of the last one.
     SetTimer(Monotonic),
 }
 
@@ -345,7 +345,7 @@ impl<A> Sequencer<A> {
             let request = unit::Request::Recent { epoch, from };
             self.actions.push(Action::Ask { ask: self.asks, unit: head, request });
         }
-        self.actions.push(Action::SetTimer(gathering.again_at));
+        self.set_timer();
     }
 
     /// A unit tells which appends it remembers.
@@ -415,7 +415,7 @@ impl<A> Sequencer<A> {
             let request = unit::Request::Confirm { epoch: self.projection.epoch };
             self.actions.push(Action::Ask { ask: self.asks, unit: *unit, request });
         }
-        self.actions.push(Action::SetTimer(check.again_at));
+        self.set_timer();
     }
 
     /// A unit has answered.
@@ -455,16 +455,24 @@ impl<A> Sequencer<A> {
 
     /// The time that [`Action::SetTimer`] named has come.
     pub fn timer(&mut self, now: Monotonic) {
-        match &self.memory {
-            Memory::Gathering(gathering, _) if gathering.again_at <= now => self.gather(now),
-            Memory::Gathering(gathering, _) => self.actions.push(Action::SetTimer(gathering.again_at)),
-            Memory::Unknown | Memory::Known => {}
+        if matches!(&self.memory, Memory::Gathering(gathering, _) if gathering.again_at <= now) {
+            self.gather(now);
         }
-        match &self.check {
-            Some(check) if check.again_at <= now => self.ask_chain(now),
-            Some(check) => self.actions.push(Action::SetTimer(check.again_at)),
-            None => {}
+        if self.check.as_ref().is_some_and(|check| check.again_at <= now) {
+            self.ask_chain(now);
         }
+        self.set_timer();
+    }
+
+    /// For the first of what is to be asked again.
+    fn set_timer(&mut self) {
+        let check = self.check.as_ref().map(|check| check.again_at);
+        let gathering = match &self.memory {
+            Memory::Gathering(gathering, _) => Some(gathering.again_at),
+            Memory::Unknown | Memory::Known => None,
+        };
+        let first = check.into_iter().chain(gathering).min();
+        self.actions.extend(first.map(Action::SetTimer));
     }
 
     /// There is, or will be, a projection of that epoch: of ours nothing is handed out or answered any more.
