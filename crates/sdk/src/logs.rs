@@ -196,11 +196,11 @@ impl Log {
         Self { client: self.client.clone().with_deadline(time), name: self.name.clone() }
     }
 
-    /// The least position that an append may get which begins now, in whichever attempt: if it is tried again later than
-    /// the log remembers what lies there, it is refused. The tail by itself is none. Below it positions may have been
-    /// given out that nobody will write, and a sequencer that comes after gives them out again; but each begins above
-    /// what is held. So what lies just before the tail is read first, and made a hole if nothing comes. Where it can't
-    /// be read, or there is too little time to wait for whoever may be writing it, nothing is named.
+    /// The least position that an append may get which begins now, in whichever attempt: if it is tried again later
+    /// than the log remembers what lies there, it is refused. The tail by itself is none. Below it positions may have
+    /// been given out that nobody will write, and a sequencer that comes after gives them out again; but each begins
+    /// above what is held. So what lies just before the tail is read first, and made a hole if nothing comes. Where it
+    /// can't be read, or there is too little time to wait for whoever may be writing it, nothing is named.
     async fn least(&self, time: Duration) -> Result<Option<u64>, Error> {
         let appends = &self.client.appends;
         if let Some(known) = appends.known(&self.name) {

@@ -151,10 +151,10 @@ impl Client {
         self.calls.len() + self.own_stamps.waiting()
     }
 
-    /// Appends a batch: one entry, at one position, however many records. `since` says that no
-    /// process has appended it under the same stamp below: if nobody remembers any more which appends lie from there on,
-    /// it is refused ([`Error::TooLate`]). A stamp that is too far above the oldest open append of its
-    /// client is refused at once ([`Error::OutsideWindow`]). Without one it gets one of the machine's own, in turn.
+    /// Appends a batch: one entry, at one position, however many records. `since` says that no process has appended it
+    /// under the same stamp below: if nobody remembers any more which appends lie from there on, it is refused
+    /// ([`Error::TooLate`]). A stamp that is too far above the oldest open append of its client is refused at once
+    /// ([`Error::OutsideWindow`]). Without one it gets one of the machine's own, in turn.
     pub fn append(
         &mut self,
         token: Token,
@@ -236,7 +236,7 @@ impl Client {
         let is_among = |whose| matches!(whose, Whose::Caller(token) if tokens.contains(&token));
         let given_up: Vec<CallId> =
             self.calls.iter().filter(|(_, call)| is_among(call.whose)).map(|(id, _)| *id).collect();
-        given_up.into_iter().for_each(|id| self.out_of_time(id, now));
+        given_up.into_iter().for_each(|id| self.out_of_time(id));
         self.settle(now);
     }
 
@@ -402,7 +402,7 @@ impl Client {
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if call.deadline <= now {
-            return self.out_of_time(id, now);
+            return self.out_of_time(id);
         }
         if call.ask.is_some() {
             // Whom it was that didn't answer; a newer projection may have another in his place.
@@ -416,10 +416,10 @@ impl Client {
     }
 
     /// A call's deadline has come; that of its calls, if it is a row, is the same.
-    fn out_of_time(&mut self, id: CallId, now: Monotonic) {
+    fn out_of_time(&mut self, id: CallId) {
         let Some(call) = self.calls.get(&id) else { return };
         let of_row = if let Task::Row(row) = &call.task { row.calls().collect() } else { Vec::new() };
-        of_row.into_iter().for_each(|id| self.out_of_time(id, now));
+        of_row.into_iter().for_each(|id| self.out_of_time(id));
         let Some(call) = self.calls.get_mut(&id) else { return };
         let outcome = call.task.out_of_time();
         self.finish(id, outcome);

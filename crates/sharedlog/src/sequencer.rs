@@ -13,8 +13,8 @@
 //! a time, and what is not written is filled in bulk ([`janitor`](crate::janitor)).
 //!
 //! An append that has a stamp is given one place, whoever asks for it, and whichever sequencer. The first that is asked
-//! for one in an epoch has the units tell which appends lie where of the epochs before ([`memory`]). Who says how far
-//! back an earlier attempt may lie is told if that is further than anybody remembers.
+//! for one in an epoch has the units tell which appends lie where of the epochs before (`sequencer/memory.rs`). Who
+//! says how far back an earlier attempt may lie is told if that is further than anybody remembers.
 //!
 //! One check is under way at a time. Whoever asks meanwhile waits for its end, however many they are.
 //!
@@ -316,7 +316,7 @@ impl<A> Sequencer<A> {
     /// Gives places, once it is known which appends have some.
     fn give_places(&mut self, wanting: Wanting<A>, now: Monotonic) {
         match &mut self.memory {
-            Memory::Known => return self.give(wanting, now),
+            Memory::Known => self.give(wanting, now),
             Memory::Gathering(_, waiting) if waiting.len() < WAITING_MAX => waiting.push(wanting),
             Memory::Gathering(..) => {}
             Memory::Unknown => {
@@ -339,7 +339,7 @@ impl<A> Sequencer<A> {
             return waiting.into_iter().for_each(|wanting| self.give(wanting, now));
         }
         let (epoch, from) = (self.projection.epoch, memory::first(&self.projection));
-        for head in gathering.to_ask(now) {
+        for head in gathering.ask(now) {
             self.asks.0 += 1;
             gathering.asked(self.asks, head);
             let request = unit::Request::Recent { epoch, from };

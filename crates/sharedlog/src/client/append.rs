@@ -33,8 +33,8 @@ enum Stage {
     /// The projection was replaced, or the head has lost what it holds: is the entry there, or can it not come there
     /// any more? The position was given in that epoch.
     Resolving(Filling, ProjectionEpoch),
-    /// It lies there since an epoch before, or did until it was trimmed: the head has taken it, as the sequencer of that
-    /// epoch says.
+    /// It lies there since an epoch before, or did until it was trimmed: the head has taken it, as the sequencer of
+    /// that epoch says.
     Remembered(Filling, ProjectionEpoch),
     Ended(Result<Answer, Error>),
 }

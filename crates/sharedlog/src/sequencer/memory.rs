@@ -37,8 +37,8 @@ impl Gathering {
         Self { heads, asked: BTreeMap::new(), until: now + PATIENCE, again_at: now }
     }
 
-    /// The heads that are to be asked now; each asking is to be noted.
-    pub(super) fn to_ask(&mut self, now: Monotonic) -> BTreeSet<UnitId> {
+    /// The heads that are asked now; each asking is to be noted.
+    pub(super) fn ask(&mut self, now: Monotonic) -> BTreeSet<UnitId> {
         self.again_at = (now + AGAIN).min(self.until);
         self.asked.clear();
         self.heads.iter().filter(|(_, told)| told.is_none()).map(|(head, _)| *head).collect()
