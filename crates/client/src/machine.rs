@@ -463,7 +463,7 @@ impl<Q: Clone, A> Client<Q, A> {
 /// What a read insists on from now on, if an attempt that asked for other than that was shown less (guarantee 15).
 fn newer<Q>(known: &Seen, call: &Call<Q>, asked: Option<SeenPlace>, shown: &Shown) -> Option<SeenPlace> {
     let newer = known.newer(call.task.table(), call.task.anywhere()?, shown)?;
-    let was_asked_for = asked.is_some_and(|asked| asked.cohort == newer.cohort);
+    let was_asked_for = asked.is_some_and(|asked| asked.cohort >= newer.cohort);
     // A read at a moment is shown what it asks for, whatever it insists on: cohorts in turn must not go on without end.
     let is_insisted = call.insists.is_some_and(|place| place.cohort > newer.cohort);
     (!was_asked_for && !is_insisted).then_some(newer)

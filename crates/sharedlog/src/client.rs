@@ -11,9 +11,8 @@
 //! * *Fill* (`filling.rs`). Junk to the head of the chain, or what the head holds down the chain.
 //! * *Read*. From the tail of the chain: what is there, the whole chain holds.
 //!
-//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made, and from which
-//! position on it may lie: whoever tries again, with the same stamp, hands that in as `since`, so that readers know
-//! where to look for the first one.
+//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made: whoever tries it again
+//! does so with the same stamp, and has the place that it had.
 
 use std::collections::{BTreeMap, BTreeSet};
 

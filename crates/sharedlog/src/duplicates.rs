@@ -1,7 +1,7 @@
 //! Which appends a reader has seen already (guarantee 20).
 //!
-//! An append that stalled, was tried again by another process, and was then completed by a reader lies in the log
-//! twice. Every reader delivers only the first. Whoever plays a log from its beginning remembers, of each client, the
+//! An append lies in the log once, but for one whose caller named nothing that no attempt lies below, and tried it again
+//! later than the log remembers: that may lie there twice. Players deliver only the first. Whoever plays a log from its beginning remembers, of each client, the
 //! sequences that came: all up to a floor, and those above it one by one. Every entry says which append of its client's
 //! was the oldest open one when it began: what came before that is decided, so whatever of it lies further up is a
 //! duplicate. The floor rises by that, and by nothing else but sequences that came. No entry is [`DUPLICATES_WINDOW`]

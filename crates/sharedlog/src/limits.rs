@@ -30,8 +30,8 @@ pub const POSITIONS_AT_ONCE_MAX: u64 = 4_096;
 /// the janitor comes. Small in this crate's own tests.
 pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
 /// Appends whose places a sequencer remembers, at most: what it gave out first it forgets first. One takes 56 bytes in
-/// two trees, and 150 where their nodes are as empty as they may be: 10 MB.
-pub const PLACES_MAX: usize = 1 << 16;
+/// two trees, and 150 where their nodes are as empty as they may be: 10 MB. Small in this crate's own tests.
+pub const PLACES_MAX: usize = if cfg!(test) { 24 } else { 1 << 16 };
 /// Appends that a unit remembers, trimmed or not, at most: what lies first it forgets first. 24 bytes each in its
 /// checkpoint, 390 KB; twice that in memory. Small in this crate's own tests, so that they come to it.
 pub const RECENT_MAX: usize = if cfg!(test) { 12 } else { 1 << 14 };

@@ -187,7 +187,8 @@ enum Memory<A> {
     Unknown,
     /// Units are asked; these wait for what they tell.
     Gathering(Gathering, Vec<Wanting<A>>),
-    Known,
+    /// What will be known: heads that were not waited for may answer still.
+    Known(Gathering),
 }
 
 /// Somebody who asks for places.
@@ -316,9 +317,14 @@ impl<A> Sequencer<A> {
     /// Gives places, once it is known which appends have some.
     fn give_places(&mut self, wanting: Wanting<A>, now: Monotonic) {
         match &mut self.memory {
-            Memory::Known => self.give(wanting, now),
-            Memory::Gathering(_, waiting) if waiting.len() < WAITING_MAX => waiting.push(wanting),
-            Memory::Gathering(..) => {}
+            Memory::Known(_) => self.give(wanting, now),
+            Memory::Gathering(_, waiting) => {
+                // Who asks anew has given up what it asked before.
+                waiting.retain(|other| other.client != wanting.client);
+                if waiting.len() < WAITING_MAX {
+                    waiting.push(wanting);
+                }
+            }
             Memory::Unknown => {
                 let gathering = Gathering::begin(&self.projection, now);
                 self.memory = Memory::Gathering(gathering, vec![wanting]);
@@ -327,30 +333,38 @@ impl<A> Sequencer<A> {
         }
     }
 
-    /// Asks who has yet to tell what it remembers; with no more of such, all is known that will be.
+    /// Asks who has yet to tell what it remembers.
     fn gather(&mut self, now: Monotonic) {
-        let Memory::Gathering(gathering, waiting) = &mut self.memory else { return };
-        if gathering.has_ended(now) || planted(Bug::MemoryNotAsked) {
-            let waiting = std::mem::take(waiting);
-            if !planted(Bug::MemoryNotAsked) {
-                self.places.known_from(gathering.known_from(&self.projection));
-            }
-            self.memory = Memory::Known;
-            return waiting.into_iter().for_each(|wanting| self.give(wanting, now));
-        }
         let (epoch, from) = (self.projection.epoch, memory::first(&self.projection));
-        for head in gathering.ask(now) {
-            self.asks.0 += 1;
-            gathering.asked(self.asks, head);
-            let request = unit::Request::Recent { epoch, from };
-            self.actions.push(Action::Ask { ask: self.asks, unit: head, request });
+        if let Memory::Gathering(gathering, _) | Memory::Known(gathering) = &mut self.memory {
+            for head in gathering.ask(now) {
+                self.asks.0 += 1;
+                gathering.asked(self.asks, head);
+                let request = unit::Request::Recent { epoch, from };
+                self.actions.push(Action::Ask { ask: self.asks, unit: head, request });
+            }
         }
+        self.gathered(now);
         self.set_timer();
+    }
+
+    /// Goes on with those who wait, if there is nobody more to be waited for.
+    fn gathered(&mut self, now: Monotonic) {
+        let Memory::Gathering(gathering, waiting) = &mut self.memory else { return };
+        if !gathering.has_ended(now) && !planted(Bug::MemoryNotAsked) {
+            return;
+        }
+        let waiting = std::mem::take(waiting);
+        if !planted(Bug::MemoryNotAsked) {
+            self.places.lacks_below(gathering.known_from(&self.projection));
+        }
+        self.memory = Memory::Known(gathering.clone());
+        waiting.into_iter().for_each(|wanting| self.give(wanting, now));
     }
 
     /// A unit tells which appends it remembers.
     fn told(&mut self, ask: AskId, from: Position, appends: &[(Position, Stamp)], now: Monotonic) {
-        let Memory::Gathering(gathering, _) = &mut self.memory else { return };
+        let (Memory::Gathering(gathering, _) | Memory::Known(gathering)) = &mut self.memory else { return };
         let Some(head) = gathering.told(ask, from) else { return };
         let start = self.projection.start;
         for (position, stamp) in appends.iter().filter(|(position, _)| *position < start) {
@@ -358,9 +372,10 @@ impl<A> Sequencer<A> {
                 self.places.remember(*stamp, *position);
             }
         }
-        if gathering.has_ended(now) {
-            self.gather(now);
+        if let Memory::Known(gathering) = &self.memory {
+            self.places.lacks_below(gathering.known_from(&self.projection));
         }
+        self.gathered(now);
     }
 
     fn give(&mut self, wanting: Wanting<A>, now: Monotonic) {
@@ -420,7 +435,7 @@ impl<A> Sequencer<A> {
 
     /// A unit has answered.
     pub fn answered(&mut self, ask: AskId, reply: &unit::Reply, now: Monotonic) {
-        if let Memory::Gathering(gathering, _) = &self.memory
+        if let Memory::Gathering(gathering, _) | Memory::Known(gathering) = &self.memory
             && gathering.has_asked(ask)
         {
             return match reply {
@@ -455,7 +470,7 @@ impl<A> Sequencer<A> {
 
     /// The time that [`Action::SetTimer`] named has come.
     pub fn timer(&mut self, now: Monotonic) {
-        if matches!(&self.memory, Memory::Gathering(gathering, _) if gathering.again_at <= now) {
+        if self.gathers_at().is_some_and(|at| at <= now) {
             self.gather(now);
         }
         if self.check.as_ref().is_some_and(|check| check.again_at <= now) {
@@ -464,14 +479,18 @@ impl<A> Sequencer<A> {
         self.set_timer();
     }
 
+    /// When to ask again what units remember.
+    fn gathers_at(&self) -> Option<Monotonic> {
+        match &self.memory {
+            Memory::Gathering(gathering, _) | Memory::Known(gathering) => gathering.again_at(),
+            Memory::Unknown => None,
+        }
+    }
+
     /// For the first of what is to be asked again.
     fn set_timer(&mut self) {
         let check = self.check.as_ref().map(|check| check.again_at);
-        let gathering = match &self.memory {
-            Memory::Gathering(gathering, _) => Some(gathering.again_at),
-            Memory::Unknown | Memory::Known => None,
-        };
-        let first = check.into_iter().chain(gathering).min();
+        let first = check.into_iter().chain(self.gathers_at()).min();
         self.actions.extend(first.map(Action::SetTimer));
     }
 
@@ -483,9 +502,9 @@ impl<A> Sequencer<A> {
         }
         let askers = self.check.take().map(|check| check.askers).unwrap_or_default();
         let newest = self.newest;
-        let wanting = match std::mem::replace(&mut self.memory, Memory::Known) {
+        let wanting = match std::mem::replace(&mut self.memory, Memory::Unknown) {
             Memory::Gathering(_, waiting) => waiting,
-            Memory::Unknown | Memory::Known => Vec::new(),
+            Memory::Unknown | Memory::Known(_) => Vec::new(),
         };
         let wanting = wanting.into_iter().map(|wanting| wanting.asker);
         for asker in askers.into_iter().chain(std::mem::take(&mut self.waiting)).chain(wanting) {

@@ -265,7 +265,8 @@ impl Unit {
                     self.occupied = Occupied::default();
                 }
                 let first = stripes.iter().map(|stripe| stripe.from).min();
-                self.recent = Recent::begin(first.unwrap_or_default().max(trimmed));
+                // Of two recoveries that have it begin one is installed: it knows all from the later beginning on.
+                self.recent = Recent::begin(first.unwrap_or_default().max(trimmed).max(self.recent.from()));
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
                 self.trim(trimmed, Reply::Begun)
             }

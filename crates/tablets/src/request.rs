@@ -346,7 +346,7 @@ pub enum Failure {
     /// No leader could be reached in time; nothing was done.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// The batch may lie in the log: a retry hands that in, with the same stamp.
+    /// This attempt may have appended the batch: a retry with the same stamp tells.
     #[error("the batch may lie in the log, from position {since} on")]
     MayLie {
         /// There or after.

@@ -3,7 +3,7 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, Duration, NodeId};
 use sharedlog::client::Suspect;
-use sharedlog::limits::{MANY_MAX, RECENT_MAX};
+use sharedlog::limits::{MANY_MAX, POSITIONS_AT_ONCE_MAX, RECENT_MAX};
 use sharedlog::sequencer::{Named, Placed, Told};
 use sharedlog::unit::{Command, Reply, Report, Request};
 use sharedlog::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stamp, Stripe, UnitId, sequencer};
@@ -226,7 +226,7 @@ pub(super) fn decode_question(input: &mut Reader) -> Result<(SequencerId, sequen
         1 => {
             let (epoch, client) = (decode_epoch(input)?, ClientId(input.u64()?));
             let count = input.u64()?;
-            let named = (0..input.count(26)?).map(|_| decode_named(input)).collect::<Result<_, _>>()?;
+            let named = (0..count_named(input, 26)?).map(|_| decode_named(input)).collect::<Result<_, _>>()?;
             sequencer::Request::Positions { epoch, client, count, named }
         }
         2 => sequencer::Request::Tail { epoch: decode_epoch(input)? },
@@ -272,13 +272,20 @@ pub(super) fn decode_given(input: &mut Reader) -> Result<sequencer::Reply, Decod
     Ok(match input.u8()? {
         1 => {
             let (first, count) = (decode_position(input)?, input.u64()?);
-            let named = (0..input.count(1)?).map(|_| decode_told(input)).collect::<Result<_, _>>()?;
+            let named = (0..count_named(input, 1)?).map(|_| decode_told(input)).collect::<Result<_, _>>()?;
             sequencer::Reply::Positions { first, count, named }
         }
         2 => sequencer::Reply::Tail(decode_position(input)?),
         3 => sequencer::Reply::Refused { newest: decode_epoch(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "reply of a sequencer", tag: u64::from(tag) }),
     })
+}
+
+/// How many appends are named, of so many bytes each at least.
+fn count_named(input: &mut Reader, bytes: usize) -> Result<usize, DecodeError> {
+    let count = input.count(bytes)?;
+    let is_bounded = count as u64 <= POSITIONS_AT_ONCE_MAX;
+    if is_bounded { Ok(count) } else { Err(DecodeError::Invalid { what: "number of appends" }) }
 }
 
 fn decode_named(input: &mut Reader) -> Result<Named, DecodeError> {

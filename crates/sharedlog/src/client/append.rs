@@ -36,6 +36,9 @@ enum Stage {
     /// It lies there since an epoch before, or did until it was trimmed: the head has taken it, as the sequencer of
     /// that epoch says.
     Remembered(Filling, ProjectionEpoch),
+    /// A unit of its chain has been trimmed, after the head took it in that epoch: the others are, too, before it is told
+    /// to lie there. Else one that has neither it nor the mark might be left of the chain.
+    Trimming(Trimming),
     Ended(Result<Answer, Error>),
 }
 
@@ -52,6 +55,15 @@ struct Writing {
     lost: bool,
     /// The next unit has the entry, and has lost it.
     mends: bool,
+}
+
+#[derive(Debug)]
+struct Trimming {
+    position: Position,
+    epoch: ProjectionEpoch,
+    mark: Position,
+    /// So many units are trimmed so far.
+    count: usize,
 }
 
 impl Append {
@@ -129,7 +141,7 @@ impl Append {
             // No unit of the newer projection holds anything there, or takes it from us.
             self.stage = Stage::Wanting;
         }
-        if let Stage::Remembered(_, told_in) = &self.stage
+        if let Stage::Remembered(_, told_in) | Stage::Trimming(Trimming { epoch: told_in, .. }) = &self.stage
             && *told_in < view.projection.epoch
         {
             // There may be another head, which has not taken it.
@@ -189,8 +201,12 @@ impl Append {
                     Err(Filled::Entry(entry)) if entry.stamp() == Some(self.data.stamp) => {
                         Ok(Answer::Appended(position))
                     }
-                    // The head had it: so had the chain, before it was given up.
-                    Err(Filled::Trimmed(_)) => Ok(Answer::Appended(position)),
+                    // It was trimmed by itself: the whole chain had it.
+                    Err(Filled::Trimmed(mark)) if mark <= position => Ok(Answer::Appended(position)),
+                    Err(Filled::Trimmed(mark)) => {
+                        self.stage = Stage::Trimming(Trimming { position, epoch: told_in, mark, count: 0 });
+                        return self.next(view);
+                    }
                     Err(Filled::Entry(_)) => {
                         self.wants_another(position, told_in);
                         self.asked = None;
@@ -201,6 +217,12 @@ impl Append {
                     Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
                 })
             }
+            Stage::Trimming(Trimming { position, epoch, mark, count }) => {
+                let chain = view.projection.chain_of(*position).unwrap_or_default();
+                let Some(unit) = chain.get(*count) else { return Next::Done(Ok(Answer::Appended(*position))) };
+                self.asked = Some(*unit);
+                Next::Unit(*unit, Request::Command(Command::Trim { epoch: Some(*epoch), before: *mark }))
+            }
             Stage::Ended(outcome) => Next::Done(outcome.clone()),
         }
     }
@@ -208,6 +230,7 @@ impl Append {
     pub(super) fn heard(&mut self, reply: Reply) {
         let writing = match &mut self.stage {
             Stage::Resolving(filling, _) | Stage::Remembered(filling, _) => return filling.heard(reply),
+            Stage::Trimming(trimming) => return trimming.count += usize::from(reply == Reply::Done),
             Stage::Writing(writing) => writing,
             Stage::Wanting | Stage::Ended(_) => return,
         };
@@ -226,6 +249,9 @@ impl Append {
             Reply::Occupied { .. } if writing.count == 0 => self.wants_another(position, epoch),
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
             // The head has decided for us, in this epoch; so no reader was told anything else before it was given up.
+            Reply::Trimmed { mark } if writing.count > 0 && mark > position => {
+                self.stage = Stage::Trimming(Trimming { position, epoch, mark, count: 0 });
+            }
             Reply::Trimmed { .. } if writing.count > 0 => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
             // It may have lain there, by our hand or another's, and was readers' once then.
             Reply::Trimmed { .. } if writing.lost || self.is_shared && !planted(Bug::TrimmedPlaceLeft) => {
@@ -258,6 +284,7 @@ impl Append {
     pub(super) fn out_of_time(&self) -> Error {
         match &self.stage {
             Stage::Writing(Writing { position, in_doubt: true, .. }) => Error::Unknown { since: *position },
+            Stage::Trimming(Trimming { position, .. }) => Error::Unknown { since: *position },
             Stage::Resolving(filling, _) | Stage::Remembered(filling, _) => Error::Unknown { since: filling.position },
             _ => Error::OutOfTime,
         }

@@ -178,10 +178,10 @@ pub enum Error {
     /// The deadline came first. Nothing was appended; what was to be trimmed or filled may be.
     #[error("there was no answer in time")]
     OutOfTime,
-    /// Whether the batch was appended isn't known. If so, it lies there or after.
+    /// Whether this attempt appended the batch isn't known. If so, it lies there or after.
     #[error("the batch may lie in the log, from position {since} on")]
     Unknown {
-        /// To be handed in when the append is tried again, with the same stamp.
+        /// Of this attempt alone: another one may lie below.
         since: Position,
     },
     /// Where the batch was to lie is trimmed, or was given up: whether it lay there can't be told any more. Of that

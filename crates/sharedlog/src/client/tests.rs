@@ -309,7 +309,15 @@ fn an_append_that_lies_in_the_log_already_takes_no_other_place() {
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
 
     let (mut bed, token) = begin();
+    bed.step(1, &write(2, 4, Entry::Junk), Reply::Trimmed { mark: Position(3) });
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))), "it was trimmed by itself, on the whole chain");
+
+    // The head was trimmed before the others had it: so are they, lest one is left that has neither.
+    let (mut bed, token) = begin();
+    let trim = Request::Command(Command::Trim { epoch: Some(ProjectionEpoch(2)), before: Position(6) });
     bed.step(1, &write(2, 4, Entry::Junk), Reply::Trimmed { mark: Position(6) });
+    bed.step(1, &trim, Reply::Done);
+    bed.step(2, &trim, Reply::Done);
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
 
     // Another head may not have it.

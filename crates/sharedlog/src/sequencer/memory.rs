@@ -13,38 +13,58 @@ use base::{Duration, Monotonic};
 use crate::limits::PLACES_MAX;
 use crate::{AskId, Position, Projection, UnitId};
 
-/// Heads that don't answer are asked again after so long.
+/// Heads that don't answer are asked again after so long ...
 const AGAIN: Duration = Duration::from_millis(50);
-/// Heads that haven't answered by then are not waited for: what they alone know isn't known.
+/// ... and after so long once nobody waits for them.
+const AGAIN_LATER: Duration = Duration::from_millis(1_000);
+/// Heads of extents that have ended are waited for so long: what they alone know isn't known until they answer.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// Those that stand in the last extent are waited for longer: every append waits for them. Where one doesn't answer by
+/// then, whoever writes to it is to find that out.
+const PATIENCE_NEEDED: Duration = Duration::from_millis(2_000);
+
+/// Askings that may still be answered, at most.
+const ASKED_MAX: usize = 4 * crate::limits::EXTENTS_MAX * crate::limits::STRIPES_MAX;
 
 /// The heads that are asked what they remember.
 #[derive(Clone, Debug)]
 pub(super) struct Gathering {
     /// From where on each of them, once it has said so, tells of all appends.
     heads: BTreeMap<UnitId, Option<Position>>,
+    /// Those of them that every append needs.
+    needed: BTreeSet<UnitId>,
     asked: BTreeMap<AskId, UnitId>,
-    until: Monotonic,
-    pub(super) again_at: Monotonic,
+    began: Monotonic,
+    again_at: Monotonic,
 }
 
 impl Gathering {
     pub(super) fn begin(projection: &Projection, now: Monotonic) -> Self {
         let first = first(projection);
-        let recent = projection.bounded().filter(|(_, end)| end.is_none_or(|end| end > first));
-        let chains = recent.flat_map(|(extent, _)| &extent.chains);
-        let heads = chains.filter_map(|chain| asks(chain)).map(|head| (head, None)).collect();
-        Self { heads, asked: BTreeMap::new(), until: now + PATIENCE, again_at: now }
+        let is_meant = |end: Option<Position>| end.is_none_or(|end| end > first);
+        let before = projection.bounded().filter(|(extent, end)| extent.from < projection.start && is_meant(*end));
+        let chains = before.flat_map(|(extent, _)| &extent.chains);
+        let heads: BTreeMap<_, _> = chains.filter_map(|chain| asks(chain)).map(|head| (head, None)).collect();
+        let needed = projection.last().units().filter(|unit| heads.contains_key(unit)).collect();
+        Self { heads, needed, asked: BTreeMap::new(), began: now, again_at: now }
+    }
+
+    /// When to ask those that haven't answered; none, if all have.
+    pub(super) fn again_at(&self) -> Option<Monotonic> {
+        self.heads.values().any(Option::is_none).then_some(self.again_at)
     }
 
     /// The heads that are asked now; each asking is to be noted.
     pub(super) fn ask(&mut self, now: Monotonic) -> BTreeSet<UnitId> {
-        self.again_at = (now + AGAIN).min(self.until);
-        self.asked.clear();
+        self.again_at = if self.has_ended(now) { now + AGAIN_LATER } else { now + AGAIN };
         self.heads.iter().filter(|(_, told)| told.is_none()).map(|(head, _)| *head).collect()
     }
 
     pub(super) fn asked(&mut self, ask: AskId, head: UnitId) {
+        // An answer may take longer than the next asking.
+        while self.asked.len() >= ASKED_MAX {
+            self.asked.pop_first();
+        }
         self.asked.insert(ask, head);
     }
 
@@ -56,12 +76,19 @@ impl Gathering {
     /// A head tells of all that lies from there on, and of some that lies before; which one is it?
     pub(super) fn told(&mut self, ask: AskId, from: Position) -> Option<UnitId> {
         let head = self.asked.remove(&ask)?;
+        self.asked.retain(|_, asked| *asked != head);
         self.heads.insert(head, Some(from));
         Some(head)
     }
 
+    /// Whether nobody is waited for any more.
     pub(super) fn has_ended(&self, now: Monotonic) -> bool {
-        self.until <= now || self.heads.values().all(Option::is_some)
+        let has_told = |head: &UnitId| self.heads.get(head).is_some_and(Option::is_some);
+        match now.since(self.began) {
+            waited if waited >= PATIENCE_NEEDED => true,
+            waited if waited >= PATIENCE => self.needed.iter().all(has_told),
+            _ => self.heads.keys().all(has_told),
+        }
     }
 
     /// From where on every append is known that lies below the epoch's start.

@@ -39,8 +39,10 @@ pub(super) struct Places {
     by_use: BTreeMap<u64, ClientId>,
     /// Counts what was asked.
     uses: u64,
-    /// Whatever was placed here or after is known, or decided.
-    known_from: Position,
+    /// Of what was known something is forgotten that lies below.
+    forgotten_below: Position,
+    /// Below this something may lie that nobody has told of.
+    lacks_below: Position,
 }
 
 /// What a client has said.
@@ -68,7 +70,7 @@ impl Places {
         if stamp.sequence < floor {
             return Place::Decided;
         }
-        let known_from = self.known_from;
+        let known_from = self.forgotten_below.max(self.lacks_below);
         match self.of.get(&stamp) {
             Some(placed) if decided.is_none_or(|decided| placed.position > decided) => Place::At(*placed),
             Some(_) => Place::New,
@@ -79,9 +81,13 @@ impl Places {
         }
     }
 
-    /// Nothing is known of what lies below.
-    pub(super) fn known_from(&mut self, position: Position) {
-        self.known_from = self.known_from.max(position);
+    /// Not all is known that lies below, as far as others have told.
+    pub(super) fn lacks_below(&mut self, position: Position) {
+        self.lacks_below = position;
+    }
+
+    fn forget_below(&mut self, position: Position) {
+        self.forgotten_below = self.forgotten_below.max(position);
     }
 
     /// An append lies there since an epoch before. Should it lie at two places, the first counts.
@@ -104,7 +110,7 @@ impl Places {
             && let Some((_, client)) = self.by_use.pop_first()
         {
             let forgotten = self.floors.remove(&client);
-            self.known_from(forgotten.map_or(Position(0), |floor| floor.below));
+            self.forget_below(forgotten.map_or(Position(0), |floor| floor.below));
         }
         raised
     }
@@ -119,7 +125,7 @@ impl Places {
             && let Some((position, stamp)) = self.at.pop_first()
         {
             self.of.remove(&stamp);
-            self.known_from(position.next());
+            self.forget_below(position.next());
         }
     }
 }

@@ -191,6 +191,16 @@ fn places(sequences: &[u64], since: Option<u64>) -> Request {
     Request::Positions { epoch: EPOCH, client: ClientId(1), count: 0, named }
 }
 
+/// The same of another client machine.
+fn places_elsewhere(sequences: &[u64], since: Option<u64>) -> Request {
+    match places(sequences, since) {
+        Request::Positions { epoch, count, named, .. } => {
+            Request::Positions { epoch, client: ClientId(2), count, named }
+        }
+        other => other,
+    }
+}
+
 /// Which units are asked what they remember, and who is told which places.
 fn gathered(sequencer: &mut Sequencer<u32>) -> (Asked, Vec<(u32, Vec<Told>)>) {
     let (mut asks, mut answers) = (Vec::new(), Vec::new());
@@ -220,7 +230,7 @@ fn at(position: u64, oldest_open: u64) -> Told {
 fn what_was_appended_in_an_epoch_before_has_its_place() {
     let (mut sequencer, now) = (sequencer(), Monotonic(0));
     sequencer.asked(1, places(&[4], None), now);
-    sequencer.asked(2, places(&[5, 6, 9], None), now);
+    sequencer.asked(2, places_elsewhere(&[5, 6, 9], None), now);
     let (asks, answers) = gathered(&mut sequencer);
     assert_eq!(asks.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>(), [1, 3], "the heads");
     assert_eq!(answers, []);
@@ -248,30 +258,42 @@ fn what_nobody_remembers_is_not_placed_for_who_says_how_far_back_it_may_lie() {
     assert_eq!(gathered(&mut sequencer).1, expected);
 }
 
-/// What only such a head knows isn't known.
+/// What only such a head knows isn't known, until it answers; one that every append needs is waited for longer.
 #[test]
 fn a_head_that_does_not_answer_is_not_waited_for_without_end() {
-    let (mut sequencer, mut now) = (sequencer(), Monotonic(0));
-    sequencer.asked(1, places(&[4], Some(19)), now);
-    sequencer.asked(2, places(&[4], None), now);
-    let (asks, _) = gathered(&mut sequencer);
-    sequencer.answered(asks[1].0, &remembers(0, &[]), now);
-    let mut answers = Vec::new();
-    for _ in 0..4 {
-        assert_eq!(answers, []);
-        now = now + Duration::from_millis(50);
-        sequencer.timer(now);
-        let (asks, told) = gathered(&mut sequencer);
-        assert!(asks.iter().all(|(_, unit)| unit.0 == 1));
-        answers = told;
+    let old = |head: u64| Extent::new(Position(0), 1, vec![vec![UnitId(head), UnitId(2)]]);
+    let last = Extent::new(Position(20), 1, vec![vec![UnitId(1), UnitId(2)]]);
+    for (head, patience) in [(4, 200), (1, 2_000)] {
+        let projection = Projection { extents: vec![old(head), last.clone()], ..projection() };
+        let mut sequencer = Sequencer::begin(&projection, ME).expect("it is the one");
+        let mut now = Monotonic(0);
+        sequencer.asked(1, places(&[4], Some(19)), now);
+        sequencer.asked(2, places(&[4], None), now);
+        let (asks, _) = gathered(&mut sequencer);
+        let slow = asks[0].0;
+        let mut answers = Vec::new();
+        for _ in 0..patience / 50 {
+            assert_eq!(answers, []);
+            now = now + Duration::from_millis(50);
+            sequencer.timer(now);
+            let (asks, told) = gathered(&mut sequencer);
+            assert!(asks.iter().all(|(_, unit)| unit.0 == head));
+            answers = told;
+        }
+        // Whoever asked anew has given up what it asked before.
+        assert_eq!(answers, [(2, vec![at(20, 1)])]);
+        sequencer.asked(3, places(&[5], Some(19)), now);
+        assert_eq!(gathered(&mut sequencer).1, [(3, vec![Told::Forgotten { known_from: Position(20) }])]);
+        // What comes late counts.
+        sequencer.answered(slow, &remembers(0, &[(7, 5)]), now);
+        sequencer.asked(4, places(&[5, 6], Some(3)), now);
+        assert_eq!(gathered(&mut sequencer).1, [(4, vec![at(7, 5), at(21, 1)])]);
     }
-    let forgotten = Told::Forgotten { known_from: Position(20) };
-    assert_eq!(answers, [(1, vec![forgotten]), (2, vec![at(20, 1)])]);
 
     // Whoever waits is told when there is a newer epoch.
     let mut sequencer = self::sequencer();
-    sequencer.asked(1, places(&[4], None), now);
+    sequencer.asked(1, places(&[4], None), Monotonic(0));
     let (asks, _) = gathered(&mut sequencer);
-    sequencer.answered(asks[0].0, &unit::Reply::Refused { sealed: EPOCH }, now);
+    sequencer.answered(asks[0].0, &unit::Reply::Refused { sealed: EPOCH }, Monotonic(0));
     assert_eq!(told(&mut sequencer).1, [(1, Reply::Refused { newest: ProjectionEpoch(4) })]);
 }

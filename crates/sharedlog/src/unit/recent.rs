@@ -25,6 +25,10 @@ impl Recent {
         Self { from, stamps: BTreeMap::new() }
     }
 
+    pub(super) fn from(&self) -> Position {
+        self.from
+    }
+
     /// An append lies there.
     pub(super) fn note(&mut self, position: Position, stamp: Stamp) {
         self.stamps.insert(position, stamp);

@@ -133,6 +133,7 @@ impl World {
 
     pub(super) fn append_ended(&mut self, job: usize, outcome: Result<Answer, Error>) -> Result<(), String> {
         let retries = self.is_healed || self.random.chance(700_000);
+        let highest = self.given_out.values().copied().max().unwrap_or_default();
         let of = &mut self.clients.jobs[job];
         of.under_way -= 1;
         match outcome {
@@ -163,7 +164,10 @@ impl World {
                 self.count("appends forgotten");
                 self.check_forgotten(position)
             }
-            Err(Error::TooLate { .. }) => {
+            Err(Error::TooLate { since, known_from }) => {
+                if of.since != Some(since) || since >= known_from || known_from > highest {
+                    return Err(format!("{since} is called too late for an append that names {:?}", of.since));
+                }
                 of.is_forgotten = true;
                 self.count("appends tried too late");
                 Ok(())

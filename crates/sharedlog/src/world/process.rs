@@ -261,11 +261,12 @@ impl World {
                 sequencer::Action::Answer { asker, reply } => {
                     if let sequencer::Reply::Positions { first, count, named } = &reply {
                         let places = || named.iter().filter_map(sequencer::Told::position);
-                        let ends = self.given_out.entry(epoch).or_default();
-                        let start = places().min().unwrap_or_default();
-                        *ends = places().map(Position::next).fold(Position(first.0 + count), Position::max).max(*ends);
-                        let begin = self.process(id, None).and_then(|process| process.sequencer.as_ref());
-                        if begin.is_some_and(|sequencer| start < sequencer.start()) && places().next().is_some() {
+                        let end = self.given_out.entry(epoch).or_default();
+                        *end = places().map(Position::next).fold(Position(first.0 + count), Position::max).max(*end);
+                        let least = places().min();
+                        let sequencer = self.process(id, None).and_then(|process| process.sequencer.as_ref());
+                        let start = sequencer.map(Sequencer::start);
+                        if least.is_some_and(|least| Some(least) < start) {
                             self.count("appends remembered");
                         }
                     }

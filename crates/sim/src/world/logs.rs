@@ -80,7 +80,6 @@ enum Doing {
     Append {
         floor: u64,
         least: u64,
-        since: Option<Position>,
     },
     Read {
         from: u64,
@@ -158,7 +157,7 @@ impl LogUsers {
     /// A new append of a user, who knows of something that is held just before a position.
     fn append(&mut self, user: usize, least: u64) -> Doing {
         self.users[user].sequence += 1;
-        Doing::Append { floor: self.ended, least, since: Some(Position(least)) }
+        Doing::Append { floor: self.ended, least }
     }
 
     fn stamp(&self, user: usize) -> Stamp {
@@ -169,12 +168,12 @@ impl LogUsers {
         let log = || LOG.to_owned();
         match doing {
             Doing::Create => LogRequest::Create { name: log(), stripes: 2, copies: 0 },
-            Doing::Append { since, .. } => {
+            Doing::Append { least, .. } => {
                 let stamp = self.stamp(user);
                 let record = Bytes::from(format!("{} of {user}", stamp.sequence));
                 let batch = Batch::of(&[record]).expect("it is small");
                 let stamp = Some(Stamped { stamp, oldest_open: stamp.sequence });
-                LogRequest::Append { log: log(), batch, stamp, since: *since }
+                LogRequest::Append { log: log(), batch, stamp, since: Some(Position(*least)) }
             }
             Doing::Read { from, wait, .. } => {
                 LogRequest::Read { log: log(), from: Position(*from), count: READ, wait: *wait, bytes: BATCH_BYTES_MAX }
@@ -228,19 +227,12 @@ impl LogUsers {
     fn answered(&mut self, user: usize, doing: &mut Doing, outcome: &Outcome) -> Result<bool, String> {
         let response = match outcome {
             Ok(Response::Log(response)) => response,
-            Err(Failure::MayLie { since }) => {
-                if let Doing::Append { since: known, .. } = doing {
-                    *known = Some(known.map_or(*since, |known| known.min(*since)));
-                    return Ok(false);
-                }
+            Err(Failure::MayLie { .. }) if !matches!(doing, Doing::Append { .. }) => {
                 return Err("only appends may lie somewhere".to_owned());
             }
             // Where it was to lie is trimmed: whether it did is not told any more.
             Err(Failure::Forgotten(_)) if matches!(doing, Doing::Append { .. }) => return Ok(true),
-            Err(Failure::Unknown(_)) => {
-                lost_sight(doing);
-                return Ok(false);
-            }
+            Err(Failure::MayLie { .. } | Failure::Unknown(_)) => return Ok(false),
             // Who has little time tries once.
             Err(Failure::Unavailable(_)) if matches!(doing, Doing::Read { how: Haste::Deadline, .. }) => {
                 return Ok(true);
@@ -318,13 +310,6 @@ impl LogUsers {
     }
 }
 
-/// A request was sent and never answered: an append may lie anywhere above what had ended when it was first tried.
-fn lost_sight(doing: &mut Doing) {
-    if let Doing::Append { least, since, .. } = doing {
-        since.get_or_insert(Position(*least));
-    }
-}
-
 impl World {
     pub(crate) fn begin_log_users(&mut self) {
         for user in 0..self.log_users.users.len() {
@@ -343,7 +328,6 @@ impl World {
         if let Some((request, node)) = users.users[user].asked.take() {
             users.asked.remove(&request);
             users.users[user].doing.take_if(|doing| matches!(doing, Doing::Read { how: Haste::Leaves, .. }));
-            users.users[user].doing.as_mut().map(lost_sight);
             let is_up = self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
             if is_up {
                 self.step(node, Event::GivenUp { requests: BTreeSet::from([request]) });

@@ -53,6 +53,8 @@ pub(super) enum Seen {
 pub(super) struct History {
     pub(super) appends: Vec<Append>,
     pub(super) tails: Vec<Tail>,
+    /// Appends of unknown outcome that the log refused, as nobody remembered what lay where they might.
+    pub(super) refused: usize,
     seen: BTreeMap<u64, Seen>,
 }
 
@@ -116,6 +118,9 @@ impl History {
     /// Whether all of it together is as promised. The whole log must have been seen.
     pub(super) fn check(&self) -> Result<Summary, String> {
         let lies = self.lies()?;
+        if self.refused * 100 > self.appends.len() {
+            return Err(format!("{} of {} appends were refused", self.refused, self.appends.len()));
+        }
         let mut summary = Summary { tails: self.tails.len(), ..Summary::default() };
         for append in &self.appends {
             let found = lies.get(&append.name).map_or(&[][..], |found| found);
@@ -213,7 +218,7 @@ mod tests {
         };
         let appends = vec![append(0, Outcome::At(0)), append(1, Outcome::At(2)), append(2, Outcome::Unknown)];
         let tails = vec![Tail { called: 16, position: 3 }];
-        let mut history = History { appends, tails, seen: BTreeMap::new() };
+        let mut history = History { appends, tails, ..History::default() };
         for (position, seen) in
             [(0, Seen::Append((1, 0))), (1, Seen::Junk), (2, Seen::Append((1, 1))), (3, Seen::Append((1, 2)))]
         {
@@ -249,6 +254,7 @@ mod tests {
             history.appends[2].returned = 19;
         });
         is_found("misses", |history| history.tails[0].position = 2);
+        is_found("1 of 3 appends were refused", |history| history.refused = 1);
     }
 
     #[test]

@@ -94,7 +94,11 @@ impl User {
         self.book.in_time(called, self.deadline);
         let outcome = match answer {
             Ok(position) => Outcome::At(position),
-            Err(Error::OutcomeUnknown(_)) => Outcome::Unknown,
+            Err(Error::OutcomeUnknown(why)) => {
+                let is_refused = why.contains("is not known any more");
+                self.book.with(|history| history.refused += usize::from(is_refused));
+                Outcome::Unknown
+            }
             Err(Error::Unavailable(_)) => Outcome::NotDone,
             Err(error) => panic!("append {name:?} was answered with {error:?}"),
         };
