@@ -4,7 +4,7 @@
 //! at one time, what the chain holds is read: at its tail, so that the whole chain holds it, and with a fill where
 //! nothing is. That is decided for ever, so it is copied as it is, in whatever epoch. The copier only makes units
 //! whole. Whether one is, it says itself when it is sealed ([`recovery`](crate::recovery)): a copier that dies, or two
-//! at once, do no harm.
+//! at once, do no harm. At last the unit is told which appends the head of the chain remembers, trimmed or not.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use base::{Duration, Monotonic};
 use crate::client::{Answer, Error};
 use crate::limits::{MANY_BYTES_MAX, MANY_MAX};
 use crate::recovery::Healing;
-use crate::unit::{Command, Reply, Request};
+use crate::unit::{Command, Reply, Request, known_from};
 use crate::{AskId, Entry, Kept, Position, Run, UnitId};
 
 /// What the driver is to do.
@@ -63,6 +63,8 @@ pub struct Copier {
     next: Option<Position>,
     /// What reads and copies have left over.
     left: VecDeque<Run>,
+    /// The unit is whole, and is yet to be told what the head remembers: the head's answer, or the unit's, is asked for.
+    remembers: Option<Remembers>,
     /// Runs under way, by their first positions, and what the unit is told once they are read.
     under_way: BTreeMap<Position, (Run, Option<Command>)>,
     /// What was asked, by the run's first position; with none: how far the unit is.
@@ -74,6 +76,15 @@ pub struct Copier {
     actions: Vec<Action>,
 }
 
+/// What a unit that is whole is yet to be told.
+#[derive(Clone, Debug)]
+enum Remembers {
+    /// The head says what it remembers.
+    Asked(AskId),
+    /// The unit is told that.
+    Told(AskId, Command),
+}
+
 impl Copier {
     /// Begins.
     #[must_use]
@@ -83,6 +94,7 @@ impl Copier {
             config,
             healings,
             next: None,
+            remembers: None,
             left: VecDeque::new(),
             under_way: BTreeMap::new(),
             asks: BTreeMap::new(),
@@ -112,6 +124,7 @@ impl Copier {
         let Some(healing) = self.healings.last().copied() else { return self.end(true) };
         self.again_at = now + self.config.again;
         match self.next {
+            None if self.remembers.is_some() => self.ask_to_remember(),
             None => {
                 let stripes = vec![healing.stripe];
                 self.ask(healing.unit, None, Command::Tell { stripes });
@@ -174,15 +187,20 @@ impl Copier {
 
     /// A unit has answered.
     pub fn answered(&mut self, ask: AskId, reply: Reply, now: Monotonic) {
+        let is_asked = |asked: &AskId| *asked == ask;
+        match &self.remembers {
+            Some(Remembers::Asked(asked)) if is_asked(asked) => return self.head_remembers(reply, now),
+            // Whatever it says: what it doesn't know it says it doesn't.
+            Some(Remembers::Told(asked, _)) if is_asked(asked) => return self.is_healed(now),
+            _ => {}
+        }
         let Some(position) = self.asks.remove(&ask) else { return };
         let Some(healing) = self.healings.last().copied() else { return };
         match (position, reply) {
             (None, Reply::Told(report)) if self.next.is_none() => {
                 let missing = report.whole.iter().find(|(stripe, _)| *stripe == healing.stripe);
                 match missing {
-                    Some((_, missing)) if *missing >= healing.to => {
-                        self.healings.pop();
-                    }
+                    Some((_, missing)) if *missing >= healing.to => self.remembers = Some(Remembers::Asked(AskId(0))),
                     Some((_, missing)) => self.next = Some(*missing),
                     None => return self.end(false),
                 }
@@ -218,7 +236,9 @@ impl Copier {
         self.failed(now, |copier| {
             let Some(healing) = copier.healings.last().copied() else { return };
             copier.asks.clear();
-            if copier.next.is_none() {
+            if copier.remembers.is_some() {
+                copier.ask_to_remember();
+            } else if copier.next.is_none() {
                 copier.ask(healing.unit, None, Command::Tell { stripes: vec![healing.stripe] });
             }
             for (from, (_, command)) in copier.under_way.clone() {
@@ -227,6 +247,43 @@ impl Copier {
                 }
             }
         });
+    }
+
+    /// Asks the head what it remembers, or tells the unit.
+    fn ask_to_remember(&mut self) {
+        let Some(healing) = self.healings.last().copied() else { return };
+        self.last_ask.0 += 1;
+        let ask = self.last_ask;
+        let (unit, request) = match &mut self.remembers {
+            Some(Remembers::Told(asked, command)) => {
+                *asked = ask;
+                (healing.unit, Request::Command(command.clone()))
+            }
+            remembers => {
+                *remembers = Some(Remembers::Asked(ask));
+                (healing.head, Request::Recent { epoch: healing.epoch, from: healing.stripe.from })
+            }
+        };
+        self.actions.push(Action::Ask { ask, unit, request });
+    }
+
+    /// The head has said what it remembers: all of the range is decided by now, and nothing more comes.
+    fn head_remembers(&mut self, reply: Reply, now: Monotonic) {
+        let (Reply::Recent { from, told_of, mut appends }, Some(healing)) = (reply, self.healings.last()) else {
+            return self.is_healed(now);
+        };
+        let range = (known_from(from, &told_of, (healing.stripe.from, healing.to)), healing.to);
+        appends.retain(|(position, _)| healing.stripe.holds(*position) && *position < healing.to);
+        self.failures = 0;
+        self.remembers = Some(Remembers::Told(AskId(0), Command::Remember { range, appends }));
+        self.go_on(now);
+    }
+
+    /// The unit is whole, and remembers what it can.
+    fn is_healed(&mut self, now: Monotonic) {
+        (self.failures, self.remembers) = (0, None);
+        self.healings.pop();
+        self.go_on(now);
     }
 
     fn failed(&mut self, now: Monotonic, again: impl Fn(&mut Self)) {

@@ -363,9 +363,15 @@ impl<A> Sequencer<A> {
     }
 
     /// A unit tells which appends it remembers.
-    fn told(&mut self, ask: AskId, from: Position, appends: &[(Position, Stamp)], now: Monotonic) {
+    fn told(
+        &mut self,
+        ask: AskId,
+        (from, told_of): (Position, &[unit::Range]),
+        appends: &[(Position, Stamp)],
+        now: Monotonic,
+    ) {
         let (Memory::Gathering(gathering, _) | Memory::Known(gathering)) = &mut self.memory else { return };
-        let Some(head) = gathering.told(ask, from) else { return };
+        let Some(head) = gathering.told(ask, from, told_of.to_vec()) else { return };
         let start = self.projection.start;
         for (position, stamp) in appends.iter().filter(|(position, _)| *position < start) {
             if memory::decides(&self.projection, head, *position) {
@@ -439,7 +445,7 @@ impl<A> Sequencer<A> {
             && gathering.has_asked(ask)
         {
             return match reply {
-                unit::Reply::Recent { from, appends } => self.told(ask, *from, appends, now),
+                unit::Reply::Recent { from, told_of, appends } => self.told(ask, (*from, told_of), appends, now),
                 unit::Reply::Refused { sealed } => self.superseded(sealed.next()),
                 _ => {}
             };

@@ -35,6 +35,7 @@ mod recent;
 mod tests;
 
 pub use message::{Command, Reply, Report, Request};
+pub use recent::{Range, decode_appends, decode_ranges, encode_appends, encode_ranges, known_from};
 
 /// What a request or a command comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +76,8 @@ pub enum Outcome {
         position: Position,
         /// What was to be written.
         entry: Entry,
+        /// The unit took that append there.
+        took: bool,
     },
 }
 
@@ -132,10 +135,11 @@ pub fn found(kept: Option<Kept>, mark: Position) -> Reply {
 
 /// What somebody is told who wanted to write to a position that a unit holds.
 #[must_use]
-pub fn compared(kept: Option<&Kept>, entry: &Entry, mark: Position) -> Reply {
+pub fn compared(kept: Option<&Kept>, entry: &Entry, took: bool, mark: Position) -> Reply {
     match kept {
         Some(Kept::Entry(other)) if other == entry => Reply::Written,
         Some(Kept::Entry(other)) => Reply::Occupied { by: other.kind() },
+        Some(Kept::Trimmed) if took => Reply::Took { mark },
         Some(Kept::Trimmed) => Reply::Trimmed { mark },
         None => Reply::Damaged,
     }
@@ -224,9 +228,8 @@ impl Unit {
                 Met::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
             }
             Request::Recent { epoch, from } => {
-                let (known_from, appends) = self.recent.told(from);
-                let told = Reply::Recent { from: known_from, appends };
-                Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(told)))
+                let told = || self.recent.told(from);
+                Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(told)))
             }
             Request::Confirm { epoch } => Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed))),
             Request::Holes { epoch, stripe, from, to } => {
@@ -292,6 +295,10 @@ impl Unit {
                 self.damaged.remove(&position);
                 Outcome::Store { position, kept: Kept::Trimmed, reply: Reply::Done }
             }
+            Command::Remember { range, appends } => {
+                self.recent.remember(range, &appends);
+                Outcome::Reply(Reply::Done)
+            }
             Command::Tell { stripes } => {
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
                 Outcome::Reply(Reply::Told(self.report()))
@@ -312,12 +319,14 @@ impl Unit {
                 if is_other || is_used && !planted(Bug::OldValuesReturn) { reply(Reply::NotEmpty) } else { None }
             }
             _ if !self.begun => reply(Reply::Unknown),
-            Command::Write { epoch, position, entry } => match self.refusal(*epoch).or_else(|| self.gone(*position)) {
+            Command::Write { epoch, position, entry } => match self.refusal(*epoch) {
                 Some(refusal) => reply(refusal),
+                None if let Some(gone) = self.gone(*position) => reply(self.trimmed_for(gone, *position, entry)),
                 None if self.damaged.contains(position) => reply(Reply::Damaged),
                 None if entry == &Entry::Junk && planted(Bug::FillOverwrites) => None,
                 None if self.occupied.holds(*position) => {
-                    Some(Outcome::Compare { position: *position, entry: entry.clone() })
+                    let took = self.took(*position, entry);
+                    Some(Outcome::Compare { position: *position, entry: entry.clone(), took })
                 }
                 None => None,
             },
@@ -344,6 +353,8 @@ impl Unit {
                 None if !self.occupied.holds(*position) => reply(Reply::Unwritten),
                 None => None,
             },
+            Command::Remember { range, .. } if self.recent.was_told_of(*range) => reply(Reply::Done),
+            Command::Remember { .. } => None,
             Command::Tell { stripes } => {
                 let all_known = stripes.iter().all(|stripe| self.occupied.told().any(|known| known == *stripe));
                 if all_known { reply(Reply::Told(self.report())) } else { None }
@@ -360,9 +371,22 @@ impl Unit {
         match (self.gone(position), kept) {
             (Some(gone), _) => Some(Outcome::Reply(gone)),
             (None, Kept::Entry(entry)) if self.occupied.holds(position) => {
-                Some(Outcome::Compare { position, entry: entry.clone() })
+                Some(Outcome::Compare { position, entry: entry.clone(), took: false })
             }
             (None, _) => None,
+        }
+    }
+
+    /// Whether it took that append there.
+    fn took(&self, position: Position, entry: &Entry) -> bool {
+        entry.stamp().is_some_and(|stamp| self.recent.took(position, stamp))
+    }
+
+    /// What is said to who wants to write there what was given up.
+    fn trimmed_for(&self, gone: Reply, position: Position, entry: &Entry) -> Reply {
+        match gone {
+            Reply::Trimmed { mark } if self.took(position, entry) => Reply::Took { mark },
+            gone => gone,
         }
     }
 

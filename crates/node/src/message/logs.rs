@@ -3,9 +3,10 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, Duration, NodeId};
 use sharedlog::client::Suspect;
-use sharedlog::limits::{MANY_MAX, POSITIONS_AT_ONCE_MAX, RECENT_MAX};
+use sharedlog::limits::{MANY_MAX, POSITIONS_AT_ONCE_MAX};
 use sharedlog::sequencer::{Named, Placed, Told};
 use sharedlog::unit::{Command, Reply, Report, Request};
+use sharedlog::unit::{decode_appends, decode_ranges, encode_appends, encode_ranges};
 use sharedlog::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stamp, Stripe, UnitId, sequencer};
 
 pub(super) fn encode_request(request: &Request, out: &mut Writer) {
@@ -108,15 +109,15 @@ pub(super) fn encode_reply(reply: &Reply, out: &mut Writer) {
             out.u32(u32::try_from(holes.len()).unwrap_or(u32::MAX));
             holes.iter().for_each(|hole| out.u64(hole.0));
         }
-        Reply::Recent { from, appends } => {
+        Reply::Took { mark } => {
+            out.u8(19);
+            out.u64(mark.0);
+        }
+        Reply::Recent { from, told_of, appends } => {
             out.u8(18);
             out.u64(from.0);
-            out.u32(u32::try_from(appends.len()).unwrap_or(u32::MAX));
-            for (position, Stamp { client, sequence }) in appends {
-                out.u64(position.0);
-                out.u64(client.0);
-                out.u64(*sequence);
-            }
+            encode_ranges(out, told_of);
+            encode_appends(out, appends);
         }
         Reply::Many(replies) => {
             out.u8(MANY);
@@ -161,15 +162,12 @@ fn decode_one(tag: u8, input: &mut Reader) -> Result<Reply, DecodeError> {
         14 => Reply::Damaged,
         16 => Reply::Elsewhere,
         15 => Reply::Holes((0..input.count(8)?).map(|_| decode_position(input)).collect::<Result<_, _>>()?),
-        18 => {
-            let from = decode_position(input)?;
-            let append = |input: &mut Reader| Ok((decode_position(input)?, decode_stamp(input)?));
-            let appends = (0..input.count(24)?).map(|_| append(input)).collect::<Result<Vec<_>, DecodeError>>()?;
-            if appends.len() > RECENT_MAX {
-                return Err(DecodeError::Invalid { what: "number of appends" });
-            }
-            Reply::Recent { from, appends }
-        }
+        19 => Reply::Took { mark: decode_position(input)? },
+        18 => Reply::Recent {
+            from: decode_position(input)?,
+            told_of: decode_ranges(input)?,
+            appends: decode_appends(input)?,
+        },
         tag => return Err(DecodeError::UnknownTag { what: "reply of a log unit", tag: u64::from(tag) }),
     })
 }
@@ -355,6 +353,8 @@ fn decode_position(input: &mut Reader) -> Result<Position, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use sharedlog::limits::RECENT_MAX;
+
     use super::*;
 
     fn encoded(reply: &Reply) -> bytes::Bytes {
@@ -370,7 +370,11 @@ mod tests {
         encode_request(&request, &mut out);
         assert_eq!(decode_request(&mut Reader::new(out.finish())), Ok(request));
         let append = |number| (Position(number), Stamp { client: ClientId(7), sequence: number });
-        let of = |appends: Vec<(Position, Stamp)>| Reply::Recent { from: Position(4), appends };
+        let of = |appends: Vec<(Position, Stamp)>| Reply::Recent {
+            from: Position(4),
+            told_of: vec![(Position(1), Position(3))],
+            appends,
+        };
         let few = of(vec![append(5), append(9)]);
         let bytes = encoded(&few);
         assert_eq!(decode_reply(&mut Reader::new(bytes.clone())), Ok(few));

@@ -249,9 +249,13 @@ impl Append {
             Reply::Occupied { .. } if writing.count == 0 => self.wants_another(position, epoch),
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
             // The head has decided for us, in this epoch; so no reader was told anything else before it was given up.
-            Reply::Trimmed { mark } if writing.count > 0 && mark > position => {
+            Reply::Took { mark } | Reply::Trimmed { mark }
+                if mark > position && (writing.count > 0 || matches!(reply, Reply::Took { .. })) =>
+            {
                 self.stage = Stage::Trimming(Trimming { position, epoch, mark, count: 0 });
             }
+            // It was trimmed by itself, which fills first: the whole chain had it.
+            Reply::Took { .. } => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
             Reply::Trimmed { .. } if writing.count > 0 => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
             // It may have lain there, by our hand or another's, and was readers' once then.
             Reply::Trimmed { .. } if writing.lost || self.is_shared && !planted(Bug::TrimmedPlaceLeft) => {

@@ -11,15 +11,19 @@ struct Bed {
     copier: Copier,
     now: Monotonic,
     asked: Vec<(AskId, Command)>,
+    /// What the head is asked.
+    head: Vec<AskId>,
     reads: Vec<Run>,
     ended: Option<bool>,
 }
 
 impl Bed {
     fn begin() -> Self {
-        let healing = Healing { unit: UnitId(7), stripe: STRIPE, to: Position(20) };
+        let healing =
+            Healing { unit: UnitId(7), stripe: STRIPE, to: Position(20), head: UnitId(3), epoch: ProjectionEpoch(2) };
         let copier = Copier::begin(vec![healing], CONFIG, Monotonic(1));
-        let mut bed = Self { copier, now: Monotonic(1), asked: Vec::new(), reads: Vec::new(), ended: None };
+        let mut bed =
+            Self { copier, now: Monotonic(1), asked: Vec::new(), head: Vec::new(), reads: Vec::new(), ended: None };
         bed.carry_out();
         bed
     }
@@ -31,7 +35,11 @@ impl Bed {
                     assert_eq!(unit, UnitId(7));
                     self.asked.push((ask, command));
                 }
-                Action::Ask { .. } => panic!("a copier only gives commands"),
+                Action::Ask { ask, unit, request } => {
+                    let wanted = Request::Recent { epoch: ProjectionEpoch(2), from: Position(0) };
+                    assert_eq!((unit, request), (UnitId(3), wanted));
+                    self.head.push(ask);
+                }
                 Action::Read(run) => self.reads.push(run),
                 Action::SetTimer(_) => {}
                 Action::Done { is_whole } => self.ended = Some(is_whole),
@@ -50,6 +58,12 @@ impl Bed {
         let whole = vec![(STRIPE, Position(missing))];
         let report = Report { sealed: ProjectionEpoch(1), tail: Position(9), trimmed: Position(0), damaged: 0, whole };
         assert_eq!(self.answer(Reply::Told(report)), Command::Tell { stripes: vec![STRIPE] });
+    }
+
+    fn head_answers(&mut self, reply: Reply) {
+        let ask = self.head.remove(0);
+        self.copier.answered(ask, reply, self.now);
+        self.carry_out();
     }
 
     /// The first of the reads under way has ended.
@@ -111,6 +125,28 @@ fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
     bed.read(vec![Answer::Junk]);
     bed.answer(written(1));
     bed.told(21);
+    assert_eq!(bed.ended, None);
+    // What was trimmed the head remembers, and the unit is to.
+    let stamp = |sequence| Stamp { client: ClientId(1), sequence };
+    let appends =
+        vec![(Position(5), stamp(1)), (Position(6), stamp(2)), (Position(19), stamp(3)), (Position(21), stamp(4))];
+    bed.late();
+    bed.head.remove(0);
+    bed.head_answers(Reply::Recent { from: Position(4), told_of: vec![(Position(2), Position(4))], appends });
+    let appends = vec![(Position(5), stamp(1)), (Position(19), stamp(3))];
+    let remember = Command::Remember { range: (Position(2), Position(20)), appends };
+    bed.late();
+    assert_eq!(bed.asked.remove(0).1, remember);
+    assert_eq!(bed.answer(Reply::Done), remember);
+    assert_eq!(bed.ended, Some(true));
+}
+
+/// A unit whose head doesn't say what it remembers is whole all the same.
+#[test]
+fn who_is_not_told_what_is_remembered_is_whole() {
+    let mut bed = Bed::begin();
+    bed.told(21);
+    bed.head_answers(Reply::Refused { sealed: ProjectionEpoch(2) });
     assert_eq!(bed.ended, Some(true));
 }
 
@@ -133,6 +169,7 @@ fn what_is_long_is_copied_in_turns() {
     bed.read(vec![Answer::Entry(short.clone())]);
     assert_eq!(bed.answer(written(1)), copies([(19, kept(&short))]));
     bed.told(21);
+    bed.head_answers(Reply::Refused { sealed: ProjectionEpoch(2) });
     assert_eq!(bed.ended, Some(true));
 }
 

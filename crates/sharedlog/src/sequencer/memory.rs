@@ -11,6 +11,7 @@ use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
 use crate::limits::PLACES_MAX;
+use crate::unit::{Range, known_from};
 use crate::{AskId, Position, Projection, UnitId};
 
 /// Heads that don't answer are asked again after so long ...
@@ -29,8 +30,8 @@ const ASKED_MAX: usize = 4 * crate::limits::EXTENTS_MAX * crate::limits::STRIPES
 /// The heads that are asked what they remember.
 #[derive(Clone, Debug)]
 pub(super) struct Gathering {
-    /// From where on each of them, once it has said so, tells of all appends.
-    heads: BTreeMap<UnitId, Option<Position>>,
+    /// Where each of them, once it has said so, tells of all appends.
+    heads: BTreeMap<UnitId, Option<(Position, Vec<Range>)>>,
     /// Those of them that every append needs.
     needed: BTreeSet<UnitId>,
     asked: BTreeMap<AskId, UnitId>,
@@ -73,11 +74,11 @@ impl Gathering {
         self.asked.contains_key(&ask)
     }
 
-    /// A head tells of all that lies from there on, and of some that lies before; which one is it?
-    pub(super) fn told(&mut self, ask: AskId, from: Position) -> Option<UnitId> {
+    /// A head tells of all that lies from there on, or in these ranges; which one is it?
+    pub(super) fn told(&mut self, ask: AskId, from: Position, told_of: Vec<Range>) -> Option<UnitId> {
         let head = self.asked.remove(&ask)?;
         self.asked.retain(|_, asked| *asked != head);
-        self.heads.insert(head, Some(from));
+        self.heads.insert(head, Some((from, told_of)));
         Some(head)
     }
 
@@ -93,19 +94,19 @@ impl Gathering {
 
     /// From where on every append is known that lies below the epoch's start.
     pub(super) fn known_from(&self, projection: &Projection) -> Position {
-        let mut known_from = first(projection);
+        let mut from = first(projection);
         for (extent, end) in projection.bounded() {
-            let end = end.unwrap_or(projection.start);
+            let of = (extent.from, end.unwrap_or(projection.start));
             // Of a chain that was given up nothing can be known, nor is anything promised.
             for head in extent.chains.iter().filter_map(|chain| asks(chain)) {
-                let told = self.heads.get(&head).copied().flatten();
-                let lacks = told.map_or(end, |told| told.min(end));
-                if lacks > extent.from {
-                    known_from = known_from.max(lacks);
+                let told = self.heads.get(&head).and_then(Option::as_ref);
+                let known = told.map_or(of.1, |(from, told_of)| known_from(*from, told_of, of));
+                if known > of.0 {
+                    from = from.max(known);
                 }
             }
         }
-        known_from
+        from
     }
 }
 

@@ -219,7 +219,7 @@ fn gathered(sequencer: &mut Sequencer<u32>) -> (Asked, Vec<(u32, Vec<Told>)>) {
 
 fn remembers(from: u64, appends: &[(u64, u64)]) -> unit::Reply {
     let appends = appends.iter().map(|(position, sequence)| (Position(*position), stamp(*sequence)));
-    unit::Reply::Recent { from: Position(from), appends: appends.collect() }
+    unit::Reply::Recent { from: Position(from), told_of: Vec::new(), appends: appends.collect() }
 }
 
 fn at(position: u64, oldest_open: u64) -> Told {

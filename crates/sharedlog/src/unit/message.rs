@@ -4,6 +4,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, Incarnation};
 use bytes::Bytes;
 
+use super::recent::{Range, decode_appends, decode_ranges, encode_appends, encode_ranges};
 use crate::limits::{AWAIT_MAX, MANY_BYTES_MAX, MANY_MAX, UNIT_STRIPES_MAX};
 use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stamp, Stripe};
 
@@ -130,6 +131,14 @@ pub enum Command {
         /// The position.
         position: Position,
     },
+    /// Tells which appends the whole chain has taken in a range of positions that is decided, trimmed or not: of it the
+    /// unit was copied what is left. So it is of no epoch.
+    Remember {
+        /// The positions.
+        range: Range,
+        /// The appends: [`RECENT_MAX`](crate::limits::RECENT_MAX) at most.
+        appends: Vec<(Position, Stamp)>,
+    },
     /// Tells which positions will come, so that they take little memory.
     Tell {
         /// The stripes.
@@ -169,8 +178,10 @@ pub enum Reply {
     Many(Vec<Self>),
     /// It has taken these appends last, be they trimmed or not.
     Recent {
-        /// It tells of every one that lies here or after, and of some before.
+        /// It tells of every one that lies here or after ...
         from: Position,
+        /// ... or within these, and of some others.
+        told_of: Vec<Range>,
         /// Where they lie, in order: [`RECENT_MAX`](crate::limits::RECENT_MAX) at most.
         appends: Vec<(Position, Stamp)>,
     },
@@ -181,6 +192,11 @@ pub enum Reply {
     Holes(Vec<Position>),
     /// What lay there was given up.
     Trimmed {
+        /// All below this was.
+        mark: Position,
+    },
+    /// It took the very append that was to be written there, and gave it up since.
+    Took {
         /// All below this was.
         mark: Position,
     },
@@ -317,6 +333,11 @@ impl Command {
                 writer.u64(position.0);
                 kept.encode(&mut writer);
             }
+            Self::Remember { range, appends } => {
+                writer.u8(11);
+                encode_ranges(&mut writer, &[*range]);
+                encode_appends(&mut writer, appends);
+            }
             Self::Tell { stripes } => {
                 writer.u8(7);
                 encode_stripes(&mut writer, stripes);
@@ -351,6 +372,11 @@ impl Command {
             8 => Self::Trim { epoch: None, before: Position::decode(&mut reader)? },
             6 => Self::TrimOne { epoch: epoch(&mut reader)?, position: Position::decode(&mut reader)? },
             7 => Self::Tell { stripes: decode_stripes(&mut reader)? },
+            11 => {
+                let range = decode_ranges(&mut reader)?;
+                let [range] = range[..] else { return Err(DecodeError::Invalid { what: "number of ranges" }) };
+                Self::Remember { range, appends: decode_appends(&mut reader)? }
+            }
             9 => Self::Damaged { position: Position::decode(&mut reader)? },
             10 => Self::Mend { position: Position::decode(&mut reader)?, kept: Kept::decode(&mut reader)? },
             tag => return Err(DecodeError::UnknownTag { what: "command of a log unit", tag: tag.into() }),

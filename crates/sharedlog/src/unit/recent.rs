@@ -1,28 +1,44 @@
 //! Which appends a unit has taken last, and where (guarantee 20).
 //!
 //! A sequencer asks the head of each chain for it when its epoch begins, so that an append that is tried again then has
-//! the place that it had before. What was trimmed meanwhile stays known. Of what lies before a unit came it knows what
-//! it was copied: what had been trimmed by then it does not.
+//! the place that it had before. What was trimmed meanwhile stays known. What lies before a unit came it is copied, and
+//! then it is told what the head of that chain remembers: what had been trimmed by then, too.
 
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 
-use crate::limits::RECENT_MAX;
+use crate::limits::{RECENT_MAX, UNIT_STRIPES_MAX};
+use crate::unit::Reply;
 use crate::{Position, Stamp};
+
+/// Positions from the first on, up to before the second.
+pub type Range = (Position, Position);
+
+/// From where on all is known of some positions, by who knows all from one position on, and some ranges.
+#[must_use]
+pub fn known_from(from: Position, told_of: &[Range], of: Range) -> Position {
+    let mut known = from.min(of.1);
+    while let Some((lower, _)) = told_of.iter().find(|(lower, end)| *lower < known && known <= *end) {
+        known = *lower;
+    }
+    known.max(of.0)
+}
 
 /// The appends that a unit has taken last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Recent {
     /// Of every append that it has taken at this position or after it is known.
     from: Position,
+    /// So it is of these positions, up to before the second of each: it was told.
+    told_of: Vec<Range>,
     stamps: BTreeMap<Position, Stamp>,
 }
 
 impl Recent {
     pub(super) fn begin(from: Position) -> Self {
-        Self { from, stamps: BTreeMap::new() }
+        Self { from, ..Self::default() }
     }
 
     pub(super) fn from(&self) -> Position {
@@ -32,11 +48,34 @@ impl Recent {
     /// An append lies there.
     pub(super) fn note(&mut self, position: Position, stamp: Stamp) {
         self.stamps.insert(position, stamp);
-        if self.stamps.len() > RECENT_MAX
+        while self.stamps.len() > RECENT_MAX
             && let Some((first, _)) = self.stamps.pop_first()
         {
             self.from = self.from.max(first.next());
+            self.told_of.iter_mut().for_each(|(lower, _)| *lower = first.next().max(*lower));
+            self.told_of.retain(|(lower, end)| lower < end);
         }
+    }
+
+    /// These are all that its chain has taken in a range.
+    pub(super) fn remember(&mut self, range: Range, appends: &[(Position, Stamp)]) {
+        self.told_of.retain(|of| *of != range);
+        self.told_of.push(range);
+        self.told_of.sort_unstable();
+        if self.told_of.len() > UNIT_STRIPES_MAX {
+            self.told_of.remove(0);
+        }
+        appends.iter().for_each(|(position, stamp)| self.note(*position, *stamp));
+    }
+
+    /// Whether it took that append there.
+    pub(super) fn took(&self, position: Position, stamp: Stamp) -> bool {
+        self.stamps.get(&position) == Some(&stamp)
+    }
+
+    /// Whether it was told of a range.
+    pub(super) fn was_told_of(&self, range: Range) -> bool {
+        self.told_of.contains(&range)
     }
 
     /// What lies below is trimmed. It stays known, but for a planted bug.
@@ -46,9 +85,10 @@ impl Recent {
         }
     }
 
-    /// From where on all is known, and the appends from a position on.
-    pub(super) fn told(&self, from: Position) -> (Position, Vec<(Position, Stamp)>) {
-        (self.from, self.stamps.range(from..).map(|(position, stamp)| (*position, *stamp)).collect())
+    /// What it knows, with the appends from a position on.
+    pub(super) fn told(&self, from: Position) -> Reply {
+        let appends = self.stamps.range(from..).map(|(position, stamp)| (*position, *stamp)).collect();
+        Reply::Recent { from: self.from, told_of: self.told_of.clone(), appends }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -57,28 +97,59 @@ impl Recent {
 
     pub(super) fn encode(&self, writer: &mut Writer) {
         writer.u64(self.from.0);
-        writer.u32(self.stamps.len() as u32);
-        for (position, stamp) in &self.stamps {
-            writer.u64(position.0);
-            stamp.encode(writer);
-        }
+        encode_ranges(writer, &self.told_of);
+        let appends: Vec<_> = self.stamps.iter().map(|(position, stamp)| (*position, *stamp)).collect();
+        encode_appends(writer, &appends);
     }
 
     pub(super) fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let mut recent = Self::begin(Position::decode(reader)?);
-        let count = reader.count(24)?;
-        if count > RECENT_MAX {
-            return Err(DecodeError::Invalid { what: "number of appends" });
-        }
-        for _ in 0..count {
-            let (position, stamp) = (Position::decode(reader)?, Stamp::decode(reader)?);
-            if recent.stamps.last_key_value().is_some_and(|(last, _)| *last >= position) {
-                return Err(DecodeError::Invalid { what: "position of an append" });
-            }
-            recent.stamps.insert(position, stamp);
-        }
+        recent.told_of = decode_ranges(reader)?;
+        recent.stamps = decode_appends(reader)?.into_iter().collect();
         Ok(recent)
     }
+}
+
+/// Writes ranges.
+pub fn encode_ranges(writer: &mut Writer, ranges: &[Range]) {
+    writer.u32(ranges.len() as u32);
+    for (lower, end) in ranges {
+        writer.u64(lower.0);
+        writer.u64(end.0);
+    }
+}
+
+/// Reads ranges.
+///
+/// # Errors
+/// When they are none, or more than a unit has.
+pub fn decode_ranges(reader: &mut Reader) -> Result<Vec<Range>, DecodeError> {
+    let count = reader.count(16)?;
+    if count > UNIT_STRIPES_MAX {
+        return Err(DecodeError::Invalid { what: "number of ranges" });
+    }
+    (0..count).map(|_| Ok((Position::decode(reader)?, Position::decode(reader)?))).collect()
+}
+
+/// Writes appends with their positions.
+pub fn encode_appends(writer: &mut Writer, appends: &[(Position, Stamp)]) {
+    writer.u32(appends.len() as u32);
+    for (position, stamp) in appends {
+        writer.u64(position.0);
+        stamp.encode(writer);
+    }
+}
+
+/// Reads appends with their positions.
+///
+/// # Errors
+/// When they are none, or more than a unit remembers.
+pub fn decode_appends(reader: &mut Reader) -> Result<Vec<(Position, Stamp)>, DecodeError> {
+    let count = reader.count(24)?;
+    if count > RECENT_MAX {
+        return Err(DecodeError::Invalid { what: "number of appends" });
+    }
+    (0..count).map(|_| Ok((Position::decode(reader)?, Stamp::decode(reader)?))).collect()
 }
 
 #[cfg(test)]
@@ -90,24 +161,41 @@ mod tests {
         Stamp { client: ClientId(1), sequence }
     }
 
+    fn told(recent: &Recent, from: u64) -> (u64, Vec<Range>, Vec<(Position, Stamp)>) {
+        match recent.told(Position(from)) {
+            Reply::Recent { from, told_of, appends } => (from.0, told_of, appends),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn so_many_are_known_and_from_where_on() {
         let mut recent = Recent::begin(Position(10));
         recent.note(Position(9), stamp(9));
-        assert_eq!(recent.told(Position(0)), (Position(10), vec![(Position(9), stamp(9))]));
+        assert_eq!(told(&recent, 0), (10, Vec::new(), vec![(Position(9), stamp(9))]));
+        let range = |from, to| (Position(from), Position(to));
+        recent.remember(range(2, 10), &[(Position(3), stamp(3)), (Position(9), stamp(9))]);
         let max = RECENT_MAX as u64;
         // Not in their order, and with gaps.
-        for position in (0..max).map(|number| 10 + 2 * (number ^ 1)) {
+        for position in (0..max - 2).map(|number| 10 + 2 * (number ^ 1)) {
             recent.note(Position(position), stamp(position));
         }
-        assert_eq!(recent.told(Position(0)).0, Position(10), "what was copied is forgotten first");
-        assert_eq!(recent.len(), RECENT_MAX);
-        recent.note(Position(10 + 2 * max), stamp(1));
+        assert_eq!((recent.len(), told(&recent, 0).1), (RECENT_MAX, vec![range(2, 10)]));
+        let next = |number: u64| 10 + 2 * (max + number);
+        recent.note(Position(next(1)), stamp(1));
+        assert_eq!(
+            (told(&recent, 0).0, told(&recent, 0).1),
+            (10, vec![range(4, 10)]),
+            "what lies first is forgotten first"
+        );
+        recent.note(Position(next(2)), stamp(2));
+        recent.note(Position(next(3)), stamp(3));
         recent.trim(Position(10 + max));
-        let (from, told) = recent.told(Position(0));
-        assert_eq!((from, told.len()), (Position(11), RECENT_MAX));
-        assert_eq!(told[0], (Position(12), stamp(12)));
-        assert_eq!(recent.told(Position(10 + 2 * max)).1, [(Position(10 + 2 * max), stamp(1))]);
+        let (from, ranges, appends) = told(&recent, 0);
+        assert_eq!((from, ranges, appends.len()), (11, Vec::new(), RECENT_MAX));
+        assert_eq!(appends[0], (Position(12), stamp(12)));
+        assert_eq!(told(&recent, next(3)).2, [(Position(next(3)), stamp(3))]);
+        recent.remember(range(2, 10), &[]);
 
         let mut writer = Writer::new();
         recent.encode(&mut writer);
@@ -116,5 +204,20 @@ mod tests {
         for at in 0..bytes.len() {
             assert!(Recent::decode(&mut Reader::new(bytes.slice(..at))).is_err(), "cut at {at}");
         }
+    }
+
+    #[test]
+    fn what_is_known_of_a_range_may_be_known_in_parts() {
+        let at = |from: u64, told_of: &[(u64, u64)], of: (u64, u64)| {
+            let range = |of: &(u64, u64)| (Position(of.0), Position(of.1));
+            let told_of: Vec<Range> = told_of.iter().map(range).collect();
+            known_from(Position(from), &told_of, range(&of)).0
+        };
+        assert_eq!((at(0, &[], (5, 9)), at(7, &[], (5, 9)), at(12, &[], (5, 9))), (5, 7, 9));
+        assert_eq!(at(12, &[(0, 9)], (5, 9)), 5);
+        assert_eq!(at(12, &[(6, 12)], (5, 9)), 6);
+        assert_eq!(at(12, &[(0, 7), (7, 12)], (5, 9)), 5);
+        assert_eq!(at(12, &[(0, 7), (8, 12)], (5, 9)), 8);
+        assert_eq!(at(7, &[(0, 7)], (5, 9)), 5);
     }
 }

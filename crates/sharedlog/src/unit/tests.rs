@@ -74,7 +74,7 @@ impl Bed {
                 reply
             }
             Outcome::Look { position } => found(self.values.get(&position).cloned(), mark),
-            Outcome::Compare { position, entry } => compared(self.values.get(&position), &entry, mark),
+            Outcome::Compare { position, entry, took } => compared(self.values.get(&position), &entry, took, mark),
             Outcome::Many { each, bytes } => {
                 let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(outcome)));
                 let Ok(many) = Reply::of_many(replies, bytes);
@@ -287,7 +287,7 @@ fn appends_that_it_took_last_are_told() {
     let of = |from, positions: &[u64]| {
         let stamp = |sequence| Stamp { client: ClientId(1), sequence };
         let appends = positions.iter().map(|position| (Position(*position), stamp(*position))).collect();
-        Reply::Recent { from: Position(from), appends }
+        Reply::Recent { from: Position(from), told_of: Vec::new(), appends }
     };
     assert_eq!(ask(&bed, 1, Position(0)), of(0, &[1, 2, 4, 5]));
     assert_eq!(ask(&bed, 1, Position(4)), of(0, &[4, 5]));
@@ -300,6 +300,21 @@ fn appends_that_it_took_last_are_told() {
     bed.apply(Command::CopyMany { copies: vec![(Position(6), Kept::Entry(entry(6)))] });
     bed.apply(write(1, 8, entry(8)));
     assert_eq!(ask(&bed, 1, Position(0)), of(7, &[6, 8]), "of what lies before it came it may know only a part");
+    let stamp = |sequence| Stamp { client: ClientId(1), sequence };
+    let range = (Position(0), Position(7));
+    let remember = Command::Remember { range, appends: vec![(Position(2), stamp(2)), (Position(6), stamp(6))] };
+    assert_eq!((bed.apply(remember.clone()), bed.apply(remember)), (Reply::Done, Reply::Done));
+    let Reply::Recent { from, told_of, appends } = ask(&bed, 1, Position(0)) else { panic!("it is told") };
+    assert_eq!((from, told_of, appends.len()), (Position(7), vec![range], 3));
+    // What it took, or was told that its chain did, lies there, or did.
+    bed.apply(Command::Trim { epoch: None, before: Position(9) });
+    assert_eq!(bed.apply(write(1, 8, entry(8))), Reply::Took { mark: Position(9) });
+    assert_eq!(bed.apply(write(1, 2, entry(2))), Reply::Took { mark: Position(9) });
+    bed.apply(write(1, 10, entry(10)));
+    bed.apply(Command::TrimOne { epoch: epoch(1), position: Position(10) });
+    assert_eq!(bed.apply(write(1, 10, entry(10))), Reply::Took { mark: Position(9) });
+    assert_eq!(bed.apply(write(1, 10, entry(11))), Reply::Trimmed { mark: Position(9) });
+    assert_eq!(bed.apply(write(1, 6, entry(7))), Reply::Trimmed { mark: Position(9) });
 }
 
 #[test]
