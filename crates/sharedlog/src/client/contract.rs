@@ -194,8 +194,8 @@ pub enum Error {
     /// An earlier attempt may lie further back than anybody remembers which appends lie where: whether one does can't
     /// be told any more. It is not to be tried again: readers might be told it twice.
     #[error(
-        "an earlier attempt may lie from position {since} on, and which appends lie below {known_from} is not known any \
-         more: whether it was made can't be told"
+        "whether it was made before can't be told: no attempt lies below position {since}, as it says, and which \
+         appends lie below {known_from} is not known any more"
     )]
     TooLate {
         /// Where an earlier attempt may lie, or after.
