@@ -73,7 +73,7 @@ struct Transfer {
 /// What follows the part under way.
 #[derive(Debug)]
 enum Next {
-    Chunks(Chunks),
+    Chunks(Box<Chunks>),
     Tables,
     Piece { table: usize, offset: u64 },
     Nothing,
@@ -89,7 +89,7 @@ enum Step {
 impl Transfer {
     fn new(whole: WholeState) -> Self {
         let WholeState { state, tables, membership } = whole;
-        let next = Next::Chunks(state.chunks());
+        let next = Next::Chunks(Box::new(state.chunks()));
         let id = StateId::new(state.last_applied(), tables.iter().map(|(named, _)| named));
         Self { id, state, tables, membership, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
     }
@@ -142,7 +142,7 @@ impl Transfer {
     fn acknowledged(&mut self, received: u32) -> Option<Step> {
         self.sendings = 0;
         if received == 0 && self.index > 0 {
-            self.next = Next::Chunks(self.state.chunks());
+            self.next = Next::Chunks(Box::new(self.state.chunks()));
             self.index = 0;
             return Some(self.step());
         }
