@@ -155,8 +155,8 @@ impl Log {
     }
 
     /// Appends records, in one batch at one position; gives the position. They lie in the log once, however often this
-    /// had to be tried. (Only where it could not be learned in a quarter of the time where the log ends, and more than
-    /// 16,384 other appends came between two attempts, they may lie there twice.)
+    /// had to be tried. (Only where it could not be learned in a quarter of the time where the log ends, and the log
+    /// forgot of an attempt before the next one, they may lie there twice.)
     ///
     /// Appends that are under way at one time come to lie in any order. One that begins after another has ended lies
     /// after it.

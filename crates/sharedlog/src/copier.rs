@@ -79,9 +79,9 @@ pub struct Copier {
 /// What a unit that is whole is yet to be told.
 #[derive(Clone, Debug)]
 enum Remembers {
-    /// The head says what it remembers.
+    /// The head says what it remembers: it was asked under this number first.
     Asked(AskId),
-    /// The unit is told that.
+    /// The unit is told that, under this number first.
     Told(AskId, Command),
 }
 
@@ -187,7 +187,8 @@ impl Copier {
 
     /// A unit has answered.
     pub fn answered(&mut self, ask: AskId, reply: Reply, now: Monotonic) {
-        let is_asked = |asked: &AskId| *asked == ask;
+        // Whichever asking is answered.
+        let is_asked = |first: &AskId| *first <= ask;
         match &self.remembers {
             Some(Remembers::Asked(asked)) if is_asked(asked) => return self.head_remembers(reply, now),
             // Whatever it says: what it doesn't know it says it doesn't.
@@ -200,7 +201,9 @@ impl Copier {
             (None, Reply::Told(report)) if self.next.is_none() => {
                 let missing = report.whole.iter().find(|(stripe, _)| *stripe == healing.stripe);
                 match missing {
-                    Some((_, missing)) if *missing >= healing.to => self.remembers = Some(Remembers::Asked(AskId(0))),
+                    Some((_, missing)) if *missing >= healing.to => {
+                        self.remembers = Some(Remembers::Asked(AskId(self.last_ask.0 + 1)));
+                    }
                     Some((_, missing)) => self.next = Some(*missing),
                     None => return self.end(false),
                 }
@@ -254,15 +257,9 @@ impl Copier {
         let Some(healing) = self.healings.last().copied() else { return };
         self.last_ask.0 += 1;
         let ask = self.last_ask;
-        let (unit, request) = match &mut self.remembers {
-            Some(Remembers::Told(asked, command)) => {
-                *asked = ask;
-                (healing.unit, Request::Command(command.clone()))
-            }
-            remembers => {
-                *remembers = Some(Remembers::Asked(ask));
-                (healing.head, Request::Recent { epoch: healing.epoch, from: healing.stripe.from })
-            }
+        let (unit, request) = match &self.remembers {
+            Some(Remembers::Told(_, command)) => (healing.unit, Request::Command(command.clone())),
+            _ => (healing.head, Request::Recent { epoch: healing.epoch, from: healing.stripe.from }),
         };
         self.actions.push(Action::Ask { ask, unit, request });
     }
@@ -272,10 +269,12 @@ impl Copier {
         let (Reply::Recent { from, told_of, mut appends }, Some(healing)) = (reply, self.healings.last()) else {
             return self.is_healed(now);
         };
-        let range = (known_from(from, &told_of, (healing.stripe.from, healing.to)), healing.to);
+        let stripe = healing.stripe;
+        let range = (stripe, known_from(from, &told_of, (stripe, stripe.from, healing.to)), healing.to);
         appends.retain(|(position, _)| healing.stripe.holds(*position) && *position < healing.to);
         self.failures = 0;
-        self.remembers = Some(Remembers::Told(AskId(0), Command::Remember { range, appends }));
+        let first = AskId(self.last_ask.0 + 1);
+        self.remembers = Some(Remembers::Told(first, Command::Remember { range, appends }));
         self.go_on(now);
     }
 
@@ -289,7 +288,8 @@ impl Copier {
     fn failed(&mut self, now: Monotonic, again: impl Fn(&mut Self)) {
         self.failures += 1;
         if self.failures > self.config.failures {
-            return self.end(false);
+            // It is whole, whatever it remembers.
+            return if self.remembers.is_some() { self.is_healed(now) } else { self.end(false) };
         }
         again(self);
         self.again_at = now + self.config.again;

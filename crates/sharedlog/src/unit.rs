@@ -505,7 +505,8 @@ impl Unit {
             return Err(DecodeError::Invalid { what: "damaged positions" });
         }
         // A state that was written before units remembered appends.
-        let recent = if reader.left() == 0 { Recent::begin(tail) } else { Recent::decode(&mut reader)? };
+        let first = || occupied.told().map(|stripe| stripe.from).fold(tail, Position::max);
+        let recent = if reader.left() == 0 { Recent::begin(first()) } else { Recent::decode(&mut reader)? };
         reader.end()?;
         Ok(Self { disk, log, begun, sealed, trimmed, tail, occupied, damaged, recent })
     }

@@ -370,9 +370,10 @@ mod tests {
         encode_request(&request, &mut out);
         assert_eq!(decode_request(&mut Reader::new(out.finish())), Ok(request));
         let append = |number| (Position(number), Stamp { client: ClientId(7), sequence: number });
+        let stripe = Stripe { from: Position(0), count: 1, index: 0, width: 1 };
         let of = |appends: Vec<(Position, Stamp)>| Reply::Recent {
             from: Position(4),
-            told_of: vec![(Position(1), Position(3))],
+            told_of: vec![(stripe, Position(1), Position(3))],
             appends,
         };
         let few = of(vec![append(5), append(9)]);

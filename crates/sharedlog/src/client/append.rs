@@ -141,11 +141,13 @@ impl Append {
             // No unit of the newer projection holds anything there, or takes it from us.
             self.stage = Stage::Wanting;
         }
-        if let Stage::Remembered(_, told_in) | Stage::Trimming(Trimming { epoch: told_in, .. }) = &self.stage
-            && *told_in < view.projection.epoch
-        {
+        match &self.stage {
             // There may be another head, which has not taken it.
-            self.stage = Stage::Wanting;
+            Stage::Remembered(_, told_in) if *told_in < view.projection.epoch => self.stage = Stage::Wanting,
+            Stage::Trimming(Trimming { position, epoch, .. }) if *epoch < view.projection.epoch => {
+                self.stage = Stage::Resolving(Filling::new(*position), *epoch);
+            }
+            _ => {}
         }
         match &mut self.stage {
             Stage::Wanting => {

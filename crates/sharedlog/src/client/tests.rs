@@ -312,6 +312,13 @@ fn an_append_that_lies_in_the_log_already_takes_no_other_place() {
     bed.step(1, &write(2, 4, Entry::Junk), Reply::Trimmed { mark: Position(3) });
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))), "it was trimmed by itself, on the whole chain");
 
+    // A unit after the head took it, and was trimmed since.
+    let (mut bed, token) = begin();
+    bed.step(1, &write(2, 4, Entry::Junk), Reply::Occupied { by: Kind::Data });
+    bed.step(1, &read(2, 4), Reply::Value(entry(1)));
+    bed.step(2, &write(2, 4, entry(1)), Reply::Took { mark: Position(3) });
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
+
     // The head was trimmed before the others had it: so are they, lest one is left that has neither.
     let (mut bed, token) = begin();
     let trim = Request::Command(Command::Trim { epoch: Some(ProjectionEpoch(2)), before: Position(6) });

@@ -131,10 +131,9 @@ fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
     let appends =
         vec![(Position(5), stamp(1)), (Position(6), stamp(2)), (Position(19), stamp(3)), (Position(21), stamp(4))];
     bed.late();
-    bed.head.remove(0);
-    bed.head_answers(Reply::Recent { from: Position(4), told_of: vec![(Position(2), Position(4))], appends });
+    bed.head_answers(Reply::Recent { from: Position(4), told_of: vec![(STRIPE, Position(2), Position(4))], appends });
     let appends = vec![(Position(5), stamp(1)), (Position(19), stamp(3))];
-    let remember = Command::Remember { range: (Position(2), Position(20)), appends };
+    let remember = Command::Remember { range: (STRIPE, Position(2), Position(20)), appends };
     bed.late();
     assert_eq!(bed.asked.remove(0).1, remember);
     assert_eq!(bed.answer(Reply::Done), remember);
@@ -148,6 +147,11 @@ fn who_is_not_told_what_is_remembered_is_whole() {
     bed.told(21);
     bed.head_answers(Reply::Refused { sealed: ProjectionEpoch(2) });
     assert_eq!(bed.ended, Some(true));
+
+    let mut bed = Bed::begin();
+    bed.told(21);
+    (0..=CONFIG.failures).for_each(|_| bed.late());
+    assert_eq!(bed.ended, Some(true), "it says nothing");
 }
 
 /// A command holds so many bytes, or a single value.

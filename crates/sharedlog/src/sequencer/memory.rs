@@ -12,7 +12,7 @@ use base::{Duration, Monotonic};
 
 use crate::limits::PLACES_MAX;
 use crate::unit::{Range, known_from};
-use crate::{AskId, Position, Projection, UnitId};
+use crate::{AskId, Extent, Position, Projection, UnitId};
 
 /// Heads that don't answer are asked again after so long ...
 const AGAIN: Duration = Duration::from_millis(50);
@@ -42,8 +42,13 @@ pub(super) struct Gathering {
 impl Gathering {
     pub(super) fn begin(projection: &Projection, now: Monotonic) -> Self {
         let first = first(projection);
-        let is_meant = |end: Option<Position>| end.is_none_or(|end| end > first);
-        let before = projection.bounded().filter(|(extent, end)| extent.from < projection.start && is_meant(*end));
+        // Of extents that were trimmed whole, the units of the last one may know.
+        let is_last_meant = first < projection.first();
+        let is_meant = |extent: &Extent, end: Option<Position>| match end {
+            Some(end) => end > first,
+            None => extent.from < projection.start || is_last_meant,
+        };
+        let before = projection.bounded().filter(|(extent, end)| is_meant(extent, *end));
         let chains = before.flat_map(|(extent, _)| &extent.chains);
         let heads: BTreeMap<_, _> = chains.filter_map(|chain| asks(chain)).map(|head| (head, None)).collect();
         let needed = projection.last().units().filter(|unit| heads.contains_key(unit)).collect();
@@ -94,14 +99,16 @@ impl Gathering {
 
     /// From where on every append is known that lies below the epoch's start.
     pub(super) fn known_from(&self, projection: &Projection) -> Position {
-        let mut from = first(projection);
+        let mut from = first(projection).max(projection.first());
         for (extent, end) in projection.bounded() {
-            let of = (extent.from, end.unwrap_or(projection.start));
-            // Of a chain that was given up nothing can be known, nor is anything promised.
-            for head in extent.chains.iter().filter_map(|chain| asks(chain)) {
+            let end = end.unwrap_or(projection.start).max(extent.from);
+            for (index, chain) in extent.chains.iter().enumerate() {
+                // Of a chain that was given up nothing can be known, nor is anything promised.
+                let Some(head) = asks(chain) else { continue };
                 let told = self.heads.get(&head).and_then(Option::as_ref);
-                let known = told.map_or(of.1, |(from, told_of)| known_from(*from, told_of, of));
-                if known > of.0 {
+                let of = (extent.stripe(index), extent.from, end);
+                let known = told.map_or(end, |(from, told_of)| known_from(*from, told_of, of));
+                if known > extent.from {
                     from = from.max(known);
                 }
             }
@@ -112,14 +119,20 @@ impl Gathering {
 
 /// What lies below isn't asked for: there is no room for more.
 pub(super) fn first(projection: &Projection) -> Position {
-    Position(projection.start.0.saturating_sub(PLACES_MAX as u64)).max(projection.first())
+    Position(projection.start.0.saturating_sub(PLACES_MAX as u64))
 }
 
 /// Whether a unit is the head of a position's chain. One that was left out of that chain may have taken what the chain
 /// never agreed on, though it stands in another.
+///
+/// Where the whole extent was trimmed, a unit of the last extent counts: it was left out of no chain ever, or it would
+/// stand in none. So what it took there its chain agreed on, or would have.
 pub(super) fn decides(projection: &Projection, unit: UnitId, position: Position) -> bool {
-    let head = projection.chain_of(position).and_then(asks);
-    head == Some(unit) || planted(Bug::MemoryOfFormerHead)
+    let decides = match projection.chain_of(position) {
+        Some(chain) => asks(chain) == Some(unit),
+        None => projection.last().units().any(|of_last| of_last == unit),
+    };
+    decides || planted(Bug::MemoryOfFormerHead)
 }
 
 /// Whom of a chain is asked: the head, which has taken what may yet be completed.

@@ -11,19 +11,23 @@ use base::codec::{DecodeError, Reader, Writer};
 
 use crate::limits::{RECENT_MAX, UNIT_STRIPES_MAX};
 use crate::unit::Reply;
-use crate::{Position, Stamp};
+use crate::{Position, Stamp, Stripe};
 
-/// Positions from the first on, up to before the second.
-pub type Range = (Position, Position);
+/// The positions of a stripe from the first on, up to before the second.
+pub type Range = (Stripe, Position, Position);
 
 /// From where on all is known of some positions, by who knows all from one position on, and some ranges.
 #[must_use]
 pub fn known_from(from: Position, told_of: &[Range], of: Range) -> Position {
-    let mut known = from.min(of.1);
-    while let Some((lower, _)) = told_of.iter().find(|(lower, end)| *lower < known && known <= *end) {
+    let (stripe, least, to) = of;
+    let is_alike = |other: &Stripe| *other == stripe || other.count == 1 && stripe.count == 1;
+    let mut known = from.min(to);
+    while let Some((_, lower, _)) =
+        told_of.iter().find(|(of, lower, end)| is_alike(of) && *lower < known && known <= *end)
+    {
         known = *lower;
     }
-    known.max(of.0)
+    known.max(least)
 }
 
 /// The appends that a unit has taken last.
@@ -52,16 +56,17 @@ impl Recent {
             && let Some((first, _)) = self.stamps.pop_first()
         {
             self.from = self.from.max(first.next());
-            self.told_of.iter_mut().for_each(|(lower, _)| *lower = first.next().max(*lower));
-            self.told_of.retain(|(lower, end)| lower < end);
+            self.told_of.iter_mut().for_each(|(_, lower, _)| *lower = first.next().max(*lower));
+            self.told_of.retain(|(_, lower, end)| lower < end);
         }
     }
 
     /// These are all that its chain has taken in a range.
     pub(super) fn remember(&mut self, range: Range, appends: &[(Position, Stamp)]) {
-        self.told_of.retain(|of| *of != range);
-        self.told_of.push(range);
-        self.told_of.sort_unstable();
+        if range.1 < range.2 && !self.told_of.contains(&range) {
+            self.told_of.push(range);
+            self.told_of.sort_unstable_by_key(|(_, lower, _)| *lower);
+        }
         if self.told_of.len() > UNIT_STRIPES_MAX {
             self.told_of.remove(0);
         }
@@ -113,7 +118,8 @@ impl Recent {
 /// Writes ranges.
 pub fn encode_ranges(writer: &mut Writer, ranges: &[Range]) {
     writer.u32(ranges.len() as u32);
-    for (lower, end) in ranges {
+    for (stripe, lower, end) in ranges {
+        stripe.encode(writer);
         writer.u64(lower.0);
         writer.u64(end.0);
     }
@@ -124,11 +130,11 @@ pub fn encode_ranges(writer: &mut Writer, ranges: &[Range]) {
 /// # Errors
 /// When they are none, or more than a unit has.
 pub fn decode_ranges(reader: &mut Reader) -> Result<Vec<Range>, DecodeError> {
-    let count = reader.count(16)?;
+    let count = reader.count(Stripe::BYTES + 16)?;
     if count > UNIT_STRIPES_MAX {
         return Err(DecodeError::Invalid { what: "number of ranges" });
     }
-    (0..count).map(|_| Ok((Position::decode(reader)?, Position::decode(reader)?))).collect()
+    (0..count).map(|_| Ok((Stripe::decode(reader)?, Position::decode(reader)?, Position::decode(reader)?))).collect()
 }
 
 /// Writes appends with their positions.
@@ -173,7 +179,7 @@ mod tests {
         let mut recent = Recent::begin(Position(10));
         recent.note(Position(9), stamp(9));
         assert_eq!(told(&recent, 0), (10, Vec::new(), vec![(Position(9), stamp(9))]));
-        let range = |from, to| (Position(from), Position(to));
+        let range = |from, to| (Stripe::ALL, Position(from), Position(to));
         recent.remember(range(2, 10), &[(Position(3), stamp(3)), (Position(9), stamp(9))]);
         let max = RECENT_MAX as u64;
         // Not in their order, and with gaps.
@@ -208,10 +214,10 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_range_may_be_known_in_parts() {
+        let range = |stripe| move |of: &(u64, u64)| (stripe, Position(of.0), Position(of.1));
         let at = |from: u64, told_of: &[(u64, u64)], of: (u64, u64)| {
-            let range = |of: &(u64, u64)| (Position(of.0), Position(of.1));
-            let told_of: Vec<Range> = told_of.iter().map(range).collect();
-            known_from(Position(from), &told_of, range(&of)).0
+            let told_of: Vec<Range> = told_of.iter().map(range(Stripe::ALL)).collect();
+            known_from(Position(from), &told_of, range(Stripe::ALL)(&of)).0
         };
         assert_eq!((at(0, &[], (5, 9)), at(7, &[], (5, 9)), at(12, &[], (5, 9))), (5, 7, 9));
         assert_eq!(at(12, &[(0, 9)], (5, 9)), 5);
@@ -219,5 +225,10 @@ mod tests {
         assert_eq!(at(12, &[(0, 7), (7, 12)], (5, 9)), 5);
         assert_eq!(at(12, &[(0, 7), (8, 12)], (5, 9)), 8);
         assert_eq!(at(7, &[(0, 7)], (5, 9)), 5);
+        // What was told of one stripe says nothing of another.
+        let [one, other] = [0, 1].map(|index| Stripe { from: Position(0), count: 2, index, width: 1 });
+        let told_of = [range(one)(&(0, 9))];
+        assert_eq!(known_from(Position(12), &told_of, range(one)(&(5, 9))), Position(5));
+        assert_eq!(known_from(Position(12), &told_of, range(other)(&(5, 9))), Position(9));
     }
 }

@@ -301,7 +301,7 @@ fn appends_that_it_took_last_are_told() {
     bed.apply(write(1, 8, entry(8)));
     assert_eq!(ask(&bed, 1, Position(0)), of(7, &[6, 8]), "of what lies before it came it may know only a part");
     let stamp = |sequence| Stamp { client: ClientId(1), sequence };
-    let range = (Position(0), Position(7));
+    let range = (Stripe::ALL, Position(0), Position(7));
     let remember = Command::Remember { range, appends: vec![(Position(2), stamp(2)), (Position(6), stamp(6))] };
     assert_eq!((bed.apply(remember.clone()), bed.apply(remember)), (Reply::Done, Reply::Done));
     let Reply::Recent { from, told_of, appends } = ask(&bed, 1, Position(0)) else { panic!("it is told") };
