@@ -160,6 +160,9 @@ bugs! {
     BegunOnAnotherDisk(20, "a unit begins on a disk that is not the one its number was given for"),
     RowAtHead(20, "many positions at one time are read at the heads of their chains"),
     DamageCountsAsWhole(20, "a unit that has lost a value says that it holds all"),
+    TrimmedBeforeKept(20, "the log is trimmed up to a snapshot whose pointer is not known to lie in it yet"),
+    PartInDoubtNamed(20, "a snapshot's pointer names a part that may not lie in the log"),
+    TableNotInSnapshot(20, "a snapshot is kept without the table of the appends that were seen before it"),
     ForceRetried(25, "a failed force is tried again and believed"),
     CompletionAfterError(25, "the log publishes a completion after a failed force"),
 }

@@ -12,6 +12,7 @@
 //! * [`recovery`]: replaces a projection: seals, finds the tail, proposes what follows. [`copier`] makes new units whole.
 //! * [`janitor`]: fills what was given out and never written.
 //! * [`player`]: follows the log in order, and delivers each entry once ([`duplicates`]).
+//! * [`snapshot`]: keeps what players have come to in the log, so that what is before may be trimmed.
 //!
 //! *Guarantee 20*, in short. A write goes down its chain head first. So the units that hold a position are the first ones of
 //! its chain, what the tail holds the whole chain holds, and the head decides. Whoever finds a hole puts junk at the
@@ -34,6 +35,7 @@ pub mod projection;
 pub mod recovery;
 mod run;
 pub mod sequencer;
+pub mod snapshot;
 mod stripe;
 pub mod unit;
 #[cfg(any(test, feature = "sim"))]

@@ -65,3 +65,9 @@ pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
 pub const DUPLICATES_WINDOW: usize = if cfg!(test) { 8 } else { 1_024 };
 /// Clients whose sequences are remembered, at most; whoever appended longest ago is forgotten first.
 pub const DUPLICATES_CLIENTS_MAX: usize = 100_000;
+/// Bytes of a part of a snapshot, at most: one append. Small in this crate's own tests, so that there are several.
+pub const SNAPSHOT_PART_BYTES: usize = if cfg!(test) { 32 } else { 1 << 20 };
+/// Parts of a snapshot, at most: 4 GiB, and the pointer that names them is a small append.
+pub const SNAPSHOT_PARTS_MAX: usize = 1 << 12;
+/// Parts that are appended at one time: others' appends go on beside.
+pub const SNAPSHOT_PARTS_AT_ONCE: usize = 4;

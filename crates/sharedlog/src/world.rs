@@ -27,6 +27,7 @@ mod operator;
 mod options;
 mod process;
 mod registry;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 pub mod throughput;

@@ -4,7 +4,7 @@
 //! * An append that ended lies where it is said to, until that is trimmed. One that was given up lies nowhere.
 //! * Appends are linearizable: one that ended before another began lies below it. So is the tail.
 //! * Players deliver the same, each stamp once. So do readers of single positions.
-//! * Nothing at or above the mark is trimmed.
+//! * Nothing at or above the mark is trimmed, and the log has a snapshot that is as new as the mark, of what was played.
 //! * A client that lives appends once: a stamp lies in the log twice only if two processes appended it.
 //! * An append has one place in an epoch, whoever makes it.
 //! * Nothing is filled that was not given out.
@@ -34,8 +34,10 @@ pub(super) struct Checks {
     played: BTreeMap<Position, Option<Stamp>>,
     /// Where each stamp was delivered.
     delivered: BTreeMap<Stamp, Position>,
-    /// Tables of duplicates, by the positions that they are of.
-    pub(super) snapshots: BTreeMap<Position, Bytes>,
+    /// What players came to: the table of duplicates, and what they made of what was delivered.
+    pub(super) states: BTreeMap<Position, (Bytes, u64)>,
+    /// The positions of snapshots that are kept: what lies below the last of them may be trimmed.
+    pub(super) kept: BTreeSet<Position>,
     /// The highest mark that anybody asked for.
     pub(super) trimmed: Position,
     /// The positions that somebody asked to trim by themselves.
@@ -130,9 +132,8 @@ impl Checks {
 
     /// A player has passed some positions, and delivered the last of them, if any.
     pub(super) fn played(&mut self, from: Position, next: Position, delivered: Option<(Position, Data)>) -> Said {
-        for position in
-            (from.0..next.0).map(Position).filter(|_| self.lost.is_empty() && self.trimmed_singly.is_empty())
-        {
+        let agree = self.do_players_agree();
+        for position in (from.0..next.0).map(Position).filter(|_| agree) {
             let stamp = delivered.as_ref().filter(|(at, _)| *at == position).map(|(_, data)| data.stamp);
             let before = *self.played.entry(position).or_insert(stamp);
             if before != stamp {
@@ -149,6 +150,35 @@ impl Checks {
             Some((position, data)) => self.see(position, Seen::Data(data.stamp, data.batch)),
             None => Ok(()),
         }
+    }
+
+    /// Players don't agree about what an operator gave up, or what was trimmed by itself.
+    fn do_players_agree(&self) -> bool {
+        self.lost.is_empty() && self.trimmed_singly.is_empty()
+    }
+
+    /// A player has come to that state.
+    pub(super) fn came_to(&mut self, next: Position, table: Bytes, state: u64) -> Said {
+        let agree = self.do_players_agree();
+        let known = self.states.entry(next).or_insert_with(|| (table.clone(), state));
+        if agree && *known != (table, state) {
+            return Err(format!("two players came to different states at {next}"));
+        }
+        Ok(())
+    }
+
+    /// A process begins with a snapshot.
+    pub(super) fn begun_with(&self, next: Position, table: &Bytes, state: u64) -> Said {
+        let is_as_played = self.states.get(&next).is_some_and(|known| known.0 == table && known.1 == state);
+        if is_as_played || !self.do_players_agree() {
+            return Ok(());
+        }
+        Err(format!("a snapshot of {next} is not what was played up to there"))
+    }
+
+    /// Parts of snapshots may have been given up by an operator's word, or trimmed by themselves.
+    pub(super) fn may_lack_snapshots(&self) -> bool {
+        !self.do_players_agree()
     }
 
     /// Nothing is known to lie below any attempt at that append.

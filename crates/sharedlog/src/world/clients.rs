@@ -7,11 +7,12 @@ use base::{Duration, Monotonic};
 use super::jobs::Job;
 use super::network::{Asker, Event, Message, Place};
 use super::throughput::Appends;
-use super::{MILLISECOND, PLAYER, Time, World};
+use super::{MILLISECOND, PLAYER, Time, World, snapshots};
 use crate::client::{Answer, Client, Error, ReadMany, Token, Wait};
 use crate::duplicates::Duplicates;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::player::{self, Delivery, Player};
+use crate::snapshot::{Finder, Keeper};
 use crate::{ClientId, Position, Run};
 
 #[derive(Clone, Debug)]
@@ -42,6 +43,10 @@ pub(super) enum Call {
     Fill(Position),
     PlayerRead(Run),
     PlayerTail,
+    /// An append of a snapshot's, by its number.
+    Keep(usize),
+    Find(Run),
+    FindTail,
     Final(Position),
     FinalTail,
 }
@@ -51,9 +56,14 @@ pub(super) struct Process {
     life: u64,
     pub(super) client: Client,
     pub(super) calls: BTreeMap<Token, Call>,
-    player: Player,
+    pub(super) player: Player,
     /// All before was told to the checks.
-    told: Position,
+    pub(super) told: Position,
+    /// What it has made of what was delivered.
+    pub(super) state: u64,
+    pub(super) keeper: Option<Keeper>,
+    /// It looks for a snapshot to begin with; until then its player delivers nothing.
+    pub(super) finder: Option<Finder>,
 }
 
 #[derive(Debug, Default)]
@@ -96,28 +106,18 @@ impl World {
         }
         let life = self.life();
         let client = Client::new(ClientId(life), self.options.client(), life);
-        let player = self.new_player(Position(0));
-        let told = player.next();
-        self.clients.processes.insert(id, Process { life, client, calls: BTreeMap::new(), player, told });
-        let (now, plays) = (self.clock(), self.options.speed.is_none());
-        if let Some(process) = self.clients.processes.get_mut(&id).filter(|_| plays) {
-            process.player.nudge(now);
+        let player = Player::new(PLAYER, Position(0), Duplicates::default());
+        let (calls, told) = (BTreeMap::new(), player.next());
+        let process = Process { life, client, calls, player, told, state: 0, keeper: None, finder: None };
+        self.clients.processes.insert(id, process);
+        if self.options.speed.is_none() {
+            if self.random.chance(500_000) {
+                self.find(id, Position(0));
+            } else if let (now, Some(process)) = (self.clock(), self.clients.processes.get_mut(&id)) {
+                process.player.nudge(now);
+            }
         }
         self.settle_client(id);
-    }
-
-    /// A player from the beginning or from a snapshot.
-    fn new_player(&mut self, least: Position) -> Player {
-        let snapshots: Vec<_> = self.checks.snapshots.range(least..).collect();
-        if least.0 == 0 && (snapshots.is_empty() || self.random.chance(500_000)) {
-            return Player::new(PLAYER, Position(0), Duplicates::default());
-        }
-        let Some((next, table)) = snapshots.get(self.random.below(snapshots.len() as u64) as usize) else {
-            self.violate(&format!("what lies below {least} was trimmed, and no snapshot is as new"));
-            return Player::new(PLAYER, least, Duplicates::default());
-        };
-        let table = Duplicates::decode((*table).clone()).expect("a table that was written is read");
-        Player::new(PLAYER, **next, table)
     }
 
     pub(super) fn kill_client(&mut self, id: u32) {
@@ -207,7 +207,7 @@ impl World {
             }
             14..17 => (Call::Tail { floor }, Box::new(move |client| client.tail(token, deadline, now))),
             17 | 18 if self.options.trims => {
-                let newest = self.checks.snapshots.last_key_value().map_or(0, |(at, _)| at.0);
+                let newest = self.checks.kept.last().map_or(0, |next| next.0);
                 // Just up to a snapshot, or anything below.
                 let less = if self.random.chance(500_000) { 0 } else { self.random.below(newest + 1) };
                 let before = Position(newest.saturating_sub(less));
@@ -313,7 +313,9 @@ impl World {
         }
         let now = self.clock();
         loop {
-            let Some(process) = self.clients.processes.get_mut(&id) else { return };
+            let Some(process) = self.clients.processes.get_mut(&id).filter(|process| process.finder.is_none()) else {
+                return;
+            };
             let delivery = process.player.take(now);
             let (from, next) = (process.told, process.player.next());
             process.told = next;
@@ -327,14 +329,16 @@ impl World {
                     return self.violate(&what);
                 }
             }
-            let Some(process) = self.clients.processes.get_mut(&id) else { return };
-            let table = (next > from && next.0.is_multiple_of(4)).then(|| process.player.duplicates().encode());
+            if let (Some(process), Some((position, data))) = (self.clients.processes.get_mut(&id), &delivered) {
+                process.state = snapshots::played_on(process.state, *position, data.stamp);
+            }
             let said = self.checks.played(from, next, delivered);
             if let Err(what) = said {
                 return self.violate(&what);
             }
-            if let Some(table) = table {
-                self.checks.snapshots.insert(next, table);
+            if next > from && next.0.is_multiple_of(4) {
+                self.note_state(id);
+                self.keep(id);
             }
             match delivery {
                 None => return,
@@ -345,11 +349,7 @@ impl World {
                     if let Err(what) = self.checks.told_trimmed(mark) {
                         return self.violate(&what);
                     }
-                    let player = self.new_player(mark);
-                    let Some(process) = self.clients.processes.get_mut(&id) else { return };
-                    process.told = player.next();
-                    process.player = player;
-                    process.player.nudge(now);
+                    self.find(id, mark);
                 }
             }
         }
@@ -363,7 +363,7 @@ impl World {
         if let Err(Error::Conflict { position }) = outcome {
             return self.violate(&format!("the units disagree about {position}"));
         }
-        if let (Ok(Answer::Row(answers)), Call::ReadMany { run, .. }) = (&outcome, &call) {
+        if let (Ok(Answer::Row(answers)), Call::ReadMany { run, .. } | Call::Find(run)) = (&outcome, &call) {
             for (position, _) in run.positions().zip(answers).filter(|(_, answer)| **answer == Answer::Lost) {
                 if let Err(what) = self.check_lost(position) {
                     return self.violate(&what);
@@ -418,6 +418,18 @@ impl World {
                 self.count(if outcome.is_ok() { "trims" } else { "trims that failed" });
                 Ok(())
             }
+            Call::Keep(number) => {
+                self.keeper_hears(id, number, &outcome);
+                Ok(())
+            }
+            Call::Find(run) => {
+                self.finder_hears(id, Some(run), &outcome);
+                self.checks.read_many(run, outcome, false)
+            }
+            Call::FindTail => {
+                self.finder_hears(id, None, &outcome);
+                self.checks.tail(&outcome, None)
+            }
             Call::FinalTail => self.final_tail(id, &outcome),
             Call::Final(position) => self.final_read(id, position, &outcome),
         };
@@ -467,7 +479,8 @@ impl World {
         let clients = &self.clients;
         let is_own = |call: &Call| matches!(call, Call::PlayerRead(_) | Call::PlayerTail);
         let mut processes = clients.processes.values();
-        let is_played = |process: &Process| clients.final_tail.is_none_or(|tail| process.player.next() >= tail);
+        let is_at_end = |process: &Process| clients.final_tail.is_none_or(|tail| process.player.next() >= tail);
+        let is_played = |process: &Process| process.finder.is_none() && process.keeper.is_none() && is_at_end(process);
         clients.waiting.is_empty()
             && clients.final_left == 0
             && clients.jobs.iter().all(|job| job.under_way == 0 && job.has_ended())

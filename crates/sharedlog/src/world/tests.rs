@@ -48,6 +48,8 @@ fn seeds_break_no_promise() {
         "lost positions told",
         "positions given up",
         "recoveries",
+        "snapshots begun with",
+        "snapshots kept",
         "recoveries lost",
         "suspicions",
         "tails",

@@ -1,0 +1,185 @@
+//! Client processes keep snapshots of what they have played in the log, and begin with them.
+
+use base::{Duration, SplitMix64};
+use bytes::Bytes;
+
+use super::clients::Call;
+use super::{PLAYER, World};
+use crate::client::{Answer, Error, ReadMany, Wait};
+use crate::duplicates::Duplicates;
+use crate::limits::BATCH_BYTES_MAX;
+use crate::player::Player;
+use crate::snapshot::{Appended, Finder, Found, Keeper, Snapshot, There, Wanted};
+use crate::{Position, Run, Stamp};
+
+/// How long an append of a snapshot's, or a look for one, is waited for.
+const PATIENCE: Duration = Duration::from_millis(120);
+/// How long whoever looks for a snapshot waits at a hole.
+const HOLE: Duration = Duration::from_millis(12);
+/// Of a million times that one could be kept, so many times one is.
+const KEPT: u64 = 400_000;
+/// Of a million appends of a snapshot's that fail, so many are its keeper's last.
+const ABANDONED: u64 = 200_000;
+
+/// What a player makes of what is delivered: a hash of it.
+pub(super) fn played_on(state: u64, position: Position, stamp: Stamp) -> u64 {
+    SplitMix64::new(state ^ position.0 << 32 ^ stamp.client.0 << 20 ^ stamp.sequence).draw()
+}
+
+impl World {
+    /// A process begins to keep what it has played, sometimes.
+    pub(super) fn keep(&mut self, id: u32) {
+        if self.is_healed || !self.random.chance(KEPT) {
+            return;
+        }
+        let padding = self.random.below(40) as usize;
+        let Some(process) = self.clients.processes.get_mut(&id).filter(|process| process.keeper.is_none()) else {
+            return;
+        };
+        let (next, duplicates) = (process.player.next(), process.player.duplicates().clone());
+        let mut state = process.state.to_be_bytes().to_vec();
+        state.resize(state.len() + padding, 0);
+        let snapshot = Snapshot { next, duplicates, state: state.into() };
+        process.keeper = Some(Keeper::new(&snapshot).expect("it is small"));
+        self.keep_on(id);
+    }
+
+    /// Has a keeper's appends made, and notes what may be trimmed.
+    fn keep_on(&mut self, id: u32) {
+        let now = self.clock();
+        loop {
+            let token = self.token();
+            let Some(process) = self.clients.processes.get_mut(&id) else { return };
+            let Some(keeper) = &mut process.keeper else { return };
+            let kept = keeper.may_trim_below();
+            if let Some((number, batch)) = keeper.next_append() {
+                process.calls.insert(token, Call::Keep(number));
+                process.client.append(token, batch, None, None, now + PATIENCE, now);
+                continue;
+            }
+            let has_ended = keeper.kept_at().is_some();
+            let kept = kept.or(keeper.may_trim_below());
+            if has_ended {
+                process.keeper = None;
+            }
+            if let Some(next) = kept {
+                self.checks.kept.insert(next);
+            }
+            if has_ended {
+                self.count("snapshots kept");
+            }
+            return;
+        }
+    }
+
+    /// An append of a keeper's has ended.
+    pub(super) fn keeper_hears(&mut self, id: u32, number: usize, outcome: &Result<Answer, Error>) {
+        let is_abandoned = outcome.is_err() && self.random.chance(ABANDONED);
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        // Whatever else it has under way is nobody's then.
+        let Some(keeper) = process.keeper.as_mut().filter(|_| !is_abandoned) else {
+            process.keeper = None;
+            return;
+        };
+        keeper.appended(number, Appended::from(outcome));
+        self.keep_on(id);
+    }
+
+    /// A process begins with what the log has, or with a snapshot that is as new as the mark.
+    pub(super) fn find(&mut self, id: u32, mark: Position) {
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        process.player = Player::new(PLAYER, mark, Duplicates::default());
+        process.finder = Some(Finder::new(mark));
+        self.find_on(id);
+    }
+
+    fn find_on(&mut self, id: u32) {
+        let (now, token) = (self.clock(), self.token());
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        let Some(finder) = &process.finder else { return };
+        finder.invariants();
+        match finder.wants() {
+            Wanted::Tail => {
+                process.calls.insert(token, Call::FindTail);
+                process.client.tail(token, now + PATIENCE, now);
+            }
+            Wanted::Read(run) => {
+                process.calls.insert(token, Call::Find(run));
+                let wanted = ReadMany { run, wait: Wait::Each(HOLE), bytes: BATCH_BYTES_MAX };
+                process.client.read_many(token, wanted, now + PATIENCE, now);
+            }
+            Wanted::Nothing => {
+                let Some(finder) = process.finder.take() else { return };
+                match finder.found() {
+                    Found::Snapshot(snapshot) => self.begin_with(id, snapshot),
+                    Found::Nothing { mark } => self.begin_without(id, mark),
+                }
+            }
+        }
+    }
+
+    /// The log's end was told to a finder, or what lies somewhere.
+    pub(super) fn finder_hears(&mut self, id: u32, run: Option<Run>, outcome: &Result<Answer, Error>) {
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        let Some(finder) = &mut process.finder else { return };
+        match (run, outcome) {
+            (None, Ok(Answer::Tail(tail)) | Err(Error::BeyondTail { tail })) => finder.tail(*tail),
+            // What was given out, and never written, is given out again.
+            (Some(_), Err(Error::BeyondTail { tail })) => finder.tail(*tail),
+            (Some(run), Ok(Answer::Row(answers))) => {
+                let there = run.positions().zip(answers).map_while(|(position, answer)| There::of(answer, position));
+                finder.read(there);
+            }
+            _ => {}
+        }
+        self.find_on(id);
+    }
+
+    fn begin_with(&mut self, id: u32, snapshot: Snapshot) {
+        let now = self.clock();
+        let Snapshot { next, duplicates, state } = snapshot;
+        let state = state.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
+        if let Err(what) = self.checks.begun_with(next, &duplicates.encode(), state) {
+            return self.violate(&what);
+        }
+        self.count("snapshots begun with");
+        self.begin_at(id, next, duplicates, state);
+        if let Some(process) = self.clients.processes.get_mut(&id) {
+            process.player.nudge(now);
+        }
+    }
+
+    /// There is no snapshot: all may be played still, or some of it was lost by an operator's word, or trimmed by itself.
+    fn begin_without(&mut self, id: u32, mark: Position) {
+        let now = self.clock();
+        if mark.0 > 0 && !self.checks.may_lack_snapshots() {
+            return self.violate(&format!("what lies below {mark} was trimmed, and no snapshot is as new"));
+        }
+        let known = self.checks.states.range(mark..).next().map(|(next, known)| (*next, known.clone()));
+        match known.filter(|_| mark.0 > 0) {
+            Some((next, (table, state))) => {
+                let duplicates = Duplicates::decode(table).expect("a table that was written is read");
+                self.begin_at(id, next, duplicates, state);
+            }
+            None => self.begin_at(id, mark, Duplicates::default(), 0),
+        }
+        if let Some(process) = self.clients.processes.get_mut(&id) {
+            process.player.nudge(now);
+        }
+    }
+
+    fn begin_at(&mut self, id: u32, next: Position, duplicates: Duplicates, state: u64) {
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        (process.player, process.told, process.state) = (Player::new(PLAYER, next, duplicates), next, state);
+    }
+
+    /// What a player has come to, for others to be held against.
+    pub(super) fn note_state(&mut self, id: u32) {
+        let Some(process) = self.clients.processes.get(&id) else { return };
+        let table: Bytes = process.player.duplicates().encode();
+        let (next, state) = (process.player.next(), process.state);
+        if let Err(what) = self.checks.came_to(next, table, state) {
+            self.violate(&what);
+        }
+    }
+}
