@@ -151,6 +151,7 @@ bugs! {
     MemoryOfTail(20, "a sequencer asks tails, not heads, which appends lie in the log"),
     MemoryOfFormerHead(20, "a sequencer heeds what a unit remembers of a chain that it was left out of"),
     ForgottenPlaced(20, "an append is placed though an attempt at it may lie where nobody remembers what does"),
+    HeadAloneRemembers(20, "an append is told to lie where it was trimmed though only the head knows that it did"),
     TrimmedUnknown(20, "a unit forgets which appends it held once they are trimmed"),
     AnswerToFormerProcess(20, "a process takes what a sequencer answered to the one before it on its node"),
     DuplicateDelivered(20, "a reader delivers the second entry of a stamp, too"),

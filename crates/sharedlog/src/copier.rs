@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, VecDeque};
 use base::{Duration, Monotonic};
 
 use crate::client::{Answer, Error};
-use crate::limits::{MANY_BYTES_MAX, MANY_MAX};
+use crate::limits::{MANY_BYTES_MAX, MANY_MAX, RECENT_MAX};
 use crate::recovery::Healing;
-use crate::unit::{Command, Reply, Request, known_from};
-use crate::{AskId, Entry, Kept, Position, Run, UnitId};
+use crate::unit::{Command, Reply, Request, known_from, rest_after};
+use crate::{AskId, Entry, Kept, Position, Run, Stamp, UnitId};
 
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub struct Copier {
 /// What a unit that is whole is yet to be told.
 #[derive(Clone, Debug)]
 enum Remembers {
-    /// The head says what it remembers: it was asked under this number first.
-    Asked(AskId),
+    /// The head says what it remembers: after these it was asked under this number first.
+    Asked(AskId, Vec<(Position, Stamp)>),
     /// The unit is told that, under this number first.
     Told(AskId, Command),
 }
@@ -190,7 +190,7 @@ impl Copier {
         // Whichever asking is answered.
         let is_asked = |first: &AskId| *first <= ask;
         match &self.remembers {
-            Some(Remembers::Asked(asked)) if is_asked(asked) => return self.head_remembers(reply, now),
+            Some(Remembers::Asked(asked, _)) if is_asked(asked) => return self.head_remembers(reply, now),
             // Whatever it says: what it doesn't know it says it doesn't.
             Some(Remembers::Told(asked, _)) if is_asked(asked) => return self.is_healed(now),
             _ => {}
@@ -202,7 +202,7 @@ impl Copier {
                 let missing = report.whole.iter().find(|(stripe, _)| *stripe == healing.stripe);
                 match missing {
                     Some((_, missing)) if *missing >= healing.to => {
-                        self.remembers = Some(Remembers::Asked(AskId(self.last_ask.0 + 1)));
+                        self.remembers = Some(Remembers::Asked(AskId(self.last_ask.0 + 1), Vec::new()));
                     }
                     Some((_, missing)) => self.next = Some(*missing),
                     None => return self.end(false),
@@ -259,22 +259,37 @@ impl Copier {
         let ask = self.last_ask;
         let (unit, request) = match &self.remembers {
             Some(Remembers::Told(_, command)) => (healing.unit, Request::Command(command.clone())),
-            _ => (healing.head, Request::Recent { epoch: healing.epoch, from: healing.stripe.from }),
+            Some(Remembers::Asked(_, told)) => {
+                let from = rest_after(told).unwrap_or(healing.stripe.from);
+                (healing.head, Request::Recent { epoch: healing.epoch, from })
+            }
+            None => return,
         };
         self.actions.push(Action::Ask { ask, unit, request });
     }
 
     /// The head has said what it remembers: all of the range is decided by now, and nothing more comes.
     fn head_remembers(&mut self, reply: Reply, now: Monotonic) {
-        let (Reply::Recent { from, told_of, mut appends }, Some(healing)) = (reply, self.healings.last()) else {
+        let (Reply::Recent { from, told_of, appends: more }, Some(healing), Some(Remembers::Asked(_, mut appends))) =
+            (reply, self.healings.last().copied(), self.remembers.take())
+        else {
             return self.is_healed(now);
         };
+        self.failures = 0;
+        let next_ask = AskId(self.last_ask.0 + 1);
+        let has_more = rest_after(&more).is_some_and(|rest| rest < healing.to);
+        appends.extend(more);
+        if appends.len() > RECENT_MAX {
+            return self.is_healed(now);
+        }
+        if has_more {
+            self.remembers = Some(Remembers::Asked(next_ask, appends));
+            return self.go_on(now);
+        }
         let stripe = healing.stripe;
         let range = (stripe, known_from(from, &told_of, (stripe, stripe.from, healing.to)), healing.to);
         appends.retain(|(position, _)| healing.stripe.holds(*position) && *position < healing.to);
-        self.failures = 0;
-        let first = AskId(self.last_ask.0 + 1);
-        self.remembers = Some(Remembers::Told(first, Command::Remember { range, appends }));
+        self.remembers = Some(Remembers::Told(next_ask, Command::Remember { range, appends }));
         self.go_on(now);
     }
 

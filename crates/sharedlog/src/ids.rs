@@ -112,6 +112,12 @@ impl Stamp {
         oldest_open > 0 && above.is_some_and(|above| above < DUPLICATES_WINDOW as u64)
     }
 
+    /// The least that its client's oldest append that isn't decided may be.
+    #[must_use]
+    pub fn least_open(self) -> u64 {
+        self.sequence.saturating_sub(DUPLICATES_WINDOW as u64 - 1).max(1)
+    }
+
     pub(crate) fn encode(self, writer: &mut Writer) {
         writer.u64(self.client.0);
         writer.u64(self.sequence);

@@ -33,8 +33,12 @@ pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
 /// two trees, and 150 where their nodes are as empty as they may be: 10 MB. Small in this crate's own tests.
 pub const PLACES_MAX: usize = if cfg!(test) { 24 } else { 1 << 16 };
 /// Appends that a unit remembers, trimmed or not, at most: what lies first it forgets first. 24 bytes each in its
-/// checkpoint, 390 KB; twice that in memory. Small in this crate's own tests, so that they come to it.
+/// checkpoint, 390 KB; twice that in memory, which copies of its state share. Small in this crate's own tests, so that
+/// they come to it.
 pub const RECENT_MAX: usize = if cfg!(test) { 12 } else { 1 << 14 };
+/// So many of them it tells at one asking, at most, 50 KB: a node may be asked for a thousand logs at one time. Small in
+/// this crate's own tests.
+pub const RECENT_TOLD_MAX: usize = if cfg!(test) { 5 } else { 1 << 11 };
 /// Clients of which a sequencer remembers what is decided, at most; who appended longest ago is forgotten first. One
 /// takes 40 bytes in two trees, and 120 at most: 4 MB, and with the places no more than 16 MB for a log. Small in this
 /// crate's own tests.

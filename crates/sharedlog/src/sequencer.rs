@@ -33,7 +33,7 @@ use crate::limits::{
 };
 use crate::unit;
 use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, Stamp, UnitId};
-use memory::Gathering;
+use memory::{Asking, Gathering};
 use places::{Place, Places};
 
 mod memory;
@@ -114,7 +114,8 @@ pub enum Reply {
         first: Position,
         /// How many; they may be fewer than were asked for, or none, if the client has been given so many of late.
         count: u64,
-        /// The places of the first of those that were named, or of all.
+        /// The places of the first of those that were named, or of all. There may be none yet: who asks again is told
+        /// them once it is known which places appends have since the epochs before.
         named: Vec<Told>,
     },
     /// Every append that ended before the request lies below this.
@@ -145,6 +146,8 @@ pub enum Action<A> {
         /// The answer.
         reply: Reply,
     },
+    /// A unit that every append needs has not answered for a while.
+    Suspect(UnitId),
     /// Call [`Sequencer::timer`] at this time; it takes the place of the last one.
     SetTimer(Monotonic),
 }
@@ -156,6 +159,9 @@ pub const LEASE: Duration = Duration::from_millis(40);
 /// What replaces a projection waits for so long from when every chain was sealed: [`LEASE`], and what two clocks within
 /// 1% of true can drift apart.
 pub const LEASE_GRACE: Duration = Duration(LEASE.0 + LEASE.0 / 40);
+/// Who asks for places, and must wait until it is known which appends have some, is told so after so long: it is not to
+/// take the sequencer for dead.
+const ANSWER_BY: Duration = Duration::from_millis(50);
 /// Askers of the tail that may wait at one time, at most: more are refused by silence.
 const WAITING_MAX: usize = 16_384;
 
@@ -198,6 +204,7 @@ struct Wanting<A> {
     client: ClientId,
     count: u64,
     named: Vec<Named>,
+    since: Monotonic,
 }
 
 #[derive(Clone, Debug)]
@@ -265,7 +272,7 @@ impl<A> Sequencer<A> {
         }
         match request {
             Request::Positions { client, count, named, .. } => {
-                let wanting = Wanting { asker, client, count, named };
+                let wanting = Wanting { asker, client, count, named, since: now };
                 if wanting.named.is_empty() { self.give(wanting, now) } else { self.give_places(wanting, now) }
             }
             Request::Tail { .. } if planted(Bug::TailUnchecked) => {
@@ -314,38 +321,48 @@ impl<A> Sequencer<A> {
         count
     }
 
-    /// Gives places, once it is known which appends have some.
-    fn give_places(&mut self, wanting: Wanting<A>, now: Monotonic) {
+    /// Gives places, once it is known which appends have some. Positions that any append may have don't wait for that.
+    fn give_places(&mut self, mut wanting: Wanting<A>, now: Monotonic) {
+        if let Memory::Unknown = self.memory {
+            self.memory = Memory::Gathering(Gathering::begin(&self.projection, now), Vec::new());
+        }
         match &mut self.memory {
-            Memory::Known(_) => self.give(wanting, now),
-            Memory::Gathering(_, waiting) => {
+            Memory::Gathering(_, waiting) if wanting.count == 0 => {
                 // Who asks anew has given up what it asked before.
                 waiting.retain(|other| other.client != wanting.client);
                 if waiting.len() < WAITING_MAX {
                     waiting.push(wanting);
                 }
             }
-            Memory::Unknown => {
-                let gathering = Gathering::begin(&self.projection, now);
-                self.memory = Memory::Gathering(gathering, vec![wanting]);
-                self.gather(now);
+            Memory::Gathering(..) => {
+                wanting.named.clear();
+                self.give(wanting, now);
             }
+            _ => return self.give(wanting, now),
         }
+        self.gather(now);
     }
 
     /// Asks who has yet to tell what it remembers.
     fn gather(&mut self, now: Monotonic) {
-        let (epoch, from) = (self.projection.epoch, memory::first(&self.projection));
+        let epoch = self.projection.epoch;
         if let Memory::Gathering(gathering, _) | Memory::Known(gathering) = &mut self.memory {
-            for head in gathering.ask(now) {
+            for Asking { head, from, is_suspect } in gathering.ask(now) {
                 self.asks.0 += 1;
                 gathering.asked(self.asks, head);
                 let request = unit::Request::Recent { epoch, from };
                 self.actions.push(Action::Ask { ask: self.asks, unit: head, request });
+                self.actions.extend(is_suspect.then_some(Action::Suspect(head)));
             }
         }
         self.gathered(now);
-        self.set_timer();
+        if let Memory::Gathering(_, waiting) = &mut self.memory {
+            for late in waiting.extract_if(.., |wanting| now.since(wanting.since) >= ANSWER_BY) {
+                let reply = Reply::Positions { first: self.next, count: 0, named: Vec::new() };
+                self.actions.push(Action::Answer { asker: late.asker, reply });
+            }
+        }
+        self.set_timer(now);
     }
 
     /// Goes on with those who wait, if there is nobody more to be waited for.
@@ -371,7 +388,7 @@ impl<A> Sequencer<A> {
         now: Monotonic,
     ) {
         let (Memory::Gathering(gathering, _) | Memory::Known(gathering)) = &mut self.memory else { return };
-        let Some(head) = gathering.told(ask, from, told_of.to_vec()) else { return };
+        let Some(head) = gathering.told(ask, (from, told_of), appends, now) else { return };
         let start = self.projection.start;
         for (position, stamp) in appends.iter().filter(|(position, _)| *position < start) {
             if memory::decides(&self.projection, head, *position) {
@@ -381,11 +398,12 @@ impl<A> Sequencer<A> {
         if let Memory::Known(gathering) = &self.memory {
             self.places.lacks_below(gathering.known_from(&self.projection));
         }
-        self.gathered(now);
+        // There may be more of it.
+        self.gather(now);
     }
 
     fn give(&mut self, wanting: Wanting<A>, now: Monotonic) {
-        let Wanting { asker, client, count, named } = wanting;
+        let Wanting { asker, client, count, named, .. } = wanting;
         let (first, count) = self.hand_out(client, count, now);
         let mut told = Vec::new();
         for named in named.into_iter().take(POSITIONS_AT_ONCE_MAX as usize) {
@@ -436,7 +454,7 @@ impl<A> Sequencer<A> {
             let request = unit::Request::Confirm { epoch: self.projection.epoch };
             self.actions.push(Action::Ask { ask: self.asks, unit: *unit, request });
         }
-        self.set_timer();
+        self.set_timer(now);
     }
 
     /// A unit has answered.
@@ -476,27 +494,33 @@ impl<A> Sequencer<A> {
 
     /// The time that [`Action::SetTimer`] named has come.
     pub fn timer(&mut self, now: Monotonic) {
-        if self.gathers_at().is_some_and(|at| at <= now) {
-            self.gather(now);
+        match &self.memory {
+            Memory::Known(gathering) if gathering.again_at().is_none_or(|at| at > now) => {}
+            Memory::Known(_) | Memory::Gathering(..) => self.gather(now),
+            Memory::Unknown => {}
         }
         if self.check.as_ref().is_some_and(|check| check.again_at <= now) {
             self.ask_chain(now);
         }
-        self.set_timer();
+        self.set_timer(now);
     }
 
-    /// When to ask again what units remember.
-    fn gathers_at(&self) -> Option<Monotonic> {
+    /// When to ask again what units remember, or to tell who waits for it that it isn't known yet.
+    fn gathers_at(&self, now: Monotonic) -> Option<Monotonic> {
         match &self.memory {
-            Memory::Gathering(gathering, _) | Memory::Known(gathering) => gathering.again_at(),
+            Memory::Gathering(gathering, waiting) => {
+                let answers = waiting.iter().map(|wanting| wanting.since + ANSWER_BY);
+                answers.chain([gathering.ends_at(now)]).chain(gathering.again_at()).min()
+            }
+            Memory::Known(gathering) => gathering.again_at(),
             Memory::Unknown => None,
         }
     }
 
     /// For the first of what is to be asked again.
-    fn set_timer(&mut self) {
+    fn set_timer(&mut self, now: Monotonic) {
         let check = self.check.as_ref().map(|check| check.again_at);
-        let first = check.into_iter().chain(self.gathers_at()).min();
+        let first = check.into_iter().chain(self.gathers_at(now)).min();
         self.actions.extend(first.map(Action::SetTimer));
     }
 

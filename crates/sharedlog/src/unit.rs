@@ -3,7 +3,7 @@
 //! Its commands are entries of its node's write-ahead log, applied once they are forced, and again after a restart. So
 //! what a unit says that it took, or that it is sealed, is on its disk (guarantee 20). Its values lie elsewhere: an
 //! [`Outcome`] says which to store, and which to look up for an answer. What a unit knows by itself is small: how far
-//! it is sealed, how far it is trimmed, and which positions it holds.
+//! it is sealed, how far it is trimmed, which positions it holds, and which appends it took last.
 //!
 //! * *One disk.* A unit begins on the disk that its number was given for. Where that is lost, so is the unit: a message that
 //!   was late can't have it begin again, empty, and answer for what it held.
@@ -35,7 +35,7 @@ mod recent;
 mod tests;
 
 pub use message::{Command, Reply, Report, Request};
-pub use recent::{Range, decode_appends, decode_ranges, encode_appends, encode_ranges, known_from};
+pub use recent::{Range, decode_appends, decode_ranges, encode_appends, encode_ranges, known_from, rest_after};
 
 /// What a request or a command comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]

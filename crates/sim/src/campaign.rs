@@ -210,6 +210,7 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::MemoryOfTail, "bugs_of_the_shared_log_are_found"),
     (Bug::MemoryOfFormerHead, "bugs_of_the_shared_log_are_found"),
     (Bug::ForgottenPlaced, "bugs_of_the_shared_log_are_found"),
+    (Bug::HeadAloneRemembers, "an_append_that_the_head_alone_remembers_is_found"),
     (Bug::TrimmedUnknown, "bugs_of_the_shared_log_are_found"),
     (Bug::LeaseNotWaited, "bugs_of_the_shared_log_are_found"),
     (Bug::AnswerToFormerProcess, "an_answer_to_the_former_process_is_found"),

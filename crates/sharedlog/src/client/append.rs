@@ -36,9 +36,6 @@ enum Stage {
     /// It lies there since an epoch before, or did until it was trimmed: the head has taken it, as the sequencer of
     /// that epoch says.
     Remembered(Filling, ProjectionEpoch),
-    /// A unit of its chain has been trimmed, after the head took it in that epoch: the others are, too, before it is told
-    /// to lie there. Else one that has neither it nor the mark might be left of the chain.
-    Trimming(Trimming),
     Ended(Result<Answer, Error>),
 }
 
@@ -55,15 +52,15 @@ struct Writing {
     lost: bool,
     /// The next unit has the entry, and has lost it.
     mends: bool,
+    /// The head has taken it, as the sequencer says, and may have given it up since. What lies there on other units is
+    /// the same append, be it another attempt's.
+    is_remembered: bool,
 }
 
-#[derive(Debug)]
-struct Trimming {
-    position: Position,
-    epoch: ProjectionEpoch,
-    mark: Position,
-    /// So many units are trimmed so far.
-    count: usize,
+impl Writing {
+    fn at(position: Position, epoch: ProjectionEpoch, is_remembered: bool) -> Self {
+        Self { position, epoch, count: 0, in_doubt: false, lost: false, mends: false, is_remembered }
+    }
 }
 
 impl Append {
@@ -103,8 +100,7 @@ impl Append {
     /// A position has come.
     pub(super) fn given(&mut self, position: Position, epoch: ProjectionEpoch) {
         if matches!(self.stage, Stage::Wanting) {
-            let writing = Writing { position, epoch, count: 0, in_doubt: false, lost: false, mends: false };
-            self.stage = Stage::Writing(writing);
+            self.stage = Stage::Writing(Writing::at(position, epoch, false));
         }
     }
 
@@ -122,33 +118,34 @@ impl Append {
         self.given(placed.position, epoch);
     }
 
-    pub(super) fn next(&mut self, view: &View) -> Next {
-        if let Stage::Writing(writing) = &mut self.stage
-            && writing.epoch != view.projection.epoch
-        {
-            if planted(Bug::OldPositionWritten) {
-                (writing.epoch, writing.count) = (view.projection.epoch, 0);
-            } else if writing.in_doubt {
-                self.stage = Stage::Resolving(Filling::new(writing.position), writing.epoch);
-            } else {
-                self.stage = Stage::Wanting;
+    /// Goes on in the newest projection.
+    fn renew(&mut self, view: &View) {
+        let newest = view.projection.epoch;
+        match &mut self.stage {
+            Stage::Writing(writing) if writing.epoch != newest => {
+                if planted(Bug::OldPositionWritten) {
+                    (writing.epoch, writing.count) = (newest, 0);
+                } else if writing.in_doubt && !writing.is_remembered {
+                    self.stage = Stage::Resolving(Filling::new(writing.position), writing.epoch);
+                } else {
+                    self.stage = Stage::Wanting;
+                }
             }
+            // There may be another head, which has not taken it.
+            Stage::Remembered(_, told_in) if *told_in < newest => self.stage = Stage::Wanting,
+            _ => {}
         }
         if let Stage::Resolving(filling, given_in) = &self.stage
-            && *given_in < view.projection.epoch
+            && *given_in < newest
             && (filling.position >= view.projection.start || planted(Bug::RetryUnresolved))
         {
             // No unit of the newer projection holds anything there, or takes it from us.
             self.stage = Stage::Wanting;
         }
-        match &self.stage {
-            // There may be another head, which has not taken it.
-            Stage::Remembered(_, told_in) if *told_in < view.projection.epoch => self.stage = Stage::Wanting,
-            Stage::Trimming(Trimming { position, epoch, .. }) if *epoch < view.projection.epoch => {
-                self.stage = Stage::Resolving(Filling::new(*position), *epoch);
-            }
-            _ => {}
-        }
+    }
+
+    pub(super) fn next(&mut self, view: &View) -> Next {
+        self.renew(view);
         match &mut self.stage {
             Stage::Wanting => {
                 self.asked = None;
@@ -156,8 +153,10 @@ impl Append {
             }
             Stage::Writing(writing) => {
                 let position = writing.position;
-                // A position that was given out lies in the last extents.
-                let chain = view.projection.chain_of(position).unwrap_or_default();
+                let Some(chain) = view.projection.chain_of(position) else {
+                    // What was given out lies in the last extents: that one is of a time before, and was trimmed whole.
+                    return Next::Done(Err(Error::Forgotten { position }));
+                };
                 let Some(unit) = chain.get(writing.count) else {
                     return Next::Done(Ok(Answer::Appended(position)));
                 };
@@ -205,8 +204,11 @@ impl Append {
                     }
                     // It was trimmed by itself: the whole chain had it.
                     Err(Filled::Trimmed(mark)) if mark <= position => Ok(Answer::Appended(position)),
-                    Err(Filled::Trimmed(mark)) => {
-                        self.stage = Stage::Trimming(Trimming { position, epoch: told_in, mark, count: 0 });
+                    // Who else of its chain knows of it? What its client had decided when it was made isn't known:
+                    // whoever hasn't got it is told the least.
+                    Err(Filled::Trimmed(_)) => {
+                        self.data.oldest_open = self.data.stamp.least_open();
+                        self.stage = Stage::Writing(Writing::at(position, told_in, true));
                         return self.next(view);
                     }
                     Err(Filled::Entry(_)) => {
@@ -219,12 +221,6 @@ impl Append {
                     Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
                 })
             }
-            Stage::Trimming(Trimming { position, epoch, mark, count }) => {
-                let chain = view.projection.chain_of(*position).unwrap_or_default();
-                let Some(unit) = chain.get(*count) else { return Next::Done(Ok(Answer::Appended(*position))) };
-                self.asked = Some(*unit);
-                Next::Unit(*unit, Request::Command(Command::Trim { epoch: Some(*epoch), before: *mark }))
-            }
             Stage::Ended(outcome) => Next::Done(outcome.clone()),
         }
     }
@@ -232,13 +228,14 @@ impl Append {
     pub(super) fn heard(&mut self, reply: Reply) {
         let writing = match &mut self.stage {
             Stage::Resolving(filling, _) | Stage::Remembered(filling, _) => return filling.heard(reply),
-            Stage::Trimming(trimming) => return trimming.count += usize::from(reply == Reply::Done),
             Stage::Writing(writing) => writing,
             Stage::Wanting | Stage::Ended(_) => return,
         };
         let (position, epoch) = (writing.position, writing.epoch);
         match reply {
             Reply::Written => (writing.count, writing.mends) = (writing.count + 1, false),
+            // The head had it, so that nothing else is there.
+            Reply::Occupied { by: Kind::Data } | Reply::Damaged if writing.is_remembered => writing.count += 1,
             // The one before it has our entry: so had this one.
             Reply::Damaged if writing.count > 0 => writing.mends = true,
             // Ours, or another's: who has it after the head?
@@ -250,17 +247,21 @@ impl Append {
             // Somebody has filled the position: it is decided, and not for us.
             Reply::Occupied { .. } if writing.count == 0 => self.wants_another(position, epoch),
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
-            // The head has decided for us, in this epoch; so no reader was told anything else before it was given up.
-            Reply::Took { mark } | Reply::Trimmed { mark }
-                if mark > position && (writing.count > 0 || matches!(reply, Reply::Took { .. })) =>
-            {
-                self.stage = Stage::Trimming(Trimming { position, epoch, mark, count: 0 });
-            }
             // It was trimmed by itself, which fills first: the whole chain had it.
-            Reply::Took { .. } => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
-            Reply::Trimmed { .. } if writing.count > 0 => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
+            Reply::Took { mark } if mark <= position => self.stage = Stage::Ended(Ok(Answer::Appended(position))),
+            Reply::Trimmed { mark } if writing.count > 0 && mark <= position => {
+                self.stage = Stage::Ended(Ok(Answer::Appended(position)));
+            }
+            // It remembers the append, as all must before it is told to lie there: any of them may be the next head.
+            Reply::Took { .. } => (writing.count, writing.mends) = (writing.count + 1, false),
+            // Nobody else tries it: it is enough that none can take anything there any more.
+            Reply::Trimmed { .. } if writing.count > 0 && (!self.is_shared || planted(Bug::HeadAloneRemembers)) => {
+                (writing.count, writing.mends) = (writing.count + 1, false);
+            }
             // It may have lain there, by our hand or another's, and was readers' once then.
-            Reply::Trimmed { .. } if writing.lost || self.is_shared && !planted(Bug::TrimmedPlaceLeft) => {
+            Reply::Trimmed { .. }
+                if writing.count > 0 || writing.lost || self.is_shared && !planted(Bug::TrimmedPlaceLeft) =>
+            {
                 self.stage = Stage::Ended(Err(Error::Forgotten { position }));
             }
             // Nobody else knows of it.
@@ -290,7 +291,6 @@ impl Append {
     pub(super) fn out_of_time(&self) -> Error {
         match &self.stage {
             Stage::Writing(Writing { position, in_doubt: true, .. }) => Error::Unknown { since: *position },
-            Stage::Trimming(Trimming { position, .. }) => Error::Unknown { since: *position },
             Stage::Resolving(filling, _) | Stage::Remembered(filling, _) => Error::Unknown { since: filling.position },
             _ => Error::OutOfTime,
         }

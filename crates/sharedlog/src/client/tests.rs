@@ -288,6 +288,35 @@ fn an_append_whose_place_was_trimmed_is_not_made_again() {
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))), "the head has taken it");
 }
 
+/// What an append comes to that the head took before it was trimmed, and of which the other unit says that.
+fn taken_and_trimmed(of_other: Reply) -> Result<Answer, Error> {
+    let mut bed = Bed::new();
+    let token = bed.append(1);
+    bed.given(7, 1);
+    bed.step(1, &write(1, 7, entry(1)), Reply::Took { mark: Position(9) });
+    bed.step(2, &write(1, 7, entry(1)), of_other);
+    bed.ended(token)
+}
+
+/// Another attempt may come to a unit that doesn't know of it, once that is the head.
+#[test]
+fn an_append_that_the_head_alone_remembers_is_not_told_to_lie_there() {
+    let mark = Position(9);
+    assert_eq!(taken_and_trimmed(Reply::Took { mark }), Ok(Answer::Appended(Position(7))));
+    assert_eq!(taken_and_trimmed(Reply::Trimmed { mark }), Err(Error::Forgotten { position: Position(7) }));
+}
+
+#[cfg(feature = "canary")]
+#[test]
+fn an_append_that_the_head_alone_remembers_is_found() {
+    use base::canary::plant;
+
+    plant(Some(Bug::HeadAloneRemembers));
+    let outcome = taken_and_trimmed(Reply::Trimmed { mark: Position(9) });
+    plant(None);
+    assert_eq!(outcome, Ok(Answer::Appended(Position(7))));
+}
+
 /// The sequencer says where it lies since an epoch before: it is completed there, be it trimmed by now.
 #[test]
 fn an_append_that_lies_in_the_log_already_takes_no_other_place() {
@@ -319,13 +348,29 @@ fn an_append_that_lies_in_the_log_already_takes_no_other_place() {
     bed.step(2, &write(2, 4, entry(1)), Reply::Took { mark: Position(3) });
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
 
-    // The head was trimmed before the others had it: so are they, lest one is left that has neither.
-    let (mut bed, token) = begin();
-    let trim = Request::Command(Command::Trim { epoch: Some(ProjectionEpoch(2)), before: Position(6) });
-    bed.step(1, &write(2, 4, Entry::Junk), Reply::Trimmed { mark: Position(6) });
-    bed.step(1, &trim, Reply::Done);
-    bed.step(2, &trim, Reply::Done);
-    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
+    // The head was trimmed, perhaps before the others had it: each of them is to know of it, lest one that doesn't is
+    // the head one day.
+    for (of_other, outcome) in [
+        (Reply::Took { mark: Position(6) }, Ok(Answer::Appended(Position(4)))),
+        (Reply::Written, Ok(Answer::Appended(Position(4)))),
+        (Reply::Occupied { by: Kind::Data }, Ok(Answer::Appended(Position(4)))),
+        (Reply::Damaged, Ok(Answer::Appended(Position(4)))),
+        (Reply::Trimmed { mark: Position(6) }, Err(Error::Forgotten { position: Position(4) })),
+    ] {
+        let (mut bed, token) = begin();
+        bed.step(1, &write(2, 4, Entry::Junk), Reply::Trimmed { mark: Position(6) });
+        bed.step(1, &write(2, 4, entry(1)), Reply::Took { mark: Position(6) });
+        bed.step(2, &write(2, 4, entry(1)), of_other);
+        assert_eq!(bed.ended(token), outcome);
+    }
+
+    // Of an extent that was trimmed whole nobody can be asked.
+    let mut bed = Bed::new();
+    let extents = vec![Extent::new(Position(5), 1, vec![vec![UnitId(1), UnitId(2)]])];
+    bed.projected(Projection { extents, ..projection(2, 9, &[1, 2]) });
+    let token = bed.append(1);
+    bed.sequenced(told(4));
+    assert_eq!(bed.ended(token), Err(Error::Forgotten { position: Position(4) }));
 
     // Another head may not have it.
     let (mut bed, token) = begin();

@@ -1,8 +1,9 @@
 //! A copier whose reads and unit a test plays.
 
 use super::*;
+use crate::limits::RECENT_TOLD_MAX;
 use crate::unit::Report;
-use crate::{Batch, ClientId, Data, ProjectionEpoch, Stamp, Stripe};
+use crate::{Batch, ClientId, Data, ProjectionEpoch, Stripe};
 
 const CONFIG: Config = Config { window: 2, again: Duration::from_millis(10), failures: 2 };
 const STRIPE: Stripe = Stripe { from: Position(0), count: 2, index: 1, width: 1 };
@@ -12,7 +13,7 @@ struct Bed {
     now: Monotonic,
     asked: Vec<(AskId, Command)>,
     /// What the head is asked.
-    head: Vec<AskId>,
+    head: Vec<(AskId, Position)>,
     reads: Vec<Run>,
     ended: Option<bool>,
 }
@@ -36,9 +37,9 @@ impl Bed {
                     self.asked.push((ask, command));
                 }
                 Action::Ask { ask, unit, request } => {
-                    let wanted = Request::Recent { epoch: ProjectionEpoch(2), from: Position(0) };
-                    assert_eq!((unit, request), (UnitId(3), wanted));
-                    self.head.push(ask);
+                    let Request::Recent { epoch: ProjectionEpoch(2), from } = request else { panic!("{request:?}") };
+                    assert_eq!(unit, UnitId(3));
+                    self.head.push((ask, from));
                 }
                 Action::Read(run) => self.reads.push(run),
                 Action::SetTimer(_) => {}
@@ -61,7 +62,7 @@ impl Bed {
     }
 
     fn head_answers(&mut self, reply: Reply) {
-        let ask = self.head.remove(0);
+        let (ask, _) = self.head.remove(0);
         self.copier.answered(ask, reply, self.now);
         self.carry_out();
     }
@@ -136,6 +137,28 @@ fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
     let remember = Command::Remember { range: (STRIPE, Position(2), Position(20)), appends };
     bed.late();
     assert_eq!(bed.asked.remove(0).1, remember);
+    assert_eq!(bed.answer(Reply::Done), remember);
+    assert_eq!(bed.ended, Some(true));
+}
+
+/// What the head remembers is asked for in parts.
+#[test]
+fn a_unit_is_told_all_that_the_head_remembers() {
+    let told = |positions: std::ops::Range<u64>| -> Vec<(Position, Stamp)> {
+        positions.map(|at| (Position(at), Stamp { client: ClientId(1), sequence: at })).collect()
+    };
+    let recent = |appends| Reply::Recent { from: Position(0), told_of: Vec::new(), appends };
+    let mut bed = Bed::begin();
+    bed.told(21);
+    let max = RECENT_TOLD_MAX as u64;
+    bed.late();
+    bed.head_answers(recent(told(1..1 + max)));
+    // A late answer to an asking before it says nothing more.
+    bed.head_answers(recent(told(1..1 + max)));
+    assert_eq!(bed.head.iter().map(|(_, from)| from.0).collect::<Vec<_>>(), [1 + max]);
+    bed.head_answers(recent(told(1 + max..3 + max)));
+    let odd = told(1..3 + max).into_iter().filter(|(position, _)| position.0 % 2 == 1).collect();
+    let remember = Command::Remember { range: (STRIPE, Position(0), Position(20)), appends: odd };
     assert_eq!(bed.answer(Reply::Done), remember);
     assert_eq!(bed.ended, Some(true));
 }

@@ -11,13 +11,15 @@ use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
 use crate::limits::PLACES_MAX;
-use crate::unit::{Range, known_from};
-use crate::{AskId, Extent, Position, Projection, UnitId};
+use crate::unit::{Range, known_from, rest_after};
+use crate::{AskId, Extent, Position, Projection, Stamp, UnitId};
 
-/// Heads that don't answer are asked again after so long ...
+/// A head that doesn't answer is asked again after so long, and after twice as long each time ...
 const AGAIN: Duration = Duration::from_millis(50);
-/// ... and after so long once nobody waits for them.
-const AGAIN_LATER: Duration = Duration::from_millis(1_000);
+/// ... until it is so long.
+const AGAIN_MAX: Duration = Duration::from_millis(1_600);
+/// One that every append needs, and that has answered none of so many askings, is suspected.
+const SUSPECT_AFTER: u32 = 2;
 /// Heads of extents that have ended are waited for so long: what they alone know isn't known until they answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Those that stand in the last extent are waited for longer: every append waits for them. Where one doesn't answer by
@@ -30,13 +32,32 @@ const ASKED_MAX: usize = 4 * crate::limits::EXTENTS_MAX * crate::limits::STRIPES
 /// The heads that are asked what they remember.
 #[derive(Clone, Debug)]
 pub(super) struct Gathering {
-    /// Where each of them, once it has said so, tells of all appends.
-    heads: BTreeMap<UnitId, Option<(Position, Vec<Range>)>>,
+    heads: BTreeMap<UnitId, Head>,
     /// Those of them that every append needs.
     needed: BTreeSet<UnitId>,
     asked: BTreeMap<AskId, UnitId>,
     began: Monotonic,
+}
+
+/// One that is asked.
+#[derive(Clone, Debug)]
+struct Head {
+    /// Where it tells of all appends, once it has told all.
+    told: Option<(Position, Vec<Range>)>,
+    /// From here on it has yet to tell.
+    next: Position,
+    /// Askings in a row that had no answer, with the last one.
+    askings: u32,
     again_at: Monotonic,
+}
+
+/// Somebody is asked.
+pub(super) struct Asking {
+    pub(super) head: UnitId,
+    /// What it has taken from there on.
+    pub(super) from: Position,
+    /// It should have answered by now.
+    pub(super) is_suspect: bool,
 }
 
 impl Gathering {
@@ -50,20 +71,27 @@ impl Gathering {
         };
         let before = projection.bounded().filter(|(extent, end)| is_meant(extent, *end));
         let chains = before.flat_map(|(extent, _)| &extent.chains);
-        let heads: BTreeMap<_, _> = chains.filter_map(|chain| asks(chain)).map(|head| (head, None)).collect();
+        let head = |head| (head, Head { told: None, next: first, askings: 0, again_at: now });
+        let heads: BTreeMap<_, _> = chains.filter_map(|chain| asks(chain)).map(head).collect();
         let needed = projection.last().units().filter(|unit| heads.contains_key(unit)).collect();
-        Self { heads, needed, asked: BTreeMap::new(), began: now, again_at: now }
+        Self { heads, needed, asked: BTreeMap::new(), began: now }
     }
 
     /// When to ask those that haven't answered; none, if all have.
     pub(super) fn again_at(&self) -> Option<Monotonic> {
-        self.heads.values().any(Option::is_none).then_some(self.again_at)
+        self.heads.values().filter(|head| head.told.is_none()).map(|head| head.again_at).min()
     }
 
-    /// The heads that are asked now; each asking is to be noted.
-    pub(super) fn ask(&mut self, now: Monotonic) -> BTreeSet<UnitId> {
-        self.again_at = if self.has_ended(now) { now + AGAIN_LATER } else { now + AGAIN };
-        self.heads.iter().filter(|(_, told)| told.is_none()).map(|(head, _)| *head).collect()
+    /// Who is asked now; each asking is to be noted.
+    pub(super) fn ask(&mut self, now: Monotonic) -> Vec<Asking> {
+        let due = self.heads.iter_mut().filter(|(_, head)| head.told.is_none() && head.again_at <= now);
+        let ask = |(unit, head): (&UnitId, &mut Head)| {
+            let is_suspect = head.askings >= SUSPECT_AFTER && self.needed.contains(unit);
+            head.again_at = now + Duration(AGAIN.0 << head.askings.min(16)).min(AGAIN_MAX);
+            head.askings += 1;
+            Asking { head: *unit, from: head.next, is_suspect }
+        };
+        due.map(ask).collect()
     }
 
     pub(super) fn asked(&mut self, ask: AskId, head: UnitId) {
@@ -79,22 +107,37 @@ impl Gathering {
         self.asked.contains_key(&ask)
     }
 
-    /// A head tells of all that lies from there on, or in these ranges; which one is it?
-    pub(super) fn told(&mut self, ask: AskId, from: Position, told_of: Vec<Range>) -> Option<UnitId> {
-        let head = self.asked.remove(&ask)?;
-        self.asked.retain(|_, asked| *asked != head);
-        self.heads.insert(head, Some((from, told_of)));
-        Some(head)
+    /// A head tells of all that lies from there on, or in these ranges, and of these appends; which one is it?
+    pub(super) fn told(
+        &mut self,
+        ask: AskId,
+        known: (Position, &[Range]),
+        appends: &[(Position, Stamp)],
+        now: Monotonic,
+    ) -> Option<UnitId> {
+        let unit = self.asked.remove(&ask)?;
+        self.asked.retain(|_, asked| *asked != unit);
+        let head = self.heads.get_mut(&unit)?;
+        match rest_after(appends) {
+            Some(rest) => (head.next, head.askings, head.again_at) = (rest, 0, now),
+            None => head.told = Some((known.0, known.1.to_vec())),
+        }
+        Some(unit)
     }
 
     /// Whether nobody is waited for any more.
     pub(super) fn has_ended(&self, now: Monotonic) -> bool {
-        let has_told = |head: &UnitId| self.heads.get(head).is_some_and(Option::is_some);
+        let has_told = |head: &UnitId| self.heads.get(head).is_some_and(|head| head.told.is_some());
         match now.since(self.began) {
             waited if waited >= PATIENCE_NEEDED => true,
             waited if waited >= PATIENCE => self.needed.iter().all(has_told),
             _ => self.heads.keys().all(has_told),
         }
+    }
+
+    /// When fewer are waited for than now.
+    pub(super) fn ends_at(&self, now: Monotonic) -> Monotonic {
+        if now.since(self.began) < PATIENCE { self.began + PATIENCE } else { self.began + PATIENCE_NEEDED }
     }
 
     /// From where on every append is known that lies below the epoch's start.
@@ -105,7 +148,7 @@ impl Gathering {
             for (index, chain) in extent.chains.iter().enumerate() {
                 // Of a chain that was given up nothing can be known, nor is anything promised.
                 let Some(head) = asks(chain) else { continue };
-                let told = self.heads.get(&head).and_then(Option::as_ref);
+                let told = self.heads.get(&head).and_then(|head| head.told.as_ref());
                 let of = (extent.stripe(index), extent.from, end);
                 let known = told.map_or(end, |(from, told_of)| known_from(*from, told_of, of));
                 if known > extent.from {

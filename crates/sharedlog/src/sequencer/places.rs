@@ -72,6 +72,8 @@ impl Places {
         }
         let known_from = self.forgotten_below.max(self.lacks_below);
         match self.of.get(&stamp) {
+            // It has lain there; another head, that hasn't told yet, may have it later on.
+            Some(placed) if since.is_some() && placed.position < self.lacks_below => Place::Forgotten { known_from },
             Some(placed) if decided.is_none_or(|decided| placed.position > decided) => Place::At(*placed),
             Some(_) => Place::New,
             None if since.is_some_and(|since| since < known_from) && !planted(Bug::ForgottenPlaced) => {
@@ -90,9 +92,10 @@ impl Places {
         self.forgotten_below = self.forgotten_below.max(position);
     }
 
-    /// An append lies there since an epoch before. Should it lie at two places, the first counts.
+    /// An append lies there since an epoch before. Should it have two places the last one counts: it was given since the
+    /// head of the first didn't have the append, be it that another had.
     pub(super) fn remember(&mut self, stamp: Stamp, position: Position) {
-        if self.of.get(&stamp).is_none_or(|placed| position < placed.position) {
+        if self.of.get(&stamp).is_none_or(|placed| position > placed.position) {
             self.put(stamp, Placed { position, oldest_open: stamp.sequence });
         }
     }
@@ -102,7 +105,8 @@ impl Places {
         self.uses += 1;
         let floor = self.floors.entry(client).or_default();
         self.by_use.remove(&floor.used);
-        let below = self.at.last_key_value().map_or(Position(0), |(last, _)| last.next());
+        // What was forgotten since then may have been the last.
+        let below = self.at.last_key_value().map_or(Position(0), |(last, _)| last.next()).max(floor.below);
         *floor = Floor { oldest_open: oldest_open.max(floor.oldest_open), used: self.uses, below };
         let raised = floor.oldest_open;
         self.by_use.insert(self.uses, client);

@@ -31,7 +31,7 @@ fn told(sequencer: &mut Sequencer<u32>) -> (Asked, Answered) {
                 asks.push((ask, unit));
             }
             Action::Answer { asker, reply } => answers.push((asker, reply)),
-            Action::SetTimer(_) => {}
+            Action::Suspect(_) | Action::SetTimer(_) => {}
         }
     }
     (asks, answers)
@@ -211,7 +211,7 @@ fn gathered(sequencer: &mut Sequencer<u32>) -> (Asked, Vec<(u32, Vec<Told>)>) {
                 asks.push((ask, unit));
             }
             Action::Answer { asker, reply: Reply::Positions { named, .. } } => answers.push((asker, named)),
-            Action::Answer { .. } | Action::SetTimer(_) => {}
+            Action::Answer { .. } | Action::Suspect(_) | Action::SetTimer(_) => {}
         }
     }
     (asks, answers)
@@ -238,7 +238,8 @@ fn what_was_appended_in_an_epoch_before_has_its_place() {
     assert_eq!(gathered(&mut sequencer).1, []);
     // Unit 3 has what lies at odd positions.
     sequencer.answered(asks[1].0, &remembers(0, &[(6, 6)]), now);
-    let expected = vec![(1, vec![at(4, 4)]), (2, vec![at(8, 5), at(20, 1), at(21, 1)])];
+    // Of two places the head of the first didn't have it when the second was given.
+    let expected = vec![(1, vec![at(12, 4)]), (2, vec![at(8, 5), at(20, 1), at(21, 1)])];
     assert_eq!(gathered(&mut sequencer).1, expected, "what a head has above the start was never given out");
     sequencer.asked(3, places(&[6, 5], Some(0)), now);
     assert_eq!(gathered(&mut sequencer), (Vec::new(), vec![(3, vec![at(20, 1), at(8, 5)])]));
@@ -258,6 +259,50 @@ fn what_nobody_remembers_is_not_placed_for_who_says_how_far_back_it_may_lie() {
     assert_eq!(gathered(&mut sequencer).1, expected);
 }
 
+/// What any append may have is given at once.
+#[test]
+fn who_names_no_append_waits_for_no_memory() {
+    let (mut sequencer, now) = (sequencer(), Monotonic(0));
+    let Request::Positions { epoch, client, named, .. } = places(&[4], None) else { panic!("positions are asked for") };
+    sequencer.asked(1, Request::Positions { epoch, client, count: 2, named }, now);
+    let answers: Vec<_> = sequencer
+        .take_actions()
+        .into_iter()
+        .filter_map(|action| if let Action::Answer { reply, .. } = action { Some(reply) } else { None })
+        .collect();
+    assert_eq!(answers, [Reply::Positions { first: Position(20), count: 2, named: Vec::new() }]);
+}
+
+/// A head that remembers much tells it in several answers.
+#[test]
+fn what_a_head_remembers_is_asked_for_in_parts() {
+    let (mut sequencer, now) = (sequencer(), Monotonic(0));
+    sequencer.asked(1, places(&[3, 9, 10], Some(0)), now);
+    let (asks, _) = gathered(&mut sequencer);
+    sequencer.answered(asks[1].0, &remembers(0, &[]), now);
+    let first: Vec<(u64, u64)> =
+        (1..=crate::limits::RECENT_TOLD_MAX as u64).map(|number| (2 * number, number)).collect();
+    sequencer.answered(asks[0].0, &remembers(0, &first), now);
+    let rest = Position(2 * crate::limits::RECENT_TOLD_MAX as u64 + 1);
+    let request = unit::Request::Recent { epoch: EPOCH, from: rest };
+    let actions = sequencer.take_actions();
+    let ask = actions.iter().find_map(|action| match action {
+        Action::Ask { ask, unit: UnitId(1), request: asked } if *asked == request => Some(*ask),
+        Action::Answer { .. } => panic!("there may be more: {actions:?}"),
+        _ => None,
+    });
+    // Meanwhile it has forgotten what lies first.
+    sequencer.answered(ask.expect("it is asked for the rest"), &remembers(6, &[(18, 9)]), now);
+    let expected = vec![at(6, 3), at(18, 9), Told::Forgotten { known_from: Position(6) }];
+    assert_eq!(gathered(&mut sequencer).1, [(1, expected)]);
+}
+
+/// The units that it says don't answer.
+fn suspects(sequencer: &Sequencer<u32>) -> Vec<UnitId> {
+    let suspect = |action: &Action<u32>| if let Action::Suspect(unit) = action { Some(*unit) } else { None };
+    sequencer.actions.iter().filter_map(suspect).collect()
+}
+
 /// What only such a head knows isn't known, until it answers; one that every append needs is waited for longer.
 #[test]
 fn a_head_that_does_not_answer_is_not_waited_for_without_end() {
@@ -269,22 +314,30 @@ fn a_head_that_does_not_answer_is_not_waited_for_without_end() {
         let mut now = Monotonic(0);
         sequencer.asked(1, places(&[4], Some(19)), now);
         sequencer.asked(2, places(&[4], None), now);
-        let (asks, _) = gathered(&mut sequencer);
-        let slow = asks[0].0;
-        let mut answers = Vec::new();
-        for _ in 0..patience / 50 {
-            assert_eq!(answers, []);
+        let (mut asks, _) = gathered(&mut sequencer);
+        let (mut suspected, mut askings) = (Vec::new(), 1);
+        // Nobody who waits is kept without an answer.
+        for turn in 1..patience / 50 {
             now = now + Duration::from_millis(50);
             sequencer.timer(now);
-            let (asks, told) = gathered(&mut sequencer);
-            assert!(asks.iter().all(|(_, unit)| unit.0 == head));
-            answers = told;
+            suspected.extend(suspects(&sequencer));
+            let (asked, told) = gathered(&mut sequencer);
+            askings += asked.len();
+            assert!(asked.iter().all(|(_, unit)| unit.0 == head));
+            asks.extend(asked);
+            assert_eq!(told, [(10 * turn - 8, Vec::new())]);
+            sequencer.asked(10 * turn + 2, places(&[4], None), now);
+            assert_eq!(gathered(&mut sequencer), (Vec::new(), Vec::new()));
         }
-        // Whoever asked anew has given up what it asked before.
-        assert_eq!(answers, [(2, vec![at(20, 1)])]);
+        assert!(askings <= 7, "each time it is waited for twice as long: {askings}");
+        assert_eq!(suspected.is_empty(), head == 4, "what every append needs is suspected");
+        now = now + Duration::from_millis(50);
+        sequencer.timer(now);
+        assert_eq!(gathered(&mut sequencer).1, [(10 * (patience / 50) - 8, vec![at(20, 1)])]);
         sequencer.asked(3, places(&[5], Some(19)), now);
         assert_eq!(gathered(&mut sequencer).1, [(3, vec![Told::Forgotten { known_from: Position(20) }])]);
         // What comes late counts.
+        let slow = asks[0].0;
         sequencer.answered(slow, &remembers(0, &[(7, 5)]), now);
         sequencer.asked(4, places(&[5, 6], Some(3)), now);
         assert_eq!(gathered(&mut sequencer).1, [(4, vec![at(7, 5), at(21, 1)])]);

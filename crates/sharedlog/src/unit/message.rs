@@ -182,7 +182,8 @@ pub enum Reply {
         from: Position,
         /// ... or within these, and of some others.
         told_of: Vec<Range>,
-        /// Where they lie, in order: [`RECENT_MAX`](crate::limits::RECENT_MAX) at most.
+        /// Where they lie, in order. If there are [`RECENT_TOLD_MAX`](crate::limits::RECENT_TOLD_MAX) there may be more
+        /// after the last.
         appends: Vec<(Position, Stamp)>,
     },
     /// It holds nothing there.

@@ -4,12 +4,11 @@
 //! the place that it had before. What was trimmed meanwhile stays known. What lies before a unit came it is copied, and
 //! then it is told what the head of that chain remembers: what had been trimmed by then, too.
 
-use std::collections::BTreeMap;
-
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
+use imbl::OrdMap;
 
-use crate::limits::{RECENT_MAX, UNIT_STRIPES_MAX};
+use crate::limits::{RECENT_MAX, RECENT_TOLD_MAX, UNIT_STRIPES_MAX};
 use crate::unit::Reply;
 use crate::{Position, Stamp, Stripe};
 
@@ -30,6 +29,13 @@ pub fn known_from(from: Position, told_of: &[Range], of: Range) -> Position {
     known.max(least)
 }
 
+/// Where those begin that a unit has yet to tell after these, if there may be some.
+#[must_use]
+pub fn rest_after(appends: &[(Position, Stamp)]) -> Option<Position> {
+    let (last, _) = appends.last().filter(|_| appends.len() >= RECENT_TOLD_MAX)?;
+    Some(last.next())
+}
+
 /// The appends that a unit has taken last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Recent {
@@ -37,7 +43,8 @@ pub(super) struct Recent {
     from: Position,
     /// So it is of these positions, up to before the second of each: it was told.
     told_of: Vec<Range>,
-    stamps: BTreeMap<Position, Stamp>,
+    /// Checkpoints share what has not changed since.
+    stamps: OrdMap<Position, Stamp>,
 }
 
 impl Recent {
@@ -53,8 +60,9 @@ impl Recent {
     pub(super) fn note(&mut self, position: Position, stamp: Stamp) {
         self.stamps.insert(position, stamp);
         while self.stamps.len() > RECENT_MAX
-            && let Some((first, _)) = self.stamps.pop_first()
+            && let Some(first) = self.stamps.get_min().map(|(first, _)| *first)
         {
+            self.stamps.remove(&first);
             self.from = self.from.max(first.next());
             self.told_of.iter_mut().for_each(|(_, lower, _)| *lower = first.next().max(*lower));
             self.told_of.retain(|(_, lower, end)| lower < end);
@@ -86,13 +94,14 @@ impl Recent {
     /// What lies below is trimmed. It stays known, but for a planted bug.
     pub(super) fn trim(&mut self, before: Position) {
         if planted(Bug::TrimmedUnknown) {
-            self.stamps = self.stamps.split_off(&before);
+            self.stamps = self.stamps.range(before..).map(|(position, stamp)| (*position, *stamp)).collect();
         }
     }
 
-    /// What it knows, with the appends from a position on.
+    /// What it knows, with the first appends from a position on.
     pub(super) fn told(&self, from: Position) -> Reply {
-        let appends = self.stamps.range(from..).map(|(position, stamp)| (*position, *stamp)).collect();
+        let appends = self.stamps.range(from..).take(RECENT_TOLD_MAX);
+        let appends = appends.map(|(position, stamp)| (*position, *stamp)).collect();
         Reply::Recent { from: self.from, told_of: self.told_of.clone(), appends }
     }
 
@@ -168,10 +177,17 @@ mod tests {
     }
 
     fn told(recent: &Recent, from: u64) -> (u64, Vec<Range>, Vec<(Position, Stamp)>) {
-        match recent.told(Position(from)) {
-            Reply::Recent { from, told_of, appends } => (from.0, told_of, appends),
-            other => panic!("{other:?}"),
+        let Reply::Recent { from: known, told_of, mut appends } = recent.told(Position(from)) else {
+            panic!("it tells what it knows");
+        };
+        while let Some(from) = rest_after(&appends)
+            && let Reply::Recent { appends: rest, .. } = recent.told(from)
+            && !rest.is_empty()
+        {
+            assert!(rest.len() <= RECENT_TOLD_MAX);
+            appends.extend(rest);
         }
+        (known.0, told_of, appends)
     }
 
     #[test]

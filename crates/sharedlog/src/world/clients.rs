@@ -43,8 +43,11 @@ pub(super) enum Call {
     Fill(Position),
     PlayerRead(Run),
     PlayerTail,
-    /// An append of a snapshot's, by its number.
-    Keep(usize),
+    /// An append for a snapshot.
+    Keep {
+        keeper: Token,
+        number: usize,
+    },
     Find(Run),
     FindTail,
     Final(Position),
@@ -61,7 +64,8 @@ pub(super) struct Process {
     pub(super) told: Position,
     /// What it has made of what was delivered.
     pub(super) state: u64,
-    pub(super) keeper: Option<Keeper>,
+    /// What keeps a snapshot, by a number of its own.
+    pub(super) keeper: Option<(Token, Keeper)>,
     /// It looks for a snapshot to begin with; until then its player delivers nothing.
     pub(super) finder: Option<Finder>,
 }
@@ -418,8 +422,8 @@ impl World {
                 self.count(if outcome.is_ok() { "trims" } else { "trims that failed" });
                 Ok(())
             }
-            Call::Keep(number) => {
-                self.keeper_hears(id, number, &outcome);
+            Call::Keep { keeper, number } => {
+                self.keeper_hears(id, keeper, number, &outcome);
                 Ok(())
             }
             Call::Find(run) => {

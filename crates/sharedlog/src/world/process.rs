@@ -273,6 +273,7 @@ impl World {
                     let reply = Message::OfSequencer { reply, back: asker };
                     self.send(place, asker.place, Some(asker.life), reply);
                 }
+                sequencer::Action::Suspect(_) => self.suspected(),
                 sequencer::Action::SetTimer(at) => {
                     self.network.set_timer(at.0, place, life, Asker::Sequencer(epoch));
                 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::clients::Call;
 use super::{PLAYER, World};
-use crate::client::{Answer, Error, ReadMany, Wait};
+use crate::client::{Answer, Error, ReadMany, Token, Wait};
 use crate::duplicates::Duplicates;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::player::Player;
@@ -40,7 +40,9 @@ impl World {
         let mut state = process.state.to_be_bytes().to_vec();
         state.resize(state.len() + padding, 0);
         let snapshot = Snapshot { next, duplicates, state: state.into() };
-        process.keeper = Some(Keeper::new(&snapshot).expect("it is small"));
+        let number = self.token();
+        let Some(process) = self.clients.processes.get_mut(&id) else { return };
+        process.keeper = Some((number, Keeper::new(&snapshot).expect("it is small")));
         self.keep_on(id);
     }
 
@@ -50,10 +52,10 @@ impl World {
         loop {
             let token = self.token();
             let Some(process) = self.clients.processes.get_mut(&id) else { return };
-            let Some(keeper) = &mut process.keeper else { return };
+            let Some((of, keeper)) = &mut process.keeper else { return };
             let kept = keeper.may_trim_below();
             if let Some((number, batch)) = keeper.next_append() {
-                process.calls.insert(token, Call::Keep(number));
+                process.calls.insert(token, Call::Keep { keeper: *of, number });
                 process.client.append(token, batch, None, None, now + PATIENCE, now);
                 continue;
             }
@@ -73,14 +75,15 @@ impl World {
     }
 
     /// An append of a keeper's has ended.
-    pub(super) fn keeper_hears(&mut self, id: u32, number: usize, outcome: &Result<Answer, Error>) {
+    pub(super) fn keeper_hears(&mut self, id: u32, keeper: Token, number: usize, outcome: &Result<Answer, Error>) {
         let is_abandoned = outcome.is_err() && self.random.chance(ABANDONED);
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
-        // Whatever else it has under way is nobody's then.
-        let Some(keeper) = process.keeper.as_mut().filter(|_| !is_abandoned) else {
+        let Some((_, keeper)) = process.keeper.as_mut().filter(|(of, _)| *of == keeper) else { return };
+        if is_abandoned {
+            // Whatever else it has under way is nobody's then.
             process.keeper = None;
             return;
-        };
+        }
         keeper.appended(number, Appended::from(outcome));
         self.keep_on(id);
     }

@@ -106,9 +106,11 @@ fn bugs_of_the_shared_log_are_found() {
 
     std::panic::set_hook(Box::new(|_| {}));
     let mut escaped = Vec::new();
-    // That one is of a node's messages, which are not simulated here.
+    // The one is of a node's messages, which are not simulated here; for the other a trim must overtake an append, and
+    // its head be lost before it is tried again.
+    let elsewhere = [Bug::AnswerToFormerProcess, Bug::HeadAloneRemembers];
     let is_asked_for = |bug: &Bug| std::env::var("SHAREDLOG_BUG").map_or(true, |name| name == bug.name());
-    let is_here = |bug: &Bug| bug.guarantee() == 20 && *bug != Bug::AnswerToFormerProcess && is_asked_for(bug);
+    let is_here = |bug: &Bug| bug.guarantee() == 20 && !elsewhere.contains(bug) && is_asked_for(bug);
     for bug in Bug::ALL.iter().copied().filter(is_here) {
         let found = seeds(20_000).find_map(|seed| {
             plant(Some(bug));
