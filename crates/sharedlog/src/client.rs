@@ -31,6 +31,7 @@ mod filling;
 mod positions;
 mod read;
 mod row;
+mod silence;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ use append::Append;
 use fetching::Fetching;
 use read::Read;
 use row::Row;
+use silence::Silences;
 use task::Fill;
 use trim::{Trim, TrimOne};
 use unstamped::{OwnStamps, Unstamped};
@@ -75,6 +77,7 @@ pub struct Client {
     /// Rows that go on with what a call of theirs has come to.
     going_on: BTreeSet<CallId>,
     fetching: Option<Fetching>,
+    silences: Silences,
     timer: Monotonic,
     actions: Vec<Action>,
 }
@@ -128,6 +131,7 @@ impl Client {
             asking: None,
             going_on: BTreeSet::new(),
             fetching: None,
+            silences: Silences::default(),
             timer: Monotonic::NEVER,
             actions: Vec::new(),
         }
@@ -357,6 +361,7 @@ impl Client {
         if self.projection.as_ref().is_none_or(|known| known.epoch < projection.epoch) {
             self.projection = Some(projection);
             self.fetching = None;
+            self.silences = Silences::default();
             let given = self.wait_for_positions();
             for id in self.calls.keys().copied().filter(|id| !given.contains(id)).collect::<Vec<_>>() {
                 self.begin_anew(id, now);
@@ -400,18 +405,19 @@ impl Client {
 
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
-        if call.deadline <= now {
-            return self.out_of_time(id);
+        // Whom it was that didn't answer; a newer projection may have another in his place.
+        let suspect = call.ask.map(|_| call.task.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit));
+        match suspect {
+            _ if call.deadline <= now => {
+                let epoch = call.asked_in;
+                // Calls may all be shorter than what an answer is waited for.
+                let silent = suspect.filter(|suspect| self.silences.is_long(*suspect, self.timing.answer, now));
+                self.actions.extend(silent.map(|suspect| Action::Suspect { epoch, suspect }));
+                self.out_of_time(id);
+            }
+            Some(_) => self.failed(id, suspect, now),
+            None => self.advance(id, now),
         }
-        if call.ask.is_some() {
-            // Whom it was that didn't answer; a newer projection may have another in his place.
-            let suspect = match call.task.asked_unit() {
-                Some(unit) => Suspect::Unit(unit),
-                None => Suspect::Sequencer,
-            };
-            return self.failed(id, Some(suspect), now);
-        }
-        self.advance(id, now);
     }
 
     /// A call's deadline has come; that of its calls, if it is a row, is the same.
@@ -508,6 +514,8 @@ impl Client {
         if let Some(call) = self.calls.get_mut(&id) {
             call.ask = Some(ask);
             call.asked_in = epoch;
+            let whom = call.task.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit);
+            self.silences.asked(whom, now + held);
         }
         self.set_alarm(id, now + held + patience);
         ask
@@ -517,6 +525,7 @@ impl Client {
         let id = self.asks.remove(&ask)?;
         let call = self.calls.get_mut(&id)?;
         call.ask = None;
+        self.silences.heard(call.task.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit));
         Some(id)
     }
 

@@ -438,6 +438,32 @@ fn an_old_position_is_resolved_before_another_is_taken() {
     bed.wants(2, &write(2, 7, entry(1)));
 }
 
+/// Calls that are shorter than what an answer is waited for count together, until it is heard again.
+#[test]
+fn a_unit_that_answers_no_short_call_is_suspected() {
+    let mut bed = Bed::new();
+    let mut call = |answers: bool| {
+        let (token, deadline) = (bed.token(), bed.now + Duration::from_millis(60));
+        bed.client.read(token, Position(0), None, deadline, bed.now);
+        bed.carry_out();
+        if answers {
+            bed.step(2, &read(1, 0), Reply::Value(entry(1)));
+        }
+        while bed.done.is_empty() {
+            bed.wake();
+        }
+        bed.units.clear();
+        (bed.done.pop().is_some_and(|(_, outcome)| outcome.is_ok()), std::mem::take(&mut bed.suspects))
+    };
+    for _ in 0..3 {
+        assert_eq!((call(false), call(false)), ((false, vec![]), (false, vec![])));
+        assert_eq!(call(true), (true, vec![]));
+    }
+    let suspects: Vec<_> = (0..5).map(|_| call(false).1).collect();
+    let unit = || vec![Suspect::Unit(UnitId(2))];
+    assert_eq!(suspects, [vec![], vec![], vec![], unit(), unit()]);
+}
+
 #[test]
 fn what_is_not_answered_is_asked_again_and_suspected() {
     let mut bed = Bed::new();
