@@ -1,7 +1,8 @@
 //! A map that any number of processes keep equal: each plays the same log, from its beginning, in the same order.
 //!
 //! A put is an append. A get asks where the log ends, and plays up to there before it looks: so it sees every put that
-//! had ended when it began, whichever process made it. No process knows of another, and no one leads.
+//! had ended when it began, whichever process made it. No process knows of another, and no one leads. Whoever likes
+//! keeps the map in the log and trims what was before: others begin with that.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use sdk::{Client, Content, Entry, Log};
 
-const USAGE: &str = "usage: replicated-map HOST:PORT,... [put KEY VALUE | remove KEY | get KEY | list | watch]
+const USAGE: &str =
+    "usage: replicated-map HOST:PORT,... [put KEY VALUE | remove KEY | get KEY | list | watch | compact]
 Without a command it takes commands from standard input, a line each, and keeps its map meanwhile.";
 
 /// How long to wait for whoever was given a position and hasn't written there yet. Then it becomes a hole.
@@ -40,16 +42,27 @@ struct Replica {
 }
 
 impl Replica {
-    async fn open(client: &Client) -> Result<Self, sdk::Error> {
-        let log = client.log("replicated-map");
-        log.create().await?;
-        Ok(Self { log, map: BTreeMap::new(), next: 0 })
+    /// Begins with what somebody kept, if the log can't be played from its beginning any more.
+    async fn begin(&mut self) -> Result<(), Box<dyn Error>> {
+        if let Some(kept) = self.log.snapshot().await? {
+            let changes = kept.state.split(|byte| *byte == b'\n').filter(|change| !change.is_empty()).map(decode);
+            self.map = changes.filter_map(|(key, value)| Some((key, value?))).collect();
+            self.next = kept.next;
+        }
+        Ok(())
+    }
+
+    /// Keeps the map in its log, and gives up what it was made of.
+    async fn compact(&mut self) -> Result<(), Box<dyn Error>> {
+        let changes = self.map.iter().map(|(key, value)| encode(&(key.clone(), Some(value.clone()))) + "\n");
+        self.log.keep_snapshot(self.next, changes.collect::<String>()).await?;
+        Ok(self.log.trim(self.next).await?)
     }
 
     /// Appends a change. It is in this map, as in all others, once it is played.
     async fn change(&self, key: &str, value: Option<&str>) -> Result<u64, Box<dyn Error>> {
-        if key.is_empty() || key.contains('\0') {
-            return Err("a key has characters, and none of them is NUL".into());
+        if key.is_empty() || [key, value.unwrap_or("")].iter().any(|text| text.contains(['\0', '\n'])) {
+            return Err("a key has characters, and neither it nor its value has a NUL or a line's end".into());
         }
         Ok(self.log.append([encode(&(key.to_owned(), value.map(str::to_owned)))]).await?)
     }
@@ -60,26 +73,27 @@ impl Replica {
         while self.next < tail {
             let count = (tail - self.next).min(POSITIONS.into()) as u32;
             for entry in self.log.read_waiting(self.next, count, PATIENCE).await? {
-                self.play(&entry)?;
+                self.play(&entry).await?;
             }
         }
         Ok(())
     }
 
     /// Plays what lies at the next position; tells what that changes.
-    fn play(&mut self, entry: &Entry) -> Result<Vec<Change>, Box<dyn Error>> {
-        if let Content::Trimmed { before } = entry.content {
-            return Err(format!("the log is trimmed below {before}: what the map held can't be played any more").into());
+    async fn play(&mut self, entry: &Entry) -> Result<Vec<Change>, Box<dyn Error>> {
+        if let Content::Trimmed { .. } = entry.content {
+            self.begin().await?;
         }
-        self.next = entry.after();
-        // Holes change nothing: a put that was tried twice lies there once, and its copy is a hole.
-        let changes: Vec<Change> = entry.records().iter().map(|record| decode(record)).collect();
+        // Holes change nothing: a put that was tried twice lies there once.
+        let is_next = entry.position >= self.next;
+        let changes: Vec<Change> = entry.records().iter().filter(|_| is_next).map(|record| decode(record)).collect();
         for (key, value) in changes.clone() {
             match value {
                 Some(value) => self.map.insert(key, value),
                 None => self.map.remove(&key),
             };
         }
+        self.next = self.next.max(entry.after());
         Ok(changes)
     }
 
@@ -88,7 +102,7 @@ impl Replica {
         let mut entries = self.log.subscribe(self.next);
         while let Some(entry) = entries.next().await {
             let entry = entry?;
-            for (key, value) in self.play(&entry)? {
+            for (key, value) in self.play(&entry).await? {
                 println!("{}: {key} = {}", entry.position, value.as_deref().unwrap_or("(removed)"));
             }
         }
@@ -96,18 +110,16 @@ impl Replica {
     }
 
     async fn run(&mut self, command: &[&str]) -> Result<(), Box<dyn Error>> {
+        if matches!(command, ["get", _] | ["list"] | ["compact"]) {
+            self.catch_up().await?;
+        }
         match command {
             ["put", key, value] => println!("{}", self.change(key, Some(value)).await?),
             ["remove", key] => println!("{}", self.change(key, None).await?),
-            ["get", key] => {
-                self.catch_up().await?;
-                println!("{}", self.map.get(*key).map_or("(none)", String::as_str));
-            }
-            ["list"] => {
-                self.catch_up().await?;
-                self.map.iter().for_each(|(key, value)| println!("{key} = {value}"));
-            }
+            ["get", key] => println!("{}", self.map.get(*key).map_or("(none)", String::as_str)),
+            ["list"] => self.map.iter().for_each(|(key, value)| println!("{key} = {value}")),
             ["watch"] => self.watch().await?,
+            ["compact"] => self.compact().await?,
             _ => return Err(USAGE.into()),
         }
         Ok(())
@@ -118,7 +130,9 @@ impl Replica {
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let Some((endpoints, command)) = arguments.split_first() else { return Err(USAGE.into()) };
-    let mut replica = Replica::open(&Client::connect(endpoints.split(','))?).await?;
+    let log = Client::connect(endpoints.split(','))?.log("replicated-map");
+    log.create().await?;
+    let mut replica = Replica { log, map: BTreeMap::new(), next: 0 };
     if !command.is_empty() {
         return replica.run(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }

@@ -1,6 +1,7 @@
 //! Shared logs.
 
 mod appends;
+mod snapshots;
 mod subscription;
 
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use api::log as message;
 use bytes::Bytes;
 use client::Error;
+use sharedlog::snapshot::is_of_snapshot;
 
 use crate::Client;
 use crate::client_api::unexpected;
@@ -16,6 +18,7 @@ use crate::skin::Ended;
 
 pub use api::log::DescribeLogResponse as LogDescription;
 pub(crate) use appends::Appends;
+pub use snapshots::Snapshot;
 pub use subscription::Subscription;
 
 /// What lies just before a log's tail is waited for so long, by an append that knows nothing else of the log, before it
@@ -45,6 +48,8 @@ pub struct Entry {
 pub enum Content {
     /// What was appended, in one batch.
     Records(Vec<Bytes>),
+    /// A part of what a program keeps of the log ([`Log::keep_snapshot`]).
+    Snapshot(Vec<Bytes>),
     /// A hole: whoever was to write there never did, and nobody will.
     Junk,
     /// A hole: what lay there is lost with all nodes that had it, and was given up by an operator's word.
@@ -63,16 +68,16 @@ impl Entry {
         let next = self.position.saturating_add(1);
         match self.content {
             Content::Trimmed { before } => next.max(before),
-            Content::Records(_) | Content::Junk | Content::Lost => next,
+            Content::Records(_) | Content::Snapshot(_) | Content::Junk | Content::Lost => next,
         }
     }
 
-    /// The records, if there are any: a hole has none.
+    /// The records, if there are any: a hole has none, and neither has a part of a snapshot.
     #[must_use]
     pub fn records(&self) -> &[Bytes] {
         match &self.content {
             Content::Records(records) => records,
-            Content::Junk | Content::Lost | Content::Trimmed { .. } => &[],
+            Content::Snapshot(_) | Content::Junk | Content::Lost | Content::Trimmed { .. } => &[],
         }
     }
 
@@ -80,6 +85,7 @@ impl Entry {
     fn told(entry: message::LogEntry) -> Option<Self> {
         use message::log_entry::Content as Told;
         let content = match entry.content? {
+            Told::Data(data) if is_of_snapshot(&data.records) => Content::Snapshot(data.records),
             Told::Data(data) => Content::Records(data.records),
             Told::Junk(message::Junk {}) => Content::Junk,
             Told::Lost(message::Lost {}) => Content::Lost,

@@ -69,6 +69,12 @@ pub enum Told {
     At(Placed),
     /// Its client has said that it is decided.
     Decided,
+    /// It is said that no attempt at it lies below a position that the log does not reach: that can't be true of one that
+    /// it gets.
+    Beyond {
+        /// The first position that was not given out.
+        next: Position,
+    },
     /// An attempt at it may lie where nobody remembers any more what did.
     Forgotten {
         /// All that lies here or after is remembered.
@@ -411,6 +417,9 @@ impl<A> Sequencer<A> {
                 Place::Decided => told.push(Told::Decided),
                 Place::Forgotten { known_from } => told.push(Told::Forgotten { known_from }),
                 Place::At(placed) if !planted(Bug::PlaceForgotten) => told.push(Told::At(placed)),
+                Place::New if named.since.is_some_and(|since| since > self.next) => {
+                    told.push(Told::Beyond { next: self.next });
+                }
                 Place::At(_) | Place::New => {
                     let (position, count) = self.hand_out(client, 1, now);
                     if count == 0 {

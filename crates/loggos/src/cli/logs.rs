@@ -48,7 +48,7 @@ pub(crate) enum Command {
         /// The first position, from 0.
         #[arg(value_parser = position, allow_negative_numbers = true)]
         position: u64,
-        /// The position before which to stop.
+        /// The position before which to stop; where the log ends before it, that is where it stops.
         #[arg(long, value_name = "P", value_parser = position, allow_negative_numbers = true)]
         to: Option<u64>,
     },
@@ -139,8 +139,8 @@ fn beyond(log: &Log, tail: u64, position: u64) -> Stop {
 
 /// A place in a log, as it is typed.
 fn position(text: &str) -> Result<u64, String> {
-    let position = text.parse().ok().filter(|position| *position <= LOG_POSITION_MAX);
-    position.ok_or_else(|| format!("a position is a number, from 0 to {LOG_POSITION_MAX}"))
+    let position = text.parse().ok().filter(|position| *position < LOG_POSITION_MAX);
+    position.ok_or_else(|| format!("a position is a number, from 0 to {}", LOG_POSITION_MAX - 1))
 }
 
 async fn list(client: &Client, output: Output) -> Result<(), Stop> {

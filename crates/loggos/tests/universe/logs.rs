@@ -5,6 +5,7 @@ mod bulk;
 mod history;
 mod idle;
 mod input;
+mod kept;
 mod space;
 mod trouble;
 mod users;
@@ -63,7 +64,7 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
 
     run(&["read", "l", &tail.to_string()]).failed(1, &[&format!("log l ends at {tail}")]);
     run(&["read", "l", "-1"]).failed(2, &["a position is a number"]);
-    let all = &["a position is a number, from 0 to 4611686018427387904"];
+    let all = &["a position is a number, from 0 to 4611686018427387903"];
     run(&["read", "l", "4611686018427387905"]).failed(2, all);
     let hint = "no log named \"m\"; create it with: loggos log create m\n";
     run(&["read", "m", "0"]).failed(1, &[hint]);
@@ -79,6 +80,8 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
     let last = (LOG_POSITION_MAX - 1).to_string();
     run(&["read", "l", &last]).failed(1, &[&format!("log l ends at {tail}: nothing lies at position {last} yet")]);
     run(&["read", "l", "3", "--to", "3"]).failed(2, &["--to 3 is not above position 3"]);
+    let to_the_end = objects(&run(&["read", "l", "1", "--to", "9999", "--json"]).ok());
+    assert_eq!(to_the_end.len() as u64, tail - 1, "it ends where the log does");
     for name in [".", "..", "--", "-m"] {
         run(&["create", "--", name]).failed(2, &["the log's name"]);
         let unknown = run(&["info", "--", name]);

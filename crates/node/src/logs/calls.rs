@@ -159,7 +159,7 @@ fn failure(error: Error) -> Failure {
         Error::OutOfTime => Failure::Unavailable("the log's units or its sequencer did not answer in time".to_owned()),
         Error::Unknown { since } => Failure::MayLie { since },
         Error::Forgotten { .. } | Error::TooLate { .. } | Error::Decided => Failure::Forgotten(error.to_string()),
-        Error::BeyondTail { .. } => Failure::Invalid(error.to_string()),
+        Error::BeyondTail { .. } | Error::Ahead { .. } => Failure::Invalid(error.to_string()),
         Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),
     }
 }

@@ -252,6 +252,10 @@ pub(super) fn encode_given(reply: &sequencer::Reply, out: &mut Writer) {
                         out.u8(2);
                         out.u64(known_from.0);
                     }
+                    Told::Beyond { next } => {
+                        out.u8(3);
+                        out.u64(next.0);
+                    }
                 }
             }
         }
@@ -304,6 +308,7 @@ fn decode_told(input: &mut Reader) -> Result<Told, DecodeError> {
         0 => Told::Decided,
         1 => Told::At(Placed { position: decode_position(input)?, oldest_open: input.u64()? }),
         2 => Told::Forgotten { known_from: decode_position(input)? },
+        3 => Told::Beyond { next: decode_position(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "place of an append", tag: u64::from(tag) }),
     })
 }
@@ -405,7 +410,8 @@ mod tests {
         encode_question(sequencer, &request, &mut out);
         assert_eq!(decode_question(&mut Reader::new(out.finish())), Ok((sequencer, request)));
         let at = Told::At(Placed { position: Position(8), oldest_open: 2 });
-        let named = vec![at, Told::Decided, Told::Forgotten { known_from: Position(5) }];
+        let named =
+            vec![at, Told::Decided, Told::Forgotten { known_from: Position(5) }, Told::Beyond { next: Position(6) }];
         let reply = sequencer::Reply::Positions { first: Position(7), count: 1, named };
         let mut out = Writer::new();
         encode_given(&reply, &mut out);

@@ -91,6 +91,13 @@ impl Append {
         }
     }
 
+    /// What it says of its attempts can't be true: the log ends below.
+    pub(super) fn called_beyond(&mut self, next: Position) {
+        if let (Stage::Wanting, Some(since)) = (&self.stage, self.since) {
+            self.stage = Stage::Ended(Err(Error::Ahead { since, tail: next }));
+        }
+    }
+
     /// Something else has this position: another is wanted.
     fn wants_another(&mut self, than: Position, given_in: ProjectionEpoch) {
         self.decided = self.decided.max(Some((given_in, than)));

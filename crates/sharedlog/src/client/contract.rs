@@ -203,6 +203,14 @@ pub enum Error {
         /// From here on it is known.
         known_from: Position,
     },
+    /// The log does not reach the position that no attempt is said to lie below. Nothing was appended.
+    #[error("no attempt is said to lie below position {since}, and the log ends at {tail}")]
+    Ahead {
+        /// What was said.
+        since: Position,
+        /// The first position that was not given out.
+        tail: Position,
+    },
     /// The append's client has said meanwhile that it is decided, and won't be tried again: this attempt has appended
     /// nothing, and what another one came to is not told any more.
     #[error("the append's client has said that it is decided: nothing more is told of it")]

@@ -56,6 +56,7 @@ impl Client {
                 Some(Told::At(placed)) => append.placed(*placed, epoch, start),
                 Some(Told::Decided) => append.called_decided(),
                 Some(Told::Forgotten { known_from }) => append.called_forgotten(*known_from),
+                Some(Told::Beyond { next }) => append.called_beyond(*next),
                 None => {
                     self.wanting.push(id);
                     continue;

@@ -259,6 +259,20 @@ fn what_nobody_remembers_is_not_placed_for_who_says_how_far_back_it_may_lie() {
     assert_eq!(gathered(&mut sequencer).1, expected);
 }
 
+/// No attempt can lie where nothing was given out.
+#[test]
+fn who_names_a_position_beyond_the_end_is_refused() {
+    let (mut sequencer, now) = (sequencer(), Monotonic(0));
+    sequencer.asked(1, places(&[4], Some(21)), now);
+    let (asks, _) = gathered(&mut sequencer);
+    asks.iter().for_each(|(ask, _)| sequencer.answered(*ask, &remembers(0, &[(4, 5)]), now));
+    assert_eq!(gathered(&mut sequencer).1, [(1, vec![Told::Beyond { next: Position(20) }])]);
+    sequencer.asked(2, places(&[4], Some(20)), now);
+    // What it was given is its place, whatever is said of it.
+    sequencer.asked(3, places(&[4], Some(30)), now);
+    assert_eq!(gathered(&mut sequencer).1, [(2, vec![at(20, 1)]), (3, vec![at(20, 1)])]);
+}
+
 /// What any append may have is given at once.
 #[test]
 fn who_names_no_append_waits_for_no_memory() {

@@ -53,14 +53,13 @@ impl World {
             let token = self.token();
             let Some(process) = self.clients.processes.get_mut(&id) else { return };
             let Some((of, keeper)) = &mut process.keeper else { return };
-            let kept = keeper.may_trim_below();
             if let Some((number, batch)) = keeper.next_append() {
                 process.calls.insert(token, Call::Keep { keeper: *of, number });
                 process.client.append(token, batch, None, None, now + PATIENCE, now);
                 continue;
             }
             let has_ended = keeper.kept_at().is_some();
-            let kept = kept.or(keeper.may_trim_below());
+            let kept = keeper.may_trim_below();
             if has_ended {
                 process.keeper = None;
             }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use base::shown;
+use base::{counted, shown};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -38,6 +38,10 @@ pub(super) fn print(output: Output, log: &str, entries: &[Entry], has_heading: b
 fn lines_of(entry: &Entry) -> Vec<String> {
     match &entry.content {
         Content::Records(records) => records.iter().map(|record| shown(record)).collect(),
+        Content::Snapshot(records) => {
+            let bytes: usize = records.iter().map(Bytes::len).sum();
+            vec![format!("(part of a snapshot, {})", counted(bytes as u64, "byte"))]
+        }
         Content::Junk => vec!["(hole)".to_owned()],
         Content::Lost => vec!["(lost)".to_owned()],
         Content::Trimmed { before } if *before > entry.position => vec![format!("(trimmed, up to {before})")],
@@ -45,7 +49,8 @@ fn lines_of(entry: &Entry) -> Vec<String> {
     }
 }
 
-/// An entry as an object: its records, all in base64 if one of them isn't UTF-8, or what kind of hole it is.
+/// An entry as an object: its records, all in base64 if one of them isn't UTF-8, or what kind of hole it is; what
+/// programs keep of the log is one for others.
 fn object(log: &str, entry: &Entry) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("log".into(), log.into());
@@ -56,6 +61,7 @@ fn object(log: &str, entry: &Entry) -> Map<String, Value> {
             object.insert(name.into(), records);
             return object;
         }
+        Content::Snapshot(_) => "snapshot",
         Content::Junk => "junk",
         Content::Lost => "lost",
         Content::Trimmed { .. } => "trimmed",
@@ -99,6 +105,8 @@ mod tests {
     #[test]
     fn holes_say_what_they_are() {
         check(Content::Junk, r#"{"log":"l","position":7,"hole":"junk"}"#, &["(hole)"]);
+        let part = Content::Snapshot(vec!["a".into(), "bc".into()]);
+        check(part, r#"{"log":"l","position":7,"hole":"snapshot"}"#, &["(part of a snapshot, 3 bytes)"]);
         check(Content::Lost, r#"{"log":"l","position":7,"hole":"lost"}"#, &["(lost)"]);
         let many = Content::Trimmed { before: 20 };
         check(many, r#"{"log":"l","position":7,"hole":"trimmed","before":20}"#, &["(trimmed, up to 20)"]);

@@ -37,14 +37,14 @@ pub(super) async fn run(log: &Log, output: Output, from: u64, to: Option<u64>) -
         entries::print(output, log.name(), &entries, has_heading)?;
         has_heading = true;
     }
-    if next < end { Err(beyond(log, tail, next)) } else { Ok(()) }
+    Ok(())
 }
 
 /// Who asks for one entry wants what was appended.
 fn is_there(log: &Log, entry: &Entry) -> Result<(), Stop> {
     let (name, position) = (log.name(), entry.position);
     let why = match entry.content {
-        Content::Records(_) => return Ok(()),
+        Content::Records(_) | Content::Snapshot(_) => return Ok(()),
         Content::Trimmed { before } if before > position => {
             format!("log {name} is trimmed below {before}: what lay at position {position} was given up")
         }

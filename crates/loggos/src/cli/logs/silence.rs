@@ -1,9 +1,11 @@
-//! Why a log gives no answer, as far as that shows from without: which of its nodes give none either.
+//! Why a log gives no answer, as far as that shows from without: which of its nodes give none either, and which have lost
+//! something of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use sdk::{Error, LogDescription};
+use base::counted;
+use sdk::{Error, LogDescription, LogUnit};
 
 use crate::cli::{Universe, status};
 use crate::view::View;
@@ -38,12 +40,20 @@ pub(super) async fn silent_nodes(universe: &Universe, log: &str) -> Option<Strin
     }
 }
 
-/// The nodes that don't answer, of those that the log is on if that is known; nothing if all of them do.
+/// The nodes that don't answer, of those that the log is on if that is known, and those that doubt what they have of it;
+/// nothing if there are none.
 fn silent(known: Option<&LogDescription>, view: &View) -> Option<String> {
-    let mut units: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let (mut units, mut doubted) = (BTreeMap::<u32, Vec<String>>::new(), BTreeMap::<u32, BTreeSet<u64>>::new());
+    let is_doubted = |unit: &LogUnit| {
+        let cohort = u32::try_from(unit.unit).ok().and_then(|cohort| view.cohorts.get(&cohort));
+        cohort.is_some_and(|cohort| cohort.replicas.iter().any(|replica| replica.node == unit.node && replica.doubtful))
+    };
     let extents = known.into_iter().flat_map(|known| &known.extents);
     for unit in extents.flat_map(|extent| &extent.chains).flat_map(|chain| &chain.units) {
         units.entry(unit.node).or_default().push(unit.unit.to_string());
+        if is_doubted(unit) {
+            doubted.entry(unit.node).or_default().insert(unit.unit);
+        }
     }
     let says = |node: u32| {
         let is_sequencer = known.is_some_and(|known| known.sequencer == node);
@@ -61,7 +71,11 @@ fn silent(known: Option<&LogDescription>, view: &View) -> Option<String> {
         Some(format!("node {node}{is} does not answer"))
     };
     let silent = view.nodes.iter().filter(|(_, node)| node.boot.is_none());
-    let said: Vec<String> = silent.filter_map(|(number, _)| says(*number)).collect();
+    let doubts = doubted.iter().map(|(node, units)| {
+        let units = counted(units.len() as u64, "unit");
+        format!("node {node} doubts {units} of the log, since its disk has lost something")
+    });
+    let said: Vec<String> = silent.filter_map(|(number, _)| says(*number)).chain(doubts).collect();
     (!said.is_empty()).then(|| said.join("; "))
 }
 
@@ -69,7 +83,8 @@ fn silent(known: Option<&LogDescription>, view: &View) -> Option<String> {
 mod tests {
     use super::*;
     use crate::view::Node;
-    use sdk::{LogChain, LogExtent, LogUnit};
+    use sdk::admin::{Cohort, Replica};
+    use sdk::{LogChain, LogExtent};
 
     fn view(silent: &[u32]) -> View {
         let node = |number: u32| Node { boot: (!silent.contains(&number)).then_some(1), ..Node::default() };
@@ -93,6 +108,11 @@ mod tests {
             says(&[3]),
             "node 3, which hands out the log's positions and has unit 8 of the log, does not answer"
         );
+        let mut doubtful = view(&[1]);
+        let replica = Replica { node: 2, doubtful: true, ..Replica::default() };
+        doubtful.cohorts.insert(7, Cohort { cohort: 7, replicas: vec![replica], ..Cohort::default() });
+        let doubts = "node 2 doubts 1 unit of the log, since its disk has lost something";
+        assert_eq!(silent(Some(&known), &doubtful), Some(format!("{first}; {doubts}")));
         let unknown = silent(None, &view(&[3, 4]));
         assert_eq!(unknown.as_deref(), Some("node 3 does not answer; node 4 does not answer"));
     }

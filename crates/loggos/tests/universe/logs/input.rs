@@ -190,7 +190,9 @@ async fn stamps(door: &mut LogClient<Channel>) {
     refused(stamped(1, 2, None).await, Code::InvalidArgument, &["append 1", "oldest open one is 2"]);
     refused(stamped(u64::MAX, 1, None).await, Code::InvalidArgument, &["1024 of them open"]);
     refused(stamped(1, 1, Some(u64::MAX)).await, Code::InvalidArgument, &["positions of a log lie below"]);
-    let first = stamped(1, 1, Some(LOG_POSITION_MAX)).await.expect("nothing lies there");
+    let says = ["said to lie below position 1000000000", "the log ends at"];
+    refused(stamped(1, 1, Some(1_000_000_000)).await, Code::InvalidArgument, &says);
+    let first = stamped(1, 1, None).await.expect("it was not made before");
     // Tried again, it lies where it did.
     assert_eq!(stamped(1, 1, Some(first)).await.expect("again"), first);
     let of_a_node = Some(message::Stamp { client: 1 << 63, sequence: 1 });
