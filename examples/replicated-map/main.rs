@@ -81,7 +81,7 @@ impl Replica {
 
     /// Plays what lies at the next position; tells what that changes.
     async fn play(&mut self, entry: &Entry) -> Result<Vec<Change>, Box<dyn Error>> {
-        if let Content::Trimmed { .. } = entry.content {
+        if matches!(entry.content, Content::Trimmed { before } if before > entry.position) {
             self.begin().await?;
         }
         // Holes change nothing: a put that was tried twice lies there once.

@@ -21,8 +21,8 @@ pub(crate) use appends::Appends;
 pub use snapshots::Snapshot;
 pub use subscription::Subscription;
 
-/// What lies just before a log's tail is waited for so long, by an append that knows nothing else of the log, before it
-/// is made a hole.
+/// What lies just before a log's tail is waited for so long before it is made a hole, by an append that knows nothing else
+/// of the log; and so is what lies before or within a snapshot.
 const HOLE: Duration = Duration::from_millis(100);
 
 /// What a log is to be like.

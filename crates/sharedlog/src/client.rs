@@ -350,6 +350,12 @@ impl Client {
                 self.note_tail(epoch, tail);
                 self.advance(id, now);
             }
+            // It knows no places yet, and will.
+            (sequencer::Reply::Positions { .. }, Task::Asking(_, wanted)) if wanted.any.is_empty() => {
+                call.failures = 0;
+                let pause = self.backoff(self.timing.pause, 1);
+                self.set_alarm(id, now + pause);
+            }
             _ => self.failed(id, None, now),
         }
     }
@@ -406,18 +412,29 @@ impl Client {
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         // Whom it was that didn't answer; a newer projection may have another in his place.
-        let suspect = call.ask.map(|_| call.task.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit));
+        let suspect = call.ask.map(|_| call.task.whom());
         match suspect {
             _ if call.deadline <= now => {
-                let epoch = call.asked_in;
-                // Calls may all be shorter than what an answer is waited for.
-                let silent = suspect.filter(|suspect| self.silences.is_long(*suspect, self.timing.answer, now));
-                self.actions.extend(silent.map(|suspect| Action::Suspect { epoch, suspect }));
+                self.suspect_silent(id, now);
                 self.out_of_time(id);
             }
             Some(_) => self.failed(id, suspect, now),
             None => self.advance(id, now),
         }
+    }
+
+    /// Says who has been silent for long, of those that a call waits for, or its calls if it is a row: all calls may be
+    /// shorter than what an answer is waited for.
+    fn suspect_silent(&mut self, id: CallId, now: Monotonic) {
+        let of_row = match self.calls.get(&id).map(|call| &call.task) {
+            Some(Task::Row(row)) => row.calls().collect(),
+            _ => Vec::new(),
+        };
+        let calls = of_row.into_iter().chain([id]).filter_map(|id| self.calls.get(&id));
+        let waited_for = calls.filter(|call| call.ask.is_some()).map(|call| (call.asked_in, call.task.whom()));
+        let silent = waited_for.filter(|(_, whom)| self.silences.is_long(*whom, self.timing.answer, now));
+        let silent: BTreeSet<_> = silent.collect();
+        self.actions.extend(silent.into_iter().map(|(epoch, suspect)| Action::Suspect { epoch, suspect }));
     }
 
     /// A call's deadline has come; that of its calls, if it is a row, is the same.
@@ -435,12 +452,13 @@ impl Client {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let Some(ask) = call.ask.take() {
             self.asks.remove(&ask);
+            self.silences.gave_up(ask, call.task.whom());
         }
         call.failures += 1;
         call.task.unanswered();
         let (failures, epoch) = (call.failures, call.asked_in);
-        if failures >= SUSPECT_AFTER
-            && let Some(suspect) = suspect
+        if let Some(suspect) = suspect
+            && (failures >= SUSPECT_AFTER || self.silences.is_long(suspect, self.timing.answer, now))
         {
             self.actions.push(Action::Suspect { epoch, suspect });
         }
@@ -514,18 +532,20 @@ impl Client {
         if let Some(call) = self.calls.get_mut(&id) {
             call.ask = Some(ask);
             call.asked_in = epoch;
-            let whom = call.task.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit);
-            self.silences.asked(whom, now + held);
+            self.silences.asked(call.task.whom(), now + held);
         }
         self.set_alarm(id, now + held + patience);
         ask
     }
 
     fn landed(&mut self, ask: AskId) -> Option<CallId> {
-        let id = self.asks.remove(&ask)?;
+        let Some(id) = self.asks.remove(&ask) else {
+            self.silences.heard_late(ask);
+            return None;
+        };
         let call = self.calls.get_mut(&id)?;
         call.ask = None;
-        self.silences.heard(call.task.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit));
+        self.silences.heard(call.task.whom());
         Some(id)
     }
 
@@ -549,6 +569,7 @@ impl Client {
         self.alarms.remove(&(call.alarm, id));
         if let Some(ask) = call.ask {
             self.asks.remove(&ask);
+            self.silences.gave_up(ask, call.task.whom());
         }
         if let Task::Row(row) = &call.task {
             row.calls().for_each(|id| {

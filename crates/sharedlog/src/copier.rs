@@ -278,7 +278,7 @@ impl Copier {
         self.failures = 0;
         let next_ask = AskId(self.last_ask.0 + 1);
         let has_more = rest_after(&more).is_some_and(|rest| rest < healing.to);
-        appends.extend(more);
+        appends.extend(more.into_iter().filter(|(position, _)| *position < healing.to));
         if appends.len() > RECENT_MAX {
             return self.is_healed(now);
         }
@@ -288,7 +288,7 @@ impl Copier {
         }
         let stripe = healing.stripe;
         let range = (stripe, known_from(from, &told_of, (stripe, stripe.from, healing.to)), healing.to);
-        appends.retain(|(position, _)| healing.stripe.holds(*position) && *position < healing.to);
+        appends.retain(|(position, _)| healing.stripe.holds(*position));
         self.remembers = Some(Remembers::Told(next_ask, Command::Remember { range, appends }));
         self.go_on(now);
     }

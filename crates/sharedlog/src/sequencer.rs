@@ -394,8 +394,8 @@ impl<A> Sequencer<A> {
         now: Monotonic,
     ) {
         let (Memory::Gathering(gathering, _) | Memory::Known(gathering)) = &mut self.memory else { return };
-        let Some(head) = gathering.told(ask, (from, told_of), appends, now) else { return };
         let start = self.projection.start;
+        let Some(head) = gathering.told(ask, (from, told_of), appends, start, now) else { return };
         for (position, stamp) in appends.iter().filter(|(position, _)| *position < start) {
             if memory::decides(&self.projection, head, *position) {
                 self.places.remember(*stamp, *position);
@@ -411,13 +411,18 @@ impl<A> Sequencer<A> {
     fn give(&mut self, wanting: Wanting<A>, now: Monotonic) {
         let Wanting { asker, client, count, named, .. } = wanting;
         let (first, count) = self.hand_out(client, count, now);
-        let mut told = Vec::new();
+        let (mut told, mut has_unchecked) = (Vec::new(), false);
         for named in named.into_iter().take(POSITIONS_AT_ONCE_MAX as usize) {
             match self.places.look_up(&named) {
                 Place::Decided => told.push(Told::Decided),
                 Place::Forgotten { known_from } => told.push(Told::Forgotten { known_from }),
                 Place::At(placed) if !planted(Bug::PlaceForgotten) => told.push(Told::At(placed)),
                 Place::New if named.since.is_some_and(|since| since > self.next) => {
+                    // Unless it is said of a newer epoch's log.
+                    if now >= self.leased_until {
+                        has_unchecked = true;
+                        break;
+                    }
                     told.push(Told::Beyond { next: self.next });
                 }
                 Place::At(_) | Place::New => {
@@ -432,6 +437,9 @@ impl<A> Sequencer<A> {
             }
         }
         self.actions.push(Action::Answer { asker, reply: Reply::Positions { first, count, named: told } });
+        if has_unchecked && self.check.is_none() {
+            self.begin_check(now);
+        }
     }
 
     fn begin_check(&mut self, now: Monotonic) {

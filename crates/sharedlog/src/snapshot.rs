@@ -153,6 +153,9 @@ impl Keeper {
     /// # Errors
     /// When it is too large.
     pub fn new(snapshot: &Snapshot) -> Result<Self, SnapshotTooLarge> {
+        if snapshot.state.len() >= SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES {
+            return Err(SnapshotTooLarge { bytes: snapshot.state.len() });
+        }
         let bytes = snapshot.encode();
         let parts = bytes.len().div_ceil(SNAPSHOT_PART_BYTES);
         if parts > SNAPSHOT_PARTS_MAX {
@@ -336,14 +339,20 @@ impl Finder {
 
     /// Looks at what comes next, and whether it is to look further.
     fn look(&mut self, there: There) -> bool {
-        self.next = self.next.next();
+        let at = self.next;
+        self.next = at.next();
         let There::Records(records) = there else { return true };
         let [first, body] = &records[..] else { return true };
         if first != POINTER {
             return true;
         }
+        // Its parts were placed after what it is of, and before it.
+        let is_sound = |pointer: &Pointer| {
+            let mut parts = pointer.parts.iter();
+            !pointer.parts.is_empty() && parts.all(|part| (pointer.next..at).contains(part))
+        };
         match Pointer::decode(body.clone()) {
-            Ok(pointer) if pointer.next >= self.mark && !pointer.parts.is_empty() => {
+            Ok(pointer) if pointer.next >= self.mark && is_sound(&pointer) => {
                 self.fetching = Some(Fetching { pointer, count: 0, bytes: Vec::new() });
                 false
             }

@@ -31,9 +31,12 @@ impl Log {
     /// As [`Error`] has them; [`Error::Invalid`], too, if the log doesn't reach that position yet, or there is too much
     /// of it. After any error it may be kept again; what the log has of it by then does no harm.
     pub async fn keep_snapshot(&self, next: u64, state: impl Into<Bytes>) -> Result<(), Error> {
+        if next > self.tail().await? {
+            return Err(Error::Invalid(format!("log {} does not reach position {next} yet", self.name)));
+        }
         // Whatever is appended from now on lies above what is held there.
         if next > 0 && self.read_waiting(next - 1, 1, HOLE).await?.is_empty() {
-            return Err(Error::Invalid(format!("log {} does not reach position {next} yet", self.name)));
+            return Err(Error::Unavailable(format!("nothing was told of position {}", next - 1)));
         }
         let duplicates = Duplicates::default();
         let snapshot = snapshot::Snapshot { next: Position(next), duplicates, state: state.into() };

@@ -7,17 +7,21 @@ use std::collections::BTreeMap;
 
 use base::{Duration, Monotonic};
 
+use crate::AskId;
 use crate::client::Suspect;
 
 /// Who was asked nothing for so long is begun with anew.
 const FORGOTTEN: Duration = Duration::from_millis(1_000);
 /// Those that are remembered, at most: all of a projection's units, mostly.
 const SILENT_MAX: usize = 1_024;
+/// Askings that nobody waits for any more, and whose answers still say that there is somebody: so many, at most.
+const LATE_MAX: usize = 1_024;
 
 /// Those that were asked something, and have answered nothing since.
 #[derive(Debug, Default)]
 pub(super) struct Silences {
     by_whom: BTreeMap<Suspect, Silence>,
+    late: BTreeMap<AskId, Suspect>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +47,21 @@ impl Silences {
     /// It has answered.
     pub(super) fn heard(&mut self, whom: Suspect) {
         self.by_whom.remove(&whom);
+    }
+
+    /// Nobody waits any more for the answer of an asking.
+    pub(super) fn gave_up(&mut self, ask: AskId, whom: Suspect) {
+        self.late.insert(ask, whom);
+        if self.late.len() > LATE_MAX {
+            self.late.pop_first();
+        }
+    }
+
+    /// It was answered all the same.
+    pub(super) fn heard_late(&mut self, ask: AskId) {
+        if let Some(whom) = self.late.remove(&ask) {
+            self.heard(whom);
+        }
     }
 
     /// Whether it has answered nothing for twice as long as the first answer is waited for.

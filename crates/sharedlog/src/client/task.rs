@@ -8,7 +8,7 @@ use crate::client::filling::{Filled, Filling};
 use crate::client::read::Read;
 use crate::client::row::{Part, Row};
 use crate::client::trim::{Trim, TrimOne};
-use crate::client::{Answer, CallId, Error};
+use crate::client::{Answer, CallId, Error, Suspect};
 use crate::sequencer::Named;
 use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequencer, unit};
 
@@ -147,6 +147,11 @@ impl Task {
             Self::Append(append) => append.heeds_no_seal(),
             _ => false,
         }
+    }
+
+    /// Whom it asked last.
+    pub(super) fn whom(&self) -> Suspect {
+        self.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit)
     }
 
     /// The unit that it asked last; none if it asked the sequencer.

@@ -438,30 +438,56 @@ fn an_old_position_is_resolved_before_another_is_taken() {
     bed.wants(2, &write(2, 7, entry(1)));
 }
 
-/// Calls that are shorter than what an answer is waited for count together, until it is heard again.
-#[test]
-fn a_unit_that_answers_no_short_call_is_suspected() {
+/// How a unit answers reads that end after 60 ms.
+#[derive(Clone, Copy)]
+enum Answers {
+    InTime,
+    Late,
+    Never,
+}
+
+/// Whom it suspects at the end of each of these reads, one position each, some of them as rows.
+fn suspected(of: impl IntoIterator<Item = (Answers, bool)>) -> Vec<Vec<Suspect>> {
     let mut bed = Bed::new();
-    let mut call = |answers: bool| {
+    let call = |(answers, is_row)| {
         let (token, deadline) = (bed.token(), bed.now + Duration::from_millis(60));
-        bed.client.read(token, Position(0), None, deadline, bed.now);
+        if is_row {
+            let wanted = ReadMany { run: Run::of(Position(0), 1), wait: Wait::No, bytes: 100 };
+            bed.client.read_many(token, wanted, deadline, bed.now);
+        } else {
+            bed.client.read(token, Position(0), None, deadline, bed.now);
+        }
         bed.carry_out();
-        if answers {
-            bed.step(2, &read(1, 0), Reply::Value(entry(1)));
+        let asks: Vec<AskId> = bed.units.drain(..).map(|(ask, unit, _)| (ask, unit == UnitId(2)).0).collect();
+        let value = || Reply::Many(vec![Reply::Value(entry(1))]);
+        if let Answers::InTime = answers {
+            asks.iter().for_each(|ask| bed.client.unit_answered(*ask, value(), bed.now));
+            bed.carry_out();
         }
         while bed.done.is_empty() {
             bed.wake();
         }
-        bed.units.clear();
-        (bed.done.pop().is_some_and(|(_, outcome)| outcome.is_ok()), std::mem::take(&mut bed.suspects))
+        if let Answers::Late = answers {
+            asks.iter().for_each(|ask| bed.client.unit_answered(*ask, value(), bed.now));
+            bed.carry_out();
+        }
+        bed.done.clear();
+        std::mem::take(&mut bed.suspects)
     };
-    for _ in 0..3 {
-        assert_eq!((call(false), call(false)), ((false, vec![]), (false, vec![])));
-        assert_eq!(call(true), (true, vec![]));
-    }
-    let suspects: Vec<_> = (0..5).map(|_| call(false).1).collect();
+    of.into_iter().map(call).collect()
+}
+
+/// Calls that are shorter than what an answer is waited for count together, until it is heard again.
+#[test]
+fn a_unit_that_answers_no_short_call_is_suspected() {
+    use Answers::{InTime, Late, Never};
     let unit = || vec![Suspect::Unit(UnitId(2))];
-    assert_eq!(suspects, [vec![], vec![], vec![], unit(), unit()]);
+    for is_row in [false, true] {
+        let of = |answers: &[Answers]| suspected(answers.iter().map(|answers| (*answers, is_row)));
+        assert_eq!(of(&[Never; 6]), [vec![], vec![], vec![], unit(), unit(), unit()], "rows: {is_row}");
+        assert!(of(&[Never, Never, InTime, Never, Never, Never, InTime, Never]).concat().is_empty());
+        assert!(of(&[Late; 8]).concat().is_empty(), "it answers");
+    }
 }
 
 #[test]

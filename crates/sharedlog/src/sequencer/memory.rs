@@ -107,18 +107,20 @@ impl Gathering {
         self.asked.contains_key(&ask)
     }
 
-    /// A head tells of all that lies from there on, or in these ranges, and of these appends; which one is it?
+    /// A head tells of all that lies from there on, or in these ranges, and of these appends; which one is it? What lies
+    /// at the epoch's start or after it is not asked for.
     pub(super) fn told(
         &mut self,
         ask: AskId,
         known: (Position, &[Range]),
         appends: &[(Position, Stamp)],
+        start: Position,
         now: Monotonic,
     ) -> Option<UnitId> {
         let unit = self.asked.remove(&ask)?;
         self.asked.retain(|_, asked| *asked != unit);
         let head = self.heads.get_mut(&unit)?;
-        match rest_after(appends) {
+        match rest_after(appends).filter(|rest| *rest < start) {
             Some(rest) => (head.next, head.askings, head.again_at) = (rest, 0, now),
             None => head.told = Some((known.0, known.1.to_vec())),
         }

@@ -259,6 +259,19 @@ fn what_nobody_remembers_is_not_placed_for_who_says_how_far_back_it_may_lie() {
     assert_eq!(gathered(&mut sequencer).1, expected);
 }
 
+/// What it asks to have its epoch confirmed, and who is told which places.
+fn checked(sequencer: &mut Sequencer<u32>) -> (Vec<AskId>, Vec<(u32, Vec<Told>)>) {
+    let (mut asks, mut answers) = (Vec::new(), Vec::new());
+    for action in sequencer.take_actions() {
+        match action {
+            Action::Ask { ask, request: unit::Request::Confirm { .. }, .. } => asks.push(ask),
+            Action::Answer { asker, reply: Reply::Positions { named, .. } } => answers.push((asker, named)),
+            _ => {}
+        }
+    }
+    (asks, answers)
+}
+
 /// No attempt can lie where nothing was given out.
 #[test]
 fn who_names_a_position_beyond_the_end_is_refused() {
@@ -266,6 +279,11 @@ fn who_names_a_position_beyond_the_end_is_refused() {
     sequencer.asked(1, places(&[4], Some(21)), now);
     let (asks, _) = gathered(&mut sequencer);
     asks.iter().for_each(|(ask, _)| sequencer.answered(*ask, &remembers(0, &[(4, 5)]), now));
+    // It may be replaced without knowing it: the other's log may reach there.
+    let (checks, answers) = checked(&mut sequencer);
+    assert_eq!(answers, [(1, Vec::new())]);
+    checks.iter().for_each(|ask| sequencer.answered(*ask, &unit::Reply::Confirmed, now));
+    sequencer.asked(1, places(&[4], Some(21)), now);
     assert_eq!(gathered(&mut sequencer).1, [(1, vec![Told::Beyond { next: Position(20) }])]);
     sequencer.asked(2, places(&[4], Some(20)), now);
     // What it was given is its place, whatever is said of it.

@@ -39,8 +39,7 @@ fn lines_of(entry: &Entry) -> Vec<String> {
     match &entry.content {
         Content::Records(records) => records.iter().map(|record| shown(record)).collect(),
         Content::Snapshot(records) => {
-            let bytes: usize = records.iter().map(Bytes::len).sum();
-            vec![format!("(part of a snapshot, {})", counted(bytes as u64, "byte"))]
+            vec![format!("(part of a snapshot, {})", counted(bytes_of(records), "byte"))]
         }
         Content::Junk => vec!["(hole)".to_owned()],
         Content::Lost => vec!["(lost)".to_owned()],
@@ -49,8 +48,8 @@ fn lines_of(entry: &Entry) -> Vec<String> {
     }
 }
 
-/// An entry as an object: its records, all in base64 if one of them isn't UTF-8, or what kind of hole it is; what
-/// programs keep of the log is one for others.
+/// An entry as an object: its records, all in base64 if one of them isn't UTF-8, how much of a snapshot it is, or what kind
+/// of hole.
 fn object(log: &str, entry: &Entry) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("log".into(), log.into());
@@ -61,7 +60,10 @@ fn object(log: &str, entry: &Entry) -> Map<String, Value> {
             object.insert(name.into(), records);
             return object;
         }
-        Content::Snapshot(_) => "snapshot",
+        Content::Snapshot(records) => {
+            object.insert("snapshot_bytes".into(), bytes_of(records).into());
+            return object;
+        }
         Content::Junk => "junk",
         Content::Lost => "lost",
         Content::Trimmed { .. } => "trimmed",
@@ -71,6 +73,10 @@ fn object(log: &str, entry: &Entry) -> Map<String, Value> {
         object.insert("before".into(), before.max(entry.position + 1).into());
     }
     object
+}
+
+fn bytes_of(records: &[Bytes]) -> u64 {
+    records.iter().map(|record| record.len() as u64).sum()
 }
 
 fn records_field(records: &[Bytes]) -> (&'static str, Value) {
@@ -106,7 +112,7 @@ mod tests {
     fn holes_say_what_they_are() {
         check(Content::Junk, r#"{"log":"l","position":7,"hole":"junk"}"#, &["(hole)"]);
         let part = Content::Snapshot(vec!["a".into(), "bc".into()]);
-        check(part, r#"{"log":"l","position":7,"hole":"snapshot"}"#, &["(part of a snapshot, 3 bytes)"]);
+        check(part, r#"{"log":"l","position":7,"snapshot_bytes":3}"#, &["(part of a snapshot, 3 bytes)"]);
         check(Content::Lost, r#"{"log":"l","position":7,"hole":"lost"}"#, &["(lost)"]);
         let many = Content::Trimmed { before: 20 };
         check(many, r#"{"log":"l","position":7,"hole":"trimmed","before":20}"#, &["(trimmed, up to 20)"]);
