@@ -43,9 +43,9 @@ impl Early {
         Some((previous, entries))
     }
 
-    /// The entry that the first of them waits for.
-    pub(crate) fn first_lacking(&self) -> Option<Sequence> {
-        self.proposals.keys().next().copied()
+    /// The entry that the first of them waits for, past what is matched.
+    pub(crate) fn first_lacking(&self, matched: Sequence) -> Option<Sequence> {
+        self.proposals.range(matched.next()..).next().map(|(sequence, _)| *sequence)
     }
 
     pub(crate) fn clear(&mut self) {

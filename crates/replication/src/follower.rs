@@ -125,10 +125,8 @@ impl Cohort {
             if previous.sequence <= self.committed {
                 return self.stand_apart();
             }
-            let after = self.conflict_hint(previous.sequence).max(self.matched);
             self.early.hold(previous, entries, self.config.limits.early_bytes);
-            let through = self.early.first_lacking().map_or(previous.sequence, |first| first.min(previous.sequence));
-            return Reply::Missing(Gap { after, through });
+            return Reply::Missing(self.gap_before(previous.sequence));
         }
         if self.contradicts(&entries) {
             return self.stand_apart();
@@ -190,6 +188,13 @@ impl Cohort {
         if held.is_some() && planted(Bug::TruncationLoggedAgain) {
             out.append(LogRecord::Truncation { from: sequence }, Force::Now);
         }
+    }
+
+    /// What is lacking before the first predecessor that is lacking: that of `sequence`, or one that something waits for
+    /// here. It is that one that our log may conflict with, be its end past it or not: a gap from our end would be empty.
+    fn gap_before(&self, sequence: Sequence) -> Gap {
+        let through = self.early.first_lacking(self.matched).map_or(sequence, |first| first.min(sequence));
+        Gap { after: self.conflict_hint(through).max(self.matched), through }
     }
 
     /// The last place before `sequence` where our log may equal the leader's: its end, or before the run of entries of

@@ -8,6 +8,7 @@ use base::{
 use bytes::Bytes;
 use std::sync::Arc;
 
+use crate::message::{Gap, Reply};
 use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId};
 
 mod aside;
@@ -405,25 +406,50 @@ fn what_finds_no_room_with_a_follower_is_sent_again() {
     assert_eq!(scene.replicas[2].0.last(), scene.replicas[0].0.last());
 }
 
+/// A proposal of the leader of that epoch, which has committed nothing.
+fn propose(epoch: u64, previous: Lsn, entries: Vec<Entry>) -> Message {
+    let epoch = Epoch(epoch);
+    Message::Propose { epoch, previous, entries, commit: Sequence(0), sent: Monotonic(0), heard: None }
+}
+
 /// What came early from one leader is nothing that the next has.
 #[test]
 fn what_a_follower_holds_ends_with_the_reign() {
     let mut scene = Scene::new(Limits::default());
     let (first, second) = (entry(1, 1, Lsn::ZERO), entry(1, 2, Lsn::new(1, 1)));
-    let propose = |epoch, previous, entries: Vec<Entry>| Message::Propose {
-        epoch: Epoch(epoch),
-        previous,
-        entries,
-        commit: Sequence(0),
-        sent: Monotonic(0),
-        heard: None,
-    };
     for (from, message) in
         [(0, propose(1, Lsn::new(1, 1), vec![second])), (1, propose(2, Lsn::ZERO, vec![first.clone()]))]
     {
         scene.at(2, |cohort, now, out| cohort.message(member(node(from)), message, now, out));
     }
     assert_eq!(scene.replicas[2].0.last(), first.lsn);
+}
+
+/// A follower whose last entry is of a leader that lost lacks the one that took its place, and holds what follows that.
+#[test]
+fn a_gap_that_begins_with_a_conflict_is_told_as_one() {
+    let mut scene = Scene::new(Limits::default());
+    let first = entry(1, 1, Lsn::ZERO);
+    let (lost, won) = (entry(1, 2, first.lsn), entry(2, 2, first.lsn));
+    let (third, fourth) = (entry(2, 3, won.lsn), entry(2, 4, Lsn::new(2, 3)));
+    for (from, message) in [
+        (0, propose(1, Lsn::ZERO, vec![first.clone(), lost])),
+        (1, propose(2, Lsn::ZERO, vec![first.clone()])),
+        (1, propose(2, won.lsn, vec![third.clone()])),
+        (1, propose(2, third.lsn, vec![fourth.clone()])),
+    ] {
+        scene.at(2, |cohort, now, out| cohort.message(member(node(from)), message, now, out));
+    }
+    let replies = scene.under_way.iter().filter_map(|(from, _, message)| match message {
+        Message::ProposeReply { reply, .. } if *from == node(2) => Some(*reply),
+        _ => None,
+    });
+    let lacks = Reply::Missing(Gap { after: first.lsn.sequence, through: won.lsn.sequence });
+    assert_eq!(replies.last(), Some(lacks), "what follows the conflict is here");
+    scene.at(2, |cohort, now, out| {
+        cohort.message(member(node(1)), propose(2, first.lsn, vec![won]), now, out);
+    });
+    assert_eq!(scene.replicas[2].0.last(), fourth.lsn);
 }
 
 /// A leader that tells commits by a message of their own only, once a second, and has had an entry committed.

@@ -40,6 +40,11 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         "a range began with nothing, since the range that it was split off from had not been split off itself yet",
     ),
     (
+        2_976_752_440,
+        "a follower lacked the very entry in whose place it had another leader's, held those after it, and told of a gap \
+         of nothing",
+    ),
+    (
         3_667_306_877,
         "a range that had lost its checkpoint waited without end for the one that it was split off from, which had left",
     ),
