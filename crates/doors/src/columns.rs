@@ -1,6 +1,6 @@
 //! The columns service: each call becomes one [`Request`] to the node, and each [`Response`] one message.
 
-mod streamed;
+pub(crate) mod streamed;
 pub(crate) mod translate;
 
 use std::sync::Arc;

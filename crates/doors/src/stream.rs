@@ -198,10 +198,22 @@ struct UnderWay {
 /// An answer that is in no message yet.
 struct Ready<A> {
     answer: A,
-    /// Bytes that the stream is charged for.
+    /// Bytes of what it shows.
     bytes: usize,
     /// Of what the connection may read ahead, until it has left.
     _share: Option<Share>,
+}
+
+impl<A> Ready<A> {
+    /// Bytes that the stream is charged for beside those: hundreds of thousands of answers with next to nothing in them
+    /// may wait. A row of answers grows by doubling.
+    const BESIDE: usize = 2 * size_of::<Self>();
+
+    /// An answer whose own bytes are charged already.
+    fn new(answer: A, bytes: usize, share: Option<Share>, replies: &Replies) -> Self {
+        replies.charge(Self::BESIDE);
+        Self { answer, bytes, _share: share }
+    }
 }
 
 /// One stream.
@@ -333,8 +345,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
                 };
                 match self.under_way.remove(&ticket) {
                     Some(UnderWay { number, .. }) => {
-                        self.answers
-                            .push_back(Ready { _share: share, ..ready::<T>(number, outcome, bytes, &self.replies) });
+                        self.answers.push_back(ready::<T>(number, (outcome, bytes, share), &self.replies));
                     }
                     // The door has answered for the node.
                     None => self.replies.release(bytes),
@@ -384,7 +395,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         if answers.is_empty() {
             return None;
         }
-        self.replies.release(bytes);
+        self.replies.release(bytes + answers.len() * Ready::<T::Answer>::BESIDE);
         self.observer.calls.streamed(answers.len());
         Some(T::told(answers))
     }
@@ -396,12 +407,16 @@ impl<G, T: Topic> OfConnection for Conversation<G, T> {
     }
 }
 
-fn ready<T: Topic>(number: u64, outcome: Outcome, bytes: usize, replies: &Replies) -> Ready<T::Answer> {
+fn ready<T: Topic>(
+    number: u64,
+    (outcome, bytes, share): (Outcome, usize, Option<Share>),
+    replies: &Replies,
+) -> Ready<T::Answer> {
     match T::answer(number, outcome) {
-        Ok(answer) => Ready { answer, bytes, _share: None },
+        Ok(answer) => Ready::new(answer, bytes, share, replies),
         Err(failure) => {
             replies.release(bytes);
-            refused::<T>(number, &failure, replies)
+            Ready { _share: share, ..refused::<T>(number, &failure, replies) }
         }
     }
 }
@@ -410,5 +425,22 @@ fn refused<T: Topic>(number: u64, failure: &Failure, replies: &Replies) -> Ready
     let answer = T::refused(number, refusal::streamed(failure));
     let bytes = answer.encoded_len();
     replies.charge(bytes);
-    Ready { answer, bytes, _share: None }
+    Ready::new(answer, bytes, None, replies)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::streamed::Rows;
+
+    #[test]
+    fn answers_with_next_to_nothing_in_them_are_counted() {
+        let all = Arc::new(AtomicUsize::new(0));
+        let replies = Replies::new(Arc::clone(&all), Arc::default(), Taking::default());
+        let answers: Vec<_> =
+            (0..1_000).map(|number| refused::<Rows>(number, &Failure::Overloaded("x".to_owned()), &replies)).collect();
+        assert!(all.load(Ordering::Relaxed) > size_of_val(&*answers));
+        drop(replies);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
 }

@@ -440,12 +440,12 @@ fn a_gap_that_begins_with_a_conflict_is_told_as_one() {
     ] {
         scene.at(2, |cohort, now, out| cohort.message(member(node(from)), message, now, out));
     }
-    let replies = scene.under_way.iter().filter_map(|(from, _, message)| match message {
+    let mut replies = scene.under_way.iter().filter_map(|(from, _, message)| match message {
         Message::ProposeReply { reply, .. } if *from == node(2) => Some(*reply),
         _ => None,
     });
     let lacks = Reply::Missing(Gap { after: first.lsn.sequence, through: won.lsn.sequence });
-    assert_eq!(replies.last(), Some(lacks), "what follows the conflict is here");
+    assert_eq!(replies.next_back(), Some(lacks), "what follows the conflict is here");
     scene.at(2, |cohort, now, out| {
         cohort.message(member(node(1)), propose(2, first.lsn, vec![won]), now, out);
     });

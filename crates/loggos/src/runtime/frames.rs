@@ -284,7 +284,9 @@ impl FrameBuffer {
                 start = end;
             } else {
                 let rest = self.buffer.split_off(end);
-                let whole = std::mem::replace(&mut self.buffer, rest);
+                let mut whole = std::mem::replace(&mut self.buffer, rest);
+                // It was made for more than this frame, and lives as long as anybody has a part of it.
+                whole.shrink_to_fit();
                 frames.push(Bytes::from(whole).slice(payload..));
                 start = 0;
             }

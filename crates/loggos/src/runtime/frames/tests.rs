@@ -70,6 +70,22 @@ fn large_and_small_frames_keep_their_order() {
     }
 }
 
+/// What an answer is charged for is what it takes: rows of 64 KiB once took two and three times that.
+#[test]
+fn a_long_frame_keeps_no_more_than_its_own_bytes() {
+    let mut out = Writer::new();
+    let length = COPIED_FRAME_BYTES_MAX + 1;
+    for _ in 0..20 {
+        framed(&mut out, MESSAGE, |out| out.raw(&vec![7; length]));
+    }
+    for piece in [5_000, 40_000, 60_000] {
+        for frame in feed(out.as_slice(), piece, true).unwrap() {
+            let kept = frame.try_into_mut().expect("nobody else has it").capacity();
+            assert!(kept <= length + 100, "{kept} bytes for {length}");
+        }
+    }
+}
+
 #[test]
 fn a_stranger_may_not_send_long_frames() {
     let header = [&u32::to_le_bytes(1 << 20)[..], &[0; 4]].concat();

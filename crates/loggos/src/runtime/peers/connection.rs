@@ -9,12 +9,16 @@ use bytes::{Buf as _, Bytes};
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use node::message::Message;
+use tablets::request::{Failure, Response};
 
 use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 
 /// Bytes waiting for one peer, at most: three of the longest messages. A peer that lets more gather is as good as gone;
 /// its connection is dropped, and the protocol sends anew what is still wanted.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// With so many, rows that it asked for are refused: whoever reads much through another node ends no connection between
+/// the two, on which cohorts live.
+const ROWS_WAIT_BYTES_MAX: usize = OUTPUT_BYTES_MAX / 2;
 /// Bytes read from one connection before the others have their turn.
 const READ_TURN_BYTES: usize = 4 << 20;
 /// A turn's frames are encoded where an earlier turn's were, unless those were more than this.
@@ -125,7 +129,8 @@ impl Connection {
             return Ok(());
         }
         let before = self.gathering.len();
-        encode_message(message, &mut self.gathering);
+        let refused = if self.waiting_bytes + before > ROWS_WAIT_BYTES_MAX { without_rows(message) } else { None };
+        encode_message(refused.as_ref().unwrap_or(message), &mut self.gathering);
         let bytes = self.gathering.len() - before;
         if bytes <= PEER_MESSAGE_BYTES_MAX {
             return Ok(());
@@ -198,4 +203,15 @@ impl Connection {
             self.waiting.pop_front();
         }
     }
+}
+
+/// The refusal of an answer with rows: a read did nothing, and may be asked again.
+fn without_rows(message: &Message) -> Option<Message> {
+    let Message::Answer { request, outcome: Ok(Response::Row(_) | Response::Rows { .. } | Response::Dated { .. }) } =
+        message
+    else {
+        return None;
+    };
+    let failure = Failure::Overloaded("too many bytes of rows wait for the node that was asked".to_owned());
+    Some(Message::Answer { request: *request, outcome: Err(failure) })
 }

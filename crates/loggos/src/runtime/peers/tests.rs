@@ -2,8 +2,9 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration as StdDuration, Instant};
 
-use base::{CohortId, Incarnation, Member, UniverseId};
+use base::{CohortId, Incarnation, Member, Timestamp, UniverseId};
 use mio::{Events, Poll};
+use tablets::request::{Cell, Failure, Response};
 
 use super::*;
 use crate::runtime::clock;
@@ -119,6 +120,31 @@ fn what_a_turn_sends_is_bounded() {
     one.peers.flush(clock::monotonic());
     assert!(one.peers.dials[0].open().is_none(), "it is over");
     until("they connect again", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
+}
+
+/// However much is read through a node, its connection to the one that leads lives on.
+#[test]
+fn rows_past_what_may_wait_are_refused() {
+    const ROWS: u64 = 3_000;
+    let (mut one, mut two) = pair(identity(2));
+    until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
+    let cell = Cell { column: "c".into(), value: vec![7; 64 << 10].into(), version: Timestamp(1) };
+    for request in 0..ROWS {
+        let outcome = Ok(Response::Row(vec![cell.clone()]));
+        one.peers.send(NodeId(2), &Message::Answer { request, outcome });
+    }
+    one.peers.send(NodeId(2), &chunk(4 << 20));
+    one.peers.flush(clock::monotonic());
+    assert!(one.peers.dials[0].open().is_some(), "it lives on");
+    until("all are answered", &mut [&mut one, &mut two], |ends| ends[1].heard.len() as u64 > ROWS);
+    let is_refused = |event: &&Event| match event {
+        Event::Message { message: Message::Answer { outcome, .. }, .. } => {
+            matches!(outcome, Err(Failure::Overloaded(_)))
+        }
+        _ => false,
+    };
+    let refused = two.heard.iter().filter(is_refused).count() as u64;
+    assert!((1..ROWS).contains(&refused), "{refused} of {ROWS}");
 }
 
 #[test]
