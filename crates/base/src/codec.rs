@@ -143,6 +143,11 @@ impl Writer {
         self.buffer.split().freeze()
     }
 
+    /// Forgets what was written after so many bytes.
+    pub fn truncate(&mut self, length: usize) {
+        self.buffer.truncate(length);
+    }
+
     /// Forgets what was written, and keeps the room.
     pub fn clear(&mut self) {
         self.buffer.clear();

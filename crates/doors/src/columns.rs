@@ -1,6 +1,6 @@
 //! The columns service: each call becomes one [`Request`] to the node, and each [`Response`] one message.
 
-pub(crate) mod streamed;
+mod streamed;
 pub(crate) mod translate;
 
 use std::sync::Arc;

@@ -101,7 +101,7 @@ pub(crate) const READ_ANSWER_BYTES: usize = 2 << 20;
 pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
 /// Bytes that the reads of all subscriptions may bring that the node has not answered: with several followers as much
 /// as disks and network bring in some milliseconds. What goes between two nodes meanwhile waits behind no more than
-/// this, which is far below the 64 MiB that may wait for a peer.
+/// this, which is far below the 96 MiB that may wait for a peer.
 pub(crate) const READS_BYTES_MAX: usize = 16 << 20;
 /// Bytes that one of a subscription's reads asks for, roughly, ...
 pub(crate) const SUBSCRIPTION_STRETCH_BYTES: usize = 512 << 10;

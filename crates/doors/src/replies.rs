@@ -1,6 +1,7 @@
 //! The outcomes of one stream's requests, on their way from the node to the stream.
 
 use std::collections::HashMap;
+use std::mem;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,7 @@ pub struct Replies {
     room: Arc<Room>,
     /// By its connection's client.
     taking: Taking,
-    /// The stream has gone.
+    /// The stream has gone. It is said while `gathered` is locked: from then on nothing is charged.
     is_given_up: AtomicBool,
 }
 
@@ -66,8 +67,15 @@ impl Deref for Owned {
 }
 
 impl Drop for Owned {
+    /// Whoever gives replies may hold them for long, and nobody takes what is here.
     fn drop(&mut self) {
-        self.0.is_given_up.store(true, Ordering::Relaxed);
+        let outcomes = {
+            let mut gathered = self.0.gathered();
+            self.0.is_given_up.store(true, Ordering::Relaxed);
+            self.0.release(self.0.bytes.load(Ordering::Relaxed));
+            mem::take(&mut gathered.outcomes)
+        };
+        drop(outcomes);
     }
 }
 
@@ -89,10 +97,11 @@ impl Replies {
 
     /// Gives the outcome of the request with this ticket.
     pub fn give(&self, ticket: u64, outcome: Outcome) {
-        let outcome = self.bounded(outcome);
         let (waker, reserved) = {
             let mut gathered = self.gathered();
-            gathered.outcomes.push((ticket, outcome));
+            if !self.are_given_up() {
+                gathered.outcomes.push((ticket, self.bounded(outcome)));
+            }
             (gathered.waker.take(), gathered.reserved.remove(&ticket))
         };
         self.give_back(reserved.unwrap_or_default());
@@ -141,7 +150,7 @@ impl Replies {
         if gathered.outcomes.is_empty() {
             gathered.waker = Some(context.waker().clone());
         }
-        std::mem::take(&mut gathered.outcomes)
+        mem::take(&mut gathered.outcomes)
     }
 
     /// An answer of so many bytes waits that did not come from the node.
@@ -196,7 +205,7 @@ impl Drop for Replies {
     fn drop(&mut self) {
         self.release(self.bytes.load(Ordering::Relaxed));
         self.leave_queue();
-        let reserved = std::mem::take(&mut self.gathered().reserved);
+        let reserved = mem::take(&mut self.gathered().reserved);
         self.give_back(reserved.into_values().sum());
     }
 }
@@ -240,6 +249,22 @@ mod tests {
         replies.give(4, row(1_024));
         assert!(matches!(taken(&replies)[..], [(4, Ok(_))]));
         drop(replies);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+
+    /// However long the node holds what one of its requests is answered with.
+    #[test]
+    fn a_stream_that_has_gone_is_charged_for_nothing() {
+        let all = Arc::new(AtomicUsize::new(0));
+        let replies = Owned::new(Replies::new(Arc::clone(&all), Arc::default(), Taking::default()));
+        let held = Arc::clone(replies.shared());
+        held.give(1, row(1_000));
+        assert!(all.load(Ordering::Relaxed) >= 1_000);
+        drop(replies);
+        held.give(2, row(1_000));
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+        assert!(held.gathered().outcomes.is_empty());
+        drop(held);
         assert_eq!(all.load(Ordering::Relaxed), 0);
     }
 

@@ -202,3 +202,21 @@ async fn a_closing_door_answers_what_is_under_way_and_ends_its_streams() {
         assert_eq!(status.code(), Code::Unavailable, "{status}");
     }
 }
+
+/// What it is charged for a request goes with the answer: nothing is left of a hundred times what may wait.
+#[tokio::test]
+async fn a_stream_goes_on_for_as_many_requests_as_it_likes() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mut talk = Talk::begin(&mut columns).await;
+    for _ in 0..300 {
+        let requests = (0..1_000).map(|number| {
+            // Some are refused before they are asked.
+            numbered(number, Request::Get(get(if number % 10 == 0 { "" } else { "k" })))
+        });
+        talk.say(requests.collect());
+        let heard = talk.hear(1_000).await;
+        let refused = heard.values().filter(|answer| matches!(answer, Answer::Refusal(_)));
+        assert_eq!(refused.map(kind).collect::<Vec<_>>(), vec![Kind::Invalid; 100]);
+    }
+}

@@ -190,11 +190,14 @@ impl Cohort {
         }
     }
 
-    /// What is lacking before the first predecessor that is lacking: that of `sequence`, or one that something waits for
-    /// here. It is that one that our log may conflict with, be its end past it or not: a gap from our end would be empty.
+    /// The first gap. It ends with the first predecessor that is lacking: `sequence`, or one that something waits for here.
+    /// Our log may have another entry in that place, even where `sequence` lies past its end: so it is there that the
+    /// last place which may match is looked for, and the gap is never empty.
     fn gap_before(&self, sequence: Sequence) -> Gap {
         let through = self.early.first_lacking(self.matched).map_or(sequence, |first| first.min(sequence));
-        Gap { after: self.conflict_hint(through).max(self.matched), through }
+        let after = self.conflict_hint(through).max(self.matched);
+        debug_assert!(after < through, "nothing would be sent");
+        Gap { after, through }
     }
 
     /// The last place before `sequence` where our log may equal the leader's: its end, or before the run of entries of

@@ -44,7 +44,10 @@ pub struct Snapshot {
 
 /// A snapshot takes more parts than a pointer names: [`SNAPSHOT_PARTS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a snapshot can't hold {bytes} bytes: the limit is {max}", max = SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES)]
+#[error(
+    "a snapshot of {bytes} bytes is too large: with the appends that were seen it may have {max}",
+    max = SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES
+)]
 pub struct SnapshotTooLarge {
     /// How large it is.
     pub bytes: usize,

@@ -285,9 +285,10 @@ impl FrameBuffer {
             } else {
                 let rest = self.buffer.split_off(end);
                 let mut whole = std::mem::replace(&mut self.buffer, rest);
-                // It was made for more than this frame, and lives as long as anybody has a part of it.
+                // It lives as long as anybody has a part of it, and was made for more than this frame.
+                whole.drain(..payload);
                 whole.shrink_to_fit();
-                frames.push(Bytes::from(whole).slice(payload..));
+                frames.push(Bytes::from(whole));
                 start = 0;
             }
         }

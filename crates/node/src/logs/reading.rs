@@ -23,8 +23,8 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::pending::PendingId;
 
-/// Bytes that reads of few positions may bring that are under way. All kinds together are below the 64 MiB that may
-/// wait for a peer.
+/// Bytes that reads of few positions may bring that are under way. All kinds together are 44 MiB, of the
+/// 96 that may wait for a peer.
 const SINGLE_BYTES_MAX: usize = 4 << 20;
 /// The same of those that wait for something to come, as followers' do: these the doors bound to 16 MiB, too.
 pub(super) const WAITING_BYTES_MAX: usize = 16 << 20;

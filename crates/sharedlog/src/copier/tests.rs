@@ -163,6 +163,20 @@ fn a_unit_is_told_all_that_the_head_remembers() {
     assert_eq!(bed.ended, Some(true));
 }
 
+/// What lies past the range is no business of the unit's, and nothing after it is asked for.
+#[test]
+fn what_the_head_remembers_past_the_range_is_left_out() {
+    let stamp = |sequence| Stamp { client: ClientId(1), sequence };
+    let mut bed = Bed::begin();
+    bed.told(21);
+    let appends = (17..17 + RECENT_TOLD_MAX as u64).map(|at| (Position(at), stamp(at))).collect();
+    bed.head_answers(Reply::Recent { from: Position(0), told_of: Vec::new(), appends });
+    assert_eq!(bed.head, []);
+    let appends = vec![(Position(17), stamp(17)), (Position(19), stamp(19))];
+    assert_eq!(bed.answer(Reply::Done), Command::Remember { range: (STRIPE, Position(0), Position(20)), appends });
+    assert_eq!(bed.ended, Some(true));
+}
+
 /// A unit whose head doesn't say what it remembers is whole all the same.
 #[test]
 fn who_is_not_told_what_is_remembered_is_whole() {

@@ -175,4 +175,38 @@ mod tests {
         assert!(matches!(places.look_up(&named(turn % 11, 1 + turn / 11, 1)), Place::At(_)));
         assert_eq!(places.look_up(&named(0, 1, 1)), Place::New, "what was given first is forgotten first");
     }
+
+    /// Whoever comes again after that, for something that was decided, is not given another place.
+    #[test]
+    fn a_client_that_is_forgotten_takes_with_it_all_that_it_was_given() {
+        let mut places = Places::default();
+        let first = named(0, 1, 1);
+        assert_eq!(places.look_up(&first), Place::New);
+        places.put(first.stamp, Placed { position: Position(50), oldest_open: 1 });
+        // That is decided, and no place of anybody's is remembered when it asks for the last time.
+        for _ in 0..2 {
+            assert_eq!(places.look_up(&named(0, 2, 2)), Place::New);
+        }
+        for client in 1..=PLACES_CLIENTS_MAX as u64 {
+            assert_eq!(places.look_up(&named(client, 1, 1)), Place::New);
+        }
+        let again = |since| Named { since: Some(Position(since)), ..first };
+        assert_eq!(places.look_up(&again(50)), Place::Forgotten { known_from: Position(51) });
+        assert_eq!(places.look_up(&again(51)), Place::New);
+    }
+
+    /// It lay there once; another head may know of a later place, and hasn't told yet.
+    #[test]
+    fn a_place_below_what_is_known_is_none_for_who_says_how_far_back_it_may_lie() {
+        let mut places = Places::default();
+        let (named, placed) = (named(0, 1, 1), Placed { position: Position(7), oldest_open: 1 });
+        places.remember(named.stamp, Position(7));
+        let since = Named { since: Some(Position(3)), ..named };
+        assert_eq!(places.look_up(&since), Place::At(placed));
+        places.lacks_below(Position(8));
+        assert_eq!(places.look_up(&since), Place::Forgotten { known_from: Position(8) });
+        assert_eq!(places.look_up(&named), Place::At(placed), "it is the best that is known");
+        places.lacks_below(Position(7));
+        assert_eq!(places.look_up(&since), Place::At(placed));
+    }
 }

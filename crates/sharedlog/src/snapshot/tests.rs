@@ -189,3 +189,16 @@ fn damaged_pointers_do_no_harm() {
         assert!(Pointer::decode(bytes.slice(..at)).is_err(), "cut at {at}");
     }
 }
+
+/// What a player keeps is more than its state: that counts, too.
+#[test]
+fn what_takes_more_parts_than_a_pointer_names_is_refused() {
+    const ALL: usize = SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES;
+    let keeper = |bytes: usize| {
+        let state = Bytes::from(vec![7; bytes]);
+        Keeper::new(&Snapshot { next: Position(1), duplicates: Duplicates::default(), state }).map(|_| ())
+    };
+    assert_eq!(keeper(ALL), Err(SnapshotTooLarge { bytes: ALL }));
+    assert!(matches!(keeper(ALL - 1), Err(SnapshotTooLarge { bytes }) if bytes > ALL));
+    assert_eq!(keeper(ALL - 100), Ok(()));
+}

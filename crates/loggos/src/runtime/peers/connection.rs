@@ -9,16 +9,19 @@ use bytes::{Buf as _, Bytes};
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use node::message::Message;
-use tablets::request::{Failure, Response};
+use tablets::request::{Failure, LogResponse, Response};
 
 use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 
-/// Bytes waiting for one peer, at most: three of the longest messages. A peer that lets more gather is as good as gone;
-/// its connection is dropped, and the protocol sends anew what is still wanted.
-const OUTPUT_BYTES_MAX: usize = 64 << 20;
-/// With so many, rows that it asked for are refused: whoever reads much through another node ends no connection between
-/// the two, on which cohorts live.
-const ROWS_WAIT_BYTES_MAX: usize = OUTPUT_BYTES_MAX / 2;
+/// Bytes waiting for one peer, at most: what reads of logs may bring at one time (44 MiB, `node/src/logs/reading.rs`),
+/// what other reads may, and some more. A peer that lets more gather is as good as gone; its connection is dropped, and
+/// the protocol sends anew what is still wanted.
+const OUTPUT_BYTES_MAX: usize = 96 << 20;
+/// With so many, what it asked to read is refused, but for logs: whoever reads much through another node ends no
+/// connection between the two, on which cohorts live. A last answer may be as long as any message.
+const ANSWERS_WAIT_BYTES_MAX: usize = 24 << 20;
+/// Answers that are no longer than this are not refused: of those that may be under way they are a few MiB.
+const SHORT_ANSWER_BYTES: usize = 1 << 10;
 /// Bytes read from one connection before the others have their turn.
 const READ_TURN_BYTES: usize = 4 << 20;
 /// A turn's frames are encoded where an earlier turn's were, unless those were more than this.
@@ -129,15 +132,20 @@ impl Connection {
             return Ok(());
         }
         let before = self.gathering.len();
-        let refused = if self.waiting_bytes + before > ROWS_WAIT_BYTES_MAX { without_rows(message) } else { None };
-        encode_message(refused.as_ref().unwrap_or(message), &mut self.gathering);
+        encode_message(message, &mut self.gathering);
         let bytes = self.gathering.len() - before;
-        if bytes <= PEER_MESSAGE_BYTES_MAX {
-            return Ok(());
+        let many_wait = self.waiting_bytes + before > ANSWERS_WAIT_BYTES_MAX;
+        if many_wait
+            && bytes > SHORT_ANSWER_BYTES
+            && let Some(refusal) = refusal_of(message)
+        {
+            self.gathering.truncate(before);
+            encode_message(&refusal, &mut self.gathering);
+        } else if bytes > PEER_MESSAGE_BYTES_MAX {
+            self.gathering.truncate(before);
+            return Err(bytes);
         }
-        let all = std::mem::take(&mut self.gathering).finish();
-        self.gathering.raw(&all[..before]);
-        Err(bytes)
+        Ok(())
     }
 
     /// Where to encode the next frame.
@@ -205,13 +213,30 @@ impl Connection {
     }
 }
 
-/// The refusal of an answer with rows: a read did nothing, and may be asked again.
-fn without_rows(message: &Message) -> Option<Message> {
-    let Message::Answer { request, outcome: Ok(Response::Row(_) | Response::Rows { .. } | Response::Dated { .. }) } =
-        message
-    else {
-        return None;
+/// What is said in place of an answer to a read, which did nothing, and may be asked again. Of anything else that would
+/// not be true (guarantee 12), and reads of logs have bounds of their own.
+fn refusal_of(message: &Message) -> Option<Message> {
+    let Message::Answer { request, outcome: Ok(response) } = message else { return None };
+    let is_read = match response {
+        Response::Row(_)
+        | Response::Rows { .. }
+        | Response::Dated { .. }
+        | Response::Nodes(_)
+        | Response::Tables(_)
+        | Response::Table(_)
+        | Response::Log(LogResponse::Logs(_) | LogResponse::Log(_)) => true,
+        Response::TableCreated { .. }
+        | Response::TableDropped
+        | Response::RangeSplit { .. }
+        | Response::MoveBegun
+        | Response::LeaveBegun
+        | Response::PlanDone
+        | Response::SessionOpened { .. }
+        | Response::Written { .. }
+        | Response::Log(_)
+        | Response::Unit(_)
+        | Response::Status(_) => false,
     };
-    let failure = Failure::Overloaded("too many bytes of rows wait for the node that was asked".to_owned());
-    Some(Message::Answer { request: *request, outcome: Err(failure) })
+    let failure = || Failure::Overloaded("too many bytes of answers wait for the node that was asked".to_owned());
+    is_read.then(|| Message::Answer { request: *request, outcome: Err(failure()) })
 }
