@@ -11,9 +11,22 @@ use serde_json::Value;
 use sim::campaign::FOUND_BY_TESTS;
 
 /// The crates in the order of their dependencies: each knows only crates above it.
-const ORDER: [&str; 12] =
-    ["base", "api", "store", "replication", "sharedlog", "tablets", "node", "client", "doors", "sdk", "sim", "loggos"];
-const PURE: [&str; 7] = ["base", "store", "replication", "sharedlog", "tablets", "node", "client"];
+const ORDER: [&str; 13] = [
+    "base",
+    "api",
+    "store",
+    "replication",
+    "sharedlog",
+    "tablets",
+    "coordination",
+    "node",
+    "client",
+    "doors",
+    "sdk",
+    "sim",
+    "loggos",
+];
+const PURE: [&str; 8] = ["base", "store", "replication", "sharedlog", "tablets", "coordination", "node", "client"];
 const LINES_MAX: usize = 800;
 
 fn root() -> PathBuf {

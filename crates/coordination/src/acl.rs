@@ -1,0 +1,210 @@
+//! Access control lists: who may do what with a node.
+//!
+//! A connection has identities: its address from the beginning, others by `auth` requests. A node's ACL grants
+//! permissions to identities; it is not inherited. Which operation asks which node for which permission is the tree's
+//! business.
+
+use core::net::IpAddr;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use crate::ErrorCode;
+use crate::jute::{AclRecord, IdRecord, Sequence};
+
+mod ip;
+mod sha1;
+#[cfg(test)]
+mod tests;
+
+/// Permissions, as bits.
+#[expect(missing_docs, reason = "ZooKeeper's own names")]
+pub mod perms {
+    pub const READ: i32 = 1;
+    pub const WRITE: i32 = 2;
+    pub const CREATE: i32 = 4;
+    pub const DELETE: i32 = 8;
+    pub const ADMIN: i32 = 16;
+    pub const ALL: i32 = 31;
+}
+
+/// An identity within an authentication scheme.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id {
+    /// `world`, `digest`, `ip`, `super`, `sasl` or `x509`.
+    pub scheme: Box<str>,
+    /// What it means depends on the scheme.
+    pub id: Box<str>,
+}
+
+/// Permissions of an identity.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Acl {
+    /// Bits of [`perms`]. ZooKeeper keeps other bits as well.
+    pub perms: i32,
+    /// Whose they are.
+    pub id: Id,
+}
+
+/// A node's ACL, shared by all nodes that have the same.
+pub type AclList = Arc<[Acl]>;
+
+impl Id {
+    /// An identity.
+    #[must_use]
+    pub fn new(scheme: &str, id: &str) -> Self {
+        Self { scheme: scheme.into(), id: id.into() }
+    }
+
+    /// The identity that every connection from an address has.
+    #[must_use]
+    pub fn of_address(address: IpAddr) -> Self {
+        Self::new("ip", &address.to_string())
+    }
+
+    /// What `whoAmI` tells of it: a digest's user, any other identity whole.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        match &*self.scheme {
+            "digest" => self.id.split(':').next().unwrap_or_default(),
+            "super" => "",
+            _ => &self.id,
+        }
+    }
+
+    /// It as a record.
+    #[must_use]
+    pub fn record(&self) -> IdRecord<'_> {
+        IdRecord { scheme: Some(&self.scheme), id: Some(&self.id) }
+    }
+
+    /// Whether it is one that the ACL's identity `granted` means.
+    fn is_meant_by(&self, granted: &Self) -> bool {
+        self.scheme == granted.scheme
+            && match &*self.scheme {
+                "digest" | "sasl" | "x509" => self.id == granted.id,
+                "ip" => ip::matches(&self.id, &granted.id),
+                _ => false,
+            }
+    }
+}
+
+impl Acl {
+    /// Permissions for everybody.
+    #[must_use]
+    pub fn world(perms: i32) -> Self {
+        Self { perms, id: Id::new("world", "anyone") }
+    }
+
+    /// It as a record.
+    #[must_use]
+    pub fn record(&self) -> AclRecord<'_> {
+        AclRecord { perms: self.perms, id: self.id.record() }
+    }
+}
+
+/// Whether `ids` have one of the permissions `perm`. An empty ACL permits everything.
+#[must_use]
+pub fn permits(acl: &[Acl], perm: i32, ids: &[Id]) -> bool {
+    let is_super = || ids.iter().any(|id| &*id.scheme == "super");
+    let is_granted = |granted: &Acl| {
+        granted.perms & perm != 0
+            && (granted.id == Id::new("world", "anyone") || ids.iter().any(|id| id.is_meant_by(&granted.id)))
+    };
+    acl.is_empty() || acl.iter().any(is_granted) || is_super()
+}
+
+/// The same as an error.
+pub(crate) fn check(acl: &[Acl], perm: i32, ids: &[Id]) -> Result<(), ErrorCode> {
+    if permits(acl, perm, ids) { Ok(()) } else { Err(ErrorCode::NoAuth) }
+}
+
+/// What a request's ACL means: without duplicates, each `auth` replaced by the identities that the client has proven.
+///
+/// # Errors
+/// When it is empty, or an identity is not one of its scheme.
+pub fn resolve(requested: Sequence<'_, AclRecord<'_>>, ids: &[Id]) -> Result<Vec<Acl>, ErrorCode> {
+    let mut unique: Vec<Acl> = Vec::new();
+    for record in requested.iter() {
+        let (Some(scheme), id) = (record.id.scheme, record.id.id.unwrap_or_default()) else {
+            return Err(ErrorCode::InvalidAcl);
+        };
+        let acl = Acl { perms: record.perms, id: Id::new(scheme, id) };
+        if !unique.contains(&acl) {
+            unique.push(acl);
+        }
+    }
+    let mut resolved = Vec::with_capacity(unique.len());
+    for acl in unique {
+        if &*acl.id.scheme == "auth" {
+            let proven = ids.iter().filter(|id| is_proven(id));
+            let before = resolved.len();
+            resolved.extend(proven.map(|id| Acl { perms: acl.perms, id: id.clone() }));
+            if resolved.len() == before {
+                return Err(ErrorCode::InvalidAcl);
+            }
+        } else if is_valid(&acl.id) {
+            resolved.push(acl);
+        } else {
+            return Err(ErrorCode::InvalidAcl);
+        }
+    }
+    if resolved.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(resolved) }
+}
+
+/// Whether the client has proven to be this, beyond having an address. Who is `super` has a digest as well.
+fn is_proven(id: &Id) -> bool {
+    matches!(&*id.scheme, "digest" | "sasl" | "x509")
+}
+
+fn is_valid(id: &Id) -> bool {
+    match &*id.scheme {
+        "world" => &*id.id == "anyone",
+        "digest" => has_two_parts(&id.id),
+        "ip" => ip::is_valid(&id.id),
+        "sasl" | "x509" => !id.id.is_empty(),
+        _ => false,
+    }
+}
+
+/// As Java splits: empty parts at the end don't count.
+fn has_two_parts(digest: &str) -> bool {
+    digest.trim_end_matches(':').split(':').count() == 2
+}
+
+/// What is told of an ACL to a client that may read it but not change it: the passwords' digests are masked.
+#[must_use]
+pub fn masked(acl: &Acl) -> Acl {
+    let mut masked = acl.clone();
+    if &*acl.id.scheme == "digest" {
+        let user = acl.id.id.split(':').next().unwrap_or_default();
+        if user.len() < acl.id.id.len() {
+            masked.id.id = format!("{user}:x").into();
+        }
+    }
+    masked
+}
+
+/// The identities that an `auth` request gives a connection; none if it is refused. `super_digest` is the digest of the
+/// administrator's name and password.
+#[must_use]
+pub fn authenticate(scheme: &str, auth: &[u8], address: IpAddr, super_digest: Option<&str>) -> Option<Vec<Id>> {
+    match scheme {
+        "digest" => {
+            let digest = digest(&String::from_utf8_lossy(auth));
+            let is_super = super_digest == Some(digest.as_str());
+            let ids = is_super.then(|| Id::new("super", "")).into_iter();
+            Some(ids.chain([Id::new("digest", &digest)]).collect())
+        }
+        "ip" => Some(vec![Id::of_address(address)]),
+        _ => None,
+    }
+}
+
+/// The identity in scheme `digest` of `user:password`: `user:` and the SHA-1 of it all, in base64.
+#[must_use]
+pub fn digest(user_and_password: &str) -> String {
+    let user = user_and_password.split(':').next().unwrap_or_default();
+    format!("{user}:{}", BASE64_STANDARD.encode(sha1::sha1(user_and_password.as_bytes())))
+}

@@ -1,0 +1,323 @@
+//! jute, the encoding of the ZooKeeper protocol: big-endian numbers; buffers, strings and vectors with their length
+//! first, -1 for null.
+//!
+//! Decoding borrows from the frame. It never panics and allocates nothing: vectors stay encoded, are validated once,
+//! and are decoded again as they are iterated ([`Sequence`]).
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+mod connect;
+mod event;
+mod frame;
+mod multi;
+mod records;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub use connect::{ConnectRequest, ConnectResponse, PASSWORD_BYTES, Password};
+pub use event::{EventType, KeeperState, WatcherEvent};
+pub use frame::{Frame, FrameError, Frames};
+pub use multi::{Headed, MultiHeader, MultiResult, Operation, Operations, ReadOperation};
+pub use records::{AclRecord, IdRecord, Stat};
+pub use reply::{
+    AclReply, Children2Reply, ChildrenReply, ClientInfo, Create2Reply, DataReply, ErrorReply, NumberReply, PathReply,
+    ReplyHeader, StatReply, WhoAmIReply, xid,
+};
+pub use request::{
+    AddWatch, AuthPacket, CheckVersion, Create, CreateKind, Delete, GetAcl, GetChildrenNumber, GetEphemerals,
+    PathAndWatch, Reconfig, Request, RequestHeader, SetAcl, SetData, SetWatches, SetWatches2, Sync, WatchesOfType, op,
+};
+
+/// Why bytes are not what the protocol says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The input ends inside a field.
+    #[error("the input ends inside a field: {wanted} bytes wanted, {left} left")]
+    Truncated {
+        /// Bytes that the field takes.
+        wanted: usize,
+        /// Bytes that were left.
+        left: usize,
+    },
+    /// A length below -1.
+    #[error("negative length {0}")]
+    NegativeLength(i32),
+    /// A string that is not UTF-8.
+    #[error("a string is not UTF-8")]
+    NotUtf8,
+    /// Null where a value is required.
+    #[error("a required string is null")]
+    Null,
+    /// A field has a value that it can't have.
+    #[error("invalid {what} {value}")]
+    Invalid {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        value: i32,
+    },
+    /// An operation that the server does not know.
+    #[error("unknown operation {0}")]
+    UnknownOperation(i32),
+}
+
+/// A value that can be read from a frame and written to one.
+pub trait Record<'a>: Sized {
+    /// Reads one value.
+    ///
+    /// # Errors
+    /// When the input ends first, or a field is invalid.
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError>;
+
+    /// Writes it.
+    fn encode(&self, writer: &mut Writer);
+}
+
+/// Defines a record: its fields in the order in which they are encoded. The second form has nothing to borrow.
+macro_rules! record {
+    ($(#[$doc:meta])* $name:ident<'a> { $($field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the fields have the names of zookeeper.jute")]
+        pub struct $name<'a> { $(pub $field: $type,)* }
+        $crate::jute::record!(@codec $name<'a> { $($field,)* });
+    };
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the fields have the names of zookeeper.jute")]
+        pub struct $name { $(pub $field: $type,)* }
+        $crate::jute::record!(@codec $name { $($field,)* });
+    };
+    (@codec $name:ident $(<$life:lifetime>)? { $($field:ident,)* }) => {
+        impl<'a> $crate::jute::Record<'a> for $name $(<$life>)? {
+            fn decode(reader: &mut $crate::jute::Reader<'a>) -> Result<Self, $crate::jute::DecodeError> {
+                Ok(Self { $($field: $crate::jute::Record::decode(reader)?,)* })
+            }
+
+            fn encode(&self, writer: &mut $crate::jute::Writer) {
+                $($crate::jute::Record::encode(&self.$field, writer);)*
+            }
+        }
+    };
+}
+use record;
+
+/// Reads values from a frame.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    input: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of `input`.
+    #[must_use]
+    pub const fn new(input: &'a [u8]) -> Self {
+        Self { input }
+    }
+
+    /// What was not read yet.
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
+        self.input
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let left = self.input.len();
+        let (value, rest) = self.input.split_first_chunk::<N>().ok_or(DecodeError::Truncated { wanted: N, left })?;
+        self.input = rest;
+        Ok(*value)
+    }
+
+    /// The bytes of a buffer or string; none for null.
+    fn buffer(&mut self) -> Result<Option<&'a [u8]>, DecodeError> {
+        let length = i32::decode(self)?;
+        if length == -1 {
+            return Ok(None);
+        }
+        let wanted = usize::try_from(length).map_err(|_| DecodeError::NegativeLength(length))?;
+        let left = self.input.len();
+        let (value, rest) = self.input.split_at_checked(wanted).ok_or(DecodeError::Truncated { wanted, left })?;
+        self.input = rest;
+        Ok(Some(value))
+    }
+}
+
+/// Writes values, and frames around them.
+#[derive(Debug, Default)]
+pub struct Writer {
+    buffer: BytesMut,
+}
+
+impl Writer {
+    /// An empty writer.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes what was written. The memory is used again once that is dropped.
+    pub fn take(&mut self) -> Bytes {
+        self.buffer.split().freeze()
+    }
+
+    /// Writes one frame: its length, then what `body` writes.
+    pub fn frame(&mut self, body: impl FnOnce(&mut Self)) -> Bytes {
+        self.buffer.clear();
+        self.buffer.put_i32(0);
+        body(self);
+        let length = to_length(self.buffer.len() - 4);
+        self.buffer[..4].copy_from_slice(&length.to_be_bytes());
+        self.take()
+    }
+
+    /// Writes bytes that are encoded already.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.buffer.put_slice(bytes);
+    }
+
+    /// Writes a vector.
+    pub fn sequence<'a, T: Record<'a>>(&mut self, items: impl ExactSizeIterator<Item = T>) {
+        self.buffer.put_i32(to_length(items.len()));
+        items.for_each(|item| item.encode(self));
+    }
+}
+
+/// Lengths are far below 2 GiB: a node's data came in one frame, and a listing of that size does not fit in memory.
+fn to_length(length: usize) -> i32 {
+    i32::try_from(length).expect("frames are shorter than 2 GiB")
+}
+
+macro_rules! number {
+    ($($type:ty)*) => {$(
+        impl<'a> Record<'a> for $type {
+            fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+                reader.array().map(Self::from_be_bytes)
+            }
+
+            fn encode(&self, writer: &mut Writer) {
+                writer.raw(&self.to_be_bytes());
+            }
+        }
+    )*};
+}
+
+number!(i32 i64);
+
+impl<'a> Record<'a> for bool {
+    /// As Java reads it: anything but zero is true.
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.array::<1>().map(|[byte]| byte != 0)
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        writer.raw(&[u8::from(*self)]);
+    }
+}
+
+impl<'a> Record<'a> for Option<&'a [u8]> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.buffer()
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        (self.map_or(-1, |bytes| to_length(bytes.len()))).encode(writer);
+        writer.raw(self.unwrap_or_default());
+    }
+}
+
+impl<'a> Record<'a> for Option<&'a str> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        reader.buffer()?.map(|bytes| str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)).transpose()
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        self.map(str::as_bytes).encode(writer);
+    }
+}
+
+impl<'a> Record<'a> for &'a str {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Option::<&str>::decode(reader)?.ok_or(DecodeError::Null)
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        Some(*self).encode(writer);
+    }
+}
+
+/// A vector: values at hand, or their encoding, which was validated. A null vector is taken for an empty one.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence<'a, T>(Items<'a, T>);
+
+#[derive(Clone, Copy, Debug)]
+enum Items<'a, T> {
+    Given(&'a [T]),
+    Encoded { count: usize, bytes: &'a [u8] },
+}
+
+impl<'a, T> Sequence<'a, T> {
+    /// A vector of these values.
+    #[must_use]
+    pub const fn of(items: &'a [T]) -> Self {
+        Self(Items::Given(items))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self.0 {
+            Items::Given(items) => items.len(),
+            Items::Encoded { count, .. } => count,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'a, T: Record<'a> + Copy> Sequence<'a, T> {
+    /// The values in order.
+    pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
+        let (given, count, bytes): (&[T], usize, &[u8]) = match self.0 {
+            Items::Given(items) => (items, 0, &[]),
+            Items::Encoded { count, bytes } => (&[], count, bytes),
+        };
+        let mut reader = Reader::new(bytes);
+        let encoded = (0..count).map_while(move |_| T::decode(&mut reader).ok());
+        given.iter().copied().chain(encoded)
+    }
+}
+
+impl<'a, T: Record<'a> + Copy + PartialEq> PartialEq for Sequence<'a, T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl<'a, T: Record<'a> + Copy + Eq> Eq for Sequence<'a, T> {}
+
+impl<'a, T: Record<'a> + Copy> Record<'a> for Sequence<'a, T> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let length = i32::decode(reader)?;
+        if length < -1 {
+            return Err(DecodeError::NegativeLength(length));
+        }
+        let count = usize::try_from(length).unwrap_or(0);
+        let bytes = reader.rest();
+        for _ in 0..count {
+            T::decode(reader)?;
+        }
+        Ok(Self(Items::Encoded { count, bytes: &bytes[..bytes.len() - reader.rest().len()] }))
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        to_length(self.len()).encode(writer);
+        self.iter().for_each(|item| item.encode(writer));
+    }
+}

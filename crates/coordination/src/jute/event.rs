@@ -1,0 +1,56 @@
+//! Watch events.
+
+use super::{DecodeError, record};
+
+record! {
+    /// Something happened to a node that the client watches. Sent with the xid of notifications.
+    WatcherEvent<'a> {
+        kind: i32,
+        state: i32,
+        path: &'a str,
+    }
+}
+
+/// What happened to a watched node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventType {
+    /// It was created.
+    Created = 1,
+    /// It was deleted.
+    Deleted = 2,
+    /// Its data was set.
+    DataChanged = 3,
+    /// Children were created or deleted.
+    ChildrenChanged = 4,
+}
+
+impl EventType {
+    /// The type of that number.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub const fn from_code(code: i32) -> Result<Self, DecodeError> {
+        Ok(match code {
+            1 => Self::Created,
+            2 => Self::Deleted,
+            3 => Self::DataChanged,
+            4 => Self::ChildrenChanged,
+            value => return Err(DecodeError::Invalid { what: "event type", value }),
+        })
+    }
+}
+
+/// What an event says of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeeperState {
+    /// Connected.
+    SyncConnected = 3,
+}
+
+impl<'a> WatcherEvent<'a> {
+    /// An event of a node.
+    #[must_use]
+    pub const fn of(kind: EventType, path: &'a str) -> Self {
+        Self { kind: kind as i32, state: KeeperState::SyncConnected as i32, path }
+    }
+}

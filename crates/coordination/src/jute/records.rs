@@ -1,0 +1,41 @@
+//! Records that requests and replies are made of.
+
+use super::{Sequence, record};
+
+record! {
+    /// What is told of a node beside its data.
+    Stat {
+        czxid: i64,
+        mzxid: i64,
+        ctime: i64,
+        mtime: i64,
+        version: i32,
+        cversion: i32,
+        aversion: i32,
+        ephemeral_owner: i64,
+        data_length: i32,
+        num_children: i32,
+        pzxid: i64,
+    }
+}
+
+record! {
+    /// Who: an identity within an authentication scheme. Null is taken for empty, which no scheme accepts.
+    IdRecord<'a> {
+        scheme: Option<&'a str>,
+        id: Option<&'a str>,
+    }
+}
+
+record! {
+    /// What an identity may do with a node.
+    AclRecord<'a> {
+        perms: i32,
+        id: IdRecord<'a>,
+    }
+}
+
+/// A vector of ACLs.
+pub(super) type AclList<'a> = Sequence<'a, AclRecord<'a>>;
+/// A vector of paths or names.
+pub(super) type Strings<'a> = Sequence<'a, &'a str>;

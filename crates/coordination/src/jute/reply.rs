@@ -1,0 +1,103 @@
+//! Replies: a header, then, unless it holds an error, the operation's record.
+
+use super::records::{AclList, Strings};
+use super::{Sequence, Stat, record};
+
+/// Transaction ids that no request of a client has.
+pub mod xid {
+    /// Of watch events.
+    pub const NOTIFICATION: i32 = -1;
+    /// Of pings and their replies.
+    pub const PING: i32 = -2;
+}
+
+record! {
+    /// What every reply and every event begins with.
+    ReplyHeader {
+        xid: i32,
+        zxid: i64,
+        err: i32,
+    }
+}
+
+record! {
+    /// create, and sync.
+    PathReply<'a> {
+        path: &'a str,
+    }
+}
+
+record! {
+    /// create2, createContainer, createTTL.
+    Create2Reply<'a> {
+        path: &'a str,
+        stat: Stat,
+    }
+}
+
+record! {
+    /// exists, setData, setACL.
+    StatReply {
+        stat: Stat,
+    }
+}
+
+record! {
+    /// getData.
+    DataReply<'a> {
+        data: Option<&'a [u8]>,
+        stat: Stat,
+    }
+}
+
+record! {
+    /// getChildren, getEphemerals.
+    ChildrenReply<'a> {
+        children: Strings<'a>,
+    }
+}
+
+record! {
+    /// getChildren2.
+    Children2Reply<'a> {
+        children: Strings<'a>,
+        stat: Stat,
+    }
+}
+
+record! {
+    /// getACL.
+    AclReply<'a> {
+        acl: AclList<'a>,
+        stat: Stat,
+    }
+}
+
+record! {
+    /// getAllChildrenNumber.
+    NumberReply {
+        number: i32,
+    }
+}
+
+record! {
+    /// A failed operation of a multi; also addWatch, with 0.
+    ErrorReply {
+        err: i32,
+    }
+}
+
+record! {
+    /// An identity of the client.
+    ClientInfo<'a> {
+        scheme: &'a str,
+        user: &'a str,
+    }
+}
+
+record! {
+    /// whoAmI.
+    WhoAmIReply<'a> {
+        clients: Sequence<'a, ClientInfo<'a>>,
+    }
+}
