@@ -20,5 +20,7 @@ pub mod acl;
 mod error;
 pub mod jute;
 pub mod path;
+pub mod tree;
+pub mod watches;
 
 pub use error::ErrorCode;

@@ -1,0 +1,33 @@
+//! ACLs, each held once: most trees have only a few.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::acl::{Acl, AclList};
+
+/// The ACLs of all nodes.
+#[derive(Debug, Default)]
+pub(super) struct Acls {
+    lists: BTreeSet<AclList>,
+    /// How many there may be before those without nodes are dropped.
+    sweep_at: usize,
+}
+
+/// Sweeping a table that is smaller does not pay.
+const SWEEP_MIN: usize = 64;
+
+impl Acls {
+    /// The shared copy of an ACL.
+    pub(super) fn intern(&mut self, list: Vec<Acl>) -> AclList {
+        if let Some(shared) = self.lists.get(list.as_slice()) {
+            return shared.clone();
+        }
+        if self.lists.len() >= self.sweep_at {
+            self.lists.retain(|list| Arc::strong_count(list) > 1);
+            self.sweep_at = SWEEP_MIN.max(2 * self.lists.len());
+        }
+        let shared = AclList::from(list);
+        self.lists.insert(shared.clone());
+        shared
+    }
+}

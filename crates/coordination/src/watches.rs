@@ -1,0 +1,284 @@
+//! Watches: which connections want to hear of which nodes.
+//!
+//! A *standard* watch is told once. A data watch (set by getData, and by exists, where the node may not be there yet)
+//! hears of a node's creation, deletion and data; a child watch of its deletion and of its children. A *persistent*
+//! watch stays, and is both; a *recursive* one stays, and is a data watch of the node and of everything below it. A
+//! watch is of a connection and a path: set again, it is still one.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::jute::EventType;
+use crate::path;
+
+#[cfg(test)]
+mod tests;
+
+/// The two kinds of things that may be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Existence and data of a node.
+    Data,
+    /// Its children.
+    Child,
+}
+
+/// How long a watch stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Until it is told of a change.
+    Standard,
+    /// Until it is removed.
+    Persistent,
+    /// Until it is removed, with all descendants.
+    Recursive,
+}
+
+/// Which watches `checkWatches` and `removeWatches` mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "ZooKeeper's own names")]
+pub enum WatcherType {
+    Children,
+    Data,
+    Any,
+    Persistent,
+    PersistentRecursive,
+}
+
+impl WatcherType {
+    /// The type of that number.
+    #[must_use]
+    pub const fn from_code(code: i32) -> Option<Self> {
+        Some(match code {
+            1 => Self::Children,
+            2 => Self::Data,
+            3 => Self::Any,
+            4 => Self::Persistent,
+            5 => Self::PersistentRecursive,
+            _ => return None,
+        })
+    }
+
+    /// The watches that it means: where they are, and of which mode if not of every.
+    const fn meant(self) -> &'static [(Table, Option<Mode>)] {
+        match self {
+            Self::Children => &[(Table::Child, Some(Mode::Standard))],
+            Self::Data => &[(Table::Data, Some(Mode::Standard))],
+            Self::Any => &[(Table::Child, None), (Table::Data, None)],
+            Self::Persistent => &[(Table::Child, Some(Mode::Persistent)), (Table::Data, Some(Mode::Persistent))],
+            Self::PersistentRecursive => &[(Table::Data, Some(Mode::Recursive))],
+        }
+    }
+}
+
+/// The modes of one connection's watches of one path, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Modes(u8);
+
+impl Modes {
+    const fn bit(mode: Mode) -> u8 {
+        1 << mode as u8
+    }
+
+    const fn has(self, mode: Option<Mode>) -> bool {
+        match mode {
+            Some(mode) => self.0 & Self::bit(mode) != 0,
+            None => self.0 != 0,
+        }
+    }
+
+    const fn without(self, mode: Option<Mode>) -> Self {
+        match mode {
+            Some(mode) => Self(self.0 & !Self::bit(mode)),
+            None => Self(0),
+        }
+    }
+}
+
+/// The watches of one table. `C` names a connection.
+#[derive(Debug)]
+struct Watchers<C> {
+    by_path: BTreeMap<Box<str>, BTreeMap<C, Modes>>,
+    recursive: usize,
+}
+
+impl<C: Copy + Ord> Watchers<C> {
+    /// Returns whether the connection had no watch of this path.
+    fn add(&mut self, path: &str, connection: C, mode: Mode) -> bool {
+        if !self.by_path.contains_key(path) {
+            self.by_path.insert(path.into(), BTreeMap::new());
+        }
+        let Some(watchers) = self.by_path.get_mut(path) else { return false };
+        let modes = watchers.entry(connection).or_default();
+        let is_new = modes.0 == 0;
+        if mode == Mode::Recursive && !modes.has(Some(mode)) {
+            self.recursive += 1;
+        }
+        modes.0 |= Modes::bit(mode);
+        is_new
+    }
+
+    fn modes(&self, path: &str, connection: C) -> Modes {
+        self.by_path.get(path).and_then(|watchers| watchers.get(&connection)).copied().unwrap_or_default()
+    }
+
+    /// Takes watches away; returns whether there were any.
+    fn remove(&mut self, path: &str, connection: C, mode: Option<Mode>) -> bool {
+        let modes = self.modes(path, connection);
+        if !modes.has(mode) {
+            return false;
+        }
+        let left = modes.without(mode);
+        if modes.has(Some(Mode::Recursive)) && !left.has(Some(Mode::Recursive)) {
+            self.recursive -= 1;
+        }
+        if let Some(watchers) = self.by_path.get_mut(path) {
+            if left == Modes::default() {
+                watchers.remove(&connection);
+            } else {
+                watchers.insert(connection, left);
+            }
+            if watchers.is_empty() {
+                self.by_path.remove(path);
+            }
+        }
+        true
+    }
+
+    /// Who is to hear of a change of the node at `path`. Its standard watches end.
+    fn trigger(&mut self, path: &str, told: &mut BTreeSet<C>, ended: &mut Vec<C>) {
+        if self.recursive > 0 {
+            for ancestor in path::ancestors(path).skip(1) {
+                let watchers = self.by_path.get(ancestor).into_iter().flatten();
+                told.extend(
+                    watchers.filter(|(_, modes)| modes.has(Some(Mode::Recursive))).map(|(watcher, _)| *watcher),
+                );
+            }
+        }
+        let Some(watchers) = self.by_path.get_mut(path) else { return };
+        watchers.retain(|watcher, modes| {
+            told.insert(*watcher);
+            *modes = modes.without(Some(Mode::Standard));
+            if modes.0 == 0 {
+                ended.push(*watcher);
+            }
+            modes.0 != 0
+        });
+        if watchers.is_empty() {
+            self.by_path.remove(path);
+        }
+    }
+}
+
+/// The watches of all connections of a server. `C` names a connection.
+#[derive(Debug)]
+pub struct Watches<C> {
+    data: Watchers<C>,
+    child: Watchers<C>,
+    /// The paths that each connection watches, for when it is closed.
+    by_connection: BTreeMap<C, BTreeSet<Box<str>>>,
+}
+
+impl<C: Copy + Ord> Default for Watches<C> {
+    fn default() -> Self {
+        let none = || Watchers { by_path: BTreeMap::new(), recursive: 0 };
+        Self { data: none(), child: none(), by_connection: BTreeMap::new() }
+    }
+}
+
+impl<C: Copy + Ord> Watches<C> {
+    const fn table(&mut self, table: Table) -> &mut Watchers<C> {
+        match table {
+            Table::Data => &mut self.data,
+            Table::Child => &mut self.child,
+        }
+    }
+
+    /// Adds a one-shot watch.
+    pub fn add(&mut self, table: Table, path: &str, connection: C) {
+        self.add_mode(table, path, connection, Mode::Standard);
+    }
+
+    /// Adds a watch that stays.
+    pub fn add_persistent(&mut self, path: &str, connection: C, is_recursive: bool) {
+        if is_recursive {
+            self.add_mode(Table::Data, path, connection, Mode::Recursive);
+        } else {
+            self.add_mode(Table::Data, path, connection, Mode::Persistent);
+            self.add_mode(Table::Child, path, connection, Mode::Persistent);
+        }
+    }
+
+    fn add_mode(&mut self, table: Table, path: &str, connection: C, mode: Mode) {
+        if self.table(table).add(path, connection, mode) {
+            self.by_connection.entry(connection).or_default().insert(path.into());
+        }
+    }
+
+    /// Whether the connection has such a watch.
+    #[must_use]
+    pub fn contains(&self, path: &str, kind: WatcherType, connection: C) -> bool {
+        kind.meant().iter().any(|(table, mode)| {
+            let watchers = if *table == Table::Data { &self.data } else { &self.child };
+            watchers.modes(path, connection).has(*mode)
+        })
+    }
+
+    /// Removes such watches of the connection. False if it has none.
+    pub fn remove(&mut self, path: &str, kind: WatcherType, connection: C) -> bool {
+        let mut removed = false;
+        for (table, mode) in kind.meant() {
+            removed |= self.table(*table).remove(path, connection, *mode);
+        }
+        self.forget_path(path, connection);
+        removed
+    }
+
+    /// Removes all watches of a connection.
+    pub fn remove_connection(&mut self, connection: C) {
+        for path in self.by_connection.remove(&connection).unwrap_or_default() {
+            self.data.remove(&path, connection, None);
+            self.child.remove(&path, connection, None);
+        }
+    }
+
+    /// The connections that are to hear of an event, in order. The one-shot watches among them end.
+    pub fn trigger(&mut self, kind: EventType, path: &str) -> BTreeSet<C> {
+        let (mut told, mut ended) = (BTreeSet::new(), Vec::new());
+        if kind != EventType::ChildrenChanged {
+            self.data.trigger(path, &mut told, &mut ended);
+        }
+        if matches!(kind, EventType::ChildrenChanged | EventType::Deleted) {
+            self.child.trigger(path, &mut told, &mut ended);
+        }
+        for connection in ended {
+            self.forget_path(path, connection);
+        }
+        told
+    }
+
+    /// Drops the path from the connection's list once neither table has a watch of it.
+    fn forget_path(&mut self, path: &str, connection: C) {
+        let modes = [self.data.modes(path, connection), self.child.modes(path, connection)];
+        if modes.iter().any(|modes| modes.has(None)) {
+            return;
+        }
+        if let Entry::Occupied(mut paths) = self.by_connection.entry(connection) {
+            paths.get_mut().remove(path);
+            if paths.get().is_empty() {
+                paths.remove();
+            }
+        }
+    }
+
+    /// Watches, of a path and a connection each, counted as ZooKeeper does: once in each table.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        [&self.data, &self.child].into_iter().flat_map(|table| table.by_path.values()).map(BTreeMap::len).sum()
+    }
+
+    /// Each connection that has watches, and the paths that it watches.
+    pub fn by_connection(&self) -> impl Iterator<Item = (C, impl ExactSizeIterator<Item = &str>)> {
+        self.by_connection.iter().map(|(connection, paths)| (*connection, paths.iter().map(|path| &**path)))
+    }
+}

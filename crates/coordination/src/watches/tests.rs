@@ -1,0 +1,96 @@
+use super::*;
+use EventType::{ChildrenChanged, Created, DataChanged, Deleted};
+
+fn told(watches: &mut Watches<u32>, kind: EventType, path: &str) -> Vec<u32> {
+    watches.trigger(kind, path).into_iter().collect()
+}
+
+#[test]
+fn standard_watches_are_told_once() {
+    let mut watches = Watches::default();
+    watches.add(Table::Data, "/a", 1);
+    watches.add(Table::Data, "/a", 1);
+    watches.add(Table::Data, "/a", 2);
+    watches.add(Table::Child, "/a", 3);
+    assert_eq!(watches.count(), 3);
+    assert_eq!(told(&mut watches, ChildrenChanged, "/a"), [3]);
+    assert_eq!(told(&mut watches, Created, "/a"), [1, 2]);
+    assert_eq!(told(&mut watches, DataChanged, "/a"), [0; 0]);
+    assert_eq!(watches.count() + watches.by_connection().count(), 0);
+}
+
+/// A connection with a data watch and a child watch hears of a deletion once.
+#[test]
+fn deletions_reach_both_tables_once() {
+    let mut watches = Watches::default();
+    watches.add(Table::Data, "/a", 1);
+    watches.add(Table::Child, "/a", 1);
+    watches.add(Table::Child, "/a", 2);
+    watches.add(Table::Child, "/", 3);
+    assert_eq!(told(&mut watches, Deleted, "/a"), [1, 2]);
+    assert_eq!(told(&mut watches, ChildrenChanged, "/"), [3]);
+    assert_eq!(watches.count(), 0);
+}
+
+#[test]
+fn persistent_watches_stay() {
+    let mut watches = Watches::default();
+    watches.add_persistent("/a", 1, false);
+    watches.add(Table::Data, "/a", 1);
+    for kind in [Created, DataChanged, ChildrenChanged, Deleted, Created] {
+        assert_eq!(told(&mut watches, kind, "/a"), [1]);
+        assert_eq!(told(&mut watches, kind, "/a/b"), [0; 0]);
+    }
+    assert!(!watches.contains("/a", WatcherType::Data, 1));
+    assert!(watches.contains("/a", WatcherType::Persistent, 1));
+}
+
+#[test]
+fn recursive_watches_hear_of_descendants_but_not_of_children() {
+    let mut watches = Watches::default();
+    watches.add_persistent("/a", 1, true);
+    watches.add_persistent("/", 2, true);
+    for (path, expected) in [("/a", &[1, 2][..]), ("/a/b/c", &[1, 2]), ("/ab", &[2]), ("/", &[2])] {
+        for kind in [Created, DataChanged, Deleted] {
+            assert_eq!(told(&mut watches, kind, path), expected, "{path}");
+        }
+        assert_eq!(told(&mut watches, ChildrenChanged, path), [0; 0]);
+    }
+    assert!(watches.remove("/", WatcherType::PersistentRecursive, 2));
+    assert!(watches.remove("/a", WatcherType::Any, 1));
+    assert_eq!((watches.data.recursive, watches.count()), (0, 0));
+}
+
+#[test]
+fn watches_are_checked_and_removed_by_type() {
+    let mut watches = Watches::default();
+    watches.add(Table::Data, "/a", 1);
+    watches.add(Table::Child, "/a", 1);
+    watches.add_persistent("/a", 1, false);
+    for kind in [WatcherType::Data, WatcherType::Children, WatcherType::Persistent] {
+        assert!(watches.contains("/a", kind, 1));
+        assert!(!watches.contains("/a", kind, 2) && !watches.contains("/b", kind, 1));
+        assert!(watches.remove("/a", kind, 1));
+        assert!(!watches.contains("/a", kind, 1));
+        assert!(!watches.remove("/a", kind, 1));
+    }
+    assert!(!watches.contains("/a", WatcherType::Any, 1));
+    assert!(!watches.remove("/a", WatcherType::Any, 1));
+    assert_eq!(watches.by_connection().count(), 0);
+}
+
+#[test]
+fn a_connection_takes_its_watches_along() {
+    let mut watches = Watches::default();
+    for connection in [1, 2] {
+        watches.add(Table::Data, "/a", connection);
+        watches.add(Table::Child, "/b", connection);
+        watches.add_persistent("/c", connection, true);
+    }
+    watches.remove_connection(1);
+    assert_eq!(watches.count(), 3);
+    assert_eq!(watches.data.recursive, 1);
+    let left: Vec<(u32, Vec<&str>)> =
+        watches.by_connection().map(|(watcher, paths)| (watcher, paths.collect())).collect();
+    assert_eq!(left, [(2, vec!["/a", "/b", "/c"])]);
+}
