@@ -1,14 +1,11 @@
 //! The client commands: what people and their scripts say to a universe.
 //!
 //! Each command asks through [`sdk`] and prints what it got: as aligned tables for people, or as one JSON object a line
-//! (`--json`), the shapes of which are a promise ([`output`]). How it went is in the exit status ([`stop`]).
+//! (`--json`), the shapes of which are a promise ([`output`]). How it went is in the exit status ([`Stop`]).
 //!
-//! **Architecture invariant:** these commands know nodes only as clients do, through the door. (The benchmarks look at
-//! the nodes' processes besides, and `bench failover` kills them; `bench floor` knows none: it measures what nodes run
-//! on.)
+//! **Architecture invariant:** these commands know nodes only as clients do, through the network.
 
 mod admin;
-mod bench;
 mod columns;
 mod export;
 mod load;
@@ -16,7 +13,6 @@ mod logs;
 mod output;
 mod reads;
 mod status;
-mod stop;
 mod tables;
 
 use std::future::Future;
@@ -24,11 +20,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use terminal::{Output, Stop};
+
+use crate::runtime;
 
 pub(crate) use output::range_field;
-
-use output::Output;
-use stop::Stop;
 
 /// The first of the ports on which nodes serve gRPC: node I has this plus I.
 const GRPC_PORT_BASE: u16 = 7200;
@@ -65,8 +61,7 @@ pub(crate) enum Command {
         command: logs::Command,
     },
     /// Measure.
-    #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(bench::Arguments),
 }
 
 /// Where the universe is, and how to speak with it.
@@ -138,7 +133,7 @@ pub(crate) fn run(command: Command) -> ExitCode {
             let output = Output::new(universe.json);
             finish(output, logs::run(&universe, output, command))
         }
-        Command::Bench(command) => bench::run(command),
+        Command::Bench(arguments) => finish(Output::new(false), bench::run(arguments, runtime::BENCH_PLATFORM)),
     }
 }
 

@@ -11,9 +11,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
-
-/// Where a local universe is unless told otherwise.
-const DATA_DEFAULT: &str = "./loggos-data";
+use terminal::DATA_DEFAULT;
 
 /// A replicated data platform: rows of versioned columns, and shared logs, that survive their machines.
 #[derive(Debug, Parser)]

@@ -7,11 +7,11 @@ use base::shown;
 use clap::Subcommand;
 use sdk::formation;
 use serde_json::{Value, json};
+use terminal::{Output, Stop};
 
 use super::Universe;
 use super::columns::bytes;
-use super::output::{Output, key_field};
-use super::stop::Stop;
+use super::output::key_field;
 
 mod nodes;
 

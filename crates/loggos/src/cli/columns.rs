@@ -9,10 +9,10 @@ use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use sdk::{Cell, Client, NewTable, Reads, Row, Scan};
+use terminal::{Durability, Output, Stop};
 
-use super::output::{CellObject, Output};
+use super::output::{CellObject, print_rows};
 use super::reads::{self, ReadArguments};
-use super::stop::Stop;
 use super::{Universe, export, load, tables};
 
 /// What may be done with columns. Keys, columns and values are bytes: whatever the shell passes is taken as it is.
@@ -33,7 +33,7 @@ pub(crate) enum Command {
         /// What a write must be on before it is acknowledged, on most replicas: their disks, or their main memories,
         /// from which the last writes are lost if most of them end at once [default: forced].
         #[arg(long, value_enum)]
-        durability: Option<tables::Durability>,
+        durability: Option<Durability>,
     },
     /// List the tables.
     List,
@@ -219,7 +219,7 @@ async fn get(
         let what = column.map_or_else(String::new, |column| format!("column {} in ", shown(&column)));
         return Err(Stop::NotFound(format!("there is no {what}row {} in table {table}", shown(&key))));
     }
-    output.print_rows(table, &[Row { key, cells }], false)
+    print_rows(output, table, &[Row { key, cells }], false)
 }
 
 /// Prints page by page, so that a table of any size needs the memory of one.
@@ -241,7 +241,7 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
         let (page, as_of) =
             client.read_page(&table, scan.clone(), reads).await.map_err(|error| reads::failed(reads, error))?;
         reads::tell(output, as_of.as_ref());
-        output.print_rows(&table, &page.rows, has_heading)?;
+        print_rows(output, &table, &page.rows, has_heading)?;
         has_heading |= !page.rows.is_empty();
         left = left.saturating_sub(page.rows.len() as u64);
         scan.continuation = page.continuation;

@@ -12,9 +12,9 @@ use base::counted;
 use clap::{Args, ValueEnum};
 use sdk::{Client, Row, Scan};
 use serde_json::json;
+use terminal::{Output, Stop, to_json, unless_interrupted};
 
-use super::output::{CellObject, Output, to_json};
-use super::stop::{Stop, unless_interrupted};
+use super::output::CellObject;
 
 /// Export a table's rows, to standard output or to a file.
 ///

@@ -22,9 +22,8 @@ use base::counted;
 use clap::{Args, ValueEnum};
 use sdk::Client;
 use serde_json::json;
+use terminal::{LoadedUntil, Output, Stop};
 
-use super::output::Output;
-use super::stop::{LoadedUntil, Stop};
 use flight::{Flight, Landed};
 use progress::Progress;
 use row::{Bad, Item};

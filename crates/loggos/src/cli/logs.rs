@@ -13,10 +13,9 @@ use clap::Subcommand;
 use sdk::{Client, Log, NewLog};
 use serde_json::json;
 use tablets::validate::new_log_name;
+use terminal::{Output, Stop};
 
 use super::Universe;
-use super::output::Output;
-use super::stop::Stop;
 
 /// What may be done with shared logs. Records are bytes: they are taken as they are.
 #[derive(Debug, Subcommand)]

@@ -1,79 +1,38 @@
-//! What the commands print. The JSON shapes are what scripts lean on: a field may be added, none changes.
+//! What the commands print of rows and keys. The JSON shapes are a promise to scripts: a field may be added, none changes.
 //!
 //! Keys, columns and values are bytes. In JSON those that aren't UTF-8 stand in base64 under a name of their own
 //! (`"value_base64"`); for people whatever isn't printable is escaped.
 
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use base::shown;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use sdk::{Cell, Row};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use terminal::{Output, Stop, Table, to_json};
 
-use super::stop::Stop;
-
-mod table;
-
-pub(crate) use table::Table;
-
-/// How to print: for people or for programs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
-    json: bool,
-}
-
-impl Output {
-    pub(crate) fn new(json: bool) -> Self {
-        Self { json }
-    }
-
-    pub(crate) fn is_json(self) -> bool {
-        self.json
-    }
-
-    /// One JSON object, or what people read in its place.
-    pub(crate) fn print(self, object: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Stop> {
-        let line = if self.json { to_json(object) } else { people() };
-        writeln!(io::stdout().lock(), "{line}")?;
-        Ok(())
-    }
-
-    /// Rows with all their columns, each column a line; for people below a heading, unless it stands there already.
-    pub(crate) fn print_rows(self, table: &str, rows: &[Row], has_heading: bool) -> Result<(), Stop> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (&row.key[..], cell)));
-        if self.json {
-            for (key, cell) in cells {
-                writeln!(out, "{}", to_json(&CellObject::of(table, key, cell)))?;
-            }
-        } else {
-            let mut lines = Table::new(["KEY", "COLUMN", "VERSION", "VALUE"]);
-            for (key, cell) in cells {
-                lines.add([shown(key), shown(&cell.column), cell.version.to_string(), shown(&cell.value)]);
-            }
-            if has_heading {
-                lines.go_on();
-            }
-            write!(out, "{lines}")?;
+/// Rows with all their columns, each column a line; for people below a heading, unless it stands there already.
+pub(crate) fn print_rows(output: Output, table: &str, rows: &[Row], has_heading: bool) -> Result<(), Stop> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (&row.key[..], cell)));
+    if output.is_json() {
+        for (key, cell) in cells {
+            writeln!(out, "{}", to_json(&CellObject::of(table, key, cell)))?;
         }
-        out.flush()?;
-        Ok(())
-    }
-
-    /// Says on standard error why a command stopped, and gives its exit status.
-    pub(crate) fn report(self, stop: &Stop) -> ExitCode {
-        if matches!(stop, Stop::Print(error) if error.kind() == io::ErrorKind::BrokenPipe) {
-            // `loggos columns scan t | head` has what it wanted.
-            return ExitCode::SUCCESS;
+    } else {
+        let mut lines = Table::new(["KEY", "COLUMN", "VERSION", "VALUE"]);
+        for (key, cell) in cells {
+            lines.add([shown(key), shown(&cell.column), cell.version.to_string(), shown(&cell.value)]);
         }
-        let line = if self.json { to_json(&refusal(stop)) } else { format!("loggos: {}", sentence(stop)) };
-        // Where standard error is closed too there is nobody left to tell.
-        let _ = writeln!(io::stderr().lock(), "{line}");
-        ExitCode::from(stop.exit_status())
+        if has_heading {
+            lines.go_on();
+        }
+        write!(out, "{lines}")?;
     }
+    out.flush()?;
+    Ok(())
 }
 
 /// One column, as `put`, `get` and `scan` print it.
@@ -160,53 +119,9 @@ fn text_or_base64(bytes: &[u8]) -> (Option<&str>, Option<String>) {
     }
 }
 
-/// The object that stands on standard error for a command that stopped.
-fn refusal(stop: &Stop) -> Map<String, Value> {
-    let mut object = Map::new();
-    object.insert("error".into(), stop.to_string().into());
-    object.insert("kind".into(), stop.kind().into());
-    match stop {
-        Stop::Universe(sdk::Error::Refused { expected, actual, .. }) => {
-            object.insert("expected".into(), (*expected).into());
-            object.insert("actual".into(), (*actual).into());
-        }
-        Stop::Invalid { at: Some(at), .. } => {
-            object.insert("line".into(), at.line.into());
-            object.insert("rows".into(), at.rows.into());
-        }
-        Stop::LoadCutShort { rows, .. } => {
-            object.insert("rows".into(), (*rows).into());
-        }
-        Stop::AppendCutShort { appended, .. } => {
-            object.insert("records".into(), appended.records.into());
-            object.insert("first".into(), appended.positions.map(|(first, _)| first).into());
-            object.insert("last".into(), appended.positions.map(|(_, last)| last).into());
-        }
-        _ => {}
-    }
-    object
-}
-
-fn sentence(stop: &Stop) -> String {
-    match stop {
-        Stop::Universe(sdk::Error::Refused { column, expected, actual }) => {
-            format!("version mismatch on column {}: expected {expected}, actual {actual}", shown(column))
-        }
-        Stop::Universe(sdk::Error::Unavailable(why)) if why.contains("Connection refused") => {
-            format!("{why}; does a universe run? --at or --port-offset say where")
-        }
-        _ => stop.to_string(),
-    }
-}
-
-pub(crate) fn to_json(object: &impl Serialize) -> String {
-    serde_json::to_string(object).expect("our objects have only strings for keys")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::stop::{Appended, LoadedUntil};
 
     #[test]
     fn a_cell_is_one_object_with_its_fields_in_order() {
@@ -240,31 +155,5 @@ mod tests {
             to_json(&CellObject::deleted("t", b"k", b"c")),
             r#"{"table":"t","key":"k","column":"c","deleted":true}"#
         );
-    }
-
-    #[track_caller]
-    fn check(stop: &Stop, object: &str, exit_status: u8) {
-        let expected: Map<String, Value> = serde_json::from_str(object).expect("JSON");
-        assert_eq!(refusal(stop), expected);
-        assert_eq!(stop.exit_status(), exit_status);
-    }
-
-    #[test]
-    fn refusals_have_a_kind_and_what_is_needed_to_go_on() {
-        let mismatch = sdk::Error::Refused { column: "c".into(), expected: 7, actual: 9 };
-        check(&mismatch.into(), r#"{"error":"version mismatch","kind":"refused","expected":7,"actual":9}"#, 1);
-        check(&Stop::NotFound("no column".into()), r#"{"error":"no column","kind":"not found"}"#, 1);
-        check(&sdk::Error::Unavailable("x".into()).into(), r#"{"error":"x","kind":"unavailable"}"#, 3);
-        let unknown = sdk::Error::OutcomeUnknown("x".into());
-        check(&unknown.into(), r#"{"error":"outcome unknown: x","kind":"unknown"}"#, 3);
-        let mut appended = Appended::default();
-        appended.note(64, 7);
-        appended.note(36, 8);
-        let cut_short = Stop::AppendCutShort { error: sdk::Error::Unavailable("x".into()), appended };
-        let said = "x; 100 records appended at positions 7 to 8 before";
-        check(&cut_short, &format!(r#"{{"error":"{said}","kind":"unavailable","records":100,"first":7,"last":8}}"#), 3);
-        let at = Some(LoadedUntil { line: 7, rows: 5 });
-        let bad = Stop::Invalid { message: "line 7".into(), at };
-        check(&bad, r#"{"error":"line 7","kind":"invalid","line":7,"rows":5}"#, 2);
     }
 }

@@ -2,19 +2,17 @@
 
 use std::io::{self, Write};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use sdk::{AsOf, Reads};
 use serde_json::json;
-
-use super::output::Output;
-use super::stop::Stop;
+use terminal::{Output, ReadKind, Stop};
 
 /// What a read may show.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ReadArguments {
     /// What the read may show.
     #[arg(long, value_enum, value_name = "KIND", default_value = "strong")]
-    reads: Kind,
+    reads: ReadKind,
     /// The same as --reads timeline.
     #[arg(long, conflicts_with = "reads")]
     timeline: bool,
@@ -26,40 +24,10 @@ pub(crate) struct ReadArguments {
     as_of: Option<i64>,
 }
 
-/// A kind of read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// All that was acknowledged before.
-    #[default]
-    Strong,
-    /// The same, as any replica has it after it has asked a majority who leads.
-    Any,
-    /// What any replica has, and how old that may be.
-    Timeline,
-}
-
-impl Kind {
-    pub(crate) fn reads(self) -> Reads {
-        match self {
-            Self::Strong => Reads::Strong,
-            Self::Any => Reads::Anywhere,
-            Self::Timeline => Reads::Timeline { stale_ok: false },
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Strong => "strong",
-            Self::Any => "any",
-            Self::Timeline => "timeline",
-        }
-    }
-}
-
 impl ReadArguments {
     /// The kind of read, if the arguments go together.
     pub(crate) fn reads(&self) -> Result<Reads, Stop> {
-        let is_timeline = self.timeline || self.reads == Kind::Timeline;
+        let is_timeline = self.timeline || self.reads == ReadKind::Timeline;
         if self.stale_ok && !is_timeline {
             return Err(Stop::invalid("--stale-ok is for --timeline"));
         }

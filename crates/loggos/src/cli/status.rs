@@ -1,10 +1,9 @@
 //! `loggos status`: nodes, cohorts, leaders, epochs, LSNs and lag.
 
 use sdk::admin::Cohort;
+use terminal::{Output, Stop, Table};
 
 use super::Universe;
-use super::output::{Output, Table};
-use super::stop::Stop;
 use super::tables::MAY_BE_LOST;
 use crate::view::{Node, View, lag, lsn, not_asked, owner};
 

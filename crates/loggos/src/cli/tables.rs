@@ -1,44 +1,14 @@
 //! `loggos columns create`, `list`, `describe` and `drop`: tables, and the ranges that they are made of.
 
 use base::shown;
-use clap::ValueEnum;
 use sdk::{Client, NewTable};
 use serde_json::{Map, Value, json};
+use terminal::{Output, Stop, Table};
 
-use super::output::{Output, Table, range_field};
-use super::stop::Stop;
-
-/// What a write must be on before it is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Durability {
-    /// The disks of a majority; `disk` says the same.
-    #[value(alias = "disk")]
-    Forced,
-    /// The main memories of a majority; their disks have it a little later.
-    Memory,
-}
-
-impl Durability {
-    /// Its name, as people write it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Forced => "forced",
-            Self::Memory => "memory",
-        }
-    }
-}
+use super::output::range_field;
 
 /// What everybody is told who looks at a table in main memory.
 pub(super) const MAY_BE_LOST: &str = "acknowledged writes can be lost if most replicas of a range fail together";
-
-impl From<Durability> for sdk::Durability {
-    fn from(durability: Durability) -> Self {
-        match durability {
-            Durability::Forced => Self::Forced,
-            Durability::Memory => Self::Memory,
-        }
-    }
-}
 
 /// Creates a table, unless it is there as it is asked for.
 pub(super) async fn create(client: &Client, output: Output, table: &str, wanted: NewTable) -> Result<(), Stop> {

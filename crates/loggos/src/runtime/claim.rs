@@ -71,11 +71,11 @@ fn lock(directory: &Path) -> Result<File, ClaimError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::scratch::Scratch;
+    use tempfile::TempDir;
 
     #[test]
     fn a_second_process_is_told_who_has_it() {
-        let scratch = Scratch::new("claim");
+        let scratch = TempDir::new().unwrap();
         let claim = Claim::take(scratch.path()).unwrap();
         // A lock belongs to the open file, so that a second opening in one process is refused as well.
         let refusal = Claim::take(scratch.path()).unwrap_err().to_string();

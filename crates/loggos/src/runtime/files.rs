@@ -219,11 +219,11 @@ mod tests {
     use store::AlignedBuffer;
 
     use super::*;
-    use crate::runtime::scratch::Scratch;
+    use tempfile::TempDir;
 
     #[test]
     fn what_is_not_forced_is_lost_where_it_is_held_back() {
-        let scratch = Scratch::new("held");
+        let scratch = TempDir::new().unwrap();
         let files = OsFiles::holding(scratch.path());
         let file = files.create("a", OpenOptions::DIRECT).unwrap();
         file.write_at(0, b"forced").unwrap();
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_was_written_past_the_page_cache_is_read_again() {
-        let scratch = Scratch::new("files");
+        let scratch = TempDir::new().unwrap();
         let files = OsFiles::new(scratch.path());
         files.create_dir("log").unwrap();
         let file = files.create("log/a", OpenOptions::DIRECT).unwrap();
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn errors_say_what_kind_they_are() {
-        let scratch = Scratch::new("file-errors");
+        let scratch = TempDir::new().unwrap();
         let files = OsFiles::new(scratch.path());
         let missing = files.open("none", OpenOptions::BUFFERED).unwrap_err();
         assert_eq!((missing.kind, missing.op), (FileErrorKind::NotFound, "open"));

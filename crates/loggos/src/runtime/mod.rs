@@ -22,7 +22,6 @@
 //! * Whatever other threads have for the machine goes through [`inbox`]. It has no bound of its own: what fills it has,
 //!   requests by what may be under way ([`gateway`]), the rest by what the machine has under way at the disk.
 
-pub(crate) mod bench_floor;
 mod budget;
 mod claim;
 mod clock;
@@ -45,7 +44,6 @@ mod onlooker;
 mod parked;
 mod peers;
 mod random;
-pub(crate) mod scratch;
 pub(crate) mod start;
 mod tables;
 mod throttle;
@@ -56,8 +54,21 @@ pub(crate) use config::memory_size;
 use std::io::Write as _;
 use std::{io, process, thread};
 
+use store::files::{Files as _, OpenOptions};
+
 /// Exit status of a node that can't go on: the log or another part of the disk failed, or the machine halted.
 pub(crate) const EXIT_HALTED: i32 = 70;
+
+/// What `loggos bench` measures as a node uses it.
+pub(crate) const BENCH_PLATFORM: bench::Platform = bench::Platform {
+    create_log: |directory, name| {
+        let files = files::OsFiles::new(directory);
+        let log = files.create(name, OpenOptions::DIRECT)?;
+        files.sync_dir("")?;
+        Ok(Box::new(log))
+    },
+    ask_for_real_time: log_thread::ask_for_real_time,
+};
 
 /// Starts a thread that the node can't do without: if it panics, the process ends, and doesn't live on in part.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {

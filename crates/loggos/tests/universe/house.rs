@@ -1,7 +1,7 @@
-//! The house's plan: who may know whom, and what the pure crates are free of. The plan is read from ARCHITECTURE.md, so
-//! that the document and the code can't part.
+//! The rules of the workspace: which crate may depend on which, and what pure crates must not use. The rules are read
+//! from ARCHITECTURE.md, so that the document and the code can't differ.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,23 +10,6 @@ use base::canary::Bug;
 use serde_json::Value;
 use sim::campaign::FOUND_BY_TESTS;
 
-/// The crates in the order of their dependencies: each knows only crates above it.
-const ORDER: [&str; 13] = [
-    "base",
-    "api",
-    "store",
-    "replication",
-    "sharedlog",
-    "tablets",
-    "coordination",
-    "node",
-    "client",
-    "doors",
-    "sdk",
-    "sim",
-    "loggos",
-];
-const PURE: [&str; 8] = ["base", "store", "replication", "sharedlog", "tablets", "coordination", "node", "client"];
 const LINES_MAX: usize = 800;
 
 fn root() -> PathBuf {
@@ -52,12 +35,18 @@ fn table<'a>(text: &'a str, header: &str) -> Vec<Vec<&'a str>> {
     rows
 }
 
-/// What the map allows each crate to know.
-fn allowed(text: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+/// The crates in the order of the map, each with those that it depends on.
+fn map(text: &str) -> Vec<(&str, BTreeSet<&str>)> {
     table(text, "| crate | what lives there |")
         .into_iter()
         .map(|row| (quoted(row[1]).next().expect("a crate's name"), quoted(row[3]).collect()))
         .collect()
+}
+
+/// The crates that have no clock, IO, thread or randomness.
+fn pure(text: &str) -> Vec<&str> {
+    let line = text.lines().find(|line| line.starts_with("*The pure crates* are"));
+    quoted(line.expect("ARCHITECTURE.md names the pure crates")).collect()
 }
 
 /// The workspace as cargo sees it.
@@ -78,22 +67,24 @@ fn dependencies(package: &Value, for_tests: bool) -> BTreeSet<&str> {
 }
 
 #[test]
-fn each_crate_knows_exactly_what_the_map_allows_and_only_crates_above_it() {
+fn crates_depend_on_what_the_map_says_and_only_on_crates_above() {
     let text = architecture();
-    let allowed = allowed(&text);
+    let map = map(&text);
     let packages = packages();
-    let names: BTreeSet<&str> = packages.iter().map(|package| package["name"].as_str().expect("a name")).collect();
-    assert_eq!(names, BTreeSet::from(ORDER), "a crate without a place in the order");
-    assert_eq!(names, allowed.keys().copied().collect(), "ARCHITECTURE.md's map has other crates");
+    let name_of = |package: &Value| package["name"].as_str().expect("a name").to_owned();
+    let names: BTreeSet<String> = packages.iter().map(name_of).collect();
+    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(map.iter().map(|(name, _)| *name).collect::<BTreeSet<_>>(), names, "the map has other crates");
+    assert_eq!(map.len(), names.len(), "the map names a crate twice");
     for package in &packages {
-        let name = package["name"].as_str().expect("a name");
-        let place = ORDER.iter().position(|other| *other == name).expect("it was looked up above");
-        let above = BTreeSet::from_iter(ORDER[..place].iter().copied());
+        let name = name_of(package);
+        let place = map.iter().position(|(other, _)| *other == name).expect("it is in the map");
         let known: BTreeSet<_> = dependencies(package, false).intersection(&names).copied().collect();
-        assert_eq!(known, allowed[name], "what {name} knows, and what ARCHITECTURE.md's map says it knows");
+        assert_eq!(known, map[place].1, "what {name} depends on, and what the map says");
         let in_tests: BTreeSet<_> = dependencies(package, true).intersection(&names).copied().collect();
-        let below: Vec<_> = known.union(&in_tests).filter(|other| !above.contains(*other)).collect();
-        assert!(below.is_empty(), "{name} knows {below:?}, which are not above it");
+        let is_above = |other: &&str| map[..place].iter().any(|(above, _)| above == other);
+        let below: Vec<_> = known.union(&in_tests).filter(|other| !is_above(other)).collect();
+        assert!(below.is_empty(), "{name} depends on {below:?}, which are not above it");
     }
 }
 
@@ -104,7 +95,8 @@ fn every_outside_crate_is_named_with_its_reason_and_nothing_else_is() {
     let packages = packages();
     let used =
         packages.iter().flat_map(|package| dependencies(package, false).into_iter().chain(dependencies(package, true)));
-    let used: BTreeSet<&str> = used.filter(|name| !ORDER.contains(name)).collect();
+    let ours: BTreeSet<&str> = map(&text).into_iter().map(|(name, _)| name).collect();
+    let used: BTreeSet<&str> = used.filter(|name| !ours.contains(name)).collect();
     assert_eq!(used, named);
 }
 
@@ -114,7 +106,7 @@ fn every_crate_keeps_the_workspaces_lints_and_unsafe_code_is_forbidden() {
     let manifest: toml::Table = manifest.parse().expect("it is TOML");
     let lints = &manifest["workspace"]["lints"]["rust"];
     assert_eq!(lints["unsafe_code"].as_str(), Some("forbid"));
-    for name in ORDER {
+    for (name, _) in map(&architecture()) {
         let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("a manifest");
         let manifest: toml::Table = manifest.parse().expect("it is TOML");
         assert_eq!(manifest["lints"]["workspace"].as_bool(), Some(true), "{name}");
@@ -220,8 +212,10 @@ fn the_pure_crates_have_no_clock_no_file_no_socket_no_thread_and_no_chance() {
         "println!",
         "unsafe ",
     ];
+    let text = architecture();
+    let pure = pure(&text);
     let is_pure = |path: &Path| {
-        PURE.iter().any(|name| path.starts_with(Path::new("crates").join(name).join("src"))) && !is_test(path)
+        pure.iter().any(|name| path.starts_with(Path::new("crates").join(name).join("src"))) && !is_test(path)
     };
     assert_eq!(found(&forbidden, is_pure), [""; 0]);
 }

@@ -7,10 +7,9 @@ use sdk::admin::RosterNode;
 use sdk::admin::roster_node::Standing;
 use sdk::formation::{self, Joined};
 use serde_json::json;
+use terminal::{Output, Stop};
 
 use crate::cli::Universe;
-use crate::cli::output::Output;
-use crate::cli::stop::Stop;
 
 /// How often is asked whether a node has left.
 const ASKED_AGAIN: Duration = Duration::from_millis(200);

@@ -10,10 +10,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use serde::Deserialize;
+use terminal::Stop;
 
 use super::json_rows::{Lines, in_line};
 use super::row::{Item, Row};
-use crate::cli::stop::Stop;
 
 /// The rows of the file.
 pub(crate) struct CellRows<R> {

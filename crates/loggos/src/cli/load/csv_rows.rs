@@ -8,9 +8,9 @@ use std::io::{self, BufRead, Read};
 
 use bytes::Bytes;
 use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
+use terminal::{LoadedUntil, Stop};
 
 use super::row::{Item, Row, TEXT_BYTES_MAX};
-use crate::cli::stop::{LoadedUntil, Stop};
 
 /// The rows after the header.
 pub(crate) struct CsvRows<R> {

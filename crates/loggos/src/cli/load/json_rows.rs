@@ -8,9 +8,9 @@ use std::io::{BufRead, Read};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use terminal::{LoadedUntil, Stop};
 
 use super::row::{Item, Row, TEXT_BYTES_MAX};
-use crate::cli::stop::{LoadedUntil, Stop};
 
 /// The lines of a file that are not blank.
 pub(super) struct Lines<R> {

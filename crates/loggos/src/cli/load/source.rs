@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use terminal::Stop;
+
 use super::Format;
 use super::cell_rows::CellRows;
 use super::csv_rows::CsvRows;
 use super::json_rows::JsonRows;
 use super::row::Item;
-use crate::cli::stop::Stop;
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 256 << 10;

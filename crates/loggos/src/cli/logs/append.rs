@@ -15,11 +15,10 @@ use bytes::Bytes;
 use clap::Args;
 use sdk::{Client, Log};
 use serde_json::json;
+use terminal::{Appended, Output, Stop};
 use tokio::sync::mpsc;
 
 use crate::cli::columns::bytes;
-use crate::cli::output::Output;
-use crate::cli::stop::{Appended, Stop};
 
 /// Records of one append, if nothing else is said.
 const BATCH: u32 = 64;

@@ -8,9 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use sdk::{Content, Entry};
 use serde_json::{Map, Value};
-
-use crate::cli::output::{Output, Table, to_json};
-use crate::cli::stop::Stop;
+use terminal::{Output, Stop, Table, to_json};
 
 /// Prints entries; for people below a heading, unless it stands there already.
 pub(super) fn print(output: Output, log: &str, entries: &[Entry], has_heading: bool) -> Result<(), Stop> {

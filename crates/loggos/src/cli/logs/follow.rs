@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use sdk::{Error, Log};
 use serde_json::json;
+use terminal::{Output, Stop, to_json};
 
 use super::{beyond, entries, silence};
 use crate::cli::Universe;
-use crate::cli::output::{Output, to_json};
-use crate::cli::stop::Stop;
 
 /// Between two questions to a log that gives no answer. Each lasts as long as a request may.
 const PAUSE: Duration = Duration::from_millis(500);

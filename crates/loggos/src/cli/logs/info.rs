@@ -2,11 +2,10 @@
 
 use sdk::{Log, LogChain, LogUnit};
 use serde_json::{Value, json};
+use terminal::{Output, Stop, Table};
 
 use super::trim::trimmed_before;
 use crate::cli::Universe;
-use crate::cli::output::{Output, Table};
-use crate::cli::stop::Stop;
 
 /// The part of --timeout for which a log's units are waited for.
 const UNITS_TIME: u32 = 5;

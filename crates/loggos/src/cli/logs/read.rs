@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use base::limits::LOG_READ_MAX;
 use sdk::{Content, Entry, Log};
+use terminal::{Output, Stop};
 
 use super::{beyond, entries};
-use crate::cli::output::Output;
-use crate::cli::stop::Stop;
 
 /// How long a read waits where nothing lies yet below the log's end. Then it makes a hole there.
 const HOLE_PATIENCE: Duration = Duration::from_millis(500);

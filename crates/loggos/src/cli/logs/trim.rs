@@ -2,10 +2,9 @@
 
 use sdk::{Content, Entry, Log};
 use serde_json::json;
+use terminal::{Output, Stop};
 
 use super::beyond;
-use crate::cli::output::Output;
-use crate::cli::stop::Stop;
 
 /// Gives up what lies below a position.
 pub(super) async fn below(log: &Log, output: Output, position: u64) -> Result<(), Stop> {

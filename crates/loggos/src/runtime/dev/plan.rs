@@ -237,11 +237,11 @@ fn hexadecimal(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::scratch::Scratch;
+    use tempfile::TempDir;
 
     #[test]
     fn a_universe_is_formed_once_and_found_again() {
-        let scratch = Scratch::new("plan");
+        let scratch = TempDir::new().unwrap();
         let plan = Plan::form(scratch.path(), None).unwrap();
         assert_eq!(plan.nodes().collect::<Vec<_>>(), [1, 2, 3]);
         assert!(plan.nodes().all(|node| plan.refusal(scratch.path(), node).is_none()));
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_formation_cut_short_goes_on_with_the_same_numbers() {
-        let scratch = Scratch::new("plan-cut");
+        let scratch = TempDir::new().unwrap();
         let made = Plan::make(scratch.path(), 1).unwrap();
         let formed = Plan::form(scratch.path(), None).unwrap();
         assert_eq!(formed, Plan { formed: true, ..made });
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_lost_disk_is_refused_and_never_formatted_again() {
-        let scratch = Scratch::new("plan-lost");
+        let scratch = TempDir::new().unwrap();
         Plan::form(scratch.path(), Some(1)).unwrap();
         fs::remove_dir_all(node_directory(scratch.path(), 1)).unwrap();
         let plan = Plan::form(scratch.path(), None).unwrap();
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_plan_that_was_lost_is_not_made_anew_over_nodes() {
-        let scratch = Scratch::new("plan-missing");
+        let scratch = TempDir::new().unwrap();
         Plan::form(scratch.path(), Some(1)).unwrap();
         fs::remove_file(scratch.path().join(FILE)).unwrap();
         assert!(matches!(Plan::form(scratch.path(), None), Err(PlanError::NodesWithoutPlan(_))));

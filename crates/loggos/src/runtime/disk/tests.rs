@@ -12,8 +12,8 @@ use store::tree::{Tablespace, Tree};
 use super::*;
 use crate::runtime::budget::Budget;
 use crate::runtime::clock;
-use crate::runtime::scratch::Scratch;
 use crate::runtime::tables::{CheckpointJob, TableFiles};
+use tempfile::TempDir;
 
 /// A store with its threads, and what they say.
 struct Bench {
@@ -93,7 +93,7 @@ impl Bench {
 
 #[test]
 fn what_was_forced_is_found_by_the_next_process() {
-    let scratch = Scratch::new("disk");
+    let scratch = TempDir::new().unwrap();
     let files = OsFiles::new(scratch.path());
     store::format(&files, &identity(), &small()).unwrap();
     let (mut bench, recovered) = open(&files);
@@ -128,7 +128,7 @@ fn what_was_forced_is_found_by_the_next_process() {
 
 #[test]
 fn a_checkpoint_in_a_forced_manifest_lets_segments_go() {
-    let scratch = Scratch::new("disk-manifest");
+    let scratch = TempDir::new().unwrap();
     let files = OsFiles::new(scratch.path());
     store::format(&files, &identity(), &small()).unwrap();
     let (mut bench, _) = open(&files);

@@ -1,0 +1,229 @@
+//! `loggos bench columns`: latency and throughput of one-column operations, in a closed or an open loop, of one target
+//! or of two in turn.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use terminal::Stop;
+
+use super::measure::{Offer, Point, Side, Times, measure};
+use super::pairs::Pairs;
+use super::parse;
+use super::plot;
+use super::progress::Progress;
+use super::report::{Figures, Report};
+use super::schedule::Pacing;
+use super::servers::Servers;
+use super::target::Target;
+use super::workload::{Operation, Workload};
+
+/// Clients at one time of a closed loop, if nothing is said.
+const CLOSED_CLIENTS: [usize; 4] = [1, 4, 16, 64];
+/// Operations under way at most in an open loop, if nothing is said: more than a closed loop that is busy has.
+const OPEN_CLIENTS: usize = 256;
+
+/// Operations of one column: latency and throughput.
+///
+/// In a closed loop (the default) each client sends its next operation when the last is answered. With --rate the loop
+/// is open: operations come by a schedule, whether or not those before are answered, and a latency counts from the
+/// moment at which the operation was to begin.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    workload: Workload,
+    /// Clients at one time; several numbers are measured one after the other [default: 1,4,16,64]. In an open loop one
+    /// number: the operations that may be under way at one time [default: 256].
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse::positive)]
+    clients: Vec<usize>,
+    /// An open loop of so many operations a second; several rates are measured one after the other.
+    #[arg(long, value_name = "R,...", value_delimiter = ',', value_parser = parse::rate)]
+    rate: Vec<f64>,
+    /// How the operations of an open loop are spread in time.
+    #[arg(long, value_enum, default_value = "poisson", requires = "rate")]
+    pacing: Pacing,
+    /// Measured seconds of each number of clients or rate.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse::seconds)]
+    seconds: f64,
+    /// Seconds before, which don't count.
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
+    warmup: f64,
+    /// Who is measured: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...`, `etcd://HOST:PORT,...` or, built
+    /// with `--features cassandra`, `cassandra://HOST:PORT,...`.
+    #[arg(long, default_value = "loggos://127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
+    target: Target,
+    /// Through streams: as `loggos-stream://` in the target's place.
+    #[arg(long)]
+    stream: bool,
+    /// The servers' processes, whose CPU time is measured.
+    #[arg(long, value_name = "PID,...", value_delimiter = ',', conflicts_with = "server_data")]
+    server_pids: Vec<u32>,
+    /// The data directory of `loggos dev`, where the servers' processes are named.
+    #[arg(long, value_name = "DIR")]
+    server_data: Option<PathBuf>,
+    /// Measures so many pairs at each point, A B A B ...: A is --target and --operation, B is --against and
+    /// --against-operation. Ends each with medians, ranges and the ratio of A to B.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pairs: Option<u16>,
+    /// The other target [default: the same].
+    #[arg(long, value_name = "TARGET", requires = "pairs")]
+    against: Option<Target>,
+    /// The other side's operation [default: the same].
+    #[arg(long, value_enum, requires = "pairs")]
+    against_operation: Option<Operation>,
+    /// The processes of the other target's servers.
+    #[arg(long, value_name = "PID,...", value_delimiter = ',', requires = "against", conflicts_with = "against_data")]
+    against_pids: Vec<u32>,
+    /// The data directory of the other target, if that is a `loggos dev`.
+    #[arg(long, value_name = "DIR", requires = "against")]
+    against_data: Option<PathBuf>,
+    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws latency against load as SVG: this run's points, and those that are in the --json file already.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn points(&self) -> Result<Vec<Point>, Stop> {
+        if self.rate.is_empty() {
+            let clients = if self.clients.is_empty() { &CLOSED_CLIENTS } else { &self.clients[..] };
+            return Ok(clients.iter().map(|clients| Point { clients: *clients, offer: None }).collect());
+        }
+        let clients = match self.clients[..] {
+            [] => OPEN_CLIENTS,
+            [clients] => clients,
+            _ => return Err(Stop::invalid("an open loop has one number of --clients: what may be under way")),
+        };
+        let offers = self.rate.iter().map(|rate| Offer { rate: *rate, pacing: self.pacing });
+        Ok(offers.map(|offer| Point { clients, offer: Some(offer) }).collect())
+    }
+
+    /// What is measured, and if two are paired what it is paired with.
+    fn workloads(&self) -> Result<(Workload, Option<Workload>), Stop> {
+        let is_paired = self.against.is_some() || self.against_operation.is_some();
+        if self.pairs.is_some() != is_paired {
+            return Err(Stop::invalid("--pairs goes with --against or --against-operation: a pair has two sides"));
+        }
+        let own = self.workload.of(self.workload.operation);
+        let other = is_paired.then(|| self.workload.of(self.against_operation.unwrap_or(self.workload.operation)));
+        let is_mixed = [Some(&own), other.as_ref()].into_iter().flatten().any(Workload::is_mixed);
+        if self.workload.says_write_percent() && !is_mixed {
+            return Err(Stop::invalid("--write-percent is for mixed operations"));
+        }
+        Ok((own, other))
+    }
+
+    fn target(&self) -> Target {
+        let target = self.target.clone();
+        if self.stream { target.streaming() } else { target }
+    }
+
+    fn servers(&self) -> Result<Servers, Stop> {
+        Servers::of(&self.server_pids, self.server_data.as_deref())
+    }
+
+    /// Of two operations on one target, both have that target's.
+    fn servers_against(&self) -> Result<Servers, Stop> {
+        match self.against {
+            None => self.servers(),
+            Some(_) => Servers::of(&self.against_pids, self.against_data.as_deref()),
+        }
+    }
+}
+
+/// Measures each point in turn.
+pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
+    let points = arguments.points()?;
+    let (workload, workload_against) = arguments.workloads()?;
+    for workload in [Some(&workload), workload_against.as_ref()].into_iter().flatten() {
+        points.iter().try_for_each(|point| workload.check(point.clients))?;
+    }
+    let times = Times {
+        warmup: Duration::from_secs_f64(arguments.warmup),
+        measured: Duration::from_secs_f64(arguments.seconds),
+    };
+    let (servers, servers_against) = (arguments.servers()?, arguments.servers_against()?);
+    let mut run = Run::new(&arguments, &points, times)?;
+    let name = workload_against.is_some().then_some("A");
+    let side = Side::prepare(name, arguments.target(), workload, servers).await?;
+    match workload_against {
+        None => {
+            for point in points {
+                run.turn(&side, point).await?;
+            }
+        }
+        Some(workload) => {
+            let target = arguments.against.clone().unwrap_or_else(|| arguments.target());
+            let against = Side::prepare(Some("B"), target, workload, servers_against).await?;
+            for point in points {
+                run.pairs(&side, &against, point, arguments.pairs.unwrap_or(1)).await?;
+            }
+        }
+    }
+    run.finish(&arguments)
+}
+
+/// A run under way.
+struct Run {
+    times: Times,
+    report: Report,
+    progress: Progress,
+    measured: Vec<plot::Measured>,
+    /// The first turn in which nothing was done.
+    nothing_done: Option<Stop>,
+}
+
+impl Run {
+    fn new(arguments: &Arguments, points: &[Point], times: Times) -> Result<Self, Stop> {
+        let turns = points.len() as u64 * arguments.pairs.map_or(1, |pairs| 2 * u64::from(pairs));
+        Ok(Self {
+            times,
+            report: Report::open(arguments.json.as_deref())?,
+            progress: Progress::of(turns, "turns"),
+            measured: Vec::new(),
+            nothing_done: None,
+        })
+    }
+
+    async fn turn(&mut self, side: &Side, point: Point) -> Result<Figures, Stop> {
+        self.progress.now(format!("{}, {point}", side.title()));
+        let figures = measure(side, point, self.times).await?;
+        self.progress.done(1);
+        self.report.add(&figures, &self.progress)?;
+        self.measured.push(plot::Measured::of(&figures));
+        if figures.operations == 0 {
+            let stop =
+                Stop::NothingDone { run: format!("{}, {point}", side.title()), error: figures.last_error.clone() };
+            self.nothing_done.get_or_insert(stop);
+        }
+        Ok(figures)
+    }
+
+    async fn pairs(&mut self, side: &Side, against: &Side, point: Point, count: u16) -> Result<(), Stop> {
+        let mut pairs = Pairs::new([side, against].map(Side::title), point);
+        for _ in 0..count {
+            let (a, b) = (self.turn(side, point).await?, self.turn(against, point).await?);
+            pairs.add(&a, &b);
+        }
+        let summary = pairs.summary();
+        self.report.add_json(&summary)?;
+        self.report.add_text(&summary.to_string(), &self.progress)
+    }
+
+    /// Draws what was measured. A run in which nothing was done is none that went well.
+    fn finish(self, arguments: &Arguments) -> Result<(), Stop> {
+        drop(self.progress);
+        if let Some(file) = &arguments.plot {
+            // What this run measured is in the file, too, unless that is standard output.
+            let measured = match &arguments.json {
+                Some(json) if json.as_os_str() != "-" => plot::read(json)?,
+                _ => self.measured,
+            };
+            let places: Vec<_> = measured.iter().map(plot::Measured::place).collect();
+            plot::write(file, &plot::latency(&places, "operations per second"))?;
+        }
+        self.nothing_done.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,117 @@
+//! `loggos bench`: what it costs and how long it takes, on this machine, now.
+//!
+//! A benchmark is a program and never a test. The same loops drive Loggos and the peer that it is measured against,
+//! each through its leader, over as many connections, with the same keys and values.
+
+mod columns;
+mod failover;
+mod floor;
+mod load;
+mod log;
+mod loops;
+mod measure;
+mod pairs;
+mod parse;
+mod plot;
+mod progress;
+mod recorder;
+mod report;
+mod schedule;
+mod servers;
+mod statistics;
+mod target;
+mod universe;
+mod workload;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use store::files::{File, FileError};
+use terminal::Stop;
+
+/// The seed of values, keys and schedules: every run has the same ones.
+const SEED: u64 = 1;
+
+/// What to measure, and how.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Reads and writes of one column, in a closed or an open loop, of Loggos or of etcd, alone or in pairs.
+    Columns(Box<columns::Arguments>),
+    /// The longest time without a write when the leader is killed or stopped, and what it consists of.
+    Failover(failover::Arguments),
+    /// Many rows, as fast as they can be written: rows a second, and the memory that they take.
+    Load(load::Arguments),
+    Log(Box<log::Arguments>),
+    /// One force of the log, three at once, and one round trip: what this machine charges for what no design avoids.
+    Floor {
+        /// The directory on whose disk the log is measured; what is written there is removed again.
+        #[arg(long, value_name = "DIR", default_value = terminal::DATA_DEFAULT)]
+        data: PathBuf,
+        /// Print one JSON object a line.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What the floor is measured with: a node's own log file and the priority of its log thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Platform {
+    /// Opens it as a node opens a segment of its log.
+    pub create_log: CreateLog,
+    /// Gives the calling thread real-time priority; false where that is refused.
+    pub ask_for_real_time: fn() -> bool,
+}
+
+/// Creates an empty log file in a directory, under a name.
+pub type CreateLog = fn(&Path, &str) -> Result<Box<dyn LogFile>, FileError>;
+
+/// A log file as an object: see [`File`].
+pub trait LogFile: Send + Sync {
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// When the disk is full or fails.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
+
+    /// Forces what was written.
+    ///
+    /// # Errors
+    /// When that can't be promised.
+    fn sync(&self) -> Result<(), FileError>;
+}
+
+impl<F: File> LogFile for F {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        File::write_at(self, offset, bytes)
+    }
+
+    fn sync(&self) -> Result<(), FileError> {
+        File::sync(self)
+    }
+}
+
+/// Measures, and prints the figures.
+///
+/// # Errors
+/// When nothing could be measured.
+pub async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
+    match arguments.what {
+        Command::Columns(arguments) => columns::run(*arguments).await,
+        Command::Failover(arguments) => failover::run(arguments).await,
+        Command::Load(arguments) => load::run(arguments).await,
+        Command::Log(arguments) => log::run(*arguments, platform).await,
+        Command::Floor { data, json } => floor::run(platform, &data, json),
+    }
+}
+
+/// A directory of its own under `parent`; dropping it removes it.
+fn scratch(parent: &Path) -> io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("loggos-bench-").tempdir_in(parent)
+}

@@ -1,0 +1,201 @@
+//! `loggos bench load`: many rows through the client library, as fast as they can be written: rows a second, and the
+//! memory that they take on each node.
+//!
+//! Unlike `bench columns` it writes each key once, with many writes under way in few streams, as a program does that
+//! fills a table. It shows what a universe holds, since rows live in memory, and how it does while it grows.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use base::counted;
+use base::limits::SESSION_WINDOW;
+use bytes::Bytes;
+use clap::Args;
+use serde::Serialize;
+use terminal::Stop;
+use tokio::task::{JoinSet, LocalSet};
+
+use super::parse;
+use super::progress::Progress;
+use super::report::{Report, or_dash};
+use super::servers::{Servers, load_average};
+use super::workload::value;
+
+/// The column of each row.
+const COLUMN: Bytes = Bytes::from_static(b"value");
+/// How long a row may take, its retries included.
+const ROW_TIME_MAX: Duration = Duration::from_secs(60);
+/// Rows between two moves of the progress bar.
+const PROGRESS_ROWS: u64 = 1_000;
+
+/// Writes many rows, as fast as it can.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    /// Rows of one column each. Their keys are in order; the same run writes the same rows again.
+    #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    rows: u64,
+    /// Bytes of a value.
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    value_bytes: usize,
+    /// Rows under way at one time.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = parse::positive)]
+    concurrency: usize,
+    /// Connections that they share: a client of the library each, with a session of 1024 writes at most.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = parse::positive)]
+    connections: usize,
+    /// The table, created if it is missing.
+    #[arg(long, default_value = "bench-load")]
+    table: String,
+    /// The nodes to write to, one or more.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    #[arg(default_value = "127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
+    at: Vec<String>,
+    /// The data directory of `loggos dev`: the memory and CPU time of its nodes are part of the figures.
+    #[arg(long, value_name = "DIR", conflicts_with = "server_pids")]
+    server_data: Option<PathBuf>,
+    /// The same of these processes.
+    #[arg(long, value_name = "PID,...", value_delimiter = ',')]
+    server_pids: Vec<u32>,
+    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What a load came to, as JSON has it. The fields are a promise to scripts.
+#[derive(Debug, Serialize)]
+struct Figures {
+    bench: &'static str,
+    rows: u64,
+    value_bytes: usize,
+    concurrency: usize,
+    connections: usize,
+    seconds: f64,
+    rows_per_second: f64,
+    server_cpu_us_per_row: Option<f64>,
+    load_average: Option<f64>,
+    /// By node: before the first row and after the last, in KiB.
+    resident_kib_before: BTreeMap<String, u64>,
+    resident_kib: BTreeMap<String, u64>,
+}
+
+/// Writes, and tells.
+pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
+    if arguments.concurrency as u64 > SESSION_WINDOW * arguments.connections as u64 {
+        let message = format!("{SESSION_WINDOW} rows may be under way on a connection: more want more --connections");
+        return Err(Stop::invalid(message));
+    }
+    let servers = Servers::of(&arguments.server_pids, arguments.server_data.as_deref())?;
+    let mut report = Report::open(arguments.json.as_deref())?;
+    let clients = connect(&arguments).await?;
+    let progress = Progress::of(arguments.rows, "rows");
+    let (resident_kib_before, cpu_before) = (servers.resident_kib()?, servers.cpu_time()?);
+    let began = Instant::now();
+    LocalSet::new().run_until(write_all(&arguments, &clients, &progress)).await?;
+    let seconds = began.elapsed().as_secs_f64();
+    let cpu = cpu_before.zip(servers.cpu_time()?).map(|(before, after)| after.saturating_sub(before));
+    let tenths = |number: f64| (number * 10.0).round() / 10.0;
+    let figures = Figures {
+        bench: "load",
+        rows: arguments.rows,
+        value_bytes: arguments.value_bytes,
+        concurrency: arguments.concurrency,
+        connections: arguments.connections,
+        seconds: tenths(seconds),
+        rows_per_second: tenths(arguments.rows as f64 / seconds),
+        server_cpu_us_per_row: cpu.map(|cpu| tenths(cpu.as_secs_f64() * 1e6 / arguments.rows as f64)),
+        load_average: load_average(),
+        resident_kib_before,
+        resident_kib: servers.resident_kib()?,
+    };
+    report.add_json(&figures)?;
+    report.add_text(&figures.for_people(), &progress)
+}
+
+async fn connect(arguments: &Arguments) -> Result<Vec<sdk::Client>, Stop> {
+    let mut clients = Vec::with_capacity(arguments.connections);
+    for _ in 0..arguments.connections {
+        let client = sdk::Client::streaming(&arguments.at)?;
+        // Where nobody is, this says so earlier than a row would.
+        client.create_table(&arguments.table).await?;
+        client.prefer_leader(&arguments.table).await;
+        clients.push(client.with_deadline(ROW_TIME_MAX));
+    }
+    Ok(clients)
+}
+
+/// What all writers share.
+struct Load {
+    table: String,
+    rows: u64,
+    value: Bytes,
+    /// The next row that nobody writes yet.
+    next: Cell<u64>,
+    done: Cell<u64>,
+    /// Why no further row is begun.
+    error: RefCell<Option<sdk::Error>>,
+}
+
+/// Every row is done when this is, or nothing is under way any more.
+async fn write_all(arguments: &Arguments, clients: &[sdk::Client], progress: &Progress) -> Result<(), Stop> {
+    let load = Rc::new(Load {
+        table: arguments.table.clone(),
+        rows: arguments.rows,
+        value: value(arguments.value_bytes),
+        next: Cell::new(0),
+        done: Cell::new(0),
+        error: RefCell::new(None),
+    });
+    let mut writers = JoinSet::new();
+    for (_, client) in (0..arguments.concurrency).zip(clients.iter().cycle()) {
+        writers.spawn_local(write(Rc::clone(&load), client.clone(), progress.clone()));
+    }
+    while let Some(writer) = writers.join_next().await {
+        writer.expect("no writer panics");
+    }
+    match load.error.take() {
+        Some(error) => Err(Stop::LoadCutShort { error, rows: load.done.get() }),
+        None => Ok(()),
+    }
+}
+
+/// One row after the other, as long as there are rows and no writer has failed.
+async fn write(load: Rc<Load>, client: sdk::Client, progress: Progress) {
+    while load.next.get() < load.rows && load.error.borrow().is_none() {
+        let row = load.next.replace(load.next.get() + 1);
+        match client.put(&load.table, format!("row-{row:012}"), COLUMN, load.value.clone()).await {
+            Ok(_) => {
+                load.done.set(load.done.get() + 1);
+                if load.done.get().is_multiple_of(PROGRESS_ROWS) {
+                    progress.done(PROGRESS_ROWS);
+                }
+            }
+            Err(error) => {
+                load.error.borrow_mut().get_or_insert(error);
+            }
+        }
+    }
+}
+
+impl Figures {
+    fn for_people(&self) -> String {
+        let rows = counted(self.rows, "row");
+        let mut text = format!(
+            "{rows} of {} bytes in {:.1} s: {:.0} rows/s; CPU {} us/row; load average {}",
+            self.value_bytes,
+            self.seconds,
+            self.rows_per_second,
+            or_dash(self.server_cpu_us_per_row),
+            or_dash(self.load_average),
+        );
+        for (node, kib) in &self.resident_kib {
+            let before = self.resident_kib_before.get(node).copied().unwrap_or_default();
+            let a_row = kib.saturating_sub(before) as f64 * 1_024.0 / self.rows as f64;
+            let (before, after) = (before >> 10, kib >> 10);
+            text += &format!("\n{node}: {after} MiB resident, {before} MiB before; {a_row:.0} bytes a row");
+        }
+        text
+    }
+}

@@ -1,0 +1,475 @@
+//! `loggos bench log`: shared logs: appends, reads, a follower that catches up, and how long appends stand still when a
+//! node is killed.
+//!
+//! What people append is called an entry here, as in CORFU's own figures: a record of a batch. An operation is what is
+//! asked of the log: an append of a batch, or the read of a position, which holds one.
+//!
+//! Appenders share a few connections, the first of which asks the node that hands out the log's positions, the next one
+//! the next node, and around: a single appender is measured where no request is forwarded, and many at all doors.
+
+mod clients;
+mod figures;
+mod kill;
+mod stream;
+mod turn;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::limits::{LOG_COPIES_MAX, LOG_STRIPES_MAX};
+use clap::{Args, ValueEnum};
+use terminal::{Stop, unless_interrupted};
+use tokio::task::LocalSet;
+
+use self::clients::{Bed, Placed};
+use self::figures::{Figures, Measured, Shape};
+use self::stream::READS_MAX;
+use super::measure::Times;
+use super::pairs::Pairs;
+use super::progress::Progress;
+use super::report::Report;
+use super::universe::Universe;
+use super::{parse, plot};
+use crate::Platform;
+use crate::floor::ChainFloor;
+
+/// Bytes that one append may have: the door's own limit, less what frames the entries.
+const APPEND_BYTES_MAX: usize = 4 << 20;
+const ENTRY_FRAME_BYTES: usize = 4;
+/// Measured seconds, if nothing is said; and those after a node is killed.
+const SECONDS: f64 = 10.0;
+const SECONDS_KILLED: f64 = 5.0;
+/// Appenders of a sweep, and those that go on while a node is killed, if nothing is said.
+const APPENDERS: [usize; 4] = [1, 4, 16, 64];
+const APPENDERS_KILLED: usize = 8;
+/// Entries that a log is filled with before it is read, if nothing is said: at random, and in a row.
+const ENTRIES_RANDOM: u64 = 100_000;
+const ENTRIES_FOLLOWED: u64 = 1_000_000;
+/// Pairs with the floor, and nodes killed of each kind, if nothing is said.
+const PAIRS_WITH_FLOOR: u16 = 5;
+const RUNS_KILLED: usize = 20;
+
+/// Shared logs: appends, reads (--read), and the time without appends when a node is killed (--kill).
+///
+/// A universe of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
+/// that runs is used. Each combination of the numbers given is a line of the table; each number of stripes has a log of
+/// its own.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    /// Bytes of an entry.
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "512", value_parser = parse::positive)]
+    entry_size: Vec<usize>,
+    /// Entries of one append.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = parse::positive)]
+    batch: Vec<usize>,
+    /// Appends under way at one time, each by an appender of its own [default: 1,4,16,64; 8 with --kill].
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse::positive, conflicts_with = "read")]
+    appenders: Vec<usize>,
+    /// Chains that positions are spread over.
+    #[arg(long, value_name = "S,...", value_delimiter = ',', default_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_STRIPES_MAX)))]
+    stripes: Vec<u32>,
+    /// Copies of each position, on as many nodes.
+    #[arg(long, value_name = "C", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_COPIES_MAX)))]
+    copies: u32,
+    /// Measured seconds of each line [default: 10; with --kill those after it: 5].
+    #[arg(long, value_name = "S", value_parser = parse::seconds)]
+    duration: Option<f64>,
+    /// Seconds before, which don't count.
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
+    warmup: f64,
+    /// Reads, of a log that is filled before, through a stream.
+    #[arg(long, value_enum, value_name = "HOW", conflicts_with_all = ["floor", "pairs", "kill"])]
+    read: Option<Read>,
+    /// Reads under way at one time.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "512", value_parser = parse::positive)]
+    readers: Vec<usize>,
+    /// Entries that the log is filled with [default: 100000, or 1000000 to be followed].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "read")]
+    entries: Option<u64>,
+    /// Measures one appender beside what no design avoids: for each copy a force of the log's disk and a round trip
+    /// between two processes, one after the other.
+    #[arg(long, conflicts_with = "kill")]
+    floor: bool,
+    /// Measures in so many rounds, all in turn, and ends with medians, ranges and the ratios within the rounds: of each
+    /// number of stripes to the first one, and of one appender to the floor [default with --floor: 5].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000), conflicts_with = "kill")]
+    pairs: Option<u16>,
+    /// Kills the node that hands out positions and has a unit of the log, and measures for how long each appender
+    /// stands still.
+    #[arg(long)]
+    kill: bool,
+    /// Where the catalogue is led from meanwhile [default: first the one, then the other].
+    #[arg(long, value_enum, value_name = "WHERE", requires = "kill")]
+    leader: Option<kill::Leader>,
+    /// How often, of each kind [default: 20; 1 with --read follow].
+    #[arg(long, value_name = "N", value_parser = parse::positive)]
+    runs: Option<usize>,
+    /// The directory of a `loggos dev` that runs. [default: a universe of its own]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draws this run as SVG, and what is in the --json file already.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// What is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Read {
+    /// Single positions at random, many under way at one time.
+    Random,
+    /// All positions in their order, by a follower that begins at the log's first entry and is timed until it has come
+    /// to the last.
+    Follow,
+}
+
+/// What one line of the table is measured of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Append,
+    Random,
+    Follow,
+    /// With the ends of its round trips on two processors.
+    Floor {
+        on_two: bool,
+    },
+}
+
+impl Arguments {
+    fn seconds(&self) -> Duration {
+        Duration::from_secs_f64(self.duration.unwrap_or(if self.kill { SECONDS_KILLED } else { SECONDS }))
+    }
+
+    fn runs(&self) -> usize {
+        self.runs.unwrap_or(if self.kill { RUNS_KILLED } else { 1 })
+    }
+
+    fn clients(&self) -> &[usize] {
+        match self.read {
+            Some(Read::Random) => &self.readers,
+            Some(Read::Follow) => &[1],
+            None if self.appenders.is_empty() && self.kill => &[APPENDERS_KILLED],
+            None if self.appenders.is_empty() && self.floor => &[1],
+            None if self.appenders.is_empty() => &APPENDERS,
+            None => &self.appenders,
+        }
+    }
+
+    fn rounds(&self) -> Option<u16> {
+        self.pairs.or_else(|| self.floor.then_some(PAIRS_WITH_FLOOR))
+    }
+
+    /// What is measured in turn: for each combination of the other numbers all stripes.
+    fn groups(&self) -> Vec<Vec<Shape>> {
+        let copies = self.copies;
+        let mut groups = Vec::new();
+        for entry_bytes in &self.entry_size {
+            for batch in &self.batch {
+                for clients in self.clients() {
+                    let (entry_bytes, batch, clients) = (*entry_bytes, *batch, *clients);
+                    let of = |stripes: &u32| Shape { stripes: *stripes, copies, clients, entry_bytes, batch };
+                    groups.push(self.stripes.iter().map(of).collect());
+                }
+            }
+        }
+        groups
+    }
+
+    /// Refuses what can't be done, before anything is measured.
+    fn check(&self) -> Result<(), Stop> {
+        let largest = |numbers: &[usize]| numbers.iter().max().copied().unwrap_or_default();
+        let entry = largest(&self.entry_size).saturating_add(ENTRY_FRAME_BYTES);
+        if largest(&self.batch).saturating_mul(entry) > APPEND_BYTES_MAX {
+            return Err(Stop::invalid(format!("an append has {APPEND_BYTES_MAX} bytes at most")));
+        }
+        if self.floor && !self.clients().contains(&1) {
+            return Err(Stop::invalid("--floor is measured beside one appender: --appenders 1"));
+        }
+        if self.pairs.is_some() && self.stripes.len() < 2 && !self.floor {
+            return Err(Stop::invalid("--pairs goes with several --stripes, or with --floor: a pair has two sides"));
+        }
+        if self.kill && self.groups().iter().map(Vec::len).sum::<usize>() > 1 {
+            return Err(Stop::invalid("--kill has one size, batch, number of appenders and of stripes"));
+        }
+        if self.read == Some(Read::Random) && largest(&self.readers) > READS_MAX {
+            return Err(Stop::invalid(format!("a stream has {READS_MAX} reads under way at most")));
+        }
+        let is_repeated = self.kill || self.read == Some(Read::Follow);
+        if self.runs.is_some() && !is_repeated {
+            return Err(Stop::invalid("--runs goes with --kill or --read follow"));
+        }
+        Ok(())
+    }
+
+    /// Whether a file has what this run has measured, too.
+    fn json_file(&self) -> Option<&PathBuf> {
+        self.json.as_ref().filter(|json| json.as_os_str() != "-")
+    }
+}
+
+/// Measures. However it ends, a universe of its own is stopped and removed.
+pub(crate) async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
+    arguments.check()?;
+    let clients = LocalSet::new();
+    unless_interrupted(clients.run_until(async {
+        let report = Report::open(arguments.json.as_deref())?;
+        let progress = Progress::of(turns(&arguments), if arguments.kill { "runs" } else { "turns" });
+        progress.now("starting the universe".to_owned());
+        let universe = match &arguments.data {
+            Some(data) => Universe::running(data)?,
+            None => Universe::start().await?,
+        };
+        if arguments.kill {
+            return kill::run(&arguments, &universe, report, progress).await;
+        }
+        Run::new(&arguments, platform, universe, report, progress)?.all().await
+    }))
+    .await
+}
+
+fn turns(arguments: &Arguments) -> u64 {
+    if arguments.kill {
+        return (arguments.runs() * kill::Leader::wanted(arguments.leader).len()) as u64;
+    }
+    let lines: usize = arguments.groups().iter().map(Vec::len).sum();
+    (lines * arguments.runs() * usize::from(arguments.rounds().unwrap_or(1))) as u64
+}
+
+/// A run under way.
+struct Run<'a> {
+    arguments: &'a Arguments,
+    bed: Bed,
+    floor: Option<ChainFloor>,
+    report: Report,
+    progress: Progress,
+    measured: Vec<Measured>,
+    nothing_done: Option<Stop>,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        arguments: &'a Arguments,
+        platform: Platform,
+        universe: Universe,
+        report: Report,
+        progress: Progress,
+    ) -> Result<Self, Stop> {
+        let floor = arguments.floor.then(|| ChainFloor::prepare(platform, universe.data())).transpose();
+        let floor = floor.map_err(|error| Stop::invalid(format!("the floor can't be measured: {error}")))?;
+        let bed = Bed { universe };
+        Ok(Self { arguments, bed, floor, report, progress, measured: Vec::new(), nothing_done: None })
+    }
+
+    async fn all(mut self) -> Result<(), Stop> {
+        for shapes in self.arguments.groups() {
+            match self.arguments.rounds() {
+                None => {
+                    for shape in shapes {
+                        let placed = self.place(shape).await?;
+                        for _ in 0..self.arguments.runs() {
+                            self.turn(self.what(), &placed).await?;
+                        }
+                    }
+                }
+                Some(rounds) => self.rounds(rounds, &shapes).await?,
+            }
+        }
+        self.finish()
+    }
+
+    fn what(&self) -> What {
+        match self.arguments.read {
+            None => What::Append,
+            Some(Read::Random) => What::Random,
+            Some(Read::Follow) => What::Follow,
+        }
+    }
+
+    /// The log of that shape; one that is to be read is filled.
+    async fn place(&self, shape: Shape) -> Result<Placed, Stop> {
+        let usual = match self.arguments.read {
+            None => return self.bed.place(shape).await,
+            Some(Read::Random) => ENTRIES_RANDOM,
+            Some(Read::Follow) => ENTRIES_FOLLOWED,
+        };
+        self.progress.now(format!("{shape}, filling the log"));
+        self.bed.place_filled(shape, self.arguments.entries.unwrap_or(usual)).await
+    }
+
+    /// All stripes in turn, and the floor where there is one appender; compares within each round.
+    async fn rounds(&mut self, rounds: u16, shapes: &[Shape]) -> Result<(), Stop> {
+        let mut placed = Vec::with_capacity(shapes.len());
+        for shape in shapes {
+            placed.push(self.place(*shape).await?);
+        }
+        let Some(first) = placed.first() else { return Ok(()) };
+        let floors: &[What] = match self.floor.is_some() && first.shape.clients == 1 {
+            true => &[What::Floor { on_two: false }, What::Floor { on_two: true }],
+            false => &[],
+        };
+        let mut pairs: Vec<Pairs<Figures>> = Vec::new();
+        for _ in 0..rounds {
+            let mut round = Vec::new();
+            for floor in floors {
+                round.push((self.turn(*floor, first).await?, floor.title(&first.shape)));
+            }
+            for placed in &placed {
+                round.push((self.turn(What::Append, placed).await?, What::Append.title(&placed.shape)));
+            }
+            // The first number of stripes to each floor, and the others to it.
+            let base = &round[floors.len()];
+            let compared = round[..floors.len()].iter().map(|floor| (base, floor));
+            let compared: Vec<_> =
+                compared.chain(round[floors.len() + 1..].iter().map(|other| (other, base))).collect();
+            if pairs.is_empty() {
+                let begin = |((_, a), (_, b)): &(&(Figures, String), &(Figures, String))| {
+                    Pairs::new([a.clone(), b.clone()], first.shape.asked())
+                };
+                pairs = compared.iter().map(begin).collect();
+            }
+            for (pairs, ((a, _), (b, _))) in pairs.iter_mut().zip(compared) {
+                pairs.add(a, b);
+            }
+        }
+        for pairs in pairs {
+            let summary = pairs.summary();
+            self.report.add_json(&summary)?;
+            self.report.add_text(&summary.to_string(), &self.progress)?;
+        }
+        Ok(())
+    }
+
+    async fn turn(&mut self, what: What, placed: &Placed) -> Result<Figures, Stop> {
+        let (shape, title) = (placed.shape, what.title(&placed.shape));
+        self.progress.now(format!("{title}, {}", shape.asked()));
+        let times =
+            Times { warmup: Duration::from_secs_f64(self.arguments.warmup), measured: self.arguments.seconds() };
+        let figures = match (what, &self.floor) {
+            (What::Append, _) => turn::appends(&self.bed, placed, times).await?,
+            (What::Random, _) => turn::random_reads(&self.bed, placed, times).await?,
+            (What::Follow, _) => turn::follow(&self.bed, placed).await?,
+            (What::Floor { on_two }, Some(floor)) => turn::floor(floor, on_two, placed, times)?,
+            (What::Floor { .. }, None) => return Err(Stop::invalid("no floor was prepared")),
+        };
+        if !matches!(what, What::Floor { .. }) {
+            self.progress.done(1);
+        }
+        self.report.add(&figures, &self.progress)?;
+        self.measured.push(Measured::of(&figures));
+        if figures.operations == 0 {
+            let stop =
+                Stop::NothingDone { run: format!("{title}, {}", shape.asked()), error: figures.last_error.clone() };
+            self.nothing_done.get_or_insert(stop);
+        }
+        Ok(figures)
+    }
+
+    /// Draws what was measured. A run in which nothing was done is none that went well.
+    fn finish(self) -> Result<(), Stop> {
+        drop(self.progress);
+        if let Some(file) = &self.arguments.plot {
+            let measured = match self.arguments.json_file() {
+                Some(json) => plot::read(json)?,
+                None => self.measured,
+            };
+            plot::write(file, &drawn(&measured, self.arguments.read))?;
+        }
+        self.nothing_done.map_or(Ok(()), Err)
+    }
+}
+
+/// Latency against load; of followers, which have none, what they were told in a second.
+fn drawn(measured: &[Measured], read: Option<Read>) -> String {
+    if read == Some(Read::Follow) {
+        return plot::strip("A follower that catches up", "entries per second", &Measured::strips(measured));
+    }
+    let places: Vec<_> = measured.iter().map(Measured::place).collect();
+    plot::latency(&places, "entries per second")
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Append => "append",
+            Self::Random => "read random",
+            Self::Follow => "read follow",
+            Self::Floor { on_two: false } => "floor, 1 CPU",
+            Self::Floor { on_two: true } => "floor, 2 CPUs",
+        }
+    }
+
+    /// What tells it from the others of its group.
+    fn title(self, shape: &Shape) -> String {
+        match self {
+            Self::Floor { .. } => self.name().to_owned(),
+            _ => format!("{} x{}", self.name(), shape.stripes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parsed(line: &str) -> Arguments {
+        Line::try_parse_from(["log"].into_iter().chain(line.split_whitespace())).expect("it is right").arguments
+    }
+
+    #[test]
+    fn several_numbers_are_a_sweep_with_all_stripes_side_by_side() {
+        let arguments = parsed("--entry-size 64,512 --batch 1,64 --appenders 1,64 --stripes 1,2,4");
+        let groups = arguments.groups();
+        assert_eq!((groups.len(), arguments.rounds()), (8, None));
+        let shape = |stripes| Shape { stripes, copies: 2, clients: 64, entry_bytes: 64, batch: 1 };
+        assert_eq!(groups[1], [1, 2, 4].map(shape));
+        assert_eq!(turns(&arguments), 24);
+        assert_eq!(parsed("").clients(), APPENDERS);
+    }
+
+    #[test]
+    fn what_is_asked_for_says_what_else_is_likely() {
+        let floor = parsed("--floor");
+        assert_eq!((floor.clients(), floor.rounds()), (&[1][..], Some(5)));
+        let kill = parsed("--kill");
+        assert_eq!((kill.clients(), kill.runs(), turns(&kill)), (&[8][..], 20, 40));
+        assert_eq!(kill.seconds(), Duration::from_secs(5));
+        assert_eq!(turns(&parsed("--kill --leader same --runs 3")), 3);
+        let follow = parsed("--read follow --batch 64 --runs 3");
+        assert_eq!((follow.clients(), turns(&follow)), (&[1][..], 3));
+        assert_eq!(parsed("--read random --readers 8,64").clients(), [8, 64]);
+    }
+
+    #[test]
+    fn what_can_not_be_done_is_refused() {
+        let refused = [
+            "--batch 65 --entry-size 65536",
+            "--floor --appenders 4",
+            "--pairs 3",
+            "--kill --stripes 1,2",
+            "--runs 3",
+            "--read random --runs 3",
+            "--read random --readers 2049",
+        ];
+        for line in refused {
+            assert!(parsed(line).check().is_err(), "{line}");
+        }
+        for line in ["--batch 63 --entry-size 65536", "--pairs 3 --stripes 1,2", "--pairs 3 --floor", "--kill --runs 3"]
+        {
+            assert!(parsed(line).check().is_ok(), "{line}");
+        }
+        for line in ["--kill --floor", "--read random --appenders 1", "--entries 9", "--leader same", "--stripes 0"] {
+            assert!(Line::try_parse_from(["log"].into_iter().chain(line.split(' '))).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Who appends and who reads, and where: logs of the benchmark's own, and connections to a universe's doors.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use api::log::{LogEntry, log_entry, read_answer};
+use base::SplitMix64;
+use bytes::Bytes;
+use sdk::{Client, Log, LogDescription, NewLog};
+use terminal::Stop;
+use tokio::task::JoinSet;
+
+use super::figures::Shape;
+use super::stream::ReadStream;
+use crate::SEED;
+use crate::loops::Operate;
+use crate::target::{CLIENTS_PER_CONNECTION, OPERATION_TIME_MAX};
+use crate::universe::Universe;
+use crate::workload::value;
+
+/// Bytes of which entries are pieces: as many as an append may have, and one more of its entries.
+const POOL_BYTES: usize = 8 << 20;
+/// How far the pieces of two entries in turn begin from each other: no block of a table has the same bytes twice.
+const POOL_STEP: usize = 4_099;
+/// Appends under way while a log is filled.
+const FILLING_APPENDERS: usize = 256;
+
+/// Where logs are measured.
+pub(crate) struct Bed {
+    pub(crate) universe: Universe,
+}
+
+/// A log that is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    pub(crate) name: String,
+    pub(crate) shape: Shape,
+    /// The positions that are read.
+    pub(crate) filled: Range<u64>,
+    /// The nodes that have the chains of new positions; and the one that hands them out.
+    pub(crate) chains: Vec<Vec<u32>>,
+    pub(crate) sequencer: u32,
+}
+
+impl Placed {
+    pub(crate) fn named(name: impl Into<String>, shape: Shape) -> Self {
+        Self { name: name.into(), shape, filled: 0..0, chains: Vec::new(), sequencer: 0 }
+    }
+
+    /// Whether the node that hands out positions has a unit of the chains that they lie on.
+    pub(crate) fn sequencer_has_unit(&self) -> bool {
+        self.chains.iter().flatten().any(|node| *node == self.sequencer)
+    }
+
+    /// Notes where it lies.
+    pub(crate) fn described(self, known: &LogDescription) -> Self {
+        let nodes = |chain: &sdk::LogChain| chain.units.iter().map(|unit| unit.node).collect();
+        let chains = known.extents.last().map(|extent| extent.chains.iter().map(nodes).collect());
+        Self { chains: chains.unwrap_or_default(), sequencer: known.sequencer, ..self }
+    }
+}
+
+impl Bed {
+    /// The log of that shape, which is created unless it is there.
+    pub(crate) async fn place(&self, shape: Shape) -> Result<Placed, Stop> {
+        self.place_as(format!("bench-{}x{}", shape.stripes, shape.copies), shape).await
+    }
+
+    async fn place_as(&self, name: String, shape: Shape) -> Result<Placed, Stop> {
+        let client = Client::connect(self.universe.endpoints())?;
+        let log = client.log(&name);
+        log.create_of(NewLog { stripes: shape.stripes, copies: shape.copies }).await?;
+        Ok(Placed::named(name, shape).described(&log.describe().await?))
+    }
+
+    /// A log of that shape with so many entries more than it had.
+    pub(crate) async fn place_filled(&self, shape: Shape, entries: u64) -> Result<Placed, Stop> {
+        let Shape { stripes, copies, entry_bytes, batch, .. } = shape;
+        let placed = self.place_as(format!("bench-{stripes}x{copies}-{batch}x{entry_bytes}"), shape).await?;
+        let log = self.door(&placed, 0)?;
+        let begin = log.tail().await?;
+        fill(&log, shape, entries).await?;
+        Ok(Placed { filled: begin..log.tail().await?, ..placed })
+    }
+
+    /// The log through a connection of its own, of those that are counted from 0: the first one asks the node that
+    /// hands out positions, and the next one the next.
+    pub(crate) fn door(&self, placed: &Placed, connection: usize) -> Result<Log, Stop> {
+        let mut endpoints = self.universe.endpoints_from(placed.sequencer);
+        let nodes = endpoints.len();
+        endpoints.rotate_left(connection % nodes);
+        Ok(Client::connect(endpoints)?.with_deadline(OPERATION_TIME_MAX).log(&placed.name))
+    }
+
+    /// One appender for each client.
+    pub(crate) fn appenders(&self, placed: &Placed) -> Result<Vec<Appender>, Stop> {
+        let connections = placed.shape.clients.div_ceil(CLIENTS_PER_CONNECTION);
+        let doors = (0..connections).map(|connection| self.door(placed, connection));
+        let doors = doors.collect::<Result<Vec<Log>, Stop>>()?;
+        let supply = Supply::new(placed.shape);
+        let appender = |(_, log): (usize, &Log)| Appender { log: log.clone(), supply: supply.clone() };
+        Ok((0..placed.shape.clients).zip(doors.iter().cycle()).map(appender).collect())
+    }
+
+    /// One reader for each client, all on one stream.
+    pub(crate) async fn readers(&self, placed: &Placed) -> Result<Vec<Reader>, Stop> {
+        let (clients, endpoints) = (placed.shape.clients, self.universe.endpoints_from(placed.sequencer));
+        let stream = Rc::new(ReadStream::open(&endpoints[0], &placed.name, clients).await?);
+        let reader = |number| {
+            let (stream, filled) = (Rc::clone(&stream), placed.filled.clone());
+            Reader { stream, number, filled, draw: SplitMix64::new(SEED + number as u64) }
+        };
+        Ok((0..clients).map(reader).collect())
+    }
+}
+
+/// What is appended: entries that no compression makes smaller, each with other bytes than the ones before it.
+#[derive(Clone, Debug)]
+pub(crate) struct Supply {
+    pool: Bytes,
+    /// Where the next entry's bytes begin.
+    at: Rc<Cell<usize>>,
+    entry_bytes: usize,
+    batch: usize,
+}
+
+impl Supply {
+    pub(crate) fn new(shape: Shape) -> Self {
+        let Shape { entry_bytes, batch, .. } = shape;
+        Self { pool: value(POOL_BYTES), at: Rc::default(), entry_bytes, batch }
+    }
+
+    /// The entries of one append.
+    fn batch(&self) -> Vec<Bytes> {
+        (0..self.batch).map(|_| self.entry()).collect()
+    }
+
+    fn entry(&self) -> Bytes {
+        let last = self.pool.len() - self.entry_bytes;
+        let at = self.at.replace((self.at.get() + POOL_STEP) % (last + 1));
+        self.pool.slice(at..at + self.entry_bytes)
+    }
+}
+
+/// Appends, one batch after the other.
+pub(crate) struct Appender {
+    pub(crate) log: Log,
+    pub(crate) supply: Supply,
+}
+
+impl Operate for Appender {
+    async fn operate(&mut self) -> Result<(), sdk::Error> {
+        self.log.append(self.supply.batch()).await.map(|_| ())
+    }
+}
+
+/// Reads single positions of those that were filled.
+pub(crate) struct Reader {
+    stream: Rc<ReadStream>,
+    number: usize,
+    filled: Range<u64>,
+    draw: SplitMix64,
+}
+
+impl Operate for Reader {
+    async fn operate(&mut self) -> Result<(), sdk::Error> {
+        let position = self.filled.start + self.draw.below(self.filled.end - self.filled.start);
+        let answer = self.stream.read(self.number, position).await?;
+        let has_data = |entry: &LogEntry| matches!(entry.content, Some(log_entry::Content::Data(_)));
+        match answer {
+            read_answer::Answer::Read(read) if read.entries.first().is_some_and(has_data) => Ok(()),
+            other => Err(sdk::Error::Unavailable(format!("what was appended at {position} is not told: {other:?}"))),
+        }
+    }
+}
+
+/// Appends so many entries; what is left over at the end is a batch of its own.
+async fn fill(log: &Log, shape: Shape, entries: u64) -> Result<(), Stop> {
+    let (left, failed) = (Rc::new(Cell::new(entries)), Rc::new(RefCell::new(None)));
+    let supply = Supply::new(shape);
+    let mut appenders = JoinSet::new();
+    for _ in 0..FILLING_APPENDERS {
+        let (log, supply, left, failed) = (log.clone(), supply.clone(), Rc::clone(&left), Rc::clone(&failed));
+        appenders.spawn_local(async move {
+            while left.get() > 0 && failed.borrow().is_none() {
+                let count = left.get().min(supply.batch as u64);
+                left.set(left.get() - count);
+                let entries: Vec<Bytes> = (0..count).map(|_| supply.entry()).collect();
+                if let Err(error) = log.append(entries).await {
+                    failed.borrow_mut().get_or_insert(error);
+                }
+            }
+        });
+    }
+    while let Some(appender) = appenders.join_next().await {
+        appender.expect("no appender panics");
+    }
+    failed.take().map_or(Ok(()), |error| Err(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_entries_of_a_batch_are_alike() {
+        let shape = Shape { stripes: 1, copies: 2, clients: 1, entry_bytes: 512, batch: 64 };
+        let supply = Supply::new(shape);
+        let batches = [supply.batch(), supply.batch()].concat();
+        assert_eq!(batches.iter().collect::<std::collections::BTreeSet<_>>().len(), 128);
+        assert!(batches.iter().all(|entry| entry.len() == 512));
+        let largest = Supply::new(Shape { entry_bytes: 4 << 20, batch: 3, ..shape });
+        assert!(largest.batch().iter().all(|entry| entry.len() == 4 << 20), "they go around");
+    }
+}

@@ -1,0 +1,418 @@
+//! For how long each appender stands still when the node is killed that hands out a log's positions and has a unit of
+//! it.
+//!
+//! The log goes on when whoever leads the catalogue has named another sequencer, and chains without the dead unit; if
+//! the catalogue was led from that very node, after its election. The two are measured apart ([`Leader`]).
+//!
+//! Appenders have a connection each, spread over all nodes: some lose their own door, others don't. A gap is the
+//! longest time between two successes of one appender; it counts from shortly before the blow, and one that is still
+//! open at the end counts.
+//!
+//! There is one log of each kind. Between two runs the universe is made whole: the node is started again, the
+//! catalogue's replicas have all of its log, the log is trimmed, and each of its chains has all its copies. If then the
+//! sequencer, or the catalogue's leader, is not where it is wanted, nodes are killed beside the runs until it is.
+
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::SplitMix64;
+use clap::ValueEnum;
+use sdk::{Client, Log, LogChain, NewLog};
+use serde::{Deserialize, Serialize};
+use terminal::Stop;
+use tokio::time::sleep;
+
+use super::Arguments;
+use super::clients::{Appender, Placed, Supply};
+use super::figures::Shape;
+use crate::SEED;
+use crate::loops::Crew;
+use crate::plot::{self, OfBench, Strip};
+use crate::progress::Progress;
+use crate::recorder::Recorder;
+use crate::report::{Report, or_dash};
+use crate::servers::load_average;
+use crate::statistics::Spread;
+use crate::target::OPERATION_TIME_MAX;
+use crate::universe::{Strike, Universe, Which, wait_until};
+
+/// The node is killed at a random moment of this time, so that runs don't all meet the same part of a heartbeat.
+const SPREAD_MS: u64 = 200;
+/// Appends count from so long before it.
+const LEAD: Duration = Duration::from_millis(50);
+/// A log that was whole for so long is not being changed any more: its projection is replaced each second at most.
+const UNCHANGED: Duration = Duration::from_millis(1_500);
+/// Nodes that are killed before a run at most, so that all are where they are wanted: each try succeeds half of the
+/// time.
+const TRIES: usize = 30;
+
+/// Where the catalogue is led from when the node is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Leader {
+    /// From another node.
+    Elsewhere,
+    /// From the very node that is killed.
+    Same,
+}
+
+impl Leader {
+    /// The one that is asked for, or both.
+    pub(crate) fn wanted(one: Option<Self>) -> Vec<Self> {
+        one.map_or_else(|| vec![Self::Elsewhere, Self::Same], |one| vec![one])
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Elsewhere => "elsewhere",
+            Self::Same => "same",
+        }
+    }
+}
+
+/// One run, as JSON has it. The fields are a promise to scripts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "bench", rename = "log kill")]
+pub(crate) struct Blow {
+    leader: Leader,
+    run: usize,
+    /// The node that was killed.
+    node: u32,
+    stripes: u32,
+    copies: u32,
+    entry_bytes: usize,
+    batch: usize,
+    /// Of each appender the node that it asks first, and its longest gap.
+    doors: Vec<u32>,
+    gaps_us: Vec<u64>,
+    longest_gap_us: u64,
+    /// No append ended these: the run did.
+    open_gaps: usize,
+    operations: u64,
+    errors: u64,
+    load_average: Option<f64>,
+}
+
+impl OfBench for Blow {
+    const BENCH: &'static str = "log kill";
+}
+
+const HEADING: &str =
+    "RUN  LEADER     NODE  LONGEST MS  MEDIAN MS  AT ITS DOOR MS  ELSEWHERE MS  APPENDS  ERRORS  LOAD";
+
+impl Blow {
+    /// The gaps of those appenders whose door was that node's, or of all others.
+    fn gaps(&self, is_at_node: bool) -> Vec<f64> {
+        let gaps = self.doors.iter().zip(&self.gaps_us).filter(|(door, _)| (**door == self.node) == is_at_node);
+        gaps.map(|(_, gap)| *gap as f64).collect()
+    }
+
+    fn all_gaps(&self) -> Vec<f64> {
+        self.gaps_us.iter().map(|gap| *gap as f64).collect()
+    }
+}
+
+impl fmt::Display for Blow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let median = |gaps: &[f64]| Spread::of(gaps).map(|spread| format!("{:.1}", spread.median / 1_000.0));
+        write!(
+            f,
+            "{:>3}  {:9}  {:>4}  {:>10.1}  {:>9}  {:>14}  {:>12}  {:>7}  {:>6}  {:>4}",
+            self.run,
+            self.leader.name(),
+            self.node,
+            self.longest_gap_us as f64 / 1_000.0,
+            or_dash(median(&self.all_gaps())),
+            or_dash(median(&self.gaps(true))),
+            or_dash(median(&self.gaps(false))),
+            self.operations,
+            self.errors,
+            or_dash(self.load_average),
+        )?;
+        if self.open_gaps > 0 { write!(f, "  {} still stand still", self.open_gaps) } else { Ok(()) }
+    }
+}
+
+/// What the runs of one kind came to, in microseconds.
+#[derive(Debug, Serialize)]
+struct Summary {
+    bench: &'static str,
+    leader: Leader,
+    runs: usize,
+    open_gaps: usize,
+    /// Of every appender in every run.
+    gap_us: Option<Spread>,
+    /// Of each run that of the appender which stood still for longest.
+    longest_gap_us: Option<Spread>,
+}
+
+impl Summary {
+    fn of(leader: Leader, runs: &[Blow]) -> Self {
+        let gaps: Vec<f64> = runs.iter().flat_map(Blow::all_gaps).collect();
+        let longest: Vec<f64> = runs.iter().map(|run| run.longest_gap_us as f64).collect();
+        let open_gaps = runs.iter().map(|run| run.open_gaps).sum();
+        let (gap_us, longest_gap_us) = (Spread::of(&gaps), Spread::of(&longest));
+        Self { bench: "log kill summary", leader, runs: runs.len(), open_gaps, gap_us, longest_gap_us }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { leader, runs, .. } = self;
+        write!(f, "\n{runs} runs, the catalogue's leader {}; milliseconds: median (lowest to highest)", leader.name())?;
+        for (name, spread) in [("an appender's gap", self.gap_us), ("a run's longest", self.longest_gap_us)] {
+            let Some(Spread { median, lowest, highest }) = spread else { continue };
+            let [median, lowest, highest] = [median, lowest, highest].map(|us| us / 1_000.0);
+            write!(f, "\n{name:17}  {median:.1} ({lowest:.1} to {highest:.1})")?;
+        }
+        if self.open_gaps > 0 {
+            write!(f, "\n{} appenders still stood still at the end of their run", self.open_gaps)?;
+        }
+        Ok(())
+    }
+}
+
+/// A column for all appenders of each kind of run, and one for each run's longest gap.
+fn strips(runs: &[Blow]) -> Vec<Strip> {
+    let mut strips = Vec::new();
+    for leader in Leader::wanted(None) {
+        let runs: Vec<&Blow> = runs.iter().filter(|run| run.leader == leader).collect();
+        let gaps = runs.iter().flat_map(|run| run.all_gaps()).map(|us| us / 1_000.0).collect();
+        let longest = runs.iter().map(|run| run.longest_gap_us as f64 / 1_000.0).collect();
+        if !runs.is_empty() {
+            strips.push(Strip { name: format!("leader {}: appenders", leader.name()), measurements: gaps });
+            strips.push(Strip { name: format!("leader {}: longest", leader.name()), measurements: longest });
+        }
+    }
+    strips
+}
+
+/// Measures all runs.
+pub(super) async fn run(
+    arguments: &Arguments,
+    universe: &Universe,
+    mut report: Report,
+    progress: Progress,
+) -> Result<(), Stop> {
+    let Some(shape) = arguments.groups().into_iter().flatten().next() else { return Ok(()) };
+    report.add_text(HEADING, &progress)?;
+    let (mut draw, mut runs) = (SplitMix64::new(SEED), Vec::new());
+    for leader in Leader::wanted(arguments.leader) {
+        let bench = Bench::create(arguments, universe, shape, leader).await?;
+        let first = runs.len();
+        for number in 1..=arguments.runs() {
+            progress.now(format!("the catalogue's leader {}", leader.name()));
+            let run = bench.run(number, Duration::from_millis(draw.below(SPREAD_MS))).await?;
+            report.add_json(&run)?;
+            report.add_text(&run.to_string(), &progress)?;
+            progress.done(1);
+            runs.push(run);
+        }
+        let summary = Summary::of(leader, &runs[first..]);
+        report.add_json(&summary)?;
+        report.add_text(&summary.to_string(), &progress)?;
+    }
+    drop(progress);
+    if let Some(file) = &arguments.plot {
+        let drawn = match arguments.json_file() {
+            Some(json) => plot::read(json)?,
+            None => runs.clone(),
+        };
+        plot::write(file, &plot::strip("Time without appends", "milliseconds", &strips(&drawn)))?;
+    }
+    match runs.iter().find(|run| run.operations == 0) {
+        Some(run) => Err(Stop::NothingDone { run: format!("run {}", run.run), error: None }),
+        None => Ok(()),
+    }
+}
+
+/// The log of one kind of run.
+struct Bench<'a> {
+    arguments: &'a Arguments,
+    universe: &'a Universe,
+    leader: Leader,
+    shape: Shape,
+    log: Log,
+}
+
+impl<'a> Bench<'a> {
+    /// Creates the log where it is wanted: the node that is asked hands out its positions. That it has a unit as well
+    /// may take some logs more.
+    async fn create(
+        arguments: &'a Arguments,
+        universe: &'a Universe,
+        shape: Shape,
+        leader: Leader,
+    ) -> Result<Self, Stop> {
+        let leads = universe.reign(Which::Catalogue).await?.leader;
+        let nodes = universe.nodes();
+        let wanted = nodes.iter().find(|node| (**node == leads) == (leader == Leader::Same)).copied().unwrap_or(leads);
+        let creator = Client::connect(universe.endpoints_from(wanted))?;
+        let client = Client::connect(universe.endpoints())?;
+        let mut number = 1;
+        loop {
+            let name = format!("bench-kill-{}-{number}", leader.name());
+            let log = creator.log(&name);
+            log.create_of(NewLog { stripes: shape.stripes, copies: shape.copies }).await?;
+            let placed = Placed::named(name.as_str(), shape).described(&log.describe().await?);
+            if placed.sequencer_has_unit() || number == nodes.len() {
+                return Ok(Self { arguments, universe, leader, shape, log: client.log(name) });
+            }
+            number += 1;
+        }
+    }
+
+    /// One run: append, kill, append on, bring the node back.
+    async fn run(&self, number: usize, wait: Duration) -> Result<Blow, Stop> {
+        let placed = self.arrange().await?;
+        let (mut crew, mut recorders, mut doors) = (Crew::default(), Vec::new(), Vec::new());
+        let (supply, nodes) = (Supply::new(self.shape), self.universe.nodes());
+        for door in nodes.iter().cycle().take(self.shape.clients) {
+            let client = Client::connect(self.universe.endpoints_from(*door))?.with_deadline(OPERATION_TIME_MAX);
+            let recorder = Rc::new(Recorder::default());
+            crew.closed_loop(Appender { log: client.log(self.log.name()), supply: supply.clone() }, &recorder);
+            recorders.push(recorder);
+            doors.push(*door);
+        }
+        sleep(Duration::from_secs_f64(self.arguments.warmup) + wait).await;
+        recorders.iter().for_each(|recorder| recorder.start());
+        // A few appends, so that the gaps have a beginning.
+        sleep(LEAD).await;
+        let struck = self.universe.strike(placed.sequencer, Strike::Kill)?;
+        sleep(self.arguments.seconds()).await;
+        let counted: Vec<_> = recorders.iter().map(|recorder| recorder.stop(&[])).collect();
+        let load_average = load_average();
+        crew.settle().await;
+        self.universe.bring_back(struck).await?;
+        let gaps_us: Vec<u64> = counted.iter().map(|one| one.longest_gap.length().as_micros() as u64).collect();
+        Ok(Blow {
+            leader: self.leader,
+            run: number,
+            node: placed.sequencer,
+            stripes: self.shape.stripes,
+            copies: self.shape.copies,
+            entry_bytes: self.shape.entry_bytes,
+            batch: self.shape.batch,
+            doors,
+            longest_gap_us: gaps_us.iter().max().copied().unwrap_or_default(),
+            gaps_us,
+            open_gaps: counted.iter().filter(|one| one.longest_gap.is_open).count(),
+            operations: counted.iter().map(super::super::recorder::Counted::operations).sum(),
+            errors: counted.iter().map(|one| one.errors).sum(),
+            load_average,
+        })
+    }
+
+    /// Waits until the universe is whole, and has the sequencer and the catalogue's leader where they are wanted.
+    async fn arrange(&self) -> Result<Placed, Stop> {
+        for _ in 0..TRIES {
+            let placed = self.whole().await?;
+            let leads = self.universe.reign(Which::Catalogue).await?.leader;
+            let is_same = leads == placed.sequencer;
+            if placed.sequencer_has_unit() && is_same == (self.leader == Leader::Same) {
+                return Ok(placed);
+            }
+            // Another one hands out positions then, which has a unit; or another one leads.
+            let unwanted = if placed.sequencer_has_unit() { leads } else { placed.sequencer };
+            let struck = self.universe.strike(unwanted, Strike::Kill)?;
+            self.caught_up_without(unwanted).await?;
+            self.universe.bring_back(struck).await?;
+        }
+        let wanted = format!("the catalogue's leader was not {} in {TRIES} tries", self.leader.name());
+        Err(sdk::Error::Unavailable(wanted).into())
+    }
+
+    /// Waits until the log has another sequencer than a node that was killed, and the catalogue another leader.
+    async fn caught_up_without(&self, dead: u32) -> Result<(), Stop> {
+        let client = Client::connect(self.universe.others(dead))?;
+        let log = client.log(self.log.name());
+        wait_until("the log and the catalogue go on without a node", async || {
+            // Nobody looks whether a sequencer lives but who appends.
+            log.append([""]).await?;
+            let statuses = client.status_of_each().await;
+            let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
+            let leads = |cohort: &&sdk::admin::Cohort| cohort.cohort == base::CohortId::CATALOGUE.0;
+            let is_led = cohorts.filter(leads).all(|cohort| cohort.leader.is_some_and(|leader| leader != dead));
+            Ok((is_led && log.describe().await?.sequencer != dead).then_some(()))
+        })
+        .await
+    }
+
+    /// Waits until all nodes serve, the catalogue's replicas have caught up, and the log's chains have all their
+    /// copies.
+    async fn whole(&self) -> Result<Placed, Stop> {
+        self.universe.caught_up(Which::Catalogue).await?;
+        // What was appended in earlier runs would have to be copied, and says nothing of this one.
+        let tail = self.log.tail().await?;
+        self.log.trim(tail).await?;
+        wait_until("the log's chains have all their copies", async || {
+            let before = self.log.describe().await?;
+            let placed = Placed::named(self.log.name(), self.shape).described(&before);
+            let is_full = |chain: &LogChain| chain.units.len() == self.shape.copies as usize;
+            let mut chains = before.extents.iter().flat_map(|extent| &extent.chains);
+            if placed.chains.len() < self.shape.stripes as usize || !chains.all(is_full) {
+                return Ok(None);
+            }
+            sleep(UNCHANGED).await;
+            Ok((self.log.describe().await?.epoch == before.epoch).then_some(placed))
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blow(leader: Leader, gaps_us: [u64; 3]) -> Blow {
+        Blow {
+            leader,
+            run: 1,
+            node: 2,
+            stripes: 1,
+            copies: 2,
+            entry_bytes: 512,
+            batch: 1,
+            doors: vec![1, 2, 3],
+            gaps_us: gaps_us.to_vec(),
+            longest_gap_us: gaps_us.into_iter().max().expect("three"),
+            open_gaps: 0,
+            operations: 9,
+            errors: 0,
+            load_average: None,
+        }
+    }
+
+    #[test]
+    fn an_appender_at_the_dead_nodes_door_is_told_from_others() {
+        let run = blow(Leader::Same, [300_000, 800_000, 400_000]);
+        assert_eq!((run.gaps(true), run.gaps(false)), (vec![800_000.0], vec![300_000.0, 400_000.0]));
+        let line = run.to_string();
+        assert_eq!(
+            line,
+            "  1  same          2       800.0      400.0           800.0         350.0        9       0     -"
+        );
+        assert_eq!(HEADING.len(), line.len());
+    }
+
+    #[test]
+    fn a_summary_has_every_appender_and_every_runs_longest() {
+        let runs = [blow(Leader::Elsewhere, [1_000, 2_000, 9_000]), blow(Leader::Elsewhere, [3_000, 4_000, 7_000])];
+        let summary = Summary::of(Leader::Elsewhere, &runs);
+        assert_eq!(summary.gap_us, Some(Spread { median: 3_500.0, lowest: 1_000.0, highest: 9_000.0 }));
+        assert_eq!(summary.longest_gap_us, Some(Spread { median: 8_000.0, lowest: 7_000.0, highest: 9_000.0 }));
+        assert!(summary.to_string().ends_with("a run's longest    8.0 (7.0 to 9.0)"), "{summary}");
+        let drawn = strips(&runs);
+        assert_eq!(drawn.len(), 2, "nothing is drawn of what was not measured");
+        assert_eq!(drawn[1].measurements, [9.0, 7.0]);
+    }
+
+    #[test]
+    fn a_run_is_one_object_that_can_be_read_again() {
+        let run = blow(Leader::Elsewhere, [1, 2, 3]);
+        let line = serde_json::to_string(&run).expect("numbers and names");
+        assert!(line.starts_with(r#"{"bench":"log kill","leader":"elsewhere","run":1,"node":2,"#), "{line}");
+        assert_eq!(serde_json::from_str::<Blow>(&line).expect("its own"), run);
+    }
+}

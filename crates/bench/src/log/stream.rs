@@ -1,0 +1,95 @@
+//! One stream of reads, with many under way: as the door has it, since the client library gives each read a call of its
+//! own.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use api::frugal::STREAM_BATCH_MAX;
+use api::log::log_client::LogClient;
+use api::log::{ReadAnswer, ReadRequest, ReadStreamRequest, ReadStreamResponse, StreamedRead, read_answer};
+use terminal::Stop;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio_stream::Stream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+use crate::target::OPERATION_TIME_MAX;
+
+/// Reads of one message: as many as a door takes.
+const MESSAGE_READS_MAX: usize = STREAM_BATCH_MAX;
+/// Reads under way on one stream: a door refuses more.
+pub(crate) const READS_MAX: usize = 2 * MESSAGE_READS_MAX;
+/// HTTP/2's windows, as the client library has them.
+const WINDOW_BYTES: u32 = 16 << 20;
+
+/// A stream of reads. Each reader has one of them under way.
+pub(crate) struct ReadStream {
+    log: String,
+    ask: UnboundedSender<StreamedRead>,
+    waiting: Rc<RefCell<Waiting>>,
+    /// Ends with this.
+    _answers: JoinSet<()>,
+}
+
+/// By the reader's number; empty once the stream has ended.
+type Waiting = Vec<Option<oneshot::Sender<Option<read_answer::Answer>>>>;
+
+impl ReadStream {
+    /// Opens one at a node's door, for so many readers.
+    pub(crate) async fn open(endpoint: &str, log: &str, readers: usize) -> Result<Self, Stop> {
+        let unavailable =
+            |error: &dyn std::fmt::Display| Stop::from(sdk::Error::Unavailable(format!("{endpoint}: {error}")));
+        let place = Endpoint::from_shared(format!("http://{endpoint}")).map_err(|error| unavailable(&error))?;
+        let place = place.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+        let channel = place.tcp_nodelay(true).connect().await.map_err(|error| unavailable(&error))?;
+        let (ask, asked) = mpsc::unbounded_channel();
+        let answers = LogClient::new(channel).read_stream(Feed(asked)).await.map_err(|status| unavailable(&status))?;
+        let waiting: Waiting = (0..readers).map(|_| None).collect();
+        let waiting = Rc::new(RefCell::new(waiting));
+        let mut task = JoinSet::new();
+        task.spawn_local(hand_out(answers.into_inner(), Rc::clone(&waiting)));
+        Ok(Self { log: log.to_owned(), ask, waiting, _answers: task })
+    }
+
+    /// Reads one position for a reader.
+    pub(crate) async fn read(&self, reader: usize, position: u64) -> Result<read_answer::Answer, sdk::Error> {
+        let ended = || sdk::Error::Unavailable("the stream has ended".to_owned());
+        let (tell, told) = oneshot::channel();
+        *self.waiting.borrow_mut().get_mut(reader).ok_or_else(ended)? = Some(tell);
+        let read = ReadRequest { log: self.log.clone(), from: position, count: 1, wait_ms: 0 };
+        let deadline_ms = OPERATION_TIME_MAX.as_millis() as u32;
+        let asked = self.ask.send(StreamedRead { number: reader as u64, deadline_ms, read: Some(read) });
+        asked.map_err(|_| ended())?;
+        told.await.ok().flatten().ok_or_else(ended)
+    }
+}
+
+/// Gives each answer to the reader that waits for it.
+async fn hand_out(mut answers: Streaming<ReadStreamResponse>, waiting: Rc<RefCell<Waiting>>) {
+    while let Ok(Some(message)) = answers.message().await {
+        for ReadAnswer { number, answer } in message.answers {
+            if let Some(tell) = waiting.borrow_mut().get_mut(number as usize).and_then(Option::take) {
+                // Who was given up at the end of a run waits no more.
+                let _ = tell.send(answer);
+            }
+        }
+    }
+    waiting.borrow_mut().clear();
+}
+
+/// What gRPC takes the messages from: whatever is asked by the time that it can send.
+struct Feed(UnboundedReceiver<StreamedRead>);
+
+impl Stream for Feed {
+    type Item = ReadStreamRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ReadStreamRequest>> {
+        let mut reads = Vec::new();
+        let count = ready!(self.0.poll_recv_many(context, &mut reads, MESSAGE_READS_MAX));
+        Poll::Ready((count > 0).then_some(ReadStreamRequest { reads }))
+    }
+}

@@ -1,0 +1,112 @@
+//! One turn: a log is appended to or read for a while, and what that took of the machine's time is measured beside.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use terminal::Stop;
+use tokio::time::sleep;
+
+use super::What;
+use super::clients::{Bed, Placed};
+use super::figures::{Cpu, Figures, Latencies};
+use crate::floor::ChainFloor;
+use crate::loops::{Crew, Operate};
+use crate::measure::Times;
+use crate::recorder::Recorder;
+use crate::servers::Servers;
+
+/// Appenders at work.
+pub(super) async fn appends(bed: &Bed, placed: &Placed, times: Times) -> Result<Figures, Stop> {
+    let appenders = bed.appenders(placed)?;
+    closed_loops(What::Append, bed, placed, times, appenders).await
+}
+
+/// Readers at work.
+pub(super) async fn random_reads(bed: &Bed, placed: &Placed, times: Times) -> Result<Figures, Stop> {
+    let readers = bed.readers(placed).await?;
+    closed_loops(What::Random, bed, placed, times, readers).await
+}
+
+async fn closed_loops(
+    what: What,
+    bed: &Bed,
+    placed: &Placed,
+    times: Times,
+    clients: Vec<impl Operate>,
+) -> Result<Figures, Stop> {
+    let (recorder, mut crew) = (Rc::new(Recorder::default()), Crew::default());
+    for client in clients {
+        crew.closed_loop(client, &recorder);
+    }
+    sleep(times.warmup).await;
+    let meter = Meter::begin(bed)?;
+    recorder.start();
+    sleep(times.measured).await;
+    let counted = recorder.stop(&[]);
+    let cpu = meter.used()?;
+    crew.settle().await;
+    let (operations, batch) = (counted.operations(), placed.shape.batch as u64);
+    Ok(Figures {
+        latencies: (operations > 0).then(|| Latencies::of(&counted.latencies_us, 1.0)),
+        errors: counted.errors,
+        longest_gap_us: Some(counted.longest_gap.length().as_micros() as u64),
+        last_error: counted.last_error,
+        ..Figures::of(what, placed, counted.elapsed, operations, operations * batch, cpu)
+    })
+}
+
+/// A follower that begins at the log's first entry, until it was told the last.
+pub(super) async fn follow(bed: &Bed, placed: &Placed) -> Result<Figures, Stop> {
+    let log = bed.door(placed, 0)?;
+    // The connection is there.
+    log.tail().await?;
+    let meter = Meter::begin(bed)?;
+    let began = Instant::now();
+    let mut subscription = log.subscribe(placed.filled.start);
+    let (mut operations, mut entries) = (0, 0);
+    while subscription.position() < placed.filled.end {
+        let told = subscription.next_many().await;
+        let told = told.unwrap_or_else(|| Err(sdk::Error::Unavailable("the subscription has ended".into())))?;
+        operations += told.len() as u64;
+        entries += told.iter().map(|entry| entry.records().len() as u64).sum::<u64>();
+    }
+    let time = began.elapsed();
+    Ok(Figures::of(What::Follow, placed, time, operations, entries, meter.used()?))
+}
+
+/// What one append would cost without us.
+pub(super) fn floor(floor: &ChainFloor, on_two: bool, placed: &Placed, times: Times) -> Result<Figures, Stop> {
+    let shape = placed.shape;
+    let (copies, bytes) = (shape.copies as usize, shape.batch * shape.entry_bytes);
+    // Nothing else of this process is under way.
+    let samples = floor.measure(on_two, copies, bytes, times.measured);
+    let samples = samples.map_err(|error| Stop::invalid(format!("the floor can't be measured: {error}")))?;
+    let operations = samples.nanoseconds.len();
+    let time = Duration::from_secs_f64(operations as f64 / samples.per_second);
+    let entries = operations * shape.batch as u64;
+    let figures = Figures::of(What::Floor { on_two }, placed, time, operations, entries, Cpu::default());
+    Ok(Figures { latencies: Some(Latencies::of(&samples.nanoseconds, 1_000.0)), ..figures })
+}
+
+/// CPU time of the servers, and of this process.
+struct Meter {
+    servers: Servers,
+    client: Servers,
+    before: Cpu,
+}
+
+impl Meter {
+    fn begin(bed: &Bed) -> Result<Self, Stop> {
+        let (servers, client) = (bed.universe.servers()?, Servers::of(&[std::process::id()], None)?);
+        let before = Cpu { servers: servers.cpu_time()?, client: client.cpu_time()? };
+        Ok(Self { servers, client, before })
+    }
+
+    fn used(&self) -> Result<Cpu, Stop> {
+        let since = |before: Option<Duration>, now: Option<Duration>| Some(now?.saturating_sub(before?));
+        Ok(Cpu {
+            servers: since(self.before.servers, self.servers.cpu_time()?),
+            client: since(self.before.client, self.client.cpu_time()?),
+        })
+    }
+}

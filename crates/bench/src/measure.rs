@@ -1,0 +1,159 @@
+//! One measurement: so many clients on a few connections, a warm-up that does not count, and the time that does.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
+use terminal::Stop;
+use tokio::task::LocalSet;
+use tokio::time::sleep;
+
+use super::SEED;
+use super::loops::{Crew, OpenLoop};
+use super::recorder::{Counted, Recorder};
+use super::report::Figures;
+use super::schedule::{Pacing, Schedule};
+use super::servers::Servers;
+use super::target::Target;
+use super::workload::{Client, Versions, Workload, value};
+
+/// Connections of an open loop: its clients are a bound that is seldom reached, and idle for the most part.
+const OPEN_CONNECTIONS_MAX: usize = 8;
+
+/// Who is measured, doing what: one side of a comparison.
+pub(crate) struct Side {
+    /// What tells it from the other side; none if there is no other.
+    pub(crate) name: Option<&'static str>,
+    pub(crate) target: Target,
+    pub(crate) workload: Rc<Workload>,
+    pub(crate) servers: Servers,
+    versions: Versions,
+    value: Bytes,
+}
+
+impl Side {
+    /// Puts in place what the workload wants to find.
+    pub(crate) async fn prepare(
+        name: Option<&'static str>,
+        target: Target,
+        workload: Workload,
+        servers: Servers,
+    ) -> Result<Self, Stop> {
+        let versions = workload.prepare(&target).await?;
+        let value = value(workload.value_bytes);
+        Ok(Self { name, target, workload: Rc::new(workload), servers, versions, value })
+    }
+
+    /// For people: `A loggos write`.
+    pub(crate) fn title(&self) -> String {
+        let (target, operation) = (self.target.name(), self.workload.operation.name());
+        self.name.map_or_else(|| format!("{target} {operation}"), |name| format!("{name} {target} {operation}"))
+    }
+}
+
+/// How much is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Point {
+    pub(crate) clients: usize,
+    /// None: a closed loop.
+    #[serde(rename = "rate", serialize_with = "rate_of")]
+    pub(crate) offer: Option<Offer>,
+}
+
+/// What an open loop offers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Offer {
+    /// Operations a second.
+    pub(crate) rate: f64,
+    pub(crate) pacing: Pacing,
+}
+
+fn rate_of<S: Serializer>(offer: &Option<Offer>, serializer: S) -> Result<S::Ok, S::Error> {
+    offer.map(|offer| offer.rate).serialize(serializer)
+}
+
+impl std::fmt::Display for Point {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.offer {
+            None => write!(f, "{} clients", self.clients),
+            Some(Offer { rate, .. }) => write!(f, "{rate} operations/s"),
+        }
+    }
+}
+
+/// How long a measurement takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) warmup: Duration,
+    pub(crate) measured: Duration,
+}
+
+/// Measures one point.
+pub(crate) async fn measure(side: &Side, point: Point, times: Times) -> Result<Figures, Stop> {
+    LocalSet::new().run_until(measure_here(side, point, times)).await
+}
+
+async fn measure_here(side: &Side, point: Point, times: Times) -> Result<Figures, Stop> {
+    let mut running = Running::begin(side, point).await?;
+    sleep(times.warmup).await;
+    let cpu_before = side.servers.cpu_time()?;
+    running.start();
+    sleep(times.measured).await;
+    let (counted, offered) = running.stop();
+    let cpu_after = side.servers.cpu_time()?;
+    running.settle().await;
+    let server_cpu = cpu_before.zip(cpu_after).map(|(before, after)| after.saturating_sub(before));
+    Ok(Figures::of(side, point, counted, offered, server_cpu))
+}
+
+/// Clients at work. They share what they count, on one thread: this wants a [`LocalSet`].
+pub(crate) struct Running {
+    recorder: Rc<Recorder>,
+    crew: Crew,
+    open: Option<Rc<OpenLoop>>,
+    offered_before: u64,
+}
+
+impl Running {
+    /// Connects all clients, and sets them to work.
+    pub(crate) async fn begin(side: &Side, point: Point) -> Result<Self, Stop> {
+        let connections = point.clients.div_ceil(side.target.clients_per_connection());
+        let connections = connections.min(point.offer.map_or(usize::MAX, |_| OPEN_CONNECTIONS_MAX));
+        let mut connected = Vec::with_capacity(connections);
+        for _ in 0..connections {
+            connected.push(side.target.connect().await?);
+        }
+        let (recorder, mut crew) = (Rc::new(Recorder::default()), Crew::default());
+        let schedule = point.offer.map(|Offer { rate, pacing }| Schedule::new(rate, pacing, SEED));
+        let open = schedule.map(|schedule| Rc::new(OpenLoop::begin(schedule, point.clients)));
+        for number in 0..point.clients {
+            let connection = connected[number % connections].clone();
+            let place = (number, point.clients);
+            let client = Client::new(&side.workload, connection, &side.versions, &side.value, place);
+            match &open {
+                None => crew.closed_loop(client, &recorder),
+                Some(open) => crew.open_loop(client, &recorder, open, number),
+            }
+        }
+        Ok(Self { recorder, crew, open, offered_before: 0 })
+    }
+
+    /// From now on everything counts.
+    pub(crate) fn start(&mut self) {
+        self.offered_before = self.open.as_ref().map_or(0, |open| open.offered());
+        self.recorder.start();
+    }
+
+    /// Ends the run; gives how many operations an open loop offered in it. What is under way counts no more.
+    pub(crate) fn stop(&self) -> (Counted, Option<u64>) {
+        let offered = self.open.as_ref().map(|open| open.offered() - self.offered_before);
+        let unfinished = self.open.as_ref().map_or_else(Vec::new, |open| open.unfinished());
+        (self.recorder.stop(&unfinished), offered)
+    }
+
+    /// Lets what is under way come to its end, within limits.
+    pub(crate) async fn settle(self) {
+        self.crew.settle().await;
+    }
+}

@@ -1,0 +1,125 @@
+//! What the servers' processes use: CPU time of all their threads together, memory; and the machine's load.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use terminal::Stop;
+
+/// The processes that serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Servers(Vec<Server>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Server {
+    /// The node's directory, or the process's number where only that is known.
+    name: String,
+    pid: u32,
+}
+
+impl Servers {
+    /// The processes named, or those whose `pid` files lie in a data directory of `loggos dev`.
+    pub(crate) fn of(pids: &[u32], data: Option<&Path>) -> Result<Self, Stop> {
+        match data {
+            None => Ok(Self(pids.iter().map(|pid| Server { name: pid.to_string(), pid: *pid }).collect())),
+            Some(data) => in_directory(data).map(Self),
+        }
+    }
+
+    /// CPU time of all of them since they started; none if no process is named.
+    pub(crate) fn cpu_time(&self) -> Result<Option<Duration>, Stop> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let mut ticks = 0;
+        for Server { pid, .. } in &self.0 {
+            ticks += read(*pid, "stat", ticks_of)?;
+        }
+        Ok(Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)))
+    }
+
+    /// Memory of each that is resident, in KiB, by its name.
+    pub(crate) fn resident_kib(&self) -> Result<BTreeMap<String, u64>, Stop> {
+        let resident = |server: &Server| Ok((server.name.clone(), read(server.pid, "status", resident_kib_of)?));
+        self.0.iter().map(resident).collect()
+    }
+}
+
+/// Reads a file of a process, and in it a number.
+fn read(pid: u32, file: &str, number_of: impl FnOnce(&str) -> Option<u64>) -> Result<u64, Stop> {
+    let path = format!("/proc/{pid}/{file}");
+    let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {path}")))?;
+    number_of(&text).ok_or_else(|| Stop::invalid(format!("{path} is not what Linux writes")))
+}
+
+fn in_directory(data: &Path) -> Result<Vec<Server>, Stop> {
+    let mut servers = Vec::new();
+    let reading = format!("read {}", data.display());
+    for entry in fs::read_dir(data).map_err(Stop::io(reading.clone()))? {
+        let node = entry.map_err(Stop::io(reading.clone()))?;
+        let name = node.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("node-") {
+            continue;
+        }
+        let path = node.path().join("pid");
+        // A node that is down has none, or an empty one.
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        if text.trim().is_empty() {
+            continue;
+        }
+        let wrong = || Stop::invalid(format!("{} holds no process number", path.display()));
+        servers.push(Server { name, pid: text.trim().parse().map_err(|_| wrong())? });
+    }
+    if servers.is_empty() {
+        return Err(Stop::invalid(format!("no node runs in {}", data.display())));
+    }
+    Ok(servers)
+}
+
+/// User and system time from `/proc/PID/stat`: its 14th and 15th fields. The second is the command in brackets, and may
+/// hold anything.
+fn ticks_of(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ').skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// `VmRSS` from `/proc/PID/status`.
+fn resident_kib_of(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The machine's load average over the last minute.
+pub(crate) fn load_average() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_user_and_system_time() {
+        let stat = "42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 4 0 100 0 0";
+        assert_eq!(ticks_of(stat), Some(300));
+        assert_eq!(ticks_of("42 (cut"), None);
+    }
+
+    #[test]
+    fn resident_memory_is_what_is_in_memory_now() {
+        assert_eq!(resident_kib_of("VmHWM:\t    9000 kB\nVmRSS:\t    8712 kB\n"), Some(8_712));
+        assert_eq!(resident_kib_of("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn this_process_has_used_some() {
+        let servers = Servers::of(&[std::process::id()], None).expect("a process");
+        assert!(servers.cpu_time().expect("Linux").is_some());
+        assert!(servers.resident_kib().expect("Linux").values().all(|kib| *kib > 1_000));
+        assert_eq!(Servers(Vec::new()).cpu_time().expect("nothing to read"), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! Who is measured: Loggos through its own client library, etcd through the little of its API that is needed, or
+//! Cassandra through its driver (a build with the feature `cassandra`).
+//!
+//! Each is asked at its leader, or at a replica where there is none, so that no forwarding is measured in one and not
+//! in the other.
+
+#[cfg(feature = "cassandra")]
+mod cassandra;
+mod etcd;
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sdk::NewTable;
+use terminal::{Durability, ReadKind, Stop};
+
+#[cfg(feature = "cassandra")]
+use self::cassandra::{Cassandra, Level};
+use self::etcd::Etcd;
+
+/// The table that is written and read.
+pub(crate) const TABLE: &str = "bench";
+/// The column of each row.
+const COLUMN: Bytes = Bytes::from_static(b"value");
+/// Clients that share a connection ...
+pub(crate) const CLIENTS_PER_CONNECTION: usize = 8;
+/// ... or a stream.
+const CLIENTS_PER_STREAM: usize = 64;
+/// How long an operation may take, its retries included, before it counts as an error.
+pub(crate) const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A universe or a cluster, by its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Loggos(Vec<String>),
+    /// The same, through streams.
+    LoggosStream(Vec<String>),
+    Etcd(Vec<String>),
+    #[cfg(feature = "cassandra")]
+    Cassandra(Vec<String>, Level),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, endpoints) = text
+            .split_once("://")
+            .ok_or("loggos://, loggos-stream://, etcd:// or cassandra://HOST:PORT,... is wanted")?;
+        let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
+        match kind {
+            "loggos" => Ok(Self::Loggos(endpoints)),
+            "loggos-stream" => Ok(Self::LoggosStream(endpoints)),
+            "etcd" => Ok(Self::Etcd(endpoints)),
+            #[cfg(feature = "cassandra")]
+            "cassandra" => Ok(Self::Cassandra(endpoints, Level::Quorum)),
+            #[cfg(feature = "cassandra")]
+            "cassandra-weak" => Ok(Self::Cassandra(endpoints, Level::One)),
+            #[cfg(not(feature = "cassandra"))]
+            "cassandra" | "cassandra-weak" => {
+                Err("this build can't ask Cassandra: cargo build --release --features cassandra".into())
+            }
+            _ => Err(format!("{kind:?} is neither loggos, loggos-stream, etcd, cassandra nor cassandra-weak")),
+        }
+    }
+}
+
+impl Target {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Loggos(_) => "loggos",
+            Self::LoggosStream(_) => "loggos-stream",
+            Self::Etcd(_) => "etcd",
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(_, Level::Quorum) => "cassandra",
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(_, Level::One) => "cassandra-weak",
+        }
+    }
+
+    /// The same target through streams, if it has any.
+    pub(crate) fn streaming(self) -> Self {
+        match self {
+            Self::Loggos(endpoints) => Self::LoggosStream(endpoints),
+            other => other,
+        }
+    }
+
+    /// Clients that share one connection: few, so that HTTP/2 is never what is measured. Streams are for many.
+    pub(crate) fn clients_per_connection(&self) -> usize {
+        match self {
+            Self::Loggos(_) | Self::Etcd(_) => CLIENTS_PER_CONNECTION,
+            // Its driver keeps connections to each node.
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(..) => CLIENTS_PER_STREAM,
+            Self::LoggosStream(_) => CLIENTS_PER_STREAM,
+        }
+    }
+
+    /// Creates what is needed, and fails early if nobody is there.
+    pub(crate) async fn prepare(&self, durability: Durability) -> Result<(), Stop> {
+        match self {
+            Self::Loggos(endpoints) | Self::LoggosStream(endpoints) => {
+                let wanted = NewTable { durability: durability.into(), ..NewTable::default() };
+                sdk::Client::connect(endpoints)?.create_table_of(TABLE, wanted).await?;
+            }
+            _ if durability == Durability::Memory => {
+                return Err(Stop::invalid(
+                    "--durability memory is for Loggos: a peer's durability is its own configuration",
+                ));
+            }
+            Self::Etcd(endpoints) => {
+                Etcd::connect(endpoints).await?;
+            }
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(endpoints, _) => Cassandra::prepare(endpoints).await?,
+        }
+        Ok(())
+    }
+
+    /// One more connection, to the leader.
+    pub(crate) async fn connect(&self) -> Result<Connection, Stop> {
+        match self {
+            Self::Loggos(endpoints) => loggos(sdk::Client::connect(endpoints)?).await,
+            Self::LoggosStream(endpoints) => loggos(sdk::Client::streaming(endpoints)?).await,
+            Self::Etcd(endpoints) => Ok(Connection::Etcd(Etcd::connect(endpoints).await?)),
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(endpoints, level) => {
+                Ok(Connection::Cassandra(Box::new(Cassandra::connect(endpoints, *level).await?)))
+            }
+        }
+    }
+}
+
+async fn loggos(client: sdk::Client) -> Result<Connection, Stop> {
+    let client = client.with_deadline(OPERATION_TIME_MAX);
+    client.prefer_leader(TABLE).await;
+    Ok(Connection::Loggos(client))
+}
+
+/// A connection, shared by a few clients.
+#[derive(Clone)]
+pub(crate) enum Connection {
+    Loggos(sdk::Client),
+    Etcd(Etcd),
+    #[cfg(feature = "cassandra")]
+    Cassandra(Box<Cassandra>),
+}
+
+impl Connection {
+    /// Puts a key; gives its new version.
+    pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<i64, sdk::Error> {
+        match self {
+            Self::Loggos(client) => client.put(TABLE, key, COLUMN, value).await,
+            Self::Etcd(etcd) => etcd.write(key, value).await,
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(cassandra) => cassandra.write(key, value).await,
+        }
+    }
+
+    /// Puts a key if it has this version (0: if it is absent); gives its new one. What etcd calls `mod_revision` is its
+    /// version.
+    ///
+    /// # Errors
+    /// [`sdk::Error::Refused`] when it has another.
+    pub(crate) async fn conditional_put(&mut self, key: Bytes, value: Bytes, version: i64) -> Result<i64, sdk::Error> {
+        match self {
+            Self::Loggos(client) => client.conditional_put(TABLE, key, COLUMN, value, version).await,
+            Self::Etcd(etcd) => etcd.conditional_put(key, value, version).await,
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(cassandra) => cassandra.conditional_put(key, value, version).await,
+        }
+    }
+
+    /// Reads a key that is there.
+    pub(crate) async fn read(&mut self, key: Bytes, reads: ReadKind) -> Result<(), sdk::Error> {
+        let found = match self {
+            Self::Loggos(client) => !client.read_row(TABLE, key, vec![COLUMN], reads.reads()).await?.0.is_empty(),
+            Self::Etcd(etcd) => etcd.read(key).await?,
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(cassandra) => cassandra.read(key).await?,
+        };
+        if found { Ok(()) } else { Err(sdk::Error::NotFound("the key that was put is not there".into())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_named_by_kind_and_endpoints() {
+        assert_eq!("etcd://a:1,b:2".parse(), Ok(Target::Etcd(vec!["a:1".into(), "b:2".into()])));
+        assert_eq!("loggos://a:1".parse(), Ok(Target::Loggos(vec!["a:1".into()])));
+        assert_eq!("loggos-stream://a:1".parse(), Ok(Target::LoggosStream(vec!["a:1".into()])));
+        assert_eq!(Target::Loggos(vec![]).streaming(), Target::LoggosStream(vec![]));
+        assert!("a:1".parse::<Target>().is_err());
+        assert!("redis://a:1".parse::<Target>().is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! How commands print: one JSON object a line for programs, or what people read.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use base::shown;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::stop::Stop;
+
+/// How to print: for people or for programs.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    json: bool,
+}
+
+impl Output {
+    /// As JSON, or for people.
+    #[must_use]
+    pub fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Whether it is printed for programs.
+    #[must_use]
+    pub fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// One JSON object, or what people read in its place.
+    ///
+    /// # Errors
+    /// [`Stop::Print`] when standard output can't be written.
+    pub fn print(self, object: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Stop> {
+        let line = if self.json { to_json(object) } else { people() };
+        writeln!(io::stdout().lock(), "{line}")?;
+        Ok(())
+    }
+
+    /// Says on standard error why a command stopped, and gives its exit status.
+    pub fn report(self, stop: &Stop) -> ExitCode {
+        if matches!(stop, Stop::Print(error) if error.kind() == io::ErrorKind::BrokenPipe) {
+            // `loggos columns scan t | head` has what it wanted.
+            return ExitCode::SUCCESS;
+        }
+        let line = if self.json { to_json(&refusal(stop)) } else { format!("loggos: {}", sentence(stop)) };
+        // Where standard error is closed too there is nobody left to tell.
+        let _ = writeln!(io::stderr().lock(), "{line}");
+        ExitCode::from(stop.exit_status())
+    }
+}
+
+/// The object that stands on standard error for a command that stopped.
+fn refusal(stop: &Stop) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.insert("error".into(), stop.to_string().into());
+    object.insert("kind".into(), stop.kind().into());
+    match stop {
+        Stop::Universe(sdk::Error::Refused { expected, actual, .. }) => {
+            object.insert("expected".into(), (*expected).into());
+            object.insert("actual".into(), (*actual).into());
+        }
+        Stop::Invalid { at: Some(at), .. } => {
+            object.insert("line".into(), at.line.into());
+            object.insert("rows".into(), at.rows.into());
+        }
+        Stop::LoadCutShort { rows, .. } => {
+            object.insert("rows".into(), (*rows).into());
+        }
+        Stop::AppendCutShort { appended, .. } => {
+            object.insert("records".into(), appended.records.into());
+            object.insert("first".into(), appended.positions.map(|(first, _)| first).into());
+            object.insert("last".into(), appended.positions.map(|(_, last)| last).into());
+        }
+        _ => {}
+    }
+    object
+}
+
+fn sentence(stop: &Stop) -> String {
+    match stop {
+        Stop::Universe(sdk::Error::Refused { column, expected, actual }) => {
+            format!("version mismatch on column {}: expected {expected}, actual {actual}", shown(column))
+        }
+        Stop::Universe(sdk::Error::Unavailable(why)) if why.contains("Connection refused") => {
+            format!("{why}; does a universe run? --at or --port-offset say where")
+        }
+        _ => stop.to_string(),
+    }
+}
+
+/// An object on one line.
+///
+/// # Panics
+/// Where a map's keys aren't strings.
+#[must_use]
+pub fn to_json(object: &impl Serialize) -> String {
+    serde_json::to_string(object).expect("our objects have only strings for keys")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stop::{Appended, LoadedUntil};
+
+    #[track_caller]
+    fn check(stop: &Stop, object: &str, exit_status: u8) {
+        let expected: Map<String, Value> = serde_json::from_str(object).expect("JSON");
+        assert_eq!(refusal(stop), expected);
+        assert_eq!(stop.exit_status(), exit_status);
+    }
+
+    #[test]
+    fn refusals_have_a_kind_and_what_is_needed_to_go_on() {
+        let mismatch = sdk::Error::Refused { column: "c".into(), expected: 7, actual: 9 };
+        check(&mismatch.into(), r#"{"error":"version mismatch","kind":"refused","expected":7,"actual":9}"#, 1);
+        check(&Stop::NotFound("no column".into()), r#"{"error":"no column","kind":"not found"}"#, 1);
+        check(&sdk::Error::Unavailable("x".into()).into(), r#"{"error":"x","kind":"unavailable"}"#, 3);
+        let unknown = sdk::Error::OutcomeUnknown("x".into());
+        check(&unknown.into(), r#"{"error":"outcome unknown: x","kind":"unknown"}"#, 3);
+        let mut appended = Appended::default();
+        appended.note(64, 7);
+        appended.note(36, 8);
+        let cut_short = Stop::AppendCutShort { error: sdk::Error::Unavailable("x".into()), appended };
+        let said = "x; 100 records appended at positions 7 to 8 before";
+        check(&cut_short, &format!(r#"{{"error":"{said}","kind":"unavailable","records":100,"first":7,"last":8}}"#), 3);
+        let at = Some(LoadedUntil { line: 7, rows: 5 });
+        let bad = Stop::Invalid { message: "line 7".into(), at };
+        check(&bad, r#"{"error":"line 7","kind":"invalid","line":7,"rows":5}"#, 2);
+    }
+}

@@ -1,0 +1,73 @@
+//! Tables for people: columns as wide as their widest cell, the last one as long as it likes.
+
+use std::fmt;
+
+/// Lines of cells under a heading.
+#[derive(Clone, Debug)]
+pub struct Table<const N: usize> {
+    lines: Vec<[String; N]>,
+    /// The heading stands above already.
+    goes_on: bool,
+}
+
+impl<const N: usize> Table<N> {
+    /// No lines yet.
+    #[must_use]
+    pub fn new(heading: [&str; N]) -> Self {
+        Self { lines: vec![heading.map(str::to_owned)], goes_on: false }
+    }
+
+    /// Adds a line below the others.
+    pub fn add(&mut self, line: [String; N]) {
+        self.lines.push(line);
+    }
+
+    /// Leaves the heading out, as wide as it is.
+    pub fn go_on(&mut self) {
+        self.goes_on = true;
+    }
+
+    fn widths(&self) -> [usize; N] {
+        let mut widths = [0; N];
+        for line in &self.lines {
+            for (width, cell) in widths.iter_mut().zip(line) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        widths
+    }
+}
+
+impl<const N: usize> fmt::Display for Table<N> {
+    /// Nothing at all if there is only the heading.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lines.len() == 1 {
+            return Ok(());
+        }
+        let widths = self.widths();
+        for line in self.lines.iter().skip(usize::from(self.goes_on)) {
+            let (last, others) = line.split_last().expect("a table has columns");
+            for (cell, width) in others.iter().zip(widths) {
+                write!(f, "{cell:width$}  ")?;
+            }
+            writeln!(f, "{last}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_stand_below_each_other() {
+        let mut table = Table::new(["KEY", "VALUE"]);
+        assert_eq!(table.to_string(), "");
+        table.add(["JFK".into(), "New York".into()]);
+        table.add(["Zürich".into(), "".into()]);
+        assert_eq!(table.to_string(), "KEY     VALUE\nJFK     New York\nZürich  \n");
+        table.go_on();
+        assert_eq!(table.to_string(), "JFK     New York\nZürich  \n");
+    }
+}
