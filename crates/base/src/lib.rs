@@ -6,6 +6,7 @@
 pub mod canary;
 pub mod codec;
 mod durability;
+mod failure_detector;
 mod ids;
 pub mod limits;
 mod lsn;
@@ -17,6 +18,7 @@ mod text;
 mod time;
 
 pub use durability::{Durability, Force};
+pub use failure_detector::{AwakeClock, Backoff, DetectorConfig, FailureDetector};
 pub use ids::{Boot, CohortId, Incarnation, Member, NodeId, Promise, UniverseId};
 pub use lsn::{Epoch, Lsn, Sequence};
 pub use membership::{MEMBERS_MAX, Membership, MembershipChange, NoStep, SharedMembership};

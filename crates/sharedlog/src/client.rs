@@ -31,7 +31,7 @@ mod filling;
 mod positions;
 mod read;
 mod row;
-mod silence;
+mod suspicion;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -44,7 +44,7 @@ use append::Append;
 use fetching::Fetching;
 use read::Read;
 use row::Row;
-use silence::Silences;
+use suspicion::Suspicions;
 use task::Fill;
 use trim::{Trim, TrimOne};
 use unstamped::{OwnStamps, Unstamped};
@@ -77,7 +77,7 @@ pub struct Client {
     /// Rows that go on with what a call of theirs has come to.
     going_on: BTreeSet<CallId>,
     fetching: Option<Fetching>,
-    silences: Silences,
+    suspicions: Suspicions,
     timer: Monotonic,
     actions: Vec<Action>,
 }
@@ -131,7 +131,7 @@ impl Client {
             asking: None,
             going_on: BTreeSet::new(),
             fetching: None,
-            silences: Silences::default(),
+            suspicions: Suspicions::new(timing),
             timer: Monotonic::NEVER,
             actions: Vec::new(),
         }
@@ -281,7 +281,7 @@ impl Client {
 
     /// A unit has answered. An answer that nobody waits for is let go.
     pub fn unit_answered(&mut self, ask: AskId, reply: unit::Reply, now: Monotonic) {
-        if let Some(id) = self.landed(ask) {
+        if let Some(id) = self.landed(ask, now) {
             self.heard_unit(id, reply, now);
         }
         self.settle(now);
@@ -322,7 +322,7 @@ impl Client {
 
     /// The sequencer has answered.
     pub fn sequencer_answered(&mut self, ask: AskId, reply: sequencer::Reply, now: Monotonic) {
-        if let Some(id) = self.landed(ask) {
+        if let Some(id) = self.landed(ask, now) {
             self.heard_sequencer(id, reply, now);
         }
         self.settle(now);
@@ -365,9 +365,9 @@ impl Client {
     /// on.
     pub fn projected(&mut self, projection: Projection, now: Monotonic) {
         if self.projection.as_ref().is_none_or(|known| known.epoch < projection.epoch) {
+            self.suspicions.projected(self.projection.as_ref(), &projection);
             self.projection = Some(projection);
             self.fetching = None;
-            self.silences = Silences::default();
             let given = self.wait_for_positions();
             for id in self.calls.keys().copied().filter(|id| !given.contains(id)).collect::<Vec<_>>() {
                 self.begin_anew(id, now);
@@ -423,8 +423,8 @@ impl Client {
         }
     }
 
-    /// Says who has been silent for long, of those that a call waits for, or its calls if it is a row: all calls may be
-    /// shorter than what an answer is waited for.
+    /// Reports who has been silent for long, of those that a call waits for, or its calls if it is a row: all calls may
+    /// be shorter than the time that an answer is waited for.
     fn suspect_silent(&mut self, id: CallId, now: Monotonic) {
         let of_row = match self.calls.get(&id).map(|call| &call.task) {
             Some(Task::Row(row)) => row.calls().collect(),
@@ -432,9 +432,15 @@ impl Client {
         };
         let calls = of_row.into_iter().chain([id]).filter_map(|id| self.calls.get(&id));
         let waited_for = calls.filter(|call| call.ask.is_some()).map(|call| (call.asked_in, call.task.whom()));
-        let silent = waited_for.filter(|(_, whom)| self.silences.is_long(*whom, self.timing.answer, now));
+        let silent = waited_for.filter(|(_, whom)| self.suspicions.is_silent(*whom, now));
         let silent: BTreeSet<_> = silent.collect();
-        self.actions.extend(silent.into_iter().map(|(epoch, suspect)| Action::Suspect { epoch, suspect }));
+        silent.into_iter().for_each(|(epoch, suspect)| self.suspect(epoch, suspect));
+    }
+
+    /// Reports who keeps calls from going on.
+    fn suspect(&mut self, epoch: ProjectionEpoch, suspect: Suspect) {
+        self.suspicions.suspect(suspect);
+        self.actions.push(Action::Suspect { epoch, suspect });
     }
 
     /// A call's deadline has come; that of its calls, if it is a row, is the same.
@@ -452,15 +458,15 @@ impl Client {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let Some(ask) = call.ask.take() {
             self.asks.remove(&ask);
-            self.silences.gave_up(ask, call.task.whom());
+            self.suspicions.gave_up(ask, call.task.whom());
         }
         call.failures += 1;
         call.task.unanswered();
         let (failures, epoch) = (call.failures, call.asked_in);
         if let Some(suspect) = suspect
-            && (failures >= SUSPECT_AFTER || self.silences.is_long(suspect, self.timing.answer, now))
+            && (failures >= SUSPECT_AFTER || self.suspicions.is_silent(suspect, now))
         {
-            self.actions.push(Action::Suspect { epoch, suspect });
+            self.suspect(epoch, suspect);
         }
         self.actions.push(Action::Fetch);
         let pause = self.backoff(self.timing.pause, failures);
@@ -532,20 +538,20 @@ impl Client {
         if let Some(call) = self.calls.get_mut(&id) {
             call.ask = Some(ask);
             call.asked_in = epoch;
-            self.silences.asked(call.task.whom(), now + held);
+            self.suspicions.asked(call.task.whom(), now + held);
         }
         self.set_alarm(id, now + held + patience);
         ask
     }
 
-    fn landed(&mut self, ask: AskId) -> Option<CallId> {
+    fn landed(&mut self, ask: AskId, now: Monotonic) -> Option<CallId> {
         let Some(id) = self.asks.remove(&ask) else {
-            self.silences.heard_late(ask);
+            self.suspicions.answered_late(ask, now);
             return None;
         };
         let call = self.calls.get_mut(&id)?;
         call.ask = None;
-        self.silences.heard(call.task.whom());
+        self.suspicions.answered(call.task.whom(), now);
         Some(id)
     }
 
@@ -569,7 +575,7 @@ impl Client {
         self.alarms.remove(&(call.alarm, id));
         if let Some(ask) = call.ask {
             self.asks.remove(&ask);
-            self.silences.gave_up(ask, call.task.whom());
+            self.suspicions.gave_up(ask, call.task.whom());
         }
         if let Task::Row(row) = &call.task {
             row.calls().for_each(|id| {
