@@ -3,14 +3,15 @@
 //! For each log that is used here there is a client machine, which appends and reads for whoever asks at this node's
 //! doors; and where the log's newest projection names this very process, a sequencer. Log units are replicas as tablets
 //! are, of cohorts that have one member: what they are asked goes the way of every request ([`units`]). Projections
-//! come from the catalogue, as this node's copy of it shows them. Whoever leads the catalogue replaces them where
-//! something keeps a log from going on ([`repairs`]).
+//! come from the catalogue, as this node's copy of it shows them. Where the catalogue is led, the controller of the logs
+//! replaces them ([`reconfiguration`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Duration, Monotonic, NodeId, Now};
 use sharedlog::client::{self, Client, Suspect, Timing, Token};
+use sharedlog::controller::{self, Controller};
 use sharedlog::sequencer::{self, Sequencer};
 use sharedlog::{AskId, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
 use tablets::CatalogueCommand;
@@ -23,22 +24,15 @@ use crate::timers::Timers;
 
 mod awaits;
 mod calls;
-mod doubts;
-mod healing;
-mod hearing;
 mod janitors;
 mod reading;
-mod repairs;
-mod thin;
+mod reconfiguration;
 mod units;
 
 use awaits::Awaits;
 use calls::Call;
-use healing::{CopierId, Healings};
-pub(crate) use hearing::{Awake, Hearing};
 use janitors::Caretaker;
 use reading::Readings;
-use repairs::Repairs;
 
 /// How long a request to a unit is kept on its way. Whoever asked asks again before.
 const ASK_PATIENCE: Duration = Duration::from_millis(2_000);
@@ -52,12 +46,10 @@ pub(crate) enum Asker {
     Client(AskId),
     /// The sequencer of that epoch.
     Sequencer(ProjectionEpoch, AskId),
-    /// What replaces the projection of that epoch.
-    Repair(ProjectionEpoch, AskId),
-    /// That one's proposal.
+    /// The controller.
+    Controller(controller::Requester, AskId),
+    /// The controller's proposal of that epoch.
     Proposal(ProjectionEpoch),
-    /// A copier.
-    Copier(CopierId, AskId),
     /// The janitor that goes with the sequencer of that epoch.
     Janitor(ProjectionEpoch, AskId),
     /// Nobody.
@@ -84,7 +76,7 @@ struct Early {
 }
 
 /// What this node has to do with shared logs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Logs {
     by_id: BTreeMap<LogId, Log>,
     /// Logs whose machines may want something.
@@ -98,8 +90,9 @@ pub(crate) struct Logs {
     early: VecDeque<Early>,
     awaits: Awaits,
     readings: Readings,
-    pub(crate) repairs: Repairs,
-    healings: Healings,
+    pub(crate) controller: Controller,
+    /// When it is looked whether logs lack something.
+    check_at: Monotonic,
 }
 
 /// A log that is used here.
@@ -118,9 +111,25 @@ struct Log {
 }
 
 impl Logs {
+    /// Those of a process.
+    pub(crate) fn new(me: SequencerId) -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            timers: Timers::default(),
+            answers: VecDeque::new(),
+            changed: false,
+            early: VecDeque::new(),
+            awaits: Awaits::default(),
+            readings: Readings::default(),
+            controller: Controller::new(me, controller::Config::default()),
+            check_at: Monotonic(0),
+        }
+    }
+
     /// The next moment of any machine.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
-        let of_others = [self.repairs.next_timer(), self.healings.next_timer(), self.awaits.next_timer()];
+        let of_others = [self.controller.next_timer(), Some(self.check_at), self.awaits.next_timer()];
         self.timers.next_due().into_iter().chain(of_others.into_iter().flatten()).min()
     }
 
@@ -145,7 +154,7 @@ impl Node {
                 self.run_log(id, now);
                 continue;
             }
-            if !self.run_repairs(now) && !self.run_healings(now) {
+            if !self.run_controller(now) {
                 return;
             }
         }
@@ -236,11 +245,10 @@ impl Node {
                     sequencer.answered(ask, &reply, now.monotonic);
                 }
             }
-            (Asker::Repair(epoch, ask), Ok(Response::Unit(reply))) => self.repair_answered(id, epoch, ask, *reply, now),
-            (Asker::Proposal(epoch), outcome) => self.proposal_answered(id, epoch, outcome, now),
-            (Asker::Copier(copier, ask), Ok(Response::Unit(reply))) => {
-                self.healing_answered(id, copier, ask, *reply, now);
+            (Asker::Controller(requester, ask), Ok(Response::Unit(reply))) => {
+                self.logs.controller.answered(id, requester, ask, *reply, now.monotonic);
             }
+            (Asker::Proposal(epoch), outcome) => self.proposal_answered(id, epoch, outcome, now),
             (Asker::Janitor(epoch, ask), Ok(Response::Unit(reply))) => self.janitor_heard(id, epoch, ask, *reply, now),
             // Whoever asked asks again in time.
             _ => {}
@@ -314,8 +322,7 @@ impl Node {
             log.tend(now.monotonic);
         }
         self.await_timers(now);
-        self.repair_timers(now);
-        self.healing_timers(now);
+        self.controller_timers(now);
     }
 
     /// What our copy of the catalogue says of logs has changed.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply, WriteId};
+use sharedlog::SequencerId;
 use store::manifest::CohortManifest;
 use store::tree::{Leftovers, Tablespace};
 use tablets::request::{Counters, Failure};
@@ -17,7 +18,7 @@ use crate::contract::{Action, CheckpointId, Event, ReadId};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
 use crate::lives::Lives;
-use crate::logs::{Awake, Hearing, Inquirer, Logs};
+use crate::logs::{Inquirer, Logs};
 use crate::message::Message;
 use crate::moves::Moves;
 use crate::pending::{PendingId, Pendings, Place};
@@ -57,7 +58,6 @@ pub struct Node {
     pub(crate) actions: Vec<Action>,
     pub(crate) pendings: Pendings,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
-    pub(crate) awake: Awake,
     /// Who leads cohorts that this node has no replica of, as far as it was told.
     pub(crate) routes: BTreeMap<CohortId, NodeId>,
     pub(crate) reads: BTreeMap<ReadId, LogReading>,
@@ -104,8 +104,6 @@ pub struct Node {
 pub(crate) struct Peer {
     pub(crate) boot: Boot,
     pub(crate) heard_at: Option<Monotonic>,
-    /// The same for the sake of logs.
-    pub(crate) hearing: Hearing,
     /// It left a forwarded request without an answer in time, and was not heard of since.
     pub(crate) silent: bool,
 }
@@ -133,7 +131,6 @@ impl Node {
             me,
             boot,
             peers: peers.collect(),
-            awake: Awake::default(),
             members,
             replicas: Replicas::default(),
             awaiting_log: BTreeSet::new(),
@@ -158,7 +155,7 @@ impl Node {
             leftovers: Leftovers::default(),
             moves: Moves::default(),
             lives: Lives::default(),
-            logs: Logs::default(),
+            logs: Logs::new(SequencerId { node: me.node, boot }),
             roster_changed: false,
             moves_done: Vec::new(),
             tables_changed: false,
@@ -182,7 +179,7 @@ impl Node {
         if self.halted {
             return;
         }
-        self.awake.event(now.monotonic);
+        self.logs.controller.awake(now.monotonic);
         if self.is_leaving() {
             self.leave(now, &event);
             return self.flush(now, actions);
@@ -573,7 +570,7 @@ impl Node {
             }
             Message::FromSequencer { log, to, ask, reply } => self.sequencer_answered(log, to, ask, reply, now),
             Message::Suspected { log, epoch, suspect } => self.suspected(log, epoch, suspect, now),
-            Message::UnitsInDoubt { units } => self.doubts_told(from, &units, now),
+            Message::UnitsInDoubt { units } => self.units_in_doubt(from, &units, now),
             Message::OfLives { .. } | Message::Life { .. } => {}
         }
     }
@@ -588,7 +585,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.heard_at = Some(now.monotonic);
         peer.silent = false;
-        peer.hearing.heard(boot, boot > peer.boot, self.awake, now.monotonic);
+        self.logs.controller.heard(from, boot);
         if boot <= peer.boot {
             return;
         }

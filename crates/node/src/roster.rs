@@ -69,6 +69,7 @@ impl Node {
         for (member, _) in left.into_iter().filter(|(member, _)| *member != self.me) {
             self.members.retain(|known| *known != member);
             self.peers.remove(&member.node);
+            self.logs.controller.forget(member.node);
             self.beats.forget_peer(member.node);
         }
         there.into_iter().for_each(|(member, _)| self.know(member));

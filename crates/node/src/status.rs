@@ -34,8 +34,8 @@ impl Node {
             cohorts: self.cohorts(),
             counters: self.counters,
             troubles: self.troubles(now),
-            universe_troubles: self.thin_logs(),
-            universe_failures: self.logs_out_of_reach(now),
+            universe_troubles: self.under_replicated_logs(),
+            universe_failures: self.logs_out_of_reach(),
         }
     }
 

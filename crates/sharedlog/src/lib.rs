@@ -24,6 +24,7 @@
 //! messages from outside never panic. What a machine is asked for is bounded by [`limits`].
 
 pub mod client;
+pub mod controller;
 pub mod copier;
 pub mod duplicates;
 mod entry;

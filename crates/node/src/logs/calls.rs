@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use base::{Duration, Monotonic, Now};
 use sharedlog::client::{Answer, Error, Token};
+use sharedlog::controller::CopierId;
 use sharedlog::{LogId, Position, ProjectionEpoch, Run};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Response};
 
 use crate::contract::RequestId;
-use crate::logs::healing::CopierId;
 use crate::logs::reading::Reading;
 use crate::message::Query;
 use crate::node::Node;
@@ -114,7 +114,7 @@ impl Node {
             Call::Append(pending) | Call::Tail(pending) | Call::Trim(pending) => {
                 self.complete(pending, said(outcome), None);
             }
-            Call::Copied(copier, run) => self.healing_read(id, copier, run, outcome, now),
+            Call::Copied(copier, run) => self.logs.controller.read(id, copier, run, outcome, now.monotonic),
             Call::JanitorTail(epoch) => self.janitor_told(id, epoch, outcome, now),
             Call::JanitorFill(epoch, position) => self.janitor_filled(id, epoch, position, &outcome, now),
         }

@@ -1,0 +1,213 @@
+//! Drives the shared logs' reconfiguration controller ([`sharedlog::controller`]), which leads where the catalogue is
+//! led, and reports the units of this node that are in doubt.
+//!
+//! A replica whose disk lost something that it may have acknowledged is in doubt until it has caught up with others of
+//! its cohort. A unit's cohort has no others: its doubt never ends, and it does not open. Only its own node knows. So the
+//! node reports it to the catalogue's leader as long as the catalogue names the unit. Once that is replaced, and named no
+//! more, its node drops the replica.
+
+use std::sync::Arc;
+
+use base::{CohortId, Duration, NodeId, Now, counted};
+use sharedlog::client::{ReadMany, Suspect, Wait};
+use sharedlog::controller::{Action, ClusterState, LogState, UNITS_IN_DOUBT_MAX};
+use sharedlog::limits::{BATCH_BYTES_MAX, STRIPE_WIDTH};
+use sharedlog::recovery::Verdict;
+use sharedlog::{LogId, Position, ProjectionEpoch, UnitId};
+use tablets::request::{Failure, LogResponse, Outcome, Response};
+use tablets::{CatalogueCommand, LogRecord};
+
+use crate::logs::Asker;
+use crate::logs::calls::Call;
+use crate::message::{Message, Query};
+use crate::node::{AT_ONCE, Node};
+use crate::pending::{Origin, Target};
+use crate::replica::Replica;
+
+/// Between two checks whether logs lack something.
+const CHECK: Duration = Duration::from_millis(500);
+/// How long the catalogue may take for a command.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(2_000);
+/// How long one read of a copier may take.
+const READ_TIMEOUT: Duration = Duration::from_millis(2_000);
+/// Logs that the status names one by one, at most.
+const NAMED_MAX: usize = 8;
+
+impl Node {
+    pub(super) fn leads_catalogue(&self) -> bool {
+        self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open())
+    }
+
+    fn leader_of_catalogue(&self) -> Option<NodeId> {
+        self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.cohort.leader())
+    }
+
+    /// A client machine here reports who keeps it from going on. Without a leader it will do so again.
+    pub(super) fn suspect(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
+        match self.leader_of_catalogue() {
+            Some(leader) if leader == self.me.node => self.suspected(log, epoch, suspect, now),
+            Some(leader) => self.send(leader, Message::Suspected { log, epoch, suspect }, AT_ONCE, None),
+            None => {}
+        }
+    }
+
+    /// A client machine of some node reports who keeps it from going on.
+    pub(crate) fn suspected(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
+        if self.leads_logs(now) {
+            self.logs.controller.suspected(log, epoch, suspect, now.monotonic);
+        }
+    }
+
+    /// A node reports which of its units are in doubt.
+    pub(crate) fn units_in_doubt(&mut self, from: NodeId, units: &[UnitId], now: Now) {
+        if let Some(member) = self.member(from)
+            && self.leads_logs(now)
+            && self.logs.controller.units_in_doubt(member, units)
+        {
+            self.logs.check_at = now.monotonic;
+        }
+    }
+
+    /// Whether the controller here leads. The catalogue may have come to be led here just now.
+    fn leads_logs(&mut self, now: Now) -> bool {
+        if self.leads_catalogue() != self.logs.controller.leads() {
+            self.check_logs(now);
+        }
+        self.logs.controller.leads()
+    }
+
+    /// Now and then, and where the catalogue has changed.
+    pub(super) fn check_logs(&mut self, now: Now) {
+        self.logs.check_at = now.monotonic + CHECK;
+        match self.catalogue().filter(|_| self.leads_catalogue()) {
+            Some(catalogue) => {
+                let cluster = ClusterState {
+                    staying: catalogue.staying().collect(),
+                    leaving: catalogue.leaving().collect(),
+                    logs: catalogue.logs().map(|(_, log)| (log.id, Arc::new(state_of(log)))).collect(),
+                };
+                self.logs.controller.observe(cluster, now.monotonic);
+            }
+            None => self.logs.controller.step_down(),
+        }
+    }
+
+    pub(super) fn controller_timers(&mut self, now: Now) {
+        if self.logs.controller.next_timer().is_some_and(|at| at <= now.monotonic) {
+            self.logs.controller.timer(now.monotonic);
+        }
+        if self.logs.check_at <= now.monotonic {
+            self.report_units_in_doubt(now);
+            self.check_logs(now);
+        }
+    }
+
+    /// Carries out what the controller wants; whether there was anything.
+    pub(super) fn run_controller(&mut self, now: Now) -> bool {
+        let actions = self.logs.controller.take_actions();
+        let is_any = !actions.is_empty();
+        for action in actions {
+            match action {
+                Action::Ask { log, requester, ask, unit, request } => {
+                    self.ask_unit(log, Asker::Controller(requester, ask), unit, request, now);
+                }
+                Action::Read { log, copier, run } => {
+                    self.use_log(log);
+                    self.show_projection(log, now);
+                    let deadline = now.monotonic + READ_TIMEOUT;
+                    let wanted = ReadMany { run, wait: Wait::Each(Duration::ZERO), bytes: BATCH_BYTES_MAX };
+                    self.call(log, Call::Copied(copier, run), |client, token| {
+                        client.read_many(token, wanted, deadline, now.monotonic);
+                    });
+                }
+                Action::Propose(projection) => {
+                    let (log, asker) = (projection.log, Asker::Proposal(projection.epoch));
+                    self.command(log, asker, CatalogueCommand::Project { projection: Box::new(projection) }, now);
+                }
+                Action::AddUnits { log, nodes } => {
+                    self.command(log, Asker::Nobody, CatalogueCommand::AddUnits { log, nodes }, now);
+                }
+                Action::ForgetSpares { log, units } => {
+                    self.command(log, Asker::Nobody, CatalogueCommand::ForgetSpares { log, units }, now);
+                }
+            }
+        }
+        let done = self.logs.controller.counters();
+        self.counters.log_repairs = done.reconfigurations;
+        self.counters.log_healings = done.copiers;
+        self.counters.log_units_lost = done.units_in_doubt;
+        is_any
+    }
+
+    fn command(&mut self, log: LogId, asker: Asker, command: CatalogueCommand, now: Now) {
+        let (deadline, query) = (now.monotonic + COMMAND_TIMEOUT, Query::Catalogue(command));
+        self.begin(Origin::OfLog(log, asker), deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
+    }
+
+    pub(super) fn proposal_answered(&mut self, id: LogId, epoch: ProjectionEpoch, outcome: Outcome, now: Now) {
+        let verdict = match outcome {
+            Ok(Response::Log(LogResponse::Projected(newest))) => Verdict::Newest(*newest),
+            Ok(Response::Log(LogResponse::UnitsGone(units))) => Verdict::UnitsGone(units),
+            Err(Failure::Invalid(_)) => Verdict::Unfit,
+            // It is proposed again.
+            _ => return,
+        };
+        self.logs.controller.verdict(id, epoch, verdict, now.monotonic);
+    }
+
+    fn report_units_in_doubt(&mut self, now: Now) {
+        let units: Vec<UnitId> = self.own_units_in_doubt().take(UNITS_IN_DOUBT_MAX).collect();
+        match self.leader_of_catalogue().filter(|_| !units.is_empty()) {
+            Some(leader) if leader == self.me.node => self.units_in_doubt(leader, &units, now),
+            Some(leader) => self.send(leader, Message::UnitsInDoubt { units }, AT_ONCE, None),
+            None => {}
+        }
+    }
+
+    /// The units of this node that are in doubt, and that the catalogue names.
+    fn own_units_in_doubt(&self) -> impl Iterator<Item = UnitId> {
+        let catalogue = self.catalogue();
+        let is_dead = |replica: &Replica| replica.state.as_unit().is_some() && replica.cohort.is_in_doubt();
+        let dead = self.replicas.iter().filter(move |(_, replica)| is_dead(replica));
+        dead.filter_map(move |(cohort, _)| Some(catalogue?.unit_of(*cohort)?.0))
+    }
+
+    /// What the catalogue's leader reports of logs that lack copies, as far as there are nodes for them.
+    pub(crate) fn under_replicated_logs(&self) -> Vec<String> {
+        let lacking = self.logs.controller.under_replicated().into_iter().map(|lacking| {
+            let copies = counted(lacking.copies as u64, "copy");
+            (lacking.log, format!("has {copies} of some positions, and should have {}", lacking.wanted))
+        });
+        self.name_logs(lacking.collect(), "with fewer copies than they should have")
+    }
+
+    /// What it reports of logs that nobody can read or write as a whole.
+    pub(crate) fn logs_out_of_reach(&self) -> Vec<String> {
+        let missing = self.logs.controller.out_of_reach().into_iter();
+        let missing = missing.map(|log| (log, "has no copy of some positions within reach".to_owned()));
+        self.name_logs(missing.collect(), "with no copy of some positions within reach")
+    }
+
+    fn name_logs(&self, logs: Vec<(LogId, String)>, what: &str) -> Vec<String> {
+        let more = logs.len().saturating_sub(NAMED_MAX);
+        let name = |log| self.catalogue().and_then(|catalogue| catalogue.log_of(log)).map(|(name, _)| name);
+        let named = logs.into_iter().take(NAMED_MAX);
+        let named = named.filter_map(|(log, what)| Some(format!("log {} {what}", name(log)?)));
+        named.chain((more > 0).then(|| format!("{} more {what}", counted(more as u64, "log")))).collect()
+    }
+}
+
+fn state_of(log: &LogRecord) -> LogState {
+    LogState {
+        projection: log.projection.clone(),
+        stripes: log.stripes as usize,
+        width: STRIPE_WIDTH,
+        copies: log.copies as usize,
+        units: log.units.iter().copied().collect(),
+        lost: std::collections::BTreeSet::new(),
+        at_least: Position(0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+use std::collections::BTreeSet;
+
+use base::{Boot, Duration};
+use bytes::Bytes;
+use sharedlog::client::Suspect;
+use sharedlog::limits::BATCH_BYTES_MAX;
+use sharedlog::recovery::healings;
+use sharedlog::{Batch, Position};
+use tablets::request::{Content, LogRequest, LogResponse, Request, Response};
+
+use super::*;
+use crate::contract::RequestId;
+use crate::testing::{Bench, Universe, empty};
+
+const SECOND: Duration = Duration::from_millis(1_000);
+
+impl Universe {
+    /// With a log of so many stripes, each of two copies, and an append in each.
+    fn with_log(stripes: u32) -> Self {
+        let mut universe = Self::start();
+        universe.pass(SECOND);
+        universe.asked(1, LogRequest::Create { name: "l".into(), stripes, copies: 2 });
+        universe.pass(SECOND);
+        (0..u64::from(stripes)).for_each(|at| assert_eq!(universe.append(10 + at), at));
+        universe
+    }
+
+    /// Asks the first node.
+    fn asked(&mut self, number: u64, request: LogRequest) -> LogResponse {
+        self.nodes[0].ask(number, Request::Log(request));
+        self.pass(SECOND);
+        match self.nodes[0].answers.remove(&RequestId(number)) {
+            Some(Ok(Response::Log(response))) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn append(&mut self, number: u64) -> u64 {
+        let batch = Batch::of(&[Bytes::from(number.to_string())]).expect("it is small");
+        match self.asked(number, LogRequest::Append { log: "l".into(), batch, stamp: None, since: None }) {
+            LogResponse::Appended(position) => position.0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn read(&mut self, number: u64, at: u64) -> Bytes {
+        let read = LogRequest::Read {
+            log: "l".into(),
+            from: Position(at),
+            count: 1,
+            wait: Duration::ZERO,
+            bytes: BATCH_BYTES_MAX,
+        };
+        let LogResponse::Entries(entries) = self.asked(number, read) else { panic!("it is a read") };
+        let Content::Data(data) = &entries[0].content else { panic!("{entries:?}") };
+        data.batch.records().expect("its own bytes")[0].clone()
+    }
+
+    fn log(&self) -> LogRecord {
+        let log = self.nodes[0].node.catalogue().and_then(|catalogue| catalogue.log("l"));
+        log.expect("it was created").clone()
+    }
+
+    /// The process of a node ends, its log is damaged behind what it holds, and it starts again.
+    fn damage(&mut self, node: u32) {
+        self.restart(node, |_| true);
+        self.nodes[node as usize - 1].node.doubt_unknown = true;
+    }
+
+    /// The process of a node ends, and it starts again with some cohorts in doubt.
+    fn restart(&mut self, node: u32, doubts: impl Fn(CohortId) -> bool) {
+        let bench = &self.nodes[node as usize - 1];
+        let mut recovered = empty(node, 3);
+        recovered.boot = Boot(bench.node.boot.0 + 1);
+        recovered.records = bench.appended.clone();
+        recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
+        recovered.cohorts.iter_mut().for_each(|(id, cohort)| cohort.doubtful |= doubts(*id));
+        self.nodes[node as usize - 1] = Bench::start(recovered);
+    }
+
+    /// The catalogue names a unit for the log there.
+    fn name_on(&mut self, node: u32) {
+        let command = tablets::CatalogueCommand::AddUnits { log: self.log().id, nodes: vec![NodeId(node)] };
+        let leader = self.leader_of_catalogue();
+        let bench = &mut self.nodes[leader.0 as usize - 1];
+        let catalogue = bench.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
+        catalogue.cohort.propose(command.encode(), bench.now, &mut bench.node.outgoing.outbox);
+        bench.node.drain(CohortId::CATALOGUE, bench.now);
+        self.pass(SECOND);
+    }
+
+    fn leader_of_catalogue(&self) -> NodeId {
+        let leader = self.nodes.iter().find(|bench| bench.node.leads_catalogue());
+        leader.expect("somebody leads it").node.me().node
+    }
+}
+
+fn on(log: &LogRecord, node: u32) -> Vec<UnitId> {
+    let own = log.units.iter().filter(|(_, member)| member.node == NodeId(node));
+    own.map(|(unit, _)| *unit).collect()
+}
+
+/// Nobody uses the log meanwhile.
+#[test]
+fn units_in_doubt_are_replaced_and_given_up() {
+    let mut universe = Universe::with_log(3);
+    let before = universe.log();
+    // Whoever leads the catalogue says it to itself.
+    let leader = universe.leader_of_catalogue();
+    for node in [leader.0, 1 + leader.0 % 3] {
+        let lost = on(&universe.log(), node);
+        assert_eq!(lost.len(), 2, "one of each chain but one");
+        universe.damage(node);
+        universe.pass(Duration(20 * SECOND.0));
+        let log = universe.log();
+        let units = log.projection.units();
+        assert!(lost.iter().all(|unit| !units.contains(unit) && log.member_of(*unit).is_none()), "{log:?}");
+        assert!(log.projection.last().chains.iter().all(|chain| chain.len() == 2), "{log:?}");
+        assert_eq!(
+            healings(&log.projection, 2, &state_of(&log).units, &BTreeSet::new()),
+            [],
+            "older chains are whole, too"
+        );
+        let damaged = &universe.nodes[node as usize - 1].node;
+        let gone = |unit: &UnitId| damaged.replicas().all(|(id, ..)| Some(id) != tablets::catalogue::cohort_of(*unit));
+        assert!(lost.iter().all(gone), "their replicas take no room any more");
+        assert_eq!(damaged.own_units_in_doubt().count(), 0);
+    }
+    assert!(universe.log().projection.newest_unit > before.projection.newest_unit);
+    for at in 0..3 {
+        assert_eq!(universe.read(30 + at, at), Bytes::from((10 + at).to_string()));
+    }
+    assert!(universe.append(40) >= 3);
+}
+
+/// It was named for a log that came to need it no more, and then its node's log was damaged.
+#[test]
+fn a_spare_in_doubt_is_forgotten() {
+    let mut universe = Universe::with_log(1);
+    let before = universe.log();
+    let free = (1..=3).find(|node| on(&before, *node).is_empty()).expect("two of three have a unit");
+    universe.name_on(free);
+    let named = universe.log();
+    let [spare] = on(&named, free)[..] else { panic!("{named:?}") };
+    universe.pass(Duration(5 * SECOND.0));
+    assert_eq!(universe.log(), named, "a sound one may be of use later");
+    universe.damage(free);
+    universe.pass(Duration(20 * SECOND.0));
+    assert_eq!(universe.log(), before, "the log needs no other");
+    let damaged = &universe.nodes[free as usize - 1].node;
+    assert!(damaged.replicas().all(|(id, ..)| Some(id) != tablets::catalogue::cohort_of(spare)));
+    assert_eq!(damaged.own_units_in_doubt().count(), 0);
+}
+
+/// There may be somebody who can mend its disk.
+#[test]
+fn the_last_copy_is_not_given_up() {
+    let mut universe = Universe::with_log(1);
+    let chain = universe.log().projection.last().chains[0].clone();
+    for unit in &chain {
+        let node = universe.log().member_of(*unit).expect("it stands").node;
+        universe.restart(node.0, |id| Some(id) == tablets::catalogue::cohort_of(*unit));
+    }
+    universe.pass(Duration(20 * SECOND.0));
+    assert_eq!(universe.log().projection.units(), chain);
+}
+
+/// Nothing can follow a projection while one of its chains has no unit that answers. So its other chains are not
+/// sealed, and can be read, though one of them has a unit that should be replaced.
+#[test]
+fn a_sound_chain_is_read_while_another_has_no_unit() {
+    let mut universe = Universe::with_log(2);
+    let before = universe.log();
+    let [first, second] = &before.projection.last().chains[..] else { panic!("{before:?}") };
+    let doubted: BTreeSet<UnitId> = first.iter().copied().chain(second.first().copied()).collect();
+    let leader = universe.leader_of_catalogue();
+    let bench = &mut universe.nodes[leader.0 as usize - 1];
+    for unit in doubted {
+        let home = before.member_of(unit).expect("it stands").node;
+        bench.node.units_in_doubt(home, &[unit], bench.now);
+    }
+    universe.pass(Duration(20 * SECOND.0));
+    assert_eq!(universe.log().projection, before.projection);
+    assert_eq!(universe.read(30, 1), Bytes::from("11"));
+}
+
+/// Its own pause says nothing of the others.
+#[test]
+fn leader_that_stood_still_suspects_nobody() {
+    let mut universe = Universe::with_log(1);
+    universe.pass(Duration(3 * SECOND.0));
+    let (before, leader) = (universe.log(), universe.leader_of_catalogue());
+    let other = before.units.iter().find(|(_, member)| member.node != leader).expect("two nodes have a unit");
+    let (unit, epoch) = (other.0, before.projection.epoch);
+    let bench = &mut universe.nodes[leader.0 as usize - 1];
+    // What had come meanwhile is taken only afterwards.
+    bench.now.monotonic = bench.now.monotonic + Duration::from_millis(400);
+    bench.step(crate::contract::Event::Timer);
+    let (now, node) = (bench.now, &mut bench.node);
+    node.suspected(before.id, epoch, Suspect::Unit(unit), now);
+    universe.pass(Duration(5 * SECOND.0));
+    assert!(universe.log().member_of(unit).is_some());
+}
+
+#[test]
+fn status_names_under_replicated_logs() {
+    let mut universe = Universe::with_log(1);
+    universe.pass(SECOND);
+    let leader = universe.leader_of_catalogue();
+    let told = |universe: &Universe| {
+        let node = &universe.nodes[leader.0 as usize - 1].node;
+        (node.under_replicated_logs(), node.logs_out_of_reach())
+    };
+    assert_eq!(told(&universe), (vec![], vec![]));
+    let [unit, other] = universe.log().projection.units()[..] else { panic!("a chain of two") };
+    for (unit, lacking, missing) in [
+        (unit, "log l has 1 copy of some positions, and should have 2", None),
+        (
+            other,
+            "log l has 0 copies of some positions, and should have 2",
+            Some("log l has no copy of some positions within reach"),
+        ),
+    ] {
+        let home = universe.log().member_of(unit).expect("it stands").node;
+        let bench = &mut universe.nodes[leader.0 as usize - 1];
+        bench.node.units_in_doubt(home, &[unit], bench.now);
+        let missing: Vec<String> = missing.map(str::to_owned).into_iter().collect();
+        assert_eq!(told(&universe), (vec![lacking.to_owned()], missing));
+    }
+    let node = &universe.nodes[leader.0 as usize - 1].node;
+    let many = vec![(universe.log().id, "is it".to_owned()); NAMED_MAX + 2];
+    assert_eq!(node.name_logs(many, "like it")[NAMED_MAX - 1..], ["log l is it", "2 logs more like it"]);
+}

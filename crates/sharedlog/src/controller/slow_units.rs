@@ -1,0 +1,75 @@
+//! Units that keep their log from going on though their nodes are heard of.
+//!
+//! A full disk, or a slow one, does not show in heartbeats. A unit that clients suspect again and again for seconds is
+//! slow, and the log does without it for a while. One suspicion says little: the unit may have answered since.
+
+use base::Monotonic;
+
+use super::Config;
+
+/// So many suspicions in a row make a unit slow.
+const SUSPICIONS: u32 = 3;
+
+/// How often a log's unit on a node was suspected in a row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SlowUnit {
+    suspicions: u32,
+    /// The last time.
+    at: Monotonic,
+}
+
+impl SlowUnit {
+    pub(super) fn suspected(&mut self, config: &Config, now: Monotonic) {
+        let passed = now.since(self.at);
+        let within = if self.suspicions < SUSPICIONS { config.slow_within } else { config.slow_for };
+        if self.suspicions == 0 || passed >= config.slow_again {
+            let suspicions = if passed <= within { self.suspicions.saturating_add(1) } else { 1 };
+            *self = Self { suspicions, at: now };
+        }
+    }
+
+    pub(super) fn is_slow(&self, config: &Config, now: Monotonic) -> bool {
+        self.suspicions >= SUSPICIONS && now.since(self.at) <= config.slow_for
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Duration;
+
+    use super::*;
+
+    fn at(millis: u64) -> Monotonic {
+        Monotonic(1) + Duration::from_millis(millis)
+    }
+
+    /// Whether a unit is slow after suspicions at these times, in milliseconds.
+    fn is_slow(times: &[u64]) -> bool {
+        let (mut unit, config) = (SlowUnit::default(), Config::default());
+        times.iter().for_each(|time| unit.suspected(&config, at(*time)));
+        unit.is_slow(&config, at(*times.last().expect("some")))
+    }
+
+    #[test]
+    fn unit_suspected_for_seconds_is_slow() {
+        assert!(is_slow(&[5_000, 6_000, 7_000]));
+        // As one call reports that gets no answer.
+        assert!(is_slow(&[350, 800, 1_750, 3_600]));
+        assert!(is_slow(&[3_600, 7_400, 11_200]));
+        assert!(!is_slow(&[5_000, 6_000, 6_900]), "it answers again after two seconds");
+        assert!(!is_slow(&[5_000; 99]), "that is one moment");
+        assert!(!is_slow(&[5_000, 6_000, 16_100, 17_100]), "it has answered between");
+    }
+
+    #[test]
+    fn slow_unit_is_forgiven() {
+        let (mut unit, config) = (SlowUnit::default(), Config::default());
+        (1..=3).for_each(|second| unit.suspected(&config, at(second * 1_000)));
+        assert!(unit.is_slow(&config, at(3_000)) && unit.is_slow(&config, at(33_000)));
+        assert!(!unit.is_slow(&config, at(33_001)));
+        unit.suspected(&config, at(20_000));
+        assert!(unit.is_slow(&config, at(50_000)), "it is slow still");
+        unit.suspected(&config, at(99_000));
+        assert!(!unit.is_slow(&config, at(99_000)));
+    }
+}

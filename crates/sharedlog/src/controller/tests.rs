@@ -1,0 +1,339 @@
+//! A controller alone: what it begins, and with which units, after what it hears.
+
+use base::Incarnation;
+
+use super::*;
+use crate::client::Suspect;
+use crate::recovery::Recovery;
+use crate::{Extent, unit::Reply, unit::Report};
+
+const LOG: LogId = LogId(1);
+const STEP: u64 = 50;
+
+fn member(node: u32) -> Member {
+    Member { node: NodeId(node), incarnation: Incarnation(1) }
+}
+
+fn sealed(epoch: u64, tail: u64) -> Reply {
+    let (sealed, tail) = (ProjectionEpoch(epoch), Position(tail));
+    Reply::Sealed(Report { sealed, tail, trimmed: Position(0), damaged: 0, whole: Vec::new() })
+}
+
+/// A log with one chain of three units, the unit of a number on the node of that number, and a fourth node. The
+/// controller is on node 4, and the sequencer on node 1.
+struct Bed {
+    controller: Controller,
+    cluster: ClusterState,
+    now: Monotonic,
+    /// The processes of nodes that are heard of every 50 ms.
+    alive: BTreeMap<u32, u64>,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let sequencer = SequencerId { node: NodeId(1), boot: Boot(1) };
+        let chain = [1, 2, 3].map(UnitId);
+        let projection = Projection {
+            log: LOG,
+            epoch: ProjectionEpoch(1),
+            sequencer,
+            start: Position(0),
+            newest_unit: UnitId(3),
+            extents: vec![Extent::new(Position(0), 1, vec![chain.to_vec()])],
+        };
+        let log = LogState {
+            projection,
+            stripes: 1,
+            width: 1,
+            copies: 3,
+            units: chain.into_iter().map(|unit| (unit, member(unit.0 as u32))).collect(),
+            lost: BTreeSet::new(),
+            at_least: Position(0),
+        };
+        let cluster = ClusterState {
+            staying: (1..=4).map(member).collect(),
+            leaving: Vec::new(),
+            logs: BTreeMap::from([(LOG, Arc::new(log))]),
+        };
+        let me = SequencerId { node: NodeId(4), boot: Boot(1) };
+        let mut bed = Self {
+            controller: Controller::new(me, Config::default()),
+            cluster,
+            now: Monotonic(1),
+            alive: [1, 2, 3].map(|node| (node, 1)).into(),
+        };
+        bed.pass(STEP);
+        bed.controller.observe(bed.cluster.clone(), bed.now);
+        bed
+    }
+
+    fn log(&mut self) -> &mut LogState {
+        Arc::make_mut(self.cluster.logs.get_mut(&LOG).expect("there is one"))
+    }
+
+    /// Time passes in which the process runs, and hears of the others.
+    fn pass(&mut self, millis: u64) {
+        for _ in 0..millis / STEP {
+            self.now = self.now + Duration::from_millis(STEP);
+            self.controller.awake(self.now);
+            self.alive.iter().for_each(|(node, boot)| self.controller.heard(NodeId(*node), Boot(*boot)));
+            if self.controller.next_timer().is_some_and(|at| at <= self.now) {
+                self.controller.timer(self.now);
+            }
+        }
+    }
+
+    fn suspect(&mut self, suspect: Suspect) {
+        let epoch = self.log().projection.epoch;
+        self.controller.suspected(LOG, epoch, suspect, self.now);
+    }
+
+    /// Whether a suspicion of unit 2, after its node was silent for so long, has the log go on without it. Another
+    /// controller replaces the projection then.
+    fn is_left_out_after(&mut self, millis: u64) -> bool {
+        let before = self.controller.counters().reconfigurations;
+        let boot = self.alive.remove(&2).expect("it was alive");
+        self.pass(millis);
+        self.suspect(Suspect::Unit(UnitId(2)));
+        self.alive.insert(2, boot);
+        for action in self.controller.take_actions() {
+            if let Action::Ask { log, requester, ask, .. } = action {
+                self.controller.answered(log, requester, ask, sealed(9, 0), self.now);
+            }
+        }
+        assert!(self.recovery().is_none());
+        self.pass(STEP);
+        self.controller.counters().reconfigurations > before
+    }
+
+    fn recovery(&self) -> Option<&Recovery> {
+        self.controller.recoveries().next()
+    }
+
+    /// Checks the logs, and tells which units are named where meanwhile.
+    fn observe(&mut self) -> Vec<Action> {
+        self.controller.take_actions();
+        self.controller.observe(self.cluster.clone(), self.now);
+        let is_naming = |action: &Action| matches!(action, Action::AddUnits { .. } | Action::ForgetSpares { .. });
+        self.controller.take_actions().into_iter().filter(is_naming).collect()
+    }
+
+    /// Units answer the seals, as if they held what lies below a position; the projection that is proposed then.
+    fn seal(&mut self, units: &[u64], tail: u64) -> Option<Projection> {
+        for action in self.controller.take_actions() {
+            if let Action::Ask { log, requester, ask, unit, .. } = action
+                && units.contains(&unit.0)
+            {
+                let sealed = ProjectionEpoch(self.log().projection.epoch.0);
+                let report =
+                    Report { sealed, tail: Position(tail), trimmed: Position(0), damaged: 0, whole: Vec::new() };
+                self.controller.answered(log, requester, ask, Reply::Sealed(report), self.now);
+            }
+        }
+        self.pass(1_500);
+        self.controller.take_actions().into_iter().find_map(|action| match action {
+            Action::Propose(projection) => Some(projection),
+            _ => None,
+        })
+    }
+
+    fn install(&mut self, projection: Projection) {
+        let units = projection.units();
+        self.controller.verdict(LOG, projection.epoch, Verdict::Newest(projection.clone()), self.now);
+        let log = self.log();
+        log.units.0.retain(|unit, _| units.contains(unit));
+        log.projection = projection;
+    }
+}
+
+#[test]
+fn silent_node_is_left_out_at_once() {
+    let mut bed = Bed::new();
+    bed.pass(1_000);
+    bed.suspect(Suspect::Unit(UnitId(2)));
+    assert!(bed.recovery().is_none(), "it is heard of");
+    bed.alive.remove(&2);
+    bed.pass(300);
+    bed.suspect(Suspect::Unit(UnitId(2)));
+    assert!(bed.recovery().is_some());
+    let next = bed.seal(&[1, 3], 7).expect("the others are enough");
+    assert_eq!((next.epoch, next.start, next.units()), (ProjectionEpoch(2), Position(7), vec![UnitId(1), UnitId(3)]));
+    assert_eq!(next.sequencer.node, NodeId(1), "the sequencer goes on");
+    bed.install(next);
+    assert!(bed.recovery().is_none());
+    assert_eq!(bed.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }]);
+    assert_eq!(bed.observe(), [], "it was asked for just now");
+    let lacking = UnderReplication { log: LOG, copies: 2, wanted: 3 };
+    assert_eq!((bed.controller.under_replicated(), bed.controller.out_of_reach()), (vec![lacking], vec![]));
+    // The new unit stands in the next projection.
+    bed.log().units.0.insert(UnitId(4), member(4));
+    bed.pass(4_000);
+    bed.observe();
+    assert!(bed.recovery().is_some());
+}
+
+#[test]
+fn node_that_was_falsely_suspected_has_longer() {
+    let mut bed = Bed::new();
+    assert!(!bed.is_left_out_after(150), "a heartbeat was late");
+    assert!(bed.is_left_out_after(400));
+    assert!(!bed.is_left_out_after(400));
+    assert!(bed.is_left_out_after(800));
+    assert!(bed.is_left_out_after(1_500));
+    assert!(!bed.is_left_out_after(1_900));
+    assert!(bed.is_left_out_after(2_000), "however often it was suspected falsely");
+}
+
+/// One that may well be dead, though it is not suspected yet, keeps nothing waiting: it is no reason to begin, and no
+/// sequencer.
+#[test]
+fn overdue_node_is_neither_slow_nor_chosen() {
+    let mut bed = Bed::new();
+    assert!(bed.is_left_out_after(400));
+    let before = bed.controller.counters().reconfigurations;
+    bed.alive.remove(&2);
+    bed.pass(300);
+    for _ in 0..9 {
+        bed.suspect(Suspect::Unit(UnitId(2)));
+    }
+    assert_eq!(bed.controller.counters().reconfigurations, before);
+    bed.alive.insert(2, 1);
+    bed.pass(STEP);
+    bed.alive.retain(|node, _| *node == 3);
+    bed.pass(300);
+    bed.suspect(Suspect::Sequencer);
+    let next = bed.seal(&[3], 7).expect("the others become silent meanwhile");
+    assert_eq!((next.sequencer.node, next.units()), (NodeId(3), vec![UnitId(3)]));
+}
+
+#[test]
+fn slow_unit_is_left_out() {
+    let mut bed = Bed::new();
+    for _ in 0..3 {
+        assert!(bed.recovery().is_none());
+        bed.pass(1_100);
+        bed.suspect(Suspect::Unit(UnitId(2)));
+    }
+    assert!(bed.recovery().is_some());
+    let next = bed.seal(&[1, 2, 3], 7).expect("all are sealed");
+    assert_eq!(next.units(), [1, 3].map(UnitId));
+    bed.install(next);
+    assert_eq!(bed.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }], "not on the slow node again");
+}
+
+/// It was alive, and too slow for a seal: the next recovery waits for it for longer.
+#[test]
+fn late_unit_has_longer_next_time() {
+    let mut bed = Bed::new();
+    bed.suspect(Suspect::Projection);
+    let next = bed.seal(&[1, 3], 7).expect("the others are enough after a second");
+    assert_eq!(next.units(), [1, 3].map(UnitId));
+    bed.controller.verdict(LOG, next.epoch, Verdict::Newest(next.clone()), bed.now);
+    bed.suspect(Suspect::Projection);
+    assert_eq!(bed.seal(&[1, 3], 7), None, "it waits for two seconds");
+    bed.pass(1_000);
+    assert!(bed.controller.take_actions().iter().any(|action| matches!(action, Action::Propose(_))));
+}
+
+/// Nothing can follow a projection while one of its chains has no unit that answers: nothing is sealed for nothing.
+#[test]
+fn log_without_a_whole_quorum_of_chains_is_left_alone() {
+    let mut bed = Bed::new();
+    bed.log().projection.extents[0].chains = vec![vec![UnitId(1), UnitId(2)], vec![UnitId(3)]];
+    bed.log().stripes = 2;
+    bed.observe();
+    bed.alive.remove(&3);
+    bed.pass(400);
+    bed.suspect(Suspect::Unit(UnitId(3)));
+    bed.suspect(Suspect::Projection);
+    bed.pass(6_000);
+    bed.observe();
+    assert!(bed.recovery().is_none());
+    assert_eq!(bed.controller.out_of_reach(), [LOG]);
+    bed.log().lost.insert(UnitId(3));
+    bed.observe();
+    assert!(bed.recovery().is_some(), "an operator has given it up");
+}
+
+#[test]
+fn node_is_believed_of_its_own_units_alone() {
+    let mut bed = Bed::new();
+    bed.controller.units_in_doubt(member(1), &[UnitId(2), UnitId(999)]);
+    bed.controller.units_in_doubt(Member { incarnation: Incarnation(9), ..member(2) }, &[UnitId(2)]);
+    let many: Vec<UnitId> = (0..UNITS_IN_DOUBT_MAX as u64).map(|number| UnitId(1_000 + number)).collect();
+    bed.controller.units_in_doubt(member(2), &[many, vec![UnitId(2)]].concat());
+    assert!(bed.controller.in_doubt.is_empty(), "too many are told at one time");
+    assert!(bed.controller.units_in_doubt(member(2), &[UnitId(2), UnitId(999), UnitId(2)]));
+    assert!(!bed.controller.units_in_doubt(member(2), &[UnitId(2)]), "that is no news");
+    assert_eq!((bed.controller.counters().units_in_doubt, bed.controller.in_doubt.len()), (1, 1));
+    assert_eq!(bed.controller.under_replicated(), [UnderReplication { log: LOG, copies: 2, wanted: 3 }]);
+    let named = Action::AddUnits { log: LOG, nodes: vec![NodeId(2)] };
+    assert_eq!(bed.observe(), [named], "its disk is well");
+    bed.log().units.0.remove(&UnitId(2));
+    bed.observe();
+    assert!(bed.controller.in_doubt.is_empty(), "it is named no more");
+}
+
+#[test]
+fn spare_in_doubt_is_forgotten() {
+    let mut bed = Bed::new();
+    bed.log().units.0.insert(UnitId(4), member(4));
+    assert_eq!(bed.observe(), []);
+    bed.controller.units_in_doubt(member(4), &[UnitId(4)]);
+    assert_eq!(bed.observe(), [Action::ForgetSpares { log: LOG, units: vec![UnitId(4)] }]);
+}
+
+#[test]
+fn units_of_a_leaving_node_are_replaced_first() {
+    let mut bed = Bed::new();
+    bed.cluster.staying.retain(|member| member.node != NodeId(3));
+    bed.cluster.leaving.push(member(3));
+    assert_eq!(bed.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }]);
+    bed.log().units.0.insert(UnitId(4), member(4));
+    bed.pass(2_000);
+    bed.observe();
+    let recovery = bed.recovery().expect("a spare is there");
+    assert_eq!(recovery.epoch(), ProjectionEpoch(1));
+}
+
+/// A log in which nothing can be changed costs its users ever less.
+#[test]
+fn replacements_in_vain_become_rare() {
+    let mut bed = Bed::new();
+    bed.log().copies = 4;
+    bed.log().units.0.insert(UnitId(4), member(4));
+    let mut begun = Vec::new();
+    for second in 0..120 {
+        bed.observe();
+        bed.pass(1_000);
+        if bed.controller.counters().reconfigurations > begun.len() as u64 {
+            begun.push(second);
+        }
+    }
+    assert!((4..=8).contains(&begun.len()), "{begun:?}");
+    assert!(begun.windows(3).all(|of| of[2] - of[1] >= of[1] - of[0]), "{begun:?}");
+}
+
+/// Whether another controller leads is the driver's business.
+#[test]
+fn controller_that_does_not_lead_does_nothing() {
+    let mut bed = Bed::new();
+    bed.controller.step_down();
+    bed.suspect(Suspect::Projection);
+    bed.controller.units_in_doubt(member(2), &[UnitId(2)]);
+    assert!(!bed.controller.leads() && bed.recovery().is_none() && bed.controller.take_actions().is_empty());
+    assert_eq!((bed.controller.under_replicated(), bed.controller.out_of_reach()), (vec![], vec![]));
+}
+
+#[test]
+fn sequencer_that_restarted_is_replaced_without_a_client() {
+    let mut bed = Bed::new();
+    bed.pass(2_000);
+    bed.alive.insert(1, 2);
+    bed.observe();
+    assert!(bed.recovery().is_none());
+    bed.pass(STEP);
+    bed.controller.observe(bed.cluster.clone(), bed.now);
+    let next = bed.seal(&[1, 2, 3], 7).expect("it is replaced");
+    assert_eq!(next.sequencer, SequencerId { node: NodeId(1), boot: Boot(2) });
+}
