@@ -10,16 +10,24 @@
 //! | [`path`] | which paths are valid |
 //! | [`acl`] | access control lists, authentication schemes |
 //! | [`tree`] | the znodes, and the operations on them |
+//! | [`session`] | sessions, as the log has them |
+//! | [`entry`] | what servers append |
+//! | [`state`] | what the log leads to: tree and sessions; snapshots of it |
 //! | [`watches`] | which connections are told of which changes |
 //!
 //! The order of checks, the error codes and what a stat shows are those of Apache ZooKeeper 3.9: clients rely on them.
 //!
-//! **Architecture invariants:** no IO, no clock, no randomness. The same log gives the same tree, byte for byte.
+//! **Architecture invariants:** no IO, no clock, no randomness. The same log gives the same state, byte for byte; the same
+//! events give the same actions.
 
 pub mod acl;
+pub mod entry;
 mod error;
 pub mod jute;
+pub mod limits;
 pub mod path;
+pub mod session;
+pub mod state;
 pub mod tree;
 pub mod watches;
 

@@ -1,0 +1,357 @@
+//! Entries of the coordination log.
+//!
+//! A server enters the log with [`Entry::Join`], and is named by that entry's position from then on: a server that
+//! restarts is another one, and no late append of the one before it is taken for its own (guarantee 28). What it appends
+//! from then on are batches, numbered from 1, which count in the order of their numbers: a batch may lie in the log twice,
+//! or before its predecessor.
+
+use std::sync::Arc;
+
+use base::Timestamp;
+use base::codec::{DecodeError, Reader, Writer};
+use bytes::Bytes;
+
+use crate::acl::Id;
+use crate::jute::{PASSWORD_BYTES, Password};
+use crate::limits::{BATCH_ITEMS_MAX, IDENTITIES_MAX};
+
+#[cfg(test)]
+mod tests;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+    };
+}
+
+number! {
+    /// A position of the log.
+    Position(u64)
+}
+
+number! {
+    /// A server: the position of the entry with which it joined.
+    ServerId(u64)
+}
+
+number! {
+    /// A session.
+    SessionId(i64)
+}
+
+number! {
+    /// How often a session has changed its connection.
+    MoveEpoch(u32)
+}
+
+impl Position {
+    /// The one after it.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// An entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A server that names itself by a number which no other has.
+    Join {
+        /// Drawn for this start of the server.
+        nonce: u128,
+    },
+    /// What a server has gathered.
+    Batch(Arc<Batch>),
+}
+
+/// Items of one server, applied one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Whose it is.
+    pub server: ServerId,
+    /// From 1, without gaps.
+    pub number: u64,
+    /// When it was made, by the server's wall clock: the times in stats.
+    pub time_ms: i64,
+    /// The identities of the connections whose requests are in it.
+    pub identities: Vec<Vec<Id>>,
+    /// The items.
+    pub items: Vec<Item>,
+}
+
+/// One step of the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// Opens a session. Its id is given by the state.
+    Open {
+        /// The negotiated timeout.
+        timeout_ms: u32,
+        /// Drawn by the server.
+        password: Password,
+    },
+    /// Moves a session to a new connection, if the password is the session's.
+    Move {
+        /// The session.
+        session: SessionId,
+        /// What the client gave.
+        password: Password,
+        /// The timeout as negotiated anew.
+        timeout_ms: u32,
+    },
+    /// A write, or the end of a session.
+    Request {
+        /// Whose it is, and in which order it counts.
+        stamp: Stamp,
+        /// Which of the batch's identities.
+        identities: u32,
+        /// The operation, and its record, as the client sent them.
+        op: i32,
+        /// The record.
+        body: Bytes,
+    },
+    /// The client was heard of since the last touch.
+    Touch {
+        /// The session.
+        session: SessionId,
+        /// Its connection.
+        epoch: MoveEpoch,
+    },
+    /// Ends a session, unless it was touched after this (guarantee 21).
+    Expire {
+        /// The session.
+        session: SessionId,
+        /// The last touch that the expirer knew.
+        last_touch: Position,
+    },
+    /// Deletes a container or TTL node, unless it was changed.
+    Collect {
+        /// Its path.
+        path: Box<str>,
+        /// The transaction that last changed it.
+        mzxid: i64,
+        /// The one that last changed its children.
+        pzxid: i64,
+    },
+    /// A snapshot lies in the log.
+    SnapshotKept {
+        /// All below was applied to it.
+        next: Position,
+    },
+}
+
+/// The order of a session's requests (guarantee 22).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The session.
+    pub session: SessionId,
+    /// Its connection.
+    pub epoch: MoveEpoch,
+    /// From 1 for each connection, without gaps.
+    pub sequence: u64,
+}
+
+/// What an entry begins with.
+const FORMAT: u8 = 1;
+
+mod tag {
+    pub(super) const JOIN: u8 = 1;
+    pub(super) const BATCH: u8 = 2;
+
+    pub(super) const OPEN: u8 = 1;
+    pub(super) const MOVE: u8 = 2;
+    pub(super) const REQUEST: u8 = 3;
+    pub(super) const TOUCH: u8 = 4;
+    pub(super) const EXPIRE: u8 = 5;
+    pub(super) const COLLECT: u8 = 6;
+    pub(super) const SNAPSHOT_KEPT: u8 = 7;
+}
+
+impl Entry {
+    /// As it lies in the log.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        match self {
+            Self::Join { nonce } => {
+                let mut out = Writer::new();
+                out.u8(FORMAT);
+                out.u8(tag::JOIN);
+                out.u128(*nonce);
+                out.finish()
+            }
+            Self::Batch(batch) => batch.encode(),
+        }
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let format = reader.u8()?;
+        if format != FORMAT {
+            return Err(DecodeError::UnknownTag { what: "format", tag: format.into() });
+        }
+        let entry = match reader.u8()? {
+            tag::JOIN => Self::Join { nonce: reader.u128()? },
+            tag::BATCH => Self::Batch(Arc::new(Batch::read(&mut reader)?)),
+            unknown => return Err(DecodeError::UnknownTag { what: "entry", tag: unknown.into() }),
+        };
+        reader.end()?;
+        Ok(entry)
+    }
+}
+
+impl Batch {
+    /// As it lies in the log.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = Writer::with_capacity(64 + self.items.iter().map(Item::encoded_len).sum::<usize>());
+        out.u8(FORMAT);
+        out.u8(tag::BATCH);
+        self.write(&mut out);
+        out.finish()
+    }
+
+    /// Writes it without a tag.
+    pub(crate) fn write(&self, out: &mut Writer) {
+        out.u64(self.server.0);
+        out.u64(self.number);
+        out.i64(self.time_ms);
+        write_count(self.identities.len(), out);
+        for ids in &self.identities {
+            write_count(ids.len(), out);
+            for id in ids {
+                out.bytes(id.scheme.as_bytes());
+                out.bytes(id.id.as_bytes());
+            }
+        }
+        write_count(self.items.len(), out);
+        self.items.iter().for_each(|item| item.write(out));
+    }
+
+    pub(crate) fn read(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let server = ServerId(reader.u64()?);
+        let number = reader.u64()?;
+        let time_ms = reader.i64()?;
+        let mut identities = Vec::new();
+        for _ in 0..bounded(reader.count(4)?, BATCH_ITEMS_MAX, "number of identities")? {
+            let count = bounded(reader.count(8)?, IDENTITIES_MAX, "number of identities")?;
+            let ids = (0..count).map(|_| Ok(Id { scheme: text(reader)?, id: text(reader)? }));
+            identities.push(ids.collect::<Result<_, DecodeError>>()?);
+        }
+        let count = bounded(reader.count(1)?, BATCH_ITEMS_MAX, "number of items")?;
+        let mut items = Vec::new();
+        for _ in 0..count {
+            items.push(Item::read(reader)?);
+        }
+        Ok(Self { server, number, time_ms, identities, items })
+    }
+
+    /// The time in it.
+    #[must_use]
+    pub const fn time_of(wall: Timestamp) -> i64 {
+        wall.0.div_euclid(1_000_000)
+    }
+}
+
+impl Item {
+    /// Bytes that it takes in an entry, or somewhat more.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        32 + match self {
+            Self::Request { body, .. } => body.len(),
+            Self::Collect { path, .. } => path.len(),
+            _ => 0,
+        }
+    }
+
+    fn write(&self, out: &mut Writer) {
+        match self {
+            Self::Open { timeout_ms, password } => {
+                out.u8(tag::OPEN);
+                out.u32(*timeout_ms);
+                out.raw(password);
+            }
+            Self::Move { session, password, timeout_ms } => {
+                out.u8(tag::MOVE);
+                out.i64(session.0);
+                out.raw(password);
+                out.u32(*timeout_ms);
+            }
+            Self::Request { stamp, identities, op, body } => {
+                out.u8(tag::REQUEST);
+                out.i64(stamp.session.0);
+                out.u32(stamp.epoch.0);
+                out.u64(stamp.sequence);
+                out.u32(*identities);
+                out.u32(op.cast_unsigned());
+                out.bytes(body);
+            }
+            Self::Touch { session, epoch } => {
+                out.u8(tag::TOUCH);
+                out.i64(session.0);
+                out.u32(epoch.0);
+            }
+            Self::Expire { session, last_touch } => {
+                out.u8(tag::EXPIRE);
+                out.i64(session.0);
+                out.u64(last_touch.0);
+            }
+            Self::Collect { path, mzxid, pzxid } => {
+                out.u8(tag::COLLECT);
+                out.bytes(path.as_bytes());
+                out.i64(*mzxid);
+                out.i64(*pzxid);
+            }
+            Self::SnapshotKept { next } => {
+                out.u8(tag::SNAPSHOT_KEPT);
+                out.u64(next.0);
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match reader.u8()? {
+            tag::OPEN => Self::Open { timeout_ms: reader.u32()?, password: password(reader)? },
+            tag::MOVE => {
+                Self::Move { session: SessionId(reader.i64()?), password: password(reader)?, timeout_ms: reader.u32()? }
+            }
+            tag::REQUEST => Self::Request {
+                stamp: Stamp {
+                    session: SessionId(reader.i64()?),
+                    epoch: MoveEpoch(reader.u32()?),
+                    sequence: reader.u64()?,
+                },
+                identities: reader.u32()?,
+                op: reader.u32()?.cast_signed(),
+                body: reader.bytes()?,
+            },
+            tag::TOUCH => Self::Touch { session: SessionId(reader.i64()?), epoch: MoveEpoch(reader.u32()?) },
+            tag::EXPIRE => Self::Expire { session: SessionId(reader.i64()?), last_touch: Position(reader.u64()?) },
+            tag::COLLECT => Self::Collect { path: text(reader)?, mzxid: reader.i64()?, pzxid: reader.i64()? },
+            tag::SNAPSHOT_KEPT => Self::SnapshotKept { next: Position(reader.u64()?) },
+            unknown => return Err(DecodeError::UnknownTag { what: "item", tag: unknown.into() }),
+        })
+    }
+}
+
+pub(crate) fn write_count(count: usize, out: &mut Writer) {
+    out.u32(u32::try_from(count).expect("limits keep counts small"));
+}
+
+fn bounded(count: usize, max: usize, what: &'static str) -> Result<usize, DecodeError> {
+    if count > max { Err(DecodeError::Invalid { what }) } else { Ok(count) }
+}
+
+pub(crate) fn password(reader: &mut Reader) -> Result<Password, DecodeError> {
+    let bytes = reader.raw(PASSWORD_BYTES)?;
+    Password::try_from(&bytes[..]).map_err(|_| DecodeError::Invalid { what: "password" })
+}
+
+pub(crate) fn text(reader: &mut Reader) -> Result<Box<str>, DecodeError> {
+    let bytes = reader.bytes()?;
+    str::from_utf8(&bytes).map(Into::into).map_err(|_| DecodeError::Invalid { what: "text" })
+}

@@ -1,0 +1,279 @@
+//! What the log has led to: the tree, the sessions, and which batches of which servers were applied.
+//!
+//! Every server has the same state after the same position. [`State::admit`] takes the entry of the next position and
+//! says which batches are to be applied; [`State::apply`] applies their items one by one, so that a server can send
+//! events and replies of one before it goes on to the next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::canary::{Bug, planted};
+
+use crate::ErrorCode;
+use crate::entry::{Batch, Entry, Item, MoveEpoch, Position, ServerId, SessionId, Stamp};
+use crate::jute::{Password, Request, op};
+use crate::session::Session;
+use crate::tree::{Author, Tree, TreeEvent, Txn, WriteResult};
+
+mod servers;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+pub use snapshot::Restorer;
+
+use servers::Servers;
+
+/// The state after some position.
+#[derive(Debug, Default)]
+pub struct State {
+    tree: Tree,
+    sessions: BTreeMap<SessionId, Session>,
+    servers: Servers,
+    /// The last transaction.
+    zxid: i64,
+    /// Sessions opened so far.
+    opened: u64,
+    /// The position that is applied next.
+    next: Position,
+    /// Bytes of entries since the last snapshot that lies in the log.
+    log_bytes: u64,
+    snapshot: snapshot::Writing,
+}
+
+/// What the entry of a position leads to.
+#[derive(Debug, Default)]
+pub struct Admitted {
+    /// A server has joined: its nonce and its name.
+    pub joined: Option<(u128, ServerId)>,
+    /// The batches that are applied now, in order: the entry's own, and those that waited for it.
+    pub batches: Vec<Arc<Batch>>,
+    /// Servers that are forgotten: what they append from now on does not count.
+    pub forgotten: Vec<ServerId>,
+}
+
+/// What an item has come to.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Changes of the tree, in order.
+    pub events: Vec<TreeEvent>,
+    /// What the item's server replies.
+    pub outcome: Outcome,
+}
+
+/// The result of an item.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    /// There is nothing to reply.
+    #[default]
+    Nothing,
+    /// A session was opened, or moved: its connection from now on is the item's.
+    Connected {
+        /// The session.
+        session: SessionId,
+        /// Its epoch.
+        epoch: MoveEpoch,
+    },
+    /// There is no such session, or the password is another one.
+    Refused,
+    /// A write was done, or was refused with an error.
+    Written(Result<WriteResult, ErrorCode>),
+    /// The session has ended, at its own request or since nothing was heard of it.
+    Ended {
+        /// The session.
+        session: SessionId,
+        /// Whether it has expired.
+        is_expired: bool,
+    },
+    /// The session has moved on or has ended: the request has no effect.
+    Stale,
+}
+
+impl State {
+    /// The tree.
+    #[must_use]
+    pub const fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The last transaction.
+    #[must_use]
+    pub const fn zxid(&self) -> i64 {
+        self.zxid
+    }
+
+    /// The position that is applied next.
+    #[must_use]
+    pub const fn next(&self) -> Position {
+        self.next
+    }
+
+    /// Bytes of entries since the last snapshot that lies in the log.
+    #[must_use]
+    pub const fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// The sessions in order.
+    pub fn sessions(&self) -> impl ExactSizeIterator<Item = (SessionId, &Session)> {
+        self.sessions.iter().map(|(id, session)| (*id, session))
+    }
+
+    /// A session.
+    #[must_use]
+    pub fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id)
+    }
+
+    /// Whether what this server appends counts.
+    #[must_use]
+    pub fn has_server(&self, server: ServerId) -> bool {
+        self.servers.contains(server)
+    }
+
+    /// Takes the entry of the position that is next; none for a position that holds no entry of this log. `bytes` is
+    /// its length in the log.
+    pub fn admit(&mut self, entry: Option<&Entry>, bytes: usize) -> Admitted {
+        let position = self.next;
+        self.next = position.next();
+        self.log_bytes += bytes as u64;
+        let mut admitted = Admitted::default();
+        match entry {
+            None => {}
+            Some(Entry::Join { nonce }) => {
+                admitted.joined = Some((*nonce, ServerId(position.0)));
+                admitted.forgotten.extend(self.servers.join(ServerId(position.0), position));
+            }
+            Some(Entry::Batch(batch)) => admitted.batches = self.servers.admit(batch, position),
+        }
+        admitted.forgotten.extend(self.servers.forget_silent(position));
+        admitted
+    }
+
+    /// Applies an item of a batch that was admitted.
+    pub fn apply(&mut self, batch: &Batch, item: &Item) -> Applied {
+        // Items count at the position that was admitted last, wherever their batch lies.
+        let position = Position(self.next.0.saturating_sub(1));
+        match item {
+            Item::Open { timeout_ms, password } => self.open(batch, *timeout_ms, *password, position),
+            Item::Move { session, password, timeout_ms } => {
+                Applied::of(self.move_session(*session, *password, *timeout_ms, batch.server, position))
+            }
+            Item::Request { stamp, identities, op, body } => {
+                if !self.is_next(*stamp) {
+                    return Applied::of(Outcome::Stale);
+                }
+                if let Some(session) = self.sessions.get_mut(&stamp.session) {
+                    session.sequence = stamp.sequence;
+                    session.last_touch = position;
+                }
+                let ids = batch.identities.get(*identities as usize).map_or(&[][..], Vec::as_slice);
+                let author = Author { session: stamp.session.0, ids };
+                self.write(*op, body, author, batch.time_ms)
+            }
+            Item::Touch { session, epoch } => {
+                if let Some(session) = self.sessions.get_mut(session).filter(|session| session.epoch == *epoch) {
+                    session.last_touch = position;
+                }
+                Applied::default()
+            }
+            Item::Expire { session, last_touch } => {
+                let is_due = self
+                    .sessions
+                    .get(session)
+                    .is_some_and(|session| session.last_touch == *last_touch || planted(Bug::ExpiryIgnoresTouch));
+                if is_due { self.end(*session, true, batch.time_ms) } else { Applied::default() }
+            }
+            Item::Collect { path, mzxid, pzxid } => {
+                let txn = Txn { zxid: self.zxid + 1, time_ms: batch.time_ms };
+                let Some(events) = self.tree.collect(path, *mzxid, *pzxid, txn) else { return Applied::default() };
+                self.zxid = txn.zxid;
+                Applied { events, outcome: Outcome::Nothing }
+            }
+            Item::SnapshotKept { .. } => {
+                self.log_bytes = 0;
+                Applied::default()
+            }
+        }
+    }
+
+    fn transaction(&mut self, time_ms: i64) -> Txn {
+        self.zxid += 1;
+        Txn { zxid: self.zxid, time_ms }
+    }
+
+    fn open(&mut self, batch: &Batch, timeout_ms: u32, password: Password, position: Position) -> Applied {
+        self.transaction(batch.time_ms);
+        self.opened += 1;
+        let id = SessionId::nth(self.opened);
+        let epoch = MoveEpoch(1);
+        let server = batch.server;
+        let session = Session { password, timeout_ms, server, epoch, sequence: 0, last_touch: position };
+        self.sessions.insert(id, session);
+        Applied::of(Outcome::Connected { session: id, epoch })
+    }
+
+    fn move_session(
+        &mut self,
+        id: SessionId,
+        password: Password,
+        timeout_ms: u32,
+        server: ServerId,
+        position: Position,
+    ) -> Outcome {
+        let Some(session) = self.sessions.get_mut(&id).filter(|session| session.password == password) else {
+            return Outcome::Refused;
+        };
+        let epoch = MoveEpoch(session.epoch.0.wrapping_add(1));
+        *session = Session { timeout_ms, server, epoch, sequence: 0, last_touch: position, ..*session };
+        Outcome::Connected { session: id, epoch }
+    }
+
+    /// Whether the request comes from the session's connection, after all that were sent before it.
+    fn is_next(&self, stamp: Stamp) -> bool {
+        self.sessions.get(&stamp.session).is_some_and(|session| {
+            let is_of_connection = session.epoch == stamp.epoch && session.sequence + 1 == stamp.sequence;
+            is_of_connection || planted(Bug::LateRequestOfMovedSession)
+        })
+    }
+
+    /// What was validated when it was received is decoded again; what an entry holds otherwise is an error of its own.
+    fn write(&mut self, op: i32, body: &[u8], author: Author<'_>, time_ms: i64) -> Applied {
+        if op == op::CLOSE_SESSION {
+            return self.end(SessionId(author.session), false, time_ms);
+        }
+        let txn = self.transaction(time_ms);
+        let (result, events) = match Request::decode(op, body) {
+            Ok(Request::Create(create)) => self.tree.create(&create, author, txn),
+            Ok(Request::Delete(delete)) => self.tree.delete(&delete, author, txn),
+            Ok(Request::SetData(set)) => self.tree.set_data(&set, author, txn),
+            Ok(Request::SetAcl(set)) => {
+                let result = self.tree.set_acl(&set, author);
+                return Applied::of(Outcome::Written(result.map(WriteResult::SetAcl)));
+            }
+            Ok(Request::Multi(operations)) => {
+                let (results, events) = self.tree.multi(&operations, author, txn);
+                return Applied { events, outcome: Outcome::Written(Ok(WriteResult::Multi(results))) };
+            }
+            _ => (Err(ErrorCode::Marshalling), Vec::new()),
+        };
+        Applied { events, outcome: Outcome::Written(result.map(WriteResult::Operation)) }
+    }
+
+    fn end(&mut self, id: SessionId, is_expired: bool, time_ms: i64) -> Applied {
+        self.sessions.remove(&id);
+        let txn = self.transaction(time_ms);
+        let events = if planted(Bug::EphemeralsOutliveExpiry) && is_expired {
+            Vec::new()
+        } else {
+            self.tree.close_session(id.0, txn)
+        };
+        Applied { events, outcome: Outcome::Ended { session: id, is_expired } }
+    }
+}
+
+impl Applied {
+    fn of(outcome: Outcome) -> Self {
+        Self { events: Vec::new(), outcome }
+    }
+}
