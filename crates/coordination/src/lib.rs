@@ -14,6 +14,7 @@
 //! | [`entry`] | what servers append |
 //! | [`state`] | what the log leads to: tree and sessions; snapshots of it |
 //! | [`watches`] | which connections are told of which changes |
+//! | [`server`] | the server between its clients and the log |
 //!
 //! The order of checks, the error codes and what a stat shows are those of Apache ZooKeeper 3.9: clients rely on them.
 //!
@@ -26,6 +27,7 @@ mod error;
 pub mod jute;
 pub mod limits;
 pub mod path;
+pub mod server;
 pub mod session;
 pub mod state;
 pub mod tree;

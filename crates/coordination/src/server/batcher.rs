@@ -1,0 +1,174 @@
+//! What is to be appended: items gather while batches are under way, and form the next one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use base::{Monotonic, Now};
+use bytes::Bytes;
+
+use super::{AppendId, ConnectionId, Source};
+use crate::acl::Id;
+use crate::entry::{Batch, Item, ServerId};
+use crate::limits::{BATCH_BYTES, BATCH_ITEMS_MAX};
+
+/// What an item was gathered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A connection's first frame.
+    Connect(ConnectionId),
+    /// A request.
+    Request(ConnectionId),
+    /// A client that was heard of.
+    Touch(ConnectionId),
+    /// The server itself.
+    None,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    item: Item,
+    ids: Option<Arc<[Id]>>,
+    origin: Origin,
+}
+
+/// A batch from when it is made until it is applied.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    append: AppendId,
+    entry: Bytes,
+    batch: Arc<Batch>,
+    /// Of each item.
+    pub(super) origins: Vec<Origin>,
+    /// When it was made.
+    pub(super) made: Monotonic,
+    has_failed: bool,
+}
+
+/// The server's appends.
+#[derive(Debug, Default)]
+pub(super) struct Batcher {
+    gathered: VecDeque<Gathered>,
+    gathered_bytes: usize,
+    under_way: BTreeMap<u64, UnderWay>,
+    /// Batches made so far.
+    made: u64,
+    /// Whether an empty batch is to be made if there is nothing to go into one.
+    wants_empty: bool,
+    joining: Option<Joining>,
+}
+
+#[derive(Debug)]
+struct Joining {
+    append: AppendId,
+    entry: Bytes,
+    since: Monotonic,
+    has_failed: bool,
+}
+
+impl Batcher {
+    pub(super) fn gather(&mut self, item: Item, ids: Option<Arc<[Id]>>, origin: Origin) {
+        self.gathered_bytes += item.encoded_len();
+        self.gathered.push_back(Gathered { item, ids, origin });
+    }
+
+    /// Has an empty batch made, unless another one is made or under way.
+    pub(super) fn prove_liveness(&mut self) {
+        self.wants_empty = self.gathered.is_empty() && self.under_way.is_empty();
+    }
+
+    pub(super) const fn gathered_bytes(&self) -> usize {
+        self.gathered_bytes
+    }
+
+    pub(super) fn can_append(&self, in_flight_max: usize) -> bool {
+        (self.wants_empty || !self.gathered.is_empty()) && self.under_way.len() < in_flight_max
+    }
+
+    /// Makes a batch of what has gathered.
+    pub(super) fn append(&mut self, append: AppendId, server: ServerId, now: Now) -> Bytes {
+        self.made += 1;
+        self.wants_empty = false;
+        let mut batch = Batch {
+            server,
+            number: self.made,
+            time_ms: Batch::time_of(now.wall),
+            identities: Vec::new(),
+            items: Vec::new(),
+        };
+        let (mut origins, mut bytes) = (Vec::new(), 0);
+        let mut known: BTreeMap<Arc<[Id]>, u32> = BTreeMap::new();
+        while bytes < BATCH_BYTES
+            && origins.len() < BATCH_ITEMS_MAX
+            && let Some(Gathered { mut item, ids, origin }) = self.gathered.pop_front()
+        {
+            bytes += item.encoded_len();
+            if let (Item::Request { identities, .. }, Some(ids)) = (&mut item, ids) {
+                let next = u32::try_from(batch.identities.len()).unwrap_or(u32::MAX);
+                *identities = *known.entry(ids.clone()).or_insert(next);
+                if *identities == next {
+                    batch.identities.push(ids.to_vec());
+                }
+            }
+            batch.items.push(item);
+            origins.push(origin);
+        }
+        self.gathered_bytes -= bytes;
+        let entry = batch.encode();
+        let batch = Arc::new(batch);
+        let made = now.monotonic;
+        self.under_way
+            .insert(self.made, UnderWay { append, entry: entry.clone(), batch, origins, made, has_failed: false });
+        entry
+    }
+
+    /// What an append that is complete has put into the log; none if that was applied already.
+    pub(super) fn appended(&self, append: AppendId) -> Option<Source> {
+        if let Some(joining) = self.joining.as_ref().filter(|joining| joining.append == append) {
+            return Some(Source::Log(Some(joining.entry.clone())));
+        }
+        let batch = self.under_way.values().find(|under_way| under_way.append == append)?;
+        Some(Source::Own(batch.batch.clone(), batch.entry.len()))
+    }
+
+    pub(super) fn failed(&mut self, append: AppendId) {
+        if let Some(failed) = self.under_way.values_mut().find(|under_way| under_way.append == append) {
+            failed.has_failed = true;
+        }
+        if let Some(joining) = self.joining.as_mut().filter(|joining| joining.append == append) {
+            joining.has_failed = true;
+        }
+    }
+
+    /// The appends that have failed, to be tried again as they were: what lies in the log twice counts once.
+    pub(super) fn retry(&mut self) -> Vec<(AppendId, Bytes)> {
+        let mut again = Vec::new();
+        if let Some(joining) = self.joining.as_mut().filter(|joining| joining.has_failed) {
+            joining.has_failed = false;
+            again.push((joining.append, joining.entry.clone()));
+        }
+        for failed in self.under_way.values_mut().filter(|under_way| under_way.has_failed) {
+            failed.has_failed = false;
+            again.push((failed.append, failed.entry.clone()));
+        }
+        again
+    }
+
+    /// A batch is applied: it is not under way any more.
+    pub(super) fn applied(&mut self, number: u64) -> Option<UnderWay> {
+        self.under_way.remove(&number)
+    }
+
+    pub(super) fn join(&mut self, append: AppendId, entry: Bytes, since: Monotonic) {
+        self.joining = Some(Joining { append, entry, since, has_failed: false });
+    }
+
+    pub(super) fn joined(&mut self) {
+        self.joining = None;
+    }
+
+    /// Since when the oldest append is under way.
+    pub(super) fn oldest(&self) -> Option<Monotonic> {
+        let joining = self.joining.as_ref().map(|joining| joining.since);
+        joining.or_else(|| self.under_way.values().next().map(|under_way| under_way.made))
+    }
+}

@@ -1,0 +1,130 @@
+//! What a server does of its own accord: collecting nodes that are not used any more, and keeping snapshots.
+//!
+//! Every server does both. What has been done by another meanwhile has no effect, and chance sees to it that they
+//! seldom do the same at one time.
+
+use base::{Duration, Monotonic, SplitMix64};
+
+use super::{Action, Membership, Origin, Server};
+use crate::entry::{Batch, Item, Position};
+use crate::tree::{Kind, NodeRef};
+
+/// Nodes that are collected at one time, at most: others want to write, too.
+const COLLECTED_AT_ONCE_MAX: usize = 1_000;
+
+/// When nodes are looked through.
+#[derive(Debug)]
+pub(super) struct Collector {
+    next: Monotonic,
+}
+
+impl Collector {
+    pub(super) const fn new(now: Monotonic) -> Self {
+        Self { next: now }
+    }
+}
+
+/// The snapshot that is being kept.
+#[derive(Debug, Default)]
+pub(super) struct Snapshotter {
+    under_way: Option<UnderWay>,
+    /// After a snapshot that could not be kept.
+    not_before: Monotonic,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    next: Position,
+    index: u32,
+}
+
+impl Server {
+    pub(super) fn collect_if_due(&mut self) {
+        let now = self.now.monotonic;
+        if now < self.collector.next {
+            return;
+        }
+        let jitter = SplitMix64::new(self.jitter_seed() ^ now.0).below(self.config.collect_every.0 / 4);
+        self.collector.next = now + self.config.collect_every + Duration(jitter);
+        let time_ms = Batch::time_of(self.now.wall);
+        let tree = self.state.tree();
+        let unused = tree.collectable().filter_map(|path| {
+            let node = tree.get(path)?;
+            let stat = node.stat();
+            let item = Item::Collect { path: path.into(), mzxid: stat.mzxid, pzxid: stat.pzxid };
+            is_unused(node, time_ms, self.config.collect_unused_after).then_some(item)
+        });
+        let unused: Vec<Item> = unused.take(COLLECTED_AT_ONCE_MAX).collect();
+        for item in unused {
+            self.batcher.gather(item, None, Origin::None);
+        }
+    }
+
+    fn jitter_seed(&self) -> u64 {
+        match self.membership {
+            Membership::Member(id) => id.0,
+            Membership::Joining { .. } => 0,
+        }
+    }
+
+    /// Begins a snapshot once enough lies in the log since the last one.
+    pub(super) fn begin_snapshot_if_due(&mut self) {
+        let Some(limit) = self.config.snapshot_after_bytes else { return };
+        // Servers begin after 1 to 2 times as much.
+        let limit = limit + SplitMix64::new(self.jitter_seed()).below(limit);
+        let is_due = self.state.log_bytes() >= limit && self.now.monotonic >= self.snapshotter.not_before;
+        if is_due && self.snapshotter.under_way.is_none() && self.id().is_some() {
+            self.snapshotter.under_way = Some(UnderWay { next: self.state.next(), index: 0 });
+            self.state.begin_snapshot();
+            self.next_piece();
+        }
+    }
+
+    pub(super) fn next_piece(&mut self) {
+        let Some(under_way) = &mut self.snapshotter.under_way else { return };
+        let Some(piece) = self.state.next_piece() else { return };
+        let is_last = !self.state.has_piece();
+        let (next, index) = (under_way.next, under_way.index);
+        under_way.index += 1;
+        self.actions.push(Action::KeepPiece { next, index, piece, is_last });
+    }
+
+    /// The snapshot lies in the log with its pointer: what is before it may go.
+    pub(super) fn snapshot_kept(&mut self) {
+        let Some(UnderWay { next, .. }) = self.snapshotter.under_way.take() else { return };
+        self.state.end_snapshot();
+        self.batcher.gather(Item::SnapshotKept { next }, None, Origin::None);
+        self.actions.push(Action::Trim { below: next });
+    }
+
+    pub(super) fn give_up_snapshot(&mut self) {
+        self.snapshotter.under_way = None;
+        self.snapshotter.not_before = self.now.monotonic + Duration(10 * self.config.tick.0);
+        self.state.end_snapshot();
+    }
+
+    /// Another server's is as good as this one's, unless it is older.
+    pub(super) fn other_snapshot_kept(&mut self, next: Position) {
+        if self.snapshotter.under_way.as_ref().is_some_and(|under_way| under_way.next < next) {
+            self.snapshotter.under_way = None;
+            self.state.end_snapshot();
+        }
+    }
+}
+
+/// As ZooKeeper's container manager has it.
+fn is_unused(node: NodeRef<'_>, time_ms: i64, unused_after: Option<Duration>) -> bool {
+    let stat = node.stat();
+    let age_ms = time_ms.saturating_sub(stat.mtime);
+    if stat.num_children > 0 {
+        return false;
+    }
+    match node.kind() {
+        Kind::Container if node.created() > 0 => true,
+        Kind::Container => {
+            unused_after.is_some_and(|limit| age_ms > i64::try_from(limit.as_millis()).unwrap_or(i64::MAX))
+        }
+        Kind::Ttl { ttl_ms } => age_ms > ttl_ms,
+        Kind::Persistent | Kind::Ephemeral(_) => false,
+    }
+}

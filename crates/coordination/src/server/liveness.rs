@@ -1,0 +1,247 @@
+//! Which sessions live (guarantee 21).
+//!
+//! A server touches the sessions of the clients that it hears of, with the batches that it appends. Every server watches
+//! all sessions, and proposes the end of one that was not touched for its timeout and somewhat more; the entry that ends it
+//! names the last touch, and has no effect if there was another meanwhile. So a session ends only if nothing was heard of
+//! it: not when a server was slow to see its touch.
+//!
+//! Time counts only while the log takes appends and the server is up to date. Both is so whenever a batch of its own is
+//! applied; between two such moments at most [`Expirer::credit_max`] counts. So a log that stands still, or a server that
+//! does, expires nobody.
+//!
+//! The other side: a server that is cut off from the log sends nothing to a client whose session may be over before the
+//! client would notice that it hears nothing ([`STALE_PERCENT`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::canary::{Bug, planted};
+use base::{Duration, Monotonic, SplitMix64};
+
+use super::connection::{Connection, Phase};
+use super::{Action, ConnectionId, Membership, Origin, Server};
+use crate::entry::{Item, SessionId};
+use crate::limits::{EXPIRE_PERCENT, STALE_PERCENT, TOUCH_PERCENT};
+use crate::state::Outcome;
+
+/// When sessions were last touched, by a clock that stands still with the log.
+#[derive(Debug)]
+pub(super) struct Expirer {
+    /// What counts of the time up to `credited_at`.
+    credited: Duration,
+    credited_at: Monotonic,
+    /// What counts, at most, after that.
+    credit_max: Duration,
+    seen: BTreeMap<SessionId, Seen>,
+    /// When to look at a session next: not before it can be over.
+    due: BTreeSet<(Duration, SessionId)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    touched: Duration,
+    patience: Duration,
+    due: Duration,
+}
+
+impl Expirer {
+    pub(super) const fn new(now: Monotonic) -> Self {
+        Self {
+            credited: Duration::ZERO,
+            credited_at: now,
+            credit_max: Duration::ZERO,
+            seen: BTreeMap::new(),
+            due: BTreeSet::new(),
+        }
+    }
+
+    fn clock(&self, now: Monotonic) -> Duration {
+        let since = now.since(self.credited_at);
+        let counted = if planted(Bug::ExpirerCountsStalls) { since } else { since.min(self.credit_max) };
+        Duration(self.credited.0 + counted.0)
+    }
+
+    /// A touch of a session was played.
+    pub(super) fn touched(&mut self, session: SessionId, timeout_ms: u32, now: Monotonic) {
+        let touched = self.clock(now);
+        let patience = Duration::from_millis(timeout_ms.into()).percent(EXPIRE_PERCENT);
+        let due = match self.seen.get(&session) {
+            // It is looked at in any case, and then again.
+            Some(seen) if seen.due.0 <= touched.0 + patience.0 => seen.due,
+            seen => {
+                if let Some(seen) = seen {
+                    self.due.remove(&(seen.due, session));
+                }
+                let due = Duration(touched.0 + patience.0);
+                self.due.insert((due, session));
+                due
+            }
+        };
+        self.seen.insert(session, Seen { touched, patience, due });
+    }
+
+    pub(super) fn ended(&mut self, session: SessionId) {
+        if let Some(seen) = self.seen.remove(&session) {
+            self.due.remove(&(seen.due, session));
+        }
+    }
+
+    /// A batch of the server's own is applied. Returns the sessions that are over. They are due again after `again`.
+    fn credit(&mut self, now: Monotonic, tick: Duration, jitter_seed: u64) -> Vec<SessionId> {
+        self.credited = self.clock(now);
+        self.credited_at = now;
+        self.credit_max = Duration(2 * tick.0);
+        let mut over = Vec::new();
+        while let Some((due, session)) = self.due.first().copied()
+            && due <= self.credited
+        {
+            self.due.pop_first();
+            let Some(seen) = self.seen.get_mut(&session) else { continue };
+            // Servers are patient by different amounts: one proposal is enough.
+            let jitter = SplitMix64::new(jitter_seed ^ session.0.cast_unsigned()).below(tick.0);
+            let end = Duration(seen.touched.0 + seen.patience.0 + jitter);
+            if end <= self.credited {
+                over.push(session);
+                seen.due = Duration(self.credited.0 + seen.patience.0 / 4);
+            } else {
+                seen.due = end;
+            }
+            self.due.insert((seen.due, session));
+        }
+        over
+    }
+}
+
+impl Server {
+    /// Every tick.
+    pub(super) fn tick(&mut self) {
+        let all: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        for connection in all {
+            self.tick_connection(connection);
+        }
+        if self.state.sessions().len() > 0 {
+            self.batcher.prove_liveness();
+        }
+        self.check_read_only();
+        self.collect_if_due();
+        self.begin_snapshot_if_due();
+    }
+
+    fn tick_connection(&mut self, connection: ConnectionId) {
+        let now = self.now.monotonic;
+        let Some(client) = self.connections.get(&connection) else { return };
+        let Some(established) = client.established().filter(|established| !established.is_read_only) else { return };
+        if now.since(client.touched) >= established.timeout && client.is_stale(now) {
+            // The client has gone elsewhere, or is about to.
+            self.close(connection);
+        } else if client.heard > client.touching
+            && now.since(client.touching) >= established.timeout.percent(TOUCH_PERCENT)
+        {
+            self.touch(connection);
+        }
+    }
+
+    /// A client that was silent for long is not made to wait for the next tick.
+    pub(super) fn touch_if_stale(&mut self, connection: ConnectionId) {
+        let now = self.now.monotonic;
+        let is_due = |client: &Connection| {
+            client.is_stale(now)
+                && client
+                    .established()
+                    .is_some_and(|established| now.since(client.touching) >= established.timeout.percent(STALE_PERCENT))
+        };
+        if self.connections.get(&connection).is_some_and(is_due) {
+            self.touch(connection);
+        }
+    }
+
+    fn touch(&mut self, connection: ConnectionId) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        client.touching = self.now.monotonic;
+        let Some(established) = client.established() else { return };
+        let item = Item::Touch { session: established.session, epoch: established.epoch };
+        self.batcher.gather(item, None, Origin::Touch(connection));
+    }
+
+    /// A batch that was made then, and that touches the connection's session, is applied.
+    pub(super) fn touched(&mut self, connection: ConnectionId, made: Monotonic) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let was_stale = client.is_stale(self.now.monotonic);
+        client.touched = client.touched.max(made);
+        if was_stale {
+            self.send_on(connection);
+        }
+    }
+
+    /// Sends what was held back, and what waits, unless it still has to.
+    pub(super) fn send_on(&mut self, connection: ConnectionId) {
+        if self.connections.get(&connection).is_some_and(|client| !client.is_held_back(self.now.monotonic)) {
+            self.send_held(connection);
+            self.pump(connection);
+        }
+    }
+
+    /// Sends what was held back.
+    pub(super) fn send_held(&mut self, connection: ConnectionId) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        client.held_bytes = 0;
+        let held = std::mem::take(&mut client.held);
+        self.actions.extend(held.into_iter().map(|frame| Action::Send { connection, frame }));
+    }
+
+    /// An item was applied: the expirer's clock for its session starts anew.
+    pub(super) fn note_touch(&mut self, item: &Item, outcome: &Outcome) {
+        let session = match (item, outcome) {
+            (Item::Open { .. } | Item::Move { .. }, Outcome::Connected { session, .. }) => *session,
+            (Item::Request { stamp, .. }, _) => stamp.session,
+            (Item::Touch { session, .. }, _) => *session,
+            _ => return,
+        };
+        if let Some(known) = self.state.session(session)
+            && known.last_touch.next() == self.state.next()
+        {
+            self.expirer.touched(session, known.timeout_ms, self.now.monotonic);
+        }
+    }
+
+    /// A batch of the server's own is applied: the log takes appends, and the server is up to date.
+    pub(super) fn log_is_alive(&mut self) {
+        let Membership::Member(id) = self.membership else { return };
+        for session in self.expirer.credit(self.now.monotonic, self.config.tick, id.0) {
+            if let Some(known) = self.state.session(session) {
+                let item = Item::Expire { session, last_touch: known.last_touch };
+                self.batcher.gather(item, None, Origin::None);
+            }
+        }
+        self.leave_read_only();
+    }
+
+    /// Becomes read-only when an append takes too long.
+    fn check_read_only(&mut self) {
+        let Some(limit) = self.config.read_only_after else { return };
+        let now = self.now.monotonic;
+        let is_stalled = self.batcher.oldest().is_some_and(|made| now.since(made) >= limit);
+        if !is_stalled || self.is_read_only || self.id().is_none() {
+            return;
+        }
+        self.is_read_only = true;
+        let connecting = self.connections.iter().filter(|(_, client)| matches!(client.phase, Phase::Connecting(_)));
+        let connecting: Vec<ConnectionId> = connecting.map(|(connection, _)| *connection).collect();
+        for connection in connecting {
+            self.admit_read_only(connection);
+        }
+    }
+
+    /// Clients that were admitted meanwhile have to connect again, to sessions in the log.
+    fn leave_read_only(&mut self) {
+        if !std::mem::take(&mut self.is_read_only) {
+            return;
+        }
+        let is_read_only =
+            |client: &Connection| client.established().is_some_and(|established| established.is_read_only);
+        let admitted = self.connections.iter().filter(|(_, client)| is_read_only(client));
+        let admitted: Vec<ConnectionId> = admitted.map(|(connection, _)| *connection).collect();
+        for connection in admitted {
+            self.close(connection);
+        }
+    }
+}

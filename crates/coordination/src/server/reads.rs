@@ -1,0 +1,286 @@
+//! Reads, and the watches that they set.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use super::{ConnectionId, Server};
+use crate::acl::{self, Acl, Id, perms};
+use crate::jute::{
+    ClientInfo, DataReply, ErrorReply, EventType, MultiResult, NumberReply, PathAndWatch, PathReply, ReadOperation,
+    Record, ReplyHeader, Request, Sequence, SetWatches2, Stat, Writer,
+};
+use crate::limits::WATCHES_MAX;
+use crate::state::State;
+use crate::tree::NodeRef;
+use crate::watches::{Table, WatcherType, Watches};
+use crate::{ErrorCode, jute};
+
+/// What a read is answered with.
+enum Answer<'a> {
+    Nothing,
+    Stat(Stat),
+    Data(NodeRef<'a>),
+    Children(NodeRef<'a>),
+    ChildrenAndStat(NodeRef<'a>),
+    Acl(NodeRef<'a>, Cow<'a, [Acl]>),
+    Number(i32),
+    Paths(Vec<&'a str>),
+    Identities(&'a [Id]),
+    Path(&'a str),
+    Error(ErrorReply),
+    Each(Vec<Result<EachRead<'a>, ErrorCode>>),
+}
+
+/// The answer to one operation of a multiRead.
+enum EachRead<'a> {
+    Data(NodeRef<'a>),
+    Children(NodeRef<'a>),
+}
+
+/// Events that a client has missed between two connections.
+type Missed<'a> = Vec<(EventType, &'a str)>;
+
+impl Server {
+    /// The reply to a read, from the tree as it is now. Events that the request leads to are sent first.
+    pub(super) fn answer(&mut self, connection: ConnectionId, xid: i32, op: i32, body: &[u8]) -> Bytes {
+        let Some(client) = self.connections.get(&connection) else { return Bytes::new() };
+        let ids = client.ids.clone();
+        let session = client.established().map_or(0, |established| established.session.0);
+        let mut missed = Missed::new();
+        let request = Request::decode(op, body);
+        let reading = Reading { state: &self.state, ids: &ids, session, connection };
+        let answer = match &request {
+            Ok(request) => reading.answer(request, &mut self.watches, &mut missed),
+            Err(_) => Err(ErrorCode::Marshalling),
+        };
+        let zxid = self.state.zxid();
+        let frame = self.writer.frame(|writer| {
+            let err = answer.as_ref().map_or_else(|error| error.code(), |_| 0);
+            ReplyHeader { xid, zxid, err }.encode(writer);
+            if let Ok(answer) = &answer {
+                answer.encode(writer);
+            }
+        });
+        for (kind, path) in missed {
+            // As ZooKeeper has it: these events are of no transaction.
+            let event = self.notification(kind, path, -1);
+            self.send_event(connection, event);
+        }
+        if self.watches.count() > WATCHES_MAX {
+            self.close(connection);
+        }
+        frame
+    }
+}
+
+/// Whose read it is, and of what.
+struct Reading<'a> {
+    state: &'a State,
+    ids: &'a [Id],
+    session: i64,
+    connection: ConnectionId,
+}
+
+impl<'a> Reading<'a> {
+    fn node(&self, path: &str) -> Option<NodeRef<'a>> {
+        self.state.tree().get(path)
+    }
+
+    fn readable(&self, path: &str, perm: i32) -> Result<NodeRef<'a>, ErrorCode> {
+        let node = self.node(path).ok_or(ErrorCode::NoNode)?;
+        acl::check(node.acl(), perm, self.ids)?;
+        Ok(node)
+    }
+
+    /// The node, watched if that is asked for.
+    fn watched(
+        &self,
+        read: &PathAndWatch<'_>,
+        table: Table,
+        watches: &mut Watches<ConnectionId>,
+    ) -> Result<NodeRef<'a>, ErrorCode> {
+        let node = self.readable(read.path, perms::READ)?;
+        if read.watch {
+            watches.add(table, read.path, self.connection);
+        }
+        Ok(node)
+    }
+
+    fn answer<'b, 'c>(
+        &self,
+        request: &Request<'b>,
+        watches: &mut Watches<ConnectionId>,
+        missed: &mut Missed<'b>,
+    ) -> Result<Answer<'c>, ErrorCode>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        Ok(match request {
+            Request::Exists(read) => {
+                if read.path.contains('\0') {
+                    return Err(ErrorCode::BadArguments);
+                }
+                let node = self.node(read.path);
+                if let Some(node) = node {
+                    acl::check(node.acl(), perms::READ, self.ids)?;
+                }
+                // A node that is not there is watched until it is.
+                if read.watch {
+                    watches.add(Table::Data, read.path, self.connection);
+                }
+                Answer::Stat(node.ok_or(ErrorCode::NoNode)?.stat())
+            }
+            Request::GetData(read) => Answer::Data(self.watched(read, Table::Data, watches)?),
+            Request::GetChildren(read) => Answer::Children(self.watched(read, Table::Child, watches)?),
+            Request::GetChildren2(read) => Answer::ChildrenAndStat(self.watched(read, Table::Child, watches)?),
+            Request::GetAcl(read) => {
+                let node = self.readable(read.path, perms::READ | perms::ADMIN)?;
+                let is_admin = acl::permits(node.acl(), perms::ADMIN, self.ids);
+                let list: &'a [Acl] = node.acl();
+                Answer::Acl(node, if is_admin { list.into() } else { list.iter().map(acl::masked).collect() })
+            }
+            Request::GetAllChildrenNumber(read) => {
+                self.readable(read.path, perms::READ)?;
+                let count = self.state.tree().descendants(read.path).unwrap_or(0);
+                Answer::Number(i32::try_from(count).unwrap_or(i32::MAX))
+            }
+            Request::GetEphemerals(read) => {
+                let prefix = read.prefix.filter(|prefix| !matches!(prefix.trim(), "" | "/")).unwrap_or_default();
+                let all = self.state.tree().ephemerals(self.session);
+                Answer::Paths(all.filter(|path| path.starts_with(prefix)).collect())
+            }
+            Request::WhoAmI => Answer::Identities(self.ids),
+            Request::Sync(sync) => Answer::Path(sync.path),
+            Request::MultiRead(reads) => {
+                let each = reads.iter().map(|read| match read {
+                    ReadOperation::GetData(read) => self.readable(read.path, perms::READ).map(EachRead::Data),
+                    ReadOperation::GetChildren(read) => self.readable(read.path, perms::READ).map(EachRead::Children),
+                });
+                Answer::Each(each.collect())
+            }
+            Request::SetWatches(set) => {
+                let none = Sequence::of(&[]);
+                let set = SetWatches2 {
+                    relative_zxid: set.relative_zxid,
+                    data: set.data,
+                    exist: set.exist,
+                    child: set.child,
+                    persistent: none,
+                    persistent_recursive: none,
+                };
+                self.set_watches(&set, watches, missed);
+                Answer::Nothing
+            }
+            Request::SetWatches2(set) => {
+                self.set_watches(set, watches, missed);
+                Answer::Nothing
+            }
+            Request::AddWatch(add) => {
+                if !matches!(add.mode, 0 | 1) {
+                    return Err(ErrorCode::Marshalling);
+                }
+                watches.add_persistent(add.path, self.connection, add.mode == 1);
+                Answer::Error(ErrorReply { err: 0 })
+            }
+            Request::CheckWatches(of_type) => {
+                let kind = WatcherType::from_code(of_type.kind).ok_or(ErrorCode::Marshalling)?;
+                if !watches.contains(of_type.path, kind, self.connection) {
+                    return Err(ErrorCode::NoWatcher);
+                }
+                Answer::Nothing
+            }
+            Request::RemoveWatches(of_type) => {
+                let kind = WatcherType::from_code(of_type.kind).ok_or(ErrorCode::Marshalling)?;
+                if !watches.remove(of_type.path, kind, self.connection) {
+                    return Err(ErrorCode::NoWatcher);
+                }
+                Answer::Nothing
+            }
+            // Writes go through the log; the others were answered when they came.
+            _ => return Err(ErrorCode::Unimplemented),
+        })
+    }
+
+    /// Sets the watches of a client that has connected again. It is told at once of what has changed since it saw
+    /// `relative_zxid`, instead.
+    fn set_watches<'b>(&self, set: &SetWatches2<'b>, watches: &mut Watches<ConnectionId>, missed: &mut Missed<'b>) {
+        let mut check = |table, path: &'b str, event: Option<EventType>| match event {
+            Some(event) => missed.push((event, path)),
+            None => watches.add(table, path, self.connection),
+        };
+        for path in set.data.iter() {
+            check(
+                Table::Data,
+                path,
+                match self.node(path).map(NodeRef::stat) {
+                    None => Some(EventType::Deleted),
+                    Some(stat) => (stat.mzxid > set.relative_zxid).then_some(EventType::DataChanged),
+                },
+            );
+        }
+        for path in set.exist.iter() {
+            check(Table::Data, path, self.node(path).map(|_| EventType::Created));
+        }
+        for path in set.child.iter() {
+            check(
+                Table::Child,
+                path,
+                match self.node(path).map(NodeRef::stat) {
+                    None => Some(EventType::Deleted),
+                    Some(stat) => (stat.pzxid > set.relative_zxid).then_some(EventType::ChildrenChanged),
+                },
+            );
+        }
+        for path in set.persistent.iter() {
+            watches.add_persistent(path, self.connection, false);
+        }
+        for path in set.persistent_recursive.iter() {
+            watches.add_persistent(path, self.connection, true);
+        }
+    }
+}
+
+impl Answer<'_> {
+    fn encode(&self, writer: &mut Writer) {
+        match self {
+            Answer::Nothing => {}
+            Answer::Stat(stat) => stat.encode(writer),
+            Answer::Data(node) => DataReply { data: node.data(), stat: node.stat() }.encode(writer),
+            Answer::Children(node) => writer.sequence(node.children()),
+            Answer::ChildrenAndStat(node) => {
+                writer.sequence(node.children());
+                node.stat().encode(writer);
+            }
+            Answer::Acl(node, list) => {
+                writer.sequence(list.iter().map(Acl::record));
+                node.stat().encode(writer);
+            }
+            Answer::Number(number) => NumberReply { number: *number }.encode(writer),
+            Answer::Paths(paths) => writer.sequence(paths.iter().copied()),
+            Answer::Identities(ids) => {
+                writer.sequence(ids.iter().map(|id| ClientInfo { scheme: &id.scheme, user: id.user() }));
+            }
+            Answer::Path(path) => PathReply { path }.encode(writer),
+            Answer::Error(error) => error.encode(writer),
+            Answer::Each(each) => {
+                each.iter().for_each(|read| encode_each(read, writer));
+                MultiResult::encode_end(writer);
+            }
+        }
+    }
+}
+
+fn encode_each(read: &Result<EachRead<'_>, ErrorCode>, writer: &mut Writer) {
+    match read {
+        Ok(EachRead::Data(node)) => {
+            MultiResult::GetData(DataReply { data: node.data(), stat: node.stat() }).encode(writer);
+        }
+        Ok(EachRead::Children(node)) => {
+            let names: Vec<&str> = node.children().collect();
+            MultiResult::GetChildren(jute::ChildrenReply { children: Sequence::of(&names) }).encode(writer);
+        }
+        Err(error) => MultiResult::Error(ErrorReply { err: error.code() }).encode(writer),
+    }
+}

@@ -1,0 +1,394 @@
+//! Frames that come, and the replies that leave in their order.
+
+use base::Duration;
+use base::canary::{Bug, planted};
+use bytes::Bytes;
+
+use super::connection::{Connecting, Established, Phase, Work};
+use super::{Action, ConnectionId, Origin, Server};
+use crate::ErrorCode;
+use crate::acl;
+use crate::entry::{Item, MoveEpoch, SessionId, Stamp};
+use crate::jute::{
+    AuthPacket, ConnectRequest, ConnectResponse, DecodeError, Frame, Password, Reader, Record, ReplyHeader, Request,
+    RequestHeader, xid,
+};
+use crate::limits::{GATHERED_BYTES_MAX, HELD_BYTES_MAX, IDENTITIES_MAX};
+
+/// Bytes of a request's header.
+const HEADER_BYTES: usize = 8;
+
+impl Server {
+    pub(super) fn frame(&mut self, connection: ConnectionId, frame: Frame) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        if client.is_closing {
+            return;
+        }
+        client.heard = self.now.monotonic;
+        match (&mut client.phase, frame) {
+            (Phase::Greeting, Frame::Whole(frame)) => self.greet(connection, &frame),
+            (Phase::Greeting, Frame::Oversized(_)) => self.close(connection),
+            (Phase::Connecting(connecting), frame) => {
+                connecting.early.push(frame);
+                self.update_reading(connection);
+            }
+            (Phase::Established(_), frame) => {
+                self.request(connection, &frame);
+                self.update_reading(connection);
+            }
+        }
+    }
+
+    /// The first frame: opens a session, or moves one here.
+    fn greet(&mut self, connection: ConnectionId, frame: &[u8]) {
+        let request = ConnectRequest::decode(&mut Reader::new(frame));
+        // The protocol has had one version, 0.
+        let Some(request) = request.ok().filter(|request| request.protocol_version == 0) else {
+            return self.close(connection);
+        };
+        let min = self.config.session_timeout_min;
+        let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+        let timeout = timeout.clamp(min, self.config.session_timeout_max.max(min));
+        let password = request.password.and_then(|password| Password::try_from(password).ok());
+        let session = match (request.session, password) {
+            (0, _) => None,
+            (session, Some(password)) => Some((SessionId(session), password)),
+            (_, None) => return self.reply_expired(connection, request.read_only),
+        };
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let password = client.password;
+        client.phase = Phase::Connecting(Connecting {
+            session,
+            timeout,
+            last_zxid_seen: request.last_zxid_seen,
+            read_only: request.read_only,
+            early: Vec::new(),
+        });
+        if self.is_read_only {
+            return self.admit_read_only(connection);
+        }
+        let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        let item = match session {
+            None => Item::Open { timeout_ms, password },
+            Some((session, password)) => Item::Move { session, password, timeout_ms },
+        };
+        self.batcher.gather(item, None, Origin::Connect(connection));
+    }
+
+    /// The session is the connection's now.
+    pub(super) fn connected(
+        &mut self,
+        connection: ConnectionId,
+        session: SessionId,
+        epoch: MoveEpoch,
+        made: base::Monotonic,
+    ) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Phase::Connecting(connecting) = &mut client.phase else { return };
+        if connecting.last_zxid_seen > self.state.zxid() {
+            // All that the log held was applied: the client comes from another service.
+            return self.close(connection);
+        }
+        let early = std::mem::take(&mut connecting.early);
+        let (timeout, read_only) = (connecting.timeout, connecting.read_only);
+        client.phase = Phase::Established(Established { session, epoch, timeout, sequence: 0, is_read_only: false });
+        (client.touching, client.touched) = (made, made);
+        self.by_session.insert(session, connection);
+        let password = self.state.session(session).map(|session| session.password).unwrap_or_default();
+        self.reply_connected(connection, session, password, timeout, read_only.map(|_| false));
+        for frame in early {
+            if self.connections.contains_key(&connection) {
+                self.request(connection, &frame);
+            }
+        }
+        self.update_reading(connection);
+    }
+
+    fn reply_connected(
+        &mut self,
+        connection: ConnectionId,
+        session: SessionId,
+        password: Password,
+        timeout: Duration,
+        read_only: Option<bool>,
+    ) {
+        let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        let response = ConnectResponse { timeout_ms, session: session.0, password, read_only };
+        let frame = self.writer.frame(|writer| response.encode(writer));
+        self.send(connection, frame);
+    }
+
+    /// There is no such session.
+    pub(super) fn refuse(&mut self, connection: ConnectionId) {
+        let read_only = match self.connections.get(&connection).map(|client| &client.phase) {
+            Some(Phase::Connecting(connecting)) => connecting.read_only,
+            _ => None,
+        };
+        self.reply_expired(connection, read_only);
+    }
+
+    fn reply_expired(&mut self, connection: ConnectionId, read_only: Option<bool>) {
+        let response = ConnectResponse::expired(read_only.map(|_| false));
+        let frame = self.writer.frame(|writer| response.encode(writer));
+        self.send(connection, frame);
+        self.close(connection);
+    }
+
+    /// While the log takes no appends, a client that accepts it reads what the server has. Its session can be neither
+    /// opened nor moved: a new one is of this connection alone, an old one stays where it is.
+    pub(super) fn admit_read_only(&mut self, connection: ConnectionId) {
+        /// Sessions of no log: neither containers nor TTL nodes, and never given by [`SessionId::nth`].
+        const LOCAL: i64 = 2 << 56;
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Phase::Connecting(connecting) = &mut client.phase else { return };
+        let known = |(id, password)| self.state.session(id).is_some_and(|session| session.password == password);
+        let is_acceptable = connecting.read_only == Some(true)
+            && connecting.last_zxid_seen <= self.state.zxid()
+            && connecting.session.is_none_or(known);
+        if !is_acceptable {
+            return self.close(connection);
+        }
+        let local = SessionId(LOCAL + i64::try_from(connection.0).unwrap_or(0));
+        let (session, password) = connecting.session.unwrap_or((local, client.password));
+        let (timeout, early) = (connecting.timeout, std::mem::take(&mut connecting.early));
+        client.phase =
+            Phase::Established(Established { session, epoch: MoveEpoch(0), timeout, sequence: 0, is_read_only: true });
+        self.reply_connected(connection, session, password, timeout, Some(true));
+        for frame in early {
+            self.request(connection, &frame);
+        }
+    }
+
+    /// Any further frame.
+    fn request(&mut self, connection: ConnectionId, frame: &Frame) {
+        let (Frame::Whole(bytes) | Frame::Oversized(bytes)) = frame;
+        let Ok(header) = RequestHeader::decode(&mut Reader::new(bytes)) else { return self.close(connection) };
+        let body = bytes.slice(HEADER_BYTES..);
+        let is_whole = matches!(frame, Frame::Whole(_));
+        let request = if is_whole { Request::decode(header.op, &body) } else { Err(DecodeError::Null) };
+        let xid = header.xid;
+        match request {
+            Ok(Request::Ping) => {
+                let frame = self.header(xid::PING, None);
+                self.send(connection, frame);
+                self.touch_if_stale(connection);
+            }
+            Ok(Request::Auth(packet)) => self.authenticate(connection, xid, &packet),
+            Ok(Request::Reconfig(_)) => self.enqueue(connection, xid, Work::Failed(ErrorCode::ReconfigDisabled)),
+            Ok(request) => {
+                let is_read_only =
+                    self.connections[&connection].established().is_some_and(|established| established.is_read_only);
+                let is_sync = matches!(request, Request::Sync(_));
+                let is_write = request.is_write();
+                if is_read_only && (is_write || is_sync) {
+                    self.enqueue(connection, xid, Work::Failed(ErrorCode::NotReadOnly));
+                } else if is_write {
+                    self.submit_in_order(connection, xid, header.op, body);
+                } else {
+                    let asks_tail = is_sync || (self.config.linearizable_reads && !is_read_only);
+                    let tail = asks_tail.then(|| self.tails.want());
+                    if planted(Bug::ReadOvertakesWrite) && tail.is_none() {
+                        let reply = self.answer(connection, xid, header.op, &body);
+                        return self.send(connection, reply);
+                    }
+                    self.enqueue(connection, xid, Work::Read { op: header.op, body, tail });
+                }
+            }
+            Err(DecodeError::UnknownOperation(_)) => {
+                self.enqueue(connection, xid, Work::Failed(ErrorCode::Unimplemented));
+            }
+            Err(_) => self.enqueue(connection, xid, Work::Failed(ErrorCode::Marshalling)),
+        }
+    }
+
+    fn enqueue(&mut self, connection: ConnectionId, xid: i32, work: Work) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let bytes =
+            HEADER_BYTES + if let Work::Held { body, .. } | Work::Read { body, .. } = &work { body.len() } else { 0 };
+        client.push(xid, bytes, work);
+        self.pump(connection);
+        self.touch_if_stale(connection);
+    }
+
+    /// Adds identities to a connection. The reply does not wait for others.
+    fn authenticate(&mut self, connection: ConnectionId, xid: i32, packet: &AuthPacket<'_>) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let (scheme, auth) = (packet.scheme.unwrap_or_default(), packet.auth.unwrap_or_default());
+        let proven = acl::authenticate(scheme, auth, client.address, self.config.super_digest.as_deref());
+        let mut ids = client.ids.to_vec();
+        for id in proven.iter().flatten() {
+            if !ids.contains(id) {
+                ids.push(id.clone());
+            }
+        }
+        let is_accepted = proven.is_some() && ids.len() <= IDENTITIES_MAX;
+        if is_accepted {
+            client.ids = ids.into();
+        }
+        let frame = self.writer.frame(|writer| {
+            let err = if is_accepted { 0 } else { ErrorCode::AuthFailed.code() };
+            ReplyHeader { xid, zxid: 0, err }.encode(writer);
+        });
+        self.send(connection, frame);
+        if !is_accepted {
+            self.close(connection);
+        }
+    }
+
+    /// A write goes into the next batch, unless a read before it waits for the tail: that must not see it.
+    fn submit_in_order(&mut self, connection: ConnectionId, xid: i32, op: i32, body: Bytes) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        if client.waits_for_tail() {
+            return self.enqueue(connection, xid, Work::Held { op, body });
+        }
+        client.push(xid, HEADER_BYTES + body.len(), Work::Submitted { reply: None });
+        self.submit(connection, op, body);
+    }
+
+    fn submit(&mut self, connection: ConnectionId, op: i32, body: Bytes) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let ids = client.ids.clone();
+        client.touching = self.now.monotonic;
+        let Some(established) = client.established_mut() else { return };
+        established.sequence += 1;
+        let stamp = Stamp { session: established.session, epoch: established.epoch, sequence: established.sequence };
+        let item = Item::Request { stamp, identities: 0, op, body };
+        self.batcher.gather(item, Some(ids), Origin::Request(connection));
+    }
+
+    /// A write of this connection is applied: its reply can leave once those before it have.
+    pub(super) fn written(&mut self, connection: ConnectionId, result: &Result<crate::tree::WriteResult, ErrorCode>) {
+        let Some(client) = self.connections.get(&connection) else { return };
+        let first = client.queue.iter().position(|pending| matches!(pending.work, Work::Submitted { reply: None }));
+        let Some(first) = first else {
+            debug_assert!(false, "a reply to a write that nobody waits for");
+            return;
+        };
+        let frame = self.write_reply(client.queue[first].xid, result);
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        client.queue_bytes += frame.len();
+        let pending = &mut client.queue[first];
+        pending.bytes += frame.len();
+        pending.work = Work::Submitted { reply: Some(frame) };
+        self.pump(connection);
+    }
+
+    /// The session is closed at its own request: that is the last reply.
+    pub(super) fn closed(&mut self, connection: ConnectionId) {
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let first = client.queue.iter().position(|pending| matches!(pending.work, Work::Submitted { reply: None }));
+        client.queue.truncate(first.map_or(0, |first| first + 1));
+        client.is_closing = true;
+        let Some(xid) = client.queue.back().map(|close| close.xid) else { return self.close(connection) };
+        let reply = Some(self.header(xid, None));
+        if let Some(close) = self.connections.get_mut(&connection).and_then(|client| client.queue.back_mut()) {
+            close.work = Work::Submitted { reply };
+        }
+        self.send_held(connection);
+        self.pump(connection);
+    }
+
+    /// A write of this connection is about to be applied: the reads before it must not see it. There are some only
+    /// while replies are held back.
+    pub(super) fn answer_reads_before_write(&mut self, connection: ConnectionId) {
+        while let Some(client) = self.connections.get(&connection)
+            && let Some(pending) = client.queue.get(client.replies_made())
+            && let Work::Read { op, body, .. } = &pending.work
+        {
+            let (xid, op, body) = (pending.xid, *op, body.clone());
+            let reply = self.answer(connection, xid, op, &body);
+            let Some(client) = self.connections.get_mut(&connection) else { return };
+            // Events that the read has led to were put in front of it.
+            let index = client.replies_made();
+            client.queue_bytes += reply.len();
+            client.queue[index].bytes += reply.len();
+            client.queue[index].work = Work::Answered(reply);
+            if client.queue_bytes > HELD_BYTES_MAX {
+                return self.close(connection);
+            }
+        }
+    }
+
+    /// Sends replies, in order, for as long as they are there.
+    pub(super) fn pump(&mut self, connection: ConnectionId) {
+        while let Some(client) = self.connections.get_mut(&connection) {
+            if client.is_closing && client.queue.is_empty() {
+                return self.close(connection);
+            }
+            if client.is_held_back(self.now.monotonic) {
+                break;
+            }
+            if let Some((op, body)) = client.take_held(0) {
+                self.submit(connection, op, body);
+                self.submit_held(connection);
+                break;
+            }
+            let Some(front) = client.queue.front() else { break };
+            let xid = front.xid;
+            let reply = match &front.work {
+                Work::Submitted { reply: None } | Work::Held { .. } => break,
+                Work::Submitted { reply: Some(reply) } | Work::Answered(reply) => reply.clone(),
+                Work::Read { tail: Some(tail), .. } if !self.tails.is_reached(*tail) => break,
+                Work::Read { op, body, .. } => {
+                    let (op, body) = (*op, body.clone());
+                    self.answer(connection, xid, op, &body)
+                }
+                Work::Failed(error) => {
+                    let error = *error;
+                    self.header(xid, Some(error))
+                }
+            };
+            self.send(connection, reply);
+            if let Some(client) = self.connections.get_mut(&connection) {
+                client.pop();
+            }
+        }
+        self.update_reading(connection);
+    }
+
+    /// Submits the writes that are held behind the first one, up to the next read that waits for the tail.
+    fn submit_held(&mut self, connection: ConnectionId) {
+        for index in 1.. {
+            let Some(client) = self.connections.get_mut(&connection) else { return };
+            match client.queue.get(index).map(|pending| &pending.work) {
+                None | Some(Work::Read { tail: Some(_), .. }) => return,
+                Some(_) => {}
+            }
+            if let Some((op, body)) = client.take_held(index) {
+                self.submit(connection, op, body);
+            }
+        }
+    }
+
+    /// Pumps those who waited for the tail, if it was reached.
+    pub(super) fn tail_reached(&mut self) {
+        if self.tails.note_applied(self.state.next()) {
+            let waiting = self.connections.iter().filter(|(_, client)| client.waits_for_tail());
+            let waiting: Vec<ConnectionId> = waiting.map(|(connection, _)| *connection).collect();
+            for connection in waiting {
+                self.pump(connection);
+            }
+        }
+    }
+
+    /// Pauses or resumes reading from a connection.
+    pub(super) fn update_reading(&mut self, connection: ConnectionId) {
+        let is_crowded = self.batcher.gathered_bytes() > GATHERED_BYTES_MAX;
+        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let is_full = client.is_full() || (is_crowded && !client.queue.is_empty());
+        if is_full && !client.is_paused {
+            client.is_paused = true;
+            self.actions.push(Action::Pause { connection });
+        } else if !is_full && client.is_paused {
+            client.is_paused = false;
+            self.actions.push(Action::Resume { connection });
+        }
+    }
+
+    /// A reply that is only a header.
+    pub(super) fn header(&mut self, xid: i32, error: Option<ErrorCode>) -> Bytes {
+        let zxid = self.state.zxid();
+        let err = error.map_or(0, ErrorCode::code);
+        self.writer.frame(|writer| ReplyHeader { xid, zxid, err }.encode(writer))
+    }
+}

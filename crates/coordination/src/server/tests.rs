@@ -1,0 +1,732 @@
+//! One or two servers on a log in memory.
+
+use std::collections::VecDeque;
+
+use base::Timestamp;
+
+use super::*;
+use crate::jute::{
+    AclRecord, AddWatch, AuthPacket, CheckVersion, ConnectRequest, ConnectResponse, Create, CreateKind, DataReply,
+    Delete, GetAcl, GetEphemerals, IdRecord, MultiResult, Operation, Operations, PathAndWatch, ReadOperation, Reader,
+    Reconfig, Request, Sequence, SetData, SetWatches, StatReply, Sync, op,
+};
+use crate::{ErrorCode, state};
+
+const OPEN: &[AclRecord<'static>] =
+    &[AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
+const MS: u64 = 1_000_000;
+const TIMEOUT_MS: u64 = 4_000;
+
+pub(super) fn config(nonce: u128) -> Config {
+    Config {
+        nonce,
+        session_timeout_min: Duration::from_millis(TIMEOUT_MS),
+        session_timeout_max: Duration::from_millis(10 * TIMEOUT_MS),
+        tick: Duration::from_millis(400),
+        batches_in_flight: 3,
+        linearizable_reads: false,
+        read_only_after: Some(Duration::from_millis(5_000)),
+        super_digest: Some(acl::digest("super:secret")),
+        collect_every: Duration::from_millis(1_000),
+        collect_unused_after: None,
+        snapshot_after_bytes: None,
+    }
+}
+
+/// What a client has received: xid, zxid, error, body.
+type Received = (i32, i64, i32, Vec<u8>);
+
+/// A log, and servers that play it at once, unless it stands still.
+struct Bench {
+    servers: Vec<Server>,
+    log: Vec<Bytes>,
+    stalled: Option<VecDeque<(usize, AppendId, Bytes)>>,
+    received: BTreeMap<ConnectionId, Vec<Bytes>>,
+    closed: BTreeSet<ConnectionId>,
+    paused: BTreeSet<ConnectionId>,
+    now: u64,
+    appends: usize,
+    tails: usize,
+    kept: Vec<Bytes>,
+    trimmed: Option<Position>,
+}
+
+impl Bench {
+    fn new(servers: u128) -> Self {
+        Self::with((1..=servers).map(config).collect())
+    }
+
+    fn with(configs: Vec<Config>) -> Self {
+        let now = Now { monotonic: Monotonic(0), wall: Timestamp(0) };
+        let servers = configs.into_iter().map(|config| Server::new(config, State::default(), now)).collect();
+        let mut bench = Self {
+            servers,
+            log: Vec::new(),
+            stalled: None,
+            received: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            now: 0,
+            appends: 0,
+            tails: 0,
+            kept: Vec::new(),
+            trimmed: None,
+        };
+        bench.settle();
+        bench
+    }
+
+    fn now(&self) -> Now {
+        Now { monotonic: Monotonic(self.now), wall: Timestamp(i64::try_from(self.now).unwrap()) }
+    }
+
+    fn event(&mut self, server: usize, event: Event) {
+        let now = self.now();
+        self.servers[server].handle(event, now);
+        self.settle();
+    }
+
+    /// Ends turns until nothing is left to be done.
+    fn settle(&mut self) {
+        let mut busy = true;
+        while std::mem::take(&mut busy) {
+            for server in 0..self.servers.len() {
+                let now = self.now();
+                for action in self.servers[server].end_turn(now) {
+                    busy = true;
+                    self.act(server, action);
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, server: usize, action: Action) {
+        let now = self.now();
+        match action {
+            Action::Send { connection, frame } => self.received.entry(connection).or_default().push(frame),
+            Action::Close { connection } => drop(self.closed.insert(connection)),
+            Action::Pause { connection } => drop(self.paused.insert(connection)),
+            Action::Resume { connection } => drop(self.paused.remove(&connection)),
+            Action::Append { append, entry } => match &mut self.stalled {
+                Some(stalled) => stalled.push_back((server, append, entry)),
+                None => self.append(server, append, &entry),
+            },
+            Action::RequestTail { request } => {
+                self.tails += 1;
+                let tail = Position(self.log.len() as u64);
+                self.servers[server].handle(Event::Tail { request, tail }, now);
+            }
+            Action::KeepPiece { piece, is_last, .. } => {
+                self.kept.push(piece);
+                let event = if is_last { Event::SnapshotKept } else { Event::PieceKept };
+                self.servers[server].handle(event, now);
+            }
+            Action::Trim { below } => self.trimmed = Some(below),
+            Action::SetTimer(_) => {}
+        }
+    }
+
+    fn append(&mut self, server: usize, append: AppendId, entry: &Bytes) {
+        self.appends += 1;
+        let (now, position) = (self.now(), Position(self.log.len() as u64));
+        self.log.push(entry.clone());
+        for other in (0..self.servers.len()).filter(|other| *other != server) {
+            self.servers[other].handle(Event::Played { position, entry: Some(entry.clone()) }, now);
+        }
+        self.servers[server].handle(Event::Appended { append, position }, now);
+    }
+
+    fn go_on(&mut self) {
+        for (server, append, entry) in self.stalled.take().into_iter().flatten() {
+            self.append(server, append, &entry);
+        }
+        self.settle();
+    }
+
+    /// Time passes, tick by tick.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / 100 {
+            self.now += 100 * MS;
+            for server in 0..self.servers.len() {
+                self.event(server, Event::Timer);
+            }
+        }
+    }
+
+    fn raw(&mut self, server: usize, connection: u64, frame: Bytes) {
+        self.event(server, Event::Frame { connection: ConnectionId(connection), frame: Frame::Whole(frame) });
+    }
+
+    fn send(&mut self, server: usize, connection: u64, xid: i32, request: Request<'_>) {
+        self.raw(server, connection, request.to_frame(xid).slice(4..));
+    }
+
+    fn dial(&mut self, server: usize, connection: u64) {
+        let password = [u8::try_from(connection).unwrap(); 16];
+        let address = "127.0.0.1".parse().unwrap();
+        self.event(server, Event::Connected { connection: ConnectionId(connection), address, password });
+    }
+
+    fn greet(&mut self, server: usize, connection: u64, request: &ConnectRequest<'_>) -> Option<ConnectResponse> {
+        self.dial(server, connection);
+        let frame = jute::Writer::new().frame(|writer| request.encode(writer));
+        self.raw(server, connection, frame.slice(4..));
+        let frames = std::mem::take(self.received.entry(ConnectionId(connection)).or_default());
+        frames.first().map(|frame| ConnectResponse::decode(&mut Reader::new(&frame[4..])).unwrap())
+    }
+
+    fn open(&mut self, server: usize, connection: u64) -> ConnectResponse {
+        self.greet(server, connection, &request(0, None)).unwrap()
+    }
+
+    fn received(&mut self, connection: u64) -> Vec<Received> {
+        let frames = std::mem::take(self.received.entry(ConnectionId(connection)).or_default());
+        let decode = |frame: Bytes| {
+            let mut reader = Reader::new(&frame[4..]);
+            let header = ReplyHeader::decode(&mut reader).unwrap();
+            (header.xid, header.zxid, header.err, reader.rest().to_vec())
+        };
+        frames.into_iter().map(decode).collect()
+    }
+
+    /// One request, and the error or the body that it is answered with.
+    fn ask(&mut self, connection: u64, request: Request<'_>) -> Result<Vec<u8>, i32> {
+        self.send(0, connection, 5, request);
+        let (xid, _, err, body) = self.received(connection).pop().expect("a reply");
+        assert_eq!(xid, 5);
+        if err == 0 { Ok(body) } else { Err(err) }
+    }
+
+    fn is_closed(&self, connection: u64) -> bool {
+        self.closed.contains(&ConnectionId(connection))
+    }
+}
+
+fn request(session: i64, password: Option<&[u8]>) -> ConnectRequest<'_> {
+    ConnectRequest {
+        protocol_version: 0,
+        last_zxid_seen: 0,
+        timeout_ms: 4_000,
+        session,
+        password,
+        read_only: Some(false),
+    }
+}
+
+fn create(path: &str, flags: i32) -> Request<'_> {
+    let acl = Sequence::of(OPEN);
+    Request::Create(Create { kind: CreateKind::Create, path, data: Some(b"d"), acl, flags, ttl_ms: None })
+}
+
+fn get(path: &str, watch: bool) -> Request<'_> {
+    Request::GetData(PathAndWatch { path, watch })
+}
+
+fn set(path: &str) -> Request<'_> {
+    Request::SetData(SetData { path, data: Some(b"new"), version: -1 })
+}
+
+fn code(error: ErrorCode) -> Result<Vec<u8>, i32> {
+    Err(error.code())
+}
+
+fn encoded<'a>(record: &impl Record<'a>) -> Vec<u8> {
+    let mut writer = jute::Writer::new();
+    record.encode(&mut writer);
+    writer.take().to_vec()
+}
+
+fn event(kind: EventType, path: &str) -> Vec<u8> {
+    encoded(&WatcherEvent::of(kind, path))
+}
+
+#[test]
+fn a_session_writes_and_reads() {
+    let mut bench = Bench::new(1);
+    let response = bench.open(0, 1);
+    assert_eq!(response.timeout_ms, 4_000);
+    assert_eq!((response.session, response.password, response.read_only), ((1 << 56) + 1, [1; 16], Some(false)));
+    assert_eq!(bench.ask(1, create("/a", 1)), Ok(encoded(&jute::PathReply { path: "/a" })));
+    let body = bench.ask(1, get("/a", false)).unwrap();
+    let reply = DataReply::decode(&mut Reader::new(&body)).unwrap();
+    assert_eq!((reply.data, reply.stat.ephemeral_owner, reply.stat.czxid), (Some(&b"d"[..]), response.session, 2));
+    assert_eq!(bench.ask(1, create("/a", 1)), code(ErrorCode::NodeExists));
+    assert_eq!(bench.ask(1, get("/none", false)), code(ErrorCode::NoNode));
+    let paths = bench.ask(1, Request::GetEphemerals(GetEphemerals { prefix: None })).unwrap();
+    assert_eq!(paths, encoded(&jute::ChildrenReply { children: Sequence::of(&["/a"]) }));
+    assert_eq!(bench.ask(1, Request::CloseSession), Ok(Vec::new()));
+    assert!(bench.is_closed(1));
+    assert!(bench.servers[0].state().tree().get("/a").is_none());
+}
+
+/// Replies come in the order of the requests, and a read sees the write before it, but no later one.
+#[test]
+fn requests_are_pipelined_in_order() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    bench.send(0, 1, 1, get("/a", false));
+    bench.send(0, 1, 2, create("/a", 0));
+    bench.send(0, 1, 3, get("/a", false));
+    bench.send(0, 1, 4, Request::Delete(Delete { path: "/a", version: -1 }));
+    bench.send(0, 1, 5, get("/a", false));
+    bench.send(0, 1, -2, Request::Ping);
+    // A ping overtakes.
+    let replies: Vec<_> = bench.received(1).into_iter().map(|(xid, _, err, _)| (xid, err)).collect();
+    assert_eq!(replies, [(1, -101), (-2, 0)]);
+    bench.go_on();
+    let replies: Vec<_> = bench.received(1).into_iter().map(|(xid, zxid, err, _)| (xid, zxid, err)).collect();
+    assert_eq!(replies, [(2, 2, 0), (3, 2, 0), (4, 3, 0), (5, 3, -101)]);
+}
+
+#[test]
+fn what_gathers_is_one_batch() {
+    let mut bench = Bench::new(1);
+    for connection in 1..=20 {
+        bench.open(0, connection);
+    }
+    bench.stalled = Some(VecDeque::new());
+    for connection in 1..=20 {
+        bench.send(0, connection, 1, create("/s-", 2));
+    }
+    // Three are under way, the others wait.
+    assert_eq!(bench.stalled.as_ref().unwrap().len(), 3);
+    let before = bench.appends;
+    bench.go_on();
+    assert_eq!(bench.appends, before + 4);
+    assert_eq!(bench.servers[0].state().tree().get("/").unwrap().children().len(), 21);
+}
+
+#[test]
+fn events_come_before_what_shows_the_change() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.open(0, 2);
+    bench.send(0, 1, 1, Request::Exists(PathAndWatch { path: "/a", watch: true }));
+    bench.send(0, 1, 2, Request::GetChildren(PathAndWatch { path: "/", watch: true }));
+    bench.received(1);
+    bench.ask(2, create("/a", 0)).unwrap();
+    bench.send(0, 1, 3, get("/a", true));
+    let received = bench.received(1);
+    let frames: Vec<_> = received.iter().map(|(xid, zxid, ..)| (*xid, *zxid)).collect();
+    assert_eq!(frames, [(-1, 3), (-1, 3), (3, 3)]);
+    assert_eq!(received[0].3, event(EventType::Created, "/a"));
+    assert_eq!(received[1].3, event(EventType::ChildrenChanged, "/"));
+    // The own change, too.
+    bench.send(0, 1, 4, set("/a"));
+    let received = bench.received(1);
+    assert_eq!(received.iter().map(|reply| reply.0).collect::<Vec<_>>(), [-1, 4]);
+    assert_eq!(received[0].3, event(EventType::DataChanged, "/a"));
+}
+
+#[test]
+fn events_of_nodes_that_may_not_be_read_are_not_sent() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.open(0, 2);
+    bench.ask(1, Request::AddWatch(AddWatch { path: "/", mode: 1 })).unwrap();
+    let acl = [AclRecord { perms: 31, id: IdRecord { scheme: Some("digest"), id: Some("joe:x") } }];
+    let secret = Create {
+        kind: CreateKind::Create,
+        path: "/secret",
+        data: None,
+        acl: Sequence::of(&acl),
+        flags: 0,
+        ttl_ms: None,
+    };
+    bench.ask(2, Request::Create(secret)).unwrap();
+    bench.ask(2, create("/public", 0)).unwrap();
+    let events: Vec<_> = bench.received(1).into_iter().map(|(.., body)| body).collect();
+    assert_eq!(events, [event(EventType::Created, "/public")]);
+    assert_eq!(bench.ask(2, get("/secret", false)), code(ErrorCode::NoAuth));
+}
+
+#[test]
+fn watches_are_set_again_at_another_server() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    for path in ["/same", "/set", "/gone", "/parent"] {
+        bench.ask(1, create(path, 0)).unwrap();
+    }
+    let seen = bench.servers[0].state().zxid();
+    bench.ask(1, set("/set")).unwrap();
+    bench.ask(1, Request::Delete(Delete { path: "/gone", version: -1 })).unwrap();
+    bench.ask(1, create("/parent/child", 0)).unwrap();
+    let set_watches = SetWatches {
+        relative_zxid: seen,
+        data: Sequence::of(&["/same", "/set", "/gone"]),
+        exist: Sequence::of(&["/none", "/same"]),
+        child: Sequence::of(&["/same", "/parent", "/gone"]),
+    };
+    bench.send(0, 1, -8, Request::SetWatches(set_watches));
+    let received = bench.received(1);
+    let bodies: Vec<_> = received.iter().map(|(.., body)| body.clone()).collect();
+    let expected = [
+        event(EventType::DataChanged, "/set"),
+        event(EventType::Deleted, "/gone"),
+        event(EventType::Created, "/same"),
+        event(EventType::ChildrenChanged, "/parent"),
+        event(EventType::Deleted, "/gone"),
+        Vec::new(),
+    ];
+    assert_eq!(bodies, expected);
+    assert_eq!((received[0].0, received[0].1, received[5].0), (-1, -1, -8));
+    assert_eq!(bench.servers[0].watches().count(), 3);
+}
+
+#[test]
+fn multis_and_their_results() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    let Request::Create(make) = create("/a", 0) else { panic!() };
+    let operations = [
+        Operation::Create(make),
+        Operation::Create(Create { kind: CreateKind::Create2, path: "/a/b", ..make }),
+        Operation::Check(CheckVersion { path: "/a", version: 0 }),
+        Operation::Delete(Delete { path: "/a/b", version: 0 }),
+    ];
+    let body = bench.ask(1, Request::Multi(Operations::of(&operations))).unwrap();
+    let mut reader = Reader::new(&body);
+    let results: Vec<_> = std::iter::from_fn(|| MultiResult::decode_next(&mut reader).unwrap()).collect();
+    assert!(matches!(
+        results[..],
+        [MultiResult::Create(_), MultiResult::Create2(_), MultiResult::Check, MultiResult::Delete]
+    ));
+    let body = bench.ask(1, Request::Multi(Operations::of(&operations[..2]))).unwrap();
+    let mut reader = Reader::new(&body);
+    let results: Vec<_> = std::iter::from_fn(|| MultiResult::decode_next(&mut reader).unwrap()).collect();
+    let error = |err| MultiResult::Error(jute::ErrorReply { err });
+    assert_eq!(results, [error(-110), error(-2)]);
+    let reads = [
+        ReadOperation::GetChildren(PathAndWatch { path: "/", watch: false }),
+        ReadOperation::GetData(PathAndWatch { path: "/none", watch: false }),
+    ];
+    let body = bench.ask(1, Request::MultiRead(Operations::of(&reads))).unwrap();
+    let mut reader = Reader::new(&body);
+    let results: Vec<_> = std::iter::from_fn(|| MultiResult::decode_next(&mut reader).unwrap()).collect();
+    let children = jute::ChildrenReply { children: Sequence::of(&["a", "zookeeper"]) };
+    assert_eq!(results, [MultiResult::GetChildren(children), error(-101)]);
+}
+
+#[test]
+fn clients_authenticate() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    let auth = |auth| Request::Auth(AuthPacket { kind: 0, scheme: Some("digest"), auth: Some(auth) });
+    bench.send(0, 1, -4, auth(b"joe:secret"));
+    assert_eq!(bench.received(1), [(-4, 0, 0, Vec::new())]);
+    let ids =
+        [jute::ClientInfo { scheme: "ip", user: "127.0.0.1" }, jute::ClientInfo { scheme: "digest", user: "joe" }];
+    let who = encoded(&jute::WhoAmIReply { clients: Sequence::of(&ids) });
+    assert_eq!(bench.ask(1, Request::WhoAmI), Ok(who));
+    let own = [AclRecord { perms: 31, id: IdRecord { scheme: Some("auth"), id: Some("") } }];
+    let Request::Create(make) = create("/joe", 0) else { panic!() };
+    bench.ask(1, Request::Create(Create { acl: Sequence::of(&own), ..make })).unwrap();
+    bench.open(0, 2);
+    assert_eq!(bench.ask(2, set("/joe")), code(ErrorCode::NoAuth));
+    assert_eq!(bench.ask(2, Request::GetAcl(GetAcl { path: "/joe" })), code(ErrorCode::NoAuth));
+    bench.send(0, 2, -4, auth(b"super:secret"));
+    bench.received(2);
+    bench.ask(2, set("/joe")).unwrap();
+    let unknown = Request::Auth(AuthPacket { kind: 0, scheme: Some("nonsense"), auth: None });
+    bench.send(0, 2, -4, unknown);
+    assert_eq!(bench.received(2), [(-4, 0, ErrorCode::AuthFailed.code(), Vec::new())]);
+    assert!(bench.is_closed(2));
+}
+
+#[test]
+fn what_is_not_understood_is_an_error_and_the_connection_lives() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    let header = |op: i32| encoded(&jute::RequestHeader { xid: 5, op });
+    for (bytes, error) in [
+        (header(999), ErrorCode::Unimplemented),
+        (header(op::CHECK), ErrorCode::Unimplemented),
+        (header(op::CREATE), ErrorCode::Marshalling),
+        ([header(op::GET_DATA), vec![0, 0, 0, 9, b'/']].concat(), ErrorCode::Marshalling),
+    ] {
+        bench.raw(0, 1, bytes.into());
+        assert_eq!(bench.received(1)[0].2, error.code());
+    }
+    let oversized = Frame::Oversized(header(op::SET_DATA).into());
+    bench.event(0, Event::Frame { connection: ConnectionId(1), frame: oversized });
+    assert_eq!(bench.received(1)[0].2, ErrorCode::Marshalling.code());
+    let reconfig = Reconfig { joining: None, leaving: None, members: None, config: -1 };
+    assert_eq!(bench.ask(1, Request::Reconfig(reconfig)), code(ErrorCode::ReconfigDisabled));
+    assert_eq!(bench.ask(1, Request::AddWatch(AddWatch { path: "/", mode: 2 })), code(ErrorCode::Marshalling));
+    assert!(!bench.is_closed(1));
+    bench.raw(0, 1, Bytes::from_static(b"short"));
+    assert!(bench.is_closed(1));
+    bench.dial(0, 2);
+    bench.raw(0, 2, Bytes::from_static(b"not a greeting"));
+    assert!(bench.is_closed(2));
+    assert!(bench.greet(0, 3, &ConnectRequest { protocol_version: 1, ..request(0, None) }).is_none());
+    assert!(bench.is_closed(3));
+}
+
+#[test]
+fn a_session_moves_to_another_server() {
+    let mut bench = Bench::new(2);
+    let session = bench.open(0, 1);
+    bench.ask(1, create("/e", 1)).unwrap();
+    let wrong = bench.greet(1, 2, &request(session.session, Some(&[9; 16]))).unwrap();
+    assert_eq!(wrong, ConnectResponse::expired(Some(false)));
+    assert!(bench.is_closed(2) && !bench.is_closed(1));
+    let moved = bench.greet(1, 3, &request(session.session, Some(&session.password))).unwrap();
+    assert_eq!((moved.session, moved.password), (session.session, session.password));
+    assert!(bench.is_closed(1));
+    bench.send(1, 3, 1, get("/e", false));
+    assert_eq!(bench.received(3)[0].2, 0);
+    // Back, and again at the same server.
+    assert!(bench.greet(0, 4, &request(session.session, Some(&session.password))).is_some());
+    assert!(bench.greet(0, 5, &request(session.session, Some(&session.password))).is_some());
+    assert!(bench.is_closed(3) && bench.is_closed(4) && !bench.is_closed(5));
+    let unknown = bench.greet(0, 6, &request(77, Some(&session.password))).unwrap();
+    assert_eq!(unknown, ConnectResponse::expired(Some(false)));
+    assert!(bench.greet(0, 7, &ConnectRequest { last_zxid_seen: 1_000, ..request(0, None) }).is_none());
+    assert!(bench.is_closed(7));
+}
+
+#[test]
+fn silent_sessions_expire_and_others_do_not() {
+    let mut bench = Bench::new(2);
+    bench.open(0, 1);
+    bench.open(0, 2);
+    bench.ask(1, create("/one", 1)).unwrap();
+    bench.ask(2, create("/two", 1)).unwrap();
+    for _ in 0..10 {
+        bench.pass(1_300);
+        bench.send(0, 2, -2, Request::Ping);
+    }
+    let tree = bench.servers[1].state().tree();
+    assert_eq!((tree.get("/one").is_none(), tree.get("/two").is_some()), (true, true));
+    assert!(bench.is_closed(1) && !bench.is_closed(2));
+    assert_eq!(bench.received(2).len(), 10);
+}
+
+/// While the log stands still nobody expires, and a client hears nothing from a server that can't touch its session.
+#[test]
+fn a_log_that_stands_still_expires_nobody() {
+    let mut bench = Bench::new(2);
+    let session = bench.open(0, 1);
+    bench.ask(1, create("/one", 1)).unwrap();
+    bench.stalled = Some(VecDeque::new());
+    bench.pass(1_500);
+    bench.send(0, 1, -2, Request::Ping);
+    assert_eq!(bench.received(1).len(), 1);
+    bench.pass(1_000);
+    bench.send(0, 1, -2, Request::Ping);
+    bench.send(0, 1, 1, get("/one", false));
+    assert_eq!(bench.received(1).len(), 0);
+    assert!(!bench.is_closed(1));
+    bench.pass(20_000);
+    assert!(bench.is_closed(1));
+    bench.go_on();
+    assert!(bench.servers[1].state().tree().get("/one").is_some());
+    bench.pass(1_000);
+    assert!(bench.greet(1, 2, &request(session.session, Some(&session.password))).is_some());
+}
+
+#[test]
+fn replies_that_were_held_back_follow_the_touch() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    bench.pass(1_500);
+    bench.send(0, 1, 1, create("/a", 0));
+    bench.pass(800);
+    bench.send(0, 1, -2, Request::Ping);
+    bench.send(0, 1, 2, get("/a", false));
+    assert_eq!(bench.received(1), []);
+    bench.go_on();
+    assert_eq!(bench.received(1).iter().map(|reply| reply.0).collect::<Vec<_>>(), [-2, 1, 2]);
+}
+
+#[test]
+fn clients_that_accept_it_read_while_the_log_stands_still() {
+    let mut bench = Bench::new(1);
+    let session = bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    bench.pass(3_000);
+    // It waits for an entry in the log.
+    let accepting = ConnectRequest { read_only: Some(true), ..request(0, None) };
+    assert_eq!(bench.greet(0, 2, &accepting), None);
+    bench.pass(5_000);
+    assert!(bench.servers[0].is_read_only());
+    let frames = std::mem::take(bench.received.get_mut(&ConnectionId(2)).unwrap());
+    let response = ConnectResponse::decode(&mut Reader::new(&frames[0][4..])).unwrap();
+    assert_eq!((response.read_only, response.session), (Some(true), (2 << 56) + 2));
+    assert!(bench.greet(0, 3, &request(0, None)).is_none());
+    assert!(bench.is_closed(3));
+    let old = ConnectRequest { read_only: Some(true), ..request(session.session, Some(&session.password)) };
+    assert_eq!(bench.greet(0, 4, &old).unwrap().session, session.session);
+    assert_eq!(bench.ask(2, create("/a", 0)), code(ErrorCode::NotReadOnly));
+    assert_eq!(bench.ask(2, Request::Sync(Sync { path: "/" })), code(ErrorCode::NotReadOnly));
+    assert!(bench.ask(2, get("/", false)).is_ok());
+    bench.pass(10_000);
+    bench.send(0, 4, -2, Request::Ping);
+    assert_eq!(bench.received(4).len(), 1);
+    bench.go_on();
+    assert!(!bench.servers[0].is_read_only());
+    assert!(bench.is_closed(2) && bench.is_closed(4));
+}
+
+#[test]
+fn sync_waits_for_the_tail_and_writes_behind_it_for_the_sync() {
+    let mut bench = Bench::new(2);
+    bench.open(0, 1);
+    let tails = bench.tails;
+    bench.send(0, 1, 1, Request::Sync(Sync { path: "/x" }));
+    assert_eq!(bench.tails, tails + 1);
+    assert_eq!(bench.received(1)[0].3, encoded(&jute::PathReply { path: "/x" }));
+    // A tail that is not reached yet.
+    let now = bench.now();
+    let frame = |xid, request: Request<'_>| Event::Frame {
+        connection: ConnectionId(1),
+        frame: Frame::Whole(request.to_frame(xid).slice(4..)),
+    };
+    bench.servers[0].handle(frame(2, Request::Sync(Sync { path: "/" })), now);
+    bench.servers[0].handle(frame(3, create("/a", 0)), now);
+    bench.servers[0].handle(frame(4, get("/a", false)), now);
+    let actions = bench.servers[0].end_turn(now);
+    let [Action::RequestTail { request }, ..] = actions[..] else { panic!("{actions:?}") };
+    assert!(!actions.iter().any(|action| matches!(action, Action::Append { .. })));
+    let tail = bench.servers[0].state().next();
+    bench.servers[0].handle(Event::Tail { request, tail: tail.next() }, now);
+    bench.settle();
+    assert_eq!(bench.received(1), []);
+    bench.log.push(Bytes::new());
+    for server in 0..2 {
+        bench.event(server, Event::Played { position: tail, entry: None });
+    }
+    assert_eq!(bench.received(1).iter().map(|reply| (reply.0, reply.2)).collect::<Vec<_>>(), [(2, 0), (3, 0), (4, 0)]);
+}
+
+#[test]
+fn linearizable_reads_share_tails() {
+    let mut bench = Bench::with(vec![Config { linearizable_reads: true, ..config(1) }]);
+    bench.open(0, 1);
+    bench.open(0, 2);
+    let (now, tails) = (bench.now(), bench.tails);
+    for connection in [1, 2] {
+        let frame = Frame::Whole(get("/", false).to_frame(1).slice(4..));
+        bench.servers[0].handle(Event::Frame { connection: ConnectionId(connection), frame }, now);
+    }
+    bench.settle();
+    assert_eq!(bench.tails, tails + 1);
+    assert_eq!((bench.received(1).len(), bench.received(2).len()), (1, 1));
+}
+
+#[test]
+fn containers_and_ttl_nodes_are_collected() {
+    let mut bench = Bench::new(2);
+    bench.open(0, 1);
+    let Request::Create(make) = create("/t", 5) else { panic!() };
+    bench.ask(1, Request::Create(Create { kind: CreateKind::Ttl, ttl_ms: Some(2_000), ..make })).unwrap();
+    let container = Create { kind: CreateKind::Container, path: "/c", flags: 4, ..make };
+    bench.ask(1, Request::Create(container)).unwrap();
+    bench.ask(1, Request::Create(Create { path: "/unused", ..container })).unwrap();
+    bench.ask(1, create("/c/x", 0)).unwrap();
+    let wait = |bench: &mut Bench| {
+        bench.pass(1_300);
+        bench.send(0, 1, -2, Request::Ping);
+        let tree = bench.servers[1].state().tree();
+        [tree.get("/t"), tree.get("/c"), tree.get("/unused")].map(|node| node.is_some())
+    };
+    assert_eq!(wait(&mut bench), [true, true, true]);
+    assert_eq!([wait(&mut bench), wait(&mut bench), wait(&mut bench)][2], [false, true, true]);
+    bench.send(0, 1, 1, Request::Delete(Delete { path: "/c/x", version: -1 }));
+    assert_eq!([wait(&mut bench), wait(&mut bench)][1], [false, false, true]);
+}
+
+#[test]
+fn snapshots_are_kept_and_servers_begin_with_them() {
+    let mut bench = Bench::with(vec![Config { snapshot_after_bytes: Some(2_000), ..config(1) }]);
+    bench.open(0, 1);
+    while bench.trimmed.is_none() {
+        bench.ask(1, create("/s-", 2)).unwrap();
+    }
+    let below = bench.trimmed.unwrap();
+    let mut restorer = state::Restorer::default();
+    bench.kept.iter().for_each(|piece| restorer.push(piece).unwrap());
+    let now = bench.now();
+    let mut server = Server::new(config(7), restorer.finish().unwrap(), now);
+    assert_eq!(server.state().next(), below);
+    let at = usize::try_from(below.0).unwrap();
+    for (position, entry) in (below.0..).zip(&bench.log[at..]) {
+        server.handle(Event::Played { position: Position(position), entry: Some(entry.clone()) }, now);
+    }
+    assert_eq!(server.state().zxid(), bench.servers[0].state().zxid());
+    assert!(bench.servers[0].state().log_bytes() < 2_000);
+}
+
+#[test]
+fn slow_consumers_are_not_read_from() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.event(0, Event::OutputFull { connection: ConnectionId(1) });
+    assert!(bench.paused.contains(&ConnectionId(1)));
+    bench.send(0, 1, 1, get("/", false));
+    bench.send(0, 1, 2, create("/a", 0));
+    assert_eq!(bench.received(1), []);
+    bench.event(0, Event::OutputDrained { connection: ConnectionId(1) });
+    let received = bench.received(1);
+    assert_eq!(received.iter().map(|reply| reply.0).collect::<Vec<_>>(), [1, 2]);
+    // The read came before the write.
+    assert_eq!(DataReply::decode(&mut Reader::new(&received[0].3)).unwrap().stat.num_children, 1);
+    assert!(bench.paused.is_empty());
+}
+
+#[test]
+fn a_long_queue_stops_reading() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    for xid in 0..2_048 {
+        assert!(bench.paused.is_empty(), "{xid}");
+        bench.send(0, 1, xid, create("/s-", 2));
+    }
+    assert!(!bench.paused.is_empty());
+    bench.go_on();
+    assert!(bench.paused.is_empty());
+    assert_eq!(bench.received(1).len(), 2_048);
+}
+
+#[test]
+fn failed_appends_are_tried_again() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    bench.send(0, 1, 1, create("/a", 0));
+    let (server, append, entry) = bench.stalled.take().unwrap().pop_front().unwrap();
+    bench.event(server, Event::AppendFailed { append });
+    assert_eq!(bench.received(1), []);
+    bench.now += 30 * MS;
+    bench.event(0, Event::Timer);
+    assert_eq!(bench.received(1).len(), 1);
+    // The first attempt comes to lie in the log after all.
+    let position = Position(bench.log.len() as u64);
+    bench.log.push(entry.clone());
+    bench.event(0, Event::Played { position, entry: Some(entry) });
+    assert_eq!(bench.servers[0].state().tree().get("/").unwrap().children().len(), 2);
+    assert_eq!(
+        bench.ask(1, set("/a")).map(|body| StatReply::decode(&mut Reader::new(&body)).unwrap().stat.version),
+        Ok(1)
+    );
+}
+
+#[test]
+fn a_forgotten_server_joins_anew() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    let before = bench.servers[0].id();
+    for _ in 0..=crate::limits::SILENT_POSITIONS_MAX {
+        let position = Position(bench.log.len() as u64);
+        bench.log.push(Bytes::new());
+        bench.event(0, Event::Played { position, entry: None });
+    }
+    assert!(bench.is_closed(1));
+    assert_ne!(bench.servers[0].id(), before);
+    bench.open(0, 2);
+    bench.ask(2, create("/a", 0)).unwrap();
+}
