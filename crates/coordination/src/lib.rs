@@ -32,5 +32,7 @@ pub mod session;
 pub mod state;
 pub mod tree;
 pub mod watches;
+#[cfg(test)]
+mod world;
 
 pub use error::ErrorCode;

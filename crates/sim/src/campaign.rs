@@ -175,7 +175,8 @@ pub struct Catch {
 /// `MembersForgotten` shows in one of some thousand seeds of [`crate::world::Theme::MovingAndForgetting`]: a change of
 /// the members waits for company hardly ever, since the move that makes it has the catalogue's entries forced at once.
 /// `PromotedUnawares` showed in one of 5,373 of any theme: entries must reach a candidate one by one. The bugs of
-/// guarantee 20 are those of the shared log's machines, which have a simulation of their own. For
+/// guarantee 20 are those of the shared log's machines, which have a simulation of their own; so have those of the
+/// coordination service (guarantees 21, 22 and 28). For
 /// `AnswerToFormerProcess` a question must be open under the very number of one that the former process asked, and the
 /// answer to that be out of date.
 pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
@@ -216,6 +217,20 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::AnswerToFormerProcess, "an_answer_to_the_former_process_is_found"),
     (Bug::PlaceForgotten, "bugs_of_the_shared_log_are_found"),
     (Bug::DamageCountsAsWhole, "bugs_of_the_shared_log_are_found"),
+    (Bug::ExpiryIgnoresTouch, "bugs_of_coordination_are_found"),
+    (Bug::ExpirerCountsStalls, "bugs_of_coordination_are_found"),
+    (Bug::StaleServerAnswers, "bugs_of_coordination_are_found"),
+    (Bug::EphemeralsOutliveExpiry, "bugs_of_coordination_are_found"),
+    (Bug::SnapshotMissesSession, "bugs_of_coordination_are_found"),
+    (Bug::LateRequestOfMovedSession, "bugs_of_coordination_are_found"),
+    (Bug::BatchOutOfOrder, "bugs_of_coordination_are_found"),
+    (Bug::SnapshotMissesEarlyBatch, "bugs_of_coordination_are_found"),
+    (Bug::ReadOvertakesWrite, "bugs_of_coordination_are_found"),
+    (Bug::DuplicateBatchApplied, "bugs_of_coordination_are_found"),
+    (Bug::OwnBatchEarly, "bugs_of_coordination_are_found"),
+    (Bug::WatchAfterReply, "bugs_of_coordination_are_found"),
+    (Bug::SyncAnsweredAtOnce, "bugs_of_coordination_are_found"),
+    (Bug::MultiKeepsFirst, "bugs_of_coordination_are_found"),
 ];
 
 /// Bugs that other seeds than those of a theme show too rarely to rely on it.

@@ -1,0 +1,457 @@
+//! A coordination service in one thread: servers and clients on a model of a shared log, all drawn from one seed.
+//!
+//! A run has two halves. First *safety*: servers crash, stand still and are cut off from the log; appends stall, are lost,
+//! and lie in the log twice or out of order; connections break, and clients move. Then *liveness*: the faults end, and
+//! every client must get on. What is checked is in `checks.rs` and, of what clients see, in `client.rs`.
+
+use std::collections::BTreeMap;
+
+use base::{Duration, Monotonic, Now, SplitMix64, Timestamp};
+use bytes::Bytes;
+
+use crate::entry::Position;
+use crate::jute::Frame;
+use crate::server::{Action, AppendId, Config, ConnectionId, Event, Server};
+use crate::state::{Restorer, State};
+
+mod checks;
+mod client;
+mod log;
+mod tests;
+
+use checks::Checks;
+use client::Client;
+use log::Log;
+
+/// Nanoseconds of true time.
+type Time = u64;
+
+const MS: Time = 1_000_000;
+/// The sessions' timeout: short, and so are all faults.
+const TIMEOUT: Duration = Duration::from_millis(400);
+const TICK: Duration = Duration::from_millis(40);
+const SAFETY: Time = 5_000 * MS;
+const LIVENESS: Time = 4_000 * MS;
+
+/// What a run came to.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    violation: Option<String>,
+    counters: BTreeMap<&'static str, u64>,
+    trace: u64,
+}
+
+/// What happens at some time.
+#[derive(Debug)]
+enum Happening {
+    /// To one process of a server: not to its successor.
+    Server {
+        server: usize,
+        boot: u64,
+        event: Event,
+    },
+    /// An append arrives at the log.
+    Append {
+        server: usize,
+        boot: u64,
+        append: AppendId,
+        entry: Bytes,
+        made: Time,
+    },
+    /// A position of the log is settled.
+    Resolve(u64),
+    /// A server is fed what it has not played.
+    Feed {
+        server: usize,
+        boot: u64,
+    },
+    /// A frame, or the end of the connection.
+    Client {
+        client: usize,
+        connection: ConnectionId,
+        frame: Option<Bytes>,
+    },
+    /// A client has a look at its clock.
+    Step(usize),
+    Start(usize),
+    Fault,
+}
+
+/// A server's process.
+#[derive(Debug, Default)]
+struct Process {
+    server: Option<Server>,
+    boot: u64,
+    /// Its clock's rate in millionths, and where it began.
+    rate: u64,
+    paused_until: Time,
+    cut_until: Time,
+    fed: u64,
+    is_feed_due: bool,
+    pieces: Vec<Bytes>,
+    looked_at: Position,
+}
+
+/// Both directions of a connection are in order.
+#[derive(Debug)]
+struct Link {
+    client: usize,
+    server: usize,
+    boot: u64,
+    to_server: Time,
+    to_client: Time,
+}
+
+struct World {
+    time: Time,
+    random: SplitMix64,
+    queue: BTreeMap<(Time, u64), Happening>,
+    sequence: u64,
+    servers: Vec<Process>,
+    clients: Vec<Client>,
+    links: BTreeMap<ConnectionId, Link>,
+    connections: u64,
+    log: Log,
+    snapshots: Vec<(Position, Vec<Bytes>)>,
+    checks: Checks,
+    trace: u64,
+}
+
+fn run(seed: u64) -> Outcome {
+    let mut random = SplitMix64::new(seed);
+    let servers = 2 + random.below(2) as usize;
+    let clients = 2 + random.below(3) as usize;
+    let mut world = World {
+        time: 0,
+        queue: BTreeMap::new(),
+        sequence: 0,
+        servers: (0..servers).map(|_| Process::default()).collect(),
+        clients: (0..clients).map(|id| Client::new(id, rate(&mut random))).collect(),
+        links: BTreeMap::new(),
+        connections: 0,
+        log: Log::default(),
+        snapshots: Vec::new(),
+        checks: Checks::default(),
+        trace: seed,
+        random,
+    };
+    for server in 0..servers {
+        world.after(0, Happening::Start(server));
+    }
+    for client in 0..clients {
+        world.after(MS, Happening::Step(client));
+    }
+    world.after(50 * MS, Happening::Fault);
+    world.play_until(SAFETY);
+    world.heal();
+    let before: Vec<u64> = world.clients.iter().map(|client| client.done).collect();
+    world.play_until(SAFETY + LIVENESS);
+    for (client, before) in world.clients.iter().zip(before) {
+        if client.done < before + 20 && world.checks.violation.is_none() {
+            world.checks.violation = Some(format!("client {} does not get on: {client:?}", client.id));
+        }
+    }
+    world.checks.finish();
+    Outcome { violation: world.checks.violation, counters: world.checks.counters, trace: world.trace }
+}
+
+/// A clock's rate, within 1% of true.
+fn rate(random: &mut SplitMix64) -> u64 {
+    990_000 + random.below(20_001)
+}
+
+impl World {
+    fn after(&mut self, delay: Time, happening: Happening) {
+        self.sequence += 1;
+        self.queue.insert((self.time + delay, self.sequence), happening);
+    }
+
+    /// Mostly short, sometimes long.
+    fn latency(&mut self) -> Time {
+        let longest = if self.random.chance(30_000) { 20 * MS } else { MS / 2 };
+        MS / 20 + self.random.below(longest)
+    }
+
+    fn play_until(&mut self, end: Time) {
+        while self.checks.violation.is_none()
+            && let Some(entry) = self.queue.first_entry()
+            && entry.key().0 <= end
+        {
+            let ((time, _), happening) = entry.remove_entry();
+            self.time = time;
+            self.checks.time = time;
+            self.happen(happening);
+        }
+        self.time = end;
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Server { server, boot, event } => {
+                let process = &self.servers[server];
+                if process.boot != boot || process.server.is_none() {
+                    return;
+                }
+                if process.paused_until > self.time {
+                    let rest = process.paused_until - self.time;
+                    return self.after(rest, Happening::Server { server, boot, event });
+                }
+                self.trace = self.trace.wrapping_mul(31).wrapping_add(self.time ^ server as u64);
+                let now = self.now(server);
+                if let Some(machine) = &mut self.servers[server].server {
+                    machine.handle(event, now);
+                }
+                self.end_turn(server);
+            }
+            Happening::Append { server, boot, append, entry, made } => {
+                self.append(server, boot, append, &entry, made);
+            }
+            Happening::Resolve(position) => self.resolve(position),
+            Happening::Feed { server, boot } => self.feed(server, boot),
+            Happening::Client { client, connection, frame } => self.client_hears(client, connection, frame),
+            Happening::Step(client) => {
+                self.client_step(client);
+                let pause = MS + self.random.below(10 * MS);
+                self.after(pause, Happening::Step(client));
+            }
+            Happening::Start(server) => self.start(server),
+            Happening::Fault => self.fault(),
+        }
+    }
+
+    fn now(&self, server: usize) -> Now {
+        let local = self.time / 1_000 * self.servers[server].rate / 1_000;
+        Now { monotonic: Monotonic(local), wall: Timestamp(i64::try_from(local).unwrap_or(0)) }
+    }
+
+    /// From the newest snapshot, and the log from there.
+    fn start(&mut self, server: usize) {
+        if self.servers[server].server.is_some() {
+            return;
+        }
+        let state = match self.snapshots.last() {
+            None => State::default(),
+            Some((_, pieces)) => {
+                let mut restorer = Restorer::default();
+                pieces.iter().for_each(|piece| restorer.push(piece).expect("it was written"));
+                restorer.finish().expect("it is whole")
+            }
+        };
+        let nonce = u128::from(self.random.draw());
+        let rate = rate(&mut self.random);
+        let (boot, fed) = (self.servers[server].boot + 1, state.next().0);
+        self.servers[server] = Process { boot, rate, fed, ..Process::default() };
+        let config = Config {
+            nonce,
+            session_timeout_min: TIMEOUT,
+            session_timeout_max: TIMEOUT,
+            tick: TICK,
+            batches_in_flight: 1 + self.random.below(4) as usize,
+            linearizable_reads: false,
+            read_only_after: self.random.chance(500_000).then_some(Duration::from_millis(300)),
+            super_digest: None,
+            collect_every: Duration::from_millis(100),
+            collect_unused_after: None,
+            snapshot_after_bytes: Some(6_000),
+        };
+        let now = self.now(server);
+        self.servers[server].server = Some(Server::new(config, state, now));
+        self.checks.count("servers started");
+        self.end_turn(server);
+        self.feed_soon(server);
+    }
+
+    fn stop(&mut self, server: usize) {
+        self.servers[server].server = None;
+        self.servers[server].boot += 1;
+        let broken: Vec<_> =
+            self.links.iter().filter(|(_, link)| link.server == server).map(|(id, link)| (*id, link.client)).collect();
+        for (connection, client) in broken {
+            // Some clients are told by their system, others have to find out.
+            if self.random.chance(700_000) {
+                let delay = self.latency();
+                self.after(delay, Happening::Client { client, connection, frame: None });
+            }
+            self.links.remove(&connection);
+        }
+    }
+
+    fn end_turn(&mut self, server: usize) {
+        let now = self.now(server);
+        let Some(machine) = &mut self.servers[server].server else { return };
+        let actions = machine.end_turn(now);
+        // Most turns apply nothing.
+        let next = machine.state().next();
+        if std::mem::replace(&mut self.servers[server].looked_at, next) != next
+            && let Some(machine) = &self.servers[server].server
+        {
+            self.checks.state(machine.state());
+        }
+        for action in actions {
+            self.act(server, action);
+        }
+    }
+
+    fn act(&mut self, server: usize, action: Action) {
+        let boot = self.servers[server].boot;
+        match action {
+            Action::Send { connection, frame } => self.send_to_client(connection, Some(frame)),
+            Action::Close { connection } => self.send_to_client(connection, None),
+            Action::Append { append, entry } => {
+                let delay = self.log_latency(server);
+                let made = self.time;
+                self.after(delay, Happening::Append { server, boot, append, entry, made });
+            }
+            Action::RequestTail { request } => {
+                let delay = self.log_latency(server);
+                // It is the tail as of when the request has arrived; the answer takes as long again.
+                let tail = Position(self.log.len());
+                let event = Event::Tail { request, tail };
+                let event = if self.random.chance(50_000) { Event::TailFailed { request } } else { event };
+                self.after(delay, Happening::Server { server, boot, event });
+            }
+            Action::SetTimer(at) => {
+                let local = at.0.saturating_sub(self.now(server).monotonic.0);
+                let delay = local * 1_000 / (self.servers[server].rate / 1_000) + 1_000;
+                self.after(delay, Happening::Server { server, boot, event: Event::Timer });
+            }
+            Action::KeepPiece { next, index, piece, is_last } => {
+                let pieces = &mut self.servers[server].pieces;
+                pieces.truncate(index as usize);
+                pieces.push(piece);
+                let event = if self.random.chance(20_000) {
+                    Event::SnapshotFailed
+                } else if is_last {
+                    let pieces = std::mem::take(pieces);
+                    self.checks.count("snapshots");
+                    if self.snapshots.last().is_none_or(|(newest, _)| *newest < next) {
+                        self.snapshots.push((next, pieces));
+                    }
+                    Event::SnapshotKept
+                } else {
+                    Event::PieceKept
+                };
+                let delay = self.log_latency(server);
+                self.after(delay, Happening::Server { server, boot, event });
+            }
+            Action::Trim { below } => {
+                if self.snapshots.last().is_none_or(|(next, _)| *next < below) {
+                    self.checks.violated(format!("trimmed below {below:?} without a snapshot"));
+                }
+                self.log.trimmed = self.log.trimmed.max(below.0);
+                self.checks.count("trims");
+            }
+            Action::Pause { .. } | Action::Resume { .. } => {}
+        }
+    }
+
+    /// How long a message takes between a server and the log.
+    fn log_latency(&mut self, server: usize) -> Time {
+        self.servers[server].cut_until.saturating_sub(self.time) + self.latency()
+    }
+
+    fn send_to_client(&mut self, connection: ConnectionId, frame: Option<Bytes>) {
+        let delay = self.latency();
+        let Some(link) = self.links.get_mut(&connection) else { return };
+        link.to_client = link.to_client.max(self.time + delay) + 1;
+        let (client, delay) = (link.client, link.to_client - self.time);
+        if frame.is_none() {
+            self.links.remove(&connection);
+        }
+        self.after(delay, Happening::Client { client, connection, frame });
+    }
+
+    fn send_to_server(&mut self, connection: ConnectionId, event: Event) {
+        let delay = self.latency();
+        let Some(link) = self.links.get_mut(&connection) else { return };
+        link.to_server = link.to_server.max(self.time + delay) + 1;
+        let (server, boot, delay) = (link.server, link.boot, link.to_server - self.time);
+        self.after(delay, Happening::Server { server, boot, event });
+    }
+
+    fn send_frame(&mut self, connection: ConnectionId, frame: &Bytes) {
+        self.send_to_server(connection, Event::Frame { connection, frame: Frame::Whole(frame.slice(4..)) });
+    }
+
+    /// A client dials some server. None answers if that is down.
+    fn dial(&mut self, client: usize) -> ConnectionId {
+        self.connections += 1;
+        let connection = ConnectionId(self.connections);
+        let server = self.random.below(self.servers.len() as u64) as usize;
+        let mut password = [0; 16];
+        password[..8].copy_from_slice(&connection.0.to_be_bytes());
+        if self.servers[server].server.is_some() {
+            let (boot, time) = (self.servers[server].boot, self.time);
+            self.links.insert(connection, Link { client, server, boot, to_server: time, to_client: time });
+            let address = "127.0.0.1".parse().expect("an address");
+            self.send_to_server(connection, Event::Connected { connection, address, password });
+        }
+        connection
+    }
+
+    fn hang_up(&mut self, connection: ConnectionId) {
+        self.send_to_server(connection, Event::Disconnected { connection });
+        self.links.remove(&connection);
+    }
+
+    fn fault(&mut self) {
+        if self.time > SAFETY {
+            return;
+        }
+        let server = self.random.below(self.servers.len() as u64) as usize;
+        let longest = if self.random.chance(300_000) { 1_500 } else { 200 };
+        let long = (20 + self.random.below(longest)) * MS;
+        match self.random.below(7) {
+            0 if self.servers[server].server.is_some() => {
+                self.checks.count("crashes");
+                self.stop(server);
+                self.after(long / 4, Happening::Start(server));
+            }
+            1 => {
+                self.checks.count("pauses");
+                self.servers[server].paused_until = self.time + long;
+            }
+            2 => {
+                self.checks.count("servers cut off");
+                self.servers[server].cut_until = self.time + long;
+            }
+            3 => {
+                self.checks.count("stalls");
+                let from = self.time.max(self.log.stalled_until);
+                self.log.stalled_until = from + long;
+                self.checks.stalls.push((from, from + long));
+            }
+            kind => {
+                let links: Vec<_> = self.links.iter().map(|(id, link)| (*id, link.client)).collect();
+                let Some((connection, client)) = links.get(self.random.below(links.len() as u64) as usize).copied()
+                else {
+                    return self.after(MS, Happening::Fault);
+                };
+                if kind == 4 {
+                    self.checks.count("slow consumers");
+                    self.send_to_server(connection, Event::OutputFull { connection });
+                    let link = &self.links[&connection];
+                    let (server, boot) = (link.server, link.boot);
+                    let event = Event::OutputDrained { connection };
+                    self.after(100 * MS, Happening::Server { server, boot, event });
+                } else {
+                    self.checks.count("connections broken");
+                    self.hang_up(connection);
+                    self.after(0, Happening::Client { client, connection, frame: None });
+                }
+            }
+        }
+        let pause = (50 + self.random.below(500)) * MS;
+        self.after(pause, Happening::Fault);
+    }
+
+    /// Faults end.
+    fn heal(&mut self) {
+        self.log.stalled_until = self.time;
+        self.checks.stalls.iter_mut().for_each(|(_, to)| *to = self.time.min(*to));
+        for server in 0..self.servers.len() {
+            self.servers[server].cut_until = self.time;
+            self.after(MS, Happening::Start(server));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What must hold.
+//!
+//! A spectator plays the log as soon as it is settled, item by item: what has an effect there has it at every server.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::client::Client;
+use super::log::Log;
+use super::{TICK, TIMEOUT, Time};
+use crate::entry::{Entry, Item, Position};
+use crate::path;
+use crate::state::{Outcome, State};
+
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    pub(super) violation: Option<String>,
+    pub(super) counters: BTreeMap<&'static str, u64>,
+    pub(super) time: Time,
+    pub(super) stalls: Vec<(Time, Time)>,
+    spectator: State,
+    /// What every server's state is like after so many positions.
+    states: BTreeMap<Position, u64>,
+    /// Acknowledged writes by path: zxid, and when they were acknowledged.
+    writes: BTreeMap<String, BTreeMap<i64, Acknowledged>>,
+    /// Reads: path, the state's zxid, the node's.
+    reads: Vec<(String, i64, i64)>,
+    /// The transaction that wrote a value.
+    values: BTreeMap<u64, i64>,
+    /// Values of multis that have failed.
+    undone: BTreeSet<u64>,
+    sent: BTreeMap<u64, Time>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Acknowledged {
+    acknowledged: Time,
+}
+
+impl Checks {
+    pub(super) fn count(&mut self, what: &'static str) {
+        *self.counters.entry(what).or_default() += 1;
+    }
+
+    pub(super) fn violated(&mut self, what: impl AsRef<str>) {
+        if self.violation.is_none() {
+            self.violation = Some(format!("at {} us: {}", self.time / 1_000, what.as_ref()));
+        }
+    }
+
+    /// Equal states at equal positions.
+    pub(super) fn state(&mut self, state: &State) {
+        let fingerprint = fingerprint(state);
+        let known = *self.states.entry(state.next()).or_insert(fingerprint);
+        if known != fingerprint {
+            self.violated(format!("states differ at {:?}", state.next()));
+        }
+    }
+
+    /// The spectator plays the next position.
+    pub(super) fn settle(&mut self, position: u64, log: &Log, clients: &[Client]) {
+        let slot = log.slot(position);
+        let bytes = slot.entry.as_ref().map_or(0, bytes::Bytes::len);
+        let entry = slot.entry.clone().and_then(|bytes| Entry::decode(bytes).ok());
+        let admitted = self.spectator.admit(entry.as_ref(), bytes);
+        if !admitted.forgotten.is_empty() {
+            self.count("servers forgotten");
+        }
+        if admitted.batches.len() > 1 {
+            self.count("batches that waited for another");
+        }
+        for batch in &admitted.batches {
+            for item in &batch.items {
+                self.item(item, batch, log, position, clients);
+            }
+        }
+        self.invariants();
+        let spectator = std::mem::take(&mut self.spectator);
+        self.state(&spectator);
+        self.spectator = spectator;
+    }
+
+    fn item(&mut self, item: &Item, batch: &crate::entry::Batch, log: &Log, position: u64, clients: &[Client]) {
+        let session = match item {
+            Item::Request { stamp, .. } => Some(stamp.session),
+            Item::Expire { session, .. } => Some(*session),
+            _ => None,
+        };
+        let before = session.and_then(|session| self.spectator.session(session).copied());
+        let outcome = self.spectator.apply(batch, item).outcome;
+        match (item, outcome, before) {
+            (Item::Request { stamp, .. }, Outcome::Written(_), Some(before)) if before.epoch != stamp.epoch => {
+                self.violated(format!("{stamp:?} takes effect at epoch {:?}", before.epoch));
+            }
+            (Item::Request { .. }, Outcome::Stale, _) => self.count("requests of sessions that have moved"),
+            (Item::Move { .. }, Outcome::Connected { .. }, _) => self.count("moves"),
+            (Item::Expire { .. }, Outcome::Nothing, Some(_)) => self.count("expiries without effect"),
+            (Item::Expire { session, .. }, Outcome::Ended { .. }, Some(before)) => {
+                self.count("expiries");
+                let touched = log.slot(before.last_touch.0).settled.unwrap_or(0);
+                let made = log.slot(position).made;
+                // While the log stands still nothing can be heard of the session: two ticks of each stall may count.
+                let stalls = self.stalls.iter().map(|(from, to)| made.min(*to).saturating_sub(touched.max(*from)));
+                let not_counted: Time = stalls.map(|stall| stall.saturating_sub(2 * TICK.0)).sum();
+                let silent = made.saturating_sub(touched + not_counted);
+                if silent < TIMEOUT.0 {
+                    self.violated(format!("{session:?} expires {} us after a touch", silent / 1_000));
+                }
+                if let Some(client) = clients.iter().find(|client| client.believes_in(session.0, self.time)) {
+                    self.violated(format!("{session:?} expires while client {} is connected", client.id));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn invariants(&mut self) {
+        let tree = self.spectator.tree();
+        if tree.owners().any(|owner| self.spectator.session(crate::entry::SessionId(owner)).is_none()) {
+            self.violated("an ephemeral node has no session");
+        }
+        let mut passwords = BTreeSet::new();
+        if !self.spectator.sessions().all(|(_, session)| passwords.insert(session.password)) {
+            self.violated("one request has opened two sessions");
+        }
+    }
+
+    /// A write is sent.
+    pub(super) fn sent(&mut self, value: u64) {
+        self.sent.insert(value, self.time);
+    }
+
+    /// A write is acknowledged: all that ended before it was sent come before it.
+    pub(super) fn written(&mut self, path: &str, value: u64, zxid: i64) {
+        self.count("writes");
+        self.value(value, zxid);
+        let sent = self.sent.get(&value).copied().unwrap_or(0);
+        let writes = self.writes.entry(path.to_owned()).or_default();
+        let later = writes.range(zxid..).find(|(_, write)| write.acknowledged < sent).map(|(zxid, _)| *zxid);
+        writes.insert(zxid, Acknowledged { acknowledged: self.time });
+        if let Some(later) = later {
+            self.violated(format!("write {zxid} of {path} was sent after write {later} had ended"));
+        }
+    }
+
+    pub(super) fn undone(&mut self, value: u64) {
+        self.count("multis undone");
+        self.undone.insert(value);
+    }
+
+    fn value(&mut self, value: u64, zxid: i64) {
+        let known = *self.values.entry(value).or_insert(zxid);
+        if known != zxid {
+            self.violated(format!("value {value} was written at {known} and at {zxid}"));
+        }
+        if self.undone.contains(&value) {
+            self.violated(format!("value {value} is of a multi that failed"));
+        }
+    }
+
+    /// A node was read in the state of a transaction. A read behind a sync sees every write that had ended before.
+    pub(super) fn read(&mut self, path: &str, value: Option<u64>, state: i64, mzxid: i64, synced: Option<Time>) {
+        self.count("reads");
+        if let Some(value) = value {
+            self.value(value, mzxid);
+        }
+        self.reads.push((path.to_owned(), state, mzxid));
+        let Some(synced) = synced else { return };
+        self.count("reads behind a sync");
+        let missed = self.writes.get(path).and_then(|writes| {
+            writes.range(mzxid + 1..).find(|(_, write)| write.acknowledged < synced).map(|(zxid, _)| *zxid)
+        });
+        if let Some(missed) = missed {
+            self.violated(format!("a read of {path} behind a sync misses write {missed}"));
+        }
+    }
+
+    /// Every read has seen the last write before its state.
+    pub(super) fn finish(&mut self) {
+        for (path, state, mzxid) in std::mem::take(&mut self.reads) {
+            let missed = self.writes.get(&path).and_then(|writes| writes.range(mzxid + 1..).next());
+            if let Some((missed, _)) = missed.filter(|(zxid, _)| **zxid <= state) {
+                self.violated(format!("a read of {path} at {state} misses write {missed}"));
+            }
+        }
+    }
+}
+
+/// A hash of everything that can be seen of a state.
+fn fingerprint(state: &State) -> u64 {
+    let mut seen = Fingerprint(0);
+    seen.add(state.zxid().cast_unsigned());
+    for (id, session) in state.sessions() {
+        seen.bytes(&session.password);
+        for field in [session.server.0, session.epoch.0.into(), session.sequence, session.last_touch.0] {
+            seen.add(field);
+        }
+        seen.add(id.0.cast_unsigned());
+    }
+    let mut pending = vec![path::ROOT.to_owned()];
+    while let Some(path) = pending.pop() {
+        let Some(node) = state.tree().get(&path) else { continue };
+        pending.extend(node.children().map(|name| path::join(&path, name)));
+        seen.bytes(path.as_bytes());
+        seen.bytes(node.data().unwrap_or(b"null"));
+        let stat = node.stat();
+        for field in [stat.czxid, stat.mzxid, stat.pzxid, stat.ctime, stat.mtime, stat.ephemeral_owner] {
+            seen.add(field.cast_unsigned());
+        }
+        for field in [stat.version, stat.cversion, stat.aversion] {
+            seen.add(u64::from(field.cast_unsigned()));
+        }
+    }
+    seen.0
+}
+
+struct Fingerprint(u64);
+
+impl Fingerprint {
+    fn add(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.add((*byte).into()));
+    }
+}

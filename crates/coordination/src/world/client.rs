@@ -1,0 +1,368 @@
+//! A client as the libraries are: it pings, gives up a connection on which it hears nothing, and moves its session to
+//! another server. What it sees is checked.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::{MS, TIMEOUT, Time, World};
+use crate::jute::{
+    AclRecord, CheckVersion, ConnectRequest, ConnectResponse, Create, CreateKind, DataReply, Delete, IdRecord,
+    Operation, Operations, Password, PathAndWatch, Reader, Record, ReplyHeader, Request, Sequence, SetData, Stat, Sync,
+    WatcherEvent, Writer, xid,
+};
+use crate::server::ConnectionId;
+
+const OPEN: &[AclRecord<'static>] =
+    &[AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
+/// What all clients read and write.
+const REGISTERS: [&str; 3] = ["/a", "/b", "/c"];
+const LOCK: &str = "/lock";
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) id: usize,
+    /// Its clock, in millionths.
+    rate: u64,
+    phase: Phase,
+    session: Option<(i64, Password)>,
+    heard: Time,
+    sent: Time,
+    last_zxid: i64,
+    xid: i32,
+    asked: VecDeque<(i32, Ask)>,
+    /// One-shot watches of this connection: the transaction that the node was at.
+    watches: BTreeMap<&'static str, i64>,
+    /// Whether it has an ephemeral node; not known while that is asked for.
+    owns: Option<bool>,
+    has_lock: bool,
+    pub(super) done: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting { until: Time },
+    Connecting(ConnectionId),
+    Connected(ConnectionId),
+}
+
+/// What was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Make,
+    Set { path: &'static str, value: u64 },
+    FailingMulti { value: u64 },
+    Get { path: &'static str, watch: bool, synced: Option<Time> },
+    Sync,
+    Own,
+    Owned,
+    Lock,
+    Unlock,
+    Close,
+}
+
+impl Client {
+    pub(super) fn new(id: usize, rate: u64) -> Self {
+        Self {
+            id,
+            rate,
+            phase: Phase::Waiting { until: 0 },
+            session: None,
+            heard: 0,
+            sent: 0,
+            last_zxid: 0,
+            xid: 0,
+            asked: VecDeque::new(),
+            watches: BTreeMap::new(),
+            owns: Some(false),
+            has_lock: false,
+            done: 0,
+        }
+    }
+
+    /// The time since then, by its clock.
+    fn since(&self, then: Time, now: Time) -> Time {
+        (now - then) / 1_000 * self.rate / 1_000
+    }
+
+    /// Whether it has this session and takes it for alive.
+    pub(super) fn believes_in(&self, session: i64, now: Time) -> bool {
+        matches!(self.phase, Phase::Connected(_))
+            && self.session.is_some_and(|(own, _)| own == session)
+            && self.since(self.heard, now) < TIMEOUT.0 * 2 / 3
+    }
+
+    fn own_path(&self) -> String {
+        format!("/own-{}", self.id)
+    }
+
+    /// Its session is over.
+    fn lose_session(&mut self) {
+        self.session = None;
+        self.owns = Some(false);
+        self.has_lock = false;
+    }
+}
+
+impl World {
+    pub(super) fn client_step(&mut self, id: usize) {
+        let now = self.time;
+        let client = &self.clients[id];
+        let silent = client.since(client.heard, now);
+        match client.phase {
+            Phase::Waiting { until } if until <= now => self.connect(id),
+            Phase::Waiting { .. } => {}
+            Phase::Connecting(connection) | Phase::Connected(connection) if silent >= TIMEOUT.0 * 2 / 3 => {
+                self.hang_up(connection);
+                self.disconnected(id);
+            }
+            Phase::Connecting(_) => {}
+            Phase::Connected(connection) => {
+                if client.since(client.sent, now) >= TIMEOUT.0 / 3 {
+                    self.clients[id].sent = now;
+                    self.send_frame(connection, &Request::Ping.to_frame(xid::PING));
+                }
+                // Now and then it rests, and only pings.
+                if client_is_busy(id, now) {
+                    for _ in 0..self.random.below(4) {
+                        self.ask_something(id, connection);
+                    }
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, id: usize) {
+        let connection = self.dial(id);
+        let client = &mut self.clients[id];
+        client.phase = Phase::Connecting(connection);
+        (client.heard, client.sent) = (self.time, self.time);
+        let (session, password) = client.session.unwrap_or_default();
+        let request = ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: client.last_zxid,
+            timeout_ms: i32::try_from(TIMEOUT.as_millis()).unwrap_or(0),
+            session,
+            password: Some(&password),
+            read_only: Some(false),
+        };
+        let frame = Writer::new().frame(|writer| request.encode(writer));
+        self.send_frame(connection, &frame);
+    }
+
+    fn disconnected(&mut self, id: usize) {
+        let until = self.time + self.random.below(30 * MS);
+        let client = &mut self.clients[id];
+        client.phase = Phase::Waiting { until };
+        client.watches.clear();
+        // What was asked may have been done or not, or may still be done.
+        for (_, ask) in std::mem::take(&mut client.asked) {
+            match ask {
+                Ask::Own => client.owns = None,
+                Ask::Close => client.lose_session(),
+                Ask::Unlock => client.has_lock = false,
+                _ => {}
+            }
+        }
+    }
+
+    fn ask_something(&mut self, id: usize, connection: ConnectionId) {
+        let path = REGISTERS[self.random.below(3) as usize];
+        let value = self.random.draw();
+        let client = &self.clients[id];
+        let is_asked = |ask| client.asked.iter().any(|(_, asked)| *asked == ask);
+        if client.asked.len() > 6 || is_asked(Ask::Close) {
+            return;
+        }
+        let ask = match self.random.below(100) {
+            0..4 => Ask::Make,
+            4..34 => Ask::Set { path, value },
+            34..38 => Ask::FailingMulti { value },
+            38..70 => Ask::Get { path, watch: self.random.chance(400_000), synced: None },
+            70..78 => {
+                self.ask(id, connection, Ask::Sync);
+                Ask::Get { path, watch: false, synced: Some(self.time) }
+            }
+            78..84 if client.owns == Some(false) && !is_asked(Ask::Own) => Ask::Own,
+            84..90 if client.owns == Some(true) => Ask::Owned,
+            90..99 if !is_asked(Ask::Lock) && !is_asked(Ask::Unlock) => {
+                if client.has_lock {
+                    Ask::Unlock
+                } else {
+                    Ask::Lock
+                }
+            }
+            99 if client.asked.is_empty() && self.random.chance(100_000) => Ask::Close,
+            _ => return,
+        };
+        self.ask(id, connection, ask);
+    }
+
+    fn ask(&mut self, id: usize, connection: ConnectionId, ask: Ask) {
+        let own = self.clients[id].own_path();
+        let create = |path, flags| Create {
+            kind: CreateKind::Create,
+            path,
+            data: None,
+            acl: Sequence::of(OPEN),
+            flags,
+            ttl_ms: None,
+        };
+        let client = &mut self.clients[id];
+        client.xid += 1;
+        client.sent = self.time;
+        let xid = client.xid;
+        client.asked.push_back((xid, ask));
+        let frame = match ask {
+            Ask::Make => Request::Create(create(REGISTERS[usize::try_from(xid % 3).unwrap_or(0)], 0)).to_frame(xid),
+            Ask::Set { path, value } => {
+                self.checks.sent(value);
+                let data = value.to_be_bytes();
+                Request::SetData(SetData { path, data: Some(&data), version: -1 }).to_frame(xid)
+            }
+            Ask::FailingMulti { value } => {
+                let data = value.to_be_bytes();
+                let operations = [
+                    Operation::SetData(SetData { path: "/a", data: Some(&data), version: -1 }),
+                    Operation::Check(CheckVersion { path: "/b", version: i32::MAX }),
+                ];
+                Request::Multi(Operations::of(&operations)).to_frame(xid)
+            }
+            Ask::Get { path, watch, .. } => Request::GetData(PathAndWatch { path, watch }).to_frame(xid),
+            Ask::Sync => Request::Sync(Sync { path: "/" }).to_frame(xid),
+            Ask::Own => Request::Create(create(&own, 1)).to_frame(xid),
+            Ask::Owned => Request::Exists(PathAndWatch { path: &own, watch: false }).to_frame(xid),
+            Ask::Lock => Request::Create(create(LOCK, 1)).to_frame(xid),
+            Ask::Unlock => {
+                // It does not rely on it any more.
+                self.clients[id].has_lock = false;
+                Request::Delete(Delete { path: LOCK, version: -1 }).to_frame(xid)
+            }
+            Ask::Close => {
+                self.clients[id].has_lock = false;
+                Request::CloseSession.to_frame(xid)
+            }
+        };
+        self.send_frame(connection, &frame);
+    }
+
+    /// A frame, or the end of the connection.
+    pub(super) fn client_hears(&mut self, id: usize, connection: ConnectionId, frame: Option<Bytes>) {
+        let phase = self.clients[id].phase;
+        if phase != Phase::Connecting(connection) && phase != Phase::Connected(connection) {
+            return;
+        }
+        // One that has heard nothing for long has given up, and only has not looked at its clock.
+        let client = &self.clients[id];
+        if client.since(client.heard, self.time) >= TIMEOUT.0 * 2 / 3 {
+            self.hang_up(connection);
+            return self.disconnected(id);
+        }
+        let Some(frame) = frame else { return self.disconnected(id) };
+        self.clients[id].heard = self.time;
+        let mut reader = Reader::new(&frame[4..]);
+        if matches!(phase, Phase::Connecting(_)) {
+            return self.connected(id, connection, ConnectResponse::decode(&mut reader).expect("a reply"));
+        }
+        let header = ReplyHeader::decode(&mut reader).expect("a header");
+        let client = &mut self.clients[id];
+        match header.xid {
+            xid::PING => {}
+            xid::NOTIFICATION => {
+                let event = WatcherEvent::decode(&mut reader).expect("an event");
+                client.watches.retain(|path, _| *path != event.path);
+                self.checks.count("events");
+            }
+            xid => match client.asked.pop_front() {
+                Some((asked, ask)) if asked == xid => {
+                    client.done += 1;
+                    let before = std::mem::replace(&mut client.last_zxid, header.zxid);
+                    if header.zxid < before {
+                        let now = header.zxid;
+                        return self.checks.violated(format!("client {id} goes back from {before} to {now}"));
+                    }
+                    self.reply(id, ask, header, reader.rest());
+                }
+                asked => self.checks.violated(format!("client {id} asked {asked:?} and is answered {xid}")),
+            },
+        }
+    }
+
+    fn connected(&mut self, id: usize, connection: ConnectionId, response: ConnectResponse) {
+        let client = &mut self.clients[id];
+        if response.session == 0 {
+            client.lose_session();
+            client.phase = Phase::Waiting { until: self.time };
+            return self.checks.count("sessions that are over");
+        }
+        if let Some((session, _)) = client.session
+            && session != response.session
+        {
+            return self.checks.violated(format!("client {id} is given another session"));
+        }
+        client.session = Some((response.session, response.password));
+        client.phase = Phase::Connected(connection);
+        self.check_lock();
+    }
+
+    /// No two clients rely on the lock at one time.
+    fn check_lock(&mut self) {
+        let holds = |client: &&Client| {
+            client.has_lock && client.session.is_some_and(|(session, _)| client.believes_in(session, self.time))
+        };
+        let holders: Vec<usize> = self.clients.iter().filter(holds).map(|client| client.id).collect();
+        if holders.len() > 1 {
+            self.checks.violated(format!("clients {holders:?} hold the lock"));
+        }
+    }
+
+    fn reply(&mut self, id: usize, ask: Ask, header: ReplyHeader, body: &[u8]) {
+        let client = &mut self.clients[id];
+        let is_done = header.err == 0;
+        let mut reader = Reader::new(body);
+        match ask {
+            Ask::Set { path, value } if is_done => {
+                let stat = Stat::decode(&mut reader).expect("a stat");
+                self.checks.written(path, value, stat.mzxid);
+                self.check_watch(id, path, stat.mzxid);
+            }
+            Ask::Get { path, watch, synced } if is_done => {
+                let reply = DataReply::decode(&mut reader).expect("data");
+                let value = reply.data.and_then(|data| data.try_into().ok()).map(u64::from_be_bytes);
+                self.check_watch(id, path, reply.stat.mzxid);
+                if watch {
+                    self.clients[id].watches.insert(path, reply.stat.mzxid);
+                }
+                self.checks.read(path, value, header.zxid, reply.stat.mzxid, synced);
+            }
+            Ask::FailingMulti { value } => self.checks.undone(value),
+            // One that exists may be of the session before, which was closed without a reply.
+            Ask::Own => client.owns = is_done.then_some(true),
+            Ask::Owned if !is_done => {
+                self.checks.violated(format!("the node of client {id} is gone, whose session lives"));
+            }
+            Ask::Lock if is_done => {
+                client.has_lock = true;
+                self.checks.count("locks");
+                self.check_lock();
+            }
+            Ask::Close => {
+                client.lose_session();
+                self.checks.count("sessions closed");
+            }
+            _ => {}
+        }
+    }
+
+    /// A client that watches a node is told of a change before it is shown one.
+    fn check_watch(&mut self, id: usize, path: &str, mzxid: i64) {
+        if self.clients[id].watches.get(path).is_some_and(|watched| *watched < mzxid) {
+            self.checks.violated(format!("client {id} sees {path} at {mzxid} before the event"));
+        }
+    }
+}
+
+/// A quarter of the time a client only pings.
+const fn client_is_busy(id: usize, now: Time) -> bool {
+    !(now / (700 * MS) + id as u64).is_multiple_of(4)
+}

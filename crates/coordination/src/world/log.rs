@@ -1,0 +1,137 @@
+//! The model of the shared log: positions are given out in order, and are settled in any order, as entries or holes.
+
+use bytes::Bytes;
+
+use super::{Happening, MS, Time, World};
+use crate::entry::Position;
+use crate::server::{AppendId, Event};
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    slots: Vec<Slot>,
+    /// All below are settled.
+    pub(super) settled: u64,
+    pub(super) trimmed: u64,
+    pub(super) stalled_until: Time,
+}
+
+/// A position that was given out.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// What will lie there; none for a hole.
+    pub(super) entry: Option<Bytes>,
+    /// When it was made.
+    pub(super) made: Time,
+    /// When it was settled.
+    pub(super) settled: Option<Time>,
+    /// Who is told.
+    told: Option<(usize, u64, AppendId)>,
+}
+
+impl Log {
+    pub(super) fn len(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    pub(super) fn slot(&self, position: u64) -> &Slot {
+        &self.slots[usize::try_from(position).unwrap_or(usize::MAX)]
+    }
+}
+
+impl World {
+    /// An append arrives. Most end well. Some positions become holes, and the append takes another; some are lost with
+    /// their answer, so that it comes to lie there twice.
+    pub(super) fn append(&mut self, server: usize, boot: u64, append: AppendId, entry: &Bytes, made: Time) {
+        let told = Some((server, boot, append));
+        let quick = self.latency();
+        let slow = 5 * MS + self.random.below(80 * MS);
+        let again = Happening::Append { server, boot, append, entry: entry.clone(), made };
+        match self.random.below(100) {
+            0..90 => self.place(Some(entry), made, told, quick),
+            90..94 => self.place(Some(entry), made, told, slow),
+            94..96 => {
+                self.place(None, made, None, slow);
+                self.after(slow, again);
+            }
+            96..98 => {
+                self.checks.count("appends twice in the log");
+                self.place(Some(entry), made, None, slow);
+                self.after(quick, again);
+            }
+            _ => {
+                self.checks.count("appends failed");
+                let is_there = self.random.chance(500_000);
+                self.place(is_there.then_some(entry), made, None, slow);
+                self.after(quick, Happening::Server { server, boot, event: Event::AppendFailed { append } });
+            }
+        }
+    }
+
+    fn place(&mut self, entry: Option<&Bytes>, made: Time, told: Option<(usize, u64, AppendId)>, delay: Time) {
+        let position = self.log.len();
+        self.log.slots.push(Slot { entry: entry.cloned(), made, settled: None, told });
+        let stall = self.log.stalled_until.saturating_sub(self.time);
+        self.after(stall + delay, Happening::Resolve(position));
+    }
+
+    pub(super) fn resolve(&mut self, position: u64) {
+        let stall = self.log.stalled_until.saturating_sub(self.time);
+        if stall > 0 {
+            return self.after(stall + 1, Happening::Resolve(position));
+        }
+        let time = self.time;
+        let slot = &mut self.log.slots[usize::try_from(position).unwrap_or(usize::MAX)];
+        slot.settled = Some(time);
+        if let Some((server, boot, append)) = slot.told {
+            let delay = self.log_latency(server);
+            let event = Event::Appended { append, position: Position(position) };
+            self.after(delay, Happening::Server { server, boot, event });
+        }
+        while self.log.settled < self.log.len() && self.log.slot(self.log.settled).settled.is_some() {
+            self.checks.settle(self.log.settled, &self.log, &self.clients);
+            self.log.settled += 1;
+        }
+        for server in 0..self.servers.len() {
+            self.feed_soon(server);
+        }
+    }
+
+    pub(super) fn feed_soon(&mut self, server: usize) {
+        let process = &mut self.servers[server];
+        if !process.is_feed_due && process.fed < self.log.settled && process.server.is_some() {
+            process.is_feed_due = true;
+            let boot = process.boot;
+            let delay = self.log_latency(server);
+            self.after(delay, Happening::Feed { server, boot });
+        }
+    }
+
+    /// What comes next, some or all of it, in one turn.
+    pub(super) fn feed(&mut self, server: usize, boot: u64) {
+        if self.servers[server].boot != boot {
+            return;
+        }
+        let rest = self.servers[server].paused_until.max(self.servers[server].cut_until).saturating_sub(self.time);
+        if rest > 0 {
+            return self.after(rest, Happening::Feed { server, boot });
+        }
+        self.servers[server].is_feed_due = false;
+        if self.servers[server].fed < self.log.trimmed {
+            // What it needs is gone: it begins anew with a snapshot.
+            self.checks.count("servers left behind by a trim");
+            self.stop(server);
+            return self.after(MS, Happening::Start(server));
+        }
+        let now = self.now(server);
+        let end = self.log.settled.min(self.servers[server].fed + 1 + self.random.below(20));
+        for position in self.servers[server].fed..end {
+            let entry = self.log.slot(position).entry.clone();
+            if let Some(machine) = &mut self.servers[server].server {
+                machine.handle(Event::Played { position: Position(position), entry }, now);
+            }
+        }
+        self.servers[server].fed = end;
+        self.end_turn(server);
+        self.feed_soon(server);
+    }
+}

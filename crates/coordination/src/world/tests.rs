@@ -1,0 +1,108 @@
+//! Many seeds without a bug, and each bug by some seed.
+
+use std::ops::Range;
+
+use super::*;
+
+/// From 0 on. `COORDINATION_SEEDS` asks for another number, `COORDINATION_FIRST` for another beginning.
+fn seeds(usual: u64) -> Range<u64> {
+    let asked = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let first = asked("COORDINATION_FIRST").unwrap_or(0);
+    first..first + asked("COORDINATION_SEEDS").unwrap_or(usual)
+}
+
+#[test]
+fn seeds_break_no_promise() {
+    let mut counters: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in seeds(60) {
+        let outcome = run(seed);
+        assert_eq!(outcome.violation, None, "seed {seed}, {:?}", outcome.counters);
+        for (what, times) in outcome.counters {
+            *counters.entry(what).or_default() += times;
+        }
+    }
+    println!("{counters:#?}");
+    let must_happen = [
+        "appends failed",
+        "appends twice in the log",
+        "batches that waited for another",
+        "connections broken",
+        "crashes",
+        "events",
+        "expiries",
+        "expiries without effect",
+        "locks",
+        "moves",
+        "multis undone",
+        "pauses",
+        "reads behind a sync",
+        "requests of sessions that have moved",
+        "servers cut off",
+        "servers forgotten",
+        "servers left behind by a trim",
+        "sessions closed",
+        "sessions that are over",
+        "slow consumers",
+        "snapshots",
+        "stalls",
+        "trims",
+    ];
+    let missing: Vec<_> = must_happen.iter().filter(|what| !counters.contains_key(**what)).collect();
+    assert!(missing.is_empty(), "it did not happen: {missing:?}");
+}
+
+#[test]
+fn a_seed_gives_one_run() {
+    for seed in 0..3 {
+        assert_eq!(run(seed), run(seed));
+    }
+}
+
+/// All of them, or the one that `COORDINATION_BUG` names.
+#[cfg(feature = "canary")]
+#[test]
+fn bugs_of_coordination_are_found() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use base::canary::{Bug, plant};
+
+    const BUGS: [Bug; 14] = [
+        Bug::ExpiryIgnoresTouch,
+        Bug::ExpirerCountsStalls,
+        Bug::StaleServerAnswers,
+        Bug::EphemeralsOutliveExpiry,
+        Bug::SnapshotMissesSession,
+        Bug::LateRequestOfMovedSession,
+        Bug::BatchOutOfOrder,
+        Bug::SnapshotMissesEarlyBatch,
+        Bug::ReadOvertakesWrite,
+        Bug::DuplicateBatchApplied,
+        Bug::OwnBatchEarly,
+        Bug::WatchAfterReply,
+        Bug::SyncAnsweredAtOnce,
+        Bug::MultiKeepsFirst,
+    ];
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut escaped = Vec::new();
+    let is_asked_for = |bug: &Bug| std::env::var("COORDINATION_BUG").map_or(true, |name| name == bug.name());
+    for bug in BUGS.into_iter().filter(is_asked_for) {
+        let found = seeds(300).find_map(|seed| {
+            plant(Some(bug));
+            let outcome = catch_unwind(AssertUnwindSafe(|| run(seed)));
+            plant(None);
+            match outcome {
+                Ok(outcome) => outcome.violation.map(|what| (seed, what)),
+                Err(_) => Some((seed, "an assertion failed".to_owned())),
+            }
+        });
+        match found {
+            Some((seed, what)) => {
+                let what: String = what.chars().take(150).collect();
+                println!("{:<28} {seed:>6} {what}", bug.name());
+            }
+            None => escaped.push(bug.name()),
+        }
+    }
+    let _ = std::panic::take_hook();
+    assert_eq!(escaped, [""; 0], "no seed shows them");
+}
