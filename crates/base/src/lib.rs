@@ -3,6 +3,7 @@
 //!
 //! **Architecture invariant:** this crate knows no other crate of ours, does no IO and reads no clock.
 
+pub mod budget;
 pub mod canary;
 pub mod codec;
 mod durability;

@@ -49,8 +49,11 @@ pub const REQUESTS_IN_FLIGHT_MAX: usize = 8_192;
 /// The same of reads of shared logs that wait for something to come: they have places of their own, since they take
 /// next to nothing, and stay for long.
 pub const WAITS_IN_FLIGHT_MAX: usize = 8_192;
-/// Bytes of the requests that one node holds unanswered.
-pub const REQUEST_BYTES_IN_FLIGHT_MAX: usize = 256 << 20;
+/// Bytes of memory for clients' requests and responses on one node, half for each, unless it is configured: what finds no
+/// room is refused as overloaded.
+pub const CLIENT_MEMORY_BYTES_DEFAULT: usize = 512 << 20;
+/// The same, at least: the largest response fits into half of it.
+pub const CLIENT_MEMORY_BYTES_MIN: usize = 64 << 20;
 /// A request without a deadline of its own gets this one.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_millis(10_000);
 /// A request's deadline, at most.

@@ -17,7 +17,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-use crate::allowance::Allowance;
+use crate::flow_control::{self, ClientMemory};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, PREFACE_TIME_MAX};
 
 /// How every HTTP/2 connection begins (RFC 9113, section 3.4).
@@ -28,13 +28,14 @@ pub(crate) struct Connections {
     listener: TcpListener,
     places: Arc<Semaphore>,
     connections_max: usize,
+    memory: Arc<ClientMemory>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Connections {
-    pub(crate) fn new(listener: TcpListener, connections_max: usize) -> Self {
+    pub(crate) fn new(listener: TcpListener, connections_max: usize, memory: Arc<ClientMemory>) -> Self {
         let connections_max = connections_max.min(CONNECTIONS_MAX);
-        Self { listener, places: Arc::new(Semaphore::new(connections_max)), connections_max, pause: None }
+        Self { listener, places: Arc::new(Semaphore::new(connections_max)), connections_max, memory, pause: None }
     }
 
     /// A place for the connection, or none: it is closed.
@@ -44,7 +45,8 @@ impl Connections {
             return None;
         };
         stream.set_nodelay(true).ok()?;
-        Some(Connection { stream, preface: Some(Preface::awaited()), _place: place })
+        let memory = self.memory.connection();
+        Some(Connection { stream, preface: Some(Preface::awaited()), memory, _place: place })
     }
 }
 
@@ -77,6 +79,7 @@ pub(crate) struct Connection {
     stream: TcpStream,
     /// What is still missing of the preface; none once it has come.
     preface: Option<Preface>,
+    memory: Arc<flow_control::Connection>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -149,12 +152,12 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Each call finds its connection's among its extensions.
+/// Each call finds its connection's memory among its extensions.
 impl Connected for Connection {
-    type ConnectInfo = Allowance;
+    type ConnectInfo = Arc<flow_control::Connection>;
 
-    fn connect_info(&self) -> Allowance {
-        Allowance::default()
+    fn connect_info(&self) -> Self::ConnectInfo {
+        Arc::clone(&self.memory)
     }
 }
 

@@ -9,13 +9,14 @@ use std::time::Duration;
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
 use base::Durability;
-use tablets::request::{Outcome, RangeDescription, Request, Response, Scan, TableDescription, TableRequest};
+use tablets::request::{RangeDescription, Request, Response, Scan, TableDescription, TableRequest};
 use tonic::Status;
 
 use self::streamed::Rows;
 use self::translate::Asked;
 use crate::deadline::{Arrival, Deadline};
-use crate::frames::{HandedOver, hand_over};
+use crate::flow_control::call::{Call, HandedOver};
+use crate::flow_control::replies::size;
 use crate::stream::Streams;
 use crate::{Gateway, Held, reads, refusal};
 
@@ -45,26 +46,22 @@ impl<G: Gateway> Door<G> {
     }
 }
 
-/// Asks the node, within the limits and the call's deadline.
+/// Asks the node, within the limits and the call's deadline, and reserves room for the response.
 pub(crate) async fn ask<T, G: Gateway>(
     gateway: &G,
-    call: &tonic::Request<T>,
-    request: Request,
+    request: &tonic::Request<T>,
+    asked: Request,
 ) -> Result<Response, Status> {
-    tablets::validate(&request).map_err(|failure| refusal::status(&failure))?;
-    submit(gateway, call, request, None).await.map_err(|failure| refusal::status(&failure))
-}
-
-/// The same of a request that keeps the limits.
-pub(crate) async fn submit<T, G: Gateway>(
-    gateway: &G,
-    call: &tonic::Request<T>,
-    request: Request,
-    held: Held,
-) -> Outcome {
-    let deadline = deadline(call);
-    let changes = request.changes();
-    deadline.guard(changes, gateway.submit(request, deadline.node, held)).await
+    let refusal = |failure| refusal::status(&failure);
+    tablets::validate(&asked).map_err(refusal)?;
+    let call = Call::of(request)?;
+    // The node counts what is asked from now on.
+    call.message_taken();
+    let (deadline, changes) = (deadline(request), asked.changes());
+    let answer = gateway.submit(asked, deadline.node, Held::of(&call.connection));
+    let response = deadline.guard(changes, answer).await.map_err(refusal)?;
+    call.reserve_response(size(&response)).map_err(refusal)?;
+    Ok(response)
 }
 
 /// What is left of a call's time.
@@ -216,7 +213,7 @@ impl<G: Gateway> Columns for Door<G> {
         &self,
         call: tonic::Request<tonic::Streaming<message::StreamRequest>>,
     ) -> Answer<Self::StreamStream> {
-        Ok(hand_over(self.streams.begin::<_, Rows>(Arc::clone(&self.gateway), call)?))
+        self.streams.begin::<_, Rows>(&self.gateway, call)
     }
 }
 

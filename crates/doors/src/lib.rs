@@ -8,8 +8,8 @@
 //! What it owes its clients:
 //! * *An answer by the deadline*: definite, or the statement that the outcome is unknown (`deadline`).
 //! * *An error that says what may be done next*, for machines as well as for people (`refusal`).
-//! * *That strangers do no harm*: connections, their time to say something sensible, the calls on each and the bytes
-//!   under way in all of them are bounded (`limits`, `admission`, `meter`).
+//! * *That clients stop neither the node nor each other*: connections, their time to say something sensible, the calls
+//!   on each and the memory of all of them are bounded (`limits`, `admission`, `flow_control`).
 //!
 //! What goes on is counted (`calls`) and sampled (`activity`) by an [`Observer`] that all doors of a node share, and
 //! told as metrics (`metrics`).
@@ -20,60 +20,46 @@
 mod activity;
 mod admin;
 mod admission;
-mod allowance;
 mod calls;
 mod columns;
 pub mod console;
 mod deadline;
+mod flow_control;
 mod formation;
-mod frames;
-mod guess;
 mod limits;
 mod log;
-mod meter;
 mod metrics;
 mod observer;
-mod pace;
-mod portions;
 mod process;
-mod reading;
 mod reads;
 mod refusal;
-mod replies;
-mod room;
 mod server;
-mod strangers;
 mod stream;
-mod taking;
 
-use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tablets::request::{Outcome, Request};
 
+pub use flow_control::Held;
+pub use flow_control::replies::Replies;
 pub use formation::{Founded, Founding, Genesis, Invitation, Own};
 pub use limits::{CONSOLE_CONNECTIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 pub use observer::Observer;
-pub use replies::Replies;
 pub use server::{ServeError, serve};
 
 /// The way from the doors to the node behind them.
 pub trait Gateway: Send + Sync + 'static {
     /// Hands in a request that keeps the limits. The node answers within `deadline`, if only to say that it doesn't
     /// know; to drop the future abandons the answer, and before long a request that reads. One that changes something
-    /// goes on.
+    /// goes on. `held` is dropped once the node has answered, and not before.
     fn submit(&self, request: Request, deadline: Duration, held: Held) -> impl Future<Output = Outcome> + Send;
 
     /// Hands in what a message of a stream brought, all at once. Each outcome is given to `replies` under its request's
     /// ticket, in any order; of a request that is too much for the node, at once.
     fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>);
 }
-
-/// What the node is to drop when it has answered a request, and not before, whether or not anybody waits for the answer:
-/// the door's count of what is under way.
-pub type Held = Option<Arc<dyn Debug + Send + Sync>>;
 
 /// A request of a stream.
 #[derive(Debug)]
@@ -84,6 +70,6 @@ pub struct Ticketed {
     pub request: Request,
     /// The node answers within this.
     pub deadline: Duration,
-    /// Dropped with the answer.
+    /// Dropped once it is answered.
     pub held: Held,
 }

@@ -1,13 +1,12 @@
 //! The log service: each call becomes one [`LogRequest`] to the node, and each [`LogResponse`] one message. A
 //! subscription is many reads ([`subscription`]).
 
-mod ahead;
-mod alone;
 mod streamed;
 mod subscription;
 pub(crate) mod translate;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::log::{self as message, SubscribeRequest};
 use api::servers::log_server::Log;
@@ -16,10 +15,9 @@ use tablets::request::{LogRequest, LogResponse, Request, Response};
 use tonic::Status;
 
 use self::streamed::{Appends, Reads};
-use self::subscription::Subscription;
-use crate::allowance::Allowance;
-use crate::columns::{Answer, answer, ask, unexpected};
-use crate::frames::{HandedOver, hand_over};
+use crate::columns::{Answer, answer, ask, deadline, unexpected};
+use crate::flow_control::call::{Call, HandedOver};
+use crate::flow_control::log_reads::LogRead;
 use crate::stream::Streams;
 use crate::{Gateway, refusal};
 
@@ -81,11 +79,23 @@ impl<G: Gateway> Log for Door<G> {
         &self,
         call: tonic::Request<tonic::Streaming<message::AppendStreamRequest>>,
     ) -> Answer<Self::AppendStreamStream> {
-        Ok(hand_over(self.streams.begin::<_, Appends>(Arc::clone(&self.gateway), call)?))
+        self.streams.begin::<_, Appends>(&self.gateway, call)
     }
 
-    async fn read(&self, call: tonic::Request<message::ReadRequest>) -> Answer<message::ReadResponse> {
-        alone::read(&*self.gateway, self.streams.waits(), call).await
+    async fn read(&self, mut request: tonic::Request<message::ReadRequest>) -> Answer<message::ReadResponse> {
+        let asked = translate::read(std::mem::take(request.get_mut()));
+        tablets::validate(&asked).map_err(|failure| refusal::status(&failure))?;
+        let read = LogRead::of(&asked).ok_or_else(|| Status::internal("a read is none"))?;
+        let (call, deadline) = (Call::of(&request)?, deadline(&request));
+        call.message_taken();
+        let carried_out = async {
+            let (outcome, room) =
+                read.carry_out(&*self.gateway, &call.connection, Instant::now() + deadline.node).await;
+            call.hold_response(room);
+            outcome
+        };
+        let response = deadline.guard(false, carried_out).await.map_err(|failure| refusal::status(&failure))?;
+        translate::entries(response).map(tonic::Response::new).map_err(|other| unexpected(&other))
     }
 
     type ReadStreamStream = HandedOver<message::ReadStreamResponse>;
@@ -94,7 +104,7 @@ impl<G: Gateway> Log for Door<G> {
         &self,
         call: tonic::Request<tonic::Streaming<message::ReadStreamRequest>>,
     ) -> Answer<Self::ReadStreamStream> {
-        Ok(hand_over(self.streams.begin::<_, Reads>(Arc::clone(&self.gateway), call)?))
+        self.streams.begin::<_, Reads>(&self.gateway, call)
     }
 
     async fn tail(&self, mut call: tonic::Request<message::TailRequest>) -> Answer<message::TailResponse> {
@@ -126,10 +136,10 @@ impl<G: Gateway> Log for Door<G> {
 
     type SubscribeStream = HandedOver<message::SubscribeResponse>;
 
-    async fn subscribe(&self, call: tonic::Request<SubscribeRequest>) -> Answer<Self::SubscribeStream> {
-        let allowance = Allowance::of(&call);
-        let SubscribeRequest { log, from } = call.into_inner();
+    async fn subscribe(&self, request: tonic::Request<SubscribeRequest>) -> Answer<Self::SubscribeStream> {
+        let (call, SubscribeRequest { log, from }) = (Call::of(&request)?, request.into_inner());
+        call.message_taken();
         let (gateway, from) = (Arc::clone(&self.gateway), Position(from));
-        Ok(hand_over(Subscription::begin(gateway, &self.streams, allowance.taking(), log, from)?))
+        subscription::begin(gateway, &self.streams, &call, log, from)
     }
 }

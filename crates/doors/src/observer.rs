@@ -8,11 +8,10 @@ use prometheus::Registry;
 use tablets::request::{Request, Response, Status};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::Gateway;
 use crate::activity::{Activity, SAMPLE_INTERVAL, Seen};
 use crate::calls::Calls;
 use crate::limits::{STATUS_GUARD, STATUS_TIME_MAX};
-use crate::{metrics, process};
+use crate::{Gateway, Held, metrics, process};
 
 /// Counts, samples and tells.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ impl Observer {
 /// The machine's status, or why it isn't to be had.
 pub(crate) async fn status<G: Gateway>(gateway: &G) -> Result<Status, String> {
     let guard: Duration = STATUS_TIME_MAX + STATUS_GUARD;
-    match timeout(guard, gateway.submit(Request::Status, STATUS_TIME_MAX, None)).await {
+    match timeout(guard, gateway.submit(Request::Status, STATUS_TIME_MAX, Held::default())).await {
         Ok(Ok(Response::Status(status))) => Ok(*status),
         Ok(Ok(_)) => Err("the node's answer does not fit the question".to_owned()),
         Ok(Err(failure)) => Err(failure.to_string()),

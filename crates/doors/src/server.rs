@@ -12,15 +12,15 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
-use tower::util::MapResponseLayer;
+use tower::layer::layer_fn;
+use tower::service_fn;
 
 use crate::admission::Connections;
 use crate::calls::Counting;
+use crate::flow_control::{self, ClientMemory};
 use crate::formation::{self, Founding};
-use crate::meter::Meter;
-use crate::portions::Portions;
 use crate::stream::{Streams, told};
-use crate::{Gateway, Observer, admin, columns, frames, limits, log};
+use crate::{Gateway, Observer, admin, columns, limits, log};
 
 /// Why the door could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -34,36 +34,36 @@ pub enum ServeError {
 }
 
 /// Serves the gRPC door on `listener`, and samples for `observer` what the node does: at most `connections_max`
-/// connections at one time (and never more than a limit of its own), until `shutdown`; then calls under way get a short
-/// grace.
+/// connections at one time (and never more than a limit of its own), whose requests and responses take at most
+/// `client_memory_bytes`, until `shutdown`; then calls under way get a short grace.
 ///
 /// # Errors
 /// When the server can't start, or ends by itself.
 pub async fn serve<G: Gateway>(
     listener: TcpListener,
     connections_max: usize,
+    client_memory_bytes: usize,
     gateway: Arc<G>,
     founding: Arc<dyn Founding>,
     observer: Arc<Observer>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let (close, closing) = watch::channel(false);
-    let portions = Portions::default();
-    let streams = Arc::new(Streams::new(Arc::clone(&observer), portions.clone(), closing.clone()));
+    let memory = Arc::new(ClientMemory::new(client_memory_bytes));
+    let streams = Arc::new(Streams::new(Arc::clone(&observer), closing.clone()));
     let routes = routes(&gateway, founding, &observer, streams).await?;
-    let mut layers = builder()
-        .layer(MapResponseLayer::new(move |answer| portions.of(answer)))
-        .layer(Meter::default())
-        .layer(Counting(Arc::clone(&observer.calls)))
-        .layer(MapResponseLayer::new(frames::take_over));
-    let mut serving = pin!(
-        layers
-            .add_routes(routes)
-            .serve_with_incoming_shutdown(Connections::new(listener, connections_max), told(closing),)
-    );
+    let connections = Connections::new(listener, connections_max, Arc::clone(&memory));
+    let controlling = Arc::clone(&memory);
+    let flow_control = layer_fn(move |routes: Routes| {
+        let memory = Arc::clone(&controlling);
+        service_fn(move |request| flow_control::serve(Arc::clone(&memory), routes.clone(), request))
+    });
+    let mut layers = builder().layer(Counting(Arc::clone(&observer.calls))).layer(flow_control);
+    let mut serving = pin!(layers.add_routes(routes).serve_with_incoming_shutdown(connections, told(closing)));
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
         () = observer.watch(&*gateway) => {}
+        () = memory.sweep() => {}
         () = shutdown => {}
     }
     let _ = close.send(true);

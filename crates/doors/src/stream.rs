@@ -2,8 +2,8 @@
 //!
 //! A [`Conversation`] is what the server polls for messages to send, and it reads only while it is polled. So a client
 //! that takes no answers is not read from either, and HTTP/2's windows have it wait. A message is read when there is
-//! room for another, and all that is in it goes to the node at once, but for reads of logs, which have their
-//! [`Pace`]. Whatever is answered by the time the server can send goes out in one message.
+//! room for another, and all that is in it goes to the node at once, but for reads of logs that have to wait for room.
+//! Whatever is answered by the time the server can send goes out in one message.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -15,27 +15,22 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use api::columns::Refusal;
+use base::budget::Reservation;
 use prost::Message as _;
 use tablets::request::{Failure, Outcome, Request};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-use crate::allowance::{Allowance, Common, Share};
+use crate::columns::Answer;
 use crate::deadline::{Deadline, no_answer};
-use crate::frames::OfConnection;
-use crate::limits::{
-    ANSWER_IDLE_MAX, PORTION_BYTES, STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX,
-};
-use crate::meter::Arriving;
-use crate::pace::Pace;
-use crate::portions::{self, Portions};
-use crate::reading::Waits;
-use crate::replies::{Owned, Replies, size};
-use crate::room::Room;
-use crate::strangers::Strangers;
-use crate::taking::Taking;
+use crate::flow_control::call::{Call, HandedOver};
+use crate::flow_control::log_reads::LogRead;
+use crate::flow_control::replies::{Replies, Reply};
+use crate::flow_control::{Held, STREAMED_BYTES};
+use crate::limits::{STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::{Gateway, Observer, Ticketed, refusal};
 
 /// What the requests of a stream are about: its messages, and what they mean.
@@ -45,7 +40,7 @@ pub(crate) trait Topic: 'static {
     /// What one request came to.
     type Answer: prost::Message + Unpin;
     /// A message with answers.
-    type Told;
+    type Told: prost::Message;
 
     /// The requests in a message, their limits as yet unchecked.
     fn requests(message: Self::Asked) -> Vec<Numbered>;
@@ -73,80 +68,52 @@ pub(crate) struct Numbered {
 /// All streams of a door.
 pub(crate) struct Streams {
     open: Arc<AtomicUsize>,
-    /// Bytes of answers that wait for clients to take them.
-    answer_bytes: Arc<AtomicUsize>,
-    /// For what reads under way will bring.
-    room: Arc<Room>,
-    /// For reads that wait for something to come.
-    waits: Waits,
-    /// For what reads of logs read ahead.
-    common: Common,
-    /// For what subscriptions read whose client was not seen to take what comes.
-    strangers: Strangers,
-    portions: Portions,
     observer: Arc<Observer>,
     closing: watch::Receiver<bool>,
 }
 
 impl Streams {
     /// They end when `closing` says so.
-    pub(crate) fn new(observer: Arc<Observer>, portions: Portions, closing: watch::Receiver<bool>) -> Self {
-        let (open, answer_bytes, room, waits, common, strangers) = Default::default();
-        Self { open, answer_bytes, room, waits, common, strangers, portions, observer, closing }
-    }
-
-    pub(crate) fn waits(&self) -> &Waits {
-        &self.waits
-    }
-
-    pub(crate) fn strangers(&self) -> &Strangers {
-        &self.strangers
+    pub(crate) fn new(observer: Arc<Observer>, closing: watch::Receiver<bool>) -> Self {
+        Self { open: Arc::default(), observer, closing }
     }
 
     /// Begins a stream, if there may be another.
     pub(crate) fn begin<G: Gateway, T: Topic>(
         &self,
-        gateway: Arc<G>,
-        mut call: tonic::Request<Streaming<T::Asked>>,
-    ) -> Result<Conversation<G, T>, Status> {
-        let allowance = Allowance::of(&call);
-        let Begun { replies, leaving, closing, observer, place } = self.begun(allowance.taking())?;
-        let arriving = call.extensions_mut().remove::<Arc<Arriving>>();
-        arriving.iter().for_each(|arriving| arriving.is_a_stream());
-        Ok(Conversation {
-            gateway,
-            incoming: call.into_inner(),
-            arriving,
-            replies,
+        gateway: &Arc<G>,
+        request: tonic::Request<Streaming<T::Asked>>,
+    ) -> Answer<HandedOver<T::Told>> {
+        let call = Call::of(&request)?;
+        let Begun { closing, observer, place } = self.begun()?;
+        Ok(call.stream(Conversation::<G, T> {
+            gateway: Arc::clone(gateway),
+            incoming: request.into_inner(),
+            replies: Replies::new(&call.connection),
+            room: call.connection.requests.charge(0),
+            call: Arc::clone(&call),
             under_way: HashMap::new(),
             tickets: 0,
-            pace: Pace::new(self.waits.clone(), allowance, self.common.clone()),
+            log_reads: JoinSet::new(),
             answers: VecDeque::new(),
-            leaving,
             ending: None,
             closing,
             sweep: None,
             observer,
             _place: place,
-        })
+        }))
     }
 
     /// What every stream has, if there may be another.
-    pub(crate) fn begun(&self, taking: &Taking) -> Result<Begun, Status> {
+    pub(crate) fn begun(&self) -> Result<Begun, Status> {
         let place = Place::take(&self.open)?;
-        let replies = Replies::new(Arc::clone(&self.answer_bytes), Arc::clone(&self.room), taking.clone());
-        let replies = Owned::new(replies);
         let closing = Box::pin(told(self.closing.clone()));
-        let leaving = portions::Room::new(self.portions.clone(), taking.clone());
-        Ok(Begun { replies, leaving, closing, observer: Arc::clone(&self.observer), place })
+        Ok(Begun { closing, observer: Arc::clone(&self.observer), place })
     }
 }
 
 /// What every stream has.
 pub(crate) struct Begun {
-    pub(crate) replies: Owned,
-    /// For large messages that begin to leave.
-    pub(crate) leaving: portions::Room,
     /// Ends when the door is to close.
     pub(crate) closing: Closing,
     pub(crate) observer: Arc<Observer>,
@@ -193,6 +160,16 @@ struct UnderWay {
     /// From then on the door answers for the node.
     guard: Instant,
     changes: bool,
+    read: Option<Box<ReadUnderWay>>,
+}
+
+/// A read of a log.
+struct ReadUnderWay {
+    read: LogRead,
+    /// The node answers by then.
+    deadline: Instant,
+    /// For its response. None: it is carried out by a task of its own.
+    room: Option<Reservation>,
 }
 
 /// An answer that is in no message yet.
@@ -200,29 +177,23 @@ struct Ready<A> {
     answer: A,
     /// Bytes of what it shows.
     bytes: usize,
-    /// Of what the connection may read ahead, until it has left.
-    _share: Option<Share>,
-}
-
-/// Bytes that a stream is charged for each request, until its answer is in a message, beside what that shows: hundreds
-/// of thousands with next to nothing in them may wait. It is in a table, and then in a row, which grow by doubling.
-const fn place_bytes<A>() -> usize {
-    2 * (size_of::<(u64, UnderWay)>() + size_of::<Ready<A>>())
+    _room: Option<Reservation>,
 }
 
 /// One stream.
-pub(crate) struct Conversation<G, T: Topic> {
+struct Conversation<G: Gateway, T: Topic> {
     gateway: Arc<G>,
     incoming: Streaming<T::Asked>,
-    arriving: Option<Arc<Arriving>>,
-    replies: Owned,
+    call: Arc<Call>,
+    replies: Arc<Replies>,
+    /// For all requests whose answers are in no message yet.
+    room: Reservation,
     /// By ticket.
     under_way: HashMap<u64, UnderWay>,
     tickets: u64,
-    /// The reads of logs among them.
-    pace: Pace,
+    /// Reads of logs that have to wait, for room or for something to come.
+    log_reads: JoinSet<()>,
     answers: VecDeque<Ready<T::Answer>>,
-    leaving: portions::Room,
     /// Nothing more is read: once all is answered the stream ends, and how.
     ending: Option<Result<(), Status>>,
     closing: Closing,
@@ -240,8 +211,7 @@ impl<G: Gateway, T: Topic> Stream for Conversation<G, T> {
         this.read(context);
         this.collect(context);
         this.look_for_silence(context);
-        this.go_on();
-        if let Some(message) = this.message(context) {
+        if let Some(message) = this.message() {
             return Poll::Ready(Some(Ok(message)));
         }
         match &this.ending {
@@ -265,7 +235,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
             match Pin::new(&mut self.incoming).poll_next(context) {
                 Poll::Pending => return,
                 Poll::Ready(Some(Ok(message))) => {
-                    self.arriving.iter().for_each(|arriving| arriving.message_taken());
+                    self.call.message_taken();
                     self.hand_in(message);
                 }
                 Poll::Ready(Some(Err(status))) => self.ending = Some(Err(status)),
@@ -275,76 +245,81 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
     }
 
     fn has_room(&self) -> bool {
-        self.under_way.len() + self.answers.len() < STREAM_REQUESTS_MAX && !self.replies.are_full()
+        let count = self.under_way.len() + self.answers.len();
+        count < STREAM_REQUESTS_MAX && self.call.connection.requests.try_reserve(STREAMED_BYTES).is_some()
     }
 
     fn hand_in(&mut self, message: T::Asked) {
         let requests = T::requests(message);
-        self.replies.charge(requests.len() * place_bytes::<T::Answer>());
+        self.room.grow(requests.len() * STREAMED_BYTES);
         let mut batch = Vec::with_capacity(requests.len());
         let now = Instant::now();
         for Numbered { number, deadline_ms, request } in requests {
             match request.and_then(|request| tablets::validate(&request).map(|()| request)) {
-                Err(failure) => self.answers.push_back(refused::<T>(number, &failure, &self.replies)),
+                Err(failure) => self.answers.push_back(refused::<T>(number, &failure)),
                 Ok(request) => {
                     let deadline = Deadline::of_streamed(deadline_ms);
                     self.tickets += 1;
-                    let under_way = UnderWay { number, guard: now + deadline.guard, changes: request.changes() };
-                    self.under_way.insert(self.tickets, under_way);
-                    let asked = Ticketed { ticket: self.tickets, request, deadline: deadline.node, held: None };
-                    batch.extend(self.pace.take(asked, now));
+                    let ticket = self.tickets;
+                    let (guard, changes) = (now + deadline.guard, request.changes());
+                    let (held, read) = match LogRead::of(&request) {
+                        None => (Some((request, Held::of(&self.call.connection))), None),
+                        Some(read) => {
+                            let asked = read.try_ask(&self.call.connection);
+                            let (held, room) = asked.map(|(request, room, held)| ((request, held), room)).unzip();
+                            let read = ReadUnderWay { read, deadline: now + deadline.node, room };
+                            (held, Some(Box::new(read)))
+                        }
+                    };
+                    match held {
+                        Some((request, held)) => {
+                            batch.push(Ticketed { ticket, request, deadline: deadline.node, held });
+                        }
+                        None => read.iter().for_each(|read| self.carry_out(ticket, read)),
+                    }
+                    self.under_way.insert(ticket, UnderWay { number, guard, changes, read });
                 }
             }
         }
         if !batch.is_empty() {
-            self.gateway.submit_all(batch, self.replies.shared());
+            self.gateway.submit_all(batch, &self.replies);
         }
     }
 
-    /// Hands in reads of logs for which there is room now: whose answers would not be refused.
-    fn go_on(&mut self) {
-        if self.replies.of_all_are_full() || self.pace.is_short() {
-            self.leaving.clear_all(ANSWER_IDLE_MAX);
-        }
-        if self.replies.are_full() {
-            return;
-        }
-        let now = Instant::now();
-        let mut batch = Vec::new();
-        while let Some(next) = self.pace.next(now) {
-            match next {
-                Ok(asked) => batch.push(asked),
-                Err((ticket, failure)) => {
-                    let read = self.under_way.remove(&ticket);
-                    self.answers.extend(read.map(|of| refused::<T>(of.number, &failure, &self.replies)));
-                }
-            }
-        }
-        if !batch.is_empty() {
-            self.gateway.submit_all(batch, self.replies.shared());
-        }
+    /// Has a task carry out what is left of a read.
+    fn carry_out(&mut self, ticket: u64, ReadUnderWay { read, deadline, .. }: &ReadUnderWay) {
+        let (gateway, connection) = (Arc::clone(&self.gateway), Arc::clone(&self.call.connection));
+        let (read, deadline, replies) = (read.clone(), *deadline, Arc::clone(&self.replies));
+        self.log_reads.spawn(async move {
+            let (outcome, _room) = read.carry_out(&*gateway, &connection, deadline).await;
+            replies.give(ticket, outcome);
+        });
     }
 
     /// Makes answers of the outcomes that have come.
     fn collect(&mut self, context: &Context<'_>) {
+        while self.log_reads.try_join_next().is_some() {}
         loop {
-            let outcomes = self.replies.take(context);
-            if outcomes.is_empty() {
+            let replies = self.replies.take(context);
+            if replies.is_empty() {
                 return;
             }
-            for (ticket, outcome) in outcomes {
-                let bytes = size(&outcome);
-                let Some((outcome, share)) = self.pace.heard(ticket, outcome) else {
-                    self.replies.release(bytes);
+            for Reply { ticket, outcome, bytes, room } in replies {
+                // If there is none the door has answered for the node.
+                let Some(mut under_way) = self.under_way.remove(&ticket) else { continue };
+                if let Some(read) = under_way.read.as_mut().filter(|read| read.room.is_some())
+                    && read.read.goes_on(&outcome)
+                {
+                    read.room = None;
+                    let read = under_way.read.as_deref().expect("it was there just now");
+                    self.carry_out(ticket, read);
+                    self.under_way.insert(ticket, under_way);
                     continue;
-                };
-                match self.under_way.remove(&ticket) {
-                    Some(UnderWay { number, .. }) => {
-                        self.answers.push_back(ready::<T>(number, outcome, bytes, share, &self.replies));
-                    }
-                    // The door has answered for the node.
-                    None => self.replies.release(bytes),
                 }
+                self.answers.push_back(match T::answer(under_way.number, outcome) {
+                    Ok(answer) => Ready { answer, bytes, _room: room },
+                    Err(failure) => refused::<T>(under_way.number, &failure),
+                });
             }
         }
     }
@@ -358,69 +333,45 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         while self.sweep.get_or_insert_with(|| Box::pin(sleep(STREAM_SWEEP))).as_mut().poll(context).is_ready() {
             self.sweep = None;
             let now = Instant::now();
-            let (answers, replies, pace) = (&mut self.answers, &*self.replies, &mut self.pace);
-            let before = self.under_way.len();
-            self.under_way.retain(|ticket, UnderWay { number, guard, changes }| {
+            let answers = &mut self.answers;
+            self.under_way.retain(|_, UnderWay { number, guard, changes, .. }| {
                 let is_late = *guard <= now;
                 if is_late {
-                    let failure = pace.forget(*ticket).unwrap_or_else(|| no_answer(*changes));
-                    answers.push_back(refused::<T>(*number, &failure, replies));
+                    answers.push_back(refused::<T>(*number, &no_answer(*changes)));
                 }
                 !is_late
             });
-            if self.under_way.len() < before {
-                self.pace.tidy();
-            }
         }
     }
 
-    /// The next message of answers, if there are some and they may leave.
-    fn message(&mut self, context: &Context<'_>) -> Option<T::Told> {
-        let is_room = !self.answers.is_empty() && self.leaving.is_there(context);
-        let most = if is_room { STREAM_MESSAGE_BYTES } else { PORTION_BYTES };
+    /// The next message of answers, if there are some.
+    fn message(&mut self) -> Option<T::Told> {
         let mut answers = Vec::with_capacity(self.answers.len());
         let mut bytes = 0;
         while let Some(next) = self.answers.front() {
-            if bytes + next.bytes > most && (bytes > 0 || !is_room) {
+            if bytes > 0 && bytes + next.bytes > STREAM_MESSAGE_BYTES {
                 break;
             }
             bytes += next.bytes;
+            // It is counted as part of the response from now on.
             answers.extend(self.answers.pop_front().map(|ready| ready.answer));
         }
         if answers.is_empty() {
             return None;
         }
-        self.replies.release(bytes + answers.len() * place_bytes::<T::Answer>());
+        self.room.shrink_to(self.room.bytes() - answers.len() * STREAMED_BYTES);
         self.observer.calls.streamed(answers.len());
         Some(T::told(answers))
     }
 }
 
-impl<G, T: Topic> OfConnection for Conversation<G, T> {
-    fn taking(&self) -> &Taking {
-        self.replies.taking()
+impl<G: Gateway, T: Topic> Drop for Conversation<G, T> {
+    fn drop(&mut self) {
+        self.replies.give_up();
     }
 }
 
-fn ready<T: Topic>(
-    number: u64,
-    outcome: Outcome,
-    bytes: usize,
-    share: Option<Share>,
-    replies: &Replies,
-) -> Ready<T::Answer> {
-    match T::answer(number, outcome) {
-        Ok(answer) => Ready { answer, bytes, _share: share },
-        Err(failure) => {
-            replies.release(bytes);
-            refused::<T>(number, &failure, replies)
-        }
-    }
-}
-
-fn refused<T: Topic>(number: u64, failure: &Failure, replies: &Replies) -> Ready<T::Answer> {
+fn refused<T: Topic>(number: u64, failure: &Failure) -> Ready<T::Answer> {
     let answer = T::refused(number, refusal::streamed(failure));
-    let bytes = answer.encoded_len();
-    replies.charge(bytes);
-    Ready { answer, bytes, _share: None }
+    Ready { bytes: answer.encoded_len(), answer, _room: None }
 }

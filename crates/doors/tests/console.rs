@@ -130,6 +130,7 @@ impl Served {
         tokio::spawn(doors::serve(
             grpc_listener,
             usize::MAX,
+            base::limits::CLIENT_MEMORY_BYTES_DEFAULT,
             Arc::clone(&node),
             Arc::new(founded()),
             observer,

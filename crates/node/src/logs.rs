@@ -32,7 +32,6 @@ mod units;
 use awaits::Awaits;
 use calls::Call;
 use janitors::Caretaker;
-use reading::Readings;
 
 /// How long a request to a unit is kept on its way. Whoever asked asks again before.
 const ASK_PATIENCE: Duration = Duration::from_millis(2_000);
@@ -89,7 +88,6 @@ pub(crate) struct Logs {
     /// What a sequencer was asked that isn't known yet to be one.
     early: VecDeque<Early>,
     awaits: Awaits,
-    readings: Readings,
     pub(crate) controller: Controller,
     /// When it is looked whether logs lack something.
     check_at: Monotonic,
@@ -121,7 +119,6 @@ impl Logs {
             changed: false,
             early: VecDeque::new(),
             awaits: Awaits::default(),
-            readings: Readings::default(),
             controller: Controller::new(me, controller::Config::default()),
             check_at: Monotonic(0),
         }

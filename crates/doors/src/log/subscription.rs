@@ -1,378 +1,342 @@
 //! A subscription: a log as it grows, told to one client.
 //!
-//! As a [`Conversation`](crate::stream::Conversation) it works only while it is polled, which the server does while the
-//! client takes what comes. What it has read ahead meanwhile is bounded ([`Ahead`], [`Replies`]).
+//! A task reads ahead of what the client takes: so many bytes ([`PREFETCH_BYTES`]), or one large entry. Each read below the
+//! log's end has room before it is made, and the task waits for room only while it has no other read under way, so that no
+//! two subscriptions wait for each other. A read that waits at the log's end reserves what is there at once, and makes do
+//! with next to nothing otherwise.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use api::log::SubscribeResponse;
+use base::budget::Reservation;
+use base::limits::LOG_READ_MAX;
 use sharedlog::Position;
-use tablets::request::{Failure, LogRequest, LogResponse, Outcome, Request, Response};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Sleep, sleep};
+use tablets::request::{Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::ahead::{Ahead, Wanted, Wish};
-use super::translate::{entry, entry_bytes};
-use crate::columns::unexpected;
+use super::translate::{after, entry, entry_bytes};
+use crate::columns::{Answer, unexpected};
 use crate::deadline::no_answer;
-use crate::frames::OfConnection;
+use crate::flow_control::call::{Call, HandedOver};
+use crate::flow_control::{Connection, Held, SMALL_BYTES};
 use crate::limits::{
-    PORTION_BYTES, PROBE_TIME, READS_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE,
-    SUBSCRIPTION_PAUSE_MIN, SUBSCRIPTION_READ_TIME, SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT, WAITING_READ_BYTES,
-    WAITING_READS_BYTES_MAX,
+    PREFETCH_BYTES, PREFETCH_READ_BYTES, READ_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE,
+    SUBSCRIPTION_PAUSE_MIN, SUBSCRIPTION_READ_TIME, SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT,
 };
-use crate::portions::Room;
-use crate::replies::{Owned, Replies, size};
-use crate::strangers::Strangers;
-use crate::stream::{Begun, Closing, Place, Streams, stopping};
-use crate::taking::{Standing, Taking};
-use crate::{Gateway, Observer, Ticketed, refusal};
+use crate::stream::{Begun, Place, Streams, stopping};
+use crate::{Gateway, Observer, refusal};
 
-/// Whether the client is seen to take something, where much waits that nobody takes: an empty message has left before
-/// anything more is read for it. The server asks for what comes after a message only when HTTP/2 has taken that, but it
-/// gathers small messages until there is none for the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Probe {
-    Wanted,
-    /// It is with the server.
-    Sent,
-    /// There was none after it.
-    Gathered,
-    /// The server has asked again, at that time. Soon it says nothing any more: others have used up what the connection
-    /// takes.
-    Taken(Instant),
-}
+/// What an entry is taken to have before any was seen.
+const USUAL_ENTRY_BYTES: usize = 16 << 10;
+/// What a read asks for, at least.
+const LEAST_BYTES: usize = 4 << 10;
+/// Where so many entries came at once, at what was the log's end, there may be a lot more.
+const AT_TAIL_MANY: u32 = 16;
 
-/// One subscription.
-pub(crate) struct Subscription<G> {
-    gateway: Arc<G>,
-    log: String,
-    replies: Owned,
-    /// For large messages that begin to leave.
-    leaving: Room,
-    strangers: Strangers,
-    /// Of those, while its client wasn't seen to take anything when it read last.
-    of_strangers: Option<OwnedSemaphorePermit>,
-    ahead: Ahead,
-    /// When each read was asked, by ticket.
-    under_way: HashMap<u64, Instant>,
-    /// A read has waited in vain since the client was told anything.
-    is_idle: bool,
-    told_at: Instant,
-    probe: Probe,
-    /// The server has asked since it was told that there is nothing for the moment: it holds no message, and asks when
-    /// it is woken.
-    has_asked: bool,
-    /// Nothing more is read, and why.
-    ending: Option<Status>,
-    has_ended: bool,
-    /// Nothing is asked before this.
-    pause: Option<Pin<Box<Sleep>>>,
-    /// When to look for reads that were left without an answer.
-    sweep: Option<Pin<Box<Sleep>>>,
-    closing: Closing,
+/// A message and its room.
+type Told = (SubscribeResponse, Option<Reservation>);
+
+/// One subscription, as the server polls it.
+struct Subscription {
+    told: mpsc::Receiver<Result<Told, Status>>,
     observer: Arc<Observer>,
+    _task: Task<()>,
     _place: Place,
 }
 
-impl<G: Gateway> Subscription<G> {
-    /// A subscription from a position on, if there may be another.
-    pub(crate) fn begin(
-        gateway: Arc<G>,
-        streams: &Streams,
-        taking: &Taking,
-        log: String,
-        from: Position,
-    ) -> Result<Self, Status> {
-        let first = request(&log, Wanted::Read { from, count: 1, bytes: 0 });
-        tablets::validate(&first).map_err(|failure| refusal::status(&failure))?;
-        let Begun { replies, leaving, closing, observer, place } = streams.begun(taking)?;
-        Ok(Self {
-            gateway,
-            log,
-            replies,
-            leaving,
-            strangers: streams.strangers().clone(),
-            of_strangers: None,
-            ahead: Ahead::new(from),
-            under_way: HashMap::new(),
-            is_idle: false,
-            told_at: Instant::now(),
-            probe: Probe::Wanted,
-            has_asked: false,
-            ending: None,
-            has_ended: false,
-            pause: None,
-            sweep: None,
-            closing,
-            observer,
-            _place: place,
-        })
-    }
+/// A task that ends when this is dropped.
+struct Task<T>(JoinHandle<T>);
 
-    /// Takes what the node has answered.
-    fn collect(&mut self, context: &Context<'_>) {
-        loop {
-            let outcomes = self.replies.take(context);
-            if outcomes.is_empty() {
-                return;
-            }
-            for (ticket, outcome) in outcomes {
-                let bytes = size(&outcome);
-                match self.under_way.remove(&ticket) {
-                    Some(asked_at) => self.answered(ticket, outcome, asked_at),
-                    // The door has answered for the node.
-                    None => self.replies.release(bytes),
-                }
-            }
-        }
-    }
-
-    fn answered(&mut self, ticket: u64, outcome: Outcome, asked_at: Instant) {
-        match outcome {
-            Ok(Response::Log(LogResponse::Entries(entries))) => {
-                if entries.is_empty() {
-                    self.is_idle = true;
-                    if asked_at.elapsed() < SUBSCRIPTION_WAIT / 2 {
-                        self.pause(SUBSCRIPTION_PAUSE_MIN);
-                    }
-                }
-                self.ahead.told(ticket, entries);
-            }
-            Ok(Response::Log(LogResponse::Larger)) => self.ahead.told_larger(ticket),
-            Ok(Response::Log(LogResponse::Tail(tail))) => self.ahead.told_tail(ticket, tail),
-            Ok(other) => self.ending = Some(unexpected(&other)),
-            Err(Failure::Overloaded(_)) => {
-                self.ahead.failed(ticket);
-                self.ahead.retreat();
-                self.pause(SUBSCRIPTION_PAUSE);
-            }
-            Err(failure) => self.ending = Some(refusal::status(&failure)),
-        }
-    }
-
-    fn pause(&mut self, pause: Duration) {
-        self.pause = Some(Box::pin(sleep(pause)));
-    }
-
-    /// Hands in what is to be read next, as far as there is room for what it brings; says whether more of that is
-    /// wanted. With a message on its way to the client, who may not take it, there is no waiting for room: others would
-    /// be held up by that.
-    fn ask(&mut self, context: &mut Context<'_>, may_wait: bool) -> bool {
-        let wants_room = self.may_ask(context) && self.ask_for_all(context, may_wait);
-        if !wants_room || !may_wait {
-            self.replies.leave_queue();
-        }
-        wants_room
-    }
-
-    fn may_ask(&mut self, context: &mut Context<'_>) -> bool {
-        if let Some(pause) = &mut self.pause {
-            if pause.as_mut().poll(context).is_pending() {
-                return false;
-            }
-            self.pause = None;
-        }
-        if self.ending.is_some() {
-            return false;
-        }
-        if self.replies.are_full() {
-            // If it is full of what is not next, that goes.
-            if self.ahead.front().is_none() {
-                self.ahead.retreat();
-            }
-            if self.replies.of_all_are_full() {
-                self.leaving.clear_all(Duration::ZERO);
-            }
-            return false;
-        }
-        let is_crowded = self.replies.are_crowded();
-        if is_crowded && !matches!(self.probe, Probe::Taken(_)) {
-            return false;
-        }
-        let is_held_back = self.replies.taking().has_much() && (is_crowded || self.leaving.is_crowded());
-        if is_held_back {
-            self.leaving.clear_own();
-        }
-        !is_held_back
-    }
-
-    fn ask_for_all(&mut self, context: &Context<'_>, may_wait: bool) -> bool {
-        // What is read ahead for a client that takes nothing would wait behind what HTTP/2 has, and never begin to
-        // leave.
-        let is_unseen = self.replies.taking().standing() == Standing::Unseen;
-        if is_unseen && !(self.has_asked && self.under_way.is_empty() && self.ahead.front().is_none()) {
-            return false;
-        }
-        self.of_strangers = None;
-        let (mut batch, mut wants_room) = (Vec::new(), false);
-        loop {
-            let mut taken = 0;
-            let asked = self.ahead.ask(|wish| {
-                let of_strangers = if is_unseen && !wish.waits { Some(self.strangers.take(wish.bytes)?) } else { None };
-                let given = room(&self.replies, wish, context, may_wait);
-                wants_room = given.is_none();
-                let Given { bytes, taken: of_room } = given?;
-                (self.of_strangers, taken) = (of_strangers, of_room);
-                Some(bytes)
-            });
-            let Some((ticket, wanted)) = asked else { break };
-            self.replies.keep(ticket, taken);
-            self.under_way.insert(ticket, Instant::now());
-            let is_last = is_unseen && wanted != Wanted::Tail;
-            let deadline = SUBSCRIPTION_WAIT + SUBSCRIPTION_READ_TIME;
-            batch.push(Ticketed { ticket, request: request(&self.log, wanted), deadline, held: None });
-            if is_last {
-                break;
-            }
-        }
-        if !batch.is_empty() {
-            self.probe = Probe::Wanted;
-            self.gateway.submit_all(batch, self.replies.shared());
-        }
-        wants_room
-    }
-
-    /// The node always answers; this is for the day it doesn't. It also finds the room that other streams have made.
-    fn look_for_silence(&mut self, context: &mut Context<'_>) {
-        while self.sweep.get_or_insert_with(|| Box::pin(sleep(STREAM_SWEEP))).as_mut().poll(context).is_ready() {
-            self.sweep = None;
-            let guard = SUBSCRIPTION_WAIT + SUBSCRIPTION_READ_TIME + STREAM_SWEEP;
-            if self.ending.is_none() && self.under_way.values().any(|asked_at| asked_at.elapsed() > guard) {
-                self.ending = Some(refusal::status(&no_answer(false)));
-            }
-        }
-    }
-
-    /// An empty message, if it is to be seen whether the client takes any.
-    fn probe(&mut self) -> Option<SubscribeResponse> {
-        let is_old = |taken_at: Instant| taken_at.elapsed() > PROBE_TIME;
-        let is_wanted = match self.probe {
-            Probe::Wanted => true,
-            Probe::Taken(at) => is_old(at),
-            Probe::Sent | Probe::Gathered => false,
-        };
-        if is_wanted && self.replies.are_crowded() && self.under_way.is_empty() && self.ending.is_none() {
-            self.probe = Probe::Sent;
-            return Some(SubscribeResponse { entries: Vec::new(), next: self.ahead.next().0 });
-        }
-        self.probe = match self.probe {
-            Probe::Sent => Probe::Gathered,
-            Probe::Gathered => Probe::Taken(Instant::now()),
-            probe => probe,
-        };
-        None
-    }
-
-    /// The next message: what is there, or that nothing was for a while.
-    fn message(&mut self, context: &Context<'_>) -> Option<SubscribeResponse> {
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        let is_room = self.ahead.front().is_some() && self.leaving.is_there(context);
-        let most = if is_room { STREAM_MESSAGE_BYTES } else { PORTION_BYTES };
-        while let Some(next) = self.ahead.front() {
-            let more = entry_bytes(next);
-            if bytes + more > most && (bytes > 0 || !is_room) {
-                break;
-            }
-            bytes += more;
-            entries.extend(self.ahead.take().map(entry));
-        }
-        self.replies.release(bytes + self.ahead.take_dropped());
-        if self.under_way.is_empty() && self.ahead.front().is_none() {
-            self.of_strangers = None;
-        }
-        if entries.is_empty() && !(self.is_idle && self.told_at.elapsed() >= SUBSCRIPTION_SILENCE) {
-            return None;
-        }
-        (self.is_idle, self.told_at) = (false, Instant::now());
-        self.observer.calls.subscribed(entries.len());
-        Some(SubscribeResponse { entries, next: self.ahead.next().0 })
-    }
-}
-
-/// What a read may bring.
-struct Given {
-    bytes: usize,
-    /// Of the room of all streams.
-    taken: usize,
-}
-
-/// Takes room for a read, if there is some.
-fn room(replies: &Replies, wish: Wish, context: &Context<'_>, may_wait: bool) -> Option<Given> {
-    let Wish { bytes, waits } = wish;
-    let is_taken = if waits {
-        replies.take_room_at_once(bytes, WAITING_READS_BYTES_MAX)
-    } else if may_wait {
-        replies.take_room(bytes, context)
-    } else {
-        replies.take_room_at_once(bytes, READS_BYTES_MAX)
-    };
-    match is_taken {
-        true => Some(Given { bytes, taken: bytes }),
-        // What waits may do so for long, and brings so little at most that nobody counts it.
-        false if waits => Some(Given { bytes: bytes.min(WAITING_READ_BYTES), taken: 0 }),
-        false => None,
-    }
-}
-
-/// What the node is asked for.
-fn request(log: &str, wanted: Wanted) -> Request {
-    let log = log.to_owned();
-    let wait = base::Duration::from_millis(SUBSCRIPTION_WAIT.as_millis() as u64);
-    Request::Log(match wanted {
-        Wanted::Read { from, count, bytes } => LogRequest::Read { log, from, count, wait, bytes },
-        Wanted::Tail => LogRequest::Tail { log },
-    })
-}
-
-impl<G> OfConnection for Subscription<G> {
-    fn taking(&self) -> &Taking {
-        self.replies.taking()
-    }
-}
-
-impl<G> Drop for Subscription<G> {
+impl<T> Drop for Task<T> {
     fn drop(&mut self) {
-        // What is under way may keep the replies for a while.
-        self.replies.leave_queue();
+        self.0.abort();
     }
 }
 
-impl<G: Gateway> Stream for Subscription<G> {
+/// Begins a subscription from a position on, if there may be another.
+pub(super) fn begin<G: Gateway>(
+    gateway: Arc<G>,
+    streams: &Streams,
+    call: &Call,
+    log: String,
+    from: Position,
+) -> Answer<HandedOver<SubscribeResponse>> {
+    let follower = Follower {
+        gateway,
+        connection: Arc::clone(&call.connection),
+        log,
+        next: from,
+        asked: from,
+        tail: Position(0),
+        ahead: VecDeque::new(),
+        entry_bytes: USUAL_ENTRY_BYTES,
+        larger_at: None,
+        at_tail: 4,
+        wants_tail: true,
+        may_wait: true,
+        told_at: Instant::now(),
+    };
+    let first = follower.request(from, 1, 0);
+    tablets::validate(&first).map_err(|failure| refusal::status(&failure))?;
+    let Begun { closing, observer, place } = streams.begun()?;
+    let (sender, told) = mpsc::channel(1);
+    let task = tokio::spawn(async move {
+        let ended = tokio::select! {
+            ended = follower.follow(&sender) => ended,
+            () = closing => stopping(),
+        };
+        let _ = sender.send(Err(ended)).await;
+    });
+    Ok(call.stream(Subscription { told, observer, _task: Task(task), _place: place }))
+}
+
+impl Stream for Subscription {
     type Item = Result<SubscribeResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        if this.has_ended {
-            return Poll::Ready(None);
+        // The message is counted as part of the response from now on.
+        let told = self.told.poll_recv(context).map_ok(|(message, _room)| message);
+        if let Poll::Ready(Some(Ok(message))) = &told {
+            self.observer.calls.subscribed(message.entries.len());
         }
-        if this.ending.is_none() && this.closing.as_mut().poll(context).is_ready() {
-            this.ending = Some(stopping());
-        }
-        this.collect(context);
-        let message = this.message(context).or_else(|| this.probe());
-        let may_wait = message.is_none() && this.has_asked;
-        this.has_asked = message.is_none();
-        let wants_room = this.ask(context, may_wait);
-        if message.is_none() && wants_room && !may_wait {
-            // It may the next time, which comes once the last message has left.
-            context.waker().wake_by_ref();
-        }
-        if let Some(message) = message {
-            return Poll::Ready(Some(Ok(message)));
-        }
-        this.look_for_silence(context);
-        if let Some(status) = this.ending.take() {
-            this.has_ended = true;
-            this.replies.leave_queue();
-            return Poll::Ready(Some(Err(status)));
-        }
-        Poll::Pending
+        told
     }
+}
+
+/// Reads a log, and tells of it.
+struct Follower<G> {
+    gateway: Arc<G>,
+    connection: Arc<Connection>,
+    log: String,
+    /// The first position that was not told.
+    next: Position,
+    /// The first position that is not being read.
+    asked: Position,
+    /// Something lies below this, as far as known.
+    tail: Position,
+    /// Reads under way below the tail, in the order of positions.
+    ahead: VecDeque<Ahead>,
+    /// What an entry has, lately.
+    entry_bytes: usize,
+    /// The entry there has more bytes than were asked for.
+    larger_at: Option<Position>,
+    /// Positions that are read at the tail: as many as are likely to be there once the first is.
+    at_tail: u32,
+    /// The tail is to be asked for: there may be more than is known.
+    wants_tail: bool,
+    /// False after the node had no place for a read that waits.
+    may_wait: bool,
+    told_at: Instant,
+}
+
+/// A read under way.
+struct Ahead {
+    from: Position,
+    count: u32,
+    room: Reservation,
+    outcome: Task<Outcome>,
+}
+
+type Teller = mpsc::Sender<Result<Told, Status>>;
+
+impl<G: Gateway> Follower<G> {
+    /// Follows the log until that fails, and says why.
+    async fn follow(mut self, teller: &Teller) -> Status {
+        loop {
+            let step = if self.next < self.tail { self.read_ahead(teller).await } else { self.read_tail(teller).await };
+            match step {
+                Ok(()) => self.may_wait = true,
+                Err(Failure::Overloaded(_)) => {
+                    self.retreat();
+                    self.may_wait = !self.may_wait;
+                    sleep(SUBSCRIPTION_PAUSE).await;
+                }
+                Err(failure) => return refusal::status(&failure),
+            }
+        }
+    }
+
+    /// Tells what the first read below the tail brings, with others under way behind it.
+    async fn read_ahead(&mut self, teller: &Teller) -> Result<(), Failure> {
+        while self.asked < self.tail {
+            let under_way = self.ahead.iter().map(|read| read.room.bytes().max(PREFETCH_READ_BYTES)).sum::<usize>();
+            if !self.ahead.is_empty() && under_way + PREFETCH_READ_BYTES.max(self.entry_bytes) > PREFETCH_BYTES {
+                break;
+            }
+            let fitting = (PREFETCH_READ_BYTES / self.entry_bytes.max(1)).clamp(1, LOG_READ_MAX as usize);
+            let count = (self.tail.0 - self.asked.0).min(fitting as u64) as u32;
+            let Some(read) = self.read(self.asked, count).await else { break };
+            self.asked = Position(self.asked.0 + u64::from(read.count));
+            self.ahead.push_back(read);
+        }
+        let Some(Ahead { from, count, mut room, mut outcome }) = self.ahead.pop_front() else { return Ok(()) };
+        let outcome = (&mut outcome.0).await.unwrap_or_else(|_| Err(no_answer(false)))?;
+        let Some(entries) = self.entries(from, outcome)? else {
+            self.retreat();
+            return Ok(());
+        };
+        room.shrink_to(entries.iter().map(entry_bytes).sum());
+        if entries.is_empty() {
+            sleep(SUBSCRIPTION_PAUSE_MIN).await;
+        }
+        self.tell(entries, room, teller).await;
+        self.ahead.retain(|read| read.end() > self.next);
+        self.asked = self.asked.max(self.next);
+        let end = Position(from.0 + u64::from(count));
+        if self.next < end {
+            // The answer ended early.
+            match self.read(self.next, (end.0 - self.next.0) as u32).await {
+                Some(read) if read.end() == end => self.ahead.push_front(read),
+                _ => self.retreat(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what comes at the log's end, once something does.
+    async fn read_tail(&mut self, teller: &Teller) -> Result<(), Failure> {
+        if self.wants_tail {
+            let request = Request::Log(LogRequest::Tail { log: self.log.clone() });
+            let Response::Log(LogResponse::Tail(tail)) = self.ask(request, Held::of(&self.connection)).await? else {
+                return Err(no_answer(false));
+            };
+            (self.tail, self.wants_tail) = (self.tail.max(tail), false);
+            return Ok(());
+        }
+        let room = self.connection.responses.try_reserve(self.bytes(self.at_tail).min(PREFETCH_READ_BYTES));
+        let bytes = room.as_ref().map_or(SMALL_BYTES, Reservation::bytes);
+        let (from, asked_at) = (self.next, Instant::now());
+        let outcome = self.ask(self.request(from, self.at_tail, bytes), Held::of(&self.connection)).await?;
+        let Some(entries) = self.entries(from, outcome)? else { return Ok(()) };
+        if entries.is_empty() {
+            if self.told_at.elapsed() >= SUBSCRIPTION_SILENCE {
+                self.told_at = Instant::now();
+                // If the client doesn't take what there is, it needn't be told that there is nothing.
+                let _ = teller.try_send(Ok((SubscribeResponse { entries: Vec::new(), next: from.0 }, None)));
+            }
+            if asked_at.elapsed() < SUBSCRIPTION_WAIT / 2 {
+                sleep(SUBSCRIPTION_PAUSE_MIN).await;
+            }
+            return Ok(());
+        }
+        let count = entries.len() as u32;
+        let is_full = count >= self.at_tail;
+        self.wants_tail = is_full && count >= AT_TAIL_MANY;
+        self.at_tail = if is_full { 2 * count } else { count }.clamp(1, LOG_READ_MAX);
+        let room = room.unwrap_or_else(|| self.connection.responses.charge(0));
+        self.tell(entries, room, teller).await;
+        self.asked = self.next;
+        Ok(())
+    }
+
+    /// The entries that a read brought; none if the first is larger than it might be.
+    fn entries(&mut self, from: Position, outcome: Response) -> Result<Option<Vec<LogEntry>>, Failure> {
+        match outcome {
+            Response::Log(LogResponse::Entries(entries)) => {
+                if !entries.is_empty() {
+                    let average = entries.iter().map(entry_bytes).sum::<usize>() / entries.len();
+                    self.entry_bytes = average.max((self.entry_bytes + average) / 2);
+                }
+                self.larger_at = None;
+                Ok(Some(entries))
+            }
+            Response::Log(LogResponse::Larger) => {
+                self.larger_at = Some(from);
+                self.tail = self.tail.max(from.next());
+                Ok(None)
+            }
+            other => Err(Failure::Unavailable(unexpected(&other).message().to_owned())),
+        }
+    }
+
+    /// Tells entries from the next position on, each once.
+    async fn tell(&mut self, entries: Vec<LogEntry>, mut room: Reservation, teller: &Teller) {
+        let (mut told, mut bytes) = (Vec::new(), 0);
+        let mut entries = entries.into_iter().peekable();
+        while let Some(mut next) = entries.next() {
+            // What was trimmed together came as one entry; and what does not follow is read again.
+            if after(&next) <= self.next {
+                continue;
+            }
+            if next.position > self.next {
+                break;
+            }
+            next.position = self.next;
+            bytes += entry_bytes(&next);
+            self.next = after(&next);
+            told.push(entry(next));
+            if entries.peek().is_none_or(|more| bytes + entry_bytes(more) > STREAM_MESSAGE_BYTES) {
+                self.send(std::mem::take(&mut told), std::mem::take(&mut bytes), &mut room, teller).await;
+            }
+        }
+        if !told.is_empty() {
+            self.send(told, bytes, &mut room, teller).await;
+        }
+        self.tail = self.tail.max(self.next);
+    }
+
+    /// Hands a message on, with its part of what was reserved.
+    async fn send(&mut self, entries: Vec<api::log::LogEntry>, bytes: usize, room: &mut Reservation, teller: &Teller) {
+        room.shrink_to(room.bytes().saturating_sub(bytes));
+        let of_message = self.connection.responses.charge(bytes);
+        let message = SubscribeResponse { entries, next: self.next.0 };
+        self.told_at = Instant::now();
+        // If the subscription has gone this task ends.
+        let _ = teller.send(Ok((message, Some(of_message)))).await;
+    }
+
+    /// Nothing is under way any more: what was not told is read again.
+    fn retreat(&mut self) {
+        self.ahead.clear();
+        self.asked = self.next;
+    }
+
+    /// Begins a read. If others are under way there must be room for it at once.
+    async fn read(&self, from: Position, count: u32) -> Option<Ahead> {
+        let is_larger = self.larger_at == Some(from);
+        let (count, bytes) = if is_larger { (1, READ_BYTES_MAX) } else { (count, self.bytes(count)) };
+        let (room, held) = if self.ahead.is_empty() {
+            self.connection.read_room(bytes, count as usize).await
+        } else {
+            self.connection.try_read_room(bytes, count as usize)?
+        };
+        let (gateway, request) = (Arc::clone(&self.gateway), self.request(from, count, bytes));
+        let outcome = Task(tokio::spawn(async move { submit(&*gateway, request, held).await }));
+        Some(Ahead { from, count, room, outcome })
+    }
+
+    /// What so many entries have, a quarter more than lately: a short answer costs another read.
+    fn bytes(&self, count: u32) -> usize {
+        (self.entry_bytes / 4).saturating_mul(5 * count as usize).clamp(LEAST_BYTES, READ_BYTES_MAX)
+    }
+
+    fn request(&self, from: Position, count: u32, bytes: usize) -> Request {
+        let wait = if self.may_wait { SUBSCRIPTION_WAIT } else { Duration::ZERO };
+        let wait = base::Duration::from_millis(wait.as_millis() as u64);
+        Request::Log(LogRequest::Read { log: self.log.clone(), from, count, wait, bytes })
+    }
+
+    async fn ask(&self, request: Request, held: Held) -> Result<Response, Failure> {
+        submit(&*self.gateway, request, held).await
+    }
+}
+
+impl Ahead {
+    fn end(&self) -> Position {
+        Position(self.from.0 + u64::from(self.count))
+    }
+}
+
+async fn submit<G: Gateway>(gateway: &G, request: Request, held: Held) -> Outcome {
+    let deadline = SUBSCRIPTION_WAIT + SUBSCRIPTION_READ_TIME;
+    let answer = timeout(deadline + STREAM_SWEEP, gateway.submit(request, deadline, held));
+    answer.await.unwrap_or_else(|_| Err(no_answer(false)))
 }

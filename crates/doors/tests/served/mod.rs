@@ -181,6 +181,10 @@ fn founded() -> doors::Founded {
 
 impl Served {
     pub(crate) async fn start() -> Self {
+        Self::with_client_memory(base::limits::CLIENT_MEMORY_BYTES_DEFAULT).await
+    }
+
+    pub(crate) async fn with_client_memory(client_memory_bytes: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
         let (close, closed) = oneshot::channel();
@@ -192,6 +196,7 @@ impl Served {
         tokio::spawn(doors::serve(
             listener,
             usize::MAX,
+            client_memory_bytes,
             Arc::new(Node(Arc::clone(&node))),
             Arc::new(founded()),
             Arc::new(observer),

@@ -22,6 +22,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use base::limits::{CLIENT_MEMORY_BYTES_DEFAULT, CLIENT_MEMORY_BYTES_MIN};
 use node::NodeConfig;
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +106,10 @@ pub(crate) struct Tuning {
     /// tables yet; 32 MiB to 1 TiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
+    /// Bytes of memory for the requests and responses of gRPC clients, half for each: 64 MiB to 64 GiB; 512 MiB by
+    /// default. What finds no room is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) client_memory_bytes: Option<u64>,
     /// Bytes of tables that compactions read in a second, at most, as long as writes need not wait for them: 1 MiB to
     /// 64 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,6 +189,11 @@ impl Config {
 }
 
 impl Tuning {
+    /// Bytes of memory for clients' requests and responses.
+    pub(crate) fn client_memory(&self) -> usize {
+        self.client_memory_bytes.map_or(CLIENT_MEMORY_BYTES_DEFAULT, |bytes| bytes as usize)
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         // The lease itself is no setting: every replica must have the same, also across restarts (guarantee 2).
         let lease_ms = NodeConfig::default().timing.lease.as_millis();
@@ -201,6 +211,9 @@ impl Tuning {
         }
         if let Some(bytes) = self.memory_bytes {
             range("tuning.memory_bytes", bytes, MEMORY_BYTES_MIN, MEMORY_BYTES_MAX)?;
+        }
+        if let Some(bytes) = self.client_memory_bytes {
+            range("tuning.client_memory_bytes", bytes, CLIENT_MEMORY_BYTES_MIN as u64, 64 << 30)?;
         }
         if let Some(bytes) = self.compaction_bytes_per_second {
             range("tuning.compaction_bytes_per_second", bytes, 1 << 20, 64 << 30)?;
@@ -308,6 +321,7 @@ mod tests {
         assert!(read(&format!("{GOOD}[tuning]\nheartbeat_ms = 500\n")).unwrap_err().contains("5 to 100"));
         let tuned = |line: &str| read(&format!("{GOOD}[tuning]\n{line}\n"));
         assert!(tuned("commit_period_ms = 0").unwrap_err().contains("1 to 15000"));
+        assert!(tuned("client_memory_bytes = 1048576").unwrap_err().contains("67108864"));
         assert!(tuned("commit_period_ms = 15000\npiggyback_commits = false").is_ok());
         assert!(refusal("node = 1", "node = 1\nuniverse = \"xyz\"").contains("32 hexadecimal"));
         let twice = "[[peers]]\nnode = 2\naddress = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\n".repeat(2);

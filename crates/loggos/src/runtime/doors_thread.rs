@@ -29,6 +29,8 @@ pub(crate) struct Listeners {
     pub(crate) grpc: TcpListener,
     /// The console's, if there is one.
     pub(crate) http: Option<TcpListener>,
+    /// Bytes of memory for the requests and responses of gRPC's clients.
+    pub(crate) client_memory: usize,
 }
 
 impl Doors {
@@ -91,7 +93,8 @@ async fn serve(
         let listener = tokio::net::TcpListener::from_std(listeners.grpc)?;
         let (gateway, observer) = (Arc::clone(&gateway), Arc::clone(&observer));
         let founded = Arc::new(founded);
-        Ok(doors::serve(listener, places.grpc, gateway, founded, observer, shutdown(closing.clone())).await?)
+        let (memory, end) = (listeners.client_memory, shutdown(closing.clone()));
+        Ok(doors::serve(listener, places.grpc, memory, gateway, founded, observer, end).await?)
     };
     tokio::try_join!(http, grpc).map(|_| ())
 }

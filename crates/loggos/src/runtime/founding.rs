@@ -52,7 +52,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let places = descriptors::for_doors().grpc;
+        let (places, memory) = (descriptors::for_doors().grpc, config.tuning.client_memory());
         let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut seen = told.clone();
         let end = async move {
@@ -62,7 +62,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
                 _ = interrupted.recv() => {}
             }
         };
-        doors::serve(listener, places, Arc::new(NoUniverse), Arc::new(newcomer), observer, end)
+        doors::serve(listener, places, memory, Arc::new(NoUniverse), Arc::new(newcomer), observer, end)
             .await
             .map_err(io::Error::other)
     })?;

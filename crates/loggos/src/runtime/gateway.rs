@@ -1,14 +1,14 @@
 //! Between the doors' asynchronous world and the machine's thread: requests go in through the inbox, answers come back
 //! in batches. A turn of the machine's loop wakes the doors once, however many answers it has.
 //!
-//! The number and bytes of unanswered requests are bounded here, at the door: what would be too much is refused at once
-//! and for certain, instead of growing a queue until the deadline.
+//! The number of unanswered requests is bounded here, and their bytes by the memory for clients (`Held::reserve`): what
+//! would be too much is refused at once and for certain, instead of growing a queue until the deadline.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Monotonic;
-use base::limits::{REQUEST_BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
+use base::limits::{REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
 use doors::{Held, Replies, Ticketed};
 use tablets::request::{Failure, LogRequest, Outcome, Request, Scan, TableRequest};
 use tokio::sync::{Notify, oneshot};
@@ -25,8 +25,7 @@ pub(crate) struct Incoming {
     pub(crate) ticket: Ticket,
 }
 
-/// Where an answer goes, and what is given back with it: the request's share of what may be under way, and what the door
-/// would have held until then.
+/// Where an answer goes, and what is given back with it: the request's place among those under way, and its memory.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     way: Way,
@@ -74,7 +73,6 @@ struct UnderWay {
     requests: AtomicUsize,
     /// Of reads of logs that wait for something to come.
     waits: AtomicUsize,
-    bytes: AtomicUsize,
 }
 
 impl UnderWay {
@@ -87,30 +85,19 @@ impl UnderWay {
 struct Share {
     under_way: Arc<UnderWay>,
     waits: bool,
-    bytes: usize,
 }
 
 impl Share {
-    fn take(under_way: &Arc<UnderWay>, request: &Request) -> Result<Self, Failure> {
-        Self::take_of(under_way, waits(request), size(request))
-    }
-
-    fn take_of(under_way: &Arc<UnderWay>, waits: bool, bytes: usize) -> Result<Self, Failure> {
+    fn take(under_way: &Arc<UnderWay>, waits: bool) -> Result<Self, Failure> {
         let requests = under_way.of(waits).fetch_add(1, Ordering::Relaxed) + 1;
-        let all_bytes = under_way.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // Made first, so that a refusal gives back what it took.
-        let share = Self { under_way: Arc::clone(under_way), waits, bytes };
+        let share = Self { under_way: Arc::clone(under_way), waits };
         let (most, what) = match waits {
             false => (REQUESTS_IN_FLIGHT_MAX, "requests are under way on this node"),
             true => (WAITS_IN_FLIGHT_MAX, "reads of logs wait at this node for something to come"),
         };
         if requests > most {
             return Err(Failure::Overloaded(format!("{most} {what}")));
-        }
-        if all_bytes > REQUEST_BYTES_IN_FLIGHT_MAX {
-            return Err(Failure::Overloaded(format!(
-                "requests of {REQUEST_BYTES_IN_FLIGHT_MAX} bytes are under way on this node"
-            )));
         }
         Ok(share)
     }
@@ -119,7 +106,6 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.under_way.of(self.waits).fetch_sub(1, Ordering::Relaxed);
-        self.under_way.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -174,9 +160,10 @@ impl MachineGateway {
         &self,
         request: Request,
         deadline: Monotonic,
-        held: Held,
+        mut held: Held,
     ) -> Result<oneshot::Receiver<Outcome>, Failure> {
-        let share = Share::take(&self.under_way, &request)?;
+        let share = Share::take(&self.under_way, waits(&request))?;
+        held.reserve(size(&request))?;
         let (answer, receiver) = oneshot::channel();
         let ticket = Ticket::new(Way::Call(answer), share, held);
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
@@ -187,12 +174,13 @@ impl MachineGateway {
     /// from `now`.
     pub(crate) fn hand_in_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
         let mut incoming = Vec::with_capacity(batch.len());
-        for Ticketed { ticket, request, deadline, held } in batch {
+        for Ticketed { ticket, request, deadline, mut held } in batch {
             if let Some(outcome) = self.read(&request) {
                 replies.give(ticket, outcome);
                 continue;
             }
-            match Share::take(&self.under_way, &request) {
+            let share = Share::take(&self.under_way, waits(&request));
+            match share.and_then(|share| held.reserve(size(&request)).map(|()| share)) {
                 Err(failure) => replies.give(ticket, Err(failure)),
                 Ok(share) => {
                     let ticket = Ticket::new(Way::Stream(Arc::clone(replies), ticket), share, held);
@@ -263,16 +251,12 @@ mod tests {
     #[test]
     fn too_much_is_refused_and_room_comes_back() {
         let under_way = Arc::new(UnderWay::default());
-        let whole = Share::take_of(&under_way, false, REQUEST_BYTES_IN_FLIGHT_MAX).unwrap();
-        assert!(matches!(Share::take_of(&under_way, false, 1), Err(Failure::Overloaded(_))));
-        drop(whole);
         for (waits, most) in [(false, REQUESTS_IN_FLIGHT_MAX), (true, WAITS_IN_FLIGHT_MAX)] {
-            let all: Vec<_> = (0..most).map(|_| Share::take_of(&under_way, waits, 1).unwrap()).collect();
-            assert!(matches!(Share::take_of(&under_way, waits, 1), Err(Failure::Overloaded(_))));
-            assert!(Share::take_of(&under_way, !waits, 1).is_ok(), "they have places of their own");
+            let all: Vec<_> = (0..most).map(|_| Share::take(&under_way, waits).unwrap()).collect();
+            assert!(matches!(Share::take(&under_way, waits), Err(Failure::Overloaded(_))));
+            assert!(Share::take(&under_way, !waits).is_ok(), "they have places of their own");
             drop(all);
             assert_eq!(under_way.of(waits).load(Ordering::Relaxed), 0);
         }
-        assert_eq!(under_way.bytes.load(Ordering::Relaxed), 0);
     }
 }

@@ -195,7 +195,8 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_doors);
     let observer = doors::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
     let onlooker = Onlooker::new(&config).map_err(io::Error::other)?;
-    let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener };
+    let client_memory = config.tuning.client_memory();
+    let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
     let founded = founding::founded(&config, &identity);
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;

@@ -20,9 +20,7 @@ const COUNTERS: usize = 48;
 const COUNTED: u32 = 40;
 /// Streams of strangers, over four connections.
 const STRANGERS: usize = 200;
-/// Some 76 MiB at the node that leads, whose answers share the value in its memory, and 240 to 280 at another. What is
-/// bounded one by one comes to some 360: answers that wait (128), that begin to leave (64 and 96), and that HTTP/2 has
-/// (13), and the node itself (60).
+/// Half of the memory for clients (256), and the node itself (60).
 const RESIDENT_KIB_MAX: u64 = 384 << 10;
 
 /// Each put names the version that the last one gave. One that applied twice, or was told to have failed and did not,

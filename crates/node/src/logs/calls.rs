@@ -9,7 +9,6 @@ use sharedlog::{LogId, Position, ProjectionEpoch, Run};
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Response};
 
 use crate::contract::RequestId;
-use crate::logs::reading::Reading;
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, Pending, PendingId, Place, Target};
@@ -20,7 +19,8 @@ pub(super) enum Call {
     Append(PendingId),
     Tail(PendingId),
     Trim(PendingId),
-    Read(PendingId, Reading),
+    /// From that position on.
+    Read(PendingId, Position),
     /// Positions that a copier needs.
     Copied(CopierId, Run),
     /// The tail, for the janitor that goes with the sequencer of that epoch.
@@ -83,14 +83,11 @@ impl Node {
         begin(&mut log.client, log.last_token);
     }
 
-    /// Nobody waits for these requests any more. Reads of logs end that wait for something to come, or for their turn: they
-    /// would do so for long. All else goes on: what changes something may be in a log already; and what is being read is
-    /// on its way, and counted until it has come.
+    /// The clients of these requests have gone. Reads of logs that wait for something to come end: they would do so for
+    /// long. All else goes on: what changes something may be in a log already, and what is being read is on its way.
     pub(crate) fn reads_given_up(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
-        let queued = self.logs.readings.queued();
-        let is_idle = |(id, pending): &(PendingId, &Pending)| pending.query.waits() || queued.contains(id);
+        let is_idle = |(_, pending): &(PendingId, &Pending)| pending.query.waits();
         let idle: BTreeSet<PendingId> = self.pendings.at_logs(requests).filter(is_idle).map(|(id, _)| id).collect();
-        self.logs.readings.forget(&idle);
         for (id, log) in &mut self.logs.by_id {
             let is_idle = |call: &Call| matches!(call, Call::Read(read, _) if idle.contains(read));
             let tokens: BTreeSet<Token> =
@@ -103,14 +100,13 @@ impl Node {
         for id in idle {
             self.give_up(id, "nobody waited for it any more");
         }
-        self.begin_queued_readings(now);
     }
 
     /// A call of a log's client machine has come to its end.
     pub(super) fn log_call_done(&mut self, id: LogId, token: Token, outcome: Result<Answer, Error>, now: Now) {
         let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
         match call {
-            Call::Read(pending, reading) => self.reading_ended(id, pending, reading, outcome, now),
+            Call::Read(pending, from) => self.complete(pending, entries(from, outcome), None),
             Call::Append(pending) | Call::Tail(pending) | Call::Trim(pending) => {
                 self.complete(pending, said(outcome), None);
             }
@@ -122,7 +118,7 @@ impl Node {
 }
 
 /// What lies at the first positions from one on.
-pub(super) fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
+fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
     let answers = match outcome {
         Ok(Answer::Row(answers)) => answers,
         Ok(Answer::Larger) => return Ok(Response::Log(LogResponse::Larger)),

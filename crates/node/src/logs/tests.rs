@@ -6,7 +6,6 @@ use store::Recovered;
 use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
 
 use crate::contract::RequestId;
-use crate::logs::reading;
 use crate::testing::{Bench, Universe, empty};
 
 /// The only node of a universe, with a log.
@@ -76,81 +75,20 @@ fn what_is_appended_is_read_in_its_order() {
     assert_eq!(bench.node.logs.by_id.values().map(|log| log.calls.len()).sum::<usize>(), 0);
 }
 
-/// Nobody is refused, and nobody waits for the others.
+/// A read brings no more than it asks for, and says so where the first entry is larger.
 #[test]
-fn reads_of_many_positions_bring_so_much_at_a_time() {
-    const READS: u64 = 100;
+fn reads_keep_to_their_bytes() {
     let mut bench = alone();
-    let waiting = |count| LogRequest::Read {
-        log: "l".into(),
-        from: Position(0),
-        count,
-        wait: Duration::from_millis(5_000),
-        bytes: BATCH_BYTES_MAX,
-    };
-    for number in 100..100 + READS {
-        bench.ask(number, Request::Log(waiting(4)));
-    }
-    bench.pass(Duration::from_millis(10));
-    let waiting_bytes = bench.node.logs.readings.bytes();
-    let is_most = (reading::WAITING_BYTES_MAX / 8 * 7..=reading::WAITING_BYTES_MAX).contains(&waiting_bytes);
-    assert!(is_most, "some of them have all that they asked for: {waiting_bytes}");
-    bench.ask(99, Request::Log(waiting(1)));
-    for number in 2..6 {
-        bench.ask(number, Request::Log(append("a")));
-    }
-    let at_once = records(ask(&mut bench, 98, read(0, 4)));
-    assert_eq!(at_once.len(), 4, "who waits for nothing has what it asked for, too");
-    bench.pass(Duration::from_millis(1_000));
-    for number in 99..100 + READS {
-        assert!(!records(said(&bench.answers[&RequestId(number)])).is_empty());
-    }
-    assert_eq!(bench.node.logs.readings.bytes(), 0);
-}
-
-/// However many reads are made in bulk, a single entry is read at once, and they are few at a time.
-#[test]
-fn reads_in_bulk_hold_up_no_others() {
-    const READS: u64 = 200;
-    let mut bench = alone();
-    for number in 2..42 {
-        ask(&mut bench, number, append("a")).expect("it is appended");
-    }
-    for number in 100..100 + READS {
-        bench.ask(number, Request::Log(read(0, 1_000)));
-    }
-    assert!(bench.node.logs.readings.bytes() <= 12 << 20);
-    bench.ask(99, Request::Log(read(7, 1)));
-    bench.pass(Duration::from_millis(2_000));
-    assert_eq!(records(said(&bench.answers[&RequestId(99)])), ["a"]);
-    for number in 100..100 + READS {
-        assert_eq!(records(said(&bench.answers[&RequestId(number)])).len(), 40, "none of them is cut short");
-    }
-    assert_eq!(bench.node.logs.readings.bytes(), 0);
-}
-
-/// Of an entry that is larger than most the whole is asked for, one after the other if need be.
-#[test]
-fn reads_of_large_entries_wait_for_room() {
-    const READS: u64 = 60;
-    let mut bench = alone();
-    for (number, bytes) in [(2, 3 << 20), (3, 100)] {
+    for (number, bytes) in [(2, 100), (3, 100), (4, 3 << 20)] {
         let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
         let request = LogRequest::Append { log: "l".into(), batch, stamp: None, since: None };
         ask(&mut bench, number, request).expect("it is appended");
     }
-    for number in 100..100 + READS {
-        bench.ask(number, Request::Log(read(number % 2, 1)));
-        assert!(bench.node.logs.readings.bytes() <= 40 << 20);
-    }
-    bench.pass(Duration::from_millis(2_000));
-    for number in 100..100 + READS {
-        let record = &records(said(&bench.answers[&RequestId(number)]))[0];
-        assert_eq!(record.len(), if number % 2 == 0 { 3 << 20 } else { 100 });
-    }
-    let short = LogRequest::Read { log: "l".into(), from: Position(0), count: 1, wait: Duration::ZERO, bytes: 1_000 };
-    assert_eq!(ask(&mut bench, 99, short), Ok(LogResponse::Larger), "who asks for so little is told so");
-    assert_eq!(bench.node.logs.readings.bytes(), 0);
+    let read =
+        |from, bytes| LogRequest::Read { log: "l".into(), from: Position(from), count: 9, wait: Duration::ZERO, bytes };
+    assert_eq!(records(ask(&mut bench, 5, read(0, 1_000))).len(), 2);
+    assert_eq!(ask(&mut bench, 6, read(2, 1_000)), Ok(LogResponse::Larger));
+    assert_eq!(records(ask(&mut bench, 7, read(2, BATCH_BYTES_MAX)))[0].len(), 3 << 20);
 }
 
 #[test]

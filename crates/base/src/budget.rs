@@ -1,0 +1,277 @@
+//! One account of the bytes that clients make a node hold in memory.
+//!
+//! A [`ByteBudget`] has a limit, and may have children with a share of it each: a node's budget has one for each
+//! connection. What is reserved of a child is reserved of its parent, too. The root's limit always holds. The share of a
+//! child holds while more than half of the parent is in use: a single busy connection may use half of the memory, and
+//! once memory is short none gets more than its share.
+//!
+//! A [`Reservation`] gives its bytes back when it is dropped. A caller that finds no room is refused
+//! ([`ByteBudget::try_reserve`]), or woken whenever bytes are given back ([`ByteBudget::poll_reserve`]). Reserving takes
+//! an atomic operation for each level, and a lock only if somebody waits.
+
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// A budget of bytes. Clones are the same budget.
+#[derive(Clone, Debug)]
+pub struct ByteBudget(Arc<Account>);
+
+#[derive(Debug, Default)]
+struct Account {
+    limit: usize,
+    used: AtomicUsize,
+    parent: Option<ByteBudget>,
+    /// Those that wait for bytes of the root or of any child are all with the root.
+    wakers: Mutex<Vec<Waker>>,
+    /// How many these are.
+    waiting: AtomicUsize,
+}
+
+/// Bytes of a budget, given back on drop.
+#[derive(Debug)]
+pub struct Reservation {
+    budget: ByteBudget,
+    bytes: usize,
+}
+
+impl ByteBudget {
+    /// A root budget of so many bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self(Arc::new(Account { limit, ..Account::default() }))
+    }
+
+    /// A child that has `share` bytes of it while more than half is in use, and any that are free otherwise.
+    #[must_use]
+    pub fn child(&self, share: usize) -> Self {
+        Self(Arc::new(Account { limit: share, parent: Some(self.clone()), ..Account::default() }))
+    }
+
+    /// Bytes in use.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.used.load(Ordering::SeqCst)
+    }
+
+    /// Whether more than half of it is in use, so that the shares of its children hold.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.used() > self.0.limit / 2
+    }
+
+    /// Reserves bytes, if there is room.
+    #[must_use]
+    pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
+        self.take(bytes).then(|| Reservation { budget: self.clone(), bytes })
+    }
+
+    /// The same; if there is no room, `waker` is woken when some bytes have been given back.
+    #[must_use]
+    pub fn poll_reserve(&self, bytes: usize, waker: &Waker) -> Option<Reservation> {
+        self.try_reserve(bytes).or_else(|| {
+            let root = self.root();
+            let mut wakers = root.wakers();
+            wakers.push(waker.clone());
+            root.waiting.store(wakers.len(), Ordering::SeqCst);
+            drop(wakers);
+            // Bytes may have been given back just before.
+            self.try_reserve(bytes)
+        })
+    }
+
+    /// Reserves bytes whether or not there is room: for what is in memory already.
+    #[must_use]
+    pub fn charge(&self, bytes: usize) -> Reservation {
+        self.add(bytes);
+        Reservation { budget: self.clone(), bytes }
+    }
+
+    fn root(&self) -> &Account {
+        self.0.parent.as_ref().map_or(&self.0, Self::root)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let fits = |used: usize, limit: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        let Some(parent) = &self.0.parent else {
+            let add = |used| fits(used, self.0.limit);
+            return self.0.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok();
+        };
+        let has_share = || fits(self.used(), self.0.limit).is_some();
+        let is_open = || fits(parent.used(), parent.0.limit / 2).is_some();
+        let taken = (has_share() || is_open()) && parent.take(bytes);
+        if taken {
+            self.0.used.fetch_add(bytes, Ordering::SeqCst);
+        }
+        taken
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.used.fetch_add(bytes, Ordering::SeqCst);
+        self.0.parent.iter().for_each(|parent| parent.add(bytes));
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.used.fetch_sub(bytes, Ordering::SeqCst);
+        match &self.0.parent {
+            Some(parent) => parent.give_back(bytes),
+            None => self.0.wake(),
+        }
+    }
+}
+
+impl Account {
+    fn wake(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            let mut wakers = self.wakers();
+            self.waiting.store(0, Ordering::SeqCst);
+            let woken = mem::take(&mut *wakers);
+            drop(wakers);
+            woken.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn wakers(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reservation {
+    /// Bytes that are reserved.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Reserves as many more, if there is room; false otherwise.
+    #[must_use]
+    pub fn try_grow(&mut self, bytes: usize) -> bool {
+        let fits = self.budget.take(bytes);
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+
+    /// Reserves as many more, whether or not there is room.
+    pub fn grow(&mut self, bytes: usize) {
+        self.budget.add(bytes);
+        self.bytes += bytes;
+    }
+
+    /// Gives back what is above so many bytes.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let unneeded = self.bytes.saturating_sub(bytes);
+        if unneeded > 0 {
+            self.bytes -= unneeded;
+            self.budget.give_back(unneeded);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn limit_holds_and_dropped_bytes_come_back() {
+        let budget = ByteBudget::new(100);
+        let mut first = budget.try_reserve(60).expect("there is room");
+        assert!(budget.try_reserve(41).is_none());
+        assert!(!first.try_grow(41) && first.try_grow(40));
+        first.shrink_to(10);
+        assert_eq!((first.bytes(), budget.used()), (10, 10));
+        let forced = budget.charge(200);
+        assert!(budget.try_reserve(1).is_none());
+        drop((first, forced));
+        assert_eq!(budget.used(), 0);
+        assert!(budget.try_reserve(usize::MAX).is_none(), "no overflow");
+    }
+
+    #[test]
+    fn share_holds_only_while_the_parent_is_short() {
+        let node = ByteBudget::new(100);
+        let (busy, other) = (node.child(10), node.child(10));
+        let half = busy.try_reserve(50).expect("nobody else needs it");
+        assert!(busy.try_reserve(1).is_none(), "it is past its share, and half of all is in use");
+        let share = other.try_reserve(10).expect("its share is there");
+        assert!(other.try_reserve(1).is_none());
+        assert_eq!((busy.used(), other.used(), node.used()), (50, 10, 60));
+        drop(half);
+        assert!(other.try_reserve(40).is_some());
+        drop(share);
+        assert_eq!((busy.used(), other.used(), node.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn root_limit_holds_for_children() {
+        let node = ByteBudget::new(30);
+        let children: Vec<_> = (0..4).map(|_| node.child(10)).collect();
+        let all: Vec<_> = children.iter().filter_map(|child| child.try_reserve(10)).collect();
+        assert_eq!((all.len(), node.used()), (3, 30));
+        assert_eq!(children[3].used(), 0, "a refusal leaves nothing behind");
+    }
+
+    #[test]
+    fn waiters_are_woken_when_bytes_come_back() {
+        let node = ByteBudget::new(100);
+        let (connection, other) = (node.child(10), node.child(10));
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let count = || woken.0.swap(0, Ordering::SeqCst);
+        let (own, mut of_other) = (connection.charge(10), other.charge(50));
+        assert!(connection.poll_reserve(5, &waker).is_none());
+        assert_eq!(count(), 0);
+        of_other.shrink_to(49);
+        assert_eq!(count(), 1);
+        of_other.shrink_to(48);
+        assert_eq!(count(), 0, "it does not wait any more");
+        assert!(connection.poll_reserve(5, &waker).is_none());
+        drop(own);
+        assert_eq!(count(), 1);
+        assert!(connection.poll_reserve(5, &waker).is_some());
+        assert_eq!((connection.used(), node.used()), (0, 48));
+    }
+
+    #[test]
+    fn threads_lose_no_wakeup() {
+        struct Unpark(std::thread::Thread);
+        impl Wake for Unpark {
+            fn wake(self: Arc<Self>) {
+                self.0.unpark();
+            }
+        }
+        let node = ByteBudget::new(12);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let budget = node.child(10);
+                scope.spawn(move || {
+                    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+                    for bytes in (0..2_000).map(|round| 1 + round % 10) {
+                        while budget.poll_reserve(bytes, &waker).is_none() {
+                            std::thread::park();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(node.used(), 0);
+    }
+}

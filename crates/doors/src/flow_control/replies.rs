@@ -1,0 +1,97 @@
+//! The outcomes of one stream's requests, on their way from the node to the stream.
+
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+
+use base::budget::{ByteBudget, Reservation};
+use tablets::request::{LogResponse, Outcome, Response};
+
+use super::{Connection, SMALL_BYTES, lock, no_room};
+use crate::columns::translate::row_bytes;
+use crate::log::translate::entry_bytes;
+use crate::reads;
+
+/// Gathers outcomes until the stream takes them. Whoever gives many wakes the stream once.
+///
+/// An answer for which there is no room becomes the refusal of a read. What a write came to always fits.
+#[derive(Debug)]
+pub struct Replies {
+    gathered: Mutex<(Vec<Reply>, Option<Waker>)>,
+    responses: ByteBudget,
+    /// The stream has gone. It is said while `gathered` is locked.
+    is_given_up: AtomicBool,
+}
+
+/// The outcome of one request.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) ticket: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) bytes: usize,
+    /// None: it is small.
+    pub(crate) room: Option<Reservation>,
+}
+
+impl Replies {
+    pub(crate) fn new(connection: &Connection) -> Arc<Self> {
+        let (gathered, responses) = (Mutex::default(), connection.responses.clone());
+        Arc::new(Self { gathered, responses, is_given_up: AtomicBool::new(false) })
+    }
+
+    /// Whether the stream has gone, so that nobody waits for them any more.
+    pub fn are_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+
+    /// The stream goes. Whoever gives replies may hold them for long.
+    pub(crate) fn give_up(&self) {
+        let mut gathered = lock(&self.gathered);
+        self.is_given_up.store(true, Ordering::Relaxed);
+        *gathered = Default::default();
+    }
+
+    /// Gives the outcome of the request with this ticket.
+    pub fn give(&self, ticket: u64, outcome: Outcome) {
+        let reply = self.counted(ticket, outcome);
+        let mut gathered = lock(&self.gathered);
+        if !self.are_given_up() {
+            gathered.0.push(reply);
+        }
+        let waker = gathered.1.take();
+        drop(gathered);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn counted(&self, ticket: u64, outcome: Outcome) -> Reply {
+        let bytes = outcome.as_ref().map_or(0, size);
+        let room = match &outcome {
+            _ if bytes <= SMALL_BYTES => return Reply { ticket, outcome, bytes, room: None },
+            // Room for entries of a log was reserved before they were read.
+            Ok(Response::Log(_)) => Some(self.responses.charge(bytes)),
+            _ => self.responses.try_reserve(bytes),
+        };
+        let outcome = if room.is_some() { outcome } else { Err(no_room()) };
+        Reply { ticket, outcome, bytes, room }
+    }
+
+    /// All outcomes there are; none: the stream is woken when there are some.
+    pub(crate) fn take(&self, context: &Context<'_>) -> Vec<Reply> {
+        let (replies, waker) = &mut *lock(&self.gathered);
+        if replies.is_empty() {
+            *waker = Some(context.waker().clone());
+        }
+        mem::take(replies)
+    }
+}
+
+/// Bytes of a response that are counted: those of rows, or of entries of a log.
+pub(crate) fn size(response: &Response) -> usize {
+    match reads::content(response) {
+        Response::Row(cells) => row_bytes(cells),
+        Response::Rows { rows, .. } => rows.iter().map(|row| row.key.len() + row_bytes(&row.cells)).sum(),
+        Response::Log(LogResponse::Entries(entries)) => entries.iter().map(entry_bytes).sum(),
+        _ => 0,
+    }
+}
