@@ -8,7 +8,7 @@ pub const BATCH_BYTES: usize = 256 << 10;
 /// Items of one batch, at most.
 pub const BATCH_ITEMS_MAX: usize = 16_384;
 /// Batches of a server that may be under way at one time, at most: a log that is slower than that needs larger ones.
-pub const BATCHES_IN_FLIGHT_MAX: u64 = 4;
+pub const BATCHES_IN_FLIGHT_MAX: usize = 4;
 /// Identities of one connection, at most: each travels with every batch that has a request of it.
 pub const IDENTITIES_MAX: usize = 64;
 /// A server of which nothing was applied in so many positions is forgotten, with the batches that wait for one that was

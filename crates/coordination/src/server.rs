@@ -26,7 +26,7 @@ use core::net::IpAddr;
 use crate::acl::{self, perms};
 use crate::entry::{Batch, Entry, Item, MoveEpoch, Position, ServerId, SessionId};
 use crate::jute::{self, EventType, Frame, Password, Record, ReplyHeader, WatcherEvent, xid};
-use crate::limits::{HELD_BYTES_MAX, RETRY};
+use crate::limits::{BATCHES_IN_FLIGHT_MAX, HELD_BYTES_MAX, RETRY};
 use crate::state::{Outcome, State};
 use crate::tree::TreeEvent;
 use crate::watches::Watches;
@@ -220,6 +220,21 @@ pub enum Action {
     },
 }
 
+/// A client of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientStatus {
+    /// Its connection.
+    pub connection: ConnectionId,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its session, once it has one.
+    pub session: Option<SessionId>,
+    /// The session's timeout.
+    pub timeout: Option<Duration>,
+    /// Requests without a reply.
+    pub outstanding: usize,
+}
+
 /// Whether the server takes part.
 #[derive(Debug)]
 enum Membership {
@@ -329,10 +344,15 @@ impl Server {
         self.is_read_only
     }
 
-    /// The session of a connection.
-    #[must_use]
-    pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
-        self.connections.get(&connection)?.established().map(|established| established.session)
+    /// The clients in the order in which they connected.
+    pub fn clients(&self) -> impl ExactSizeIterator<Item = ClientStatus> {
+        self.connections.iter().map(|(connection, client)| ClientStatus {
+            connection: *connection,
+            address: client.address,
+            session: client.established().map(|established| established.session),
+            timeout: client.established().map(|established| established.timeout),
+            outstanding: client.queue.len(),
+        })
     }
 
     /// Takes an event.
@@ -436,7 +456,8 @@ impl Server {
 
     fn append_gathered(&mut self) {
         let Membership::Member(server) = self.membership else { return };
-        while self.batcher.can_append(self.config.batches_in_flight) {
+        let in_flight = self.config.batches_in_flight.clamp(1, BATCHES_IN_FLIGHT_MAX);
+        while self.batcher.can_append(in_flight) {
             let append = self.new_append();
             let entry = self.batcher.append(append, server, self.now);
             self.actions.push(Action::Append { append, entry });
@@ -487,7 +508,7 @@ impl Server {
         let own = (self.id() == Some(batch.server)).then(|| self.batcher.applied(batch.number)).flatten();
         for (index, item) in batch.items.iter().enumerate() {
             let (origin, made) = match &own {
-                Some(own) => (own.origins[index], own.made),
+                Some(own) => (own.origins.get(index).copied().unwrap_or(Origin::None), own.made),
                 None => (Origin::None, Monotonic::NEVER),
             };
             if let Origin::Request(connection) = origin {

@@ -113,6 +113,8 @@ struct World {
     connections: u64,
     log: Log,
     snapshots: Vec<(Position, Vec<Bytes>)>,
+    /// Whether every read sees all writes that had ended when it was sent.
+    has_linearizable_reads: bool,
     checks: Checks,
     trace: u64,
 }
@@ -131,6 +133,7 @@ fn run(seed: u64) -> Outcome {
         connections: 0,
         log: Log::default(),
         snapshots: Vec::new(),
+        has_linearizable_reads: random.chance(200_000),
         checks: Checks::default(),
         trace: seed,
         random,
@@ -247,7 +250,7 @@ impl World {
             session_timeout_max: TIMEOUT,
             tick: TICK,
             batches_in_flight: 1 + self.random.below(4) as usize,
-            linearizable_reads: false,
+            linearizable_reads: self.has_linearizable_reads,
             read_only_after: self.random.chance(500_000).then_some(Duration::from_millis(300)),
             super_digest: None,
             collect_every: Duration::from_millis(100),

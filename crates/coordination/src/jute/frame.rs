@@ -12,6 +12,15 @@ pub enum Frame {
     Oversized(Bytes),
 }
 
+impl Frame {
+    /// The bytes that were kept.
+    #[must_use]
+    pub const fn bytes(&self) -> &Bytes {
+        let (Self::Whole(bytes) | Self::Oversized(bytes)) = self;
+        bytes
+    }
+}
+
 /// Why nothing more can be read from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {

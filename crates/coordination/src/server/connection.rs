@@ -36,6 +36,7 @@ pub(super) struct Connecting {
     pub(super) read_only: Option<bool>,
     /// Frames that were sent before the reply.
     pub(super) early: Vec<Frame>,
+    pub(super) early_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -196,10 +197,13 @@ impl Connection {
     /// Whether as much waits as may; for one that is paused, whether more than half as much does.
     pub(super) fn is_full(&self) -> bool {
         let share = if self.is_paused { 2 } else { 1 };
-        let early = if let Phase::Connecting(connecting) = &self.phase { connecting.early.len() } else { 0 };
+        let (early, early_bytes) = match &self.phase {
+            Phase::Connecting(connecting) => (connecting.early.len(), connecting.early_bytes),
+            _ => (0, 0),
+        };
         self.is_output_full
             || self.queue.len() + early >= QUEUE_REQUESTS_MAX / share
-            || self.queue_bytes >= QUEUE_BYTES_MAX / share
+            || self.queue_bytes + early_bytes >= QUEUE_BYTES_MAX / share
     }
 
     /// Whether a read that waits for the tail, or a write behind one, is in the queue.

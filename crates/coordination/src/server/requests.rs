@@ -29,6 +29,7 @@ impl Server {
             (Phase::Greeting, Frame::Whole(frame)) => self.greet(connection, &frame),
             (Phase::Greeting, Frame::Oversized(_)) => self.close(connection),
             (Phase::Connecting(connecting), frame) => {
+                connecting.early_bytes += frame.bytes().len();
                 connecting.early.push(frame);
                 self.update_reading(connection);
             }
@@ -63,6 +64,7 @@ impl Server {
             last_zxid_seen: request.last_zxid_seen,
             read_only: request.read_only,
             early: Vec::new(),
+            early_bytes: 0,
         });
         if self.is_read_only {
             return self.admit_read_only(connection);
@@ -97,9 +99,7 @@ impl Server {
         let password = self.state.session(session).map(|session| session.password).unwrap_or_default();
         self.reply_connected(connection, session, password, timeout, read_only.map(|_| false));
         for frame in early {
-            if self.connections.contains_key(&connection) {
-                self.request(connection, &frame);
-            }
+            self.request(connection, &frame);
         }
         self.update_reading(connection);
     }
@@ -161,7 +161,9 @@ impl Server {
 
     /// Any further frame.
     fn request(&mut self, connection: ConnectionId, frame: &Frame) {
-        let (Frame::Whole(bytes) | Frame::Oversized(bytes)) = frame;
+        let Some(client) = self.connections.get(&connection) else { return };
+        let is_read_only = client.established().is_some_and(|established| established.is_read_only);
+        let bytes = frame.bytes();
         let Ok(header) = RequestHeader::decode(&mut Reader::new(bytes)) else { return self.close(connection) };
         let body = bytes.slice(HEADER_BYTES..);
         let is_whole = matches!(frame, Frame::Whole(_));
@@ -176,8 +178,6 @@ impl Server {
             Ok(Request::Auth(packet)) => self.authenticate(connection, xid, &packet),
             Ok(Request::Reconfig(_)) => self.enqueue(connection, xid, Work::Failed(ErrorCode::ReconfigDisabled)),
             Ok(request) => {
-                let is_read_only =
-                    self.connections[&connection].established().is_some_and(|established| established.is_read_only);
                 let is_sync = matches!(request, Request::Sync(_));
                 let is_write = request.is_write();
                 if is_read_only && (is_write || is_sync) {

@@ -730,3 +730,70 @@ fn a_forgotten_server_joins_anew() {
     bench.open(0, 2);
     bench.ask(2, create("/a", 0)).unwrap();
 }
+
+/// Whatever clients send, the server goes on, and so does everybody else.
+#[test]
+fn hostile_frames_harm_only_their_sender() {
+    let mut random = base::SplitMix64::new(11);
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    let own = OPEN[0];
+    let Request::Create(make) = create("/a/b", 3) else { panic!() };
+    let operations = [Operation::Create(make), Operation::Check(CheckVersion { path: "/a", version: 0 })];
+    let set_watches = SetWatches {
+        relative_zxid: -1,
+        data: Sequence::of(&["/a", "x"]),
+        exist: Sequence::of(&[""]),
+        child: Sequence::of(&["/", "//"]),
+    };
+    let acl = [own];
+    let requests = [
+        Request::Create(make),
+        Request::Multi(Operations::of(&operations)),
+        Request::SetWatches(set_watches),
+        Request::SetAcl(jute::SetAcl { path: "/", acl: Sequence::of(&acl), version: -1 }),
+        Request::Auth(AuthPacket { kind: 0, scheme: Some("digest"), auth: Some(b"a:b") }),
+        Request::GetEphemerals(GetEphemerals { prefix: Some("/a") }),
+        get("/a", true),
+        Request::CloseSession,
+    ];
+    for connection in 2..250 {
+        let id = ConnectionId(connection);
+        let address = "::1".parse().unwrap();
+        bench.event(0, Event::Connected { connection: id, address, password: [3; 16] });
+        let greeting = jute::Writer::new().frame(|writer| request(0, None).encode(writer)).slice(4..);
+        let mut frames = vec![greeting];
+        for _ in 0..12 {
+            let request = requests[random.below(requests.len() as u64) as usize];
+            frames.push(request.to_frame(random.draw() as i32).slice(4..));
+        }
+        for frame in frames {
+            let mut bytes = frame.to_vec();
+            if random.chance(300_000) {
+                let at = random.below(bytes.len() as u64) as usize;
+                bytes[at] = random.draw() as u8;
+                bytes.truncate(1 + random.below(2 * bytes.len() as u64) as usize);
+            }
+            let frame = if random.chance(30_000) { Frame::Oversized(bytes.into()) } else { Frame::Whole(bytes.into()) };
+            bench.event(0, Event::Frame { connection: id, frame });
+        }
+        bench.event(0, Event::Disconnected { connection: id });
+    }
+    assert_eq!(bench.servers[0].clients().len(), 1);
+    assert_eq!(bench.servers[0].watches().count(), 0);
+    assert!(bench.ask(1, get("/", false)).is_ok());
+}
+
+#[test]
+fn a_client_may_set_many_watches_and_takes_them_along() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    let paths: Vec<String> = (0..20_000).map(|number| format!("/watched/{number}")).collect();
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let none = Sequence::of(&[]);
+    let set = SetWatches { relative_zxid: 0, data: none, exist: Sequence::of(&paths), child: none };
+    bench.send(0, 1, -8, Request::SetWatches(set));
+    assert_eq!(bench.servers[0].watches().count(), 20_000);
+    bench.event(0, Event::Disconnected { connection: ConnectionId(1) });
+    assert_eq!(bench.servers[0].watches().count(), 0);
+}

@@ -64,7 +64,7 @@ impl Servers {
         if planted(Bug::DuplicateBatchApplied) && batch.number <= progress.applied {
             return vec![batch.clone()];
         }
-        let last = progress.applied + BATCHES_IN_FLIGHT_MAX;
+        let last = progress.applied + BATCHES_IN_FLIGHT_MAX as u64;
         if batch.number <= progress.applied || batch.number > last {
             return Vec::new();
         }

@@ -178,7 +178,10 @@ impl World {
             0..4 => Ask::Make,
             4..34 => Ask::Set { path, value },
             34..38 => Ask::FailingMulti { value },
-            38..70 => Ask::Get { path, watch: self.random.chance(400_000), synced: None },
+            38..70 => {
+                let synced = self.has_linearizable_reads.then_some(self.time);
+                Ask::Get { path, watch: self.random.chance(400_000), synced }
+            }
             70..78 => {
                 self.ask(id, connection, Ask::Sync);
                 Ask::Get { path, watch: false, synced: Some(self.time) }
