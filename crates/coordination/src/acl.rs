@@ -34,7 +34,7 @@ pub mod perms {
 pub struct Id {
     /// `world`, `digest`, `ip`, `super`, `sasl` or `x509`.
     pub scheme: Box<str>,
-    /// What it means depends on the scheme.
+    /// The identity; its format depends on the scheme.
     pub id: Box<str>,
 }
 
@@ -43,7 +43,7 @@ pub struct Id {
 pub struct Acl {
     /// Bits of [`perms`]. ZooKeeper keeps other bits as well.
     pub perms: i32,
-    /// Whose they are.
+    /// The identity that has them.
     pub id: Id,
 }
 
@@ -63,7 +63,7 @@ impl Id {
         Self::new("ip", &address.to_string())
     }
 
-    /// What `whoAmI` tells of it: a digest's user, any other identity whole.
+    /// The user name that `whoAmI` returns: for a digest the part before the colon, otherwise the whole identity.
     #[must_use]
     pub fn user(&self) -> &str {
         match &*self.scheme {
@@ -73,13 +73,13 @@ impl Id {
         }
     }
 
-    /// It as a record.
+    /// The wire format.
     #[must_use]
     pub fn record(&self) -> IdRecord<'_> {
         IdRecord { scheme: Some(&self.scheme), id: Some(&self.id) }
     }
 
-    /// Whether it is one that the ACL's identity `granted` means.
+    /// Whether an ACL entry for `granted` applies to this identity.
     fn is_meant_by(&self, granted: &Self) -> bool {
         self.scheme == granted.scheme
             && match &*self.scheme {
@@ -97,7 +97,7 @@ impl Acl {
         Self { perms, id: Id::new("world", "anyone") }
     }
 
-    /// It as a record.
+    /// The wire format.
     #[must_use]
     pub fn record(&self) -> AclRecord<'_> {
         AclRecord { perms: self.perms, id: self.id.record() }
@@ -115,12 +115,12 @@ pub fn permits(acl: &[Acl], perm: i32, ids: &[Id]) -> bool {
     acl.is_empty() || acl.iter().any(is_granted) || is_super()
 }
 
-/// The same as an error.
+/// [`permits`] as a result.
 pub(crate) fn check(acl: &[Acl], perm: i32, ids: &[Id]) -> Result<(), ErrorCode> {
     if permits(acl, perm, ids) { Ok(()) } else { Err(ErrorCode::NoAuth) }
 }
 
-/// What a request's ACL means: without duplicates, each `auth` replaced by the identities that the client has proven.
+/// Resolves the ACL of a request: removes duplicates and replaces `auth` by the client's authenticated identities.
 ///
 /// # Errors
 /// When it is empty, or an identity is not one of its scheme.
@@ -153,7 +153,8 @@ pub fn resolve(requested: Sequence<'_, AclRecord<'_>>, ids: &[Id]) -> Result<Vec
     if resolved.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(resolved) }
 }
 
-/// Whether the client has proven to be this, beyond having an address. Who is `super` has a digest as well.
+/// Whether this identity was authenticated, so that `auth` expands to it. An address is not; `super` comes with a
+/// digest.
 fn is_proven(id: &Id) -> bool {
     matches!(&*id.scheme, "digest" | "sasl" | "x509")
 }
@@ -173,7 +174,7 @@ fn has_two_parts(digest: &str) -> bool {
     digest.trim_end_matches(':').split(':').count() == 2
 }
 
-/// What is told of an ACL to a client that may read it but not change it: the passwords' digests are masked.
+/// The ACL as shown to a client without the admin permission: password digests are masked.
 #[must_use]
 pub fn masked(acl: &Acl) -> Acl {
     let mut masked = acl.clone();

@@ -1,9 +1,9 @@
 //! Entries of the coordination log.
 //!
-//! A server enters the log with [`Entry::Join`], and is named by that entry's position from then on: a server that
-//! restarts is another one, and no late append of the one before it is taken for its own (guarantee 28). What it appends
-//! from then on are batches, numbered from 1, which count in the order of their numbers: a batch may lie in the log twice,
-//! or before its predecessor.
+//! A server joins with [`Entry::Join`]; the position of that entry is its id. A restarted server gets another id, so
+//! that a delayed append of the previous process is not attributed to it (guarantee 28). All its further entries are
+//! batches, numbered from 1 and applied in the order of these numbers: a retried append may put a batch into the log
+//! twice, and concurrent appends may put it in front of its predecessor.
 
 use std::sync::Arc;
 
@@ -57,25 +57,25 @@ impl Position {
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A server that names itself by a number which no other has.
+    /// A server joins.
     Join {
-        /// Drawn for this start of the server.
+        /// Random, unique to this process: the server recognizes its own entry by it.
         nonce: u128,
     },
-    /// What a server has gathered.
+    /// Items of a server.
     Batch(Arc<Batch>),
 }
 
 /// Items of one server, applied one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Whose it is.
+    /// The server that made it.
     pub server: ServerId,
     /// From 1, without gaps.
     pub number: u64,
-    /// When it was made, by the server's wall clock: the times in stats.
+    /// The server's wall clock when it made the batch: the source of the times in stats.
     pub time_ms: i64,
-    /// The identities of the connections whose requests are in it.
+    /// Identities of the connections that sent the requests.
     pub identities: Vec<Vec<Id>>,
     /// The items.
     pub items: Vec<Item>,
@@ -95,14 +95,14 @@ pub enum Item {
     Move {
         /// The session.
         session: SessionId,
-        /// What the client gave.
+        /// The password sent by the client.
         password: Password,
         /// The timeout as negotiated anew.
         timeout_ms: u32,
     },
     /// A write, or the end of a session.
     Request {
-        /// Whose it is, and in which order it counts.
+        /// Session, epoch and sequence number.
         stamp: Stamp,
         /// Which of the batch's identities.
         identities: u32,
@@ -111,7 +111,7 @@ pub enum Item {
         /// The record.
         body: Bytes,
     },
-    /// The client was heard of since the last touch.
+    /// The client has sent something since the last touch.
     Touch {
         /// The session.
         session: SessionId,
@@ -152,7 +152,7 @@ pub struct Stamp {
     pub sequence: u64,
 }
 
-/// What an entry begins with.
+/// Format version, the first byte of an entry.
 const FORMAT: u8 = 1;
 
 mod tag {
@@ -169,7 +169,7 @@ mod tag {
 }
 
 impl Entry {
-    /// As it lies in the log.
+    /// The bytes in the log.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         match self {
@@ -205,7 +205,7 @@ impl Entry {
 }
 
 impl Batch {
-    /// As it lies in the log.
+    /// The bytes in the log.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = Writer::with_capacity(64 + self.items.iter().map(Item::encoded_len).sum::<usize>());
@@ -258,7 +258,7 @@ impl Batch {
 }
 
 impl Item {
-    /// Bytes that it takes in an entry, or somewhat more.
+    /// Upper bound of the encoded size, without identities.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         32 + match self {

@@ -30,7 +30,7 @@ pub use request::{
     PathAndWatch, Reconfig, Request, RequestHeader, SetAcl, SetData, SetWatches, SetWatches2, Sync, WatchesOfType, op,
 };
 
-/// Why bytes are not what the protocol says.
+/// Why a frame could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The input ends inside a field.
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
         Self { input }
     }
 
-    /// What was not read yet.
+    /// The remaining input.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.input
@@ -158,7 +158,7 @@ impl Writer {
         Self::default()
     }
 
-    /// Takes what was written. The memory is used again once that is dropped.
+    /// Returns the written bytes. Their memory is reused once they are dropped.
     pub fn take(&mut self) -> Bytes {
         self.buffer.split().freeze()
     }
@@ -248,7 +248,7 @@ impl<'a> Record<'a> for &'a str {
     }
 }
 
-/// A vector: values at hand, or their encoding, which was validated. A null vector is taken for an empty one.
+/// A vector: either a slice of values, or validated but still encoded. A null vector decodes as an empty one.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a, T>(Items<'a, T>);
 

@@ -1,19 +1,20 @@
-//! A translation server: clients on one side, the log on the other.
+//! A translation server between clients and the log.
 //!
-//! It is a machine without IO. The driver hands in what happens ([`Server::handle`]) and ends each turn, some events
-//! long, with [`Server::end_turn`], which returns all that is to be done, in order. What gathered during a turn is
-//! appended as one batch; while as many batches are under way as may be, it gathers further.
+//! It is a machine without IO. The driver passes in events ([`Server::handle`]) and ends each turn with
+//! [`Server::end_turn`], which returns the actions in order. The writes of a turn are appended as one batch (group
+//! commit). While the maximum number of batches is in flight, writes accumulate for the next one.
 //!
-//! *Writes* go into the log and are answered when they are applied: their batch is durable then, and all positions before
-//! it were applied (guarantee 28). The server's own batches are applied from memory once it knows their positions.
+//! *Writes* are appended to the log and answered when they are applied: at that point their batch is durable, and all
+//! earlier positions were applied (guarantee 28). The server applies its own batches from memory once their positions
+//! are known.
 //!
-//! *Reads* are answered from the tree, in the session's order. So they see the session's own writes, and never a state
-//! older than one that the client has seen: a connection begins with an entry in the log, and the server plays the log
-//! up to there before it answers.
+//! *Reads* are answered from the local tree, in the order of the session's requests, so that a session reads its own
+//! writes. They never go back behind a state that the client has seen: a connection starts with an entry in the log,
+//! and the server applies the log up to that entry before it replies.
 //!
-//! *Events* leave as soon as their change is applied, before anything that shows it.
+//! *Events* are sent when their change is applied, before any reply that shows it.
 //!
-//! *Sessions* are in `liveness.rs`.
+//! *Sessions* are described in `liveness.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -60,10 +61,10 @@ pub struct AppendId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailId(pub u64);
 
-/// How a server behaves.
+/// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A number that no other start of any server has: the driver draws it.
+    /// Random, unique to this process.
     pub nonce: u128,
     /// The shortest session timeout (ZooKeeper: two ticks).
     pub session_timeout_min: Duration,
@@ -71,23 +72,23 @@ pub struct Config {
     pub session_timeout_max: Duration,
     /// How often sessions are touched: a tenth of the shortest timeout, or less.
     pub tick: Duration,
-    /// Batches under way at one time, 1 to [`crate::limits::BATCHES_IN_FLIGHT_MAX`].
+    /// Maximum number of batches in flight, 1 to [`crate::limits::BATCHES_IN_FLIGHT_MAX`].
     pub batches_in_flight: usize,
-    /// Whether every read asks for the tail first, so that it sees all writes that have ended.
+    /// Whether reads are linearizable: each checks the log's tail first.
     pub linearizable_reads: bool,
-    /// After so long without a completed append the server is read-only, for clients that accept that. None for never.
+    /// Enter read-only mode when an append takes this long; disabled if none.
     pub read_only_after: Option<Duration>,
     /// The digest of the administrator's name and password.
     pub super_digest: Option<String>,
-    /// How often containers and TTL nodes are looked through.
+    /// Interval of the search for unused containers and TTL nodes.
     pub collect_every: Duration,
-    /// How long a container stays that never had a child; none for ever.
+    /// Delete containers that never had a child after this time; disabled if none.
     pub collect_unused_after: Option<Duration>,
-    /// A snapshot is kept after so many bytes of log; none for never.
+    /// Write a snapshot after this many bytes of log; disabled if none.
     pub snapshot_after_bytes: Option<u64>,
 }
 
-/// What happens to a server.
+/// Input of the machine.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A client has connected.
@@ -96,7 +97,7 @@ pub enum Event {
         connection: ConnectionId,
         /// Where from.
         address: IpAddr,
-        /// The password of the session if one is opened: the driver draws it, so that nobody can guess it.
+        /// Random, the password of the session if one is opened.
         password: Password,
     },
     /// A frame has come.
@@ -111,69 +112,68 @@ pub enum Event {
         /// Which.
         connection: ConnectionId,
     },
-    /// The client takes its replies more slowly than they are made (a slow consumer): they are held back, and nothing
-    /// more is read from it.
+    /// The connection's output buffer is full (slow consumer). Further replies are held back and reading pauses.
     OutputFull {
         /// Which.
         connection: ConnectionId,
     },
-    /// It has taken them.
+    /// The output buffer has room again.
     OutputDrained {
         /// Which.
         connection: ConnectionId,
     },
-    /// An append is complete: it is durable at the tail of its chain.
+    /// An append has completed: the entry is durable at the tail of its chain.
     Appended {
         /// Which.
         append: AppendId,
-        /// Where it lies.
+        /// The entry's position.
         position: Position,
     },
-    /// It may or may not lie in the log, and won't be completed.
+    /// An append has failed; the entry may or may not be in the log. The server retries it.
     AppendFailed {
         /// Which.
         append: AppendId,
     },
-    /// The log holds this. Positions come in order; those of the server's own appends may be left out.
+    /// The content of a position. Positions arrive in order; those of the server's own appends may be omitted.
     Played {
         /// The position.
         position: Position,
-        /// The entry; none for a hole, and for what is not an entry of this service.
+        /// The entry; none for a hole or a record of another kind.
         entry: Option<Bytes>,
     },
-    /// The tail, as of some moment after it was asked for.
+    /// The tail of the log at some time after the request.
     Tail {
         /// Which request is answered.
         request: TailId,
-        /// All appends that were complete lie below.
+        /// All completed appends are below this position.
         tail: Position,
     },
-    /// It can't be had.
+    /// The tail request has failed. The server retries it.
     TailFailed {
         /// Which.
         request: TailId,
     },
-    /// A piece of a snapshot is known to lie in the log.
+    /// A snapshot piece is durable.
     PieceKept,
-    /// So is the snapshot as a whole, with its pointer.
+    /// The whole snapshot and its pointer are durable.
     SnapshotKept,
-    /// The snapshot can't be kept.
+    /// The snapshot could not be written.
     SnapshotFailed,
-    /// The time of [`Action::SetTimer`] has come.
+    /// The timer of [`Action::SetTimer`] has fired.
     Timer,
 }
 
-/// What is to be done.
+/// Output of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a frame.
     Send {
         /// To whom.
         connection: ConnectionId,
-        /// It, with its length.
+        /// The frame, including its length.
         frame: Bytes,
     },
-    /// Close a connection once all was sent. Nothing more is expected of it.
+    /// Close a connection after all pending output was sent. No further event is expected for it.
     Close {
         /// Which.
         connection: ConnectionId,
@@ -200,11 +200,11 @@ pub enum Action {
         /// Which.
         request: TailId,
     },
-    /// Call with [`Event::Timer`] at this time; it replaces the one before.
+    /// Set the timer, replacing the previous one.
     SetTimer(Monotonic),
-    /// Keep a piece of a snapshot. [`Event::PieceKept`] follows, or after the last one [`Event::SnapshotKept`].
+    /// Write a snapshot piece to the log. [`Event::PieceKept`] follows, or [`Event::SnapshotKept`] after the last one.
     KeepPiece {
-        /// The snapshot: all below was applied.
+        /// The snapshot contains all positions below this one.
         next: Position,
         /// From 0.
         index: u32,
@@ -213,9 +213,9 @@ pub enum Action {
         /// Whether it is the last.
         is_last: bool,
     },
-    /// Everything below may go.
+    /// Trim the log.
     Trim {
-        /// The first position that is needed.
+        /// The first position that is still needed.
         below: Position,
     },
 }
@@ -235,28 +235,28 @@ pub struct ClientStatus {
     pub outstanding: usize,
 }
 
-/// Whether the server takes part.
+/// Whether the server has joined.
 #[derive(Debug)]
 enum Membership {
-    /// Its entry is under way.
+    /// Its join entry is being appended.
     Joining { nonce: u128 },
-    /// It has a name.
+    /// Joined under this id.
     Member(ServerId),
 }
 
-/// What the next position will be applied from.
+/// The content of a position that was not applied yet.
 #[derive(Debug)]
 enum Source {
-    /// What the log holds.
+    /// Received from the log.
     Log(Option<Bytes>),
-    /// A batch of the server's own, and its length.
+    /// The server's own batch and its encoded length.
     Own(Arc<Batch>, usize),
 }
 
 /// A translation server.
 ///
-/// It goes on as long as the log holds what it has not played. When that is trimmed, the driver drops it, and begins with
-/// another one and the newest snapshot; the clients connect again.
+/// If the log is trimmed beyond the server's position, the driver replaces the server by one that starts from the
+/// newest snapshot; clients reconnect.
 #[derive(Debug)]
 pub struct Server {
     config: Config,
@@ -266,7 +266,7 @@ pub struct Server {
     by_session: BTreeMap<SessionId, ConnectionId>,
     watches: Watches<ConnectionId>,
     batcher: Batcher,
-    /// Positions that are known and not applied: the next one is missing.
+    /// Positions received out of order.
     ahead: BTreeMap<Position, Source>,
     tails: Tails,
     expirer: Expirer,
@@ -276,7 +276,7 @@ pub struct Server {
     next_append: u64,
     next_tick: Monotonic,
     timer: Monotonic,
-    /// When failed appends and tails are tried again.
+    /// When failed appends and tail requests are retried.
     retry_at: Monotonic,
     now: Now,
     writer: jute::Writer,
@@ -284,7 +284,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that goes on from a state: that of a snapshot, or an empty one.
+    /// A server that continues from a state: one restored from a snapshot, or the default.
     #[must_use]
     pub fn new(config: Config, state: State, now: Now) -> Self {
         let mut server = Self {
@@ -317,7 +317,7 @@ impl Server {
         server
     }
 
-    /// What the log has led to.
+    /// The replicated state.
     #[must_use]
     pub const fn state(&self) -> &State {
         &self.state
@@ -329,7 +329,7 @@ impl Server {
         &self.watches
     }
 
-    /// Its name, once it has joined.
+    /// Its id, once it has joined.
     #[must_use]
     pub const fn id(&self) -> Option<ServerId> {
         match self.membership {
@@ -338,7 +338,7 @@ impl Server {
         }
     }
 
-    /// Whether it only reads, since the log takes no appends.
+    /// Whether it is in read-only mode because appends do not complete.
     #[must_use]
     pub const fn is_read_only(&self) -> bool {
         self.is_read_only
@@ -355,7 +355,7 @@ impl Server {
         })
     }
 
-    /// Takes an event.
+    /// Processes an event.
     pub fn handle(&mut self, event: Event, now: Now) {
         self.now = now;
         match event {
@@ -410,7 +410,7 @@ impl Server {
         }
     }
 
-    /// Ends a turn: batches what has gathered. Returns what is to be done, in order.
+    /// Ends a turn: appends accumulated writes. Returns the actions in order.
     pub fn end_turn(&mut self, now: Now) -> Vec<Action> {
         self.now = now;
         self.append_gathered();
@@ -440,7 +440,7 @@ impl Server {
         }
     }
 
-    /// Enters the log, with a nonce of its own.
+    /// Appends the join entry.
     fn join(&mut self) {
         let Membership::Joining { nonce } = self.membership else { return };
         let append = self.new_append();
@@ -464,7 +464,7 @@ impl Server {
         }
     }
 
-    /// Applies what is next for as long as it is known.
+    /// Applies consecutive positions as far as they are available.
     fn play(&mut self) {
         loop {
             let mut next = self.state.next();
@@ -477,7 +477,7 @@ impl Server {
             let (entry, bytes) = match source {
                 Source::Own(batch, bytes) => (Some(Entry::Batch(batch)), bytes),
                 Source::Log(None) => (None, 0),
-                // What is not ours is passed over, by all servers alike.
+                // All servers skip an undecodable entry alike.
                 Source::Log(Some(bytes)) => (Entry::decode(bytes.clone()).ok(), bytes.len()),
             };
             self.apply(entry.as_ref(), bytes);
@@ -498,7 +498,7 @@ impl Server {
             self.apply_batch(&batch);
         }
         if let Membership::Member(id) = self.membership
-            && admitted.forgotten.contains(&id)
+            && admitted.removed.contains(&id)
         {
             self.rejoin();
         }
@@ -533,7 +533,7 @@ impl Server {
         }
     }
 
-    /// What an item has come to, for the connection that it is of and for the session's other connections.
+    /// Routes the result of an item to its connection, and closes other connections of the session.
     fn conclude(&mut self, origin: Origin, outcome: Outcome, made: Monotonic) {
         if let Origin::Request(connection) | Origin::Touch(connection) = origin
             && outcome != Outcome::Stale
@@ -576,7 +576,7 @@ impl Server {
         })
     }
 
-    /// The session has another connection: the one that this server has, if any, is closed.
+    /// Closes this server's connection of a session that has moved to another one.
     fn leave_connection_before(&mut self, session: SessionId, epoch: MoveEpoch) {
         let Some(connection) = self.by_session.get(&session).copied() else { return };
         let established = self.connections.get(&connection).and_then(Connection::established);
@@ -585,7 +585,7 @@ impl Server {
         }
     }
 
-    /// Tells those who watch of changes, unless they may not read the node.
+    /// Sends events to watching clients that have read permission.
     fn notify(&mut self, events: &[TreeEvent]) {
         for event in events {
             let watchers = self.watches.trigger(event.kind, &event.path);
@@ -609,8 +609,8 @@ impl Server {
         })
     }
 
-    /// Sends an event. Replies that were made before it and are held back stay in front of it: one may be of the read
-    /// that has set the watch.
+    /// Sends an event. Replies that were produced earlier and are held back stay ahead of it: one of them may belong to
+    /// the read that set the watch.
     fn send_event(&mut self, connection: ConnectionId, frame: Bytes) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let made = client.replies_made();
@@ -637,7 +637,7 @@ impl Server {
         }
     }
 
-    /// Closes a connection, after what was sent.
+    /// Closes a connection after its pending output.
     fn close(&mut self, connection: ConnectionId) {
         if self.connections.contains_key(&connection) {
             self.actions.push(Action::Close { connection });
@@ -655,8 +655,8 @@ impl Server {
         }
     }
 
-    /// The log has forgotten this server: nothing that it appended and that is not applied will be. It begins anew under
-    /// another name, and its clients connect again.
+    /// This server was removed from the state, so that its unapplied batches are lost. It joins under a new id, and its
+    /// clients reconnect.
     fn rejoin(&mut self) {
         let all: BTreeSet<ConnectionId> = self.connections.keys().copied().collect();
         for connection in all {

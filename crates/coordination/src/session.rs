@@ -1,4 +1,4 @@
-//! Sessions, as the state knows them.
+//! The replicated session record.
 
 use base::codec::{DecodeError, Reader, Writer};
 
@@ -8,25 +8,25 @@ use crate::jute::Password;
 /// A client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// What moves it to another connection.
+    /// Required to move the session to another connection.
     pub password: Password,
     /// The negotiated timeout.
     pub timeout_ms: u32,
-    /// The server that it is connected to, or was last.
+    /// The server of its current or last connection.
     pub server: ServerId,
-    /// Which of its connections counts.
+    /// The number of its current connection; requests of earlier ones are rejected.
     pub epoch: MoveEpoch,
-    /// The last request of that connection.
+    /// The sequence number of the last applied request of that connection.
     pub sequence: u64,
-    /// The last entry in which something was heard of it.
+    /// The position of the last entry that shows activity of the client.
     pub last_touch: Position,
 }
 
-/// Sessions are numbered from here: neither the mark of a container nor that of a TTL node is a session.
+/// Session ids start here, apart from the owner values that mark containers and TTL nodes.
 const FIRST: i64 = 1 << 56;
 
 impl SessionId {
-    /// The session that is opened after so many others.
+    /// The id of the `opened`-th session.
     pub(crate) fn nth(opened: u64) -> Self {
         Self(FIRST + i64::try_from(opened).unwrap_or(0))
     }

@@ -1,8 +1,8 @@
-//! What the log has led to: the tree, the sessions, and which batches of which servers were applied.
+//! The replicated state machine: tree, sessions, and the last applied batch of each server.
 //!
-//! Every server has the same state after the same position. [`State::admit`] takes the entry of the next position and
-//! says which batches are to be applied; [`State::apply`] applies their items one by one, so that a server can send
-//! events and replies of one before it goes on to the next.
+//! All servers have equal states at equal positions. [`State::admit`] takes the entry of the next position and returns
+//! the batches to apply; [`State::apply`] applies their items one by one, so that a server can send the events and the
+//! reply of an item before it applies the next one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub use snapshot::Restorer;
 
 use servers::Servers;
 
-/// The state after some position.
+/// The state at a log position.
 #[derive(Debug, Default)]
 pub struct State {
     tree: Tree,
@@ -34,58 +34,58 @@ pub struct State {
     zxid: i64,
     /// Sessions opened so far.
     opened: u64,
-    /// The position that is applied next.
+    /// The next position to apply.
     next: Position,
     /// Bytes of entries since the last snapshot that lies in the log.
     log_bytes: u64,
     snapshot: snapshot::Writing,
 }
 
-/// What the entry of a position leads to.
+/// Effects of admitting an entry.
 #[derive(Debug, Default)]
 pub struct Admitted {
     /// A server has joined: its nonce and its name.
     pub joined: Option<(u128, ServerId)>,
-    /// The batches that are applied now, in order: the entry's own, and those that waited for it.
+    /// The batches to apply, in order: the admitted one and those that waited for it.
     pub batches: Vec<Arc<Batch>>,
-    /// Servers that are forgotten: what they append from now on does not count.
-    pub forgotten: Vec<ServerId>,
+    /// Servers that were removed: their further batches are ignored.
+    pub removed: Vec<ServerId>,
 }
 
-/// What an item has come to.
+/// Effects of an item.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// Changes of the tree, in order.
     pub events: Vec<TreeEvent>,
-    /// What the item's server replies.
+    /// The result, for the reply.
     pub outcome: Outcome,
 }
 
 /// The result of an item.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
-    /// There is nothing to reply.
+    /// No reply.
     #[default]
     Nothing,
-    /// A session was opened, or moved: its connection from now on is the item's.
+    /// A session was opened or moved.
     Connected {
         /// The session.
         session: SessionId,
         /// Its epoch.
         epoch: MoveEpoch,
     },
-    /// There is no such session, or the password is another one.
+    /// Unknown session or wrong password.
     Refused,
-    /// A write was done, or was refused with an error.
+    /// The result of a write.
     Written(Result<WriteResult, ErrorCode>),
-    /// The session has ended, at its own request or since nothing was heard of it.
+    /// The session was closed or has expired.
     Ended {
         /// The session.
         session: SessionId,
         /// Whether it has expired.
         is_expired: bool,
     },
-    /// The session has moved on or has ended: the request has no effect.
+    /// The request was rejected because its session has moved or ended.
     Stale,
 }
 
@@ -102,7 +102,7 @@ impl State {
         self.zxid
     }
 
-    /// The position that is applied next.
+    /// The next position to apply.
     #[must_use]
     pub const fn next(&self) -> Position {
         self.next
@@ -125,14 +125,14 @@ impl State {
         self.sessions.get(&id)
     }
 
-    /// Whether what this server appends counts.
+    /// Whether this server is known: batches of others are ignored.
     #[must_use]
     pub fn has_server(&self, server: ServerId) -> bool {
         self.servers.contains(server)
     }
 
-    /// Takes the entry of the position that is next; none for a position that holds no entry of this log. `bytes` is
-    /// its length in the log.
+    /// Admits the entry at the next position; none if the position holds no entry of this service. `bytes` is its size
+    /// in the log.
     pub fn admit(&mut self, entry: Option<&Entry>, bytes: usize) -> Admitted {
         let position = self.next;
         self.next = position.next();
@@ -142,17 +142,17 @@ impl State {
             None => {}
             Some(Entry::Join { nonce }) => {
                 admitted.joined = Some((*nonce, ServerId(position.0)));
-                admitted.forgotten.extend(self.servers.join(ServerId(position.0), position));
+                admitted.removed.extend(self.servers.join(ServerId(position.0), position));
             }
             Some(Entry::Batch(batch)) => admitted.batches = self.servers.admit(batch, position),
         }
-        admitted.forgotten.extend(self.servers.forget_silent(position));
+        admitted.removed.extend(self.servers.remove_inactive(position));
         admitted
     }
 
     /// Applies an item of a batch that was admitted.
     pub fn apply(&mut self, batch: &Batch, item: &Item) -> Applied {
-        // Items count at the position that was admitted last, wherever their batch lies.
+        // The position admitted last, even if the batch itself was logged earlier and had to wait.
         let position = Position(self.next.0.saturating_sub(1));
         match item {
             Item::Open { timeout_ms, password } => self.open(batch, *timeout_ms, *password, position),
@@ -229,7 +229,7 @@ impl State {
         Outcome::Connected { session: id, epoch }
     }
 
-    /// Whether the request comes from the session's connection, after all that were sent before it.
+    /// Whether the request belongs to the session's current connection and is the next one in sequence.
     fn is_next(&self, stamp: Stamp) -> bool {
         self.sessions.get(&stamp.session).is_some_and(|session| {
             let is_of_connection = session.epoch == stamp.epoch && session.sequence + 1 == stamp.sequence;
@@ -237,7 +237,7 @@ impl State {
         })
     }
 
-    /// What was validated when it was received is decoded again; what an entry holds otherwise is an error of its own.
+    /// Servers validate requests before they append them; an undecodable one in the log is an error like any other.
     fn write(&mut self, op: i32, body: &[u8], author: Author<'_>, time_ms: i64) -> Applied {
         if op == op::CLOSE_SESSION {
             return self.end(SessionId(author.session), false, time_ms);

@@ -1,11 +1,10 @@
 //! The tree of znodes.
 //!
-//! It is deterministic: what an operation does depends on the tree and on the operation alone. Its time and its zxid are
-//! parameters ([`Txn`]). The error that an operation ends with is the one that ZooKeeper finds first; the order of the
-//! checks is part of the interface.
+//! Operations are deterministic: time and zxid are parameters ([`Txn`]). An operation that violates several conditions
+//! fails with the error that ZooKeeper checks first; the order of checks is part of the interface.
 //!
-//! Nodes lie in a vector and name their children by index, so that neither a deep tree nor dropping one recurses. Data
-//! is copied out of frames and log entries, which would otherwise stay in memory for as long as a node does.
+//! Nodes are stored in a vector and refer to children by index, so that no code recurses on the depth of the tree, not
+//! even `drop`. Data is copied out of frames and log entries, which would otherwise stay in memory as long as the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +37,7 @@ pub struct Txn {
     pub time_ms: i64,
 }
 
-/// Whose operation it is.
+/// The client that performs an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Author<'a> {
     /// The session, which owns the ephemeral nodes that it creates.
@@ -47,14 +46,14 @@ pub struct Author<'a> {
     pub ids: &'a [Id],
 }
 
-/// A change that watches may be set on.
+/// A change that triggers watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeEvent {
     /// What happened.
     pub kind: EventType,
     /// To which node.
     pub path: Box<str>,
-    /// The node's ACL: the event goes only to those who may read the node.
+    /// The node's ACL: only clients with read permission are notified.
     pub acl: AclList,
 }
 
@@ -68,7 +67,7 @@ pub struct Tree {
     containers: BTreeSet<Box<str>>,
     ttls: BTreeSet<Box<str>>,
     data_bytes: u64,
-    /// A snapshot under way: it is told of every node before that changes.
+    /// The snapshot in progress; it is notified before a node changes.
     snapshot: Option<Box<SnapshotCursor>>,
 }
 
@@ -175,12 +174,12 @@ impl Tree {
         self.ephemerals.keys().copied()
     }
 
-    /// Container and TTL nodes, which are deleted by themselves once they are not used any more.
+    /// Container and TTL nodes, which are deleted automatically once they are unused.
     pub fn collectable(&self) -> impl Iterator<Item = &str> {
         self.containers.iter().chain(&self.ttls).map(|path| &**path)
     }
 
-    /// Puts a node under `parent`, whose stat the caller changes.
+    /// Inserts a node under `parent`. The caller updates the parent's stat.
     fn attach(&mut self, parent: NodeId, path: &str, node: Node) {
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
         if let Some(index) = self.index(node.kind()) {
@@ -201,7 +200,7 @@ impl Tree {
         self.node_mut(parent).add_child(name, id);
     }
 
-    /// Takes the node at `path` out of the tree.
+    /// Removes the node at `path`.
     fn detach(&mut self, parent: NodeId, path: &str, id: NodeId) -> Node {
         self.before_change(path, id);
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
@@ -220,7 +219,7 @@ impl Tree {
         node
     }
 
-    /// Where the paths of such nodes are listed.
+    /// The index of nodes of this kind.
     fn index(&mut self, kind: Kind) -> Option<&mut BTreeSet<Box<str>>> {
         match kind {
             Kind::Persistent => None,
@@ -230,7 +229,7 @@ impl Tree {
         }
     }
 
-    /// Keeps the node for a snapshot that is under way.
+    /// Notifies the snapshot in progress, if any.
     fn before_change(&mut self, path: &str, id: NodeId) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.before_change(path, &self.nodes[id.0 as usize]);

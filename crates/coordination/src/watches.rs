@@ -1,9 +1,9 @@
-//! Watches: which connections want to hear of which nodes.
+//! Watches: which connections are notified of changes to which nodes.
 //!
-//! A *standard* watch is told once. A data watch (set by getData, and by exists, where the node may not be there yet)
-//! hears of a node's creation, deletion and data; a child watch of its deletion and of its children. A *persistent*
-//! watch stays, and is both; a *recursive* one stays, and is a data watch of the node and of everything below it. A
-//! watch is of a connection and a path: set again, it is still one.
+//! A *standard* watch fires once. A data watch, set by getData and exists, fires when the node is created, deleted or
+//! written; a child watch, set by getChildren, when the node is deleted or its children change. A *persistent* watch is
+//! both and is not removed when it fires. A *recursive* watch is a persistent data watch of the node and all its
+//! descendants. Setting the same watch again on the same connection has no effect.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::path;
 #[cfg(test)]
 mod tests;
 
-/// The two kinds of things that may be watched.
+/// The two kinds of watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     /// Existence and data of a node.
@@ -23,18 +23,18 @@ pub enum Table {
     Child,
 }
 
-/// How long a watch stays.
+/// The lifetime and scope of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Until it is told of a change.
+    /// Removed when it fires.
     Standard,
-    /// Until it is removed.
+    /// Removed on request.
     Persistent,
-    /// Until it is removed, with all descendants.
+    /// Removed on request; includes all descendants.
     Recursive,
 }
 
-/// Which watches `checkWatches` and `removeWatches` mean.
+/// The watches that `checkWatches` and `removeWatches` select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "ZooKeeper's own names")]
 pub enum WatcherType {
@@ -59,7 +59,7 @@ impl WatcherType {
         })
     }
 
-    /// The watches that it means: where they are, and of which mode if not of every.
+    /// The selected tables and modes; no mode selects all modes.
     const fn meant(self) -> &'static [(Table, Option<Mode>)] {
         match self {
             Self::Children => &[(Table::Child, Some(Mode::Standard))],
@@ -122,7 +122,7 @@ impl<C: Copy + Ord> Watchers<C> {
         self.by_path.get(path).and_then(|watchers| watchers.get(&connection)).copied().unwrap_or_default()
     }
 
-    /// Takes watches away; returns whether there were any.
+    /// Removes watches. Returns whether there were any.
     fn remove(&mut self, path: &str, connection: C, mode: Option<Mode>) -> bool {
         let modes = self.modes(path, connection);
         if !modes.has(mode) {
@@ -145,19 +145,20 @@ impl<C: Copy + Ord> Watchers<C> {
         true
     }
 
-    /// Who is to hear of a change of the node at `path`. Its standard watches end.
-    fn trigger(&mut self, path: &str, told: &mut BTreeSet<C>, ended: &mut Vec<C>) {
+    /// Fires the watches of the node at `path`: adds their connections to `notified`, and those whose last watch was
+    /// removed to `ended`.
+    fn trigger(&mut self, path: &str, notified: &mut BTreeSet<C>, ended: &mut Vec<C>) {
         if self.recursive > 0 {
             for ancestor in path::ancestors(path).skip(1) {
                 let watchers = self.by_path.get(ancestor).into_iter().flatten();
-                told.extend(
+                notified.extend(
                     watchers.filter(|(_, modes)| modes.has(Some(Mode::Recursive))).map(|(watcher, _)| *watcher),
                 );
             }
         }
         let Some(watchers) = self.by_path.get_mut(path) else { return };
         watchers.retain(|watcher, modes| {
-            told.insert(*watcher);
+            notified.insert(*watcher);
             *modes = modes.without(Some(Mode::Standard));
             if modes.0 == 0 {
                 ended.push(*watcher);
@@ -242,22 +243,22 @@ impl<C: Copy + Ord> Watches<C> {
         }
     }
 
-    /// The connections that are to hear of an event, in order. The one-shot watches among them end.
+    /// Fires watches: returns the connections to notify, in order, and removes the one-shot watches among them.
     pub fn trigger(&mut self, kind: EventType, path: &str) -> BTreeSet<C> {
-        let (mut told, mut ended) = (BTreeSet::new(), Vec::new());
+        let (mut notified, mut ended) = (BTreeSet::new(), Vec::new());
         if kind != EventType::ChildrenChanged {
-            self.data.trigger(path, &mut told, &mut ended);
+            self.data.trigger(path, &mut notified, &mut ended);
         }
         if matches!(kind, EventType::ChildrenChanged | EventType::Deleted) {
-            self.child.trigger(path, &mut told, &mut ended);
+            self.child.trigger(path, &mut notified, &mut ended);
         }
         for connection in ended {
             self.forget_path(path, connection);
         }
-        told
+        notified
     }
 
-    /// Drops the path from the connection's list once neither table has a watch of it.
+    /// Removes the path from the connection's list if neither table has a watch of it.
     fn forget_path(&mut self, path: &str, connection: C) {
         let modes = [self.data.modes(path, connection), self.child.modes(path, connection)];
         if modes.iter().any(|modes| modes.has(None)) {

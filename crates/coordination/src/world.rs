@@ -1,8 +1,8 @@
-//! A coordination service in one thread: servers and clients on a model of a shared log, all drawn from one seed.
+//! A deterministic simulation: servers and clients on a model of a shared log, all driven by one seed.
 //!
-//! A run has two halves. First *safety*: servers crash, stand still and are cut off from the log; appends stall, are lost,
-//! and lie in the log twice or out of order; connections break, and clients move. Then *liveness*: the faults end, and
-//! every client must get on. What is checked is in `checks.rs` and, of what clients see, in `client.rs`.
+//! A run has two phases. *Safety*: servers crash, pause and are disconnected from the log; appends stall, fail, and
+//! appear in the log twice or out of order; connections break and clients move. *Liveness*: faults end, and every
+//! client must make progress. Invariants are checked in `checks.rs`, client-visible behaviour in `client.rs`.
 
 use std::collections::BTreeMap;
 
@@ -27,13 +27,13 @@ use log::Log;
 type Time = u64;
 
 const MS: Time = 1_000_000;
-/// The sessions' timeout: short, and so are all faults.
+/// Session timeout: short, like all faults.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const TICK: Duration = Duration::from_millis(40);
 const SAFETY: Time = 5_000 * MS;
 const LIVENESS: Time = 4_000 * MS;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     violation: Option<String>,
@@ -41,10 +41,10 @@ struct Outcome {
     trace: u64,
 }
 
-/// What happens at some time.
+/// A scheduled event.
 #[derive(Debug)]
 enum Happening {
-    /// To one process of a server: not to its successor.
+    /// An event for one process of a server, dropped if it has restarted.
     Server {
         server: usize,
         boot: u64,
@@ -58,9 +58,9 @@ enum Happening {
         entry: Bytes,
         made: Time,
     },
-    /// A position of the log is settled.
+    /// A position becomes an entry or a hole.
     Resolve(u64),
-    /// A server is fed what it has not played.
+    /// A server receives further positions.
     Feed {
         server: usize,
         boot: u64,
@@ -71,18 +71,18 @@ enum Happening {
         connection: ConnectionId,
         frame: Option<Bytes>,
     },
-    /// A client has a look at its clock.
+    /// A client checks its timers.
     Step(usize),
     Start(usize),
     Fault,
 }
 
-/// A server's process.
+/// A server process.
 #[derive(Debug, Default)]
 struct Process {
     server: Option<Server>,
     boot: u64,
-    /// Its clock's rate in millionths, and where it began.
+    /// Clock rate in millionths.
     rate: u64,
     paused_until: Time,
     cut_until: Time,
@@ -92,7 +92,7 @@ struct Process {
     looked_at: Position,
 }
 
-/// Both directions of a connection are in order.
+/// A connection; each direction is FIFO.
 #[derive(Debug)]
 struct Link {
     client: usize,
@@ -113,7 +113,7 @@ struct World {
     connections: u64,
     log: Log,
     snapshots: Vec<(Position, Vec<Bytes>)>,
-    /// Whether every read sees all writes that had ended when it was sent.
+    /// Whether the servers offer linearizable reads.
     has_linearizable_reads: bool,
     checks: Checks,
     trace: u64,
@@ -169,7 +169,7 @@ impl World {
         self.queue.insert((self.time + delay, self.sequence), happening);
     }
 
-    /// Mostly short, sometimes long.
+    /// Random latency: mostly short, sometimes long.
     fn latency(&mut self) -> Time {
         let longest = if self.random.chance(30_000) { 20 * MS } else { MS / 2 };
         MS / 20 + self.random.below(longest)
@@ -227,7 +227,7 @@ impl World {
         Now { monotonic: Monotonic(local), wall: Timestamp(i64::try_from(local).unwrap_or(0)) }
     }
 
-    /// From the newest snapshot, and the log from there.
+    /// Starts a server from the newest snapshot.
     fn start(&mut self, server: usize) {
         if self.servers[server].server.is_some() {
             return;
@@ -270,7 +270,7 @@ impl World {
         let broken: Vec<_> =
             self.links.iter().filter(|(_, link)| link.server == server).map(|(id, link)| (*id, link.client)).collect();
         for (connection, client) in broken {
-            // Some clients are told by their system, others have to find out.
+            // Some clients get a connection reset, others must time out.
             if self.random.chance(700_000) {
                 let delay = self.latency();
                 self.after(delay, Happening::Client { client, connection, frame: None });
@@ -283,7 +283,7 @@ impl World {
         let now = self.now(server);
         let Some(machine) = &mut self.servers[server].server else { return };
         let actions = machine.end_turn(now);
-        // Most turns apply nothing.
+        // Skip turns that applied nothing.
         let next = machine.state().next();
         if std::mem::replace(&mut self.servers[server].looked_at, next) != next
             && let Some(machine) = &self.servers[server].server
@@ -307,7 +307,7 @@ impl World {
             }
             Action::RequestTail { request } => {
                 let delay = self.log_latency(server);
-                // It is the tail as of when the request has arrived; the answer takes as long again.
+                // Taken now; the answer arrives after the latency.
                 let tail = Position(self.log.len());
                 let event = Event::Tail { request, tail };
                 let event = if self.random.chance(50_000) { Event::TailFailed { request } } else { event };
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// How long a message takes between a server and the log.
+    /// Latency between a server and the log.
     fn log_latency(&mut self, server: usize) -> Time {
         self.servers[server].cut_until.saturating_sub(self.time) + self.latency()
     }
@@ -376,7 +376,7 @@ impl World {
         self.send_to_server(connection, Event::Frame { connection, frame: Frame::Whole(frame.slice(4..)) });
     }
 
-    /// A client dials some server. None answers if that is down.
+    /// Connects a client to a random server, which may be down.
     fn dial(&mut self, client: usize) -> ConnectionId {
         self.connections += 1;
         let connection = ConnectionId(self.connections);
@@ -448,7 +448,7 @@ impl World {
         self.after(pause, Happening::Fault);
     }
 
-    /// Faults end.
+    /// Ends all faults.
     fn heal(&mut self) {
         self.log.stalled_until = self.time;
         self.checks.stalls.iter_mut().for_each(|(_, to)| *to = self.time.min(*to));

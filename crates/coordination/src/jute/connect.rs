@@ -5,10 +5,10 @@ use super::{DecodeError, Reader, Record, Writer};
 /// Bytes of a session's password.
 pub const PASSWORD_BYTES: usize = 16;
 
-/// A session's password: whoever knows it may move the session to another connection.
+/// A session's password, required to move the session to another connection.
 pub type Password = [u8; PASSWORD_BYTES];
 
-/// Opens a session, or continues one on a new connection.
+/// Opens a session, or moves one to a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectRequest<'a> {
     /// Always 0.
@@ -49,7 +49,7 @@ impl<'a> Record<'a> for ConnectRequest<'a> {
     }
 }
 
-/// The session that a connection has.
+/// The reply to a connect request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectResponse {
     /// The negotiated timeout in milliseconds; 0 if there is no such session, or it has expired.
@@ -63,7 +63,7 @@ pub struct ConnectResponse {
 }
 
 impl ConnectResponse {
-    /// The answer to a client whose session is gone.
+    /// The reply for an unknown or expired session.
     #[must_use]
     pub const fn expired(read_only: Option<bool>) -> Self {
         Self { timeout_ms: 0, session: 0, password: [0; PASSWORD_BYTES], read_only }

@@ -3,7 +3,7 @@
 use super::{DecodeError, record};
 
 record! {
-    /// Something happened to a node that the client watches. Sent with the xid of notifications.
+    /// A change of a watched node.
     WatcherEvent<'a> {
         kind: i32,
         state: i32,
@@ -40,7 +40,7 @@ impl EventType {
     }
 }
 
-/// What an event says of the connection.
+/// The connection state in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeeperState {
     /// Connected.

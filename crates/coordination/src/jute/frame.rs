@@ -1,14 +1,13 @@
-//! Frames: a length of four bytes, then so many bytes.
+//! Length-prefixed frames.
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// What the stream of a connection is made of.
+/// A frame, without its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A whole frame, without its length.
+    /// A whole frame.
     Whole(Bytes),
-    /// A frame above the limit, of which only the beginning was kept: enough for a request's header, to which an error
-    /// can be replied.
+    /// A frame above the limit. Only the request header was kept, for an error reply.
     Oversized(Bytes),
 }
 
@@ -21,24 +20,24 @@ impl Frame {
     }
 }
 
-/// Why nothing more can be read from a connection.
+/// Why the rest of a connection's input is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// No client sends such a length.
+    /// The length is negative or far above the limit.
     #[error("frame length {0} is out of range")]
     Length(i32),
 }
 
-/// Bytes that are kept of a frame above the limit: xid and operation.
+/// Bytes kept of an oversized frame: xid and operation.
 const HEADER_BYTES: usize = 8;
-/// A frame so many times longer than the limit is no mistake to be answered.
+/// Longer frames, as a multiple of the limit, are not skipped but end the connection.
 const OVERSIZED_FACTOR: usize = 16;
 
 /// Splits the bytes of a connection into frames.
 #[derive(Debug)]
 pub struct Frames {
     buffer: BytesMut,
-    /// Bytes of an oversized frame that are still to be dropped.
+    /// Remaining bytes of an oversized frame to skip.
     dropping: usize,
     limit: usize,
 }
@@ -50,7 +49,7 @@ impl Frames {
         Self { buffer: BytesMut::new(), dropping: 0, limit }
     }
 
-    /// Takes bytes that were received. At most one frame and these bytes are held.
+    /// Adds received bytes. At most one frame and these bytes are buffered.
     pub fn push(&mut self, mut bytes: &[u8]) {
         let dropped = self.dropping.min(bytes.len());
         bytes.advance(dropped);
@@ -58,10 +57,10 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame, if it was received whole.
+    /// The next frame, if it is complete.
     ///
     /// # Errors
-    /// When the length is negative or absurd: the connection can't be continued.
+    /// When the length is out of range: the connection must be closed.
     #[expect(clippy::should_implement_trait, reason = "an iterator would hide that more bytes may follow")]
     pub fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(prefix) = self.buffer.first_chunk::<4>() else { return Ok(None) };
@@ -86,7 +85,7 @@ impl Frames {
         Ok(Some(Frame::Oversized(frame)))
     }
 
-    /// Bytes that are held.
+    /// Buffered bytes.
     #[must_use]
     pub fn held(&self) -> usize {
         self.buffer.len()

@@ -1,5 +1,4 @@
-//! Several operations in one request, and their results: each behind a header, until a header says that there are no
-//! more.
+//! Multi requests: a sequence of operations or results, each with a header, terminated by a final header.
 
 use super::request::op;
 use super::{
@@ -8,7 +7,7 @@ use super::{
 };
 
 record! {
-    /// What each operation and each result begins with.
+    /// The header of each operation and result.
     MultiHeader {
         op: i32,
         done: bool,
@@ -36,7 +35,7 @@ pub enum ReadOperation<'a> {
     GetChildren(PathAndWatch<'a>),
 }
 
-/// What stands behind a [`MultiHeader`].
+/// An operation that follows a [`MultiHeader`].
 pub trait Headed<'a>: Sized {
     /// Reads the operation of that number.
     ///
@@ -116,7 +115,7 @@ impl<'a> Headed<'a> for ReadOperation<'a> {
     }
 }
 
-/// The operations of a request: at hand, or their encoding, which was validated.
+/// The operations of a request: either a slice, or validated but still encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Operations<'a, T>(Source<'a, T>);
 
@@ -134,7 +133,7 @@ impl<'a, T> Operations<'a, T> {
     }
 }
 
-/// The next operation, none behind the last one.
+/// The next operation; none at the end.
 fn next<'a, T: Headed<'a>>(reader: &mut Reader<'a>) -> Result<Option<T>, DecodeError> {
     let header = MultiHeader::decode(reader)?;
     if header.done { Ok(None) } else { T::decode(header.op, reader).map(Some) }
@@ -192,7 +191,7 @@ pub enum MultiResult<'a> {
 }
 
 impl<'a> MultiResult<'a> {
-    /// Writes it behind its header.
+    /// Writes the header and the result.
     pub fn encode(&self, writer: &mut Writer) {
         let (op, err) = match self {
             Self::Create(_) => (op::CREATE, 0),
@@ -216,12 +215,12 @@ impl<'a> MultiResult<'a> {
         }
     }
 
-    /// Writes what stands behind the last result.
+    /// Writes the terminator.
     pub fn encode_end(writer: &mut Writer) {
         END.encode(writer);
     }
 
-    /// Reads the next result, none behind the last one.
+    /// Reads the next result; none at the end.
     ///
     /// # Errors
     /// When it can't be read.

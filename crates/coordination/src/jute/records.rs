@@ -1,9 +1,9 @@
-//! Records that requests and replies are made of.
+//! Records shared by requests and replies.
 
 use super::{Sequence, record};
 
 record! {
-    /// What is told of a node beside its data.
+    /// A node's metadata.
     Stat {
         czxid: i64,
         mzxid: i64,
@@ -20,7 +20,7 @@ record! {
 }
 
 record! {
-    /// Who: an identity within an authentication scheme. Null is taken for empty, which no scheme accepts.
+    /// An identity within an authentication scheme. Null fields decode, and are rejected later.
     IdRecord<'a> {
         scheme: Option<&'a str>,
         id: Option<&'a str>,
@@ -28,7 +28,7 @@ record! {
 }
 
 record! {
-    /// What an identity may do with a node.
+    /// Permissions of an identity.
     AclRecord<'a> {
         perms: i32,
         id: IdRecord<'a>,

@@ -3,7 +3,7 @@
 use super::records::{AclList, Strings};
 use super::{Sequence, Stat, record};
 
-/// Transaction ids that no request of a client has.
+/// Reserved xids.
 pub mod xid {
     /// Of watch events.
     pub const NOTIFICATION: i32 = -1;
@@ -12,7 +12,7 @@ pub mod xid {
 }
 
 record! {
-    /// What every reply and every event begins with.
+    /// The header of every reply and event.
     ReplyHeader {
         xid: i32,
         zxid: i64,

@@ -4,7 +4,7 @@ use super::records::{AclList, Strings};
 use super::{DecodeError, Operation, Operations, ReadOperation, Reader, Record, Writer, record};
 
 record! {
-    /// What every request but the first begins with.
+    /// The header of every request but the first.
     RequestHeader {
         xid: i32,
         op: i32,
@@ -141,9 +141,9 @@ record! {
 /// Creates a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create<'a> {
-    /// By which operation.
+    /// The operation.
     pub kind: CreateKind,
-    /// The path, or what a sequence number is appended to.
+    /// The path; for sequential nodes, the prefix.
     pub path: &'a str,
     /// The data.
     pub data: Option<&'a [u8]>,
@@ -155,7 +155,7 @@ pub struct Create<'a> {
     pub ttl_ms: Option<i64>,
 }
 
-/// The operations that create nodes. They differ in what they reply and in what kind of node they may create.
+/// The operations that create nodes. They differ in the reply and the kinds of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the operations' own names")]
 pub enum CreateKind {
@@ -235,7 +235,7 @@ pub mod op {
     pub const ERROR: i32 = -1;
 }
 
-/// The requests that are one record, by their numbers.
+/// Requests that consist of one record.
 macro_rules! requests {
     ($($op:ident => $name:ident($type:ty),)*) => {
         /// A request of a client.
@@ -250,7 +250,7 @@ macro_rules! requests {
         }
 
         impl<'a> Request<'a> {
-            /// The request whose header names `op`. Bytes after its record are ignored, as in ZooKeeper.
+            /// Decodes the record of operation `op`. Trailing bytes are ignored, as in ZooKeeper.
             ///
             /// # Errors
             /// When the operation is unknown, or its record can't be read.
@@ -317,7 +317,7 @@ requests! {
 }
 
 impl Request<'_> {
-    /// Whether it changes the tree or ends the session, and so goes through the log.
+    /// Whether the request goes through the log.
     #[must_use]
     pub const fn is_write(&self) -> bool {
         matches!(

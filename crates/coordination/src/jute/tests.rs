@@ -255,7 +255,7 @@ fn bytes_after_the_record_are_ignored() {
     assert_eq!(Request::decode(op::PING, b"more"), Ok(Request::Ping));
 }
 
-/// Frames that were damaged at random are refused or read: never a panic. What was read is encoded as it was read.
+/// Randomly damaged frames decode or fail, but never panic; decoded requests survive a round trip.
 #[test]
 fn damaged_requests_do_not_panic() {
     let mut random = SplitMix64::new(7);

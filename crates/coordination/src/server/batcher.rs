@@ -1,4 +1,4 @@
-//! What is to be appended: items gather while batches are under way, and form the next one.
+//! Group commit: items accumulate while batches are in flight, and form the next batch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::acl::Id;
 use crate::entry::{Batch, Item, ServerId};
 use crate::limits::{BATCH_BYTES, BATCH_ITEMS_MAX};
 
-/// What an item was gathered for.
+/// The source of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// A connection's first frame.
     Connect(ConnectionId),
     /// A request.
     Request(ConnectionId),
-    /// A client that was heard of.
+    /// An active client.
     Touch(ConnectionId),
     /// The server itself.
     None,
@@ -31,7 +31,7 @@ struct Gathered {
     origin: Origin,
 }
 
-/// A batch from when it is made until it is applied.
+/// A batch that was made and is not applied yet.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     append: AppendId,
@@ -50,9 +50,9 @@ pub(super) struct Batcher {
     gathered: VecDeque<Gathered>,
     gathered_bytes: usize,
     under_way: BTreeMap<u64, UnderWay>,
-    /// Batches made so far.
+    /// Number of batches made.
     made: u64,
-    /// Whether an empty batch is to be made if there is nothing to go into one.
+    /// Whether to append a batch even if it is empty.
     wants_empty: bool,
     joining: Option<Joining>,
 }
@@ -71,7 +71,7 @@ impl Batcher {
         self.gathered.push_back(Gathered { item, ids, origin });
     }
 
-    /// Has an empty batch made, unless another one is made or under way.
+    /// Requests an empty batch, unless another one is pending or in flight.
     pub(super) fn prove_liveness(&mut self) {
         self.wants_empty = self.gathered.is_empty() && self.under_way.is_empty();
     }
@@ -84,7 +84,7 @@ impl Batcher {
         (self.wants_empty || !self.gathered.is_empty()) && self.under_way.len() < in_flight_max
     }
 
-    /// Makes a batch of what has gathered.
+    /// Makes a batch of the accumulated items.
     pub(super) fn append(&mut self, append: AppendId, server: ServerId, now: Now) -> Bytes {
         self.made += 1;
         self.wants_empty = false;
@@ -121,7 +121,7 @@ impl Batcher {
         entry
     }
 
-    /// What an append that is complete has put into the log; none if that was applied already.
+    /// The content of a completed append; none if it was applied already.
     pub(super) fn appended(&self, append: AppendId) -> Option<Source> {
         if let Some(joining) = self.joining.as_ref().filter(|joining| joining.append == append) {
             return Some(Source::Log(Some(joining.entry.clone())));
@@ -139,7 +139,7 @@ impl Batcher {
         }
     }
 
-    /// The appends that have failed, to be tried again as they were: what lies in the log twice counts once.
+    /// The failed appends, to be retried unchanged: duplicates in the log are applied once.
     pub(super) fn retry(&mut self) -> Vec<(AppendId, Bytes)> {
         let mut again = Vec::new();
         if let Some(joining) = self.joining.as_mut().filter(|joining| joining.has_failed) {
@@ -153,7 +153,7 @@ impl Batcher {
         again
     }
 
-    /// A batch is applied: it is not under way any more.
+    /// Removes a batch that was applied.
     pub(super) fn applied(&mut self, number: u64) -> Option<UnderWay> {
         self.under_way.remove(&number)
     }
@@ -166,7 +166,7 @@ impl Batcher {
         self.joining = None;
     }
 
-    /// Since when the oldest append is under way.
+    /// When the oldest append in flight was made.
     pub(super) fn oldest(&self) -> Option<Monotonic> {
         let joining = self.joining.as_ref().map(|joining| joining.since);
         joining.or_else(|| self.under_way.values().next().map(|under_way| under_way.made))

@@ -15,26 +15,26 @@ use crate::entry::{MoveEpoch, SessionId};
 use crate::jute::{Frame, Password, xid};
 use crate::limits::{QUEUE_BYTES_MAX, QUEUE_REQUESTS_MAX, STALE_PERCENT};
 
-/// How far a connection has come.
+/// Connection state.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Nothing was received.
+    /// Waiting for the connect request.
     Greeting,
-    /// The entry that opens or moves the session is under way.
+    /// Waiting for the entry that opens or moves the session.
     Connecting(Connecting),
-    /// It has a session.
+    /// Has a session.
     Established(Established),
 }
 
 #[derive(Debug)]
 pub(super) struct Connecting {
-    /// The session to be continued, if any, and the password that was given.
+    /// The session to continue, if any, and the password sent by the client.
     pub(super) session: Option<(SessionId, Password)>,
     pub(super) timeout: Duration,
     pub(super) last_zxid_seen: i64,
-    /// What the client said of servers that are read-only; none if it said nothing.
+    /// The client's read-only flag; none if the request has none.
     pub(super) read_only: Option<bool>,
-    /// Frames that were sent before the reply.
+    /// Frames received before the reply was sent.
     pub(super) early: Vec<Frame>,
     pub(super) early_bytes: usize,
 }
@@ -44,32 +44,32 @@ pub(super) struct Established {
     pub(super) session: SessionId,
     pub(super) epoch: MoveEpoch,
     pub(super) timeout: Duration,
-    /// Writes sent to the log so far.
+    /// Sequence number of the last write.
     pub(super) sequence: u64,
-    /// Whether it was admitted while the log took no appends.
+    /// Whether it was accepted in read-only mode, without an entry in the log.
     pub(super) is_read_only: bool,
 }
 
-/// A request whose reply has not been sent. Replies leave in order.
+/// A request without a reply. Replies are sent in order.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) xid: i32,
-    /// Bytes that it takes while it waits.
+    /// Bytes charged to the queue.
     pub(super) bytes: usize,
     pub(super) work: Work,
 }
 
 #[derive(Debug)]
 pub(super) enum Work {
-    /// A write in a batch, and its reply once it is applied.
+    /// A write that was submitted, and its reply once it is applied.
     Submitted { reply: Option<Bytes> },
-    /// A write that is not in a batch yet, since a read before it waits for the tail.
+    /// A write that is not submitted yet because a read ahead of it waits for the tail.
     Held { op: i32, body: Bytes },
-    /// A read, and the tail that it waits for.
+    /// A read, and the tail request it waits for.
     Read { op: i32, body: Bytes, tail: Option<TailId> },
-    /// A read that was answered, or an event behind one.
+    /// A reply that was produced and not sent, or an event behind one.
     Answered(Bytes),
-    /// A request that fails without a look at the tree.
+    /// A request that fails without access to the tree.
     Failed(ErrorCode),
 }
 
@@ -88,18 +88,18 @@ pub(super) struct Connection {
     pub(super) queue: VecDeque<Pending>,
     pub(super) queue_bytes: usize,
     tail_waits: usize,
-    /// Frames that are held back until the session is known to be touched.
+    /// Frames held back until the session is touched or the output buffer drains.
     pub(super) held: Vec<Bytes>,
     pub(super) held_bytes: usize,
     pub(super) is_output_full: bool,
     pub(super) is_paused: bool,
-    /// Whether the session has ended and the connection ends with the last reply.
+    /// Whether the session has ended and the connection closes after the last reply.
     pub(super) is_closing: bool,
-    /// When the last frame came.
+    /// When the last frame was received.
     pub(super) heard: Monotonic,
-    /// When the last batch was made that touches the session.
+    /// When the last touch was submitted.
     pub(super) touching: Monotonic,
-    /// When the last one was made that is applied.
+    /// When the last applied touch was submitted.
     pub(super) touched: Monotonic,
 }
 
@@ -138,8 +138,8 @@ impl Connection {
         }
     }
 
-    /// Whether the session may have expired by the time at which the client, were it sent something now, would give up
-    /// its connection (see [`STALE_PERCENT`]).
+    /// Whether the session could expire before a client that receives a frame now would time out (see
+    /// [`STALE_PERCENT`]).
     pub(super) fn is_stale(&self, now: Monotonic) -> bool {
         if planted(Bug::StaleServerAnswers) {
             return false;
@@ -152,7 +152,7 @@ impl Connection {
         })
     }
 
-    /// Whether frames are held back: the client takes none, or may not be sent any.
+    /// Whether output is held back, because the client is slow or its session stale.
     pub(super) fn is_held_back(&self, now: Monotonic) -> bool {
         self.is_output_full || self.is_stale(now)
     }
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// The write at this place of the queue goes into a batch.
+    /// Marks a held write as submitted and returns it.
     pub(super) fn take_held(&mut self, index: usize) -> Option<(i32, Bytes)> {
         let pending = self.queue.get_mut(index)?;
         let Work::Held { op, body } = &pending.work else { return None };
@@ -180,7 +180,7 @@ impl Connection {
         Some(held)
     }
 
-    /// Replies at the front of the queue that were made and not sent.
+    /// Number of produced but unsent replies at the front of the queue.
     pub(super) fn replies_made(&self) -> usize {
         let is_made = |pending: &&Pending| {
             matches!(pending.work, Work::Submitted { reply: Some(_) } | Work::Answered(_) | Work::Failed(_))
@@ -194,7 +194,7 @@ impl Connection {
         self.queue.insert(index, Pending { xid: xid::NOTIFICATION, bytes, work: Work::Answered(event) });
     }
 
-    /// Whether as much waits as may; for one that is paused, whether more than half as much does.
+    /// Whether the queue is at its limit, or at half of it if reading is paused.
     pub(super) fn is_full(&self) -> bool {
         let share = if self.is_paused { 2 } else { 1 };
         let (early, early_bytes) = match &self.phase {
@@ -206,7 +206,7 @@ impl Connection {
             || self.queue_bytes + early_bytes >= QUEUE_BYTES_MAX / share
     }
 
-    /// Whether a read that waits for the tail, or a write behind one, is in the queue.
+    /// Whether the queue has a read that waits for the tail, or a write behind one.
     pub(super) const fn waits_for_tail(&self) -> bool {
         self.tail_waits > 0
     }

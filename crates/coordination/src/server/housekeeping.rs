@@ -1,7 +1,6 @@
-//! What a server does of its own accord: collecting nodes that are not used any more, and keeping snapshots.
+//! Background tasks: collecting unused containers and TTL nodes, and writing snapshots.
 //!
-//! Every server does both. What has been done by another meanwhile has no effect, and chance sees to it that they
-//! seldom do the same at one time.
+//! Every server runs both. Duplicate work has no effect, and jitter makes it rare.
 
 use base::{Duration, Monotonic, SplitMix64};
 
@@ -9,10 +8,10 @@ use super::{Action, Membership, Origin, Server};
 use crate::entry::{Batch, Item, Position};
 use crate::tree::{Kind, NodeRef};
 
-/// Nodes that are collected at one time, at most: others want to write, too.
+/// Maximum number of nodes collected at once, to leave room for client writes.
 const COLLECTED_AT_ONCE_MAX: usize = 1_000;
 
-/// When nodes are looked through.
+/// Schedule of the collector.
 #[derive(Debug)]
 pub(super) struct Collector {
     next: Monotonic,
@@ -24,11 +23,11 @@ impl Collector {
     }
 }
 
-/// The snapshot that is being kept.
+/// The snapshot in progress.
 #[derive(Debug, Default)]
 pub(super) struct Snapshotter {
     under_way: Option<UnderWay>,
-    /// After a snapshot that could not be kept.
+    /// Back-off after a failed snapshot.
     not_before: Monotonic,
 }
 
@@ -67,10 +66,10 @@ impl Server {
         }
     }
 
-    /// Begins a snapshot once enough lies in the log since the last one.
+    /// Begins a snapshot once the log has grown enough since the last one.
     pub(super) fn begin_snapshot_if_due(&mut self) {
         let Some(limit) = self.config.snapshot_after_bytes else { return };
-        // Servers begin after 1 to 2 times as much.
+        // With jitter: servers begin at 1 to 2 times the limit.
         let limit = limit + SplitMix64::new(self.jitter_seed()).below(limit);
         let is_due = self.state.log_bytes() >= limit && self.now.monotonic >= self.snapshotter.not_before;
         if is_due && self.snapshotter.under_way.is_none() && self.id().is_some() {
@@ -89,7 +88,7 @@ impl Server {
         self.actions.push(Action::KeepPiece { next, index, piece, is_last });
     }
 
-    /// The snapshot lies in the log with its pointer: what is before it may go.
+    /// The snapshot and its pointer are durable: the log before it can be trimmed.
     pub(super) fn snapshot_kept(&mut self) {
         let Some(UnderWay { next, .. }) = self.snapshotter.under_way.take() else { return };
         self.state.end_snapshot();
@@ -103,7 +102,7 @@ impl Server {
         self.state.end_snapshot();
     }
 
-    /// Another server's is as good as this one's, unless it is older.
+    /// A newer snapshot of another server makes this one superfluous.
     pub(super) fn other_snapshot_kept(&mut self, next: Position) {
         if self.snapshotter.under_way.as_ref().is_some_and(|under_way| under_way.next < next) {
             self.snapshotter.under_way = None;
@@ -112,7 +111,7 @@ impl Server {
     }
 }
 
-/// As ZooKeeper's container manager has it.
+/// The conditions of ZooKeeper's container manager.
 fn is_unused(node: NodeRef<'_>, time_ms: i64, unused_after: Option<Duration>) -> bool {
     let stat = node.stat();
     let age_ms = time_ms.saturating_sub(stat.mtime);

@@ -1,16 +1,16 @@
-//! Which sessions live (guarantee 21).
+//! Session liveness (guarantee 21).
 //!
-//! A server touches the sessions of the clients that it hears of, with the batches that it appends. Every server watches
-//! all sessions, and proposes the end of one that was not touched for its timeout and somewhat more; the entry that ends it
-//! names the last touch, and has no effect if there was another meanwhile. So a session ends only if nothing was heard of
-//! it: not when a server was slow to see its touch.
+//! A server touches the sessions of active clients with the batches that it appends. Every server tracks all sessions
+//! and proposes to expire one that was not touched for its timeout plus a margin. The expiry entry names the last touch
+//! that the proposer has applied, and has no effect if there is a later one, so that a server that lags behind expires
+//! no active session.
 //!
-//! Time counts only while the log takes appends and the server is up to date. Both is so whenever a batch of its own is
-//! applied; between two such moments at most [`Expirer::credit_max`] counts. So a log that stands still, or a server that
-//! does, expires nobody.
+//! The expiry clock advances only while the log accepts appends and the server is up to date. Both are known whenever
+//! one of the server's own batches is applied; between two such moments the clock advances by at most
+//! [`Expirer::credit_max`]. So neither a stalled log nor a paused server expires sessions.
 //!
-//! The other side: a server that is cut off from the log sends nothing to a client whose session may be over before the
-//! client would notice that it hears nothing ([`STALE_PERCENT`]).
+//! Conversely, a server that is disconnected from the log stops sending to a client early enough that the client times
+//! out before its session can expire ([`STALE_PERCENT`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,16 +23,16 @@ use crate::entry::{Item, SessionId};
 use crate::limits::{EXPIRE_PERCENT, STALE_PERCENT, TOUCH_PERCENT};
 use crate::state::Outcome;
 
-/// When sessions were last touched, by a clock that stands still with the log.
+/// Tracks when sessions were last touched, on a clock that stops when the log stalls.
 #[derive(Debug)]
 pub(super) struct Expirer {
-    /// What counts of the time up to `credited_at`.
+    /// The clock at `credited_at`.
     credited: Duration,
     credited_at: Monotonic,
-    /// What counts, at most, after that.
+    /// Maximum advance after that.
     credit_max: Duration,
     seen: BTreeMap<SessionId, Seen>,
-    /// When to look at a session next: not before it can be over.
+    /// When to check each session next: never before it can expire.
     due: BTreeSet<(Duration, SessionId)>,
 }
 
@@ -60,12 +60,12 @@ impl Expirer {
         Duration(self.credited.0 + counted.0)
     }
 
-    /// A touch of a session was played.
+    /// A touch of a session was applied.
     pub(super) fn touched(&mut self, session: SessionId, timeout_ms: u32, now: Monotonic) {
         let touched = self.clock(now);
         let patience = Duration::from_millis(timeout_ms.into()).percent(EXPIRE_PERCENT);
         let due = match self.seen.get(&session) {
-            // It is looked at in any case, and then again.
+            // The check is scheduled already, and reschedules itself.
             Some(seen) if seen.due.0 <= touched.0 + patience.0 => seen.due,
             seen => {
                 if let Some(seen) = seen {
@@ -85,7 +85,7 @@ impl Expirer {
         }
     }
 
-    /// A batch of the server's own is applied. Returns the sessions that are over. They are due again after `again`.
+    /// One of the server's own batches was applied. Returns the sessions to expire.
     fn credit(&mut self, now: Monotonic, tick: Duration, jitter_seed: u64) -> Vec<SessionId> {
         self.credited = self.clock(now);
         self.credited_at = now;
@@ -96,7 +96,7 @@ impl Expirer {
         {
             self.due.pop_first();
             let Some(seen) = self.seen.get_mut(&session) else { continue };
-            // Servers are patient by different amounts: one proposal is enough.
+            // Jitter: one server's proposal is enough.
             let jitter = SplitMix64::new(jitter_seed ^ session.0.cast_unsigned()).below(tick.0);
             let end = Duration(seen.touched.0 + seen.patience.0 + jitter);
             if end <= self.credited {
@@ -131,7 +131,7 @@ impl Server {
         let Some(client) = self.connections.get(&connection) else { return };
         let Some(established) = client.established().filter(|established| !established.is_read_only) else { return };
         if now.since(client.touched) >= established.timeout && client.is_stale(now) {
-            // The client has gone elsewhere, or is about to.
+            // The client has timed out by now.
             self.close(connection);
         } else if client.heard > client.touching
             && now.since(client.touching) >= established.timeout.percent(TOUCH_PERCENT)
@@ -140,7 +140,7 @@ impl Server {
         }
     }
 
-    /// A client that was silent for long is not made to wait for the next tick.
+    /// Touches the session of a client that was silent for long at once, rather than at the next tick.
     pub(super) fn touch_if_stale(&mut self, connection: ConnectionId) {
         let now = self.now.monotonic;
         let is_due = |client: &Connection| {
@@ -162,7 +162,7 @@ impl Server {
         self.batcher.gather(item, None, Origin::Touch(connection));
     }
 
-    /// A batch that was made then, and that touches the connection's session, is applied.
+    /// A touch of the connection's session that was submitted at `made` was applied.
     pub(super) fn touched(&mut self, connection: ConnectionId, made: Monotonic) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let was_stale = client.is_stale(self.now.monotonic);
@@ -172,7 +172,7 @@ impl Server {
         }
     }
 
-    /// Sends what was held back, and what waits, unless it still has to.
+    /// Sends held frames and queued replies, unless they are still held back.
     pub(super) fn send_on(&mut self, connection: ConnectionId) {
         if self.connections.get(&connection).is_some_and(|client| !client.is_held_back(self.now.monotonic)) {
             self.send_held(connection);
@@ -180,7 +180,7 @@ impl Server {
         }
     }
 
-    /// Sends what was held back.
+    /// Sends held frames.
     pub(super) fn send_held(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         client.held_bytes = 0;
@@ -188,7 +188,7 @@ impl Server {
         self.actions.extend(held.into_iter().map(|frame| Action::Send { connection, frame }));
     }
 
-    /// An item was applied: the expirer's clock for its session starts anew.
+    /// Restarts the expiry timeout if the item touches a session.
     pub(super) fn note_touch(&mut self, item: &Item, outcome: &Outcome) {
         let session = match (item, outcome) {
             (Item::Open { .. } | Item::Move { .. }, Outcome::Connected { session, .. }) => *session,
@@ -203,7 +203,7 @@ impl Server {
         }
     }
 
-    /// A batch of the server's own is applied: the log takes appends, and the server is up to date.
+    /// One of the server's own batches was applied: the log accepts appends and the server is up to date.
     pub(super) fn log_is_alive(&mut self) {
         let Membership::Member(id) = self.membership else { return };
         for session in self.expirer.credit(self.now.monotonic, self.config.tick, id.0) {
@@ -215,7 +215,7 @@ impl Server {
         self.leave_read_only();
     }
 
-    /// Becomes read-only when an append takes too long.
+    /// Enters read-only mode when an append takes too long.
     fn check_read_only(&mut self) {
         let Some(limit) = self.config.read_only_after else { return };
         let now = self.now.monotonic;
@@ -231,7 +231,7 @@ impl Server {
         }
     }
 
-    /// Clients that were admitted meanwhile have to connect again, to sessions in the log.
+    /// Leaves read-only mode. Clients accepted in it must reconnect to get a session in the log.
     fn leave_read_only(&mut self) {
         if !std::mem::take(&mut self.is_read_only) {
             return;

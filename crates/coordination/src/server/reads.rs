@@ -16,7 +16,7 @@ use crate::tree::NodeRef;
 use crate::watches::{Table, WatcherType, Watches};
 use crate::{ErrorCode, jute};
 
-/// What a read is answered with.
+/// The result of a read.
 enum Answer<'a> {
     Nothing,
     Stat(Stat),
@@ -32,17 +32,17 @@ enum Answer<'a> {
     Each(Vec<Result<EachRead<'a>, ErrorCode>>),
 }
 
-/// The answer to one operation of a multiRead.
+/// The result of one operation of a multiRead.
 enum EachRead<'a> {
     Data(NodeRef<'a>),
     Children(NodeRef<'a>),
 }
 
-/// Events that a client has missed between two connections.
+/// Events that a client missed between two connections.
 type Missed<'a> = Vec<(EventType, &'a str)>;
 
 impl Server {
-    /// The reply to a read, from the tree as it is now. Events that the request leads to are sent first.
+    /// Evaluates a read on the current tree and returns the reply. Events caused by the request are sent first.
     pub(super) fn answer(&mut self, connection: ConnectionId, xid: i32, op: i32, body: &[u8]) -> Bytes {
         let Some(client) = self.connections.get(&connection) else { return Bytes::new() };
         let ids = client.ids.clone();
@@ -63,7 +63,7 @@ impl Server {
             }
         });
         for (kind, path) in missed {
-            // As ZooKeeper has it: these events are of no transaction.
+            // ZooKeeper sends these without a zxid.
             let event = self.notification(kind, path, -1);
             self.send_event(connection, event);
         }
@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-/// Whose read it is, and of what.
+/// The context of a read.
 struct Reading<'a> {
     state: &'a State,
     ids: &'a [Id],
@@ -93,7 +93,7 @@ impl<'a> Reading<'a> {
         Ok(node)
     }
 
-    /// The node, watched if that is asked for.
+    /// The node. Sets a watch if requested.
     fn watched(
         &self,
         read: &PathAndWatch<'_>,
@@ -126,7 +126,7 @@ impl<'a> Reading<'a> {
                 if let Some(node) = node {
                     acl::check(node.acl(), perms::READ, self.ids)?;
                 }
-                // A node that is not there is watched until it is.
+                // A watch on a missing node fires when the node is created.
                 if read.watch {
                     watches.add(Table::Data, read.path, self.connection);
                 }
@@ -198,13 +198,13 @@ impl<'a> Reading<'a> {
                 }
                 Answer::Nothing
             }
-            // Writes go through the log; the others were answered when they came.
+            // Writes go through the log; others were handled on arrival.
             _ => return Err(ErrorCode::Unimplemented),
         })
     }
 
-    /// Sets the watches of a client that has connected again. It is told at once of what has changed since it saw
-    /// `relative_zxid`, instead.
+    /// Restores the watches of a client that has reconnected. Watches of nodes that changed after `relative_zxid` fire
+    /// immediately instead.
     fn set_watches<'b>(&self, set: &SetWatches2<'b>, watches: &mut Watches<ConnectionId>, missed: &mut Missed<'b>) {
         let mut check = |table, path: &'b str, event: Option<EventType>| match event {
             Some(event) => missed.push((event, path)),

@@ -1,4 +1,4 @@
-//! Frames that come, and the replies that leave in their order.
+//! Received frames, and replies in the same order.
 
 use base::Duration;
 use base::canary::{Bug, planted};
@@ -40,7 +40,7 @@ impl Server {
         }
     }
 
-    /// The first frame: opens a session, or moves one here.
+    /// The connect request: opens a session, or moves one to this connection.
     fn greet(&mut self, connection: ConnectionId, frame: &[u8]) {
         let request = ConnectRequest::decode(&mut Reader::new(frame));
         // The protocol has had one version, 0.
@@ -77,7 +77,7 @@ impl Server {
         self.batcher.gather(item, None, Origin::Connect(connection));
     }
 
-    /// The session is the connection's now.
+    /// The session was opened or moved to this connection.
     pub(super) fn connected(
         &mut self,
         connection: ConnectionId,
@@ -88,7 +88,7 @@ impl Server {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let Phase::Connecting(connecting) = &mut client.phase else { return };
         if connecting.last_zxid_seen > self.state.zxid() {
-            // All that the log held was applied: the client comes from another service.
+            // The server is up to date, so that the zxid is from another service.
             return self.close(connection);
         }
         let early = std::mem::take(&mut connecting.early);
@@ -118,7 +118,7 @@ impl Server {
         self.send(connection, frame);
     }
 
-    /// There is no such session.
+    /// Unknown session or wrong password.
     pub(super) fn refuse(&mut self, connection: ConnectionId) {
         let read_only = match self.connections.get(&connection).map(|client| &client.phase) {
             Some(Phase::Connecting(connecting)) => connecting.read_only,
@@ -134,10 +134,10 @@ impl Server {
         self.close(connection);
     }
 
-    /// While the log takes no appends, a client that accepts it reads what the server has. Its session can be neither
-    /// opened nor moved: a new one is of this connection alone, an old one stays where it is.
+    /// Accepts a client in read-only mode. Sessions can be neither opened nor moved then: a new session exists only on
+    /// this connection, and an existing one keeps its state in the log.
     pub(super) fn admit_read_only(&mut self, connection: ConnectionId) {
-        /// Sessions of no log: neither containers nor TTL nodes, and never given by [`SessionId::nth`].
+        /// Ids of local sessions, disjoint from those of [`SessionId::nth`].
         const LOCAL: i64 = 2 << 56;
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let Phase::Connecting(connecting) = &mut client.phase else { return };
@@ -159,7 +159,7 @@ impl Server {
         }
     }
 
-    /// Any further frame.
+    /// A request.
     fn request(&mut self, connection: ConnectionId, frame: &Frame) {
         let Some(client) = self.connections.get(&connection) else { return };
         let is_read_only = client.established().is_some_and(|established| established.is_read_only);
@@ -210,7 +210,7 @@ impl Server {
         self.touch_if_stale(connection);
     }
 
-    /// Adds identities to a connection. The reply does not wait for others.
+    /// Adds identities to a connection. The reply is sent immediately, as in ZooKeeper.
     fn authenticate(&mut self, connection: ConnectionId, xid: i32, packet: &AuthPacket<'_>) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let (scheme, auth) = (packet.scheme.unwrap_or_default(), packet.auth.unwrap_or_default());
@@ -235,7 +235,7 @@ impl Server {
         }
     }
 
-    /// A write goes into the next batch, unless a read before it waits for the tail: that must not see it.
+    /// Submits a write, unless a read ahead of it waits for the tail: that read must not see the write.
     fn submit_in_order(&mut self, connection: ConnectionId, xid: i32, op: i32, body: Bytes) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         if client.waits_for_tail() {
@@ -256,7 +256,7 @@ impl Server {
         self.batcher.gather(item, Some(ids), Origin::Request(connection));
     }
 
-    /// A write of this connection is applied: its reply can leave once those before it have.
+    /// A write of this connection was applied: queues the reply.
     pub(super) fn written(&mut self, connection: ConnectionId, result: &Result<crate::tree::WriteResult, ErrorCode>) {
         let Some(client) = self.connections.get(&connection) else { return };
         let first = client.queue.iter().position(|pending| matches!(pending.work, Work::Submitted { reply: None }));
@@ -273,7 +273,7 @@ impl Server {
         self.pump(connection);
     }
 
-    /// The session is closed at its own request: that is the last reply.
+    /// The client has closed its session: sends the last reply.
     pub(super) fn closed(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let first = client.queue.iter().position(|pending| matches!(pending.work, Work::Submitted { reply: None }));
@@ -288,8 +288,8 @@ impl Server {
         self.pump(connection);
     }
 
-    /// A write of this connection is about to be applied: the reads before it must not see it. There are some only
-    /// while replies are held back.
+    /// Called before a write of this connection is applied: evaluates the reads ahead of it, which must not see it.
+    /// There are such reads only while replies are held back.
     pub(super) fn answer_reads_before_write(&mut self, connection: ConnectionId) {
         while let Some(client) = self.connections.get(&connection)
             && let Some(pending) = client.queue.get(client.replies_made())
@@ -298,7 +298,7 @@ impl Server {
             let (xid, op, body) = (pending.xid, *op, body.clone());
             let reply = self.answer(connection, xid, op, &body);
             let Some(client) = self.connections.get_mut(&connection) else { return };
-            // Events that the read has led to were put in front of it.
+            // Events caused by the read were inserted ahead of it.
             let index = client.replies_made();
             client.queue_bytes += reply.len();
             client.queue[index].bytes += reply.len();
@@ -309,7 +309,7 @@ impl Server {
         }
     }
 
-    /// Sends replies, in order, for as long as they are there.
+    /// Sends available replies in order.
     pub(super) fn pump(&mut self, connection: ConnectionId) {
         while let Some(client) = self.connections.get_mut(&connection) {
             if client.is_closing && client.queue.is_empty() {
@@ -346,7 +346,7 @@ impl Server {
         self.update_reading(connection);
     }
 
-    /// Submits the writes that are held behind the first one, up to the next read that waits for the tail.
+    /// Submits further held writes, up to the next read that waits for the tail.
     fn submit_held(&mut self, connection: ConnectionId) {
         for index in 1.. {
             let Some(client) = self.connections.get_mut(&connection) else { return };
@@ -360,7 +360,7 @@ impl Server {
         }
     }
 
-    /// Pumps those who waited for the tail, if it was reached.
+    /// Continues connections that wait for the tail, if it was reached.
     pub(super) fn tail_reached(&mut self) {
         if self.tails.note_applied(self.state.next()) {
             let waiting = self.connections.iter().filter(|(_, client)| client.waits_for_tail());
@@ -385,7 +385,7 @@ impl Server {
         }
     }
 
-    /// A reply that is only a header.
+    /// A reply without a body.
     pub(super) fn header(&mut self, xid: i32, error: Option<ErrorCode>) -> Bytes {
         let zxid = self.state.zxid();
         let err = error.map_or(0, ErrorCode::code);

@@ -1,5 +1,6 @@
-//! The log's tail, for those who must see all that has ended before they asked. One request is under way at a time; what
-//! asks meanwhile shares the next one.
+//! Tail checks for `sync` and linearizable reads: a request sees all writes that completed before it if the server has
+//! applied the log up to a tail that was obtained after the request arrived. One check is in flight at a time; requests
+//! that arrive meanwhile share the next one.
 
 use base::canary::{Bug, planted};
 
@@ -9,27 +10,27 @@ use crate::entry::Position;
 /// Requests for the tail.
 #[derive(Debug, Default)]
 pub(super) struct Tails {
-    /// The last request.
+    /// The last tail request.
     last: TailId,
-    /// Whether it is under way.
+    /// Whether it is in flight.
     is_under_way: bool,
-    /// Whether somebody waits for the next one.
+    /// Whether another one is needed.
     is_wanted: bool,
     has_failed: bool,
-    /// The last request that was answered, and the tail.
+    /// The last answer that is ahead of the applied position.
     answered: Option<(TailId, Position)>,
-    /// The last request whose tail was reached.
+    /// The last request with an applied tail.
     reached: TailId,
 }
 
 impl Tails {
-    /// The request whose answer is as of now or later.
+    /// Registers interest in the tail from now on; returns the request to wait for.
     pub(super) const fn want(&mut self) -> TailId {
         self.is_wanted = true;
         TailId(self.last.0 + 1)
     }
 
-    /// The request that is to be sent, if any.
+    /// The next request to send, if any.
     pub(super) const fn request(&mut self) -> Option<TailId> {
         if !self.is_wanted || self.is_under_way || self.has_failed {
             return None;
@@ -43,12 +44,12 @@ impl Tails {
     pub(super) fn answered(&mut self, request: TailId, tail: Position) {
         if self.is_under_way && request == self.last {
             self.is_under_way = false;
-            // The tail grows, so that who waits for an earlier request is served by a later one.
+            // A later tail also serves earlier requests.
             self.answered = Some((request, tail));
         }
     }
 
-    /// The next request stands in for this one: it is sent after a while.
+    /// The next request, sent after a delay, also serves this one.
     pub(super) fn failed(&mut self, request: TailId) {
         if self.is_under_way && request == self.last {
             self.is_under_way = false;
@@ -61,7 +62,7 @@ impl Tails {
         self.has_failed = false;
     }
 
-    /// Notes that all below `next` was applied. Returns whether that is as far as somebody waits for.
+    /// Called when all positions below `next` were applied. Returns whether a tail was reached.
     pub(super) fn note_applied(&mut self, next: Position) -> bool {
         let Some((request, tail)) = self.answered else { return false };
         if next < tail {

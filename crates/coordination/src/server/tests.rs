@@ -33,10 +33,10 @@ pub(super) fn config(nonce: u128) -> Config {
     }
 }
 
-/// What a client has received: xid, zxid, error, body.
+/// A received reply: xid, zxid, error, body.
 type Received = (i32, i64, i32, Vec<u8>);
 
-/// A log, and servers that play it at once, unless it stands still.
+/// Servers on a log that completes appends immediately, unless it is stalled.
 struct Bench {
     servers: Vec<Server>,
     log: Vec<Bytes>,
@@ -280,7 +280,7 @@ fn requests_are_pipelined_in_order() {
 }
 
 #[test]
-fn what_gathers_is_one_batch() {
+fn concurrent_writes_form_batches() {
     let mut bench = Bench::new(1);
     for connection in 1..=20 {
         bench.open(0, connection);
@@ -435,7 +435,7 @@ fn clients_authenticate() {
 }
 
 #[test]
-fn what_is_not_understood_is_an_error_and_the_connection_lives() {
+fn invalid_requests_get_errors_and_the_connection_lives() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let header = |op: i32| encoded(&jute::RequestHeader { xid: 5, op });
@@ -504,9 +504,9 @@ fn silent_sessions_expire_and_others_do_not() {
     assert_eq!(bench.received(2).len(), 10);
 }
 
-/// While the log stands still nobody expires, and a client hears nothing from a server that can't touch its session.
+/// While the log is stalled no session expires, and a server that cannot touch a session stops replying.
 #[test]
-fn a_log_that_stands_still_expires_nobody() {
+fn a_stalled_log_expires_no_session() {
     let mut bench = Bench::new(2);
     let session = bench.open(0, 1);
     bench.ask(1, create("/one", 1)).unwrap();
@@ -528,7 +528,7 @@ fn a_log_that_stands_still_expires_nobody() {
 }
 
 #[test]
-fn replies_that_were_held_back_follow_the_touch() {
+fn held_replies_follow_the_touch() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -543,7 +543,7 @@ fn replies_that_were_held_back_follow_the_touch() {
 }
 
 #[test]
-fn clients_that_accept_it_read_while_the_log_stands_still() {
+fn read_only_mode_while_the_log_is_stalled() {
     let mut bench = Bench::new(1);
     let session = bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -704,7 +704,7 @@ fn failed_appends_are_tried_again() {
     bench.now += 30 * MS;
     bench.event(0, Event::Timer);
     assert_eq!(bench.received(1).len(), 1);
-    // The first attempt comes to lie in the log after all.
+    // The first attempt lands in the log as well.
     let position = Position(bench.log.len() as u64);
     bench.log.push(entry.clone());
     bench.event(0, Event::Played { position, entry: Some(entry) });
@@ -716,11 +716,11 @@ fn failed_appends_are_tried_again() {
 }
 
 #[test]
-fn a_forgotten_server_joins_anew() {
+fn a_removed_server_rejoins() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let before = bench.servers[0].id();
-    for _ in 0..=crate::limits::SILENT_POSITIONS_MAX {
+    for _ in 0..=crate::limits::INACTIVE_POSITIONS_MAX {
         let position = Position(bench.log.len() as u64);
         bench.log.push(Bytes::new());
         bench.event(0, Event::Played { position, entry: None });
@@ -731,9 +731,9 @@ fn a_forgotten_server_joins_anew() {
     bench.ask(2, create("/a", 0)).unwrap();
 }
 
-/// Whatever clients send, the server goes on, and so does everybody else.
+/// Invalid frames affect only their own connection.
 #[test]
-fn hostile_frames_harm_only_their_sender() {
+fn invalid_frames_harm_only_their_sender() {
     let mut random = base::SplitMix64::new(11);
     let mut bench = Bench::new(1);
     bench.open(0, 1);
@@ -785,7 +785,7 @@ fn hostile_frames_harm_only_their_sender() {
 }
 
 #[test]
-fn a_client_may_set_many_watches_and_takes_them_along() {
+fn many_watches_are_removed_with_their_connection() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let paths: Vec<String> = (0..20_000).map(|number| format!("/watched/{number}")).collect();

@@ -1,4 +1,4 @@
-//! Which batches of which servers were applied.
+//! Deduplication and ordering of batches: the last applied batch of each server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 
 use crate::entry::{Batch, Position, ServerId, write_count};
-use crate::limits::{BATCHES_IN_FLIGHT_MAX, SERVERS_MAX, SILENT_POSITIONS_MAX};
+use crate::limits::{BATCHES_IN_FLIGHT_MAX, INACTIVE_POSITIONS_MAX, SERVERS_MAX};
 
-/// The servers that have joined and were not forgotten.
+/// Servers that have joined and were not removed.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     servers: BTreeMap<ServerId, Progress>,
-    /// By when something of them was applied last.
+    /// Ordered by their last applied batch.
     by_activity: BTreeSet<(Position, ServerId)>,
 }
 
@@ -21,9 +21,9 @@ pub(super) struct Servers {
 struct Progress {
     /// The last batch that was applied.
     applied: u64,
-    /// Where.
+    /// The position at which it was applied.
     active: Position,
-    /// Batches that lie in the log before a predecessor.
+    /// Batches that precede their predecessor in the log.
     early: BTreeMap<u64, Arc<Batch>>,
 }
 
@@ -32,33 +32,33 @@ impl Servers {
         self.servers.contains_key(&server)
     }
 
-    /// Adds a server. Returns the one that is forgotten for it, if there are too many.
+    /// Adds a server. Returns the one removed for it at the limit.
     pub(super) fn join(&mut self, server: ServerId, position: Position) -> Option<ServerId> {
-        let forgotten = (self.servers.len() >= SERVERS_MAX).then(|| self.forget_first()).flatten();
+        let removed = (self.servers.len() >= SERVERS_MAX).then(|| self.remove_first()).flatten();
         self.servers.insert(server, Progress { applied: 0, active: position, early: BTreeMap::new() });
         self.by_activity.insert((position, server));
-        forgotten
+        removed
     }
 
-    /// Forgets the servers that were silent for too long.
-    pub(super) fn forget_silent(&mut self, position: Position) -> Vec<ServerId> {
-        let mut forgotten = Vec::new();
+    /// Removes servers that were inactive for too long.
+    pub(super) fn remove_inactive(&mut self, position: Position) -> Vec<ServerId> {
+        let mut removed = Vec::new();
         while let Some((active, _)) = self.by_activity.first()
-            && active.0 + SILENT_POSITIONS_MAX < position.0
+            && active.0 + INACTIVE_POSITIONS_MAX < position.0
         {
-            forgotten.extend(self.forget_first());
+            removed.extend(self.remove_first());
         }
-        forgotten
+        removed
     }
 
-    fn forget_first(&mut self) -> Option<ServerId> {
+    fn remove_first(&mut self) -> Option<ServerId> {
         let (_, server) = self.by_activity.pop_first()?;
         self.servers.remove(&server);
         Some(server)
     }
 
-    /// The batches that are applied now that this one lies in the log: none if it is a duplicate, comes before its
-    /// predecessor, or is of a server that is not known.
+    /// The batches that become applicable with this one: none if it is a duplicate, precedes its predecessor, or
+    /// belongs to an unknown server.
     pub(super) fn admit(&mut self, batch: &Arc<Batch>, position: Position) -> Vec<Arc<Batch>> {
         let Some(progress) = self.servers.get_mut(&batch.server) else { return Vec::new() };
         if planted(Bug::DuplicateBatchApplied) && batch.number <= progress.applied {

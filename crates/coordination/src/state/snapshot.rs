@@ -1,7 +1,7 @@
-//! Snapshots of the state: a stream of records, cut into pieces of one size, wherever a record ends.
+//! Snapshots of the state: a stream of records, cut into pieces of equal size regardless of record boundaries.
 //!
-//! The first record has everything but the tree, as of the beginning; then each node is one; an empty record is the last.
-//! Each has its length in front, so that the stream can be read from pieces.
+//! The first record holds everything but the tree; each further one holds a node; an empty record ends the stream.
+//! Records are length-prefixed.
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
@@ -16,7 +16,7 @@ use crate::tree::TreeBuilder;
 
 const FORMAT: u8 = 1;
 
-/// A snapshot that is being written.
+/// Progress of a snapshot.
 #[derive(Debug, Default)]
 pub(super) enum Writing {
     #[default]
@@ -27,7 +27,7 @@ pub(super) enum Writing {
 }
 
 impl State {
-    /// Begins a snapshot of the state as it is now. One that is under way is given up.
+    /// Begins a snapshot of the current state. A snapshot in progress is cancelled.
     pub fn begin_snapshot(&mut self) {
         let mut out = Writer::new();
         out.u32(0);
@@ -45,7 +45,7 @@ impl State {
         self.snapshot = Writing::Under(stream);
     }
 
-    /// The next piece of the snapshot that is under way; none if the last one was given.
+    /// The next piece of the snapshot in progress; none after the last one.
     pub fn next_piece(&mut self) -> Option<Bytes> {
         while let Writing::Under(stream) = &mut self.snapshot
             && stream.len() < SNAPSHOT_PIECE_BYTES
@@ -80,14 +80,14 @@ impl State {
         }
     }
 
-    /// Gives up the snapshot that is under way.
+    /// Cancels the snapshot in progress.
     pub fn end_snapshot(&mut self) {
         self.snapshot = Writing::Idle;
         self.tree.end_snapshot();
     }
 }
 
-/// Puts the record's length in front of it.
+/// Sets the record's length and appends it to the stream.
 fn end_record(mut record: Writer, stream: &mut BytesMut) {
     let length = u32::try_from(record.len() - 4).expect("a record is a node of one frame, or the sessions");
     record.patch_u32(0, length);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::acl::Id;
 use crate::jute::{AclRecord, Create, CreateKind, IdRecord, Sequence, Writer};
-use crate::limits::SILENT_POSITIONS_MAX;
+use crate::limits::INACTIVE_POSITIONS_MAX;
 
 const PASSWORD: Password = [1; 16];
 
@@ -29,7 +29,7 @@ impl Log {
         admitted
     }
 
-    /// A batch with these items; what they have come to.
+    /// Appends a batch and returns the outcomes of its items.
     fn batch(&mut self, server: u64, number: u64, items: Vec<Item>) -> Vec<Outcome> {
         self.outcomes.clear();
         let identities = vec![vec![Id::new("ip", "::1")]];
@@ -78,7 +78,7 @@ fn sessions_are_opened_moved_and_closed() {
     assert_eq!(log.batch(3, 1, vec![wrong, unknown, moved(FIRST)]), [Outcome::Refused, Outcome::Refused, connected(2)]);
     let session = log.state.session(FIRST).unwrap();
     assert_eq!((session.server, session.timeout_ms, session.sequence), (ServerId(3), 2_000, 0));
-    // What the server before appends late has no effect; neither has a gap.
+    // Neither a delayed append of the previous server nor a gap takes effect.
     assert_eq!(log.batch(0, 3, vec![create(FIRST, 1, 2, "/b")]), [Outcome::Stale]);
     assert_eq!(log.batch(3, 2, vec![create(FIRST, 2, 2, "/b")]), [Outcome::Stale]);
     let Item::Request { stamp, identities, body, .. } = create(FIRST, 2, 1, "/b") else { panic!() };
@@ -97,7 +97,7 @@ fn batches_count_once_and_in_order() {
     let done = log.batch(0, 2, vec![create(FIRST, 1, 1, "/a")]);
     assert!(done.len() == 2 && done.iter().all(is_done));
     assert_eq!(log.batch(0, 3, vec![create(FIRST, 1, 2, "/b")]), []);
-    // A server never has more than so many under way.
+    // Beyond the maximum number of batches in flight.
     assert_eq!(log.batch(0, 8, vec![open()]), []);
     assert_eq!(log.batch(77, 1, vec![open()]), []);
     assert_eq!(log.state.sessions().len(), 1);
@@ -121,12 +121,12 @@ fn an_expiry_names_the_last_touch() {
 }
 
 #[test]
-fn silent_servers_are_forgotten() {
+fn inactive_servers_are_removed() {
     let mut log = Log::new();
     log.batch(0, 1, vec![open()]);
     log.batch(0, 3, vec![open()]);
-    let forgotten: Vec<_> = (0..SILENT_POSITIONS_MAX).flat_map(|_| log.hole().forgotten).collect();
-    assert_eq!(forgotten, [ServerId(0)]);
+    let removed: Vec<_> = (0..INACTIVE_POSITIONS_MAX).flat_map(|_| log.hole().removed).collect();
+    assert_eq!(removed, [ServerId(0)]);
     assert!(!log.state.has_server(ServerId(0)));
     assert_eq!(log.batch(0, 2, vec![open()]), []);
     assert_eq!(log.state.sessions().len(), 1);

@@ -1,4 +1,4 @@
-//! ACLs, each held once: most trees have only a few.
+//! Interned ACLs: most trees have only a few different ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::acl::{Acl, AclList};
 #[derive(Debug, Default)]
 pub(super) struct Acls {
     lists: BTreeSet<AclList>,
-    /// How many there may be before those without nodes are dropped.
+    /// Table size at which unused ACLs are removed.
     sweep_at: usize,
 }
 
-/// Sweeping a table that is smaller does not pay.
+/// Smaller tables are not swept.
 const SWEEP_MIN: usize = 64;
 
 impl Acls {

@@ -1,5 +1,4 @@
-//! What an operation has changed: the events that it leads to, and how it is undone if a later operation of the same
-//! multi fails.
+//! The changes of a transaction: the events to fire, and an undo log in case a later operation of the same multi fails.
 
 use super::node::Node;
 use super::{Tree, TreeEvent};
@@ -14,7 +13,7 @@ pub(super) struct Changes {
     undo: Vec<Undo>,
 }
 
-/// A step back. Paths name nodes as the tree is once all later steps were undone.
+/// One undo record. Its path is valid once all later records were undone.
 #[derive(Debug)]
 enum Undo {
     Create { path: Box<str>, parent: ParentStat },
@@ -22,7 +21,7 @@ enum Undo {
     SetData { path: Box<str>, data: Option<Box<[u8]>>, mzxid: i64, mtime: i64, version: i32 },
 }
 
-/// What a change of the children changes in their parent.
+/// The fields of a parent that change with its children.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParentStat {
     created: i32,
@@ -48,7 +47,7 @@ impl Changes {
         self.undo.push(Undo::Delete { path: path.into(), node: Box::new(node), parent });
     }
 
-    /// `before` is the node as it was, but for its data.
+    /// `before` is the node before the change, except for its data.
     pub(super) fn data_set(&mut self, path: &str, data: Option<Box<[u8]>>, before: &Node) {
         self.event(EventType::DataChanged, path, before.acl.clone());
         let (mzxid, mtime, version) = (before.mzxid, before.mtime, before.version);
@@ -61,7 +60,7 @@ impl Changes {
 }
 
 impl Tree {
-    /// Undoes everything, last change first.
+    /// Undoes all changes in reverse order.
     pub(super) fn undo(&mut self, changes: Changes) {
         for step in changes.undo.into_iter().rev() {
             match step {

@@ -7,20 +7,20 @@ use super::Txn;
 use crate::acl::AclList;
 use crate::jute::Stat;
 
-/// Where a node lies in the tree's vector.
+/// An index into the tree's nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeId(pub(super) u32);
 
-/// When a node is deleted by itself. ZooKeeper encodes this, and we do, in the field for the owner of ephemeral nodes.
+/// The lifetime of a node. Like ZooKeeper, nodes store it in the field for the owner of ephemeral nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Never.
+    /// Deleted by clients only.
     Persistent,
-    /// With this session.
+    /// Deleted with this session.
     Ephemeral(i64),
-    /// Some time after its last child.
+    /// Deleted some time after its last child.
     Container,
-    /// Once it has no children and was not changed for so long.
+    /// Deleted once it has no children and was not modified for the TTL.
     Ttl {
         /// Milliseconds, 1 to [`TTL_MAX_MS`].
         ttl_ms: i64,
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// Most nodes have no children, and need no map for them.
+/// Boxed, because most nodes have no children.
 type Children = BTreeMap<Box<str>, NodeId>;
 
 #[derive(Debug, Default)]
@@ -61,13 +61,13 @@ pub(super) struct Node {
     pub(super) acl: AclList,
     pub(super) czxid: i64,
     pub(super) mzxid: i64,
-    /// The last creation or deletion of a child.
+    /// The transaction that last created or deleted a child.
     pub(super) pzxid: i64,
     pub(super) ctime: i64,
     pub(super) mtime: i64,
     pub(super) owner: i64,
     pub(super) version: i32,
-    /// Children created so far: the number that the next sequential child gets.
+    /// Number of children created so far: the suffix of the next sequential child.
     pub(super) created: i32,
     pub(super) aversion: i32,
     children: Option<Box<Children>>,
@@ -140,7 +140,7 @@ impl Node {
             ctime: self.ctime,
             mtime: self.mtime,
             version: self.version,
-            // Creations and deletions: whatever was created and is no more, was deleted.
+            // Counts creations and deletions: nodes that were created and no longer exist were deleted.
             cversion: self.created.wrapping_mul(2).wrapping_sub(children),
             aversion: self.aversion,
             ephemeral_owner: if let Kind::Ephemeral(session) = self.kind() { session } else { 0 },
@@ -160,7 +160,7 @@ impl<'a> NodeRef<'a> {
         Self(node)
     }
 
-    /// Its data: none is not the same as empty.
+    /// The data; null and empty data are different.
     #[must_use]
     pub fn data(self) -> Option<&'a [u8]> {
         self.0.data.as_deref()

@@ -1,11 +1,11 @@
-//! Snapshots of the tree, piece by piece, while it goes on changing.
+//! Incremental snapshots of a tree that keeps changing.
 //!
-//! A [`SnapshotCursor`] walks the tree in order, each node before its children. The tree tells it of every node before
-//! that changes for the first time; a node that the cursor has not reached yet is copied then. So the snapshot is of the
-//! moment at which it began, and costs, beside a piece, only the nodes that change meanwhile.
+//! A [`SnapshotCursor`] walks the tree in preorder. Before a node changes, the tree notifies the cursor, which copies
+//! the node if it has not been written yet (copy on write). So the snapshot shows the tree at the moment the walk
+//! began, and its memory is bounded by one piece and the nodes that change during the walk.
 //!
-//! The bytes depend on the tree alone. A node is a record: depth, name, data, ACL, stat. An ACL is written out where it
-//! first occurs, and named by its number from then on.
+//! The bytes depend only on the tree. A node is one record: depth, name, data, ACL, stat. An ACL is written in full at
+//! its first occurrence and by its number afterwards.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use crate::path;
 /// A walk over the tree as it was when the walk began.
 #[derive(Debug, Default)]
 pub struct SnapshotCursor {
-    /// The last node written.
+    /// The path of the last node written.
     written: Option<String>,
-    /// Nodes that have changed since and are still to be written, as they were; none for those that were created since.
+    /// Original copies of nodes that changed before they were written; none for nodes created during the walk.
     before: BTreeMap<WalkKey, Option<Node>>,
     acls: BTreeMap<AclList, u32>,
 }
 
-/// Paths compare as the walk goes: as bytes, but with a separator below every other character.
+/// A path in preorder: compared bytewise, with the separator below all other characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WalkKey(String);
 
@@ -90,17 +90,17 @@ fn write_acl(acl: &[Acl], out: &mut Writer) {
 }
 
 impl Tree {
-    /// Begins a snapshot of the tree as it is now. One that is under way is given up.
+    /// Begins a snapshot of the current tree. A snapshot in progress is cancelled.
     pub fn begin_snapshot(&mut self) {
         self.snapshot = Some(Box::default());
     }
 
-    /// Gives up the snapshot that is under way.
+    /// Cancels the snapshot in progress.
     pub fn end_snapshot(&mut self) {
         self.snapshot = None;
     }
 
-    /// Writes the next node of the snapshot that is under way. False at its end, and if there is none.
+    /// Writes the next node of the snapshot in progress. Returns false at its end.
     pub fn write_next(&mut self, out: &mut Writer) -> bool {
         let Some(mut cursor) = self.snapshot.take() else { return false };
         let Some((key, kept)) = self.next_of_snapshot(&mut cursor) else { return false };
@@ -120,7 +120,7 @@ impl Tree {
         true
     }
 
-    /// The next node of the walk: a kept copy, or the one in the tree.
+    /// The next node of the walk: an original copy, or the one in the tree.
     fn next_of_snapshot(&self, cursor: &mut SnapshotCursor) -> Option<(WalkKey, Option<Node>)> {
         let mut live = self.successor(cursor.written.as_deref());
         while let Some((path, _)) = &live
@@ -129,7 +129,7 @@ impl Tree {
             live = self.successor(Some(path));
         }
         let live = live.map(|(path, _)| WalkKey::of(&path));
-        // Those that were created since are of no use once the walk has passed them.
+        // Nodes created during the walk need no entry once the walk has passed them.
         while let Some(entry) = cursor.before.first_entry()
             && (entry.get().is_none() && live.as_ref().is_none_or(|live| entry.key() < live))
         {
@@ -144,7 +144,7 @@ impl Tree {
         }
     }
 
-    /// The node that the walk comes to after `path`, which may be gone; the root if there is no path.
+    /// The node after `path` in preorder, even if `path` no longer exists; the root if there is no path.
     fn successor(&self, path: Option<&str>) -> Option<(String, NodeId)> {
         let Some(path) = path else { return Some((path::ROOT.to_owned(), ROOT)) };
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
@@ -167,7 +167,7 @@ impl Tree {
 #[derive(Debug)]
 pub struct TreeBuilder {
     tree: Tree,
-    /// The node written last, and its ancestors: from the root.
+    /// The last node and its ancestors, starting at the root.
     path: Vec<NodeId>,
     names: Vec<Box<str>>,
     acls: Vec<AclList>,

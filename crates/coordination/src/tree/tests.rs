@@ -38,7 +38,7 @@ impl Bench {
         Txn { zxid: self.zxid, time_ms: 1_000 + self.zxid }
     }
 
-    fn told(&mut self, (outcome, events): (Outcome, Vec<TreeEvent>)) -> Outcome {
+    fn record(&mut self, (outcome, events): (Outcome, Vec<TreeEvent>)) -> Outcome {
         self.events.extend(events.into_iter().map(|event| (event.kind, event.path.into())));
         outcome
     }
@@ -46,7 +46,7 @@ impl Bench {
     fn create_with(&mut self, create: Create<'_>) -> Outcome {
         let txn = self.txn();
         let done = self.tree.create(&create, Author { session: SESSION, ids: &self.ids }, txn);
-        self.told(done)
+        self.record(done)
     }
 
     fn create(&mut self, path: &str, flags: i32) -> Outcome {
@@ -57,14 +57,14 @@ impl Bench {
         let txn = self.txn();
         let author = Author { session: SESSION, ids: &self.ids };
         let done = self.tree.delete(&Delete { path, version }, author, txn);
-        self.told(done)
+        self.record(done)
     }
 
     fn set(&mut self, path: &str, data: Option<&[u8]>, version: i32) -> Outcome {
         let txn = self.txn();
         let author = Author { session: SESSION, ids: &self.ids };
         let done = self.tree.set_data(&SetData { path, data, version }, author, txn);
-        self.told(done)
+        self.record(done)
     }
 
     fn set_acl(&mut self, path: &str, acl: &[AclRecord<'_>], version: i32) -> Result<Stat, ErrorCode> {
@@ -395,7 +395,7 @@ fn a_failed_multi_leaves_no_trace() {
     }
 }
 
-/// A snapshot is of the moment at which it began, whatever changes while it is written.
+/// A snapshot shows the tree at the moment it began.
 #[test]
 fn snapshots_of_a_tree_that_changes() {
     for seed in 0..150 {

@@ -10,17 +10,17 @@ use crate::acl::{self, perms};
 use crate::jute::{CheckVersion, Create, CreateKind, Delete, Operation, Operations, SetAcl, SetData, Stat};
 use crate::{ErrorCode, path};
 
-/// What a write is answered with.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the operations' own names")]
 pub enum WriteResult {
     Operation(OperationResult),
     SetAcl(Stat),
-    /// One result for each operation. If one failed, all are errors: none was done.
+    /// One result per operation. If one failed, all are errors and none took effect.
     Multi(Vec<Result<OperationResult, MultiError>>),
 }
 
-/// What an operation is answered with.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the operations' own names")]
 pub enum OperationResult {
@@ -31,10 +31,10 @@ pub enum OperationResult {
     Check,
 }
 
-/// What is told of an operation of a multi that failed: of those before the one that failed, no error.
+/// The error of an operation of a failed multi; none for operations before the one that failed.
 pub type MultiError = Option<ErrorCode>;
 
-/// The node that a create asks for.
+/// The kind of node to create.
 #[derive(Clone, Copy)]
 struct Mode {
     kind: Kind,
@@ -69,7 +69,7 @@ impl Mode {
     }
 }
 
-/// The version that follows, if the expected one is there. -1 stands for any, so that it is never a node's.
+/// The next version, if the current one is the expected one. -1 means any version, so that no node has it.
 pub(super) const fn next_version(version: i32, expected: i32) -> Result<i32, ErrorCode> {
     if expected != -1 && expected != version {
         return Err(ErrorCode::BadVersion);
@@ -122,7 +122,7 @@ impl Tree {
         self.one(|tree, changes| tree.set_data_in(set, author, txn, changes))
     }
 
-    /// Sets a node's ACL. No watch is told.
+    /// Sets a node's ACL. Fires no watches.
     ///
     /// # Errors
     /// In this order: the path is invalid, the ACL is invalid, there is no node, it does not permit it, the version of
@@ -140,7 +140,7 @@ impl Tree {
         Ok(node.stat())
     }
 
-    /// All operations, or none of them. They see each other's effects.
+    /// Performs all operations or none. Each sees the effects of those before it.
     pub fn multi<'a>(
         &mut self,
         operations: &Operations<'a, Operation<'a>>,
@@ -187,8 +187,8 @@ impl Tree {
         changes.events
     }
 
-    /// Deletes a container or TTL node if it still is as it was when its time was found to be over: without children,
-    /// and last changed by the transactions `mzxid` and `pzxid`. None if it is not.
+    /// Deletes a container or TTL node if it is unchanged since the collector found it unused: it has no children, and
+    /// `mzxid` and `pzxid` are still the same. Returns none otherwise.
     pub fn collect(&mut self, path: &str, mzxid: i64, pzxid: i64, txn: Txn) -> Option<Vec<TreeEvent>> {
         let (parent, id) = (self.find(path::parent(path))?, self.find(path)?);
         let node = self.node(id);
@@ -299,7 +299,7 @@ impl Tree {
         Ok(OperationResult::Check)
     }
 
-    /// Takes a node that has no children out of the tree.
+    /// Removes a node without children.
     fn remove(&mut self, parent: NodeId, path: &str, id: NodeId, txn: Txn, changes: &mut Changes) {
         self.before_change(path::parent(path), parent);
         let node = self.detach(parent, path, id);

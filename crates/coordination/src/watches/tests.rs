@@ -1,25 +1,25 @@
 use super::*;
 use EventType::{ChildrenChanged, Created, DataChanged, Deleted};
 
-fn told(watches: &mut Watches<u32>, kind: EventType, path: &str) -> Vec<u32> {
+fn notified(watches: &mut Watches<u32>, kind: EventType, path: &str) -> Vec<u32> {
     watches.trigger(kind, path).into_iter().collect()
 }
 
 #[test]
-fn standard_watches_are_told_once() {
+fn standard_watches_fire_once() {
     let mut watches = Watches::default();
     watches.add(Table::Data, "/a", 1);
     watches.add(Table::Data, "/a", 1);
     watches.add(Table::Data, "/a", 2);
     watches.add(Table::Child, "/a", 3);
     assert_eq!(watches.count(), 3);
-    assert_eq!(told(&mut watches, ChildrenChanged, "/a"), [3]);
-    assert_eq!(told(&mut watches, Created, "/a"), [1, 2]);
-    assert_eq!(told(&mut watches, DataChanged, "/a"), [0; 0]);
+    assert_eq!(notified(&mut watches, ChildrenChanged, "/a"), [3]);
+    assert_eq!(notified(&mut watches, Created, "/a"), [1, 2]);
+    assert_eq!(notified(&mut watches, DataChanged, "/a"), [0; 0]);
     assert_eq!(watches.count() + watches.by_connection().count(), 0);
 }
 
-/// A connection with a data watch and a child watch hears of a deletion once.
+/// A connection with both a data watch and a child watch gets one event.
 #[test]
 fn deletions_reach_both_tables_once() {
     let mut watches = Watches::default();
@@ -27,8 +27,8 @@ fn deletions_reach_both_tables_once() {
     watches.add(Table::Child, "/a", 1);
     watches.add(Table::Child, "/a", 2);
     watches.add(Table::Child, "/", 3);
-    assert_eq!(told(&mut watches, Deleted, "/a"), [1, 2]);
-    assert_eq!(told(&mut watches, ChildrenChanged, "/"), [3]);
+    assert_eq!(notified(&mut watches, Deleted, "/a"), [1, 2]);
+    assert_eq!(notified(&mut watches, ChildrenChanged, "/"), [3]);
     assert_eq!(watches.count(), 0);
 }
 
@@ -38,23 +38,23 @@ fn persistent_watches_stay() {
     watches.add_persistent("/a", 1, false);
     watches.add(Table::Data, "/a", 1);
     for kind in [Created, DataChanged, ChildrenChanged, Deleted, Created] {
-        assert_eq!(told(&mut watches, kind, "/a"), [1]);
-        assert_eq!(told(&mut watches, kind, "/a/b"), [0; 0]);
+        assert_eq!(notified(&mut watches, kind, "/a"), [1]);
+        assert_eq!(notified(&mut watches, kind, "/a/b"), [0; 0]);
     }
     assert!(!watches.contains("/a", WatcherType::Data, 1));
     assert!(watches.contains("/a", WatcherType::Persistent, 1));
 }
 
 #[test]
-fn recursive_watches_hear_of_descendants_but_not_of_children() {
+fn recursive_watches_include_descendants_without_child_events() {
     let mut watches = Watches::default();
     watches.add_persistent("/a", 1, true);
     watches.add_persistent("/", 2, true);
     for (path, expected) in [("/a", &[1, 2][..]), ("/a/b/c", &[1, 2]), ("/ab", &[2]), ("/", &[2])] {
         for kind in [Created, DataChanged, Deleted] {
-            assert_eq!(told(&mut watches, kind, path), expected, "{path}");
+            assert_eq!(notified(&mut watches, kind, path), expected, "{path}");
         }
-        assert_eq!(told(&mut watches, ChildrenChanged, path), [0; 0]);
+        assert_eq!(notified(&mut watches, ChildrenChanged, path), [0; 0]);
     }
     assert!(watches.remove("/", WatcherType::PersistentRecursive, 2));
     assert!(watches.remove("/a", WatcherType::Any, 1));

@@ -1,6 +1,6 @@
-//! What must hold.
+//! Invariants.
 //!
-//! A spectator plays the log as soon as it is settled, item by item: what has an effect there has it at every server.
+//! A spectator applies each position as soon as it is resolved, before any server does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +18,15 @@ pub(super) struct Checks {
     pub(super) time: Time,
     pub(super) stalls: Vec<(Time, Time)>,
     spectator: State,
-    /// What every server's state is like after so many positions.
+    /// The fingerprint of the state at each position.
     states: BTreeMap<Position, u64>,
-    /// Acknowledged writes by path: zxid, and when they were acknowledged.
+    /// Acknowledged writes by path and zxid.
     writes: BTreeMap<String, BTreeMap<i64, Acknowledged>>,
-    /// Reads: path, the state's zxid, the node's.
+    /// Reads: path, zxid of the state, mzxid of the node.
     reads: Vec<(String, i64, i64)>,
-    /// The transaction that wrote a value.
+    /// The zxid that wrote each value.
     values: BTreeMap<u64, i64>,
-    /// Values of multis that have failed.
+    /// Values of failed multis.
     undone: BTreeSet<u64>,
     sent: BTreeMap<u64, Time>,
 }
@@ -56,14 +56,14 @@ impl Checks {
         }
     }
 
-    /// The spectator plays the next position.
+    /// Applies the next position.
     pub(super) fn settle(&mut self, position: u64, log: &Log, clients: &[Client]) {
         let slot = log.slot(position);
         let bytes = slot.entry.as_ref().map_or(0, bytes::Bytes::len);
         let entry = slot.entry.clone().and_then(|bytes| Entry::decode(bytes).ok());
         let admitted = self.spectator.admit(entry.as_ref(), bytes);
-        if !admitted.forgotten.is_empty() {
-            self.count("servers forgotten");
+        if !admitted.removed.is_empty() {
+            self.count("servers removed");
         }
         if admitted.batches.len() > 1 {
             self.count("batches that waited for another");
@@ -98,7 +98,7 @@ impl Checks {
                 self.count("expiries");
                 let touched = log.slot(before.last_touch.0).settled.unwrap_or(0);
                 let made = log.slot(position).made;
-                // While the log stands still nothing can be heard of the session: two ticks of each stall may count.
+                // No touch can be logged during a stall, of which at most two ticks count.
                 let stalls = self.stalls.iter().map(|(from, to)| made.min(*to).saturating_sub(touched.max(*from)));
                 let not_counted: Time = stalls.map(|stall| stall.saturating_sub(2 * TICK.0)).sum();
                 let silent = made.saturating_sub(touched + not_counted);
@@ -129,7 +129,7 @@ impl Checks {
         self.sent.insert(value, self.time);
     }
 
-    /// A write is acknowledged: all that ended before it was sent come before it.
+    /// A write was acknowledged: it must be ordered after all writes acknowledged before it was sent.
     pub(super) fn written(&mut self, path: &str, value: u64, zxid: i64) {
         self.count("writes");
         self.value(value, zxid);
@@ -157,7 +157,7 @@ impl Checks {
         }
     }
 
-    /// A node was read in the state of a transaction. A read behind a sync sees every write that had ended before.
+    /// A node was read. A read after a sync must see every write acknowledged before the sync.
     pub(super) fn read(&mut self, path: &str, value: Option<u64>, state: i64, mzxid: i64, synced: Option<Time>) {
         self.count("reads");
         if let Some(value) = value {
@@ -174,7 +174,7 @@ impl Checks {
         }
     }
 
-    /// Every read has seen the last write before its state.
+    /// Every read must have seen the last write up to its state.
     pub(super) fn finish(&mut self) {
         for (path, state, mzxid) in std::mem::take(&mut self.reads) {
             let missed = self.writes.get(&path).and_then(|writes| writes.range(mzxid + 1..).next());
@@ -185,7 +185,7 @@ impl Checks {
     }
 }
 
-/// A hash of everything that can be seen of a state.
+/// A hash of a whole state.
 fn fingerprint(state: &State) -> u64 {
     let mut seen = Fingerprint(0);
     seen.add(state.zxid().cast_unsigned());

@@ -1,5 +1,5 @@
-//! A client as the libraries are: it pings, gives up a connection on which it hears nothing, and moves its session to
-//! another server. What it sees is checked.
+//! A model of the client libraries: it pings, times out, and moves its session to another server. It checks the
+//! replies.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,14 +15,14 @@ use crate::server::ConnectionId;
 
 const OPEN: &[AclRecord<'static>] =
     &[AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
-/// What all clients read and write.
+/// Nodes shared by all clients.
 const REGISTERS: [&str; 3] = ["/a", "/b", "/c"];
 const LOCK: &str = "/lock";
 
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) id: usize,
-    /// Its clock, in millionths.
+    /// Clock rate in millionths.
     rate: u64,
     phase: Phase,
     session: Option<(i64, Password)>,
@@ -31,9 +31,9 @@ pub(super) struct Client {
     last_zxid: i64,
     xid: i32,
     asked: VecDeque<(i32, Ask)>,
-    /// One-shot watches of this connection: the transaction that the node was at.
+    /// One-shot watches of this connection, with the mzxid at which each was set.
     watches: BTreeMap<&'static str, i64>,
-    /// Whether it has an ephemeral node; not known while that is asked for.
+    /// Whether its session has an ephemeral node; none if unknown.
     owns: Option<bool>,
     has_lock: bool,
     pub(super) done: u64,
@@ -46,7 +46,7 @@ enum Phase {
     Connected(ConnectionId),
 }
 
-/// What was asked.
+/// A request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ask {
     Make,
@@ -80,12 +80,12 @@ impl Client {
         }
     }
 
-    /// The time since then, by its clock.
+    /// Elapsed time on its clock.
     fn since(&self, then: Time, now: Time) -> Time {
         (now - then) / 1_000 * self.rate / 1_000
     }
 
-    /// Whether it has this session and takes it for alive.
+    /// Whether it considers itself connected with this session.
     pub(super) fn believes_in(&self, session: i64, now: Time) -> bool {
         matches!(self.phase, Phase::Connected(_))
             && self.session.is_some_and(|(own, _)| own == session)
@@ -96,7 +96,7 @@ impl Client {
         format!("/own-{}", self.id)
     }
 
-    /// Its session is over.
+    /// Its session has ended.
     fn lose_session(&mut self) {
         self.session = None;
         self.owns = Some(false);
@@ -122,7 +122,7 @@ impl World {
                     self.clients[id].sent = now;
                     self.send_frame(connection, &Request::Ping.to_frame(xid::PING));
                 }
-                // Now and then it rests, and only pings.
+                // Idle from time to time, so that only pings keep the session alive.
                 if client_is_busy(id, now) {
                     for _ in 0..self.random.below(4) {
                         self.ask_something(id, connection);
@@ -155,7 +155,7 @@ impl World {
         let client = &mut self.clients[id];
         client.phase = Phase::Waiting { until };
         client.watches.clear();
-        // What was asked may have been done or not, or may still be done.
+        // Requests in flight may or may not take effect.
         for (_, ask) in std::mem::take(&mut client.asked) {
             match ask {
                 Ask::Own => client.owns = None,
@@ -237,7 +237,7 @@ impl World {
             Ask::Owned => Request::Exists(PathAndWatch { path: &own, watch: false }).to_frame(xid),
             Ask::Lock => Request::Create(create(LOCK, 1)).to_frame(xid),
             Ask::Unlock => {
-                // It does not rely on it any more.
+                // From here on it does not rely on the lock.
                 self.clients[id].has_lock = false;
                 Request::Delete(Delete { path: LOCK, version: -1 }).to_frame(xid)
             }
@@ -255,7 +255,7 @@ impl World {
         if phase != Phase::Connecting(connection) && phase != Phase::Connected(connection) {
             return;
         }
-        // One that has heard nothing for long has given up, and only has not looked at its clock.
+        // The client has timed out, although its timer has not fired yet.
         let client = &self.clients[id];
         if client.since(client.heard, self.time) >= TIMEOUT.0 * 2 / 3 {
             self.hang_up(connection);
@@ -308,7 +308,7 @@ impl World {
         self.check_lock();
     }
 
-    /// No two clients rely on the lock at one time.
+    /// At most one client may hold the lock.
     fn check_lock(&mut self) {
         let holds = |client: &&Client| {
             client.has_lock && client.session.is_some_and(|(session, _)| client.believes_in(session, self.time))
@@ -339,7 +339,7 @@ impl World {
                 self.checks.read(path, value, header.zxid, reply.stat.mzxid, synced);
             }
             Ask::FailingMulti { value } => self.checks.undone(value),
-            // One that exists may be of the session before, which was closed without a reply.
+            // An existing node may belong to a previous session that was closed without a reply.
             Ask::Own => client.owns = is_done.then_some(true),
             Ask::Owned if !is_done => {
                 self.checks.violated(format!("the node of client {id} is gone, whose session lives"));
@@ -357,7 +357,7 @@ impl World {
         }
     }
 
-    /// A client that watches a node is told of a change before it is shown one.
+    /// A watching client must get the event before a reply that shows the change.
     fn check_watch(&mut self, id: usize, path: &str, mzxid: i64) {
         if self.clients[id].watches.get(path).is_some_and(|watched| *watched < mzxid) {
             self.checks.violated(format!("client {id} sees {path} at {mzxid} before the event"));
@@ -365,7 +365,7 @@ impl World {
     }
 }
 
-/// A quarter of the time a client only pings.
+/// A client is idle a quarter of the time.
 const fn client_is_busy(id: usize, now: Time) -> bool {
     !(now / (700 * MS) + id as u64).is_multiple_of(4)
 }

@@ -1,4 +1,4 @@
-//! The model of the shared log: positions are given out in order, and are settled in any order, as entries or holes.
+//! The model of the shared log: positions are allocated in order and resolved in any order, as entries or holes.
 
 use bytes::Bytes;
 
@@ -9,22 +9,22 @@ use crate::server::{AppendId, Event};
 #[derive(Debug, Default)]
 pub(super) struct Log {
     slots: Vec<Slot>,
-    /// All below are settled.
+    /// All positions below are resolved.
     pub(super) settled: u64,
     pub(super) trimmed: u64,
     pub(super) stalled_until: Time,
 }
 
-/// A position that was given out.
+/// An allocated position.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// What will lie there; none for a hole.
+    /// The entry; none for a hole.
     pub(super) entry: Option<Bytes>,
-    /// When it was made.
+    /// When the server made the entry.
     pub(super) made: Time,
-    /// When it was settled.
+    /// When it was resolved.
     pub(super) settled: Option<Time>,
-    /// Who is told.
+    /// The append to complete.
     told: Option<(usize, u64, AppendId)>,
 }
 
@@ -39,8 +39,8 @@ impl Log {
 }
 
 impl World {
-    /// An append arrives. Most end well. Some positions become holes, and the append takes another; some are lost with
-    /// their answer, so that it comes to lie there twice.
+    /// An append arrives. Most succeed. Some positions become holes and the append is retried at another one; some acks
+    /// are lost, so that the entry appears twice.
     pub(super) fn append(&mut self, server: usize, boot: u64, append: AppendId, entry: &Bytes, made: Time) {
         let told = Some((server, boot, append));
         let quick = self.latency();
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// What comes next, some or all of it, in one turn.
+    /// Delivers some or all of the next positions in one turn.
     pub(super) fn feed(&mut self, server: usize, boot: u64) {
         if self.servers[server].boot != boot {
             return;
@@ -117,7 +117,7 @@ impl World {
         }
         self.servers[server].is_feed_due = false;
         if self.servers[server].fed < self.log.trimmed {
-            // What it needs is gone: it begins anew with a snapshot.
+            // The server fell behind a trim and restarts from a snapshot.
             self.checks.count("servers left behind by a trim");
             self.stop(server);
             return self.after(MS, Happening::Start(server));

@@ -38,7 +38,7 @@ fn seeds_break_no_promise() {
         "reads behind a sync",
         "requests of sessions that have moved",
         "servers cut off",
-        "servers forgotten",
+        "servers removed",
         "servers left behind by a trim",
         "sessions closed",
         "sessions that are over",
