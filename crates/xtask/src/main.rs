@@ -1,0 +1,37 @@
+//! `cargo xtask check`: what to run before a commit. `.ci/run` runs the same, and beside it planted bugs, real nodes and
+//! foreign clients.
+
+use std::env;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// Names of steps, and cargo's arguments. The other tests run sockets and real nodes: minutes, on a quiet machine only.
+const STEPS: [(&str, &str); 3] = [
+    ("format", "fmt --all -- --check"),
+    ("lints", "clippy --locked --workspace --all-targets -- -D warnings"),
+    ("unit tests, the simulator and the search", "test --locked --workspace --lib --bins"),
+];
+
+fn main() -> ExitCode {
+    if env::args().skip(1).ne(["check".to_owned()]) {
+        eprintln!("usage: cargo xtask check");
+        return ExitCode::from(2);
+    }
+    let started = Instant::now();
+    for (name, arguments) in STEPS {
+        println!("\n== {name} ({} s)", started.elapsed().as_secs());
+        match Command::new(env!("CARGO")).args(arguments.split(' ')).status() {
+            Ok(status) if status.success() => {}
+            Ok(_) => {
+                eprintln!("xtask: this failed: cargo {arguments}");
+                return ExitCode::FAILURE;
+            }
+            Err(error) => {
+                eprintln!("xtask: cargo can't be run: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!("\n== done ({} s)", started.elapsed().as_secs());
+    ExitCode::SUCCESS
+}
