@@ -101,6 +101,22 @@ impl Writer {
         self.buffer.put_slice(bytes);
     }
 
+    /// A byte string that may be absent: whether it is there, then the string.
+    pub fn optional(&mut self, bytes: Option<&Bytes>) {
+        self.bool(bytes.is_some());
+        if let Some(bytes) = bytes {
+            self.bytes(bytes);
+        }
+    }
+
+    /// A number of items, as [`Reader::count`] reads it.
+    ///
+    /// # Panics
+    /// When it is above `u32::MAX`, which every limit forbids.
+    pub fn count(&mut self, items: usize) {
+        self.u32(u32::try_from(items).expect("limits keep counts below 2^32"));
+    }
+
     /// Bytes without their length.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.buffer.put_slice(bytes);
@@ -249,7 +265,23 @@ impl Reader {
         self.raw(wanted)
     }
 
-    /// So many bytes, sharing the input's buffer.
+    /// A byte string that may be absent, as [`Writer::optional`] writes it.
+    ///
+    /// # Errors
+    /// When the input ends first.
+    pub fn optional(&mut self) -> Result<Option<Bytes>, DecodeError> {
+        if self.bool()? { Ok(Some(self.bytes()?)) } else { Ok(None) }
+    }
+
+    /// A byte string that is UTF-8.
+    ///
+    /// # Errors
+    /// When the input ends first, or `what` is not UTF-8.
+    pub fn text(&mut self, what: &'static str) -> Result<String, DecodeError> {
+        String::from_utf8(self.bytes()?.into()).map_err(|_| DecodeError::Invalid { what })
+    }
+
+    /// Exactly `wanted` bytes, sharing the input's buffer.
     ///
     /// # Errors
     /// When the input ends first.

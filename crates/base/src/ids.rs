@@ -1,5 +1,6 @@
 //! Identifiers, each a type of its own so that none can stand in another's place.
 
+use crate::codec::{DecodeError, Reader, Writer};
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -58,6 +59,23 @@ pub struct Member {
 }
 
 impl Member {
+    /// Bytes of an encoded member.
+    pub const ENCODED_BYTES: usize = 12;
+
+    /// Appends the member to `out`.
+    pub fn encode(self, out: &mut Writer) {
+        out.u32(self.node.0);
+        out.u64(self.incarnation.0);
+    }
+
+    /// Reads what [`Member::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the input ends first.
+    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) })
+    }
+
     /// Whether a node with this disk is one of `members`.
     #[must_use]
     pub fn is_among(self, members: &[Self]) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::{Incarnation, Member, NodeId};
+use crate::{Member, NodeId};
 
 /// The members of a cohort at one place of its log. Voters make up the majorities; *learners* are the candidate
 /// members: they are sent the log as voters are, and count in nothing.
@@ -57,9 +57,6 @@ pub enum NoStep {
 }
 
 impl Membership {
-    /// Bytes of an encoded member.
-    const MEMBER_BYTES: usize = 12;
-
     /// These voters, and no learners.
     #[must_use]
     pub fn of(mut voters: Vec<Member>) -> Self {
@@ -200,7 +197,7 @@ impl Membership {
     /// Bytes that it takes encoded.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        16 + (self.voters.len() + self.learners.len()) * Self::MEMBER_BYTES
+        16 + (self.voters.len() + self.learners.len()) * Member::ENCODED_BYTES
     }
 
     /// Appends the membership to `out`.
@@ -208,10 +205,7 @@ impl Membership {
         out.u64(self.plan);
         for members in [&self.voters, &self.learners] {
             out.u32(u32::try_from(members.len()).expect("members are few"));
-            for member in members {
-                out.u32(member.node.0);
-                out.u64(member.incarnation.0);
-            }
+            members.iter().for_each(|member| member.encode(out));
         }
     }
 
@@ -223,8 +217,8 @@ impl Membership {
         let plan = input.u64()?;
         let mut all = [Vec::new(), Vec::new()];
         for members in &mut all {
-            for _ in 0..input.count(Self::MEMBER_BYTES)? {
-                members.push(Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) });
+            for _ in 0..input.count(Member::ENCODED_BYTES)? {
+                members.push(Member::decode(input)?);
             }
         }
         let [voters, learners] = all;
@@ -252,6 +246,7 @@ pub type SharedMembership = Arc<Membership>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Incarnation;
 
     fn member(node: u32) -> Member {
         Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 10) }

@@ -3,16 +3,14 @@
 //! It is known as `loggos dev` leaves it: a directory a node, in each the node's configuration and the number of its
 //! process.
 
-use std::fmt;
-use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, fs, thread};
 
 use base::{CohortId, SplitMix64};
 use clap::ValueEnum;
@@ -70,14 +68,14 @@ impl Strike {
 pub(crate) enum Which<'a> {
     /// The cohort of a table that has one range.
     Table(&'a str),
-    Catalogue,
+    Catalog,
 }
 
 impl Which<'_> {
     fn is(self, cohort: &Cohort) -> bool {
         match self {
             Self::Table(table) => cohort.table == table,
-            Self::Catalogue => cohort.cohort == CohortId::CATALOGUE.0,
+            Self::Catalog => cohort.cohort == CohortId::CATALOGUE.0,
         }
     }
 }
@@ -86,7 +84,7 @@ impl fmt::Display for Which<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table(table) => write!(f, "the table {table}"),
-            Self::Catalogue => f.write_str("the catalogue"),
+            Self::Catalog => f.write_str("the catalogue"),
         }
     }
 }
@@ -416,8 +414,9 @@ fn free_offset() -> Result<u16, Stop> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use sdk::admin::{Lsn, Replica};
+
+    use super::*;
 
     fn status(node: u32, leader: u32, sequence: u64, doubtful: bool) -> StatusResponse {
         let replica = |node, sequence, doubtful| Replica {
@@ -441,7 +440,7 @@ mod tests {
         let (of_table, of_another) = (Which::Table("t"), Which::Table("another"));
         let all = [status(1, 2, 9, false), status(2, 2, 9, false), status(3, 2, 9, false)];
         assert!(has_caught_up(&all, of_table));
-        assert!(!has_caught_up(&all, of_another) && !has_caught_up(&all, Which::Catalogue));
+        assert!(!has_caught_up(&all, of_another) && !has_caught_up(&all, Which::Catalog));
         assert!(!has_caught_up(&all[..2], of_table), "a node is missing");
         assert!(!has_caught_up(&[status(1, 2, 8, false), all[1].clone(), all[2].clone()], of_table));
         assert!(!has_caught_up(&[status(1, 2, 9, true), all[1].clone(), all[2].clone()], of_table));

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::admin::Activity as Message;
-use tablets::request::Status;
+use node::request::Status;
 
 /// The pause between two samples.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -113,9 +113,10 @@ fn keep(samples: &mut VecDeque<f32>, sample: f32) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use base::{KeyRange, Lsn};
-    use tablets::request::{CohortStatus, Counters};
+    use node::request::{CohortStatus, Counters};
+
+    use super::*;
 
     fn status(writes: u64, reads: u64) -> Status {
         let cohort = CohortStatus {

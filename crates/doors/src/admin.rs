@@ -10,10 +10,9 @@ use api::admin::{
 };
 use api::servers::admin_server::Admin;
 use base::{CohortId, Durability, Incarnation, Lsn, Member, NodeId};
-use tablets::request::{
-    CohortStatus, Failure, NodeDescription, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport,
-};
-use tablets::{NodeRecord, Standing};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
+use machine::Failure;
+use node::request::{CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
 use tonic::Status;
 
 use crate::activity::Rates;
@@ -45,8 +44,16 @@ impl<G: Gateway> Admin for Door<G> {
         mut call: tonic::Request<SplitRangeRequest>,
     ) -> Result<tonic::Response<SplitRangeResponse>, Status> {
         let SplitRangeRequest { table: name, key } = std::mem::take(call.get_mut());
-        match ask(&*self.gateway, &call, Request::SplitRange { name, key }).await? {
-            Response::RangeSplit { cohort } => Ok(tonic::Response::new(SplitRangeResponse { cohort })),
+        match ask(
+            &*self.gateway,
+            &call,
+            Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit { name, key })),
+        )
+        .await?
+        {
+            Response::Catalog(CatalogResponse::RangeSplit { cohort }) => {
+                Ok(tonic::Response::new(SplitRangeResponse { cohort }))
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -57,8 +64,14 @@ impl<G: Gateway> Admin for Door<G> {
     ) -> Result<tonic::Response<MoveRangeResponse>, Status> {
         let MoveRangeRequest { cohort, nodes } = call.get_ref();
         let nodes = nodes.iter().copied().map(NodeId).collect();
-        match ask(&*self.gateway, &call, Request::MoveRange { cohort: CohortId(*cohort), nodes }).await? {
-            Response::MoveBegun => Ok(tonic::Response::new(MoveRangeResponse {})),
+        match ask(
+            &*self.gateway,
+            &call,
+            Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginMove { cohort: CohortId(*cohort), nodes })),
+        )
+        .await?
+        {
+            Response::Catalog(CatalogResponse::MoveBegun) => Ok(tonic::Response::new(MoveRangeResponse {})),
             other => Err(unexpected(&other)),
         }
     }
@@ -73,7 +86,10 @@ impl<G: Gateway> Admin for Door<G> {
             check_address(address).map_err(|failure| refusal::status(&failure))?;
         }
         let node = NodeRecord { member, peer, grpc, standing: Standing::Stays };
-        roster(ask(&*self.gateway, &call, Request::AddNode(node)).await?)
+        roster(
+            ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::Change(CatalogCommand::AddNode { node })))
+                .await?,
+        )
     }
 
     async fn remove_node(
@@ -81,8 +97,10 @@ impl<G: Gateway> Admin for Door<G> {
         call: tonic::Request<RemoveNodeRequest>,
     ) -> Result<tonic::Response<RemoveNodeResponse>, Status> {
         let node = NodeId(call.get_ref().node);
-        match ask(&*self.gateway, &call, Request::RemoveNode { node }).await? {
-            Response::LeaveBegun => Ok(tonic::Response::new(RemoveNodeResponse {})),
+        match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginLeave { node })))
+            .await?
+        {
+            Response::Catalog(CatalogResponse::LeaveBegun) => Ok(tonic::Response::new(RemoveNodeResponse {})),
             other => Err(unexpected(&other)),
         }
     }
@@ -91,7 +109,7 @@ impl<G: Gateway> Admin for Door<G> {
         &self,
         call: tonic::Request<ListNodesRequest>,
     ) -> Result<tonic::Response<NodesResponse>, Status> {
-        roster(ask(&*self.gateway, &call, Request::ListNodes).await?)
+        roster(ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::ListNodes)).await?)
     }
 }
 
@@ -105,7 +123,7 @@ fn check_address(address: &str) -> Result<(), Failure> {
 
 fn roster(response: Response) -> Result<tonic::Response<NodesResponse>, Status> {
     match response {
-        Response::Nodes(nodes) => {
+        Response::Catalog(CatalogResponse::Nodes(nodes)) => {
             Ok(tonic::Response::new(NodesResponse { nodes: nodes.into_iter().map(roster_node).collect() }))
         }
         other => Err(unexpected(&other)),

@@ -9,7 +9,11 @@ use std::time::Duration;
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
 use base::Durability;
-use tablets::request::{RangeDescription, Request, Response, Scan, TableDescription, TableRequest};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, TableDescription};
+use machine::Kind;
+use node::request::{Ask, Request, Response};
+use tablets::TableResponse;
+use tablets::request::{Scan, TableRequest};
 use tonic::Status;
 
 use self::streamed::Rows;
@@ -53,7 +57,7 @@ pub(crate) async fn ask<T, G: Gateway>(
     asked: Request,
 ) -> Result<Response, Status> {
     let refusal = |failure| refusal::status(&failure);
-    tablets::validate(&asked).map_err(refusal)?;
+    node::request::validate(&asked).map_err(refusal)?;
     let call = Call::of(request)?;
     // The node counts what is asked from now on.
     call.message_taken();
@@ -103,10 +107,23 @@ impl<G: Gateway> Columns for Door<G> {
             std::mem::take(call.get_mut());
         let durability = wanted(durability)?;
         let retention = base::Duration(retention_ms.saturating_mul(NANOSECONDS_IN_MS));
-        match ask(&*self.gateway, &call, Request::CreateTable { name, split_at, replicas, retention, durability })
-            .await?
+        match ask(
+            &*self.gateway,
+            &call,
+            Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
+                name,
+                kind: Kind::TABLET,
+                split_at,
+                replicas,
+                retention,
+                durability,
+            })),
+        )
+        .await?
         {
-            Response::TableCreated { existed } => answer(message::CreateTableResponse { existed }),
+            Response::Catalog(CatalogResponse::TableCreated { existed }) => {
+                answer(message::CreateTableResponse { existed })
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -115,8 +132,8 @@ impl<G: Gateway> Columns for Door<G> {
         &self,
         call: tonic::Request<message::ListTablesRequest>,
     ) -> Answer<message::ListTablesResponse> {
-        match ask(&*self.gateway, &call, Request::ListTables).await? {
-            Response::Tables(tables) => answer(message::ListTablesResponse { tables }),
+        match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::ListTables)).await? {
+            Response::Catalog(CatalogResponse::Tables(tables)) => answer(message::ListTablesResponse { tables }),
             other => Err(unexpected(&other)),
         }
     }
@@ -126,8 +143,14 @@ impl<G: Gateway> Columns for Door<G> {
         mut call: tonic::Request<message::DescribeTableRequest>,
     ) -> Answer<message::DescribeTableResponse> {
         let name = std::mem::take(&mut call.get_mut().table);
-        match ask(&*self.gateway, &call, Request::DescribeTable { name }).await? {
-            Response::Table(TableDescription { ranges, created, replicas, retention, durability }) => {
+        match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::DescribeTable(name))).await? {
+            Response::Catalog(CatalogResponse::Table(TableDescription {
+                ranges,
+                created,
+                replicas,
+                retention,
+                durability,
+            })) => {
                 let ranges = ranges.into_iter().map(range).collect();
                 let retention_ms = retention.0 / NANOSECONDS_IN_MS;
                 let (created, durability) = (created.0, told(durability).into());
@@ -142,8 +165,10 @@ impl<G: Gateway> Columns for Door<G> {
         mut call: tonic::Request<message::DropTableRequest>,
     ) -> Answer<message::DropTableResponse> {
         let name = std::mem::take(&mut call.get_mut().table);
-        match ask(&*self.gateway, &call, Request::DropTable { name }).await? {
-            Response::TableDropped => answer(message::DropTableResponse {}),
+        match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name })))
+            .await?
+        {
+            Response::Catalog(CatalogResponse::TableDropped) => answer(message::DropTableResponse {}),
             other => Err(unexpected(&other)),
         }
     }
@@ -158,7 +183,7 @@ impl<G: Gateway> Columns for Door<G> {
 
     async fn get(&self, call: tonic::Request<message::GetRequest>) -> Answer<message::GetResponse> {
         match reads::undated(self.ask_table(call).await?) {
-            (Response::Row(row), as_of) => {
+            (Response::Tablet(TableResponse::Row(row)), as_of) => {
                 let cells = translate::row_that_fits(row).map_err(|failure| refusal::status(&failure))?;
                 answer(message::GetResponse { cells, as_of })
             }
@@ -198,8 +223,9 @@ impl<G: Gateway> Columns for Door<G> {
             std::mem::take(call.get_mut());
         let scan = Scan { from, to, prefix, reverse, limit: limit as usize, continuation };
         let request = TableRequest::Scan { scan, consistency: reads::consistency(options) };
-        match reads::undated(ask(&*self.gateway, &call, Request::Table { table, request }).await?) {
-            (Response::Rows { rows, continuation }, as_of) => {
+        match reads::undated(ask(&*self.gateway, &call, Request::Table { table, request: Ask::Tablet(request) }).await?)
+        {
+            (Response::Tablet(TableResponse::Rows { rows, continuation }), as_of) => {
                 let rows = rows.into_iter().map(translate::row).collect();
                 answer(message::ScanResponse { rows, continuation, as_of })
             }

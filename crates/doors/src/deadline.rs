@@ -10,7 +10,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use base::limits::{DEADLINE_DEFAULT, DEADLINE_MAX};
-use tablets::request::{Failure, Outcome};
+use machine::Failure;
+use node::request::Outcome;
 use tonic::metadata::MetadataMap;
 
 /// A call without a deadline of its own gets this one.

@@ -6,7 +6,7 @@ use api::admin::{self as message, FormRequest, FormResponse, JoinRequest, LookRe
 use api::servers::formation_server::Formation;
 use base::limits::UNIVERSE_NODES;
 use base::{Incarnation, Member, NodeId, UniverseId};
-use tablets::request::Failure;
+use machine::Failure;
 use tonic::Status;
 
 use crate::refusal;

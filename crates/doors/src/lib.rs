@@ -40,7 +40,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tablets::request::{Outcome, Request};
+use node::request::{Outcome, Request};
 
 pub use flow_control::Held;
 pub use flow_control::replies::Replies;

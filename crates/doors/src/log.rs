@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use api::log::{self as message, SubscribeRequest};
 use api::servers::log_server::Log;
+use node::request::{Request, Response};
 use sharedlog::Position;
-use tablets::request::{LogRequest, LogResponse, Request, Response};
+use sharedlog::request::{LogRequest, LogResponse};
 use tonic::Status;
 
 use self::streamed::{Appends, Reads};
@@ -84,7 +85,7 @@ impl<G: Gateway> Log for Door<G> {
 
     async fn read(&self, mut request: tonic::Request<message::ReadRequest>) -> Answer<message::ReadResponse> {
         let asked = translate::read(std::mem::take(request.get_mut()));
-        tablets::validate(&asked).map_err(|failure| refusal::status(&failure))?;
+        node::request::validate(&asked).map_err(|failure| refusal::status(&failure))?;
         let read = LogRead::of(&asked).ok_or_else(|| Status::internal("a read is none"))?;
         let (call, deadline) = (Call::of(&request)?, deadline(&request));
         call.message_taken();

@@ -4,8 +4,8 @@
 //! node registers. What the machine knows (its cohorts, its [`Counters`]) comes with its status, and becomes metrics
 //! only when somebody asks: the machine's thread keeps plain numbers, and the way of a write meets no lock for them.
 
+use node::request::{CohortStatus, Counters, ReplicaStatus, Status};
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
-use tablets::request::{CohortStatus, Counters, ReplicaStatus, Status};
 
 use crate::process::Process;
 

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use node::request::{Request, Response, Status};
 use prometheus::Registry;
-use tablets::request::{Request, Response, Status};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::activity::{Activity, SAMPLE_INTERVAL, Seen};

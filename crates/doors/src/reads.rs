@@ -3,7 +3,8 @@
 use api::columns::read_options::Consistency as Asked;
 use api::columns::{self as message, AnywhereRead, ReadOptions, TimelineRead};
 use base::{CohortId, Lsn, Timestamp};
-use tablets::request::{AsOf, Consistency, Place, Response};
+use machine::{AsOf, Consistency, LogPlace};
+use node::request::Response;
 
 /// What a read may show.
 pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
@@ -33,13 +34,13 @@ pub(crate) fn content(response: &Response) -> &Response {
     }
 }
 
-fn place(message: message::Place) -> Place {
+fn place(message: message::Place) -> LogPlace {
     let message::Place { cohort, epoch, sequence } = message;
-    Place { cohort: CohortId(cohort), lsn: Lsn::new(epoch, sequence) }
+    LogPlace { cohort: CohortId(cohort), lsn: Lsn::new(epoch, sequence) }
 }
 
 fn state(as_of: AsOf) -> message::AsOf {
-    let AsOf { place: Place { cohort, lsn }, timestamp, age, range } = as_of;
+    let AsOf { place: LogPlace { cohort, lsn }, timestamp, age, range } = as_of;
     message::AsOf {
         place: Some(message::Place { cohort: cohort.0, epoch: lsn.epoch.0, sequence: lsn.sequence.0 }),
         timestamp: timestamp.0,

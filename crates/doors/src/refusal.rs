@@ -1,10 +1,11 @@
 //! A [`Failure`] as a gRPC status, or as its like in a stream: a code for tools, a sentence for people, and an
 //! [`Error`] for programs.
 
-use api::columns::{Error, Refusal, error::Kind};
+use api::columns::error::Kind;
+use api::columns::{Error, Refusal};
 use api::details;
 use bytes::Bytes;
-use tablets::request::Failure;
+use machine::Failure;
 use tonic::{Code, Status};
 
 use crate::limits::{DETAIL_COLUMN_BYTES_MAX, MESSAGE_CHARACTERS_MAX};
@@ -45,7 +46,7 @@ fn error(failure: &Failure) -> Error {
         Failure::Unavailable(_) => of(Kind::Unavailable),
         Failure::Unknown(_) => of(Kind::OutcomeUnknown),
         Failure::Forgotten(_) => Error { r#final: true, ..of(Kind::OutcomeUnknown) },
-        Failure::MayLie { since } => Error { since: Some(since.0), ..of(Kind::OutcomeUnknown) },
+        Failure::MayLie { since } => Error { since: Some(*since), ..of(Kind::OutcomeUnknown) },
         Failure::Exists(_) => of(Kind::Exists),
     }
 }
@@ -68,10 +69,10 @@ fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use base::Timestamp;
-    use sharedlog::Position;
-    use tablets::request::SessionId;
+    use machine::SessionId;
+
+    use super::*;
 
     fn check(failure: &Failure, code: Code, kind: Kind) -> Error {
         let status = status(failure);
@@ -93,7 +94,7 @@ mod tests {
         assert_eq!(error.log, "l");
         let error = check(&Failure::UnknownSession(SessionId(5)), Code::FailedPrecondition, Kind::UnknownSession);
         assert_eq!(error.session, 5);
-        let error = check(&Failure::MayLie { since: Position(6) }, Code::Unknown, Kind::OutcomeUnknown);
+        let error = check(&Failure::MayLie { since: 6 }, Code::Unknown, Kind::OutcomeUnknown);
         assert_eq!(error.since, Some(6));
         check(&Failure::Invalid("x".into()), Code::InvalidArgument, Kind::Invalid);
         check(&Failure::Overloaded("x".into()), Code::ResourceExhausted, Kind::Overloaded);

@@ -5,8 +5,7 @@
 //! room for another, and all that is in it goes to the node at once, but for reads of logs that have to wait for room.
 //! Whatever is answered by the time the server can send goes out in one message.
 
-use std::collections::HashMap;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,8 +15,9 @@ use std::time::Instant;
 
 use api::columns::Refusal;
 use base::budget::Reservation;
+use machine::Failure;
+use node::request::{Outcome, Request};
 use prost::Message as _;
-use tablets::request::{Failure, Outcome, Request};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep};
@@ -255,7 +255,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         let mut batch = Vec::with_capacity(requests.len());
         let now = Instant::now();
         for Numbered { number, deadline_ms, request } in requests {
-            match request.and_then(|request| tablets::validate(&request).map(|()| request)) {
+            match request.and_then(|request| node::request::validate(&request).map(|()| request)) {
                 Err(failure) => self.answers.push_back(refused::<T>(number, &failure)),
                 Ok(request) => {
                     let deadline = Deadline::of_streamed(deadline_ms);

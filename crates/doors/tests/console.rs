@@ -10,10 +10,9 @@ use api::columns::GetRequest;
 use api::columns::columns_client::ColumnsClient;
 use base::{KeyRange, Lsn};
 use doors::{Held, Replies, Ticketed};
+use machine::Failure;
+use node::request::{CohortStatus, Counters, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status};
 use prometheus::Registry;
-use tablets::request::{
-    CohortStatus, Counters, Failure, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
-};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

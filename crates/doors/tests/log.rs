@@ -9,11 +9,10 @@ use api::log::log_client::LogClient;
 use api::log::log_entry::Content;
 use api::log::{self as message, AppendStreamRequest, StreamedAppend, append_answer};
 use bytes::Bytes;
+use served::Served;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
-
-use served::Served;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -4,17 +4,18 @@ mod served;
 
 use std::time::Duration;
 
-use api::columns::{self as message, error::Kind};
+use api::columns as message;
+use api::columns::error::Kind;
+use served::{Served, get, put};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tonic::Code;
-use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServiceResponse};
-
-use served::{Served, get, put};
 
 #[tokio::test]
 async fn what_is_put_can_be_got_with_its_version() {

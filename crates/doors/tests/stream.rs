@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::columns::columns_client::ColumnsClient;
+use api::columns::error::Kind;
 use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request;
-use api::columns::{self as message, StreamRequest, StreamResponse, StreamedRequest, error::Kind};
+use api::columns::{self as message, StreamRequest, StreamResponse, StreamedRequest};
+use served::{Served, get, put};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
-
-use served::{Served, get, put};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(5);

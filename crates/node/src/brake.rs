@@ -3,8 +3,7 @@
 //! tablet's tree allows ([`store::tree::Tree::pace`]).
 
 use base::{CohortId, Duration, Monotonic, Now};
-use store::tree::Tree;
-use tablets::request::Failure;
+use machine::Failure;
 
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
@@ -64,7 +63,7 @@ impl Node {
             self.pendings.place(id, Place::Waiting);
             return true;
         }
-        let pace = replica.state.tree().and_then(Tree::pace);
+        let pace = replica.state.pressure().pace;
         let Some(pace) = pace.filter(|_| !pending.had_turn()) else { return false };
         match replica.brake.turn(pending.query.bytes(), pace, now.monotonic) {
             Turn::Now => return false,
@@ -84,11 +83,15 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use catalog::{CatalogCommand, CatalogRequest};
+    use machine::Kind;
     use store::tree::{Config, Tablespace};
-    use tablets::request::{Mutation, Request, Response, TableRequest, Write};
+    use tablets::TableResponse;
+    use tablets::request::{Mutation, TableRequest, Write};
 
     use super::*;
     use crate::contract::RequestId;
+    use crate::request::{Ask, Request, Response};
     use crate::testing::{Bench, empty};
 
     const MILLI: u64 = GRAIN;
@@ -97,7 +100,7 @@ mod tests {
     fn write(bench: &mut Bench, number: u64) -> RequestId {
         let mutations = vec![Mutation { column: "c".into(), value: Some(Bytes::from(vec![7; 20])), condition: None }];
         let write = Write { stamp: None, key: "k".into(), mutations };
-        bench.ask(number, Request::Table { table: "t".into(), request: TableRequest::Write(write) });
+        bench.ask(number, Request::Table { table: "t".into(), request: Ask::Tablet(TableRequest::Write(write)) });
         RequestId(number)
     }
 
@@ -116,7 +119,17 @@ mod tests {
         let mut bench = Bench::start(disk);
         bench.pass(Duration::from_millis(5_000));
         let (name, retention) = ("t".to_owned(), Duration::ZERO);
-        bench.ask(1, Request::CreateTable { name, split_at: vec![], replicas: 0, retention, durability: None });
+        bench.ask(
+            1,
+            Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
+                name,
+                kind: Kind::TABLET,
+                split_at: vec![],
+                replicas: 0,
+                retention,
+                durability: None,
+            })),
+        );
         bench.pass(Duration::from_millis(1_000));
         bench.writes_checkpoints = true;
 
@@ -126,7 +139,7 @@ mod tests {
             while !bench.answers.contains_key(&id) {
                 bench.pass(Duration(GRAIN));
             }
-            assert!(matches!(bench.answers[&id], Ok(Response::Written { .. })));
+            assert!(matches!(bench.answers[&id], Ok(Response::Tablet(TableResponse::Written { .. }))));
             waits.push(bench.now.monotonic.since(asked).0 / MILLI);
         }
         let sums: Vec<u64> = waits.chunks(30).map(|waits| waits.iter().sum()).collect();

@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Durability, Duration, Lsn, Member, Monotonic, Now, SharedMembership, Timestamp};
+use base::{CohortId, Durability, Duration, Lsn, Member, Monotonic, Now, SharedMembership};
 use bytes::Bytes;
+use catalog::{Catalog, CatalogCommand, NodeRecord, Standing};
+use machine::state_machine::{Housekeeping, Past};
+use machine::storage::{FileId, Outputs};
 use store::manifest::CheckpointRef;
-use store::sstable::TableId;
-use store::tree::{Outputs, Tree};
-use tablets::request::SessionId;
-use tablets::{Catalogue, CatalogueCommand, Command, Standing, State, Tablet};
 
 use crate::config::NodeConfig;
 use crate::contract::{Action, CheckpointId, Lineage, ManifestId};
 use crate::node::{Node, newer};
+use crate::registry::AnyMachine;
 use crate::replica::{Replica, Written};
 use crate::roster;
 use crate::transfer::Arrived;
@@ -78,7 +78,7 @@ impl Node {
         for id in settled {
             let replica = self.replicas.get(id);
             self.looks.note_memtables(*id, replica.map_or(0, Replica::memtable_bytes));
-            if replica.and_then(|replica| replica.state.tree()).is_some_and(Tree::has_leftovers) {
+            if replica.is_some_and(|replica| replica.state.storage().has_leftovers()) {
                 self.looks.leftovers.insert(*id);
             }
         }
@@ -106,8 +106,9 @@ impl Node {
         }
         let behind = self.outgoing.appended_bytes - on_disk.mark;
         let log_bytes = self.config.checkpoint_log_bytes.max(replica.state.snapshot_bytes() as u64 / 4);
-        let is_full = replica.state.tree().is_some_and(Tree::needs_flush);
-        let has_trimmed = || trimmed_bytes(replica) >= (self.config.checkpoint_log_bytes / TRIMMED_PART).max(1);
+        let is_full = replica.state.storage().needs_flush();
+        let reclaimable = || replica.state.reclaimable_bytes(on_disk.snapshot());
+        let has_trimmed = || reclaimable() >= (self.config.checkpoint_log_bytes / TRIMMED_PART).max(1);
         behind >= log_bytes || is_full || is_largest || has_trimmed() || on_disk.is_wanted
     }
 
@@ -116,10 +117,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
         let state = replica.state.snapshot();
-        let flush = replica.state.tree_mut().and_then(|tree| {
-            tree.freeze();
-            tree.flush_job(state.watermark(), &state.cells())
-        });
+        let flush = replica.state.storage_mut().flush(&state.keep());
         let membership = SharedMembership::clone(replica.cohort.membership_applied());
         replica.on_disk.writing = Some((checkpoint, state.clone(), membership));
         replica.on_disk.mark = self.outgoing.appended_bytes;
@@ -132,7 +130,7 @@ impl Node {
             lsn,
             timestamp,
             state: Box::new(state),
-            flush: flush.map(Box::new),
+            flush,
         });
     }
 
@@ -170,14 +168,12 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
         if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.being_written == Some(failed)) {
-            return self.abandon(&arrived.tables());
+            return self.abandon(&arrived.files());
         }
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         if replica.on_disk.writing.take_if(|(writing, ..)| *writing == failed).is_some() {
             replica.on_disk.is_wanted = true;
-            if let Some(tree) = replica.state.tree_mut() {
-                tree.flush_failed();
-            }
+            replica.state.storage_mut().flush_failed();
         }
     }
 
@@ -195,15 +191,14 @@ impl Node {
             if newer(checkpoint.lsn, on_disk.lsn()) {
                 on_disk.checkpoint = Some((checkpoint, state));
                 on_disk.membership = membership;
-                if let Some(tree) = replica.state.tree_mut() {
-                    if let Some(flushed) = flushed {
-                        tree.flushed(&flushed);
-                    }
-                    // There may be more that compactions may let go, too: old versions, and what was split off.
-                    on_disk.may_compact = true;
-                    // Of a tablet that was dropped none are left, though there was nothing to flush.
-                    on_disk.tables = tree.refs().into();
+                let storage = replica.state.storage_mut();
+                if let Some(flushed) = flushed {
+                    storage.flushed(&flushed);
                 }
+                // There may be more that compactions may let go, too: old versions, and what was split off.
+                on_disk.may_compact = true;
+                // Of a machine whose table was dropped none are left, though there was nothing to flush.
+                on_disk.tables = storage.files().into();
                 self.manifest_for = Some(*id);
                 self.outgoing.outbox.change_manifest();
             }
@@ -224,14 +219,13 @@ impl Node {
                 continue;
             }
             on_disk.may_compact = false;
-            let (watermark, mut cells) = (on_disk.watermark(), on_disk.cells());
-            if let Some(tablet) = replica.state.as_tablet().filter(|_| planted(Bug::CompactionAheadOfSplit)) {
-                cells = tablet.ownership().cells();
+            let mut keep = on_disk.keep();
+            if planted(Bug::CompactionAheadOfSplit) {
+                keep.cells = replica.state.snapshot().keep().cells;
             }
-            let Some(tree) = replica.state.tree_mut() else { continue };
-            if let Some(job) = tree.pick_compaction(watermark, &cells) {
+            if let Some(job) = replica.state.storage_mut().compaction(&keep) {
                 self.counters.compactions += 1;
-                self.actions.push(Action::Compact { cohort: *id, lineage: replica.lineage, job: Box::new(job) });
+                self.actions.push(Action::Compact { cohort: *id, lineage: replica.lineage, job });
             }
         }
     }
@@ -239,17 +233,17 @@ impl Node {
     pub(crate) fn compacted(&mut self, id: CohortId, lineage: Lineage, outputs: Option<Outputs>, now: Now) {
         let is_of_its_tree = |replica: &&mut Replica| replica.lineage == lineage;
         let Some(replica) = self.replicas.get_mut(&id).filter(is_of_its_tree) else { return self.discard(outputs) };
-        let Some(tree) = replica.state.tree_mut() else { return };
+        let storage = replica.state.storage_mut();
         let on_disk = &mut replica.on_disk;
         on_disk.may_compact = true;
         match outputs {
             Some(outputs) => {
-                tree.compacted(&outputs);
-                on_disk.tables = tree.refs().into();
+                storage.compacted(&outputs);
+                on_disk.tables = storage.files().into();
                 self.outgoing.outbox.change_manifest();
             }
             None => {
-                tree.compaction_failed();
+                storage.compaction_failed();
                 on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
             }
         }
@@ -257,9 +251,9 @@ impl Node {
 
     /// Another tree took the place of the one that these tables were made of, or it is gone: they are of no use.
     pub(crate) fn discard(&mut self, outputs: Option<Outputs>) {
-        let tables: Vec<TableId> = outputs.map(|outputs| outputs.made().collect()).unwrap_or_default();
-        if !tables.is_empty() {
-            self.actions.push(Action::RemoveTables { tables });
+        let files: Vec<FileId> = outputs.map(|outputs| outputs.made).unwrap_or_default();
+        if !files.is_empty() {
+            self.actions.push(Action::RemoveFiles { files });
         }
     }
 
@@ -276,8 +270,8 @@ impl Node {
     pub(crate) fn tables_forced(&mut self, through: ManifestId) {
         self.drops.tables_forced(through);
         for (_, replica) in self.replicas.all_quietly() {
-            if let (Some(tables), Some(tree)) = (replica.on_disk.forced(through), replica.state.tree_mut()) {
-                tree.forced(&tables);
+            if let Some(files) = replica.on_disk.forced(through) {
+                replica.state.storage_mut().forced(&files);
             }
         }
     }
@@ -285,15 +279,15 @@ impl Node {
     /// Removes the tables that nobody names or reads.
     pub(crate) fn remove_tables(&mut self) {
         self.looks.leftovers.retain(|id| {
-            let replica = self.replicas.quietly(*id);
-            let Some(tree) = replica.and_then(|replica| replica.state.tree_mut()) else { return false };
-            self.leftovers.take_in(tree.give_up());
-            tree.has_leftovers()
+            let Some(replica) = self.replicas.quietly(*id) else { return false };
+            let storage = replica.state.storage_mut();
+            self.leftovers.take_in(storage.give_up());
+            storage.has_leftovers()
         });
         self.leftovers.take_in(self.drops.give_up());
-        let tables = self.leftovers.removable();
-        if !tables.is_empty() {
-            self.actions.push(Action::RemoveTables { tables });
+        let files = self.leftovers.removable();
+        if !files.is_empty() {
+            self.actions.push(Action::RemoveFiles { files });
         }
     }
 
@@ -304,7 +298,7 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(arrived) = replica.arrived.as_mut().filter(|_| !is_held) else { return };
         let Some(at) = arrived.written.take() else { return };
-        let (state, tables) = (arrived.state.clone(), arrived.tables());
+        let (state, files) = (arrived.state.clone(), arrived.files());
         let membership = SharedMembership::clone(&arrived.membership);
         let shared = SharedMembership::clone(&membership);
         // Where logs are in main memory, a later leader may have declared some of it lost, and we may have acknowledged
@@ -313,12 +307,12 @@ impl Node {
         let may_be_lost = is_in_memory && arrived.epoch != replica.cohort.promised().epoch;
         if !may_be_lost && replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
             replica.on_disk.checkpoint = Some((at, state));
-            replica.on_disk.tables = tables;
+            replica.on_disk.tables = files;
             replica.on_disk.membership = membership;
             let unused = replica.begin_lineage();
             self.discard(unused);
         } else if let Some(arrived) = replica.arrived.take() {
-            self.abandon(&arrived.tables());
+            self.abandon(&arrived.files());
         }
         self.drain(id, now);
     }
@@ -327,17 +321,13 @@ impl Node {
     pub(crate) fn installed(&mut self, id: CohortId, lsn: Lsn) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) else { return };
-        let Arrived { from, id: whole, state, tree: arrived, .. } = *arrived;
+        let Arrived { from, id: whole, state, storage: arrived, .. } = *arrived;
         replica.last_change = state.last_timestamp();
-        replica.state = match std::mem::replace(&mut replica.state, State::Catalogue(Catalogue::new())).into_tree() {
-            Some(mut tree) => {
-                let tables = arrived.tables().into_iter().map(|(named, table)| (named.level, table));
-                tree.replace(tables).expect("they are a tree already");
-                tree.forced(&replica.on_disk.tables);
-                state.into_state(tree)
-            }
-            None => state.into_state(arrived),
-        };
+        let placeholder = AnyMachine::Catalog(Box::new(Catalog::empty()));
+        let mut storage = std::mem::replace(&mut replica.state, placeholder).into_storage();
+        storage.replace(arrived);
+        storage.forced(&replica.on_disk.tables);
+        replica.state = state.into_machine(storage);
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.may_compact = true;
         self.reply_installed(id, from, whole);
@@ -368,52 +358,30 @@ impl Node {
 
     fn chores(&mut self, id: CohortId, now: Now) -> Vec<Bytes> {
         let Some(replica) = self.replicas.get_mut(&id) else { return Vec::new() };
-        match &replica.state {
-            State::Catalogue(catalogue) if catalogue.nodes().next().is_none() => {
+        if let Some(catalog) = replica.state.as_catalog() {
+            if catalog.nodes().next().is_none() {
                 let nodes = self.config.addresses.iter().map(node_record).collect();
-                vec![CatalogueCommand::RegisterNodes { nodes }.encode()]
+                return vec![CatalogCommand::RegisterNodes { nodes }.encode()];
             }
-            State::Catalogue(catalogue) => {
-                self.drops_changed = true;
-                self.splits.changed = true;
-                self.moves_changed = true;
-                roster::proposals(catalogue, &replica.cohort, &self.peers, now.monotonic)
-            }
-            State::Tablet(tablet) => {
-                let (retention, lifetime) = (replica.retention, self.config.session_lifetime);
-                replica.moments.note(replica.last_change, now.monotonic, retention.max(lifetime));
-                let unused = replica.moments.before(lifetime, now.monotonic).map(|moment| expiry(tablet, moment));
-                let watermark = replica.moments.before(retention, now.monotonic).and_then(|at| watermark(tablet, at));
-                let unused = unused.unwrap_or_default();
-                self.counters.sessions_expired += unused.len() as u64;
-                let expiry = (!unused.is_empty()).then_some(Command::ExpireSessions { sessions: unused });
-                expiry.into_iter().chain(watermark).map(|command| command.encode()).collect()
-            }
-            State::Unit(_) => Vec::new(),
+            self.drops_changed = true;
+            self.splits.changed = true;
+            self.moves_changed = true;
+            return roster::proposals(catalog, &replica.cohort, &self.peers, now.monotonic);
         }
+        let (retention, lifetime) = (replica.retention, self.config.session_lifetime);
+        replica.moments.note(replica.last_change, now.monotonic, retention.max(lifetime));
+        let past = Past {
+            session_lifetime: replica.moments.before(lifetime, now.monotonic),
+            retention: replica.moments.before(retention, now.monotonic),
+        };
+        let Housekeeping { commands, sessions_expired } = replica.state.housekeeping(past);
+        self.counters.sessions_expired += sessions_expired;
+        commands
     }
 }
 
-/// Bytes of tables that a log's unit has trimmed since its checkpoint, and that go once there is a newer one.
-fn trimmed_bytes(replica: &Replica) -> u64 {
-    let State::Unit(unit) = &replica.state else { return 0 };
-    let (before, now) = (replica.on_disk.cells(), unit.kept_cells());
-    if before.start == now.start { 0 } else { unit.tree().bytes_ending(&before.start, &now.start) }
-}
-
-/// Sessions that were not used after that moment.
-fn expiry(tablet: &Tablet, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
-    tablet.sessions_unused_since(Timestamp(moment.0.saturating_add(1)))
-}
-
-/// The watermark that lets go of what was old at that moment. None if it is there already: a table that nobody writes
-/// to must not keep three logs growing.
-fn watermark(tablet: &Tablet, moment: Timestamp) -> Option<Command> {
-    (moment > tablet.watermark()).then_some(Command::Watermark(moment))
-}
-
-fn node_record((member, peer, grpc): &(Member, String, String)) -> tablets::NodeRecord {
-    tablets::NodeRecord { member: *member, peer: peer.clone(), grpc: grpc.clone(), standing: Standing::Stays }
+fn node_record((member, peer, grpc): &(Member, String, String)) -> NodeRecord {
+    NodeRecord { member: *member, peer: peer.clone(), grpc: grpc.clone(), standing: Standing::Stays }
 }
 
 #[cfg(test)]

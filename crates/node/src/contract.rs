@@ -12,15 +12,16 @@
 
 use base::{Boot, CohortId, Entry, Force, Lsn, Member, Monotonic, NodeId, Record, Sequence, Timestamp};
 use bytes::Bytes;
+use catalog::NodeRecord;
+use machine::state_machine::Evaluated;
+use machine::storage::{Adoption, FileId, Job, Outputs, ReadError, Storage, StoredFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::manifest::CohortManifest;
-use store::sstable::{Table, TableError, TableId, TableRef};
-use store::tree::{CompactionJob, FlushJob, Outputs, Site, Tree};
-use tablets::request::{Outcome, Request};
-use tablets::{Evaluated, Evaluation, NodeRecord};
 
 use crate::message::Message;
+use crate::registry::{Read, Response, Snapshot};
+use crate::request::{Outcome, Request};
 use crate::views::ReadView;
 
 pub use replication::{Durable, ManifestId, WriteId};
@@ -46,7 +47,7 @@ pub struct CheckpointId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArrivalId(pub u64);
 
-/// Numbers the trees that a cohort had in this process: what was begun for an earlier one is of no use any more.
+/// Numbers the storages that a cohort had in this process: what was begun for an earlier one is of no use any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lineage(pub u64);
 
@@ -103,7 +104,7 @@ pub enum Event {
         /// The manifest.
         through: ManifestId,
     },
-    /// The checkpoint asked for is on disk, forced, with its directory, and before it the table of its memtable.
+    /// The checkpoint asked for is on disk, forced, with its directory, and before it what its flush has made.
     CheckpointWritten {
         /// Whose state it holds.
         cohort: CohortId,
@@ -111,7 +112,7 @@ pub enum Event {
         checkpoint: CheckpointId,
         /// The bytes of its file.
         bytes: u64,
-        /// The table, if there was a memtable.
+        /// What the flush has made, if there was one.
         flushed: Option<Outputs>,
     },
     /// There was no room for the checkpoint asked for, and nothing is left of it.
@@ -129,13 +130,13 @@ pub enum Event {
     Compacted {
         /// Whose.
         cohort: CohortId,
-        /// Of which tree.
+        /// Of which storage.
         lineage: Lineage,
-        /// The new tables, forced; none if there was no room for them or one of the old can't be read.
+        /// The new files, forced; none if there was no room for them or one of the old can't be read.
         outputs: Option<Outputs>,
     },
-    /// A table of a cohort can't be read, or not be believed.
-    TableDamaged {
+    /// A file of a cohort can't be read, or not be believed.
+    FileDamaged {
         /// Whose.
         cohort: CohortId,
     },
@@ -144,30 +145,30 @@ pub enum Event {
         /// Which.
         id: EvaluationId,
         /// What it came to.
-        answer: Result<Evaluated, TableError>,
+        answer: Result<Evaluated<Response>, ReadError>,
     },
-    /// The part of a table asked for.
-    TableRead {
+    /// The part of a file asked for.
+    FileRead {
         /// The read.
         id: ReadId,
         /// The bytes; none if they can't be read.
         bytes: Option<Bytes>,
     },
-    /// A part of an arriving table is written.
-    TableWritten {
+    /// A part of an arriving file is written.
+    FileWritten {
         /// Which.
-        table: TableId,
+        file: FileId,
         /// Its bytes; none if there was no room for it.
         bytes: Option<u64>,
     },
-    /// The tables that arrived are forced and were looked through.
-    TablesAdopted {
+    /// The files that arrived are forced and were looked through.
+    FilesAdopted {
         /// Whose they are.
         cohort: CohortId,
         /// With which whole state they came.
         arrival: ArrivalId,
-        /// The tree that they are; none if they are not what they should be.
-        tree: Option<Box<Tree>>,
+        /// The storage that they are; none if they are not what they should be.
+        storage: Option<Box<dyn Storage>>,
     },
     /// The part of the log asked for.
     LogRead {
@@ -252,7 +253,7 @@ pub enum Action {
         /// When.
         at: Monotonic,
     },
-    /// Flush the memtable, if there is one; then write a checkpoint of the state as a file named for cohort and LSN,
+    /// Carry out the flush, if there is one; then write a checkpoint of the state as a file named for cohort and LSN,
     /// force it and its directory.
     WriteCheckpoint {
         /// Whose state.
@@ -264,61 +265,59 @@ pub enum Action {
         /// The timestamp of that entry.
         timestamp: Timestamp,
         /// The state, frozen; the driver asks it for its chunks wherever it likes.
-        state: Box<tablets::Snapshot>,
-        /// The flush of what is in no table yet.
-        flush: Option<Box<FlushJob>>,
+        state: Box<Snapshot>,
+        /// The flush of what no file holds yet.
+        flush: Option<Box<dyn Job>>,
     },
-    /// Carry out a compaction.
+    /// Carry out background work on a storage.
     Compact {
-        /// Whose tables.
+        /// Whose files.
         cohort: CohortId,
-        /// Of which tree.
+        /// Of which storage.
         lineage: Lineage,
         /// The work.
-        job: Box<CompactionJob>,
+        job: Box<dyn Job>,
     },
-    /// Remove the files of tables that no manifest names and nobody reads.
-    RemoveTables {
+    /// Remove files of storages that no manifest names and nobody reads.
+    RemoveFiles {
         /// Which.
-        tables: Vec<TableId>,
+        files: Vec<FileId>,
     },
-    /// Evaluate a question to rows that needs the disk.
+    /// Answer a question that needs the disk.
     Evaluate {
         /// The evaluation's number.
         id: EvaluationId,
         /// The question.
-        evaluation: Box<Evaluation>,
+        read: Box<Read>,
     },
-    /// Read a part of a table, as it lies on the disk.
-    ReadTable {
+    /// Read a part of a file, as it lies on the disk.
+    ReadFile {
         /// The read's number.
         id: ReadId,
-        /// The table.
-        table: Arc<Table>,
+        /// The file.
+        file: Arc<dyn StoredFile>,
         /// Where the part begins.
         offset: u64,
         /// How many bytes.
         bytes: usize,
     },
-    /// Write a part of a table that is arriving; its file is created with the first.
-    WriteTable {
-        /// The table, on this disk.
-        table: TableId,
+    /// Write a part of a file that is arriving; the file is created with the first.
+    WriteFile {
+        /// The file, on this disk.
+        file: FileId,
         /// Where the part begins.
         offset: u64,
         /// The part.
         bytes: Bytes,
     },
-    /// Force the tables that arrived and their directory, look through them, and make a tree of them.
-    AdoptTables {
+    /// Force the files that arrived and their directory, look through them, and make a storage of them.
+    AdoptFiles {
         /// Whose they are.
         cohort: CohortId,
         /// With which whole state they came.
         arrival: ArrivalId,
-        /// Where the tree is to be.
-        site: Box<Site>,
-        /// The tables, on this disk.
-        tables: Vec<TableRef>,
+        /// The work.
+        adoption: Box<dyn Adoption>,
     },
     /// Read entries of a cohort's log from disk, from `from` on, about `bytes` of them, one at least.
     ReadLog {

@@ -1,5 +1,5 @@
 //! Dropping a table: whoever leads the catalogue has each of its cohorts take the drop into its own log, and every node
-//! lets go of its replicas once the table is gone (guarantee 19; `tablets/src/catalogue/drops.rs` has the two steps).
+//! lets go of its replicas once the table is gone (guarantee 19; `catalog/src/catalog/drops.rs` has the two steps).
 //!
 //! Whoever asked for the drop is answered when it has ended. By then no replica can answer for the table any more,
 //! whatever copy of the map it is asked by: a leader that reads under its lease has applied the drop.
@@ -10,16 +10,18 @@ use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Now};
-use store::sstable::Table;
-use store::tree::Tree;
-use tablets::request::{Failure, Outcome, Response};
-use tablets::{CatalogueCommand, Command};
+use catalog::{CatalogCommand, CatalogResponse};
+use machine::Failure;
+use machine::state_machine::Kind;
+use machine::storage::{FileId, Storage, StoredFile};
 
 use crate::contract::ManifestId;
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, PendingId, Target};
+use crate::registry::{Response, drop_request};
 use crate::replica::Dormant;
+use crate::request::Outcome;
 
 /// How long a cohort has to take a drop into its log before it is asked again.
 const DROP_PATIENCE: Duration = Duration::from_millis(5_000);
@@ -37,16 +39,16 @@ pub(crate) struct Drops {
     kept: BTreeMap<CohortId, Lsn>,
     /// Cohorts that are gone and whose promises it holds no more. It grows with the drops of one process.
     pub(crate) forgotten: BTreeSet<CohortId>,
-    /// The trees of cohorts that are gone, until their files are.
+    /// The storages of cohorts that are gone, until their files are.
     leaving: Vec<Leaving>,
 }
 
-/// The tree of a cohort that is gone. Its files are needed while a manifest names them: a start that finds one missing
-/// doubts the cohort. And some of its tables may still be read, by a compaction or for a request of another node.
+/// The storage of a cohort that is gone. Its files are needed while a manifest names them: a start that finds one missing
+/// doubts the cohort. And some of them may still be read, by a compaction or for a request of another node.
 #[derive(Debug)]
 struct Leaving {
     cohort: CohortId,
-    tree: Tree,
+    storage: Box<dyn Storage>,
     /// The first manifest that doesn't name it, while that is on its way.
     left_out_by: Option<ManifestId>,
     is_left_out: bool,
@@ -55,8 +57,8 @@ struct Leaving {
 }
 
 impl Drops {
-    pub(crate) fn leave(&mut self, cohort: CohortId, tree: Tree, is_elsewhere: bool) {
-        self.leaving.push(Leaving { cohort, tree, left_out_by: None, is_left_out: false, is_elsewhere });
+    pub(crate) fn leave(&mut self, cohort: CohortId, storage: Box<dyn Storage>, is_elsewhere: bool) {
+        self.leaving.push(Leaving { cohort, storage, left_out_by: None, is_left_out: false, is_elsewhere });
     }
 
     /// The manifest in the making leaves out what is forgotten.
@@ -74,17 +76,16 @@ impl Drops {
         for leaving in &mut self.leaving {
             if leaving.left_out_by.take_if(|manifest| *manifest <= through).is_some() {
                 leaving.is_left_out = true;
-                leaving.tree.replace([]).expect("nothing is a tree");
-                leaving.tree.forced(&[]);
+                leaving.storage.retire();
             }
         }
     }
 
-    /// The tables of what is gone that no manifest names for its sake.
-    pub(crate) fn give_up(&mut self) -> Vec<Arc<Table>> {
-        let tables = self.leaving.iter_mut().flat_map(|leaving| leaving.tree.give_up()).collect();
-        self.leaving.retain(|leaving| !leaving.is_left_out || leaving.tree.has_leftovers());
-        tables
+    /// The files of what is gone that no manifest names for its sake.
+    pub(crate) fn give_up(&mut self) -> Vec<(FileId, Arc<dyn StoredFile>)> {
+        let files = self.leaving.iter_mut().flat_map(|leaving| leaving.storage.give_up()).collect();
+        self.leaving.retain(|leaving| !leaving.is_left_out || leaving.storage.has_leftovers());
+        files
     }
 }
 
@@ -101,28 +102,32 @@ impl Node {
         let mut tables = Vec::new();
         for (name, table) in catalogue.dropping() {
             let cohorts: Vec<CohortId> = table.ranges.iter().map(|range| range.cohort).collect();
-            tables.push((name.to_owned(), table.id(), cohorts));
+            tables.push((name.to_owned(), table.id(), table.kind, cohorts));
         }
-        for (name, table, mut cohorts) in tables {
+        for (name, table, kind, mut cohorts) in tables {
             cohorts.retain(|cohort| !self.drops.dropped.contains(cohort));
             if cohorts.is_empty() || planted(Bug::DropInMapOnly) {
-                self.end_drop(&CatalogueCommand::EndDrop { name, table }, now);
+                self.end_drop(&CatalogCommand::EndDrop { name, table }, now);
             } else {
-                cohorts.into_iter().for_each(|cohort| self.ask_to_drop(cohort, now));
+                cohorts.into_iter().for_each(|cohort| self.ask_to_drop(cohort, kind, now));
             }
         }
     }
 
-    fn end_drop(&mut self, command: &CatalogueCommand, now: Now) {
+    fn end_drop(&mut self, command: &CatalogCommand, now: Now) {
         let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
         catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
         self.drain(CohortId::CATALOGUE, now);
     }
 
-    pub(super) fn ask_to_drop(&mut self, cohort: CohortId, now: Now) {
+    pub(super) fn ask_to_drop(&mut self, cohort: CohortId, kind: Kind, now: Now) {
+        let Some(ask) = drop_request(kind) else {
+            debug_assert!(false, "the catalog has tables only of machines that can be dropped");
+            return;
+        };
         if self.drops.asked.insert(cohort) {
             let deadline = now.monotonic + DROP_PATIENCE;
-            self.begin(Origin::Drop(cohort), deadline, Target::Cohort(cohort), Query::Command(Command::Drop), now);
+            self.begin(Origin::Drop(cohort), deadline, Target::Cohort(cohort), Query::Machine(ask), now);
         }
     }
 
@@ -148,7 +153,7 @@ impl Node {
     pub(crate) fn drop_ended(&mut self, table: CohortId) {
         self.let_go();
         for id in self.drops.waiting.remove(&table).unwrap_or_default() {
-            self.complete(id, Ok(Response::TableDropped), None);
+            self.complete(id, Ok(Response::Catalog(CatalogResponse::TableDropped)), None);
         }
     }
 
@@ -166,7 +171,7 @@ impl Node {
         for id in catalogue.gone(known) {
             self.end_replica(id, false);
             if let Some(tree) = self.dormant.get_mut(&id).and_then(|dormant| dormant.tree.take()) {
-                self.drops.leave(id, tree, false);
+                self.drops.leave(id, Box::new(tree), false);
             }
             self.routes.remove(&id);
             self.lives.forget_cohort(id);
@@ -190,10 +195,11 @@ impl Node {
         self.discard(unused);
         self.abandon(&arriving);
         self.dormant.insert(id, Dormant { manifest: replica.manifest(false), ..Dormant::default() });
-        // The manifest may name the tables of a whole state that was about to take the tree's place.
-        let arrived = replica.arrived.take().map(|arrived| arrived.tree);
-        let tree = replica.state.into_tree();
-        arrived.into_iter().chain(tree).for_each(|tree| self.drops.leave(id, tree, is_elsewhere));
+        // The manifest may name the files of a whole state that was about to take the storage's place.
+        if let Some(arrived) = replica.arrived.take() {
+            self.drops.leave(id, arrived.storage, is_elsewhere);
+        }
+        self.drops.leave(id, replica.state.into_storage(), is_elsewhere);
     }
 
     /// Forgets what is gone as of the catalogue's own checkpoint: no start finds it named any more, whatever it knows

@@ -7,15 +7,17 @@
 use std::collections::BTreeMap;
 
 use base::{CohortId, Epoch, Now};
-use store::sstable::{Io, TableError};
-use tablets::request::{AsOf, Failure, Outcome, Response};
-use tablets::{Evaluated, Evaluation};
+use machine::state_machine::Evaluated;
+use machine::{AsOf, Failure, ReadError};
+use store::sstable::Io;
 
 use crate::contract::{Action, EvaluationId};
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
 use crate::reads::Grounds;
+use crate::registry::Read;
 use crate::replica::Replica;
+use crate::request::{Outcome, Response};
 use crate::views::dated;
 
 /// The evaluations that are under way elsewhere.
@@ -36,16 +38,9 @@ struct UnderWay {
 
 impl Node {
     /// Answers a request from rows: at once if they are in memory, otherwise when the disk has been read.
-    pub(crate) fn evaluate(
-        &mut self,
-        id: PendingId,
-        cohort: CohortId,
-        evaluation: Evaluation,
-        grounds: Grounds,
-        now: Now,
-    ) {
-        match evaluation.answer(Io::CacheOnly) {
-            Err(TableError::NotCached) => {}
+    pub(crate) fn evaluate(&mut self, id: PendingId, cohort: CohortId, read: Read, grounds: Grounds, now: Now) {
+        match read.answer(Io::CacheOnly) {
+            Err(ReadError::NotCached) => {}
             answer => return self.evaluated_in(cohort, id, grounds, answer, now),
         }
         let Some(replica) = self.replicas.get(&cohort) else { return };
@@ -55,10 +50,10 @@ impl Node {
         self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, grounds });
         self.counters.disk_reads += 1;
         self.pendings.place(id, Place::Evaluated);
-        self.actions.push(Action::Evaluate { id: number, evaluation: Box::new(evaluation) });
+        self.actions.push(Action::Evaluate { id: number, read: Box::new(read) });
     }
 
-    pub(crate) fn evaluated(&mut self, id: EvaluationId, answer: Result<Evaluated, TableError>, now: Now) {
+    pub(crate) fn evaluated(&mut self, id: EvaluationId, answer: Result<Evaluated<Response>, ReadError>, now: Now) {
         let Some(UnderWay { cohort, epoch, pending, grounds }) = self.evaluations.under_way.remove(&id) else { return };
         let still_holds = |replica: &Replica| match &grounds {
             Grounds::Lead { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,
@@ -76,10 +71,10 @@ impl Node {
         cohort: CohortId,
         id: PendingId,
         grounds: Grounds,
-        answer: Result<Evaluated, TableError>,
+        answer: Result<Evaluated<Response>, ReadError>,
         now: Now,
     ) {
-        let row = if let Grounds::Lead { row } = &grounds { row.as_ref() } else { None };
+        let row = if let Grounds::Lead { locked } = &grounds { locked.as_ref() } else { None };
         match answer {
             Ok(Evaluated::Outcome(outcome)) => match grounds {
                 Grounds::Lead { .. } => self.read_done(id, cohort, outcome, now),
@@ -88,7 +83,7 @@ impl Node {
                 // What lies at a position lies there for ever.
                 Grounds::Unit => self.looked_up_in(id, cohort, outcome, now),
             },
-            Ok(Evaluated::Command(command)) => self.propose_decided(id, cohort, &command, row, now),
+            Ok(Evaluated::Decided(verdict)) => self.propose_decided(id, cohort, verdict, row, now),
             Ok(Evaluated::Elsewhere) => {
                 self.leave_row(cohort, row);
                 self.elsewhere(id, now);
@@ -104,7 +99,7 @@ impl Node {
                 self.leave_row(cohort, row);
                 let failure = Failure::Unavailable(format!("the replica can't read its disk: {error}"));
                 self.complete(id, Err(failure), None);
-                self.table_damaged(cohort, now);
+                self.file_damaged(cohort, now);
             }
         }
     }
@@ -118,7 +113,7 @@ impl Node {
     }
 
     /// What this replica has of the rows can't be read: another is to lead.
-    pub(crate) fn table_damaged(&mut self, cohort: CohortId, now: Now) {
+    pub(crate) fn file_damaged(&mut self, cohort: CohortId, now: Now) {
         self.counters.tables_damaged += 1;
         self.with_cohort(cohort, now, |cohort, out| cohort.stand_aside(now, out));
     }

@@ -10,16 +10,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Duration, Monotonic, NodeId, Now};
+use catalog::{CatalogCommand, CatalogRequest, cohort_of};
 use sharedlog::client::{self, Client, Suspect, Timing, Token};
 use sharedlog::controller::{self, Controller};
 use sharedlog::sequencer::{self, Sequencer};
 use sharedlog::{AskId, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
-use tablets::CatalogueCommand;
-use tablets::request::{Outcome, Response};
 
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
 use crate::pending::{Origin, Target};
+use crate::registry::Response;
+use crate::request::Outcome;
 use crate::timers::Timers;
 
 mod awaits;
@@ -225,9 +226,9 @@ impl Node {
 
     /// Asks a unit, wherever it is.
     fn ask_unit(&mut self, id: LogId, asker: Asker, unit: UnitId, request: unit::Request, now: Now) {
-        let Some(cohort) = tablets::catalogue::cohort_of(unit) else { return };
+        let Some(cohort) = cohort_of(unit) else { return };
         let deadline = now.monotonic + ASK_PATIENCE;
-        self.begin(Origin::OfLog(id, asker), deadline, Target::Cohort(cohort), Query::Unit(request), now);
+        self.begin(Origin::OfLog(id, asker), deadline, Target::Cohort(cohort), Query::Machine(request.into()), now);
     }
 
     fn log_answered(&mut self, id: LogId, asker: Asker, outcome: Outcome, now: Now) {
@@ -339,11 +340,7 @@ impl Node {
             if is_used && !is_known {
                 newest.push(log.projection.clone());
             }
-            routes.extend(
-                log.units
-                    .iter()
-                    .filter_map(|(unit, member)| Some((tablets::catalogue::cohort_of(*unit)?, member.node))),
-            );
+            routes.extend(log.units.iter().filter_map(|(unit, member)| Some((cohort_of(*unit)?, member.node))));
         }
         // A unit is on one disk for ever.
         self.routes.extend(routes);
@@ -412,7 +409,8 @@ impl Node {
     /// A log is created here: this process is its first sequencer.
     pub(crate) fn create_log(&self, name: String, stripes: u32, copies: u32) -> Query {
         let sequencer = SequencerId { node: self.me.node, boot: self.boot };
-        Query::Catalogue(CatalogueCommand::CreateLog { name, stripes, copies, sequencer })
+        let create = CatalogCommand::CreateLog { name, stripes, copies, sequencer };
+        Query::Machine(CatalogRequest::Change(create).into())
     }
 }
 

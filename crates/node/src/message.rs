@@ -3,14 +3,17 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, CohortId, Duration, Epoch, Lsn, Membership, Monotonic, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
+use machine::Failure;
+use machine::state_machine::Wire as _;
+use machine::storage::FileRef;
 use sharedlog::client::Suspect;
+use sharedlog::wire;
 use sharedlog::{AskId, LogId, ProjectionEpoch, SequencerId, UnitId, sequencer};
-use store::sstable::TableRef;
-use tablets::request::Outcome;
+
+use crate::registry::Response;
+use crate::request::Outcome;
 
 mod beat;
-mod logs;
-mod outcome;
 mod query;
 #[cfg(test)]
 mod tests;
@@ -188,7 +191,7 @@ pub struct StateId {
 impl StateId {
     /// The state that is applied through that entry, with the rows in those tables.
     #[must_use]
-    pub fn new<'a>(lsn: Lsn, tables: impl Iterator<Item = &'a TableRef>) -> Self {
+    pub fn new<'a>(lsn: Lsn, tables: impl Iterator<Item = &'a FileRef>) -> Self {
         let mut names = Writer::new();
         tables.for_each(|table| table.encode(&mut names));
         Self { lsn, tables: base::checksum(&names.finish()) }
@@ -210,9 +213,9 @@ pub enum StatePart {
     /// Of the state but for the rows.
     Chunk(Bytes),
     /// What the tables will be, and the cohort's members as of the state.
-    Tables {
+    Files {
         /// The tables with the rows, as the sender names them.
-        tables: Vec<TableRef>,
+        files: Vec<FileRef>,
         /// Who has a part in the cohort.
         membership: SharedMembership,
     },
@@ -226,7 +229,7 @@ impl StatePart {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Chunk(bytes) | Self::Piece(bytes) => bytes.len(),
-            Self::Tables { tables, membership } => tables.len() * TableRef::BYTES + membership.bytes(),
+            Self::Files { files, membership } => files.len() * FileRef::BYTES + membership.bytes(),
         }
     }
 
@@ -236,10 +239,10 @@ impl StatePart {
                 out.u8(1);
                 out.bytes(bytes);
             }
-            Self::Tables { tables, membership } => {
+            Self::Files { files, membership } => {
                 out.u8(2);
-                out.u32(u32::try_from(tables.len()).unwrap_or(u32::MAX));
-                tables.iter().for_each(|table| table.encode(out));
+                out.count(files.len());
+                files.iter().for_each(|file| file.encode(out));
                 membership.encode(out);
             }
             Self::Piece(bytes) => {
@@ -253,9 +256,9 @@ impl StatePart {
         Ok(match input.u8()? {
             1 => Self::Chunk(input.bytes()?),
             2 => {
-                let count = input.count(TableRef::BYTES)?;
-                let tables = (0..count).map(|_| TableRef::decode(input)).collect::<Result<_, _>>()?;
-                Self::Tables { tables, membership: Membership::decode(input)?.into() }
+                let count = input.count(FileRef::BYTES)?;
+                let files = (0..count).map(|_| FileRef::decode(input)).collect::<Result<_, _>>()?;
+                Self::Files { files, membership: Membership::decode(input)?.into() }
             }
             3 => Self::Piece(input.bytes()?),
             tag => return Err(DecodeError::UnknownTag { what: "part of a state", tag: u64::from(tag) }),
@@ -282,7 +285,7 @@ impl Message {
             Self::Answer { request, outcome } => {
                 out.u8(3);
                 out.u64(*request);
-                outcome::encode(outcome, out);
+                encode_outcome(outcome, out);
             }
             Self::NotLeader { request, cohort, leader } => {
                 out.u8(4);
@@ -326,20 +329,20 @@ impl Message {
                 out.u8(10);
                 out.u64(log.0);
                 out.u64(ask.0);
-                logs::encode_question(*sequencer, request, out);
+                wire::encode_question(*sequencer, request, out);
             }
             Self::FromSequencer { log, to, ask, reply } => {
                 out.u8(11);
                 out.u64(log.0);
                 out.u64(to.0);
                 out.u64(ask.0);
-                logs::encode_given(reply, out);
+                wire::encode_given(reply, out);
             }
             Self::Suspected { log, epoch, suspect } => {
                 out.u8(12);
                 out.u64(log.0);
                 out.u64(epoch.0);
-                logs::encode_suspect(*suspect, out);
+                wire::encode_suspect(*suspect, out);
             }
             Self::UnitsInDoubt { units } => {
                 out.u8(13);
@@ -387,7 +390,7 @@ impl Message {
                 patience: Duration(input.u64()?),
                 query: Query::decode(&mut input)?,
             },
-            3 => Self::Answer { request: input.u64()?, outcome: outcome::decode(&mut input)? },
+            3 => Self::Answer { request: input.u64()?, outcome: decode_outcome(&mut input)? },
             4 => {
                 let request = input.u64()?;
                 let cohort = CohortId(input.u32()?);
@@ -402,16 +405,16 @@ impl Message {
             9 => Self::Life { cohort: CohortId(input.u32()?), life: Life(input.u32()?) },
             10 => {
                 let (log, ask) = (LogId(input.u64()?), AskId(input.u64()?));
-                let (sequencer, request) = logs::decode_question(&mut input)?;
+                let (sequencer, request) = wire::decode_question(&mut input)?;
                 Self::ToSequencer { log, sequencer, ask, request }
             }
             11 => {
                 let (log, to, ask) = (LogId(input.u64()?), Boot(input.u64()?), AskId(input.u64()?));
-                Self::FromSequencer { log, to, ask, reply: logs::decode_given(&mut input)? }
+                Self::FromSequencer { log, to, ask, reply: wire::decode_given(&mut input)? }
             }
             12 => {
-                let (log, epoch) = (LogId(input.u64()?), logs::decode_epoch(&mut input)?);
-                Self::Suspected { log, epoch, suspect: logs::decode_suspect(&mut input)? }
+                let (log, epoch) = (LogId(input.u64()?), wire::decode_epoch(&mut input)?);
+                Self::Suspected { log, epoch, suspect: wire::decode_suspect(&mut input)? }
             }
             13 => {
                 let units = (0..input.count(8)?).map(|_| input.u64().map(UnitId));
@@ -435,6 +438,18 @@ impl Message {
 }
 
 /// Nothing is within what comes of this: a message of lives is two messages deep, and no more.
+fn encode_outcome(outcome: &Outcome, out: &mut Writer) {
+    out.bool(outcome.is_ok());
+    match outcome {
+        Ok(response) => response.encode(out),
+        Err(failure) => failure.encode(out),
+    }
+}
+
+fn decode_outcome(input: &mut Reader) -> Result<Outcome, DecodeError> {
+    if input.bool()? { Ok(Ok(Response::decode(input)?)) } else { Ok(Err(Failure::decode(input)?)) }
+}
+
 fn decode_between_replicas(tag: u8, input: &mut Reader) -> Result<Message, DecodeError> {
     Ok(match tag {
         1 => Message::Cohort { cohort: CohortId(input.u32()?), message: replication::Message::decode(input)? },

@@ -1,5 +1,5 @@
 //! Where replicas go: whoever leads the catalogue has each cohort carry out the plan that the map holds for it, and
-//! nodes let go of replicas that have left them (guarantee 8; `tablets/src/catalogue/moves.rs` has the two entries
+//! nodes let go of replicas that have left them (guarantee 8; `catalog/src/catalog/moves.rs` has the two entries
 //! about it).
 //!
 //! A plan is carried out by the cohort's own leader, one step of the membership at a time: newcomers come as learners
@@ -15,15 +15,17 @@
 use std::collections::BTreeMap;
 
 use base::{CohortId, Duration, Member, Membership, MembershipChange, Now, SharedMembership};
+use catalog::{CatalogCommand, Move};
+use machine::Failure;
 use store::manifest::CohortManifest;
-use tablets::CatalogueCommand;
-use tablets::request::{Failure, Outcome, Response};
 
 use crate::contract::{Lineage, ManifestId};
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, PendingId, Place, Target};
+use crate::registry::Response;
 use crate::replica::Dormant;
+use crate::request::Outcome;
 
 /// How long a cohort is asked to carry out a plan before it is asked anew.
 const PLAN_PATIENCE: Duration = Duration::from_millis(10_000);
@@ -44,12 +46,12 @@ impl Node {
         let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
         let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
         let (asked, last) = (&self.moves.asked, self.moves.last);
-        let is_asked = |planned: &tablets::Move| asked.get(&planned.cohort) == Some(&planned.plan);
-        let mut moves: Vec<tablets::Move> = catalogue.moves().filter(|planned| !is_asked(planned)).collect();
+        let is_asked = |planned: &Move| asked.get(&planned.cohort) == Some(&planned.plan);
+        let mut moves: Vec<Move> = catalogue.moves().filter(|planned| !is_asked(planned)).collect();
         // A newer plan takes the place of the one that was asked for, and waits for nobody.
-        let is_replaced = |planned: &tablets::Move| asked.contains_key(&planned.cohort);
+        let is_replaced = |planned: &Move| asked.contains_key(&planned.cohort);
         moves.sort_unstable_by_key(|planned| (!is_replaced(planned), planned.cohort <= last, planned.cohort));
-        for tablets::Move { cohort, plan, members } in moves {
+        for Move { cohort, plan, members } in moves {
             if self.moves.asked.len() >= MOVES_AT_ONCE && !self.moves.asked.contains_key(&cohort) {
                 break;
             }
@@ -75,7 +77,7 @@ impl Node {
     pub(crate) fn end_moves(&mut self, now: Now) {
         for (cohort, plan) in std::mem::take(&mut self.moves_done) {
             let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
-            let command = CatalogueCommand::EndMove { cohort, plan };
+            let command = CatalogCommand::EndMove { cohort, plan };
             catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
             self.drain(CohortId::CATALOGUE, now);
         }
@@ -150,7 +152,7 @@ impl Node {
         self.end_replica(id, true);
         let Some(mut dormant) = self.dormant.remove(&id) else { return };
         if let Some(tree) = dormant.tree.take() {
-            self.drops.leave(id, tree, true);
+            self.drops.leave(id, Box::new(tree), true);
         }
         let promised = dormant.manifest.promised;
         let manifest = CohortManifest { promised, doubtful: true, is_retired: true, ..CohortManifest::default() };

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
+use catalog::Change;
+use machine::storage::Leftovers;
+use machine::{Failure, Ownership};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply, WriteId};
 use sharedlog::SequencerId;
 use store::manifest::CohortManifest;
-use store::tree::{Leftovers, Tablespace};
-use tablets::request::{Counters, Failure};
-use tablets::{Change, Command, Evaluation, Ownership};
+use store::tree::Tablespace;
 
 use crate::beats::Beats;
 use crate::checkpoints::Looks;
@@ -23,8 +24,10 @@ use crate::message::Message;
 use crate::moves::Moves;
 use crate::pending::{PendingId, Pendings, Place};
 use crate::reads::Grounds;
+use crate::registry::{self, AnyMachine, Effect, KindEvent};
 use crate::replica::{Dormant, Outgoing, Proposal, Replica};
 use crate::replicas::Replicas;
+use crate::request::Counters;
 use crate::room::Room;
 use crate::splits::Splits;
 use crate::stop::Stop;
@@ -199,11 +202,11 @@ impl Node {
             Event::CheckpointFailed { cohort, checkpoint } => self.checkpoint_failed(cohort, checkpoint, now),
             Event::DiskFull => self.disk_full(now),
             Event::Compacted { cohort, lineage, outputs } => self.compacted(cohort, lineage, outputs, now),
-            Event::TableDamaged { cohort } => self.table_damaged(cohort, now),
+            Event::FileDamaged { cohort } => self.file_damaged(cohort, now),
             Event::Evaluated { id, answer } => self.evaluated(id, answer, now),
-            Event::TableRead { id, bytes } => self.table_read(id, bytes, now),
-            Event::TableWritten { table, bytes } => self.table_written(table, bytes),
-            Event::TablesAdopted { cohort, arrival, tree } => self.tables_adopted(cohort, arrival, tree),
+            Event::FileRead { id, bytes } => self.file_read(id, bytes, now),
+            Event::FileWritten { file, bytes } => self.file_written(file, bytes),
+            Event::FilesAdopted { cohort, arrival, storage } => self.files_adopted(cohort, arrival, storage),
             Event::LogRead { id, entries } => self.log_read(id, entries, now),
             Event::Stop => self.stop(now),
         }
@@ -416,14 +419,16 @@ impl Node {
         if let Some(Proposal { pending, row, .. }) = proposal {
             replica.writes += u64::from(applied.outcome.is_some());
             self.leave_row(id, row.as_ref());
-            match (applied.outcome, &applied.change) {
+            match (applied.outcome, &applied.effect) {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
-                (None, Some(Change::DropBegun { table })) => self.wait_for_drop(*table, pending),
-                (None, Some(Change::SplitBegun { child })) => self.wait_for_split(*child, pending),
                 // It was not executed: it is put to the other range.
-                (None, Some(Change::PutElsewhere)) => self.pendings.place(pending, Place::Waiting),
-                (None, Some(Change::LookedUp(lookup))) => {
-                    self.evaluate(pending, id, Evaluation::Positions((**lookup).clone()), Grounds::Unit, now);
+                (None, Some(Effect::Elsewhere)) => self.pendings.place(pending, Place::Waiting),
+                (None, Some(Effect::Evaluate(read))) => self.evaluate(pending, id, read.clone(), Grounds::Unit, now),
+                (None, Some(Effect::Own(KindEvent::Catalog(Change::DropBegun { table })))) => {
+                    self.wait_for_drop(*table, pending);
+                }
+                (None, Some(Effect::Own(KindEvent::Catalog(Change::SplitBegun { child })))) => {
+                    self.wait_for_split(*child, pending);
                 }
                 (None, _) => {}
             }
@@ -432,14 +437,26 @@ impl Node {
             self.found(id, now);
             self.found_unit(id, now);
         }
-        if let Some(change) = applied.change {
-            self.changed(id, &change);
+        if let Some(effect) = applied.effect {
+            self.retry_now = true;
+            self.effect(id, effect);
         }
         self.unit_applied(id, now);
     }
 
-    fn changed(&mut self, id: CohortId, change: &Change) {
-        self.retry_now = true;
+    fn effect(&mut self, id: CohortId, effect: Effect) {
+        match effect {
+            Effect::Own(KindEvent::Catalog(change)) => self.catalog_changed(&change),
+            Effect::RangeSplit { child, members, range } => self.split_off(id, child, &members, range),
+            Effect::RangeDropped => self.rows_dropped(id),
+            Effect::LossDeclared => self.loss_declared(id),
+            Effect::RangeFounded | Effect::Elsewhere | Effect::Evaluate(_) => {}
+            #[allow(unreachable_patterns, reason = "the other kinds have no events of their own yet")]
+            Effect::Own(_) => {}
+        }
+    }
+
+    fn catalog_changed(&mut self, change: &Change) {
         match change {
             Change::TableCreated { .. } => self.tables_changed = true,
             Change::LogProjected { .. } => {
@@ -447,7 +464,6 @@ impl Node {
                 self.logs.changed = true;
                 self.let_go();
             }
-            Change::LookedUp(_) => {}
             Change::DropBegun { .. } => self.drops_changed = true,
             Change::MoveBegun => {
                 self.moves_changed = true;
@@ -468,10 +484,6 @@ impl Node {
                 self.tables_changed = true;
             }
             Change::SplitEnded { child } => self.split_ended(*child),
-            Change::RangeSplit { child, members, range } => self.split_off(id, *child, members, range.clone()),
-            Change::RangeFounded | Change::PutElsewhere => {}
-            Change::RangeDropped => self.rows_dropped(id),
-            Change::LossDeclared => self.loss_declared(id),
         }
     }
 
@@ -504,10 +516,12 @@ impl Node {
     /// then the state holds every earlier leader's word, too (guarantee 19).
     fn found(&mut self, id: CohortId, now: Now) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let is_unfounded = replica.state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Unfounded);
-        if is_unfounded && replica.cohort.is_open() {
-            let found = Command::Found { range: replica.range.clone() };
-            replica.cohort.propose(found.encode(), now, &mut self.outgoing.outbox);
+        let is_unfounded = replica.state.ownership() == Some(&Ownership::Unfounded);
+        if is_unfounded
+            && replica.cohort.is_open()
+            && let Some(found) = registry::found(replica.state.kind(), &replica.range)
+        {
+            replica.cohort.propose(found, now, &mut self.outgoing.outbox);
         }
     }
 
@@ -674,7 +688,7 @@ impl Node {
     }
 
     /// The protocol and the state of every cohort here, for checkers.
-    pub fn replicas(&self) -> impl Iterator<Item = (CohortId, &Cohort, &tablets::State)> {
+    pub fn replicas(&self) -> impl Iterator<Item = (CohortId, &Cohort, &AnyMachine)> {
         self.replicas.iter().map(|(id, replica)| (*id, &replica.cohort, &replica.state))
     }
 

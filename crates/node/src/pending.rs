@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Boot, CohortId, Monotonic, NodeId};
 
+use machine::Consistency;
 use replication::CheckId;
 use sharedlog::LogId;
-use tablets::request::Consistency;
 
 use crate::contract::RequestId;
 use crate::logs::Asker;
 use crate::message::Query;
+use crate::registry::Ask;
 
 /// The node's own number for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,12 +130,9 @@ impl Pending {
     }
 
     /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
-    /// write with a session's stamp is executed once at most (guarantee 10); what is dropped or split may be so again,
-    /// and what a unit is told (guarantee 20).
+    /// write with a session's stamp is executed once at most (guarantee 10).
     pub(crate) fn is_repeatable(&self) -> bool {
-        let may_come_twice = matches!(self.origin, Origin::Drop(_) | Origin::Split(_) | Origin::Move(..));
-        let is_of_unit = matches!(self.query, Query::Unit(_));
-        self.query.reads() || self.query.stamp().is_some() || may_come_twice || is_of_unit
+        self.query.is_idempotent()
     }
 
     fn is_of_door(&self) -> bool {
@@ -152,7 +150,7 @@ impl Pending {
 
     /// Whether a node that never answered may have written it, or may yet.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.unanswered > 0 && !self.query.reads() && !matches!(self.query, Query::Unit(_))
+        self.unanswered > 0 && !self.query.reads() && !matches!(self.query, Query::Machine(Ask::Unit(_)))
     }
 }
 

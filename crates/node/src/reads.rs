@@ -17,14 +17,14 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
-use tablets::request::{AsOf, Consistency, Failure, Outcome, Place};
-use tablets::{Evaluation, Question, State, Tablet, TabletView};
+use machine::state_machine::Reading;
+use machine::{AsOf, Consistency, Failure, LogPlace, Standing};
 
-use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{self, PendingId};
+use crate::pending::{PendingId, Place};
+use crate::registry::View;
 use crate::replica::Replica;
-use crate::requests::{Standing, look_into, standing, unanswerable};
+use crate::request::Outcome;
 
 /// By so much clocks may differ that a time service keeps, and far more: a moment further ahead of the leader's is in
 /// the future, and nobody waits for it.
@@ -35,8 +35,8 @@ const CLOCKS_DIFFER: Duration = Duration::from_millis(10_000);
 pub(crate) enum Grounds {
     /// On our leading the cohort, in the reign in which it was asked.
     Lead {
-        /// The row that is kept for it, if a write is to be decided.
-        row: Option<Bytes>,
+        /// The key that is locked for it, if a change is to be decided.
+        locked: Option<Bytes>,
     },
     /// On a view check.
     Checked,
@@ -52,11 +52,12 @@ impl Node {
         let Some(pending) = self.pendings.get(id) else { return true };
         let consistency = pending.query.consistency();
         let Some(replica) = self.replicas.get(&cohort) else { return false };
-        let Some(tablet) = replica.state.as_tablet().filter(|_| consistency.is_for_any_replica()) else { return false };
-        match standing(&replica.state, &pending.query) {
+        let Some(ask) = pending.query.ask().filter(|_| consistency.is_for_any_replica()) else { return false };
+        let Some(current) = replica.state.view() else { return false };
+        match replica.state.standing(ask.position().as_ref()) {
             Standing::Owned => {}
             Standing::NotYet => {
-                self.pendings.place(id, pending::Place::Waiting);
+                self.pendings.place(id, Place::Waiting);
                 return true;
             }
             Standing::Elsewhere => {
@@ -75,9 +76,9 @@ impl Node {
                 let (seen, is_current) = (Seen { cohort, at_least, stale_ok }, replica.cohort.is_current());
                 let has_leader = replica.cohort.leader().is_some();
                 let may = seen.may_be_shown(replica.state.last_applied(), has_leader, is_current);
-                may.then(|| tablet.view()).ok_or(NotNow::Wait)
+                may.then_some(current).ok_or(NotNow::Wait)
             }
-            Consistency::At(moment) => tablet.view().at(moment).map_err(|failure| match failure {
+            Consistency::At(moment) => current.at(moment).map_err(|failure| match failure {
                 Failure::Invalid(_) => NotNow::Refuse(failure),
                 _ if replica.cohort.leads() => NotNow::Advance(moment),
                 _ => NotNow::Elsewhere,
@@ -86,11 +87,11 @@ impl Node {
         };
         match view {
             Ok(view) => {
-                let as_of = as_of(replica, tablet, &view, cohort, now.monotonic);
-                let Some(question) = question(&pending.query) else { return false };
-                self.evaluate(id, cohort, Evaluation::Rows { view, question }, Grounds::Own(Box::new(as_of)), now);
+                let as_of = as_of(replica, &view, cohort, now.monotonic);
+                let Some(read) = view.read(ask) else { return false };
+                self.evaluate(id, cohort, read, Grounds::Own(Box::new(as_of)), now);
             }
-            Err(NotNow::Wait) => self.pendings.place(id, pending::Place::Waiting),
+            Err(NotNow::Wait) => self.pendings.place(id, Place::Waiting),
             Err(NotNow::Refuse(failure)) => self.complete(id, Err(failure), None),
             Err(NotNow::Advance(moment)) => self.advance_log(id, cohort, moment, now),
             Err(NotNow::Elsewhere) => return false,
@@ -111,7 +112,7 @@ impl Node {
         {
             return true;
         }
-        self.pendings.place(id, pending::Place::Waiting);
+        self.pendings.place(id, Place::Waiting);
         let mut rests_on = rests_on.filter(|_| holds);
         self.with_cohort(cohort, now, |cohort, out| {
             rests_on.get_or_insert_with(|| cohort.want_view(now, out));
@@ -127,16 +128,10 @@ impl Node {
     pub(crate) fn read_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let Some(replica) = self.replicas.get(&cohort) else { return };
-        match (&replica.state, question(&pending.query)) {
-            (State::Tablet(tablet), Some(question)) => {
-                let evaluation = Evaluation::Rows { view: tablet.view(), question };
-                self.evaluate(id, cohort, evaluation, Grounds::Checked, now);
-            }
-            (State::Catalogue(catalogue), _) => {
-                let outcome = look_into(catalogue, &pending.query);
-                self.checked_read_done(id, cohort, outcome);
-            }
-            (State::Tablet(_), None) | (State::Unit(_), _) => self.complete(id, Err(unanswerable()), None),
+        let Some(ask) = pending.query.ask() else { return };
+        match replica.state.read(ask) {
+            Reading::Answer(outcome) => self.checked_read_done(id, cohort, outcome),
+            Reading::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Checked, now),
         }
     }
 
@@ -152,7 +147,7 @@ impl Node {
     /// We lead, and the log has not come to that moment: an entry takes it there, if our clock has come so far. Whoever
     /// waits tries again, until the deadline.
     fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
-        self.pendings.place(id, pending::Place::Waiting);
+        self.pendings.place(id, Place::Waiting);
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
         // A clock that is not believed takes the log nowhere, whatever it shows.
         let next = replica.cohort.next_timestamp(now.wall);
@@ -196,7 +191,7 @@ fn in_the_future(moment: Timestamp, next: Timestamp, wall: Timestamp) -> Option<
 pub(crate) struct Seen {
     /// The cohort that is asked.
     pub(crate) cohort: CohortId,
-    pub(crate) at_least: Option<Place>,
+    pub(crate) at_least: Option<LogPlace>,
     pub(crate) stale_ok: bool,
 }
 
@@ -216,20 +211,11 @@ impl Seen {
     }
 }
 
-fn as_of(replica: &Replica, tablet: &Tablet, view: &TabletView, cohort: CohortId, now: Monotonic) -> AsOf {
+fn as_of(replica: &Replica, view: &View, cohort: CohortId, now: Monotonic) -> AsOf {
     AsOf {
-        place: Place { cohort, lsn: tablet.last_applied() },
+        place: LogPlace { cohort, lsn: replica.state.last_applied() },
         timestamp: view.timestamp(),
         age: replica.cohort.freshness().age(now),
         range: view.range().cloned().unwrap_or_default(),
-    }
-}
-
-/// What a query asks of rows, if it asks something of them.
-pub(crate) fn question(query: &Query) -> Option<Question> {
-    match query {
-        Query::Get { key, columns, .. } => Some(Question::Get { key: key.clone(), columns: columns.clone() }),
-        Query::Scan { scan, .. } => Some(Question::Scan(scan.clone())),
-        _ => None,
     }
 }

@@ -7,15 +7,17 @@ use base::{
     CohortId, Durability, Duration, Epoch, KeyRange, LogRecord, Lsn, Member, Membership, Now, Record, Sequence,
 };
 use bytes::Bytes;
+use machine::progress::SPLIT_OFF;
+use machine::state_machine::Kind;
 use replication::{Cohort, Replay, Replayed, SplitOff, Start};
 use store::manifest::CohortManifest;
 use store::tree::Tree;
 use store::{LogSink, Recovered};
-use tablets::{Loader, Purpose, Snapshot, State, Tablet};
 
 use crate::config::NodeConfig;
 use crate::contract::Action;
 use crate::node::Node;
+use crate::registry::{AnyMachine, Loader, Snapshot, UnknownKind, storage_of};
 use crate::replica::{Dormant, OnDisk, Replica, cohort_config};
 use crate::roster::catalogue_voters;
 
@@ -25,6 +27,14 @@ pub enum StartError {
     /// Something was lost, and there is nobody to fetch it from.
     #[error("part of this node's log is damaged, and a universe of one node has no other copy")]
     NothingToMendFrom,
+    /// The catalog gives this node a replica of a kind that this version doesn't know.
+    #[error("cohort {cohort}: {reason}")]
+    UnknownKind {
+        /// Whose.
+        cohort: CohortId,
+        /// Which.
+        reason: UnknownKind,
+    },
     /// A checkpoint holds another state than the manifest says.
     #[error("the checkpoint of cohort {cohort} can't be read: {reason}")]
     Checkpoint {
@@ -97,8 +107,7 @@ impl Node {
         node.dormant = dormant;
         node.outgoing.appended_bytes = recovered.records.bytes;
         let voters = catalogue_voters(genesis.len());
-        let catalogue =
-            Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Purpose::Catalogue) };
+        let catalogue = Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Kind::CATALOG) };
         node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
         node.learn_roster();
         node.let_go();
@@ -115,10 +124,7 @@ impl Node {
     /// lost all that it held of a cohort, it is started at once, and in doubt.) What was split off another range has
     /// its own rules ([`Node::may_begin`]).
     pub(crate) fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
-        let Some(State::Catalogue(catalogue)) = self.replicas.get(&CohortId::CATALOGUE).map(|replica| &replica.state)
-        else {
-            return Ok(());
-        };
+        let Some(catalogue) = self.catalogue() else { return Ok(()) };
         let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.doubt_unknown;
         let may_start = |cohort| match self.dormant.get(&cohort) {
             Some(dormant) => dormant.retiring.is_none(),
@@ -134,8 +140,8 @@ impl Node {
                     let genesis = Membership::of(part.genesis.to_vec());
                     let (table, is_split_off) = (name.to_owned(), parent.is_some());
                     let (range, retention, durability) = (part.range, record.retention, record.durability);
-                    let purpose = Purpose::Tablet;
-                    let part = Part { table, purpose, range, retention, durability, genesis, is_split_off };
+                    let kind = record.kind;
+                    let part = Part { table, kind, range, retention, durability, genesis, is_split_off };
                     parts.insert(cohort, (part, parent));
                 }
             }
@@ -143,7 +149,7 @@ impl Node {
         for (cohort, _) in catalogue.units().filter(|(_, member)| *member == self.me) {
             if !self.replicas.contains_key(&cohort) && may_start(cohort) {
                 let genesis = Membership::of(vec![self.me]);
-                parts.insert(cohort, (Part { genesis, ..Part::of_no_table(Purpose::Unit(self.me.incarnation)) }, None));
+                parts.insert(cohort, (Part { genesis, ..Part::of_no_table(Kind::LOG_UNIT) }, None));
             }
         }
         // A range that others were split off has a lower number than theirs: it may begin them.
@@ -172,7 +178,7 @@ impl Node {
         born: Option<Born>,
         now: Now,
     ) -> Result<(), StartError> {
-        let Part { table, purpose, range, retention, durability, genesis, is_split_off } = part;
+        let Part { table, kind, range, retention, durability, genesis, is_split_off } = part;
         let mut dormant = self.dormant.remove(&id).unwrap_or_else(|| Dormant {
             manifest: CohortManifest { doubtful: self.doubt_unknown, ..CohortManifest::default() },
             checkpoint_mark: self.outgoing.appended_bytes,
@@ -185,14 +191,18 @@ impl Node {
         // Who has followed nobody yet has acknowledged nothing.
         let has_acknowledged = manifest.promised.epoch > Epoch(0) && born.is_none();
         let forgetful = durability == Durability::Memory && has_acknowledged && !manifest.whole;
-        let snapshot = manifest.checkpoint.map(|_| load(id, &chunks)).transpose()?;
+        let snapshot = manifest.checkpoint.map(|_| load(id, kind, &chunks)).transpose()?;
         let on_disk = OnDisk::found(&manifest, snapshot.clone(), checkpoint_mark);
         let split_off = born.as_ref().map(|born| born.at);
-        let tree = || tree.unwrap_or_else(|| Tree::new(self.tablespace.site(id)));
+        let unknown = |reason| StartError::UnknownKind { cohort: id, reason };
+        let storage = || {
+            let tree = || tree.unwrap_or_else(|| Tree::new(self.tablespace.site(id)));
+            storage_of(kind, tree).map_err(unknown)
+        };
         let state = match (snapshot, born) {
-            (Some(snapshot), _) => snapshot.into_state(tree()),
+            (Some(snapshot), _) => snapshot.into_machine(storage()?),
             (None, Some(born)) => born.state,
-            (None, None) => State::new(id, purpose, tree()),
+            (None, None) => AnyMachine::new(kind, id, self.me.incarnation, storage()?).map_err(unknown)?,
         };
         let mut checkpoint = (state.last_applied(), state.last_timestamp());
         // What the log may hold of an earlier life of a replica that had left is no part of what is sent to it now.
@@ -204,8 +214,8 @@ impl Node {
         if planted(Bug::LastLsnFromLogOnly) && log.entries.is_empty() {
             checkpoint.0.epoch = base::Epoch(0);
         }
-        let origin = if is_split_off { Tablet::SPLIT_OFF } else { Lsn::ZERO };
-        let config = cohort_config(&self.config, id, self.me, origin, durability);
+        let origin = if is_split_off { SPLIT_OFF } else { Lsn::ZERO };
+        let config = cohort_config(&self.config, id, kind, self.me, origin, durability);
         let CohortManifest { promised, membership, doubtful, .. } = manifest;
         let start = Start { promised, checkpoint, membership, log, doubtful, forgetful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
@@ -241,7 +251,8 @@ impl Dormant {
 pub(crate) struct Part {
     /// The table; empty for what is none's.
     pub(crate) table: String,
-    pub(crate) purpose: Purpose,
+    /// The kind of its state machine.
+    pub(crate) kind: Kind,
     pub(crate) range: KeyRange,
     /// How long old versions are kept.
     pub(crate) retention: Duration,
@@ -254,10 +265,10 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    fn of_no_table(purpose: Purpose) -> Self {
+    fn of_no_table(kind: Kind) -> Self {
         Self {
             table: String::new(),
-            purpose,
+            kind,
             range: KeyRange::all(),
             retention: Duration::ZERO,
             durability: Durability::Forced,
@@ -269,12 +280,12 @@ impl Part {
 
 /// What a replica begins with that was split off another.
 pub(crate) struct Born {
-    pub(crate) state: State,
+    pub(crate) state: AnyMachine,
     pub(crate) at: SplitOff,
 }
 
-fn load(id: CohortId, chunks: &[bytes::Bytes]) -> Result<Snapshot, StartError> {
-    Loader::load(id, chunks).map_err(|error| StartError::Checkpoint { cohort: id, reason: error.to_string() })
+fn load(id: CohortId, kind: Kind, chunks: &[Bytes]) -> Result<Snapshot, StartError> {
+    Loader::load(id, kind, chunks).map_err(|error| StartError::Checkpoint { cohort: id, reason: error.to_string() })
 }
 
 /// Gives every cohort what the disk held of it.

@@ -9,12 +9,13 @@ use base::{
     CohortId, Durability, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp,
 };
 use bytes::Bytes;
+use machine::Ownership;
+use machine::checkpoint::Keep;
+use machine::state_machine::Kind;
+use machine::storage::{FileRef, Outputs, StoredFile};
 use replication::{Cohort, Config, ManifestId, Outbox, Replay};
-use store::cell;
 use store::manifest::{CheckpointRef, CohortManifest};
-use store::sstable::{Table, TableRef};
-use store::tree::{Outputs, Tree};
-use tablets::{Command, Ownership, Snapshot, State};
+use store::tree::Tree;
 
 use crate::brake::Brake;
 use crate::config::NodeConfig;
@@ -22,6 +23,7 @@ use crate::contract::{CheckpointId, Lineage};
 use crate::latches::Latches;
 use crate::moments::Moments;
 use crate::pending::PendingId;
+use crate::registry::{self, AnyMachine, Snapshot};
 use crate::transfer::{Arrived, Incoming};
 use crate::views::ReadView;
 
@@ -29,8 +31,8 @@ use crate::views::ReadView;
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) cohort: Cohort,
-    pub(crate) state: State,
-    /// Counts the trees that the state had.
+    pub(crate) state: AnyMachine,
+    /// Counts the storages that the state had.
     pub(crate) lineage: Lineage,
     /// It had left, and has come back with this process.
     pub(crate) has_returned: bool,
@@ -77,13 +79,13 @@ pub(crate) struct Replica {
 pub(crate) struct WholeState {
     /// The state but for the rows.
     pub(crate) state: Snapshot,
-    /// The tables that hold the rows.
-    pub(crate) tables: Tables,
+    /// The files that hold its bulk data.
+    pub(crate) files: ShippedFiles,
     pub(crate) membership: SharedMembership,
 }
 
-/// Tables, each with its name.
-pub(crate) type Tables = Vec<(TableRef, Arc<Table>)>;
+/// Files, each with the name that a manifest has for it.
+pub(crate) type ShippedFiles = Vec<(FileRef, Arc<dyn StoredFile>)>;
 
 /// What the disk has of a replica's state, and what is on its way there.
 #[derive(Debug, Default)]
@@ -91,12 +93,12 @@ pub(crate) struct OnDisk {
     /// The checkpoint that the manifest names, and the state that it holds but for the rows.
     pub(crate) checkpoint: Option<(CheckpointRef, Snapshot)>,
     /// The tables that the manifest names beside it.
-    pub(crate) tables: Arc<[TableRef]>,
+    pub(crate) tables: Arc<[FileRef]>,
     /// The membership as of the checkpoint, or of the cohort's creation.
     pub(crate) membership: SharedMembership,
     /// The tables that the manifests on their way name, where they are others than the manifest before names.
-    named: VecDeque<(ManifestId, Arc<[TableRef]>)>,
-    named_last: Arc<[TableRef]>,
+    named: VecDeque<(ManifestId, Arc<[FileRef]>)>,
+    named_last: Arc<[FileRef]>,
     /// The checkpoint that is being written.
     pub(crate) writing: Option<(CheckpointId, Snapshot, SharedMembership)>,
     /// A checkpoint that is on disk, for the manifest to name once our own log is forced through it.
@@ -167,10 +169,16 @@ impl OnDisk {
         self.checkpoint.as_ref().map(|(at, _)| at.lsn)
     }
 
-    /// What compactions may let go of. A replica that starts from the checkpoint has its watermark, not a newer one, so
-    /// the tables beside it must hold all that a read at or above that one can tell (guarantee 16).
-    pub(crate) fn watermark(&self) -> Timestamp {
-        self.checkpoint.as_ref().map_or(Timestamp(0), |(_, state)| state.watermark())
+    /// What compactions may not let go of. A replica that starts from the checkpoint has its watermark and its range, not
+    /// newer ones, so the files beside it must hold all that a read at or above that watermark can tell (guarantees 16
+    /// and 19).
+    pub(crate) fn keep(&self) -> Keep {
+        self.checkpoint.as_ref().map_or_else(Keep::all, |(_, state)| state.keep())
+    }
+
+    /// The state in the checkpoint that the manifest names.
+    pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
+        self.checkpoint.as_ref().map(|(_, state)| state)
     }
 
     /// Says, once, that there may be room again.
@@ -180,11 +188,6 @@ impl OnDisk {
             self.not_before = Monotonic(0);
         }
         has_ended
-    }
-
-    /// What compactions may not let go of: for the same reason, what the tablet owned at the checkpoint (guarantee 19).
-    pub(crate) fn cells(&self) -> cell::Range {
-        self.checkpoint.as_ref().map_or_else(cell::Range::all, |(_, state)| state.cells())
     }
 
     /// The manifest in the making names these tables.
@@ -197,7 +200,7 @@ impl OnDisk {
 
     /// A manifest is forced. If the tables that it names are others than before, gives those that a start may find
     /// named from now on: by it, by the manifests that are on their way, and by the next one.
-    pub(crate) fn forced(&mut self, through: ManifestId) -> Option<Vec<TableRef>> {
+    pub(crate) fn forced(&mut self, through: ManifestId) -> Option<Vec<FileRef>> {
         let mut newest = None;
         while let Some((_, tables)) = self.named.pop_front_if(|(manifest, _)| *manifest <= through) {
             newest = Some(tables);
@@ -214,7 +217,7 @@ impl OnDisk {
 impl Replica {
     pub(crate) fn new(
         cohort: Cohort,
-        state: State,
+        state: AnyMachine,
         table: String,
         range: KeyRange,
         retention: Duration,
@@ -264,13 +267,13 @@ impl Replica {
 
     /// Bytes of its memtables.
     pub(crate) fn memtable_bytes(&self) -> u64 {
-        self.state.tree().map_or(0, Tree::memtable_bytes)
+        self.state.pressure().memory_bytes
     }
 
     /// Whether the disk doesn't keep up with what is written: then writes wait.
     pub(crate) fn is_stalled(&self, config: &NodeConfig) -> bool {
-        let Some(tree) = self.state.tree() else { return false };
-        tree.is_stalled() || tree.memtable_bytes() >= config.memtable_bytes_max
+        let pressure = self.state.pressure();
+        pressure.is_stalled || pressure.memory_bytes >= config.memtable_bytes_max
     }
 
     /// Another tree takes the place of the one it has: a flush or a compaction that is under way comes to nothing.
@@ -285,11 +288,13 @@ impl Replica {
     /// the checkpoint doesn't know of; and if it was written before this replica knew who the members are.
     pub(crate) fn whole_state(&self) -> Option<WholeState> {
         let (_, state) = self.on_disk.checkpoint.as_ref().filter(|_| !self.on_disk.membership.is_empty())?;
-        let whole = |tables| WholeState { state: state.clone(), tables, membership: self.on_disk.membership.clone() };
-        let Some(tree) = self.state.tree() else { return Some(whole(Vec::new())) };
-        let is_dropped = self.state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Dropped);
-        let has_rows = state.is_dropped() || !is_dropped;
-        has_rows.then(|| whole(tree.tables()))
+        let is_dropped = self.state.ownership() == Some(&Ownership::Dropped);
+        let has_data = state.is_dropped() || !is_dropped;
+        has_data.then(|| WholeState {
+            state: state.clone(),
+            files: self.state.storage().ship(),
+            membership: self.on_disk.membership.clone(),
+        })
     }
 
     /// What the manifest must hold of it. Only the last one of a clean stop says that it leaves all it acknowledged
@@ -311,6 +316,7 @@ impl Replica {
 pub(crate) fn cohort_config(
     node: &NodeConfig,
     cohort: CohortId,
+    kind: Kind,
     me: Member,
     origin: Lsn,
     durability: Durability,
@@ -321,7 +327,7 @@ pub(crate) fn cohort_config(
         // Every node finds tables and their ranges by what it has applied of the catalogue.
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
     }
-    let (limits, declaration) = (node.limits, Command::DeclareLoss.encode());
+    let (limits, declaration) = (node.limits, registry::declare_loss(kind));
     Config { cohort, me, timing, limits, seed, origin, durability, declaration }
 }
 

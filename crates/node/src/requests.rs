@@ -6,14 +6,18 @@
 use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
-use tablets::request::{Consistency, Failure, LogRequest, Outcome, Request, Response};
-use tablets::{Catalogue, CatalogueCommand, Evaluation, Ownership, State, TableRecord};
+use catalog::{CatalogRequest, TableRecord};
+use machine::state_machine::Reading;
+use machine::{Consistency, Failure, Standing};
+use sharedlog::request::LogRequest;
 
 use crate::contract::{Action, Answer, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node, is_under_way};
 use crate::pending::{Origin, Pending, PendingId, Place, Target};
-use crate::reads::{Grounds, question};
+use crate::reads::Grounds;
+use crate::registry::Ask;
+use crate::request::{Outcome, Request, Response, validate};
 
 /// An answer that a forwarded request has waited for so long is overdue: the node that was asked may be gone, or the
 /// request was lost with a connection. Twice as long each time for one request, lest a slow leader be asked ever more.
@@ -42,35 +46,22 @@ impl Node {
                 self.actions.push(Action::Reply { to: id, outcome: status, valid_until: None });
                 return;
             }
-            Request::CreateTable { name, split_at, replicas, retention, durability } => {
-                let create = CatalogueCommand::CreateTable { name, split_at, replicas, retention, durability };
-                (catalogue, Query::Catalogue(create))
-            }
-            Request::SplitRange { name, key } => {
-                (catalogue, Query::Catalogue(CatalogueCommand::BeginSplit { name, key }))
-            }
-            Request::DropTable { name } => (catalogue, Query::Catalogue(CatalogueCommand::BeginDrop { name })),
-            Request::MoveRange { cohort, nodes } => {
-                (catalogue, Query::Catalogue(CatalogueCommand::BeginMove { cohort, nodes }))
-            }
-            Request::AddNode(node) => (catalogue, Query::Catalogue(CatalogueCommand::AddNode { node })),
-            Request::RemoveNode { node } => (catalogue, Query::Catalogue(CatalogueCommand::BeginLeave { node })),
-            Request::ListNodes => (catalogue, Query::ListNodes),
-            Request::ListTables => (catalogue, Query::ListTables),
-            Request::DescribeTable { name } => (catalogue, Query::DescribeTable(name)),
+            Request::Catalog(request) => (catalogue, Query::Machine(request.into())),
             Request::Log(LogRequest::Create { name, stripes, copies }) => {
                 (catalogue, self.create_log(name, stripes, copies))
             }
-            Request::Log(LogRequest::List) => (catalogue, Query::ListLogs),
-            Request::Log(LogRequest::Describe { name }) => (catalogue, Query::DescribeLog(name)),
+            Request::Log(LogRequest::List) => (catalogue, Query::Machine(CatalogRequest::ListLogs.into())),
+            Request::Log(LogRequest::Describe { name }) => {
+                (catalogue, Query::Machine(CatalogRequest::DescribeLog(name).into()))
+            }
             Request::Log(request) => (Target::Log(request.log().unwrap_or_default().to_owned()), Query::Log(request)),
-            Request::Table { table, request } => (Target::Table(table), Query::of_table(request)),
+            Request::Table { table, request } => (Target::Table(table), Query::Machine(request)),
         };
         self.begin(Origin::Door(id), deadline, target, query, now);
     }
 
     fn refusal(&self, request: &Request) -> Option<Failure> {
-        if let Err(failure) = tablets::validate(request) {
+        if let Err(failure) = validate(request) {
             return Some(failure);
         }
         if let Request::Log(LogRequest::Create { name, .. }) = request
@@ -88,7 +79,7 @@ impl Node {
     /// Whether a log may have that name. One that is there keeps it: whoever creates it again is told that it is.
     fn may_be_named(&self, log: &str) -> Result<(), Failure> {
         let is_there = self.catalogue().is_some_and(|catalogue| catalogue.log(log).is_some());
-        if is_there { Ok(()) } else { tablets::validate::new_log_name(log) }
+        if is_there { Ok(()) } else { sharedlog::validate::new_log_name(log) }
     }
 
     pub(crate) fn begin(
@@ -139,8 +130,8 @@ impl Node {
         }
     }
 
-    pub(crate) fn catalogue(&self) -> Option<&tablets::Catalogue> {
-        self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.state.as_catalogue())
+    pub(crate) fn catalogue(&self) -> Option<&catalog::Catalog> {
+        self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.state.as_catalog())
     }
 
     /// The cohort whose range holds the place where the query begins, as far as our copy of the map says. If that one
@@ -212,7 +203,7 @@ impl Node {
     fn look_up(&mut self, id: PendingId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let Target::Table(table) = &pending.target else { return };
-        let (deadline, query) = (pending.deadline, Query::FindTable(table.clone()));
+        let (deadline, query) = (pending.deadline, Query::Machine(CatalogRequest::FindTable(table.clone()).into()));
         self.pendings.place(id, Place::LookingUp);
         self.begin(Origin::Lookup(id), deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
     }
@@ -231,22 +222,20 @@ impl Node {
     fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let Some(replica) = self.replicas.get(&cohort) else { return };
-        match standing(&replica.state, &pending.query) {
+        match replica.state.standing(pending.query.position().as_ref()) {
             Standing::Owned => {}
             Standing::NotYet => return self.pendings.place(id, Place::Waiting),
             Standing::Elsewhere => return self.elsewhere(id, now),
         }
-        if let Query::Unit(_) = &pending.query {
-            return self.unit_asked(id, cohort, now);
+        match &pending.query {
+            Query::Machine(Ask::Unit(_)) => self.unit_asked(id, cohort, now),
+            Query::Plan(plan) => {
+                let plan = plan.clone();
+                self.carry_plan_on(id, cohort, &plan, now);
+            }
+            query if query.reads() => self.read(id, cohort, now),
+            _ => self.write(id, cohort, now),
         }
-        if let Query::Plan(plan) = &pending.query {
-            let plan = plan.clone();
-            return self.carry_plan_on(id, cohort, &plan, now);
-        }
-        if !pending.query.reads() {
-            return self.write(id, cohort, now);
-        }
-        self.read(id, cohort, now);
     }
 
     /// The tablet that we lead does not own the place: whoever holds the map is to look again.
@@ -294,16 +283,10 @@ impl Node {
         if replica.cohort.lease_end(now.monotonic).is_none() {
             return self.wait_for_lease(id);
         }
-        match (&replica.state, question(&pending.query)) {
-            (State::Tablet(tablet), Some(question)) => {
-                let evaluation = Evaluation::Rows { view: tablet.view(), question };
-                self.evaluate(id, cohort, evaluation, Grounds::Lead { row: None }, now);
-            }
-            (State::Catalogue(catalogue), _) => {
-                let outcome = look_into(catalogue, &pending.query);
-                self.read_done(id, cohort, outcome, now);
-            }
-            (State::Tablet(_), None) | (State::Unit(_), _) => self.complete(id, Err(unanswerable()), None),
+        let Some(ask) = pending.query.ask() else { return };
+        match replica.state.read(ask) {
+            Reading::Answer(outcome) => self.read_done(id, cohort, outcome, now),
+            Reading::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Lead { locked: None }, now),
         }
     }
 
@@ -486,42 +469,6 @@ fn in_doubt(outcome: Outcome) -> Outcome {
         Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Unknown(_)) => outcome,
         Err(failure) => Err(Failure::Unknown(format!("a node that was asked before did not answer; then: {failure}"))),
     }
-}
-
-/// Whether a tablet answers a query.
-pub(crate) enum Standing {
-    Owned,
-    /// It has no range yet.
-    NotYet,
-    Elsewhere,
-}
-
-pub(crate) fn standing(state: &State, query: &Query) -> Standing {
-    let (State::Tablet(tablet), Some(position)) = (state, query.position()) else { return Standing::Owned };
-    match tablet.ownership() {
-        Ownership::Unfounded => Standing::NotYet,
-        Ownership::Owns(range) if position.is_in(range) => Standing::Owned,
-        Ownership::Owns(_) | Ownership::Dropped => Standing::Elsewhere,
-    }
-}
-
-pub(crate) fn look_into(catalogue: &Catalogue, query: &Query) -> Outcome {
-    match query {
-        Query::ListTables => Ok(catalogue.list()),
-        Query::ListNodes => Ok(catalogue.list_nodes()),
-        Query::ListLogs => Ok(catalogue.list_logs()),
-        Query::DescribeLog(name) => catalogue.describe_log(name),
-        Query::DescribeTable(name) => catalogue.describe(name),
-        Query::FindTable(name) => match catalogue.table(name) {
-            Some(_) => Ok(Response::TableCreated { existed: true }),
-            None => Err(Failure::UnknownTable(name.clone())),
-        },
-        _ => Err(unanswerable()),
-    }
-}
-
-pub(crate) fn unanswerable() -> Failure {
-    Failure::Invalid("this cohort can't answer that".to_owned())
 }
 
 #[cfg(test)]

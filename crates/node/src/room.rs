@@ -3,7 +3,7 @@
 //! away.
 
 use base::{Duration, Monotonic, Now};
-use tablets::request::Failure;
+use machine::Failure;
 
 use crate::node::Node;
 

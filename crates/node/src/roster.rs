@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Member, Membership, MembershipChange, Monotonic, NodeId, Now, SharedMembership};
 use bytes::Bytes;
+use catalog::{Catalog, CatalogCommand, Standing};
 use replication::Cohort;
-use tablets::{Catalogue, CatalogueCommand, Standing};
 
 use crate::contract::Action;
 use crate::node::{ALIVE, Node, Peer};
@@ -38,7 +38,7 @@ pub(crate) fn catalogue_voters(nodes: usize) -> usize {
 impl Node {
     /// A peer has made its process known.
     pub(crate) fn peer_started(&mut self, from: Member, boot: Boot, now: Now) {
-        let is_over = |catalogue: &Catalogue| {
+        let is_over = |catalogue: &Catalog| {
             catalogue.roster().any(|node| node.member.node == from.node && node.standing == Standing::Left)
         };
         if !self.catalogue().is_some_and(is_over) {
@@ -91,7 +91,7 @@ impl Node {
         let Some(replica) = self.replicas.get(&CohortId::CATALOGUE).filter(|replica| replica.cohort.is_open()) else {
             return;
         };
-        let Some(catalogue) = replica.state.as_catalogue() else { return };
+        let Some(catalogue) = replica.state.as_catalog() else { return };
         let held = SharedMembership::clone(replica.cohort.membership());
         let is_ready = |change| replica.cohort.is_ready_for(change, now).is_ok();
         if let Some(step) = next_step(&held, catalogue, is_ready) {
@@ -104,7 +104,7 @@ impl Node {
 /// What is next on the way to a catalogue whose members are the nodes that stay, as many of them voters as are needed.
 fn next_step(
     held: &Membership,
-    catalogue: &Catalogue,
+    catalogue: &Catalog,
     is_ready: impl Fn(MembershipChange) -> bool,
 ) -> Option<MembershipChange> {
     let stays: Vec<Member> = catalogue.staying().collect();
@@ -132,7 +132,7 @@ fn next_step(
 /// What whoever leads the catalogue proposes now and then of nodes that are to leave: that the ranges on them are to
 /// go; and that one is gone, on which nothing counts any more.
 pub(crate) fn proposals(
-    catalogue: &Catalogue,
+    catalogue: &Catalog,
     cohort: &Cohort,
     peers: &BTreeMap<NodeId, Peer>,
     now: Monotonic,
@@ -143,14 +143,14 @@ pub(crate) fn proposals(
             && (!catalogue.counts_on(member) || planted(Bug::LeaverLeftBehind))
     };
     let gone = catalogue.leaving().filter(|member| is_out(*member));
-    let mut proposals: Vec<CatalogueCommand> =
-        gone.map(|member| CatalogueCommand::EndLeave { node: member.node }).collect();
+    let mut proposals: Vec<CatalogCommand> =
+        gone.map(|member| CatalogCommand::EndLeave { node: member.node }).collect();
     if catalogue.leaving().any(|member| catalogue.is_kept_on(member)) {
         let is_heard = |peer: &Peer| peer.heard_at.is_some_and(|heard| now.since(heard) < ALIVE);
         let absent = peers.iter().filter(|(_, peer)| !is_heard(peer)).map(|(node, _)| *node).collect();
-        proposals.push(CatalogueCommand::MoveOff { absent });
+        proposals.push(CatalogCommand::MoveOff { absent });
     }
-    proposals.iter().map(CatalogueCommand::encode).collect()
+    proposals.iter().map(CatalogCommand::encode).collect()
 }
 
 #[cfg(test)]

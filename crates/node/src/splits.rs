@@ -1,6 +1,6 @@
 //! Splitting a range: whoever leads the catalogue has the range's cohort take the split into its own log, and each
 //! replica of it begins one of the new cohort when it applies that entry (guarantee 19;
-//! `tablets/src/catalogue/splits.rs` has the two steps in the map, `tablets/src/tablet/split.rs` what the new one
+//! `catalog/src/catalog/splits.rs` has the two steps in the map, `tablets/src/tablet/split.rs` what the new one
 //! begins with).
 //!
 //! The new replica's state rests on the old one's, until a checkpoint of its own is named: a restart replays the old
@@ -14,16 +14,19 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, KeyRange, Member, Membership, Now};
+use catalog::{CatalogCommand, CatalogResponse, SplitUnderWay};
+use machine::Failure;
+use machine::progress::SPLIT_OFF;
 use replication::SplitOff;
-use tablets::request::{Failure, Outcome, Response};
-use tablets::{CatalogueCommand, Command, Purpose, SplitUnderWay, State, Tablet};
 
 use crate::contract::ManifestId;
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, PendingId, Target};
 use crate::recovery::{Born, Part, StartError};
+use crate::registry::{AnyMachine, Response, split_request};
 use crate::replica::{Dormant, Replica};
+use crate::request::Outcome;
 
 /// How long a cohort has to take a split into its log before it is asked again.
 const SPLIT_PATIENCE: Duration = Duration::from_millis(5_000);
@@ -56,7 +59,7 @@ struct Birth {
     child: CohortId,
     genesis: Membership,
     range: KeyRange,
-    state: State,
+    state: AnyMachine,
 }
 
 impl Splits {
@@ -81,18 +84,21 @@ impl Node {
         let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
         let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
         let splits: Vec<SplitUnderWay> = catalogue.splits().collect();
-        for SplitUnderWay { name, parent, key, child, members } in splits {
+        for SplitUnderWay { name, kind, parent, key, child, members } in splits {
             if taken.contains(&child) {
-                self.end_split(&CatalogueCommand::EndSplit { name, child }, now);
+                self.end_split(&CatalogCommand::EndSplit { name, child }, now);
             } else if self.splits.asked.insert(child) {
                 let deadline = now.monotonic + SPLIT_PATIENCE;
-                let query = Query::Command(Command::Split { key, child, members: Membership::of(members) });
-                self.begin(Origin::Split(child), deadline, Target::Cohort(parent), query, now);
+                let Some(ask) = split_request(kind, key, child, Membership::of(members)) else {
+                    debug_assert!(false, "the catalog begins no split of a machine that has none");
+                    continue;
+                };
+                self.begin(Origin::Split(child), deadline, Target::Cohort(parent), Query::Machine(ask), now);
             }
         }
     }
 
-    fn end_split(&mut self, command: &CatalogueCommand, now: Now) {
+    fn end_split(&mut self, command: &CatalogCommand, now: Now) {
         let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
         catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
         self.drain(CohortId::CATALOGUE, now);
@@ -117,7 +123,7 @@ impl Node {
     /// The map has the new range.
     pub(crate) fn split_ended(&mut self, child: CohortId) {
         for id in self.splits.waiting.remove(&child).unwrap_or_default() {
-            self.complete(id, Ok(Response::RangeSplit { cohort: child.0 }), None);
+            self.complete(id, Ok(Response::Catalog(CatalogResponse::RangeSplit { cohort: child.0 })), None);
         }
         self.tables_changed = true;
     }
@@ -129,20 +135,20 @@ impl Node {
         let has_part = members.is_voter(self.me) && !has_left;
         let there = self.replicas.get(&child);
         let (is_there, has_nothing) = (there.is_some(), there.is_some_and(Replica::has_nothing));
-        let site = self.tablespace.site(child);
         let Some(replica) = self.replicas.get_mut(&parent) else { return };
         // Where the old range had left before, the new one was begun without it.
         if has_part && has_nothing && !replica.has_returned {
             return self.halt(format!("cohort {child} was begun with nothing before cohort {parent} split it off"));
         }
-        let Some(tablet) = replica.state.as_tablet_mut() else { return };
         replica.unsettled.push(child);
         replica.on_disk.may_compact |= planted(Bug::CompactionAheadOfSplit);
         self.splits.parents.insert(parent);
         // One that a checkpoint of its own was there of runs already. Who was no member then, or has left since, has no
         // part.
         if has_part && !is_there {
-            let state = tablet.split_off(range.clone(), site);
+            let Some(state) = replica.state.split_off(child, range.clone(), &self.tablespace) else {
+                return self.halt(format!("cohort {parent} has a split in its log, and its state machine has none"));
+            };
             let genesis = Membership::of(members.voters().to_vec());
             self.splits.births.push_back(Birth { parent, child, genesis, range, state });
         }
@@ -169,10 +175,10 @@ impl Node {
         let patience = if parent.cohort.leads() { Duration::ZERO } else { self.config.timing.lease };
         let voteless_until = parent.cohort.voteless_until();
         let at = SplitOff { voteless_until, stand_at: voteless_until.max(now.monotonic + patience) };
-        let (table, retention, durability) =
-            (parent.table.clone(), parent.retention, parent.cohort.config().durability);
+        let (table, kind) = (parent.table.clone(), parent.state.kind());
+        let (retention, durability) = (parent.retention, parent.cohort.config().durability);
         self.drain(id, now);
-        let part = Part { table, purpose: Purpose::Tablet, range, retention, durability, genesis, is_split_off: true };
+        let part = Part { table, kind, range, retention, durability, genesis, is_split_off: true };
         self.start_replica(child, part, Some(Born { state, at }), now)?;
         self.counters.splits += 1;
         if let Some(replica) = self.replicas.get_mut(&child) {
@@ -224,7 +230,7 @@ impl Node {
     }
 
     /// Whether the map gives this node a replica of it, to stay, or to go when nothing rests on it any more.
-    pub(crate) fn is_ours(&self, part: &tablets::Part<'_>) -> bool {
+    pub(crate) fn is_ours(&self, part: &catalog::Part<'_>) -> bool {
         part.is_on(self.me) || (self.dormant.contains_key(&part.cohort) && self.is_rested_on(part.cohort))
     }
 
@@ -236,9 +242,9 @@ impl Node {
     /// Whether what was split off has a checkpoint of its own, and a majority has it too, in its own log or checkpoint.
     /// One that doesn't run here any more belongs to a table that is gone.
     fn is_settled(&self, child: CohortId) -> bool {
-        self.replicas.get(&child).is_none_or(|replica| {
-            replica.on_disk.lsn().is_some() && replica.cohort.applied() > Tablet::SPLIT_OFF.sequence
-        })
+        self.replicas
+            .get(&child)
+            .is_none_or(|replica| replica.on_disk.lsn().is_some() && replica.cohort.applied() > SPLIT_OFF.sequence)
     }
 
     /// Whether the manifest doesn't name yet what was split off a replica here.
@@ -263,7 +269,7 @@ impl Node {
         if joins || manifest.is_some_and(|manifest| manifest.checkpoint.is_some()) {
             return true;
         }
-        let begun = |parent: &Replica| parent.state.as_tablet().is_some_and(|tablet| tablet.children().contains(&id));
+        let begun = |parent: &Replica| parent.state.children().contains(&id);
         let is_passed = match self.replicas.get(&parent) {
             Some(parent) => begun(parent),
             None => !self.is_to_come(parent) || planted(Bug::BegunBeforeParent),

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use base::{CohortId, KeyRange, NodeId, Now};
+use catalog::{Catalog, NodeRecord, Standing};
+use machine::Ownership;
 use replication::ReplicaView;
-use tablets::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
-use tablets::{Catalogue, NodeRecord, Standing, State, Tablet};
 
 use crate::node::{ALIVE, Node};
 use crate::replica::Replica;
+use crate::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
 
 impl Node {
     pub(crate) fn status(&self, now: Now) -> Status {
@@ -18,7 +19,7 @@ impl Node {
             node == self.me.node || heard.is_some_and(|heard| now.monotonic.since(heard) < ALIVE)
         };
         let known: BTreeMap<NodeId, &NodeRecord> =
-            self.catalogue().into_iter().flat_map(Catalogue::nodes).map(|node| (node.member.node, node)).collect();
+            self.catalogue().into_iter().flat_map(Catalog::nodes).map(|node| (node.member.node, node)).collect();
         let nodes = self.members.iter().map(|member| NodeStatus {
             node: member.node.0,
             incarnation: member.incarnation.0,
@@ -40,12 +41,12 @@ impl Node {
     }
 
     fn cohorts(&self) -> Vec<CohortStatus> {
-        let logs = self.catalogue().into_iter().flat_map(Catalogue::logs);
+        let logs = self.catalogue().into_iter().flat_map(Catalog::logs);
         let units = logs.flat_map(|(name, log)| log.units.iter().map(move |(unit, _)| (unit.0, name)));
         let logs: BTreeMap<u64, &str> = units.collect();
         let status = |(id, replica): (&CohortId, &Replica)| {
             let log = || logs.get(&u64::from(id.0)).copied().unwrap_or_default().to_owned();
-            cohort_status(id.0, matches!(replica.state, State::Unit(_)).then(log), replica)
+            cohort_status(id.0, replica.state.as_unit().is_some().then(log), replica)
         };
         self.replicas.iter().map(status).collect()
     }
@@ -62,7 +63,7 @@ fn cohort_status(cohort: u32, log: Option<String>, replica: &Replica) -> CohortS
         replicas: replica.cohort.view().into_iter().map(replica_status).collect(),
         applied: replica.state.last_applied(),
         durability: replica.cohort.config().durability,
-        losses: replica.state.as_tablet().map_or(0, Tablet::losses),
+        losses: replica.state.progress().losses,
         writes: replica.writes,
         reads: replica.reads + replica.reads_elsewhere.load(Ordering::Relaxed),
     }
@@ -70,7 +71,7 @@ fn cohort_status(cohort: u32, log: Option<String>, replica: &Replica) -> CohortS
 
 /// What the tablet owns by its own log; until it is told, what it is going to be told.
 fn owned(replica: &Replica) -> KeyRange {
-    let owned = replica.state.as_tablet().and_then(|tablet| tablet.ownership().range());
+    let owned = replica.state.ownership().and_then(Ownership::range);
     owned.unwrap_or(&replica.range).clone()
 }
 

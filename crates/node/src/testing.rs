@@ -6,16 +6,18 @@ use base::{
     Boot, CohortId, Duration, Entry, Incarnation, Lsn, Member, Monotonic, NodeId, Now, Record, Timestamp, UniverseId,
 };
 use bytes::Bytes;
+use catalog::{CatalogCommand, NodeRecord, Standing};
+use machine::Kind;
+use machine::storage::{Job, Outputs, Progress};
 use store::Recovered;
 use store::identity::{Identity, Owner};
 use store::manifest::CohortManifest;
 use store::memory::MemoryDisk;
-use store::tree::{Config, FlushJob, Outputs, Progress, Tablespace};
-use tablets::request::{Outcome, Request};
-use tablets::{CatalogueCommand, NodeRecord, Standing};
+use store::tree::{Config, Tablespace};
 
 use crate::contract::{Action, Event, RequestId};
 use crate::message::Message;
+use crate::request::{Outcome, Request};
 use crate::{Node, NodeConfig, Replays};
 
 /// A wall clock's reading that is believed.
@@ -115,11 +117,11 @@ impl Bench {
                     self.step(Event::ManifestForced { through: manifest });
                 }
                 Action::WriteCheckpoint { cohort, checkpoint, flush, .. } if self.writes_checkpoints => {
-                    let flushed = flush.map(|job| flushed(*job, &self.disk));
+                    let flushed = flush.map(|job| flushed(job, &self.disk));
                     self.step(Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
                 }
-                Action::RemoveTables { tables } => {
-                    store::shipping::remove(&self.disk, &tables).expect("a disk that works");
+                Action::RemoveFiles { files } => {
+                    store::shipping::remove(&self.disk, &files).expect("a disk that works");
                 }
                 Action::Send { to, message, .. } => self.sent.push((to, message)),
                 Action::Reply { to, outcome, .. } => drop(self.answers.insert(to, outcome)),
@@ -162,9 +164,10 @@ impl Bench {
             |member| NodeRecord { member, peer: String::new(), grpc: String::new(), standing: Standing::Stays };
         let nodes = members(nodes).into_iter().map(record).collect();
         let payloads = [
-            CatalogueCommand::RegisterNodes { nodes }.encode(),
-            CatalogueCommand::CreateTable {
+            CatalogCommand::RegisterNodes { nodes }.encode(),
+            CatalogCommand::CreateTable {
                 name: name.to_owned(),
+                kind: Kind::TABLET,
                 split_at: split_at(keys),
                 replicas: 0,
                 retention: Duration::ZERO,
@@ -225,7 +228,7 @@ impl Universe {
     }
 }
 
-fn flushed(mut job: FlushJob, disk: &MemoryDisk) -> Outputs {
+fn flushed(mut job: Box<dyn Job>, disk: &MemoryDisk) -> Outputs {
     loop {
         if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
             return outputs;

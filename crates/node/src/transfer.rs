@@ -1,13 +1,13 @@
 //! Catch-up by whole state: for a replica that lacks what the log holds no more (guarantee 9).
 //!
-//! The leader sends the checkpoint that its manifest names: first its state in chunks, then the tables with the rows,
+//! The leader sends the checkpoint that its manifest names: first its state in chunks, then the files of its storage,
 //! as they lie on its disk (Spinnaker, section 6.1), all of them: compactions may have dropped what the follower would
 //! have to be told. Its log goes on where the checkpoint ends. Each part is made, or read, when the one before is
 //! acknowledged, and no more leave in a second than the configuration allows.
 //!
-//! The follower writes the tables as they come, looks through them when all are here, and writes a checkpoint; the
-//! manifest names it with the tables, in one go; only then is the log cut and the state its own. A connection that
-//! breaks, or a leader that starts again with the same state, goes on where it was; the same entry in other tables is
+//! The follower writes the files as they come, looks through them when all are here, and writes a checkpoint; the
+//! manifest names it with the files, in one go; only then is the log cut and the state its own. A connection that
+//! breaks, or a leader that starts again with the same state, goes on where it was; the same entry in other files is
 //! another state.
 
 use std::collections::BTreeMap;
@@ -15,14 +15,15 @@ use std::sync::Arc;
 
 use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Now, SharedMembership, Timestamp};
 use bytes::Bytes;
+use machine::Chunks;
+use machine::storage::StoredFile;
 use store::shipping::PART_BYTES;
-use store::sstable::Table;
-use tablets::{Chunks, Snapshot};
 
 use crate::contract::{Action, ReadId};
 use crate::message::{Message, StateId, StatePart};
 use crate::node::{AT_ONCE, Node};
-use crate::replica::{Tables, WholeState};
+use crate::registry::Snapshot;
+use crate::replica::{ShippedFiles, WholeState};
 
 mod arrival;
 
@@ -49,7 +50,7 @@ pub(crate) struct Part {
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     under_way: BTreeMap<(CohortId, NodeId), Transfer>,
-    /// The parts of tables that are being read, and for whom.
+    /// The parts of files that are being read, and for whom.
     reads: BTreeMap<ReadId, (CohortId, NodeId, u32)>,
     /// How many whole states have begun to arrive.
     arrivals: u64,
@@ -59,7 +60,7 @@ pub(crate) struct Transfers {
 struct Transfer {
     id: StateId,
     state: Snapshot,
-    tables: Tables,
+    files: ShippedFiles,
     membership: SharedMembership,
     next: Next,
     /// The part under way; none while it is read from the disk. The last one stays until the state is installed.
@@ -73,25 +74,25 @@ struct Transfer {
 /// What follows the part under way.
 #[derive(Debug)]
 enum Next {
-    Chunks(Box<Chunks>),
-    Tables,
-    Piece { table: usize, offset: u64 },
+    Chunks(Box<Chunks<Snapshot>>),
+    Files,
+    Piece { file: usize, offset: u64 },
     Nothing,
 }
 
 /// What the next part is, or where it is to be read.
 enum Step {
     Here(StatePart),
-    OnDisk(Arc<Table>, u64, usize),
+    OnDisk(Arc<dyn StoredFile>, u64, usize),
     AtEnd,
 }
 
 impl Transfer {
     fn new(whole: WholeState) -> Self {
-        let WholeState { state, tables, membership } = whole;
+        let WholeState { state, files, membership } = whole;
         let next = Next::Chunks(Box::new(state.chunks()));
-        let id = StateId::new(state.last_applied(), tables.iter().map(|(named, _)| named));
-        Self { id, state, tables, membership, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
+        let id = StateId::new(state.last_applied(), files.iter().map(|(named, _)| named));
+        Self { id, state, files, membership, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
     }
 
     /// Steps to the next part.
@@ -100,22 +101,22 @@ impl Transfer {
             Next::Chunks(chunks) => match chunks.next() {
                 Some(chunk) => {
                     if chunks.is_at_end() {
-                        self.next = Next::Tables;
+                        self.next = Next::Files;
                     }
                     Step::Here(StatePart::Chunk(chunk))
                 }
                 None => Step::AtEnd,
             },
-            Next::Tables => {
+            Next::Files => {
                 self.next = self.piece(0, 0);
-                let tables = self.tables.iter().map(|(named, _)| *named).collect();
-                Step::Here(StatePart::Tables { tables, membership: SharedMembership::clone(&self.membership) })
+                let files = self.files.iter().map(|(named, _)| *named).collect();
+                Step::Here(StatePart::Files { files, membership: SharedMembership::clone(&self.membership) })
             }
-            Next::Piece { table, offset } => {
-                let (table, offset) = (*table, *offset);
-                let (named, file) = &self.tables[table];
+            Next::Piece { file: index, offset } => {
+                let (index, offset) = (*index, *offset);
+                let (named, file) = &self.files[index];
                 let (file, bytes) = (Arc::clone(file), (named.bytes - offset).min(PART_BYTES as u64));
-                self.next = self.piece(table, offset + bytes);
+                self.next = self.piece(index, offset + bytes);
                 Step::OnDisk(file, offset, bytes as usize)
             }
             Next::Nothing => Step::AtEnd,
@@ -123,12 +124,12 @@ impl Transfer {
     }
 
     /// What comes at that place: in that table, or in the next one that has anything.
-    fn piece(&self, mut table: usize, mut offset: u64) -> Next {
-        while let Some((named, _)) = self.tables.get(table) {
+    fn piece(&self, mut file: usize, mut offset: u64) -> Next {
+        while let Some((named, _)) = self.files.get(file) {
             if offset < named.bytes {
-                return Next::Piece { table, offset };
+                return Next::Piece { file, offset };
             }
-            (table, offset) = (table + 1, 0);
+            (file, offset) = (file + 1, 0);
         }
         Next::Nothing
     }
@@ -192,19 +193,19 @@ impl Node {
                 transfer.part = Some(part);
                 self.pace_part(cohort, peer, now);
             }
-            Step::OnDisk(table, offset, bytes) => {
+            Step::OnDisk(file, offset, bytes) => {
                 transfer.part = None;
                 self.next_read += 1;
                 let id = ReadId(self.next_read);
                 self.transfers.reads.insert(id, (cohort, peer, transfer.index));
-                self.actions.push(Action::ReadTable { id, table, offset, bytes });
+                self.actions.push(Action::ReadFile { id, file, offset, bytes });
             }
             Step::AtEnd => {}
         }
     }
 
-    /// A part of a table was read for a transfer.
-    pub(crate) fn table_read(&mut self, id: ReadId, bytes: Option<Bytes>, now: Now) {
+    /// A part of a file was read for a transfer.
+    pub(crate) fn file_read(&mut self, id: ReadId, bytes: Option<Bytes>, now: Now) {
         let Some((cohort, peer, index)) = self.transfers.reads.remove(&id) else { return };
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
         if transfer.index != index || transfer.part.is_some() {

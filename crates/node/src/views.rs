@@ -15,21 +15,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Epoch, Monotonic};
+use machine::state_machine::Evaluated;
+use machine::{AsOf, Consistency, LogPlace};
 use replication::Freshness;
 use store::sstable::Io;
-use tablets::request::{AsOf, Consistency, Outcome, Place, Request, Response, TableRequest};
-use tablets::{Catalogue, Evaluated, Evaluation, Question, State, TabletView};
 
 use crate::contract::Action;
 use crate::node::Node;
 use crate::reads::Seen;
+use crate::registry::{Read, View};
 use crate::replica::Replica;
+use crate::request::{Outcome, Request, Response};
 
 /// What a replica could answer from at one moment.
 #[derive(Clone, Debug)]
 pub struct ReadView {
-    content: Content,
-    place: Place,
+    content: View,
+    place: LogPlace,
     epoch: Epoch,
     /// Until when it leads alone, if it may read by a lease.
     lease_end: Option<Monotonic>,
@@ -43,12 +45,6 @@ pub struct ReadView {
     reads: Arc<AtomicU64>,
 }
 
-#[derive(Clone, Debug)]
-enum Content {
-    Catalogue(Catalogue),
-    Tablet(TabletView),
-}
-
 /// Where views are published.
 pub trait Views {
     /// The view of a cohort's replica here, if there is one.
@@ -60,7 +56,9 @@ pub trait Views {
 pub struct DoorRead {
     cohort: CohortId,
     view: Arc<ReadView>,
-    evaluation: Evaluation,
+    /// What the replica showed, at the moment asked for.
+    shown: View,
+    read: Read,
     consistency: Consistency,
 }
 
@@ -68,29 +66,30 @@ impl DoorRead {
     /// Takes the views that a request is to be answered from; none if the machine is to answer it.
     #[must_use]
     pub fn begin(views: &impl Views, request: &Request) -> Option<Self> {
-        let Request::Table { table, request } = request else { return None };
-        let (question, consistency) = asked(request)?;
-        let catalogue = views.view(CohortId::CATALOGUE)?;
-        let Content::Catalogue(map) = &catalogue.content else { return None };
-        let cohort = map.table(table)?.at(&question.position()).cohort;
+        let Request::Table { table, request: ask } = request else { return None };
+        let (position, consistency) = (ask.position()?, ask.consistency());
+        if !ask.reads() {
+            return None;
+        }
+        let catalog = views.view(CohortId::CATALOGUE)?;
+        let cohort = catalog.content.as_catalog()?.table(table)?.at(&position).cohort;
         let view = views.view(cohort)?;
-        let Content::Tablet(rows) = &view.content else { return None };
-        let rows = match consistency {
-            Consistency::Strong => view.lease_end.map(|_| rows.clone())?,
-            Consistency::Timeline { .. } => rows.clone(),
-            Consistency::At(moment) => rows.clone().at(moment).ok()?,
+        let shown = match consistency {
+            Consistency::Strong => view.lease_end.map(|_| view.content.clone())?,
+            Consistency::Timeline { .. } => view.content.clone(),
+            Consistency::At(moment) => view.content.clone().at(moment).ok()?,
             Consistency::Anywhere => return None,
         };
-        let evaluation = Evaluation::Rows { view: rows, question };
-        Some(Self { cohort, view, evaluation, consistency })
+        let read = shown.read(ask)?;
+        Some(Self { cohort, view, shown, read, consistency })
     }
 
     /// Reads what lies in memory; none if the disk would have to be waited for, or the rows are another's.
     #[must_use]
     pub fn evaluate(&self) -> Option<Outcome> {
-        match self.evaluation.answer(Io::CacheOnly) {
+        match self.read.answer(Io::CacheOnly) {
             Ok(Evaluated::Outcome(outcome)) => Some(outcome),
-            Ok(Evaluated::Command(_) | Evaluated::Elsewhere) | Err(_) => None,
+            Ok(Evaluated::Decided(_) | Evaluated::Elsewhere) | Err(_) => None,
         }
     }
 
@@ -98,17 +97,16 @@ impl DoorRead {
     /// said.
     #[must_use]
     pub fn finish(self, outcome: Outcome, views: &impl Views, now: Monotonic) -> Option<Outcome> {
-        let Self { cohort, view, evaluation, consistency } = self;
-        let rows = evaluation.rows()?;
+        let Self { cohort, view, shown, consistency, .. } = self;
         let said = match consistency {
             Consistency::Strong => view.still_leads(&*views.view(cohort)?, now).then_some(outcome),
             Consistency::Timeline { at_least, stale_ok } => {
                 let seen = Seen { cohort, at_least, stale_ok };
                 let has_leader = view.leader_until.is_some_and(|until| now <= until);
                 let may = seen.may_be_shown(view.place.lsn, has_leader, view.is_current);
-                (may && now.since(view.at) <= STALE).then(|| dated(outcome, view.as_of(rows, now)))
+                (may && now.since(view.at) <= STALE).then(|| dated(outcome, view.as_of(&shown, now)))
             }
-            Consistency::At(_) => Some(dated(outcome, view.as_of(rows, now))),
+            Consistency::At(_) => Some(dated(outcome, view.as_of(&shown, now))),
             Consistency::Anywhere => None,
         };
         view.reads.fetch_add(u64::from(said.is_some()), Ordering::Relaxed);
@@ -126,18 +124,14 @@ impl ReadView {
         newest.epoch == self.epoch && newest.lease_end.is_some_and(|end| now <= end)
     }
 
-    fn as_of(&self, rows: &TabletView, now: Monotonic) -> AsOf {
-        let (timestamp, range) = (rows.timestamp(), rows.range().cloned().unwrap_or_default());
+    fn as_of(&self, shown: &View, now: Monotonic) -> AsOf {
+        let (timestamp, range) = (shown.timestamp(), shown.range().cloned().unwrap_or_default());
         AsOf { place: self.place, timestamp, age: self.freshness.age(now), range }
     }
 
     /// Whether a view of this would say the same, but for a lease or an age that is a little newer.
     fn is_as_good_as(&self, newer: &Self) -> bool {
-        let same_rows = match (&self.content, &newer.content) {
-            (Content::Tablet(old), Content::Tablet(new)) => old.is_same(new),
-            _ => self.place == newer.place,
-        };
-        same_rows
+        self.content.is_same(&newer.content)
             && self.place == newer.place
             && self.epoch == newer.epoch
             && self.is_current == newer.is_current
@@ -161,16 +155,6 @@ fn is_near(old: Option<Monotonic>, new: Option<Monotonic>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => old <= new && new.since(old) < A_LITTLE,
         (old, new) => old == new,
-    }
-}
-
-fn asked(request: &TableRequest) -> Option<(Question, Consistency)> {
-    match request {
-        TableRequest::Get { key, columns, consistency } => {
-            Some((Question::Get { key: key.clone(), columns: columns.clone() }, *consistency))
-        }
-        TableRequest::Scan { scan, consistency } => Some((Question::Scan(scan.clone()), *consistency)),
-        TableRequest::OpenSession { .. } | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => None,
     }
 }
 
@@ -205,14 +189,9 @@ impl Node {
 /// What other threads may answer from: nothing of a log unit, which is asked by other nodes.
 fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> Option<ReadView> {
     let is_alone = replica.cohort.membership().voters() == [replica.cohort.config().me];
-    let content = match &replica.state {
-        State::Catalogue(catalogue) => Content::Catalogue(catalogue.clone()),
-        State::Tablet(tablet) => Content::Tablet(tablet.view()),
-        State::Unit(_) => return None,
-    };
     Some(ReadView {
-        content,
-        place: Place { cohort, lsn: replica.state.last_applied() },
+        content: replica.state.view()?,
+        place: LogPlace { cohort, lsn: replica.state.last_applied() },
         epoch: replica.cohort.promised().epoch,
         // Nobody else can be elected where there is nobody else.
         lease_end: replica.cohort.lease_end(now).map(|end| if is_alone { Monotonic::NEVER } else { end }),

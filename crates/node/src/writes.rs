@@ -3,9 +3,9 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, Now};
 use bytes::Bytes;
+use machine::Failure;
+use machine::state_machine::{Evaluated, Payload, Verdict};
 use store::sstable::Io;
-use tablets::request::{Failure, Write};
-use tablets::{Command, Evaluation, Question, State};
 
 use crate::message::Query;
 use crate::node::Node;
@@ -27,40 +27,29 @@ impl Node {
         {
             return self.complete(id, Err(failure), None);
         }
-        let is_conditional = pending.query.write().is_some_and(Write::is_conditional);
-        if is_conditional && !replica.cohort.is_open() {
+        let lock = pending.query.lock();
+        let (locked, is_exclusive) = (lock.map(|lock| lock.key.clone()), lock.is_some_and(|lock| lock.is_exclusive));
+        if is_exclusive && !replica.cohort.is_open() {
             // What this leader re-proposed is not applied yet: the state does not decide anything.
             return self.pendings.place(id, Place::Waiting);
         }
-        let row = pending.query.row().cloned();
-        // What writes no row, such as a drop, needs no room.
-        if row.is_some() && self.held_up(id, cohort, now) {
+        // What changes no key, such as a drop, needs no room.
+        if locked.is_some() && self.held_up(id, cohort, now) {
             return;
         }
         let (Some(pending), Some(replica)) = (self.pendings.get(id), self.replicas.get_mut(&cohort)) else { return };
-        if let Some(row) = &row
-            && !replica.latches.enter(row, id, is_conditional && !planted(Bug::ConditionIgnoresUnderWay))
+        let Some(ask) = pending.query.ask() else { return };
+        if let Some(key) = &locked
+            && !replica.latches.enter(key, id, is_exclusive && !planted(Bug::ConditionIgnoresUnderWay))
         {
             return self.pendings.place(id, Place::Latched);
         }
-        match (&replica.state, pending.query.clone()) {
-            (State::Tablet(tablet), Query::Write(write)) if is_conditional => {
-                let evaluation = Evaluation::Rows { view: tablet.view(), question: Question::Decide(write) };
-                self.evaluate(id, cohort, evaluation, Grounds::Lead { row }, now);
-            }
-            (State::Tablet(_), Query::Write(write)) => {
-                self.propose_for(id, cohort, Command::unconditional(write).encode(), row, now);
-            }
-            (State::Tablet(_), Query::OpenSession { key }) => {
-                self.propose_for(id, cohort, Command::OpenSession { key }.encode(), None, now);
-            }
-            (State::Tablet(_), Query::Command(command)) => self.propose_for(id, cohort, command.encode(), row, now),
-            (State::Catalogue(_), Query::Catalogue(command)) => {
-                self.propose_for(id, cohort, command.encode(), None, now);
-            }
-            _ => {
-                self.leave_row(cohort, row.as_ref());
-                self.complete(id, Err(Failure::Invalid("this cohort's log can't carry that".to_owned())), None);
+        match replica.state.propose(ask) {
+            Payload::Decide(read) => self.evaluate(id, cohort, read, Grounds::Lead { locked }, now),
+            Payload::Command(command) => self.propose_for(id, cohort, command, locked, now),
+            Payload::Refuse(failure) => {
+                self.leave_row(cohort, locked.as_ref());
+                self.complete(id, Err(failure), None);
             }
         }
     }
@@ -70,16 +59,16 @@ impl Node {
         &mut self,
         id: PendingId,
         cohort: CohortId,
-        command: &Command,
+        verdict: Verdict,
         row: Option<&Bytes>,
         now: Now,
     ) {
-        let refuses = matches!(command, Command::Refuse { .. });
-        self.propose_for(id, cohort, command.encode(), row.filter(|_| !refuses).cloned(), now);
+        let Verdict { command, refusal } = verdict;
+        self.propose_for(id, cohort, command, row.filter(|_| refusal.is_none()).cloned(), now);
         if let (Some(replica), Some(row)) = (self.replicas.get_mut(&cohort), row) {
             self.unlatched.extend(replica.latches.decided(row));
         }
-        if refuses {
+        if refusal.is_some() {
             // It changes nothing that whoever waits would look at.
             self.leave_row(cohort, row);
         }
@@ -134,9 +123,9 @@ impl Node {
 
 /// What a leader must not do: refuse a conditional write from its state alone, whether it still leads or not.
 fn hasty_refusal(replica: &Replica, query: &Query) -> Option<Failure> {
-    let tablet = replica.state.as_tablet()?;
-    match tablet.view().decide(query.write()?, Io::Allowed) {
-        Ok(Command::Refuse { mismatch, .. }) => Some(mismatch.into()),
+    let Payload::Decide(read) = replica.state.propose(query.ask()?) else { return None };
+    match read.answer(Io::Allowed) {
+        Ok(Evaluated::Decided(Verdict { refusal, .. })) => refusal,
         _ => None,
     }
 }

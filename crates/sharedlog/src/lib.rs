@@ -31,14 +31,18 @@ mod entry;
 mod ids;
 pub mod janitor;
 pub mod limits;
+pub mod log_unit;
 pub mod player;
 pub mod projection;
 pub mod recovery;
+pub mod request;
 mod run;
 pub mod sequencer;
 pub mod snapshot;
 mod stripe;
 pub mod unit;
+pub mod validate;
+pub mod wire;
 #[cfg(any(test, feature = "sim"))]
 pub mod world;
 

@@ -16,6 +16,7 @@ mod appender;
 pub mod blank;
 pub mod cell;
 pub mod checkpoint;
+pub mod erased;
 mod error;
 pub mod files;
 pub mod handles;

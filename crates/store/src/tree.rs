@@ -424,8 +424,8 @@ impl Tree {
     }
 
     /// Gives up the tables that no manifest names any more for this tree's sake.
-    pub fn give_up(&mut self) -> Vec<Arc<Table>> {
-        std::mem::take(&mut self.unnamed)
+    pub fn give_up(&mut self) -> Vec<(TableId, Arc<Table>)> {
+        std::mem::take(&mut self.unnamed).into_iter().map(|table| (table.id(), table)).collect()
     }
 
     /// Whether files of tables whose place others took are still there.

@@ -1,27 +1,22 @@
-//! What is answered from a tablet's rows, or a unit's values, alone: from memory where nobody may wait, and otherwise
-//! wherever the disk may be waited for.
+//! What is answered from a tablet's rows alone: from memory where nothing may block, and otherwise wherever the disk may
+//! be waited for.
 
 use bytes::Bytes;
-use store::sstable::{Io, TableError};
+use machine::state_machine::{Evaluated, Read, Verdict, View};
+use machine::{KeyPosition, ReadError};
+use store::sstable::Io;
 
 use crate::command::Command;
-use crate::log_unit::Lookup;
-use crate::position::Position;
-use crate::request::{Outcome, Scan, Write};
+use crate::request::{Scan, TableRequest, TableResponse, Write};
 use crate::tablet::TabletView;
 
-/// What may have to wait for the disk.
+/// A question to the rows of a tablet as they were at one moment.
 #[derive(Clone, Debug)]
-pub enum Evaluation {
-    /// A question to the rows of a tablet as they were at one moment.
-    Rows {
-        /// The rows.
-        view: TabletView,
-        /// What is asked.
-        question: Question,
-    },
-    /// What lies at positions of a shared log.
-    Positions(Lookup),
+pub struct Evaluation {
+    /// The rows.
+    pub view: TabletView,
+    /// What is asked.
+    pub question: Question,
 }
 
 /// What may be asked of rows.
@@ -40,53 +35,55 @@ pub enum Question {
     Decide(Write),
 }
 
-/// What the rows say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Evaluated {
-    /// The answer to a read.
-    Outcome(Outcome),
-    /// What the log is to carry of a write.
-    Command(Command),
-    /// The place where the question begins is not the tablet's own: whoever asked is to look it up again (guarantee
-    /// 19).
-    Elsewhere,
-}
-
 impl Question {
+    /// What a request asks of rows, if it reads.
+    #[must_use]
+    pub fn of(request: &TableRequest) -> Option<Self> {
+        match request {
+            TableRequest::Get { key, columns, .. } => Some(Self::Get { key: key.clone(), columns: columns.clone() }),
+            TableRequest::Scan { scan, .. } => Some(Self::Scan(scan.clone())),
+            _ => None,
+        }
+    }
+
     /// Where in the table's keys it begins.
     #[must_use]
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> KeyPosition {
         match self {
-            Self::Get { key, .. } | Self::Decide(Write { key, .. }) => Position::At(key.clone()),
+            Self::Get { key, .. } | Self::Decide(Write { key, .. }) => KeyPosition::At(key.clone()),
             Self::Scan(scan) => scan.position(),
         }
     }
 }
 
-impl Evaluation {
-    /// The rows that it is put to, if it is put to rows.
-    #[must_use]
-    pub fn rows(&self) -> Option<&TabletView> {
-        if let Self::Rows { view, .. } = self { Some(view) } else { None }
-    }
+impl Read for Evaluation {
+    type Response = TableResponse;
 
-    /// The answer.
-    ///
-    /// # Errors
-    /// When a table can't be read; [`TableError::NotCached`] when the disk would have to be waited for, and `io`
-    /// doesn't allow that.
-    pub fn answer(&self, io: Io) -> Result<Evaluated, TableError> {
-        let (view, question) = match self {
-            Self::Rows { view, question } => (view, question),
-            Self::Positions(lookup) => return lookup.answer(io).map(Evaluated::Outcome),
-        };
+    fn answer(&self, io: Io) -> Result<Evaluated<TableResponse>, ReadError> {
+        let Self { view, question } = self;
         if !view.holds(&question.position()) {
             return Ok(Evaluated::Elsewhere);
         }
         Ok(match question {
             Question::Get { key, columns } => Evaluated::Outcome(view.get(key, columns.as_deref(), io)?),
             Question::Scan(scan) => Evaluated::Outcome(view.scan(scan, io)?),
-            Question::Decide(write) => Evaluated::Command(view.decide(write, io)?),
+            Question::Decide(write) => {
+                let command = view.decide(write, io)?;
+                let refusal = match &command {
+                    Command::Refuse { mismatch, .. } => Some(mismatch.clone().into()),
+                    _ => None,
+                };
+                Evaluated::Decided(Verdict { command: command.encode(), refusal })
+            }
         })
     }
 }
+
+/// Two of the same kind are only compared by tests.
+impl PartialEq for Evaluation {
+    fn eq(&self, other: &Self) -> bool {
+        self.view.is_same(&other.view)
+    }
+}
+
+impl Eq for Evaluation {}

@@ -1,56 +1,19 @@
-//! What a client may ask of the columns door and what it is told: the API of Spinnaker's section 3, with sessions for
-//! retries (guarantee 10). These types stand between the doors, the node and the simulator; the gRPC messages are
-//! `api`'s.
+//! What a range of a table is asked, and what it answers: the API of Spinnaker's section 3, with sessions for retries
+//! (guarantee 10). These types stand between the endpoints, the node and the simulator; the gRPC messages are `api`'s.
 
-use base::{CohortId, Durability, Duration, KeyRange, Lsn, NodeId, Sequence, Timestamp};
+use base::codec::{DecodeError, Reader, Writer};
+use base::{CohortId, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
-use sharedlog::Position;
+use machine::state_machine::{Lock, Request, Response, Wire};
+use machine::{Failure, KeyPosition};
+use store::tree::CELL_OVERHEAD_BYTES;
 
-use crate::catalogue::NodeRecord;
-pub use crate::consistency::{AsOf, Consistency, Place};
-pub use logs::{Content, ExtentDescription, LogDescription, LogEntry, LogRequest, LogResponse};
+use crate::tablet::reads::{after_prefix, least};
 
-mod logs;
+pub use machine::{AsOf, Consistency, SessionId, SessionStamp};
 
-/// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever.
-/// So one range's session is unknown in every other range, and never taken for a stranger's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
-
-impl SessionId {
-    /// Bits of the entry's sequence: at ten thousand entries a second they last for three years. What is left names
-    /// sixteen million cohorts.
-    const SEQUENCE_BITS: u32 = 40;
-
-    /// Cohorts that sessions can be named for: no range gets a number from here on.
-    pub const COHORTS_MAX: u64 = 1 << (u64::BITS - Self::SEQUENCE_BITS);
-
-    /// The session that this entry of this cohort opens; none if its numbers are too large for a name.
-    #[must_use]
-    pub fn new(cohort: CohortId, sequence: Sequence) -> Option<Self> {
-        let fits = u64::from(cohort.0) < Self::COHORTS_MAX && sequence.0 >> Self::SEQUENCE_BITS == 0;
-        fits.then(|| Self(u64::from(cohort.0) << Self::SEQUENCE_BITS | sequence.0))
-    }
-
-    /// Whether an entry of this cohort up to `last` may have opened it, or one of the range that this one was split off
-    /// from: of a cohort that was named before.
-    pub(crate) fn may_be_known_to(self, cohort: CohortId, last: Sequence) -> bool {
-        let sequence = Sequence(self.0 & ((1 << Self::SEQUENCE_BITS) - 1));
-        let is_inherited = self.0 >> Self::SEQUENCE_BITS < u64::from(cohort.0);
-        is_inherited || (Self::new(cohort, sequence) == Some(self) && sequence <= last)
-    }
-}
-
-/// Which write of which session this is: at most one write of a stamp is ever applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionStamp {
-    /// The session.
-    pub session: SessionId,
-    /// The write's number in it, from 1.
-    pub sequence: u64,
-    /// Every lower number's outcome is known to the client, and may be forgotten.
-    pub first_incomplete: u64,
-}
+/// What a request to a range came to.
+pub type Outcome = machine::Outcome<TableResponse>;
 
 /// What is to happen to one column.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,7 +74,7 @@ pub struct Scan {
     pub continuation: Option<Bytes>,
 }
 
-/// A request to one table.
+/// A request to the range of a table that holds the position where it begins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TableRequest {
     /// Opens a session in the range that holds a key.
@@ -144,88 +107,17 @@ pub enum TableRequest {
         /// What it may show.
         consistency: Consistency,
     },
-}
-
-/// A request to a node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
-    /// Creates a table unless it is there.
-    CreateTable {
-        /// Its name.
-        name: String,
-        /// The keys at which a range ends and the next begins, in any order.
-        split_at: Vec<Bytes>,
-        /// Replicas of each range: 1, 3 or 5; 0: as many as is usual.
-        replicas: u32,
-        /// How long old versions are kept; zero: as long as is usual.
-        retention: Duration,
-        /// What its logs must be on before a write counts; none: disks, as is usual.
-        durability: Option<Durability>,
-    },
-    /// Lists the tables.
-    ListTables,
-    /// Describes a table: its ranges, and where they lie.
-    DescribeTable {
-        /// Its name.
-        name: String,
-    },
-    /// Drops a table with all its rows.
-    DropTable {
-        /// Its name.
-        name: String,
-    },
-    /// Splits a range of a table in two.
-    SplitRange {
-        /// The table's name.
-        name: String,
-        /// The key at which the new range begins.
+    /// Gives up the keys from one on to another cohort: what the catalog's leader asks.
+    Split {
+        /// The first key of the other.
         key: Bytes,
+        /// The other's cohort.
+        child: CohortId,
+        /// The other's members.
+        members: Membership,
     },
-    /// Has a range's replicas move to these nodes. The answer says that it is begun.
-    MoveRange {
-        /// The range's cohort.
-        cohort: CohortId,
-        /// The nodes that are to have a replica.
-        nodes: Vec<NodeId>,
-    },
-    /// Has a node join: its disk is blank, and is the universe's once the answer names it.
-    AddNode(NodeRecord),
-    /// Has a node leave. The answer says that it is begun.
-    RemoveNode {
-        /// The node.
-        node: NodeId,
-    },
-    /// Lists the nodes, those that have left among them.
-    ListNodes,
-    /// Asks a table.
-    Table {
-        /// Its name.
-        table: String,
-        /// The request.
-        request: TableRequest,
-    },
-    /// Asks about shared logs.
-    Log(LogRequest),
-    /// Asks this very node how it and its cohorts are.
-    Status,
-}
-
-impl Request {
-    /// Whether it may change something, so that its outcome can be in doubt.
-    #[must_use]
-    pub fn changes(&self) -> bool {
-        match self {
-            Self::CreateTable { .. } | Self::DropTable { .. } => true,
-            Self::SplitRange { .. } | Self::MoveRange { .. } => true,
-            Self::AddNode(_) | Self::RemoveNode { .. } => true,
-            Self::Table { request, .. } => match request {
-                TableRequest::OpenSession { .. } | TableRequest::Write(_) | TableRequest::DeleteRow { .. } => true,
-                TableRequest::Get { .. } | TableRequest::Scan { .. } => false,
-            },
-            Self::Log(request) => request.changes(),
-            Self::ListTables | Self::DescribeTable { .. } | Self::ListNodes | Self::Status => false,
-        }
-    }
+    /// Gives up everything: what the catalog's leader asks.
+    Drop,
 }
 
 /// One column of an answer.
@@ -248,33 +140,9 @@ pub struct Row {
     pub cells: Vec<Cell>,
 }
 
-/// A definite good answer.
+/// A definite good answer of a range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Response {
-    /// The table is there.
-    TableCreated {
-        /// Whether it was there before.
-        existed: bool,
-    },
-    /// The table is gone, in every cohort that kept a part of it.
-    TableDropped,
-    /// The range is split.
-    RangeSplit {
-        /// The new range's cohort.
-        cohort: u32,
-    },
-    /// A range's replicas are on their way.
-    MoveBegun,
-    /// A node is on its way out, or out.
-    LeaveBegun,
-    /// All nodes that there ever were, in the order of their numbers.
-    Nodes(Vec<NodeDescription>),
-    /// A cohort's members are those of the plan that was asked for.
-    PlanDone,
-    /// The tables' names in order.
-    Tables(Vec<String>),
-    /// What is known of the table.
-    Table(TableDescription),
+pub enum TableResponse {
     /// The session is open.
     SessionOpened {
         /// The session.
@@ -296,69 +164,10 @@ pub enum Response {
         /// Where the scan goes on; none: it is at its end.
         continuation: Option<Bytes>,
     },
-    /// What a replica's own state shows, and which state that is.
-    Dated {
-        /// The answer.
-        response: Box<Self>,
-        /// The state.
-        as_of: Box<AsOf>,
-    },
-    /// An answer about a shared log.
-    Log(LogResponse),
-    /// What a log unit says.
-    Unit(Box<sharedlog::unit::Reply>),
-    /// How the node is.
-    Status(Box<Status>),
-}
-
-/// Why a request was not done, or is not known to be done.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Failure {
-    /// A condition was not met; nothing was written.
-    #[error("version mismatch on column \"{}\": expected {expected}, actual {actual}", base::shown(column))]
-    VersionMismatch {
-        /// The first column whose condition was not met.
-        column: Bytes,
-        /// The version asked for.
-        expected: Timestamp,
-        /// The version it has; 0 if it is absent.
-        actual: Timestamp,
-    },
-    /// There is no such table.
-    #[error("no table named {0:?}")]
-    UnknownTable(String),
-    /// There is no such log.
-    #[error("no log named {0:?}")]
-    UnknownLog(String),
-    /// What was to be created is there, and is not what was asked for; nothing was done.
-    #[error("{0}")]
-    Exists(String),
-    /// The session is unknown or has expired; the write was not executed *by this request*. For a retry the outcome of
-    /// the first try is unknown.
-    #[error("session {id} is unknown or has expired", id = .0.0)]
-    UnknownSession(SessionId),
-    /// The request breaks a limit or a rule of form; nothing was done.
-    #[error("{0}")]
-    Invalid(String),
-    /// Too much is under way; nothing was done; try again later.
-    #[error("overloaded: {0}")]
-    Overloaded(String),
-    /// No leader could be reached in time; nothing was done.
-    #[error("unavailable: {0}")]
-    Unavailable(String),
-    /// This attempt may have appended the batch: a retry with the same stamp tells.
-    #[error("the batch may lie in the log, from position {since} on")]
-    MayLie {
-        /// There or after.
-        since: Position,
-    },
-    /// What an append to a shared log came to can't be told any more, and no retry tells: one might append it for a
-    /// second time.
-    #[error("outcome unknown: {0}")]
-    Forgotten(String),
-    /// The write may have been done or may yet be; only a retry with the same session stamp tells.
-    #[error("outcome unknown: {0}")]
-    Unknown(String),
+    /// The range is split.
+    Split,
+    /// The range is given up.
+    Dropped,
 }
 
 impl From<Mismatch> for Failure {
@@ -367,179 +176,319 @@ impl From<Mismatch> for Failure {
     }
 }
 
-/// A table, for people and clients.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TableDescription {
-    /// Its ranges, in the order of their keys.
-    pub ranges: Vec<RangeDescription>,
-    /// When it was created.
-    pub created: Timestamp,
-    /// Replicas that each range is to have.
-    pub replicas: u32,
-    /// How long old versions are kept.
-    pub retention: Duration,
-    /// What its logs must be on before a write counts.
-    pub durability: Durability,
+impl TableRequest {
+    fn row(&self) -> Option<&Bytes> {
+        match self {
+            Self::Write(write) => Some(&write.key),
+            Self::DeleteRow { key, .. } => Some(key),
+            _ => None,
+        }
+    }
 }
 
-/// A range of a table.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RangeDescription {
-    /// Its keys.
-    pub range: KeyRange,
-    /// The cohort that keeps its rows.
-    pub cohort: u32,
-    /// The nodes that the cohort's replicas are on, or are to be on.
-    pub members: Vec<u32>,
-    /// They are on their way there.
-    pub is_moving: bool,
+impl Request for TableRequest {
+    fn reads(&self) -> bool {
+        matches!(self, Self::Get { .. } | Self::Scan { .. })
+    }
+
+    /// A write with a stamp is executed once at most (guarantee 10); what is split or dropped may be so again.
+    fn is_idempotent(&self) -> bool {
+        match self {
+            Self::Get { .. } | Self::Scan { .. } | Self::Split { .. } | Self::Drop => true,
+            Self::Write(write) => write.stamp.is_some(),
+            Self::DeleteRow { stamp, .. } => stamp.is_some(),
+            Self::OpenSession { .. } => false,
+        }
+    }
+
+    fn consistency(&self) -> Consistency {
+        match self {
+            Self::Get { consistency, .. } | Self::Scan { consistency, .. } => *consistency,
+            _ => Consistency::Strong,
+        }
+    }
+
+    fn position(&self) -> Option<KeyPosition> {
+        match self {
+            Self::OpenSession { key } | Self::Get { key, .. } => Some(KeyPosition::At(key.clone())),
+            Self::Scan { scan, .. } => Some(scan.position()),
+            _ => self.row().cloned().map(KeyPosition::At),
+        }
+    }
+
+    fn lock(&self) -> Option<Lock<'_>> {
+        let is_exclusive = matches!(self, Self::Write(write) if write.is_conditional());
+        self.row().map(|key| Lock { key, is_exclusive })
+    }
+
+    fn bytes(&self) -> u64 {
+        let Some(row) = self.row() else { return 0 };
+        let key = row.len() + CELL_OVERHEAD_BYTES;
+        let of = |cell: &Mutation| key + cell.column.len() + cell.value.as_ref().map_or(0, Bytes::len);
+        let cells = if let Self::Write(write) = self { write.mutations.iter().map(of).sum() } else { key };
+        cells as u64
+    }
+
+    fn held_bytes(&self) -> usize {
+        match self {
+            Self::OpenSession { key } | Self::DeleteRow { key, .. } | Self::Split { key, .. } => key.len(),
+            Self::Write(write) => {
+                let mutations = write.mutations.iter();
+                let columns = mutations.map(|m| 64 + m.column.len() + m.value.as_ref().map_or(0, Bytes::len));
+                write.key.len() + columns.sum::<usize>()
+            }
+            Self::Get { key, columns, .. } => {
+                key.len() + columns.iter().flatten().map(|column| 32 + column.len()).sum::<usize>()
+            }
+            Self::Scan { scan: Scan { from, to, prefix, continuation, .. }, .. } => {
+                let optional = [to, continuation].into_iter().flatten().map(Bytes::len);
+                from.len() + prefix.len() + optional.sum::<usize>()
+            }
+            Self::Drop => 0,
+        }
+    }
 }
 
-/// A node, and how much it keeps.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeDescription {
-    /// The node.
-    pub record: NodeRecord,
-    /// Ranges that have a replica on it, to stay or to go.
-    pub ranges: u32,
+impl Response for TableResponse {
+    fn is_of_read(&self) -> bool {
+        matches!(self, Self::Row(_) | Self::Rows { .. })
+    }
 }
 
-/// What a request came to.
-pub type Outcome = Result<Response, Failure>;
+const WRITE: u8 = 1;
+const OPEN_SESSION: u8 = 2;
+const DELETE_ROW: u8 = 3;
+const GET: u8 = 4;
+const SCAN: u8 = 5;
+const SPLIT: u8 = 6;
+const DROP: u8 = 7;
 
-/// How a node and its cohorts are, as that node sees them.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Status {
-    /// The node that answers.
-    pub node: u32,
-    /// Its disk.
-    pub incarnation: u64,
-    /// Its start.
-    pub boot: u64,
-    /// Every node of the universe.
-    pub nodes: Vec<NodeStatus>,
-    /// Every cohort this node has a replica of.
-    pub cohorts: Vec<CohortStatus>,
-    /// What has happened on it.
-    pub counters: Counters,
-    /// What it can't do as it should, in words for people.
-    pub troubles: Vec<String>,
-    /// What the universe lacks, in words for people, if this node leads the catalogue.
-    pub universe_troubles: Vec<String>,
-    /// What can't be served, in words for people, if this node leads the catalogue.
-    pub universe_failures: Vec<String>,
+impl Wire for TableRequest {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::Write(write) => {
+                out.u8(WRITE);
+                encode_write(write, out);
+            }
+            Self::OpenSession { key } => {
+                out.u8(OPEN_SESSION);
+                out.bytes(key);
+            }
+            Self::DeleteRow { stamp, key } => {
+                out.u8(DELETE_ROW);
+                SessionStamp::encode(stamp.as_ref(), out);
+                out.bytes(key);
+            }
+            Self::Get { key, columns, consistency } => {
+                out.u8(GET);
+                consistency.encode(out);
+                out.bytes(key);
+                out.bool(columns.is_some());
+                if let Some(columns) = columns {
+                    out.count(columns.len());
+                    columns.iter().for_each(|column| out.bytes(column));
+                }
+            }
+            Self::Scan { scan, consistency } => {
+                out.u8(SCAN);
+                consistency.encode(out);
+                encode_scan(scan, out);
+            }
+            Self::Split { key, child, members } => {
+                out.u8(SPLIT);
+                out.bytes(key);
+                out.u32(child.0);
+                members.encode(out);
+            }
+            Self::Drop => out.u8(DROP),
+        }
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match input.u8()? {
+            WRITE => Self::Write(decode_write(input)?),
+            OPEN_SESSION => Self::OpenSession { key: input.bytes()? },
+            DELETE_ROW => Self::DeleteRow { stamp: SessionStamp::decode(input)?, key: input.bytes()? },
+            GET => {
+                let (consistency, key) = (Consistency::decode(input)?, input.bytes()?);
+                let columns = if input.bool()? {
+                    let count = input.count(4)?;
+                    Some((0..count).map(|_| input.bytes()).collect::<Result<_, _>>()?)
+                } else {
+                    None
+                };
+                Self::Get { key, columns, consistency }
+            }
+            SCAN => Self::Scan { consistency: Consistency::decode(input)?, scan: decode_scan(input)? },
+            SPLIT => {
+                let (key, child) = (input.bytes()?, CohortId(input.u32()?));
+                Self::Split { key, child, members: Membership::decode(input)? }
+            }
+            DROP => Self::Drop,
+            tag => return Err(DecodeError::UnknownTag { what: "request to a range", tag: u64::from(tag) }),
+        })
+    }
 }
 
-/// What has happened on a node since its start. The simulator demands that each of them happens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Counters {
-    /// Members of cohorts that came, went or were given a vote by leaders here.
-    pub members_changed: u64,
-    /// Replicas that left this node.
-    pub replicas_left: u64,
-    /// Reigns begun here.
-    pub takeovers: u64,
-    /// Entries of ours that gave way to a new leader's.
-    pub truncations: u64,
-    /// Answers of followers that had fallen behind, and were served from memory.
-    pub memory_catch_ups: u64,
-    /// Reads of the log for followers that lag.
-    pub log_catch_ups: u64,
-    /// Whole states sent.
-    pub state_catch_ups: u64,
-    /// Checkpoints of our own state.
-    pub checkpoints: u64,
-    /// Memtables that were written as tables.
-    pub flushes: u64,
-    /// Compactions begun.
-    pub compactions: u64,
-    /// Writes that were slowed down, since compactions don't keep up, ...
-    pub writes_paced: u64,
-    /// ... and those that had to wait for a flush or a compaction, each time that they were tried.
-    pub writes_stalled: u64,
-    /// Projections of shared logs that this node began to replace.
-    pub log_repairs: u64,
-    /// Times that this node began to have log units filled with what older chains hold.
-    pub log_healings: u64,
-    /// Units of shared logs that are lost though their disks are not, as this node was told while it led the catalogue.
-    pub log_units_lost: u64,
-    /// Positions of logs that this node filled, since nobody had written what was given out.
-    pub log_fills: u64,
-    /// Tables that were found damaged.
-    pub tables_damaged: u64,
-    /// Reads, and decisions about writes, that waited for the disk.
-    pub disk_reads: u64,
-    /// Heartbeats sent that stood for those of every cohort at rest with a node.
-    pub beats: u64,
-    /// Strong reads that rested on a view check.
-    pub checked_reads: u64,
-    /// Reads that found the lease lapsed.
-    pub lease_expiries: u64,
-    /// Losses declared by replicas that led here (guarantee 11).
-    pub losses: u64,
-    /// Replicas whose states gave way to those of logs that had lost some of what they held.
-    pub states_left: u64,
-    /// Replicas that doubted their logs, or had forgotten some of them, and have caught up.
-    pub doubts_ended: u64,
-    /// Sessions that were proposed to be forgotten.
-    pub sessions_expired: u64,
-    /// Replicas of ranges that were split off, begun with the split.
-    pub splits: u64,
+const SESSION_OPENED: u8 = 1;
+const WRITTEN: u8 = 2;
+const ROW: u8 = 3;
+const ROWS: u8 = 4;
+const SPLIT_DONE: u8 = 5;
+const DROPPED: u8 = 6;
+
+/// The least that an encoded cell takes: two lengths and a version.
+const CELL_BYTES_MIN: usize = 16;
+
+impl Wire for TableResponse {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::SessionOpened { session, range } => {
+                out.u8(SESSION_OPENED);
+                out.u64(session.0);
+                range.encode(out);
+            }
+            Self::Written { version } => {
+                out.u8(WRITTEN);
+                out.i64(version.0);
+            }
+            Self::Row(cells) => {
+                out.u8(ROW);
+                encode_cells(cells, out);
+            }
+            Self::Rows { rows, continuation } => {
+                out.u8(ROWS);
+                out.count(rows.len());
+                for row in rows {
+                    out.bytes(&row.key);
+                    encode_cells(&row.cells, out);
+                }
+                out.optional(continuation.as_ref());
+            }
+            Self::Split => out.u8(SPLIT_DONE),
+            Self::Dropped => out.u8(DROPPED),
+        }
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match input.u8()? {
+            SESSION_OPENED => {
+                let session = SessionId(input.u64()?);
+                Self::SessionOpened { session, range: KeyRange::decode(input)? }
+            }
+            WRITTEN => Self::Written { version: Timestamp(input.i64()?) },
+            ROW => Self::Row(decode_cells(input)?),
+            ROWS => {
+                let count = input.count(8)?;
+                let row = |input: &mut Reader| Ok(Row { key: input.bytes()?, cells: decode_cells(input)? });
+                let rows = (0..count).map(|_| row(input)).collect::<Result<_, DecodeError>>()?;
+                Self::Rows { rows, continuation: input.optional()? }
+            }
+            SPLIT_DONE => Self::Split,
+            DROPPED => Self::Dropped,
+            tag => return Err(DecodeError::UnknownTag { what: "answer of a range", tag: u64::from(tag) }),
+        })
+    }
 }
 
-/// A node as another sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeStatus {
-    /// The node.
-    pub node: u32,
-    /// Its disk, as the universe knows it.
-    pub incarnation: u64,
-    /// Whether it was heard of within the last second.
-    pub alive: bool,
-    /// Whether it is to leave.
-    pub leaving: bool,
-    /// Where clients reach it, as `host:port`; empty while the catalogue hasn't told.
-    pub grpc: String,
+fn encode_cells(cells: &[Cell], out: &mut Writer) {
+    out.count(cells.len());
+    for cell in cells {
+        out.bytes(&cell.column);
+        out.bytes(&cell.value);
+        out.i64(cell.version.0);
+    }
 }
 
-/// A cohort as one of its replicas sees it: the leader knows all replicas, others only themselves.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CohortStatus {
-    /// The cohort.
-    pub cohort: u32,
-    /// Its table; empty for the catalogue, and for a log unit.
-    pub table: String,
-    /// The log that it is a unit of; empty while the catalogue here doesn't say. None: it is no log unit.
-    pub log: Option<String>,
-    /// The keys that it owns.
-    pub range: KeyRange,
-    /// Its leader, if known.
-    pub leader: Option<u32>,
-    /// The newest epoch.
-    pub epoch: u64,
-    /// Its replicas, as far as known here.
-    pub replicas: Vec<ReplicaStatus>,
-    /// The last entry that this node has applied.
-    pub applied: Lsn,
-    /// What its log must be on before an entry counts.
-    pub durability: Durability,
-    /// Losses that were declared in its log, as far as this node has applied it.
-    pub losses: u32,
-    /// Requests to change something that the log decided while this node led, since its start ...
-    pub writes: u64,
-    /// ... and reads that it answered.
-    pub reads: u64,
+fn decode_cells(input: &mut Reader) -> Result<Vec<Cell>, DecodeError> {
+    let count = input.count(CELL_BYTES_MIN)?;
+    (0..count)
+        .map(|_| Ok(Cell { column: input.bytes()?, value: input.bytes()?, version: Timestamp(input.i64()?) }))
+        .collect()
 }
 
-/// A replica as seen by its leader or itself.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ReplicaStatus {
-    /// The node it is on.
-    pub node: u32,
-    /// The last entry of its log that counts.
-    pub last_lsn: Lsn,
-    /// The last entry it is known to have committed.
-    pub committed_lsn: Lsn,
-    /// Whether it doubts its log, or may have forgotten some of it, and has no vote until it has caught up.
-    pub doubtful: bool,
+impl Scan {
+    /// Where it begins, or goes on: forwards at the greatest of the keys that it may not come before, in reverse below
+    /// the least of those that it may not reach.
+    #[must_use]
+    pub fn position(&self) -> KeyPosition {
+        if self.reverse {
+            let end = least(least(self.to.clone(), after_prefix(&self.prefix)), self.continuation.clone());
+            if end.as_ref().is_some_and(Bytes::is_empty) {
+                // No key is below the first: any range may say so.
+                return KeyPosition::At(Bytes::new());
+            }
+            return KeyPosition::Below(end);
+        }
+        let from = self.from.clone().max(self.prefix.clone());
+        KeyPosition::At(self.continuation.clone().unwrap_or_default().max(from))
+    }
+}
+
+fn encode_write(write: &Write, out: &mut Writer) {
+    SessionStamp::encode(write.stamp.as_ref(), out);
+    out.bytes(&write.key);
+    out.count(write.mutations.len());
+    for Mutation { column, value, condition } in &write.mutations {
+        out.bytes(column);
+        out.optional(value.as_ref());
+        out.bool(condition.is_some());
+        if let Some(version) = condition {
+            out.i64(version.0);
+        }
+    }
+}
+
+fn decode_write(input: &mut Reader) -> Result<Write, DecodeError> {
+    let (stamp, key) = (SessionStamp::decode(input)?, input.bytes()?);
+    let mutation = |input: &mut Reader| {
+        let (column, value) = (input.bytes()?, input.optional()?);
+        let condition = if input.bool()? { Some(Timestamp(input.i64()?)) } else { None };
+        Ok(Mutation { column, value, condition })
+    };
+    let mutations = (0..input.count(6)?).map(|_| mutation(input)).collect::<Result<_, DecodeError>>()?;
+    Ok(Write { stamp, key, mutations })
+}
+
+fn encode_scan(scan: &Scan, out: &mut Writer) {
+    out.bytes(&scan.from);
+    out.optional(scan.to.as_ref());
+    out.bytes(&scan.prefix);
+    out.bool(scan.reverse);
+    out.u64(scan.limit as u64);
+    out.optional(scan.continuation.as_ref());
+}
+
+fn decode_scan(input: &mut Reader) -> Result<Scan, DecodeError> {
+    Ok(Scan {
+        from: input.bytes()?,
+        to: input.optional()?,
+        prefix: input.bytes()?,
+        reverse: input.bool()?,
+        limit: usize::try_from(input.u64()?).unwrap_or(usize::MAX),
+        continuation: input.optional()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+
+    #[test]
+    fn a_scan_begins_at_the_end_that_it_comes_from() {
+        let scan = Scan { from: key("b"), to: Some(key("x")), prefix: key("c"), ..Scan::default() };
+        assert_eq!(scan.position(), KeyPosition::At(key("c")));
+        assert_eq!(Scan { continuation: Some(key("cc")), ..scan.clone() }.position(), KeyPosition::At(key("cc")));
+        assert_eq!(Scan { continuation: Some(key("a")), ..scan.clone() }.position(), KeyPosition::At(key("c")));
+        let back = Scan { reverse: true, ..scan };
+        assert_eq!(back.position(), KeyPosition::Below(Some(key("d"))));
+        assert_eq!(Scan { continuation: Some(key("cc")), ..back }.position(), KeyPosition::Below(Some(key("cc"))));
+        assert_eq!(Scan { reverse: true, ..Scan::default() }.position(), KeyPosition::Below(None));
+        let nothing = Scan { reverse: true, to: Some(key("")), ..Scan::default() };
+        assert_eq!(nothing.position(), KeyPosition::At(key("")));
+    }
 }

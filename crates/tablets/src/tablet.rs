@@ -13,28 +13,31 @@
 //! * Replicas that applied the same entries are *logically* equal: they answer every read at or above the watermark
 //!   alike. Which dead versions still take memory may differ (guarantee 16).
 
-use base::{CohortId, Entry, Lsn, Timestamp};
-use store::sstable::TableError;
-use store::tree::Tree;
+use std::convert::Infallible;
 
-use crate::catalogue::Change;
+use base::codec::{DecodeError, Reader, Writer};
+use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
+use bytes::Bytes;
+use machine::sessions::{Admission, Remembered};
+use machine::state_machine::{Applied, Effect, Housekeeping, Kind, Past, Payload, Reading, StateMachine, Wire};
+use machine::{ApplyError, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError};
+use store::tree::{Site, Tree};
+
+use crate::checkpoint::TabletSnapshot;
 use crate::command::Command;
-use crate::hash::LogicalHash;
-use crate::position::Position;
-use crate::progress::{ApplyError, Progress};
-use crate::request::{Failure, Outcome, Response, SessionId, SessionStamp};
+use crate::evaluation::{Evaluation, Question};
+use crate::request::{Mismatch, Outcome, SessionId, SessionStamp, TableRequest, TableResponse};
 
-mod ownership;
 pub(crate) mod reads;
 mod rows;
-pub(crate) mod sessions;
 mod split;
 
-pub use ownership::Ownership;
 pub use reads::TabletView;
 
 use rows::Rows;
-use sessions::{Admission, Sessions};
+
+/// The sessions of a tablet.
+pub type Sessions = machine::sessions::Sessions<WriteOutcome>;
 
 /// The rows and sessions of one range of a table.
 #[derive(Debug)]
@@ -48,12 +51,6 @@ pub struct Tablet {
 }
 
 impl Tablet {
-    /// A tablet before its first entry, with an empty tree.
-    #[must_use]
-    pub fn new(cohort: CohortId, tree: Tree) -> Self {
-        Self::of(Progress::new(cohort), Ownership::default(), Vec::new(), Timestamp(0), Sessions::default(), tree)
-    }
-
     pub(crate) fn of(
         progress: Progress,
         ownership: Ownership,
@@ -65,71 +62,73 @@ impl Tablet {
         Self { progress, ownership, children, rows: Rows::new(tree, watermark), sessions }
     }
 
-    /// Applies an entry: the outcome of a write or of the opening of a session, and what the node must act on.
-    ///
-    /// # Errors
-    /// When the entry doesn't follow the last one or is no tablet's command. The tablet is unchanged, and the node must
-    /// halt.
-    pub fn apply(&mut self, entry: &Entry) -> Result<(Option<Outcome>, Option<Change>), ApplyError> {
-        self.progress.check(entry)?;
-        if entry.payload.is_empty() {
-            self.progress.advance(entry);
-            return Ok((None, None));
-        }
-        let command = Command::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
-        self.progress.advance(entry);
-        Ok(self.execute(command, entry))
-    }
-
-    fn execute(&mut self, command: Command, entry: &Entry) -> (Option<Outcome>, Option<Change>) {
-        if command.key().is_some_and(|key| !self.ownership.holds(&Position::At(key.clone()))) {
+    fn execute(&mut self, command: Command, entry: &Entry) -> Execution {
+        if command.key().is_some_and(|key| !self.ownership.holds(&KeyPosition::At(key.clone()))) {
             // The range was split since it was proposed. It was not executed here, nor will it be, and its session
             // doesn't hear of it.
-            return (None, Some(Change::PutElsewhere));
+            return Applied::effect(Effect::Elsewhere);
         }
-        let outcome = match command {
-            Command::Found { range } => return (None, self.found(&range).then_some(Change::RangeFounded)),
-            Command::Split { key, child, members } => {
-                return match self.split(&key, child) {
-                    Ok(None) => (Some(Ok(Response::RangeSplit { cohort: child.0 })), None),
-                    Ok(Some(range)) => {
-                        let change = Change::RangeSplit { child, members, range };
-                        (Some(Ok(Response::RangeSplit { cohort: child.0 })), Some(change))
-                    }
-                    Err(failure) => (Some(Err(failure)), None),
-                };
-            }
+        match command {
+            Command::Found { range } => match self.ownership.found(&range) {
+                true => Applied::effect(Effect::RangeFounded),
+                false => Applied::NOTHING,
+            },
+            Command::Split { key, child, members } => match self.split(&key, child) {
+                Ok(None) => Applied::outcome(Ok(TableResponse::Split)),
+                Ok(Some(range)) => Applied {
+                    outcome: Some(Ok(TableResponse::Split)),
+                    effect: Some(Effect::RangeSplit { child, members, range }),
+                },
+                Err(failure) => Applied::outcome(Err(failure)),
+            },
             Command::Drop => {
                 let is_news = self.drop_all();
-                return (Some(Ok(Response::TableDropped)), is_news.then_some(Change::RangeDropped));
+                Applied { outcome: Some(Ok(TableResponse::Dropped)), effect: is_news.then_some(Effect::RangeDropped) }
             }
             Command::DeclareLoss => {
                 self.progress.losses += 1;
-                return (None, Some(Change::LossDeclared));
+                Applied::effect(Effect::LossDeclared)
             }
-            Command::OpenSession { .. } => Some(self.open_session(entry)),
-            Command::Write { stamp, key, columns } => Some(self.once(stamp.as_ref(), entry, |rows| {
+            Command::OpenSession { .. } => Applied::outcome(self.open_session(entry)),
+            Command::Write { stamp, key, columns } => Applied::outcome(self.once(stamp.as_ref(), entry, |rows| {
                 rows.put(&key, columns, entry);
-                Ok(Response::Written { version: entry.timestamp })
+                Ok(TableResponse::Written { version: entry.timestamp })
             })),
-            Command::DeleteRow { stamp, key } => Some(self.once(stamp.as_ref(), entry, |rows| {
+            Command::DeleteRow { stamp, key } => Applied::outcome(self.once(stamp.as_ref(), entry, |rows| {
                 rows.delete_row(&key, entry);
-                Ok(Response::Written { version: entry.timestamp })
+                Ok(TableResponse::Written { version: entry.timestamp })
             })),
             Command::Refuse { stamp, mismatch, .. } => {
-                Some(self.once(stamp.as_ref(), entry, |_| Err(Failure::from(mismatch))))
+                Applied::outcome(self.once(stamp.as_ref(), entry, |_| Err(Failure::from(mismatch))))
             }
             Command::ExpireSessions { sessions } => {
                 self.sessions.expire(&sessions);
-                None
+                Applied::NOTHING
             }
             Command::Watermark(watermark) => {
                 // No read may ever ask for a moment that isn't over yet to be forgotten.
                 self.rows.raise_watermark(watermark.min(entry.timestamp));
-                None
+                Applied::NOTHING
             }
-        };
-        (outcome, None)
+        }
+    }
+
+    /// Its table is dropped: it owns nothing, and what it kept goes. What was proposed before may come after, and finds
+    /// nothing to do. Returns whether it was there before.
+    fn drop_all(&mut self) -> bool {
+        let is_news = self.ownership != Ownership::Dropped;
+        if is_news {
+            self.ownership = Ownership::Dropped;
+            self.sessions = Sessions::default();
+            self.rows.clear();
+        }
+        is_news
+    }
+
+    /// What it owns.
+    #[must_use]
+    pub fn ownership(&self) -> &Ownership {
+        &self.ownership
     }
 
     fn open_session(&mut self, entry: &Entry) -> Outcome {
@@ -139,7 +138,7 @@ impl Tablet {
         let session = SessionId::new(self.progress.cohort, self.progress.name_of(entry.lsn.sequence))
             .ok_or_else(|| Failure::Overloaded("the numbers of sessions are used up".to_owned()))?;
         self.sessions.open(session, entry.timestamp)?;
-        Ok(Response::SessionOpened { session, range })
+        Ok(TableResponse::SessionOpened { session, range })
     }
 
     /// Does what a session's write comes to, unless it was done before (guarantee 10).
@@ -162,7 +161,7 @@ impl Tablet {
 
     /// The rows as they are now, for any thread to read.
     #[must_use]
-    pub fn view(&self) -> TabletView {
+    pub fn view_now(&self) -> TabletView {
         TabletView {
             ownership: self.ownership.clone(),
             rows: self.rows.tree.view(),
@@ -171,27 +170,10 @@ impl Tablet {
         }
     }
 
-    /// How many losses were declared in its log (guarantee 11).
-    #[must_use]
-    pub fn losses(&self) -> u32 {
-        self.progress.losses
-    }
-
     /// Where the rows are kept.
     #[must_use]
     pub fn tree(&self) -> &Tree {
         &self.rows.tree
-    }
-
-    /// Where the rows were kept.
-    #[must_use]
-    pub fn into_tree(self) -> Tree {
-        self.rows.tree
-    }
-
-    /// Where the rows are kept, to be flushed and compacted.
-    pub fn tree_mut(&mut self) -> &mut Tree {
-        &mut self.rows.tree
     }
 
     /// The last entry applied.
@@ -224,37 +206,230 @@ impl Tablet {
     pub fn sessions_unused_since(&self, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
         self.sessions.unused_since(moment)
     }
+}
 
-    /// Bytes of memory that the sessions take, roughly.
-    #[must_use]
-    pub fn session_bytes(&self) -> usize {
+/// What applying an entry comes to.
+type Execution = Applied<TableResponse, Evaluation, Infallible>;
+
+impl StateMachine for Tablet {
+    const KIND: Kind = Kind::TABLET;
+
+    type Request = TableRequest;
+    type Response = TableResponse;
+    type Event = Infallible;
+    type Read = Evaluation;
+    type View = TabletView;
+    type Snapshot = TabletSnapshot;
+    type Storage = Tree;
+
+    fn new(cohort: CohortId, _: Incarnation, tree: Tree) -> Self {
+        Self::of(Progress::new(cohort), Ownership::default(), Vec::new(), Timestamp(0), Sessions::default(), tree)
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn apply(&mut self, entry: &Entry) -> Result<Execution, ApplyError> {
+        self.progress.check(entry)?;
+        if entry.payload.is_empty() {
+            self.progress.advance(entry);
+            return Ok(Applied::NOTHING);
+        }
+        let command = Command::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
+        self.progress.advance(entry);
+        Ok(self.execute(command, entry))
+    }
+
+    fn read(&self, request: &TableRequest) -> Reading<TableResponse, Evaluation> {
+        match Question::of(request) {
+            Some(question) => Reading::Evaluate(Evaluation { view: self.view_now(), question }),
+            None => Reading::Answer(Err(Failure::Invalid("a change is no read".to_owned()))),
+        }
+    }
+
+    fn propose(&self, request: &TableRequest) -> Payload<Evaluation> {
+        let command = match request {
+            TableRequest::Write(write) if write.is_conditional() => {
+                let question = Question::Decide(write.clone());
+                return Payload::Decide(Evaluation { view: self.view_now(), question });
+            }
+            TableRequest::Write(write) => Command::unconditional(write.clone()),
+            TableRequest::OpenSession { key } => Command::OpenSession { key: key.clone() },
+            TableRequest::DeleteRow { stamp, key } => Command::DeleteRow { stamp: *stamp, key: key.clone() },
+            TableRequest::Split { key, child, members } => {
+                Command::Split { key: key.clone(), child: *child, members: members.clone() }
+            }
+            TableRequest::Drop => Command::Drop,
+            TableRequest::Get { .. } | TableRequest::Scan { .. } => {
+                return Payload::Refuse(Failure::Invalid("a read is no change".to_owned()));
+            }
+        };
+        Payload::Command(command.encode())
+    }
+
+    fn view(&self) -> Option<TabletView> {
+        Some(self.view_now())
+    }
+
+    fn snapshot(&self) -> TabletSnapshot {
+        TabletSnapshot::of(self)
+    }
+
+    fn snapshot_bytes(&self) -> usize {
         self.sessions.bytes()
     }
 
-    /// Checks what must always hold; simulation calls it after every step.
-    ///
-    /// # Panics
-    /// When an invariant is broken.
-    pub fn invariants(&self) {
+    fn storage(&self) -> &Tree {
+        &self.rows.tree
+    }
+
+    fn storage_mut(&mut self) -> &mut Tree {
+        &mut self.rows.tree
+    }
+
+    fn into_storage(self) -> Tree {
+        self.rows.tree
+    }
+
+    fn hash(&self, hash: &mut LogicalHash) -> Result<(), ReadError> {
+        self.progress.add_to(hash);
+        self.ownership.add_to(hash);
+        hash.word(self.children.len() as u64);
+        self.children.iter().for_each(|child| hash.word(u64::from(child.0)));
+        self.sessions.add_to(hash);
+        Ok(self.rows.hash(self.ownership.cells(), hash)?)
+    }
+
+    fn invariants(&self) {
         assert!(self.rows.watermark() <= self.last_timestamp(), "the watermark is a moment of the log");
         self.rows.tree.invariants();
         let last = self.progress.name_of(self.last_applied().sequence);
         self.sessions.invariants(self.progress.cohort, self.last_timestamp(), last);
     }
 
-    pub(crate) fn hash(&self, hash: &mut LogicalHash) -> Result<(), TableError> {
-        self.progress.hash(hash);
-        self.ownership.hash(hash);
-        hash.word(self.children.len() as u64);
-        self.children.iter().for_each(|child| hash.word(u64::from(child.0)));
-        self.sessions.hash(hash);
-        self.rows.hash(self.ownership.cells(), hash)
+    /// Sessions that were not used for a lifetime expire, and versions older than the retention may go. No watermark is
+    /// proposed that is there already: a table that nobody writes to must not keep its logs growing.
+    fn housekeeping(&self, past: Past) -> Housekeeping {
+        let unused =
+            past.session_lifetime.map(|moment| self.sessions_unused_since(Timestamp(moment.0.saturating_add(1))));
+        let sessions = unused.unwrap_or_default();
+        let sessions_expired = sessions.len() as u64;
+        let expiry = (!sessions.is_empty()).then_some(Command::ExpireSessions { sessions });
+        let watermark = past.retention.filter(|moment| *moment > self.watermark()).map(Command::Watermark);
+        let commands = expiry.into_iter().chain(watermark).map(|command| command.encode()).collect();
+        Housekeeping { commands, sessions_expired }
+    }
+
+    fn ownership(&self) -> Option<&Ownership> {
+        Some(&self.ownership)
+    }
+
+    fn children(&self) -> &[CohortId] {
+        &self.children
+    }
+
+    fn found(range: &KeyRange) -> Option<Bytes> {
+        Some(Command::Found { range: range.clone() }.encode())
+    }
+
+    fn drop_request() -> Option<TableRequest> {
+        Some(TableRequest::Drop)
+    }
+
+    fn split_request(key: Bytes, child: CohortId, members: Membership) -> Option<TableRequest> {
+        Some(TableRequest::Split { key, child, members })
+    }
+
+    fn split_off(&mut self, range: KeyRange, site: Site) -> Option<Self> {
+        Some(self.part_split_off(range, site))
+    }
+
+    fn declare_loss() -> Bytes {
+        Command::DeclareLoss.encode()
     }
 }
 
-/// The refusal of a request that breaks a rule.
-pub(crate) fn invalid(message: String) -> Failure {
-    Failure::Invalid(message)
+/// What a session remembers of a write that was executed: only these two outcomes are possible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// It was written, as that version.
+    Written(Timestamp),
+    /// A condition was not met.
+    Mismatch(Box<Mismatch>),
+}
+
+const WRITTEN: u8 = 1;
+const MISMATCH: u8 = 2;
+
+impl Wire for WriteOutcome {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::Written(version) => {
+                out.u8(WRITTEN);
+                out.i64(version.0);
+            }
+            Self::Mismatch(mismatch) => {
+                out.u8(MISMATCH);
+                out.bytes(&mismatch.column);
+                out.i64(mismatch.expected.0);
+                out.i64(mismatch.actual.0);
+            }
+        }
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match input.u8()? {
+            WRITTEN => Self::Written(Timestamp(input.i64()?)),
+            MISMATCH => Self::Mismatch(Box::new(Mismatch {
+                column: Bytes::copy_from_slice(&input.bytes()?),
+                expected: Timestamp(input.i64()?),
+                actual: Timestamp(input.i64()?),
+            })),
+            tag => return Err(DecodeError::UnknownTag { what: "outcome", tag: u64::from(tag) }),
+        })
+    }
+}
+
+impl Remembered for WriteOutcome {
+    type Response = TableResponse;
+
+    const ENCODED_BYTES_MIN: usize = 9;
+
+    fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Ok(TableResponse::Written { version }) => Self::Written(*version),
+            Err(Failure::VersionMismatch { column, expected, actual }) => {
+                Self::Mismatch(Box::new(Mismatch { column: column.clone(), expected: *expected, actual: *actual }))
+            }
+            other => unreachable!("a write that is executed is written or mismatched, not {other:?}"),
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Written(version) => Ok(TableResponse::Written { version: *version }),
+            Self::Mismatch(mismatch) => Err(Failure::VersionMismatch {
+                column: mismatch.column.clone(),
+                expected: mismatch.expected,
+                actual: mismatch.actual,
+            }),
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Written(_) => 0,
+            Self::Mismatch(mismatch) => size_of::<Mismatch>() + mismatch.column.len(),
+        }
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        match self {
+            Self::Written(_) => 9,
+            Self::Mismatch(mismatch) => 21 + mismatch.column.len(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,17 +2,39 @@
 
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, NodeId, SplitMix64, Timestamp, UniverseId};
 use bytes::Bytes;
+use machine::checkpoint::{Chunks, load as load_chunks};
+use machine::{Failure, LoadError, LogicalHash, Ownership, StateMachine};
 use store::cell::Range;
 use store::identity::Owner;
 use store::memory::MemoryDisk;
 use store::sstable::{DIRECTORY, Io};
 use store::tree::{Config, Progress, Tablespace, Tree};
 
-use crate::checkpoint::{LoadError, Loader};
+use crate::checkpoint::TabletSnapshot;
 use crate::command::Command;
-use crate::request::{Failure, Mutation, Outcome, SessionId, SessionStamp, Write};
-use crate::state::{Purpose, State};
-use crate::tablet::{Ownership, Tablet};
+use crate::request::{Mutation, Outcome, SessionId, SessionStamp, Write};
+use crate::tablet::Tablet;
+
+/// The state under test.
+pub(crate) type State = Tablet;
+
+/// Shorter names for what tests do with a state all the time.
+pub(crate) trait Tested {
+    fn chunks(&self) -> Vec<Bytes>;
+    fn logical_hash(&self) -> u64;
+}
+
+impl Tested for Tablet {
+    fn chunks(&self) -> Vec<Bytes> {
+        Chunks::of(self.snapshot()).collect()
+    }
+
+    fn logical_hash(&self) -> u64 {
+        let mut hash = LogicalHash::new();
+        StateMachine::hash(self, &mut hash).expect("the disk can be read");
+        hash.finish()
+    }
+}
 
 /// Mints entries, each the successor of the last.
 #[derive(Clone, Debug)]
@@ -45,7 +67,7 @@ impl Log {
     }
 
     pub(crate) fn write(&mut self, state: &mut State, write: &Write) -> Outcome {
-        let view = state.as_tablet().expect("it is a tablet").view();
+        let view = state.view_now();
         let command = view.decide(write, Io::Allowed).expect("the disk can be read");
         self.apply(state, &command).unwrap_or_else(|| Err(Failure::Unavailable("it is put elsewhere".to_owned())))
     }
@@ -60,34 +82,31 @@ pub(crate) fn tree(cohort: CohortId) -> Tree {
 
 /// A state before its first entry.
 pub(crate) fn fresh(cohort: CohortId) -> State {
-    let purpose = if cohort == CohortId::CATALOGUE { Purpose::Catalogue } else { Purpose::Tablet };
-    State::new(cohort, purpose, tree(cohort))
+    Tablet::new(cohort, Incarnation(1), tree(cohort))
 }
 
 /// A tablet that owns every key, before its first entry.
 pub(crate) fn tablet_of_all(cohort: CohortId) -> State {
-    let mut tablet = Tablet::new(cohort, tree(cohort));
+    let mut tablet = fresh(cohort);
     tablet.ownership = Ownership::Owns(KeyRange::all());
-    State::Tablet(Box::new(tablet))
+    tablet
 }
 
 /// The state of these chunks, with the rows of another.
 pub(crate) fn load(rows: &State, cohort: CohortId, chunks: &[Bytes]) -> Result<State, LoadError> {
-    let snapshot = Loader::load(cohort, chunks)?;
+    let snapshot: TabletSnapshot = load_chunks(cohort, chunks)?;
     let mut tree = tree(cohort);
-    if let Some(values) = rows.tree() {
-        let oldest = Timestamp(i64::MIN);
-        for version in values.view().versions(Range::all(), oldest, Timestamp(i64::MAX), Io::Allowed) {
-            let version = version.expect("the disk can be read");
-            tree.put(version.key, version.timestamp, version.lsn, version.value);
-        }
+    let oldest = Timestamp(i64::MIN);
+    for version in rows.tree().view().versions(Range::all(), oldest, Timestamp(i64::MAX), Io::Allowed) {
+        let version = version.expect("the disk can be read");
+        tree.put(version.key, version.timestamp, version.lsn, version.value);
     }
-    Ok(snapshot.into_state(tree))
+    Ok(machine::Snapshot::into_machine(snapshot, tree))
 }
 
 /// A state that says the same.
 pub(crate) fn copy(state: &State) -> State {
-    load(state, state.cohort(), &state.snapshot().chunks().collect::<Vec<_>>()).expect("its own chunks")
+    load(state, state.progress.cohort, &state.chunks()).expect("its own chunks")
 }
 
 /// A disk for tables.
@@ -99,15 +118,14 @@ pub(crate) fn disk() -> MemoryDisk {
 
 /// Opens a session that is good for what the tablet owns.
 pub(crate) fn open_session(state: &State) -> Command {
-    let range = state.as_tablet().and_then(|tablet| tablet.ownership().range());
+    let range = state.ownership.range();
     Command::OpenSession { key: range.map(|range| range.start.clone()).unwrap_or_default() }
 }
 
 /// Writes a tablet's memtable to the disk, and compacts as much as there is to compact.
 pub(crate) fn settle(state: &mut State, disk: &MemoryDisk) {
-    let Some(tablet) = state.as_tablet_mut() else { return };
-    let (watermark, range) = (tablet.watermark(), tablet.ownership().cells());
-    let tree = tablet.tree_mut();
+    let (watermark, range) = (state.watermark(), state.ownership.cells());
+    let tree = state.storage_mut();
     tree.freeze();
     while let Some(mut job) = tree.flush_job(watermark, &range) {
         let outputs = loop {

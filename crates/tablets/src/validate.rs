@@ -1,143 +1,40 @@
-//! What a request must keep to, checked at the door and again before a proposal: a request that fails here has done
-//! nothing. Every refusal names what was wrong, its size and the limit.
+//! What a client's request to a range must keep to, checked at the endpoint and again before a proposal: a request that
+//! fails here has done nothing.
 //!
 //! Applying an entry doesn't check any of this again: limits may change between versions, and what is in the log must
 //! come to the same on every replica.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
 
 use base::limits::{
-    COLUMN_BYTES_MAX, KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SESSION_WINDOW, SPLIT_BYTES_MAX,
-    TABLE_NAME_BYTES_MAX, VALUE_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX,
+    COLUMN_BYTES_MAX, KEY_BYTES_MAX, SESSION_WINDOW, VALUE_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX,
 };
-use base::{Duration, NodeId, shown};
+use base::shown;
 use bytes::Bytes;
+use machine::Failure;
+use machine::limits::{check_count, check_size, refuse};
 
-mod logs;
-
-pub use logs::new_log_name;
-
-use crate::catalogue::NodeRecord;
-use crate::request::{Failure, Mutation, Request, Scan, SessionStamp, TableRequest, Write};
+use crate::request::{Mutation, Scan, SessionStamp, TableRequest, Write};
 
 /// Columns that one read may name, at most: as many as a write.
 const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
-
-/// Bytes of an address and port.
-const ADDRESS_BYTES_MAX: usize = 64;
-/// The highest number that a node can have.
-const NODE_MAX: u32 = 65_535;
-
-/// Replicas that a range may be moved to, at most.
-const MOVED_MAX: usize = REPLICAS_MAX as usize;
 
 /// Checks a request's form and limits.
 ///
 /// # Errors
 /// [`Failure::Invalid`], saying what is wrong.
-pub fn validate(request: &Request) -> Result<(), Failure> {
+pub fn validate(request: &TableRequest) -> Result<(), Failure> {
     match request {
-        Request::CreateTable { name, split_at, replicas, retention, durability: _ } => {
-            check_table_name(name)?;
-            check_split(split_at)?;
-            check_replicas(*replicas)?;
-            check_retention(*retention)
+        TableRequest::OpenSession { key } => check_size("the session's key", key.len(), KEY_BYTES_MAX),
+        TableRequest::Write(write) => check_write(write),
+        TableRequest::DeleteRow { stamp, key } => {
+            stamp.as_ref().map_or(Ok(()), check_stamp)?;
+            check_key(key)
         }
-        Request::DescribeTable { name } | Request::DropTable { name } => check_table_name(name),
-        Request::SplitRange { name, key } => {
-            check_table_name(name)?;
-            check_split(std::slice::from_ref(key))
-        }
-        Request::ListTables | Request::ListNodes | Request::RemoveNode { .. } | Request::Status => Ok(()),
-        Request::AddNode(node) => check_node(node),
-        Request::Log(request) => logs::check(request),
-        Request::MoveRange { nodes, .. } => check_nodes(nodes),
-        Request::Table { table, request } => {
-            check_table_name(table)?;
-            match request {
-                TableRequest::OpenSession { key } => check_size("the session's key", key.len(), KEY_BYTES_MAX),
-                TableRequest::Write(write) => check_write(write),
-                TableRequest::DeleteRow { stamp, key } => {
-                    stamp.as_ref().map_or(Ok(()), check_stamp)?;
-                    check_key(key)
-                }
-                TableRequest::Get { key, columns, .. } => check_get(key, columns.as_deref()),
-                TableRequest::Scan { scan, .. } => check_scan(scan),
-            }
-        }
+        TableRequest::Get { key, columns, .. } => check_get(key, columns.as_deref()),
+        TableRequest::Scan { scan, .. } => check_scan(scan),
+        TableRequest::Split { .. } | TableRequest::Drop => Ok(()),
     }
-}
-
-fn check_node(node: &NodeRecord) -> Result<(), Failure> {
-    if !(1..=NODE_MAX).contains(&node.member.node.0) {
-        return refuse(format!("node {}: a node's number is 1 to {NODE_MAX}", node.member.node));
-    }
-    for address in [&node.peer, &node.grpc] {
-        if address.is_empty() {
-            return refuse(format!("node {} has an address that is empty", node.member.node));
-        }
-        check_size("a node's address", address.len(), ADDRESS_BYTES_MAX)?;
-    }
-    Ok(())
-}
-
-fn check_nodes(nodes: &[NodeId]) -> Result<(), Failure> {
-    let distinct: BTreeSet<NodeId> = nodes.iter().copied().collect();
-    if distinct.len() != nodes.len() {
-        return refuse("a node is named twice");
-    }
-    match nodes.len() {
-        1..=MOVED_MAX => Ok(()),
-        other => refuse(format!("{other} nodes are named: a range has 1 to {MOVED_MAX} replicas")),
-    }
-}
-
-fn check_table_name(name: &str) -> Result<(), Failure> {
-    check_name("table", name)
-}
-
-/// The name of a table or of a log.
-fn check_name(of: &str, name: &str) -> Result<(), Failure> {
-    if name.is_empty() {
-        return refuse(format!("the {of}'s name is empty"));
-    }
-    check_size(format_args!("the {of}'s name"), name.len(), TABLE_NAME_BYTES_MAX)?;
-    match name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))) {
-        Some(c) => refuse(format!("the {of}'s name {name:?} holds {c:?}: letters, digits, '_', '-' and '.' only")),
-        None => Ok(()),
-    }
-}
-
-/// The keys that a table is split at, in any order, each once.
-fn check_split(split_at: &[Bytes]) -> Result<(), Failure> {
-    check_count("the table's ranges", split_at.len() + 1, RANGES_MAX)?;
-    let mut keys = BTreeSet::new();
-    for key in split_at {
-        if key.is_empty() {
-            return refuse("a key to split at is empty: the first range begins there");
-        }
-        check_size("a key to split at", key.len(), KEY_BYTES_MAX)?;
-        if !keys.insert(key) {
-            return refuse(format!("the table is to be split at \"{}\" twice", shown(key)));
-        }
-    }
-    check_size("the keys to split at, together", split_at.iter().map(Bytes::len).sum(), SPLIT_BYTES_MAX)
-}
-
-/// An even number survives no more failures than the odd one below, and needs one more to agree.
-fn check_replicas(replicas: u32) -> Result<(), Failure> {
-    if replicas == 0 || (replicas <= REPLICAS_MAX && replicas % 2 == 1) {
-        return Ok(());
-    }
-    refuse(format!("{replicas} replicas are asked for: a range has 1, 3 or 5"))
-}
-
-fn check_retention(retention: Duration) -> Result<(), Failure> {
-    if retention > RETENTION_MAX {
-        return refuse(format!("old versions are to be kept for {retention}, over the limit of {RETENTION_MAX}"));
-    }
-    Ok(())
 }
 
 fn check_write(write: &Write) -> Result<(), Failure> {
@@ -230,24 +127,6 @@ fn check_column(column: &Bytes) -> Result<(), Failure> {
         return refuse("a column's name is empty");
     }
     check_size("a column's name", column.len(), COLUMN_BYTES_MAX)
-}
-
-fn check_size(what: impl Display, bytes: usize, limit: usize) -> Result<(), Failure> {
-    if bytes > limit {
-        return refuse(format!("{what} has {bytes} bytes, over the limit of {limit}"));
-    }
-    Ok(())
-}
-
-fn check_count(what: &str, count: usize, limit: usize) -> Result<(), Failure> {
-    if count > limit {
-        return refuse(format!("{what} are {count}, over the limit of {limit}"));
-    }
-    Ok(())
-}
-
-fn refuse(why: impl Into<String>) -> Result<(), Failure> {
-    Err(Failure::Invalid(why.into()))
 }
 
 #[cfg(test)]

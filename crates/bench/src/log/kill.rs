@@ -245,7 +245,7 @@ impl<'a> Bench<'a> {
         shape: Shape,
         leader: Leader,
     ) -> Result<Self, Stop> {
-        let leads = universe.reign(Which::Catalogue).await?.leader;
+        let leads = universe.reign(Which::Catalog).await?.leader;
         let nodes = universe.nodes();
         let wanted = nodes.iter().find(|node| (**node == leads) == (leader == Leader::Same)).copied().unwrap_or(leads);
         let creator = Client::connect(universe.endpoints_from(wanted))?;
@@ -308,7 +308,7 @@ impl<'a> Bench<'a> {
     async fn arrange(&self) -> Result<Placed, Stop> {
         for _ in 0..TRIES {
             let placed = self.whole().await?;
-            let leads = self.universe.reign(Which::Catalogue).await?.leader;
+            let leads = self.universe.reign(Which::Catalog).await?.leader;
             let is_same = leads == placed.sequencer;
             if placed.sequencer_has_unit() && is_same == (self.leader == Leader::Same) {
                 return Ok(placed);
@@ -342,7 +342,7 @@ impl<'a> Bench<'a> {
     /// Waits until all nodes serve, the catalogue's replicas have caught up, and the log's chains have all their
     /// copies.
     async fn whole(&self) -> Result<Placed, Stop> {
-        self.universe.caught_up(Which::Catalogue).await?;
+        self.universe.caught_up(Which::Catalog).await?;
         // What was appended in earlier runs would have to be copied, and says nothing of this one.
         let tail = self.log.tail().await?;
         self.log.trim(tail).await?;

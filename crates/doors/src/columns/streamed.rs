@@ -3,7 +3,9 @@
 use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request as Streamed;
 use api::columns::{GetResponse, Refusal, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
-use tablets::request::{Failure, Outcome, Request, Response};
+use machine::Failure;
+use node::request::{Outcome, Request, Response};
+use tablets::TableResponse;
 
 use super::translate::{self, Asked};
 use super::unexpected;
@@ -30,7 +32,9 @@ impl Topic for Rows {
 
     fn answer(number: u64, outcome: Outcome) -> Result<StreamedAnswer, Failure> {
         let answer = match reads::undated(outcome?) {
-            (Response::Row(row), as_of) => Answer::Get(GetResponse { cells: translate::row_that_fits(row)?, as_of }),
+            (Response::Tablet(TableResponse::Row(row)), as_of) => {
+                Answer::Get(GetResponse { cells: translate::row_that_fits(row)?, as_of })
+            }
             (other, _) => translate::written(&other)
                 .map(Answer::Write)
                 .or_else(|| translate::session_opened(&other).map(Answer::OpenSession))

@@ -4,7 +4,10 @@
 use api::columns as message;
 use base::{KeyRange, Timestamp};
 use bytes::Bytes;
-use tablets::request::{Cell, Failure, Mutation, Request, Response, Row, SessionId, SessionStamp, TableRequest, Write};
+use machine::{Failure, SessionId, SessionStamp};
+use node::request::{Request, Response};
+use tablets::TableResponse;
+use tablets::request::{Cell, Mutation, Row, TableRequest, Write};
 
 use crate::limits::REPLY_BYTES_MAX;
 use crate::reads;
@@ -18,7 +21,7 @@ pub(crate) struct Asked {
 
 impl From<Asked> for Request {
     fn from(Asked { table, request }: Asked) -> Self {
-        Self::Table { table, request }
+        Self::table(table, request)
     }
 }
 
@@ -100,7 +103,7 @@ fn session_stamp(message: message::SessionStamp) -> SessionStamp {
 /// What a response says in answer to a write, if it is one.
 pub(crate) fn written(response: &Response) -> Option<message::WriteResponse> {
     match response {
-        Response::Written { version } => Some(message::WriteResponse { version: version.0 }),
+        Response::Tablet(TableResponse::Written { version }) => Some(message::WriteResponse { version: version.0 }),
         _ => None,
     }
 }
@@ -108,7 +111,7 @@ pub(crate) fn written(response: &Response) -> Option<message::WriteResponse> {
 /// What a response says of a session that was to be opened, if it does.
 pub(crate) fn session_opened(response: &Response) -> Option<message::OpenSessionResponse> {
     match response {
-        Response::SessionOpened { session, range: KeyRange { start, end } } => {
+        Response::Tablet(TableResponse::SessionOpened { session, range: KeyRange { start, end } }) => {
             Some(message::OpenSessionResponse { session: session.0, start: start.clone(), end: end.clone() })
         }
         _ => None,

@@ -14,8 +14,9 @@ use std::task::Poll;
 use std::time::Instant;
 
 use base::budget::{ByteBudget, Reservation};
+use node::request::{Outcome, Request, Response};
 use sharedlog::Position;
-use tablets::request::{LogRequest, LogResponse, Outcome, Request, Response};
+use sharedlog::request::{LogRequest, LogResponse};
 use tokio::sync::Mutex as Turn;
 use tokio::time::timeout_at;
 

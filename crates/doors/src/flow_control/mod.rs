@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use base::budget::{ByteBudget, Reservation};
-use tablets::request::Failure;
+use machine::Failure;
 use tokio::time::sleep;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};

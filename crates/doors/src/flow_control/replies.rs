@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
 use base::budget::{ByteBudget, Reservation};
-use tablets::request::{LogResponse, Outcome, Response};
+use node::request::{Outcome, Response};
+use sharedlog::request::LogResponse;
+use tablets::TableResponse;
 
 use super::{Connection, SMALL_BYTES, lock, no_room};
 use crate::columns::translate::row_bytes;
@@ -89,8 +91,10 @@ impl Replies {
 /// Bytes of a response that are counted: those of rows, or of entries of a log.
 pub(crate) fn size(response: &Response) -> usize {
     match reads::content(response) {
-        Response::Row(cells) => row_bytes(cells),
-        Response::Rows { rows, .. } => rows.iter().map(|row| row.key.len() + row_bytes(&row.cells)).sum(),
+        Response::Tablet(TableResponse::Row(cells)) => row_bytes(cells),
+        Response::Tablet(TableResponse::Rows { rows, .. }) => {
+            rows.iter().map(|row| row.key.len() + row_bytes(&row.cells)).sum()
+        }
         Response::Log(LogResponse::Entries(entries)) => entries.iter().map(entry_bytes).sum(),
         _ => 0,
     }

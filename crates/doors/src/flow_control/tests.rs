@@ -7,8 +7,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use base::Timestamp;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
+use node::request::{Outcome, Request, Response};
 use sharedlog::Position;
-use tablets::request::{Cell, Content, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
+use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
+use tablets::TableResponse;
+use tablets::request::Cell;
 use tonic::{Code, Status};
 
 use super::log_reads::LogRead;
@@ -149,7 +152,11 @@ fn requests_are_counted_as_they_arrive() {
 }
 
 fn row(bytes: usize) -> Outcome {
-    Ok(Response::Row(vec![Cell { column: "c".into(), value: vec![0; bytes].into(), version: Timestamp(1) }]))
+    Ok(Response::Tablet(TableResponse::Row(vec![Cell {
+        column: "c".into(),
+        value: vec![0; bytes].into(),
+        version: Timestamp(1),
+    }])))
 }
 
 #[test]
@@ -159,7 +166,7 @@ fn answers_without_room_become_refusals() {
     let take = || replies.take(&Context::from_waker(Waker::noop()));
     replies.give(1, row(MIB - 1_024));
     replies.give(2, row(1_024));
-    replies.give(3, Ok(Response::Written { version: Timestamp(1) }));
+    replies.give(3, Ok(Response::Tablet(TableResponse::Written { version: Timestamp(1) })));
     let given: Vec<Reply> = take();
     assert!(given[0].outcome.is_ok() && given[2].outcome.is_ok());
     assert!(matches!(given[1].outcome, Err(Failure::Overloaded(_))));

@@ -5,7 +5,8 @@ use api::log::{
     AppendAnswer, AppendStreamRequest, AppendStreamResponse, ReadAnswer, ReadStreamRequest, ReadStreamResponse,
     StreamedAppend, StreamedRead, append_answer, read_answer,
 };
-use tablets::request::{Failure, Outcome, Response};
+use machine::Failure;
+use node::request::{Outcome, Response};
 
 use super::translate;
 use crate::columns::unexpected;

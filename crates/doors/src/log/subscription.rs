@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 use api::log::SubscribeResponse;
 use base::budget::Reservation;
 use base::limits::LOG_READ_MAX;
+use machine::Failure;
+use node::request::{Outcome, Request, Response};
 use sharedlog::Position;
-use tablets::request::{Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
+use sharedlog::request::{LogEntry, LogRequest, LogResponse};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -85,7 +87,7 @@ pub(super) fn begin<G: Gateway>(
         told_at: Instant::now(),
     };
     let first = follower.request(from, 1, 0);
-    tablets::validate(&first).map_err(|failure| refusal::status(&failure))?;
+    node::request::validate(&first).map_err(|failure| refusal::status(&failure))?;
     let Begun { closing, observer, place } = streams.begun()?;
     let (sender, told) = mpsc::channel(1);
     let task = tokio::spawn(async move {

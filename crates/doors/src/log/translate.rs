@@ -3,12 +3,12 @@
 
 use api::log::{self as message, log_entry};
 use bytes::Bytes;
+use machine::Failure;
+use node::request::{Request, Response};
 use sharedlog::client::Stamped;
 use sharedlog::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
+use sharedlog::request::{Content, ExtentDescription, LogDescription, LogEntry, LogRequest, LogResponse};
 use sharedlog::{Batch, ClientId, Data, Position, Stamp};
-use tablets::request::{
-    Content, ExtentDescription, Failure, LogDescription, LogEntry, LogRequest, LogResponse, Request, Response,
-};
 
 use crate::limits::{READ_ANSWER_BYTES, READ_BYTES_MAX};
 

@@ -14,11 +14,14 @@ use api::columns::columns_client::ColumnsClient;
 use api::log::log_client::LogClient;
 use base::Timestamp;
 use bytes::Bytes;
+use catalog::CatalogResponse;
 use doors::{Held, Replies, Ticketed};
+use machine::Failure;
+use node::request::{Ask, Outcome, Request, Response};
+use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{ClientId, Data, Position, Stamp};
-use tablets::request::{
-    Cell, Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response, TableRequest, Write,
-};
+use tablets::TableResponse;
+use tablets::request::{Cell, TableRequest, Write};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
@@ -78,7 +81,7 @@ impl Memory {
                 None => columns.remove(&name),
             };
         }
-        Ok(Response::Written { version })
+        Ok(Response::Tablet(TableResponse::Written { version }))
     }
 
     fn row(&self, key: &Bytes) -> Vec<Cell> {
@@ -130,7 +133,9 @@ impl Memory {
         if let Request::Log(request) = request {
             return self.answer_of_log(request).await;
         }
-        let Request::Table { table, request } = request else { return Ok(Response::Tables(vec!["t".into()])) };
+        let Request::Table { table, request: Ask::Tablet(request) } = request else {
+            return Ok(Response::Catalog(CatalogResponse::Tables(vec!["t".into()])));
+        };
         if table != "t" {
             return Err(Failure::UnknownTable(table));
         }
@@ -142,7 +147,7 @@ impl Memory {
                     b"silent" => std::future::pending().await,
                     _ => {}
                 }
-                Ok(Response::Row(self.row(&key)))
+                Ok(Response::Tablet(TableResponse::Row(self.row(&key))))
             }
             _ => Err(Failure::Unavailable("not in this test".into())),
         }

@@ -12,7 +12,7 @@ use base::limits::{LOG_COPIES_MAX, LOG_POSITION_MAX, LOG_STRIPES_MAX};
 use clap::Subcommand;
 use sdk::{Client, Log, NewLog};
 use serde_json::json;
-use tablets::validate::new_log_name;
+use sharedlog::validate::new_log_name;
 use terminal::{Output, Stop};
 
 use super::Universe;

@@ -9,7 +9,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use doors::{Founded, Gateway, Held, Observer, Replies, Ticketed, console};
-use tablets::request::{Failure, Outcome, Request};
+use machine::Failure;
+use node::request::{Outcome, Request};
 use tokio::sync::watch;
 
 use super::clock;

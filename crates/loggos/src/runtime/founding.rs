@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use base::{Incarnation, Member, NodeId};
 use doors::{Founded, Founding, Gateway, Genesis, Held, Invitation, Observer, Own, Replies, Ticketed};
+use machine::Failure;
+use node::request::{Outcome, Request};
 use store::identity::{Host, Identity};
-use tablets::request::{Failure, Outcome, Request};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 

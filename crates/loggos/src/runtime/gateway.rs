@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::Monotonic;
 use base::limits::{REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
 use doors::{Held, Replies, Ticketed};
-use tablets::request::{Failure, LogRequest, Outcome, Request, Scan, TableRequest};
+use machine::Failure;
+use node::request::{Outcome, Request};
+use sharedlog::request::LogRequest;
 use tokio::sync::{Notify, oneshot};
 
 use super::clock;
@@ -202,46 +204,7 @@ fn waits(request: &Request) -> bool {
 /// Bytes that a request holds, roughly.
 fn size(request: &Request) -> usize {
     const FIXED: usize = 256;
-    let variable = match request {
-        Request::CreateTable { name, split_at, .. } => {
-            name.len() + split_at.iter().map(|key| 32 + key.len()).sum::<usize>()
-        }
-        Request::SplitRange { name, key } => name.len() + key.len(),
-        Request::DescribeTable { name } | Request::DropTable { name } => name.len(),
-        Request::MoveRange { nodes, .. } => size_of_val(nodes.as_slice()),
-        Request::AddNode(node) => node.peer.len() + node.grpc.len(),
-        Request::ListTables | Request::ListNodes | Request::RemoveNode { .. } | Request::Status => 0,
-        Request::Table { table, request } => table.len() + table_request_size(request),
-        Request::Log(request) => log_request_size(request),
-    };
-    FIXED + variable
-}
-
-fn log_request_size(request: &LogRequest) -> usize {
-    let batch = match request {
-        LogRequest::Append { batch, .. } => batch.len(),
-        _ => 0,
-    };
-    batch + request.log().map_or(0, str::len)
-}
-
-fn table_request_size(request: &TableRequest) -> usize {
-    match request {
-        TableRequest::OpenSession { key } => key.len(),
-        TableRequest::Write(write) => {
-            let mutations = write.mutations.iter();
-            let columns = mutations.map(|m| 64 + m.column.len() + m.value.as_ref().map_or(0, bytes::Bytes::len));
-            write.key.len() + columns.sum::<usize>()
-        }
-        TableRequest::DeleteRow { key, .. } => key.len(),
-        TableRequest::Get { key, columns, .. } => {
-            key.len() + columns.iter().flatten().map(|column| 32 + column.len()).sum::<usize>()
-        }
-        TableRequest::Scan { scan: Scan { from, to, prefix, continuation, .. }, .. } => {
-            let optional = [to, continuation].into_iter().flatten().map(bytes::Bytes::len);
-            from.len() + prefix.len() + optional.sum::<usize>()
-        }
-    }
+    FIXED + request.held_bytes()
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ use mio::{Events, Poll, Token};
 use node::Node;
 use node::contract::{Action, Answer, Durable, Event, RequestId};
 use node::message::Message;
+use node::request::Outcome;
 use store::checkpoint::CheckpointMeta;
-use tablets::request::Outcome;
 
 use super::clock;
 use super::disk::{Disk, NextManifest};
@@ -289,19 +289,18 @@ impl Machine {
             }
             Action::WriteCheckpoint { cohort, checkpoint, lsn, timestamp, state, flush } => {
                 let meta = CheckpointMeta { cohort, lsn, timestamp };
-                let (state, flush) = (*state, flush.map(|job| *job));
-                self.disk.tables().checkpoint(CheckpointJob { checkpoint, meta, state, flush });
+                self.disk.tables().checkpoint(CheckpointJob { checkpoint, meta, state: *state, flush });
             }
-            Action::Compact { cohort, lineage, job } => self.disk.tables().compact(cohort, lineage, *job),
-            Action::Evaluate { id, evaluation } => self.disk.tables().evaluate(id, *evaluation),
-            Action::ReadTable { id, table, offset, bytes } => self.disk.tables().read(id, table, offset, bytes),
-            Action::WriteTable { table, offset, bytes } => {
-                self.disk.tables().change(Change::Write { table, offset, bytes });
+            Action::Compact { cohort, lineage, job } => self.disk.tables().compact(cohort, lineage, job),
+            Action::Evaluate { id, read } => self.disk.tables().evaluate(id, *read),
+            Action::ReadFile { id, file, offset, bytes } => self.disk.tables().read(id, file, offset, bytes),
+            Action::WriteFile { file, offset, bytes } => {
+                self.disk.tables().change(Change::Write { file, offset, bytes });
             }
-            Action::AdoptTables { cohort, arrival, site, tables } => {
-                self.disk.tables().change(Change::Adopt { cohort, arrival, site: *site, tables });
+            Action::AdoptFiles { cohort, arrival, adoption } => {
+                self.disk.tables().change(Change::Adopt { cohort, arrival, adoption });
             }
-            Action::RemoveTables { tables } => self.disk.tables().change(Change::Remove { tables }),
+            Action::RemoveFiles { files } => self.disk.tables().change(Change::Remove { files }),
             Action::Warn { what } => tracing::warn!("{what}"),
             Action::Know { roster } => self.peers.know(&roster, clock::monotonic()),
             Action::Stopped => return Some(End::Stopped),

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use base::CohortId;
 use bytes::Bytes;
+use machine::storage::{AdoptError, Adoption, FileId, Job, JobError, Outputs, Progress, StoredFile};
 use node::contract::{ArrivalId, CheckpointId, EvaluationId, Event, Lineage, ReadId};
+use node::registry::{Read, Snapshot};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::handles::HandleCache;
 use store::identity::Owner;
 use store::shipping;
-use store::sstable::{Io, Table, TableError, TableId, TableRef};
-use store::tree::{CompactionJob, FlushJob, JobError, Outputs, Progress, Site};
-use tablets::{Evaluation, Snapshot};
+use store::sstable::Io;
 
 use super::budget::Budget;
 use super::disk::once_there_is_room;
@@ -31,32 +31,35 @@ pub(crate) struct CheckpointJob {
     pub(crate) checkpoint: CheckpointId,
     pub(crate) meta: CheckpointMeta,
     pub(crate) state: Snapshot,
-    pub(crate) flush: Option<FlushJob>,
+    pub(crate) flush: Option<Box<dyn Job>>,
 }
 
 /// What is to be done with the files of tables that come from elsewhere, or that go. In the order asked for.
 #[derive(Debug)]
 pub(crate) enum Change {
-    Write { table: TableId, offset: u64, bytes: Bytes },
-    Adopt { cohort: CohortId, arrival: ArrivalId, site: Site, tables: Vec<TableRef> },
-    Remove { tables: Vec<TableId> },
+    Write { file: FileId, offset: u64, bytes: Bytes },
+    Adopt { cohort: CohortId, arrival: ArrivalId, adoption: Box<dyn Adoption> },
+    Remove { files: Vec<FileId> },
 }
 
 /// A part of a table that is to be read as it lies there.
 #[derive(Debug)]
 struct PartRead {
     id: ReadId,
-    table: Arc<Table>,
+    file: Arc<dyn StoredFile>,
     offset: u64,
     bytes: usize,
 }
+
+/// Background work on the files of a storage, and whose it is.
+type Compaction = (CohortId, Lineage, Box<dyn Job>);
 
 /// The lanes.
 #[derive(Debug)]
 pub(crate) struct Tables {
     checkpoints: Lane<CheckpointJob>,
-    compactions: Lane<(CohortId, Lineage, CompactionJob)>,
-    evaluations: Lane<(EvaluationId, Evaluation)>,
+    compactions: Lane<Compaction>,
+    evaluations: Lane<(EvaluationId, Read)>,
     parts: Lane<PartRead>,
     changes: Lane<Change>,
 }
@@ -81,16 +84,16 @@ impl Tables {
         self.checkpoints.put(job);
     }
 
-    pub(crate) fn compact(&self, cohort: CohortId, lineage: Lineage, job: CompactionJob) {
+    pub(crate) fn compact(&self, cohort: CohortId, lineage: Lineage, job: Box<dyn Job>) {
         self.compactions.put((cohort, lineage, job));
     }
 
-    pub(crate) fn evaluate(&self, id: EvaluationId, evaluation: Evaluation) {
-        self.evaluations.put((id, evaluation));
+    pub(crate) fn evaluate(&self, id: EvaluationId, read: Read) {
+        self.evaluations.put((id, read));
     }
 
-    pub(crate) fn read(&self, id: ReadId, table: Arc<Table>, offset: u64, bytes: usize) {
-        self.parts.put(PartRead { id, table, offset, bytes });
+    pub(crate) fn read(&self, id: ReadId, file: Arc<dyn StoredFile>, offset: u64, bytes: usize) {
+        self.parts.put(PartRead { id, file, offset, bytes });
     }
 
     pub(crate) fn change(&self, change: Change) {
@@ -121,7 +124,7 @@ fn checkpoint_lane(
     })
 }
 
-fn flush_whole(mut job: FlushJob, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
+fn flush_whole(mut job: Box<dyn Job>, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
     let _under_way = budget.flush();
     loop {
         if let Progress::Done(outputs) = job.step(files)? {
@@ -130,12 +133,8 @@ fn flush_whole(mut job: FlushJob, files: &TableFiles, budget: &Budget) -> Result
     }
 }
 
-fn compaction_lane(
-    files: TableFiles,
-    budget: Arc<Budget>,
-    inbox: Arc<Inbox>,
-) -> io::Result<Lane<(CohortId, Lineage, CompactionJob)>> {
-    Lane::start("compactions", move |(cohort, lineage, job): (CohortId, Lineage, CompactionJob)| {
+fn compaction_lane(files: TableFiles, budget: Arc<Budget>, inbox: Arc<Inbox>) -> io::Result<Lane<Compaction>> {
+    Lane::start("compactions", move |(cohort, lineage, job): Compaction| {
         let outputs = match compact_whole(job, &files, &budget) {
             Ok(outputs) => Some(outputs),
             Err(JobError::File(error)) => super::die(&format!("tables can't be compacted: {error}")),
@@ -145,7 +144,7 @@ fn compaction_lane(
             }
             Err(JobError::Table(error)) => {
                 tracing::error!(%cohort, %error, "a table can't be read: this replica leaves it to others to lead");
-                inbox.post(Input::Done(Event::TableDamaged { cohort }));
+                inbox.post(Input::Done(Event::FileDamaged { cohort }));
                 None
             }
         };
@@ -153,7 +152,7 @@ fn compaction_lane(
     })
 }
 
-fn compact_whole(mut job: CompactionJob, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
+fn compact_whole(mut job: Box<dyn Job>, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
     let bytes = job.step_bytes();
     loop {
         if let Progress::Done(outputs) = budget.compact(bytes, job.is_urgent(), || job.step(files))? {
@@ -162,9 +161,9 @@ fn compact_whole(mut job: CompactionJob, files: &TableFiles, budget: &Budget) ->
     }
 }
 
-fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<Lane<(EvaluationId, Evaluation)>> {
-    Lane::start("rows", move |(id, evaluation): (EvaluationId, Evaluation)| {
-        let answer = evaluation.answer(Io::Allowed);
+fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<Lane<(EvaluationId, Read)>> {
+    Lane::start("rows", move |(id, read): (EvaluationId, Read)| {
+        let answer = read.answer(Io::Allowed);
         if let Err(error) = &answer {
             tracing::error!(%error, "a table can't be read: this replica leaves it to others to lead");
         }
@@ -173,30 +172,30 @@ fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<Lane<(EvaluationId, Evaluati
 }
 
 fn part_lane(inbox: Arc<Inbox>) -> io::Result<Lane<PartRead>> {
-    Lane::start("shipping", move |PartRead { id, table, offset, bytes }: PartRead| {
-        let bytes = table.read_raw(offset, bytes);
+    Lane::start("shipping", move |PartRead { id, file, offset, bytes }: PartRead| {
+        let bytes = file.read_raw(offset, bytes);
         if let Err(error) = &bytes {
             tracing::error!(%error, "a table can't be sent");
         }
-        inbox.post(Input::Done(Event::TableRead { id, bytes: bytes.ok() }));
+        inbox.post(Input::Done(Event::FileRead { id, bytes: bytes.ok() }));
     })
 }
 
 fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>> {
     Lane::start("tables", move |change: Change| match change {
-        Change::Write { table, offset, bytes } => {
-            let written = shipping::write_part(&files, table, offset, &bytes);
+        Change::Write { file, offset, bytes } => {
+            let written = shipping::write_part(&files, file, offset, &bytes);
             let bytes = match written {
                 Ok(()) => Some(bytes.len() as u64),
                 Err(error) if is_harmless(&error) => None,
                 Err(error) => super::die(&format!("a table that arrives can't be written: {error}")),
             };
-            inbox.post(Input::Done(Event::TableWritten { table, bytes }));
+            inbox.post(Input::Done(Event::FileWritten { file, bytes }));
         }
-        Change::Adopt { cohort, arrival, site, tables } => {
-            let tree = match shipping::adopt(&files, site, &tables) {
-                Ok(tree) => Some(Box::new(tree)),
-                Err(TableError::File(error)) if !is_harmless(&error) => {
+        Change::Adopt { cohort, arrival, adoption } => {
+            let storage = match adoption.run(&files) {
+                Ok(storage) => Some(storage),
+                Err(AdoptError::File(error)) if !is_harmless(&error) => {
                     super::die(&format!("tables that arrived can't be forced: {error}"))
                 }
                 Err(error) => {
@@ -204,10 +203,10 @@ fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>>
                     None
                 }
             };
-            inbox.post(Input::Done(Event::TablesAdopted { cohort, arrival, tree }));
+            inbox.post(Input::Done(Event::FilesAdopted { cohort, arrival, storage }));
         }
-        Change::Remove { tables } => {
-            if let Err(error) = shipping::remove(&files, &tables) {
+        Change::Remove { files: gone } => {
+            if let Err(error) = shipping::remove(&files, &gone) {
                 super::die(&format!("a table that is needed no more can't be removed: {error}"));
             }
         }

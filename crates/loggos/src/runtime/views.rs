@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::CohortId;
+use node::request::{Outcome, Request};
 use node::{DoorRead, ReadView, Views};
-use tablets::request::{Outcome, Request};
 
 use super::clock;
 

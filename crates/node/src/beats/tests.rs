@@ -1,9 +1,11 @@
 use base::{Boot, Duration, Epoch};
+use catalog::{CatalogCommand, CatalogRequest};
+use machine::Kind;
 use replication::grace;
-use tablets::request::Request;
 
 use super::*;
 use crate::contract::Event;
+use crate::request::Request;
 use crate::testing::{Bench, Universe, split_at};
 
 impl Universe {
@@ -12,7 +14,14 @@ impl Universe {
         let mut universe = Self::start();
         universe.pass(Duration::from_millis(2_000));
         let (split_at, retention) = (split_at(&["b", "c", "d", "e", "f"]), Duration::ZERO);
-        let create = Request::CreateTable { name: "t".into(), split_at, replicas: 3, retention, durability: None };
+        let create = Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
+            name: "t".into(),
+            kind: Kind::TABLET,
+            split_at,
+            replicas: 3,
+            retention,
+            durability: None,
+        }));
         universe.nodes[0].ask(1, create);
         universe.pass(Duration::from_millis(3_000));
         universe.seen.clear();

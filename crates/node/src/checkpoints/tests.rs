@@ -1,9 +1,13 @@
-use base::{Duration, LogRecord, Sequence};
-use store::sstable::TableRef;
-use tablets::request::{Consistency, Failure, Mutation, Request, Response, TableRequest, Write};
+use base::{Duration, LogRecord, Sequence, Timestamp};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use machine::storage::FileRef;
+use machine::{Consistency, Failure, Kind};
+use tablets::request::{Mutation, TableRequest, Write};
+use tablets::{Command, Tablet};
 
 use super::*;
 use crate::contract::RequestId;
+use crate::request::{Ask, Request, Response};
 use crate::testing::{Bench, empty};
 
 const TABLE: CohortId = CohortId(2);
@@ -17,14 +21,24 @@ fn alone() -> Bench {
 fn with_retention(retention: Duration) -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
-    bench.ask(1, Request::CreateTable { name: "t".into(), split_at: vec![], replicas: 0, retention, durability: None });
+    bench.ask(
+        1,
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
+            name: "t".into(),
+            kind: Kind::TABLET,
+            split_at: vec![],
+            replicas: 0,
+            retention,
+            durability: None,
+        })),
+    );
     bench.pass(Duration::from_millis(1_000));
-    assert_eq!(bench.answers[&RequestId(1)], Ok(Response::TableCreated { existed: false }));
+    assert_eq!(bench.answers[&RequestId(1)], Ok(Response::Catalog(CatalogResponse::TableCreated { existed: false })));
     bench
 }
 
 fn ask(bench: &mut Bench, number: u64, request: TableRequest) {
-    bench.ask(number, Request::Table { table: "t".into(), request });
+    bench.ask(number, Request::Table { table: "t".into(), request: Ask::Tablet(request) });
     assert!(matches!(bench.answers.get(&RequestId(number)), Some(Ok(_))));
 }
 
@@ -129,7 +143,7 @@ fn writes_wait_while_all_memtables_have_too_much() {
     let mut bench = alone();
     bench.node.config.memtables_bytes = 1;
     ask(&mut bench, 2, put());
-    bench.ask(3, Request::Table { table: "t".into(), request: put() });
+    bench.ask(3, Request::Table { table: "t".into(), request: Ask::Tablet(put()) });
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.answers.contains_key(&RequestId(3)));
     let (checkpoint, ..) = bench.node.replicas[&TABLE].on_disk.writing.clone().expect("it is being flushed");
@@ -145,7 +159,7 @@ fn a_full_disk_is_read_only() {
     let mut bench = alone();
     ask(&mut bench, 2, put());
     bench.step(crate::contract::Event::DiskFull);
-    let of_table = |request| Request::Table { table: "t".into(), request };
+    let of_table = |request| Request::Table { table: "t".into(), request: Ask::Tablet(request) };
     bench.ask(3, of_table(put()));
     let Some(Err(Failure::Unavailable(why))) = bench.answers.get(&RequestId(3)) else { panic!("it is refused") };
     assert_eq!(why, "the disk of node 1 is full, and its rows are read only");
@@ -161,7 +175,7 @@ fn a_full_disk_is_read_only() {
 /// A start may find any manifest that was on its way, so a table stays that one of them names.
 #[test]
 fn a_table_that_a_manifest_on_its_way_names_stays() {
-    let table = |number| TableRef { id: TableId { cohort: TABLE, number }, level: 0, bytes: 1, checksum: 0 };
+    let table = |number| FileRef { id: FileId { cohort: TABLE, number }, level: 0, bytes: 1, checksum: 0 };
     let mut on_disk = crate::replica::OnDisk::default();
     for number in 1..=3 {
         on_disk.tables = [table(number)].into();

@@ -1,9 +1,13 @@
 use base::Duration;
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use machine::{Consistency, Kind};
 use store::manifest::CheckpointRef;
-use tablets::request::{Consistency, Mutation, Request, TableRequest, Write};
+use tablets::TableResponse;
+use tablets::request::{Mutation, TableRequest, Write};
 
 use super::*;
 use crate::contract::RequestId;
+use crate::request::{Ask, Request};
 use crate::testing::{Bench, empty, split_at};
 
 const FIRST: CohortId = CohortId(2);
@@ -15,22 +19,23 @@ fn alone() -> Bench {
     bench.pass(Duration::from_millis(5_000));
     bench.ask(
         1,
-        Request::CreateTable {
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
+            kind: Kind::TABLET,
             split_at: split_at(&["m"]),
             replicas: 0,
             retention: base::Duration::ZERO,
             durability: None,
-        },
+        })),
     );
     bench.ask(2, of_table(put()));
     bench.pass(Duration::from_millis(2_000));
-    assert!(matches!(bench.answers[&RequestId(2)], Ok(Response::Written { .. })));
+    assert!(matches!(bench.answers[&RequestId(2)], Ok(Response::Tablet(TableResponse::Written { .. }))));
     bench
 }
 
 fn of_table(request: TableRequest) -> Request {
-    Request::Table { table: "t".into(), request }
+    Request::Table { table: "t".into(), request: Ask::Tablet(request) }
 }
 
 fn put() -> TableRequest {
@@ -45,27 +50,35 @@ fn get() -> TableRequest {
 #[test]
 fn a_dropped_table_is_unknown_and_its_name_is_free() {
     let mut bench = alone();
-    bench.ask(3, Request::DropTable { name: "t".into() });
+    bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(100));
-    assert_eq!(bench.answers[&RequestId(3)], Ok(Response::TableDropped));
-    for (number, request) in [(4, of_table(get())), (5, of_table(put())), (6, Request::DropTable { name: "t".into() })]
-    {
+    assert_eq!(bench.answers[&RequestId(3)], Ok(Response::Catalog(CatalogResponse::TableDropped)));
+    for (number, request) in [
+        (4, of_table(get())),
+        (5, of_table(put())),
+        (6, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() }))),
+    ] {
         bench.ask(number, request);
         assert_eq!(bench.answers[&RequestId(number)], Err(Failure::UnknownTable("t".into())));
     }
     bench.ask(
         7,
-        Request::CreateTable {
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
+            kind: Kind::TABLET,
             split_at: vec![],
             replicas: 0,
             retention: base::Duration::ZERO,
             durability: None,
-        },
+        })),
     );
     bench.pass(Duration::from_millis(2_000));
     bench.ask(8, of_table(get()));
-    assert_eq!(bench.answers[&RequestId(8)], Ok(Response::Row(Vec::new())), "nothing of the old one shows");
+    assert_eq!(
+        bench.answers[&RequestId(8)],
+        Ok(Response::Tablet(TableResponse::Row(Vec::new()))),
+        "nothing of the old one shows"
+    );
     assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE, CohortId(4)]));
 }
 
@@ -74,7 +87,7 @@ fn a_dropped_table_is_unknown_and_its_name_is_free() {
 #[test]
 fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
     let mut bench = alone();
-    bench.ask(3, Request::DropTable { name: "t".into() });
+    bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.node.replicas.contains_key(&FIRST));
     let (cohorts, gone) = bench.manifests.last().expect("promises were made").clone();
@@ -98,7 +111,7 @@ fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
 fn a_restart_begins_nothing_of_a_dropped_table() {
     let mut bench = alone();
     bench.writes_checkpoints = true;
-    bench.ask(3, Request::DropTable { name: "t".into() });
+    bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
     let (cohorts, _) = bench.manifests.last().expect("promises were made").clone();
     let mut recovered = empty(1, 1);
@@ -134,10 +147,10 @@ fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
     bench.writes_checkpoints = false;
     let before = bench.node.replicas[&FIRST].on_disk.lsn();
     let now = bench.now;
-    bench.node.ask_to_drop(FIRST, now);
+    bench.node.ask_to_drop(FIRST, Kind::TABLET, now);
     bench.pass(Duration::from_millis(100));
     let replica = &bench.node.replicas[&FIRST];
-    assert_eq!(*replica.state.as_tablet().expect("a tablet").ownership(), tablets::Ownership::Dropped);
+    assert_eq!(replica.state.ownership(), Some(&machine::Ownership::Dropped));
     assert_eq!((replica.manifest(false).tables.len(), tables(&bench)), (1, 1), "they are the old checkpoint's");
     assert!(replica.whole_state().is_none(), "that is nothing to send");
     let (checkpoint, state, _) = replica.on_disk.writing.clone().expect("another is wanted at once");
@@ -145,7 +158,7 @@ fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
     bench.step(crate::contract::Event::CheckpointWritten { cohort: FIRST, checkpoint, bytes: 1, flushed: None });
     bench.pass(Duration::from_millis(100));
     assert_eq!((bench.node.replicas[&FIRST].manifest(false).tables.len(), tables(&bench)), (0, 0));
-    assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|whole| whole.tables.is_empty()));
+    assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|whole| whole.files.is_empty()));
 }
 
 /// The tables of a cohort that is gone stay as long as a manifest names them, or somebody reads them.
@@ -153,9 +166,9 @@ fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
 fn the_tables_of_a_dropped_table_go_with_its_promises() {
     let mut bench = alone();
     flush(&mut bench);
-    let view = bench.node.replicas[&FIRST].state.as_tablet().expect("a tablet").view();
+    let view = bench.node.replicas[&FIRST].state.as_tablet().expect("a tablet").view_now();
     bench.writes_checkpoints = false;
-    bench.ask(3, Request::DropTable { name: "t".into() });
+    bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.node.replicas.contains_key(&FIRST));
     assert_eq!((bench.manifests.last().expect("one").0[&FIRST].tables.len(), tables(&bench)), (1, 1));

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use base::limits::WAITS_IN_FLIGHT_MAX;
 use base::{CohortId, Monotonic, Now};
 use sharedlog::Position;
+use sharedlog::log_unit::News;
 use sharedlog::unit::Reply;
-use tablets::{News, State};
 
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
@@ -79,7 +79,7 @@ impl Node {
     /// A unit has applied an entry of its log: whoever waited for what that has brought asks again.
     pub(crate) fn unit_applied(&mut self, cohort: CohortId, now: Now) {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
-        let State::Unit(unit) = &mut replica.state else { return };
+        let Some(unit) = replica.state.as_unit_mut() else { return };
         let News { stored, is_other } = unit.take_news();
         let awaits = &mut self.logs.awaits;
         let waiting: Vec<PendingId> = match is_other {

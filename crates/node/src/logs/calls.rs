@@ -3,15 +3,19 @@
 use std::collections::BTreeSet;
 
 use base::{Duration, Monotonic, Now};
+use catalog::CatalogRequest;
+use machine::Failure;
 use sharedlog::client::{Answer, Error, Token};
 use sharedlog::controller::CopierId;
+use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{LogId, Position, ProjectionEpoch, Run};
-use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Response};
 
 use crate::contract::RequestId;
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, Pending, PendingId, Place, Target};
+use crate::registry::Response;
+use crate::request::Outcome;
 
 /// What a call of a client machine is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +51,8 @@ impl Node {
         let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };
         let (deadline, request) = (pending.log_deadline(), request.clone());
         let Some(log) = self.catalogue().and_then(|catalogue| catalogue.log(name)) else {
-            let (deadline, query) = (pending.deadline, Query::DescribeLog(name.clone()));
+            let (deadline, query) =
+                (pending.deadline, Query::Machine(CatalogRequest::DescribeLog(name.clone()).into()));
             self.pendings.place(id, Place::LookingUp);
             self.begin(Origin::Lookup(id), deadline, Target::Cohort(base::CohortId::CATALOGUE), query, now);
             return;
@@ -153,7 +158,7 @@ fn failure(error: Error) -> Failure {
     match error {
         Error::OutsideWindow { .. } => Failure::Overloaded(error.to_string()),
         Error::OutOfTime => Failure::Unavailable("the log's units or its sequencer did not answer in time".to_owned()),
-        Error::Unknown { since } => Failure::MayLie { since },
+        Error::Unknown { since } => Failure::MayLie { since: since.0 },
         Error::Forgotten { .. } | Error::TooLate { .. } | Error::Decided => Failure::Forgotten(error.to_string()),
         Error::BeyondTail { .. } | Error::Ahead { .. } => Failure::Invalid(error.to_string()),
         Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),

@@ -3,8 +3,8 @@
 
 use base::{Duration, Now};
 use sharedlog::client::{ReadMany, Wait};
+use sharedlog::request::LogRequest;
 use sharedlog::{LogId, Run};
-use tablets::request::LogRequest;
 
 use crate::logs::calls::Call;
 use crate::message::Query;

@@ -9,20 +9,23 @@
 use std::sync::Arc;
 
 use base::{CohortId, Duration, NodeId, Now, counted};
+use catalog::{CatalogCommand, CatalogRequest, LogRecord};
+use machine::Failure;
 use sharedlog::client::{ReadMany, Suspect, Wait};
 use sharedlog::controller::{Action, ClusterState, LogState, UNITS_IN_DOUBT_MAX};
 use sharedlog::limits::{BATCH_BYTES_MAX, STRIPE_WIDTH};
 use sharedlog::recovery::Verdict;
+use sharedlog::request::LogResponse;
 use sharedlog::{LogId, Position, ProjectionEpoch, UnitId};
-use tablets::request::{Failure, LogResponse, Outcome, Response};
-use tablets::{CatalogueCommand, LogRecord};
 
 use crate::logs::Asker;
 use crate::logs::calls::Call;
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
 use crate::pending::{Origin, Target};
+use crate::registry::Response;
 use crate::replica::Replica;
+use crate::request::Outcome;
 
 /// Between two checks whether logs lack something.
 const CHECK: Duration = Duration::from_millis(500);
@@ -122,13 +125,13 @@ impl Node {
                 }
                 Action::Propose(projection) => {
                     let (log, asker) = (projection.log, Asker::Proposal(projection.epoch));
-                    self.command(log, asker, CatalogueCommand::Project { projection: Box::new(projection) }, now);
+                    self.command(log, asker, CatalogCommand::Project { projection: Box::new(projection) }, now);
                 }
                 Action::AddUnits { log, nodes } => {
-                    self.command(log, Asker::Nobody, CatalogueCommand::AddUnits { log, nodes }, now);
+                    self.command(log, Asker::Nobody, CatalogCommand::AddUnits { log, nodes }, now);
                 }
                 Action::ForgetSpares { log, units } => {
-                    self.command(log, Asker::Nobody, CatalogueCommand::ForgetSpares { log, units }, now);
+                    self.command(log, Asker::Nobody, CatalogCommand::ForgetSpares { log, units }, now);
                 }
             }
         }
@@ -139,8 +142,9 @@ impl Node {
         is_any
     }
 
-    fn command(&mut self, log: LogId, asker: Asker, command: CatalogueCommand, now: Now) {
-        let (deadline, query) = (now.monotonic + COMMAND_TIMEOUT, Query::Catalogue(command));
+    fn command(&mut self, log: LogId, asker: Asker, command: CatalogCommand, now: Now) {
+        let (deadline, query) =
+            (now.monotonic + COMMAND_TIMEOUT, Query::Machine(CatalogRequest::Change(command).into()));
         self.begin(Origin::OfLog(log, asker), deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
     }
 

@@ -1,11 +1,13 @@
 use base::Duration;
 use bytes::Bytes;
+use machine::Failure;
 use sharedlog::limits::BATCH_BYTES_MAX;
+use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{AskId, Batch, LogId, Position, sequencer};
 use store::Recovered;
-use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
 
 use crate::contract::RequestId;
+use crate::request::{Outcome, Request, Response};
 use crate::testing::{Bench, Universe, empty};
 
 /// The only node of a universe, with a log.
@@ -118,13 +120,13 @@ fn a_node_tells_its_units_of_their_stripes() {
     (projection.epoch, projection.start) = (projection.epoch.next(), Position(9));
     projection.extents.push(sharedlog::Extent { from: Position(9), ..projection.extents[0].clone() });
     let (unit, stripes) = (projection.units()[0], projection.stripes_of(projection.units()[0]));
-    let project = tablets::CatalogueCommand::Project { projection: Box::new(projection) }.encode();
+    let project = catalog::CatalogCommand::Project { projection: Box::new(projection) }.encode();
     let now = bench.now;
     let catalogue = bench.node.replicas.get_mut(&base::CohortId::CATALOGUE).expect("every node has one");
     catalogue.cohort.propose(project, now, &mut bench.node.outgoing.outbox);
     bench.node.drain(base::CohortId::CATALOGUE, now);
     bench.pass(Duration::from_millis(1_000));
-    let cohort = tablets::catalogue::cohort_of(unit).expect("a small number");
+    let cohort = catalog::cohort_of(unit).expect("a small number");
     let told = |bench: &Bench| {
         let unit = bench.node.replicas[&cohort].state.as_unit().expect("it is one");
         unit.told().collect::<Vec<_>>()

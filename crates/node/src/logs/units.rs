@@ -2,17 +2,17 @@
 
 use base::{CohortId, Duration, Now};
 use bytes::Bytes;
+use catalog::cohort_of;
+use sharedlog::log_unit::Answer;
 use sharedlog::unit::{Command, Reply, Request};
 use sharedlog::{Position, Projection, ProjectionEpoch, UnitId};
-use tablets::catalogue::cohort_of;
-use tablets::log_unit::Answer;
-use tablets::request::{Outcome, Response};
-use tablets::{Evaluation, State};
 
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
 use crate::reads::Grounds;
+use crate::registry::{AnyMachine, Ask, Read, Response};
+use crate::request::Outcome;
 
 impl Node {
     /// A unit here is asked, and our log is its log. It answers from what is applied, once all is that the log held
@@ -20,7 +20,9 @@ impl Node {
     pub(crate) fn unit_asked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let Some(replica) = self.replicas.get(&cohort) else { return };
         let Some(pending) = self.pendings.get(id) else { return };
-        let (State::Unit(unit), Query::Unit(request)) = (&replica.state, &pending.query) else { return };
+        let (AnyMachine::Unit(unit), Query::Machine(Ask::Unit(request))) = (&replica.state, &pending.query) else {
+            return;
+        };
         if !replica.cohort.is_open() {
             return self.pendings.place(id, Place::Waiting);
         }
@@ -36,7 +38,7 @@ impl Node {
                 self.await_position(id, cohort, position, now.monotonic + wait);
             }
             Answer::Reply(reply) => self.unit_replies(id, reply),
-            Answer::Lookup(lookup) => self.evaluate(id, cohort, Evaluation::Positions(lookup), Grounds::Unit, now),
+            Answer::Lookup(lookup) => self.evaluate(id, cohort, Read::Unit(lookup), Grounds::Unit, now),
             Answer::Log(payload) => {
                 if !needs_room || !self.held_up(id, cohort, now) {
                     self.propose_for(id, cohort, payload, None, now);
@@ -50,7 +52,7 @@ impl Node {
     pub(crate) fn looked_up_in(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
         let replies = if let Ok(Response::Unit(reply)) = &outcome { reply.each() } else { &[] };
         if replies.contains(&Reply::Damaged)
-            && let Some(Query::Unit(request)) = self.pendings.get(id).map(|pending| &pending.query)
+            && let Some(Query::Machine(Ask::Unit(request))) = self.pendings.get(id).map(|pending| &pending.query)
             && let Some(replica) = self.replicas.get_mut(&cohort)
         {
             let each = request.positions().into_iter().zip(replies);

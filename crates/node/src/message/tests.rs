@@ -3,15 +3,20 @@
 use base::codec::Writer;
 use base::{CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
-use sharedlog::UnitId;
-use tablets::request::{
-    AsOf, Cell, Consistency, Failure, LogResponse, Mutation, NodeDescription, Place, RangeDescription, Response, Row,
-    Scan, SessionId, TableDescription, Write,
+use catalog::{
+    CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, RangeDescription, Standing,
+    TableDescription,
 };
-use tablets::{CatalogueCommand, Command, NodeRecord, Standing};
+use machine::{AsOf, Consistency, Failure, Kind, LogPlace, SessionId};
+use sharedlog::UnitId;
+use sharedlog::request::LogResponse;
+use store::sstable::{TableId, TableRef};
+use tablets::TableResponse;
+use tablets::request::TableRequest;
+use tablets::request::{Cell, Mutation, Row, Scan, Write};
 
 use super::{Beaten, Life, ListId, Message, Query, StateId, StatePart};
-use store::sstable::{TableId, TableRef};
+use crate::request::Response;
 
 fn samples() -> Vec<Message> {
     let cohort = CohortId(7);
@@ -46,59 +51,65 @@ fn samples() -> Vec<Message> {
     let lacking = replication::Message::ProposeReply { epoch, sent, voted: false, reply, committed, doubtful, at };
     let mutation = Mutation { column: "c".into(), value: Some("v".into()), condition: Some(Timestamp(4)) };
     let write = Write { stamp: None, key: "k".into(), mutations: vec![mutation] };
-    let place = Place { cohort, lsn: Lsn::new(2, 4) };
+    let place = LogPlace { cohort, lsn: Lsn::new(2, 4) };
     let scan = Scan { from: "a".into(), to: Some("b".into()), limit: 9, ..Scan::default() };
     let member = base::Member { node: NodeId(6), incarnation: base::Incarnation(60) };
     let node = NodeRecord { member, peer: "p".into(), grpc: "g".into(), standing: Standing::Leaving };
+    let change = |command| Query::Machine(CatalogRequest::Change(command).into());
+    let get = |columns, consistency| Query::Machine(TableRequest::Get { key: "k".into(), columns, consistency }.into());
     let queries = [
-        Query::Write(write),
-        Query::Command(Command::DeleteRow { stamp: None, key: "k".into() }),
-        Query::Command(Command::Drop),
-        Query::Catalogue(CatalogueCommand::CreateTable {
+        Query::Machine(TableRequest::Write(write).into()),
+        Query::Machine(TableRequest::DeleteRow { stamp: None, key: "k".into() }.into()),
+        Query::Machine(TableRequest::Drop.into()),
+        change(CatalogCommand::CreateTable {
             name: "t".into(),
+            kind: Kind::TABLET,
             split_at: vec!["k".into()],
             replicas: 3,
             retention: base::Duration(5),
             durability: None,
         }),
-        Query::Get { key: "k".into(), columns: Some(vec!["c".into()]), consistency: Consistency::Strong },
-        Query::Get { key: "k".into(), columns: None, consistency: Consistency::At(Timestamp(7)) },
-        Query::Scan { scan, consistency: Consistency::Timeline { at_least: Some(place), stale_ok: true } },
-        Query::ListTables,
-        Query::ListNodes,
-        Query::Catalogue(CatalogueCommand::AddNode { node: node.clone() }),
-        Query::FindTable("t".into()),
-        Query::DescribeTable("t".into()),
+        get(Some(vec!["c".into()]), Consistency::Strong),
+        get(None, Consistency::At(Timestamp(7))),
+        Query::Machine(
+            TableRequest::Scan { scan, consistency: Consistency::Timeline { at_least: Some(place), stale_ok: true } }
+                .into(),
+        ),
+        Query::Machine(CatalogRequest::ListTables.into()),
+        Query::Machine(CatalogRequest::ListNodes.into()),
+        change(CatalogCommand::AddNode { node: node.clone() }),
+        Query::Machine(CatalogRequest::FindTable("t".into()).into()),
+        Query::Machine(CatalogRequest::DescribeTable("t".into()).into()),
         Query::Plan(
             base::Membership::of(vec![base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) }])
                 .by_plan(3),
         ),
-        Query::OpenSession { key: "k".into() },
+        Query::Machine(TableRequest::OpenSession { key: "k".into() }.into()),
     ];
     let cell = Cell { column: "c".into(), value: "v".into(), version: Timestamp(8) };
     let row = Row { key: "k".into(), cells: vec![cell] };
     let range = KeyRange { start: "a".into(), end: Some("b".into()) };
     let ranges = vec![RangeDescription { range: range.clone(), cohort: 2, members: vec![1, 2, 3], is_moving: true }];
     let as_of = AsOf { place, timestamp: Timestamp(9), age: Some(Duration(1)), range: range.clone() };
-    let own = Box::new(Response::Row(row.cells.clone()));
+    let own = Box::new(Response::Tablet(TableResponse::Row(row.cells.clone())));
     let outcomes = [
         Ok(Response::Dated { response: own, as_of: Box::new(as_of) }),
-        Ok(Response::Rows { rows: vec![row], continuation: Some("k".into()) }),
-        Ok(Response::Tables(vec!["t".into()])),
-        Ok(Response::TableDropped),
+        Ok(Response::Tablet(TableResponse::Rows { rows: vec![row], continuation: Some("k".into()) })),
+        Ok(Response::Catalog(CatalogResponse::Tables(vec!["t".into()]))),
+        Ok(Response::Catalog(CatalogResponse::TableDropped)),
         Ok(Response::Log(LogResponse::UnitsGone(vec![UnitId(9), UnitId(11)]))),
-        Ok(Response::MoveBegun),
+        Ok(Response::Catalog(CatalogResponse::MoveBegun)),
         Ok(Response::PlanDone),
-        Ok(Response::LeaveBegun),
-        Ok(Response::Nodes(vec![NodeDescription { record: node, ranges: 4 }])),
-        Ok(Response::SessionOpened { session: SessionId(7), range: range.clone() }),
-        Ok(Response::Table(TableDescription {
+        Ok(Response::Catalog(CatalogResponse::LeaveBegun)),
+        Ok(Response::Catalog(CatalogResponse::Nodes(vec![NodeDescription { record: node, ranges: 4 }]))),
+        Ok(Response::Tablet(TableResponse::SessionOpened { session: SessionId(7), range: range.clone() })),
+        Ok(Response::Catalog(CatalogResponse::Table(TableDescription {
             ranges,
             created: Timestamp(6),
             replicas: 3,
             retention: base::Duration(8),
             durability: base::Durability::Memory,
-        })),
+        }))),
         Err(Failure::Exists("it is there".into())),
         Err(Failure::VersionMismatch { column: "c".into(), expected: Timestamp(1), actual: Timestamp(2) }),
         Err(Failure::Unknown("lost the lead".into())),
@@ -120,7 +131,7 @@ fn samples() -> Vec<Message> {
     let bytes = Bytes::from_static(b"part");
     let parts = [
         StatePart::Chunk(bytes.clone()),
-        StatePart::Tables { tables: vec![table, table], membership: base::Membership::default().into() },
+        StatePart::Files { files: vec![table, table], membership: base::Membership::default().into() },
         StatePart::Piece(bytes),
     ];
     let state = StateId::new(Lsn::new(3, 5), [table].iter());

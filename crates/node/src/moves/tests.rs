@@ -1,8 +1,10 @@
 use base::{Incarnation, LogRecord, NodeId, Sequence};
-use tablets::request::Request;
+use catalog::{CatalogCommand, CatalogRequest};
+use machine::Kind;
 
 use super::*;
 use crate::contract::Event;
+use crate::request::Request;
 use crate::testing::{Bench, empty};
 
 fn member(node: u32, incarnation: u64) -> Member {
@@ -52,13 +54,14 @@ fn a_replica_that_left_comes_back_as_a_stranger() {
     bench.pass(Duration::from_millis(5_000));
     bench.ask(
         1,
-        Request::CreateTable {
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
+            kind: Kind::TABLET,
             split_at: Vec::new(),
             replicas: 0,
             retention: Duration::ZERO,
             durability: Some(base::Durability::Forced),
-        },
+        })),
     );
     bench.pass(Duration::from_millis(2_000));
     let promised = bench.node.replicas[&COHORT].cohort.promised();

@@ -1,10 +1,14 @@
 //! Where requests go, and what is said of them when nobody answers.
 
 use base::{Boot, NodeId, Timestamp};
-use tablets::request::{Mutation, Scan, SessionId, SessionStamp, TableRequest, Write};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use machine::{Kind, SessionId, SessionStamp};
+use tablets::TableResponse;
+use tablets::request::{Mutation, Scan, TableRequest, Write};
 
 use super::*;
 use crate::contract::Event;
+use crate::request::Ask;
 use crate::testing::{Bench, empty};
 
 const TABLE: CohortId = CohortId(2);
@@ -16,7 +20,7 @@ fn outsider() -> Bench {
 }
 
 fn of_table(request: TableRequest) -> Request {
-    Request::Table { table: "t".into(), request }
+    Request::Table { table: "t".into(), request: Ask::Tablet(request) }
 }
 
 fn get() -> Request {
@@ -57,7 +61,7 @@ fn a_leader_that_is_silent_is_asked_no_more() {
     }
     assert!(asked(&mut bench).iter().all(|(node, _)| *node != NodeId(2)), "nor for others, until it is heard of");
     let (node, request) = again[0];
-    let rows = Ok(Response::Row(Vec::new()));
+    let rows = Ok(Response::Tablet(TableResponse::Row(Vec::new())));
     say(&mut bench, node, Message::Answer { request, outcome: rows.clone() });
     assert_eq!(bench.answers.get(&RequestId(1)), Some(&rows));
 }
@@ -101,7 +105,7 @@ fn a_write_with_a_stamp_is_forwarded_again_and_stays_in_doubt() {
         assert!(expected(outcome), "{outcome:?}");
     };
     let is_unknown = |outcome: &Outcome| matches!(outcome, Err(Failure::Unknown(_)));
-    check(Ok(Response::Written { version: Timestamp(7) }), |outcome| outcome.is_ok());
+    check(Ok(Response::Tablet(TableResponse::Written { version: Timestamp(7) })), |outcome| outcome.is_ok());
     check(Err(refused), |outcome| matches!(outcome, Err(Failure::VersionMismatch { .. })));
     check(Err(Failure::UnknownSession(SessionId(3))), is_unknown);
     check(Err(Failure::Overloaded("full".into())), is_unknown);
@@ -171,29 +175,37 @@ fn each_range_keeps_its_own_rows() {
     let split_at = crate::testing::split_at(&["m", "d"]);
     bench.ask(
         1,
-        Request::CreateTable {
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
+            kind: Kind::TABLET,
             split_at,
             replicas: 0,
             retention: base::Duration::ZERO,
             durability: None,
-        },
+        })),
     );
     for (number, key) in (2..).zip(["a", "d", "z"]) {
         let mutations = vec![Mutation { column: "c".into(), value: Some("v".into()), condition: None }];
         bench.ask(number, of_table(TableRequest::Write(Write { stamp: None, key: key.into(), mutations })));
     }
     bench.pass(Duration::from_millis(2_000));
-    assert!((2..5).all(|number| matches!(bench.answers[&RequestId(number)], Ok(Response::Written { .. }))));
+    assert!((2..5).all(|number| matches!(
+        bench.answers[&RequestId(number)],
+        Ok(Response::Tablet(TableResponse::Written { .. }))
+    )));
     bench.ask(5, of_table(TableRequest::Scan { scan: Scan::default(), consistency: Consistency::Strong }));
-    let Ok(Response::Rows { rows, continuation }) = &bench.answers[&RequestId(5)] else { panic!("a scan gives rows") };
+    let Ok(Response::Tablet(TableResponse::Rows { rows, continuation })) = &bench.answers[&RequestId(5)] else {
+        panic!("a scan gives rows")
+    };
     assert_eq!((rows.len(), continuation.clone()), (1, Some("d".into())));
     bench.ask(6, Request::Status);
     let Ok(Response::Status(status)) = &bench.answers[&RequestId(6)] else { panic!("it is asked for") };
     let ranges: Vec<String> = status.cohorts.iter().map(|cohort| cohort.range.to_string()).collect();
     assert_eq!(ranges[1..], ["[\"\", \"d\")", "[\"d\", \"m\")", "[\"m\", end)"]);
-    bench.ask(7, Request::DescribeTable { name: "t".into() });
-    let Ok(Response::Table(table)) = &bench.answers[&RequestId(7)] else { panic!("it is there") };
+    bench.ask(7, Request::Catalog(CatalogRequest::DescribeTable("t".into())));
+    let Ok(Response::Catalog(CatalogResponse::Table(table))) = &bench.answers[&RequestId(7)] else {
+        panic!("it is there")
+    };
     let cohorts: Vec<(u32, &[u32])> = table.ranges.iter().map(|range| (range.cohort, &range.members[..])).collect();
     assert_eq!(cohorts, [(2, &[1][..]), (3, &[1]), (4, &[1])]);
 }
@@ -210,7 +222,7 @@ fn only_a_new_log_has_to_keep_to_the_rule_of_names() {
     let (query, deadline) = (bench.node.create_log("-l".into(), 0, 0), Monotonic::NEVER);
     bench.node.begin(Origin::Door(RequestId(2)), deadline, Target::Cohort(CohortId::CATALOGUE), query, bench.now);
     bench.pass(Duration::from_millis(1_000));
-    let created = |existed| Ok(Response::Log(tablets::request::LogResponse::Created { existed }));
+    let created = |existed| Ok(Response::Log(sharedlog::request::LogResponse::Created { existed }));
     assert_eq!(bench.answers[&RequestId(2)], created(false));
     bench.ask(3, create());
     bench.pass(Duration::from_millis(1_000));

@@ -1,5 +1,5 @@
 use base::{Entry, Incarnation, Lsn, NodeId};
-use tablets::NodeRecord;
+use catalog::NodeRecord;
 
 use super::*;
 use crate::testing::{Bench, empty, entry};
@@ -9,13 +9,13 @@ fn member(node: u32) -> Member {
 }
 
 /// A catalogue after these commands.
-fn catalogue(commands: &[CatalogueCommand]) -> Catalogue {
-    let mut catalogue = Catalogue::new();
+fn catalogue(commands: &[CatalogCommand]) -> Catalog {
+    let mut catalogue = Catalog::empty();
     let mut previous = Lsn::ZERO;
     for command in commands {
         let next: Entry = entry(previous, command.encode());
         previous = next.lsn;
-        catalogue.apply(&next).expect("the next entry");
+        catalogue.apply_entry(&next).expect("the next entry");
     }
     catalogue
 }
@@ -25,12 +25,12 @@ fn record(node: u32) -> NodeRecord {
     NodeRecord { member: member(node), grpc: peer.clone(), peer, standing: Standing::Stays }
 }
 
-fn registered(nodes: u32) -> CatalogueCommand {
-    CatalogueCommand::RegisterNodes { nodes: (1..=nodes).map(record).collect() }
+fn registered(nodes: u32) -> CatalogCommand {
+    CatalogCommand::RegisterNodes { nodes: (1..=nodes).map(record).collect() }
 }
 
 /// The steps that lead from a membership to that of the roster, if everybody lives.
-fn steps(mut held: Membership, catalogue: &Catalogue) -> Vec<MembershipChange> {
+fn steps(mut held: Membership, catalogue: &Catalog) -> Vec<MembershipChange> {
     let mut steps = Vec::new();
     while let Some(step) = next_step(&held, catalogue, |_| true) {
         held = held.after(step).expect("it is a step");
@@ -46,8 +46,8 @@ fn founders(nodes: u32, voters: usize) -> Membership {
 #[test]
 fn who_joins_learns_and_votes_where_a_voter_is_missing() {
     use MembershipChange::{AddLearner, Promote, Remove};
-    let add = |node| CatalogueCommand::AddNode { node: record(node) };
-    let leave = |node| CatalogueCommand::BeginLeave { node: NodeId(node) };
+    let add = |node| CatalogCommand::AddNode { node: record(node) };
+    let leave = |node| CatalogCommand::BeginLeave { node: NodeId(node) };
     let joined = [registered(3), add(4), add(5)];
     assert_eq!(steps(founders(3, 3), &catalogue(&joined)), [AddLearner(member(4)), AddLearner(member(5))]);
     let one_grows = [registered(1), add(2), add(3)];
@@ -62,7 +62,7 @@ fn who_joins_learns_and_votes_where_a_voter_is_missing() {
 
 #[test]
 fn nobody_goes_before_another_votes() {
-    let left = catalogue(&[registered(4), CatalogueCommand::BeginLeave { node: NodeId(2) }]);
+    let left = catalogue(&[registered(4), CatalogCommand::BeginLeave { node: NodeId(2) }]);
     assert_eq!(next_step(&founders(4, 3), &left, |_| false), None);
 }
 
@@ -80,9 +80,9 @@ fn nodes_are_known_by_the_roster_and_by_their_word() {
     let node = NodeRecord { member: from(5, 50), ..record(5) };
     let replica = bench.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
     let mut previous = Lsn::ZERO;
-    let leave = [CatalogueCommand::BeginLeave { node: NodeId(5) }, CatalogueCommand::EndLeave { node: NodeId(5) }];
+    let leave = [CatalogCommand::BeginLeave { node: NodeId(5) }, CatalogCommand::EndLeave { node: NodeId(5) }];
     let all = [
-        CatalogueCommand::RegisterNodes {
+        CatalogCommand::RegisterNodes {
             nodes: bench
                 .node
                 .members
@@ -91,7 +91,7 @@ fn nodes_are_known_by_the_roster_and_by_their_word() {
                 .map(|member| NodeRecord { member: *member, ..record(member.node.0) })
                 .collect(),
         },
-        CatalogueCommand::AddNode { node },
+        CatalogCommand::AddNode { node },
     ];
     for command in all.iter().chain(&leave) {
         let next = entry(previous, command.encode());

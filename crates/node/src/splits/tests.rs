@@ -1,9 +1,13 @@
 use base::{Duration, Lsn};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use machine::{AsOf, Consistency, Failure, Kind};
 use replication::Replay;
-use tablets::request::{AsOf, Consistency, Failure, Mutation, Request, Response, TableRequest, Write};
+use tablets::TableResponse;
+use tablets::request::{Mutation, TableRequest, Write};
 
 use super::*;
 use crate::contract::RequestId;
+use crate::request::{Ask, Request, Response};
 use crate::testing::{Bench, empty};
 
 const PARENT: CohortId = CohortId(2);
@@ -15,24 +19,25 @@ fn alone() -> Bench {
     bench.pass(Duration::from_millis(5_000));
     bench.ask(
         1,
-        Request::CreateTable {
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
+            kind: Kind::TABLET,
             split_at: Vec::new(),
             replicas: 0,
             retention: base::Duration::ZERO,
             durability: None,
-        },
+        })),
     );
     bench.pass(Duration::from_millis(2_000));
     for (number, key) in [(2, "a"), (3, "z")] {
         bench.ask(number, put(key));
-        assert!(matches!(bench.answers[&RequestId(number)], Ok(Response::Written { .. })));
+        assert!(matches!(bench.answers[&RequestId(number)], Ok(Response::Tablet(TableResponse::Written { .. }))));
     }
     bench
 }
 
 fn of_table(request: TableRequest) -> Request {
-    Request::Table { table: "t".into(), request }
+    Request::Table { table: "t".into(), request: Ask::Tablet(request) }
 }
 
 fn put(key: &'static str) -> Request {
@@ -41,7 +46,7 @@ fn put(key: &'static str) -> Request {
 }
 
 fn split(key: &'static str) -> Request {
-    Request::SplitRange { name: "t".into(), key: key.into() }
+    Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit { name: "t".into(), key: key.into() }))
 }
 
 /// Asks for both rows, and says how many columns they have together.
@@ -53,7 +58,9 @@ fn rows(bench: &mut Bench, number: u64) -> usize {
             of_table(TableRequest::Get { key: key.into(), columns: None, consistency: Consistency::Strong }),
         );
         bench.pass(Duration::from_millis(100));
-        let Ok(Response::Row(row)) = &bench.answers[&RequestId(number)] else { panic!("{:?}", bench.answers) };
+        let Ok(Response::Tablet(TableResponse::Row(row))) = &bench.answers[&RequestId(number)] else {
+            panic!("{:?}", bench.answers)
+        };
         cells += row.len();
     }
     cells
@@ -67,7 +74,7 @@ fn timeline(bench: &mut Bench, number: u64, key: &'static str) -> AsOf {
     let Ok(Response::Dated { response, as_of }) = &bench.answers[&RequestId(number)] else {
         panic!("{:?}", bench.answers)
     };
-    assert!(matches!(&**response, Response::Row(cells) if cells.len() == 1), "{response:?}");
+    assert!(matches!(&**response, Response::Tablet(TableResponse::Row(cells)) if cells.len() == 1), "{response:?}");
     (**as_of).clone()
 }
 
@@ -96,7 +103,7 @@ fn a_range_is_split_and_both_parts_answer() {
     let mut bench = alone();
     bench.ask(4, split("m"));
     bench.pass(Duration::from_millis(100));
-    assert_eq!(bench.answers[&RequestId(4)], Ok(Response::RangeSplit { cohort: CHILD.0 }));
+    assert_eq!(bench.answers[&RequestId(4)], Ok(Response::Catalog(CatalogResponse::RangeSplit { cohort: CHILD.0 })));
     bench.pass(Duration::from_millis(1_000));
     assert_eq!(rows(&mut bench, 5), 2);
     let starts: Vec<_> = bench
@@ -112,11 +119,14 @@ fn a_range_is_split_and_both_parts_answer() {
     assert_eq!(starts, ["", "m"]);
     bench.ask(9, split("m"));
     assert!(matches!(bench.answers[&RequestId(9)], Err(Failure::Exists(_))));
-    bench.ask(10, Request::SplitRange { name: "u".into(), key: "m".into() });
+    bench.ask(
+        10,
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit { name: "u".into(), key: "m".into() })),
+    );
     assert_eq!(bench.answers[&RequestId(10)], Err(Failure::UnknownTable("u".into())));
-    bench.ask(11, Request::DropTable { name: "t".into() });
+    bench.ask(11, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
-    assert_eq!(bench.answers[&RequestId(11)], Ok(Response::TableDropped));
+    assert_eq!(bench.answers[&RequestId(11)], Ok(Response::Catalog(CatalogResponse::TableDropped)));
     assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE]));
 }
 

@@ -1,19 +1,17 @@
-//! The follower's side: parts come in order, tables are written as they come.
+//! The follower's side: parts come in order, files are written as they come.
 
 use std::sync::Arc;
 
 use base::{CohortId, Epoch, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
+use machine::storage::{FileId, FileRef, Storage};
 use store::manifest::CheckpointRef;
-use store::shipping;
-use store::sstable::{TableId, TableRef};
-use store::tree::Tree;
-use tablets::{Loader, Snapshot};
 
 use super::Part;
 use crate::contract::{Action, ArrivalId, CheckpointId};
 use crate::message::{Message, StateId, StatePart};
 use crate::node::{AT_ONCE, Node};
+use crate::registry::{Loader, Snapshot};
 use crate::replica::Replica;
 
 /// A whole state of which some parts are here.
@@ -29,11 +27,11 @@ pub(crate) struct Incoming {
     parts: u32,
     /// What the chunks have come to.
     loader: Loader,
-    /// The tables, as they are named on this disk.
-    tables: Vec<TableRef>,
+    /// The files, as they are named on this disk.
+    files: Vec<FileRef>,
     membership: SharedMembership,
     /// Which of them the next piece belongs to, and where.
-    table: usize,
+    file: usize,
     offset: u64,
     /// A piece is being written: it counts once it is.
     is_writing: bool,
@@ -50,7 +48,7 @@ pub(crate) struct Arrived {
     pub(crate) timestamp: Timestamp,
     pub(crate) parts: u32,
     pub(crate) state: Snapshot,
-    pub(crate) tree: Tree,
+    pub(crate) storage: Box<dyn Storage>,
     pub(crate) membership: SharedMembership,
     /// The checkpoint that is to hold it, once that is begun.
     pub(crate) being_written: Option<CheckpointId>,
@@ -59,8 +57,8 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    pub(crate) fn tables(&self) -> Arc<[TableRef]> {
-        self.tree.refs().into()
+    pub(crate) fn files(&self) -> Arc<[FileRef]> {
+        self.storage.files().into()
     }
 }
 
@@ -69,15 +67,15 @@ enum Taken {
     /// So many parts are here.
     Parts(u32),
     /// A piece is to be written.
-    Write(TableId, u64, Bytes),
-    /// The tables are all here.
+    Write(FileId, u64, Bytes),
+    /// The files are all here.
     Adopt,
     /// It can't be what the leader meant to send: it is to start over.
     Refused,
 }
 
 impl Incoming {
-    fn new(number: ArrivalId, cohort: CohortId, from: NodeId, part: &Part) -> Self {
+    fn new(number: ArrivalId, loader: Loader, from: NodeId, part: &Part) -> Self {
         Self {
             number,
             from,
@@ -85,10 +83,10 @@ impl Incoming {
             state: part.state,
             timestamp: part.timestamp,
             parts: 0,
-            loader: Loader::new(cohort),
-            tables: Vec::new(),
+            loader,
+            files: Vec::new(),
             membership: SharedMembership::default(),
-            table: 0,
+            file: 0,
             offset: 0,
             is_writing: false,
             is_adopting: false,
@@ -96,7 +94,7 @@ impl Incoming {
     }
 
     /// Takes a part, if it is the next.
-    fn take(&mut self, part: Part, tree: Option<&Tree>) -> Taken {
+    fn take(&mut self, part: Part, storage: &dyn Storage) -> Taken {
         if part.index != self.parts || self.is_writing || self.is_adopting {
             return Taken::Parts(self.parts);
         }
@@ -108,28 +106,27 @@ impl Incoming {
                 self.parts += 1;
                 Taken::Parts(self.parts)
             }
-            StatePart::Tables { tables, membership } => {
+            StatePart::Files { files, membership } => {
                 self.membership = membership;
-                // A catalogue has none.
-                self.tables = tree.map(|tree| shipping::renamed(tree.site(), &tables)).unwrap_or_default();
+                self.files = storage.rename(&files);
                 self.parts += 1;
                 self.skip_empty();
                 if part.last { self.adopt() } else { Taken::Parts(self.parts) }
             }
             StatePart::Piece(bytes) => {
-                let Some(table) = self.tables.get(self.table) else { return Taken::Refused };
-                if bytes.is_empty() || self.offset + bytes.len() as u64 > table.bytes {
+                let Some(file) = self.files.get(self.file) else { return Taken::Refused };
+                if bytes.is_empty() || self.offset + bytes.len() as u64 > file.bytes {
                     return Taken::Refused;
                 }
                 self.is_writing = true;
-                Taken::Write(table.id, self.offset, bytes)
+                Taken::Write(file.id, self.offset, bytes)
             }
         }
     }
 
     fn skip_empty(&mut self) {
-        while self.tables.get(self.table).is_some_and(|table| self.offset >= table.bytes) {
-            (self.table, self.offset) = (self.table + 1, 0);
+        while self.files.get(self.file).is_some_and(|file| self.offset >= file.bytes) {
+            (self.file, self.offset) = (self.file + 1, 0);
         }
     }
 
@@ -139,7 +136,7 @@ impl Incoming {
         self.parts += 1;
         self.offset += bytes;
         self.skip_empty();
-        if self.table >= self.tables.len() { self.adopt() } else { Taken::Parts(self.parts) }
+        if self.file >= self.files.len() { self.adopt() } else { Taken::Parts(self.parts) }
     }
 
     fn adopt(&mut self) -> Taken {
@@ -149,27 +146,27 @@ impl Incoming {
 }
 
 impl Replica {
-    fn take_part(&mut self, from: NodeId, part: Part, arrivals: &mut u64) -> (Taken, Vec<TableRef>) {
-        let cohort = self.state.cohort();
+    fn take_part(&mut self, from: NodeId, part: Part, arrivals: &mut u64) -> (Taken, Vec<FileRef>) {
         let mut unused = Vec::new();
         if let Some(other) = self.incoming.take_if(|incoming| incoming.state != part.state || incoming.from != from) {
-            unused = other.tables;
+            unused = other.files;
         }
         let incoming = self.incoming.get_or_insert_with(|| {
             *arrivals += 1;
-            Incoming::new(ArrivalId(*arrivals), cohort, from, &part)
+            let loader = Loader::new(self.state.cohort(), self.state.kind());
+            Incoming::new(ArrivalId(*arrivals), loader, from, &part)
         });
         incoming.epoch = part.epoch;
-        let taken = incoming.take(part, self.state.tree());
+        let taken = incoming.take(part, self.state.storage());
         if matches!(taken, Taken::Refused) {
-            unused.extend(self.incoming.take().into_iter().flat_map(|incoming| incoming.tables));
+            unused.extend(self.incoming.take().into_iter().flat_map(|incoming| incoming.files));
         }
         (taken, unused)
     }
 
-    /// What has arrived of a whole state is not gone on with. Gives the tables that are here of it.
-    pub(crate) fn end_arrival(&mut self) -> Vec<TableRef> {
-        self.incoming.take().map(|incoming| incoming.tables).unwrap_or_default()
+    /// What has arrived of a whole state is not gone on with. Gives the files that are here of it.
+    pub(crate) fn end_arrival(&mut self) -> Vec<FileRef> {
+        self.incoming.take().map(|incoming| incoming.files).unwrap_or_default()
     }
 }
 
@@ -200,24 +197,22 @@ impl Node {
         match taken {
             Taken::Parts(received) => self.reply_received(id, from, state, received),
             Taken::Refused => self.reply_received(id, from, state, 0),
-            Taken::Write(table, offset, bytes) => self.actions.push(Action::WriteTable { table, offset, bytes }),
+            Taken::Write(file, offset, bytes) => self.actions.push(Action::WriteFile { file, offset, bytes }),
             Taken::Adopt => {
                 let Some(replica) = self.replicas.get(&id) else { return };
                 let Some(incoming) = &replica.incoming else { return };
-                let site = replica.state.tree().map(|tree| tree.site().clone());
-                let site = site.unwrap_or_else(|| self.tablespace.site(id));
-                let (arrival, tables) = (incoming.number, incoming.tables.clone());
-                self.actions.push(Action::AdoptTables { cohort: id, arrival, site: Box::new(site), tables });
+                let adoption = replica.state.storage().adoption(incoming.files.clone());
+                self.actions.push(Action::AdoptFiles { cohort: id, arrival: incoming.number, adoption });
             }
         }
     }
 
-    /// A piece of a table is on the disk, though not forced; or there was no room for it, and the leader will send it
+    /// A piece of a file is on the disk, though not forced; or there was no room for it, and the leader will send it
     /// again.
-    pub(crate) fn table_written(&mut self, table: TableId, bytes: Option<u64>) {
-        let Some(replica) = self.replicas.get_mut(&table.cohort) else { return };
+    pub(crate) fn file_written(&mut self, file: FileId, bytes: Option<u64>) {
+        let Some(replica) = self.replicas.get_mut(&file.cohort) else { return };
         let Some(incoming) = &mut replica.incoming else { return };
-        let is_awaited = incoming.tables.get(incoming.table).is_some_and(|at| at.id == table);
+        let is_awaited = incoming.files.get(incoming.file).is_some_and(|at| at.id == file);
         if !is_awaited || !incoming.is_writing {
             return;
         }
@@ -225,25 +220,24 @@ impl Node {
         match bytes {
             Some(bytes) => {
                 let taken = incoming.written(bytes);
-                self.taken(table.cohort, from, state, taken);
+                self.taken(file.cohort, from, state, taken);
             }
             None => incoming.is_writing = false,
         }
     }
 
-    /// The tables are looked through: the state is here.
-    pub(crate) fn tables_adopted(&mut self, id: CohortId, arrival: ArrivalId, tree: Option<Box<Tree>>) {
+    /// The files are looked through: the state is here.
+    pub(crate) fn files_adopted(&mut self, id: CohortId, arrival: ArrivalId, storage: Option<Box<dyn Storage>>) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(incoming) = replica.incoming.take_if(|incoming| incoming.number == arrival) else { return };
-        let Incoming { from, epoch, state: whole, timestamp, parts, loader, tables, membership, .. } = incoming;
+        let Incoming { from, epoch, state: whole, timestamp, parts, loader, files, membership, .. } = incoming;
         if !replica.cohort.wants_state(whole.lsn) {
             // Meanwhile another leader told it through its log.
-            self.abandon(&tables);
+            self.abandon(&files);
             return self.reply_installed(id, from, whole);
         }
-        match (loader.finish(), tree) {
-            (Ok(state), Some(tree)) if state.last_applied() == whole.lsn => {
-                let tree = *tree;
+        match (loader.finish(), storage) {
+            (Ok(state), Some(storage)) if state.last_applied() == whole.lsn => {
                 let arrived = Arrived {
                     from,
                     epoch,
@@ -251,7 +245,7 @@ impl Node {
                     timestamp,
                     parts,
                     state,
-                    tree,
+                    storage,
                     membership,
                     being_written: None,
                     written: None,
@@ -262,7 +256,7 @@ impl Node {
             }
             // What came is another state than the leader said, or not whole: it will start over.
             _ => {
-                self.abandon(&tables);
+                self.abandon(&files);
                 self.reply_received(id, from, whole, 0);
             }
         }
@@ -278,11 +272,11 @@ impl Node {
         self.actions.push(Action::WriteCheckpoint { cohort: id, checkpoint, lsn, timestamp, state, flush: None });
     }
 
-    /// Removes tables that have arrived and are of no use.
-    pub(crate) fn abandon(&mut self, tables: &[TableRef]) {
-        if !tables.is_empty() {
-            let tables = tables.iter().map(|table| table.id).collect();
-            self.actions.push(Action::RemoveTables { tables });
+    /// Removes files that have arrived and are of no use.
+    pub(crate) fn abandon(&mut self, files: &[FileRef]) {
+        if !files.is_empty() {
+            let files = files.iter().map(|file| file.id).collect();
+            self.actions.push(Action::RemoveFiles { files });
         }
     }
 

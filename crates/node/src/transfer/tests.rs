@@ -1,8 +1,9 @@
+use machine::Kind;
 use store::identity::Owner;
 use store::tree::{Config, Tablespace, Tree};
-use tablets::{Loader, Purpose, State};
 
 use super::*;
+use crate::registry::{AnyMachine, Loader};
 use crate::testing::{Bench, empty, members};
 
 const TABLE: CohortId = CohortId(2);
@@ -13,13 +14,19 @@ fn tree(cohort: CohortId) -> Tree {
     Tree::new(Tablespace::new(owner, Config::DEFAULT, 1 << 20, 1 << 20).site(cohort))
 }
 
+/// The state of a range before its first entry.
+fn blank(cohort: CohortId) -> Snapshot {
+    let disk = base::Incarnation(7);
+    AnyMachine::new(Kind::TABLET, cohort, disk, Box::new(tree(cohort))).expect("a kind that is known").snapshot()
+}
+
 fn membership() -> SharedMembership {
     SharedMembership::new(members(3).into())
 }
 
 fn transfer() -> Transfer {
-    let state = State::new(TABLE, Purpose::Tablet, tree(TABLE)).snapshot();
-    let mut transfer = Transfer::new(WholeState { state, tables: Vec::new(), membership: membership() });
+    let state = blank(TABLE);
+    let mut transfer = Transfer::new(WholeState { state, files: Vec::new(), membership: membership() });
     let Step::Here(first) = transfer.step() else { panic!("a state begins with a chunk") };
     transfer.part = Some(first);
     transfer
@@ -28,14 +35,14 @@ fn transfer() -> Transfer {
 #[test]
 fn each_part_follows_the_acknowledgement_of_the_one_before() {
     let mut transfer = transfer();
-    let mut loader = Loader::new(TABLE);
+    let mut loader = Loader::new(TABLE, Kind::TABLET);
     for received in 1.. {
         match transfer.part.clone() {
             Some(StatePart::Chunk(chunk)) => loader.push(&chunk).expect("the next part"),
             other => assert_eq!(
                 other,
-                Some(StatePart::Tables { tables: Vec::new(), membership: membership() }),
-                "it has no tables"
+                Some(StatePart::Files { files: Vec::new(), membership: membership() }),
+                "it has no files"
             ),
         }
         let more = !transfer.is_last();
@@ -65,7 +72,7 @@ fn a_follower_that_has_nothing_gets_it_all_again() {
 #[test]
 fn a_follower_that_is_further_gets_what_it_lacks() {
     let mut transfer = transfer();
-    assert!(matches!(transfer.acknowledged(2), Some(Step::Here(StatePart::Tables { .. }))));
+    assert!(matches!(transfer.acknowledged(2), Some(Step::Here(StatePart::Files { .. }))));
     assert!(transfer.is_last());
 }
 
@@ -74,7 +81,7 @@ fn a_follower_that_is_further_gets_what_it_lacks() {
 fn a_follower_that_installs_has_the_leader_wait() {
     let mut bench = Bench::start(empty(2, 3));
     let cohort = CohortId::CATALOGUE;
-    let state = State::new(cohort, Purpose::Tablet, tree(cohort)).snapshot();
+    let state = blank(cohort);
     let at = |sequence| StateId { lsn: Lsn::new(1, sequence), tables: 5 };
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);
     let arrived = Arrived {
@@ -84,7 +91,7 @@ fn a_follower_that_installs_has_the_leader_wait() {
         timestamp,
         parts,
         state,
-        tree: tree(cohort),
+        storage: Box::new(tree(cohort)),
         membership: membership(),
         being_written: Some(crate::contract::CheckpointId(1)),
         written: None,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Entry, Epoch, Lsn, NodeId, Sequence};
 use node::message::Message;
-use tablets::{State, Tablet};
+use node::registry::AnyMachine;
 
 use super::World;
 use super::machine::Machine;
@@ -30,8 +30,8 @@ const DEAR_EVERY: u64 = 32;
 const LEASES_EVERY: u64 = 4;
 
 /// How many losses a state knows of.
-fn losses(state: &State) -> u32 {
-    state.as_tablet().map_or(0, Tablet::losses)
+fn losses(state: &AnyMachine) -> u32 {
+    state.progress().losses
 }
 
 impl World {
@@ -215,9 +215,7 @@ impl World {
         let mut leaders: BTreeMap<CohortId, usize> = BTreeMap::new();
         let mut missing: BTreeSet<(CohortId, NodeId)> = BTreeSet::new();
         let replicas = || processes.iter().flat_map(|process| process.node.replicas());
-        if replicas()
-            .filter_map(|(_, _, state)| state.as_catalogue())
-            .any(|catalogue| catalogue.moves().next().is_some())
+        if replicas().filter_map(|(_, _, state)| state.as_catalog()).any(|catalogue| catalogue.moves().next().is_some())
         {
             return false;
         }

@@ -6,10 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Durability, KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
+use catalog::catalog::REPLICAS;
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
 use client::Effect;
+use machine::{Consistency, Failure, Kind};
 use node::contract::RequestId;
-use tablets::catalogue::REPLICAS;
-use tablets::request::{Consistency, Failure, Mutation, Outcome, Request, Response, Row, Scan, TableRequest, Write};
+use node::request::{Ask, Outcome, Request, Response};
+use tablets::TableResponse;
+use tablets::request::{Mutation, Row, Scan, TableRequest, Write};
 
 use super::events::Happening;
 use super::looks::{Known, Look};
@@ -377,7 +381,7 @@ impl World {
 
     fn ended(&mut self, id: u32, doing: &Doing, outcome: Outcome) {
         match (&doing.task, outcome) {
-            (Task::CreateTable(number), Ok(Response::TableCreated { .. })) => {
+            (Task::CreateTable(number), Ok(Response::Catalog(CatalogResponse::TableCreated { .. }))) => {
                 self.clients.tables = number + 1;
                 if self.clients.tables == self.clients.tables_wanted {
                     for client in 1..self.clients.clients.len() as u32 {
@@ -399,13 +403,13 @@ impl World {
                 }
             }
             (Task::Write(write) | Task::BareWrite(write), outcome) => self.write_ended(id, doing, write, outcome),
-            (Task::Get(key, _) | Task::BareGet(key, _), Ok(Response::Row(cells))) => {
+            (Task::Get(key, _) | Task::BareGet(key, _), Ok(Response::Tablet(TableResponse::Row(cells)))) => {
                 self.remember_row(id, doing.called, Row { key: key.clone(), cells });
                 if self.clients.is_ending {
                     self.clients.clients[id as usize].final_reads += 1;
                 }
             }
-            (Task::Scan(scan, consistency), Ok(Response::Rows { rows, continuation })) => {
+            (Task::Scan(scan, consistency), Ok(Response::Tablet(TableResponse::Rows { rows, continuation }))) => {
                 self.scanned(id, doing.called, scan, rows, continuation.as_ref());
                 if let Some(continuation) = continuation {
                     self.count("scans gone on with");
@@ -423,7 +427,7 @@ impl World {
 
     fn write_ended(&mut self, id: u32, doing: &Doing, write: &Write, outcome: Outcome) {
         let outcome = match outcome {
-            Ok(Response::Written { version }) => WriteOutcome::Written(version),
+            Ok(Response::Tablet(TableResponse::Written { version })) => WriteOutcome::Written(version),
             Err(Failure::VersionMismatch { column, expected, actual }) => {
                 self.clients.clients[id as usize].versions.insert((write.key.clone(), column.clone()), actual);
                 WriteOutcome::Mismatch { column, expected, actual }
@@ -521,13 +525,16 @@ fn effect(task: &Task) -> Option<Effect> {
 }
 
 fn request(task: &Task, clients: &Clients) -> Request {
-    let of_table = |request| Request::Table { table: TABLE.to_owned(), request };
-    let create = |name, split_at: &[Bytes], replicas, durability| Request::CreateTable {
-        name,
-        split_at: split_at.to_vec(),
-        replicas,
-        retention: RETENTION,
-        durability: Some(durability),
+    let of_table = |request| Request::Table { table: TABLE.to_owned(), request: Ask::Tablet(request) };
+    let create = |name, split_at: &[Bytes], replicas, durability| {
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
+            name,
+            kind: Kind::TABLET,
+            split_at: split_at.to_vec(),
+            replicas,
+            retention: RETENTION,
+            durability: Some(durability),
+        }))
     };
     match task {
         Task::CreateTable(0) => create(TABLE.to_owned(), &clients.split_at, clients.replicas, clients.durability),
@@ -541,7 +548,12 @@ fn request(task: &Task, clients: &Clients) -> Request {
         }
         Task::Scan(scan, consistency) => of_table(TableRequest::Scan { scan: scan.clone(), consistency: *consistency }),
         Task::Look(look) => of_table(look.request()),
-        Task::Split(key) => Request::SplitRange { name: TABLE.to_owned(), key: key.clone() },
-        Task::Spare(step) => clients.spare.as_ref().map_or(Request::ListTables, |spare| spare.request(*step)),
+        Task::Split(key) => Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit {
+            name: TABLE.to_owned(),
+            key: key.clone(),
+        })),
+        Task::Spare(step) => {
+            clients.spare.as_ref().map_or(Request::Catalog(CatalogRequest::ListTables), |spare| spare.request(*step))
+        }
     }
 }

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{CohortId, Monotonic, NodeId};
+use machine::Failure;
 use node::contract::RequestId;
+use node::request::Request;
 use node::{DoorRead, ReadView, Views};
-use tablets::request::{Failure, Request};
 
 use super::events::{Generation, Happening};
 use super::{MILLISECOND, TrueTime, World};

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use base::{CohortId, Entry, Monotonic, NodeId};
 use client::Link;
 use node::contract::{Answer, ReadId, RequestId};
+use node::request::Request;
 use store::log::SegmentJob;
-use tablets::request::Request;
 
 use super::TrueTime;
 use super::door::Reading;

@@ -1,8 +1,9 @@
 //! What goes wrong, and when it stops going wrong.
 
 use base::{CohortId, Duration, NodeId};
+use catalog::{CatalogCommand, CatalogRequest};
 use node::contract::{Event, RequestId};
-use tablets::request::Request;
+use node::request::Request;
 
 use super::events::Happening;
 use super::{MILLISECOND, SECOND, World};
@@ -77,7 +78,7 @@ impl World {
     /// An operator asks a node to have some range's replicas move.
     fn move_a_range(&mut self, id: NodeId) {
         let Some(process) = self.process(id) else { return };
-        let catalogue = process.node.replicas().find_map(|(_, _, state)| state.as_catalogue());
+        let catalogue = process.node.replicas().find_map(|(_, _, state)| state.as_catalog());
         let tables = catalogue.into_iter().flat_map(|catalogue| catalogue.tables());
         let cohorts: Vec<CohortId> = tables.flat_map(|(_, table)| &table.ranges).map(|range| range.cohort).collect();
         if cohorts.is_empty() {
@@ -109,7 +110,14 @@ impl World {
         let deadline = machine.clocks.monotonic(self.now) + Duration::from_millis(5_000);
         // Nobody waits for the answer: what matters is whether the replicas are there in the end.
         let number = RequestId(u64::MAX - self.counters["moves asked for"]);
-        self.step(id, Event::Request { id: number, deadline, request: Request::MoveRange { cohort, nodes } });
+        self.step(
+            id,
+            Event::Request {
+                id: number,
+                deadline,
+                request: Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginMove { cohort, nodes })),
+            },
+        );
         if self.random.below(2) == 0 {
             let span = if self.random.below(2) == 0 { SECOND / 10 } else { SECOND };
             let later = self.now + self.random.below(span);

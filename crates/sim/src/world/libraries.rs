@@ -11,9 +11,11 @@ use bytes::Bytes;
 use client::{
     Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Place, Position, Sent, Shown, Stamp,
 };
+use machine::{Consistency, Failure, KeyPosition, LogPlace, SessionId, SessionStamp};
 use node::contract::RequestId;
-use tablets::Question;
-use tablets::request::{self, Consistency, Failure, Outcome, Request, Response, SessionId, SessionStamp, TableRequest};
+use node::request::{Outcome, Request, Response};
+use tablets::request::TableRequest;
+use tablets::{Question, TableResponse};
 
 use super::clients::TABLE;
 use super::events::{Generation, Happening};
@@ -161,7 +163,7 @@ impl World {
         let (request, opens) = match sent {
             Sent::OpenSession { table, key } => {
                 let request = TableRequest::OpenSession { key: key.clone() };
-                (Request::Table { table, request }, Some(key))
+                (Request::Table { table, request: node::registry::Ask::Tablet(request) }, Some(key))
             }
             Sent::Request { request, stamp, seen, .. } => (after(stamped(request, stamp), seen), None),
         };
@@ -209,7 +211,7 @@ impl World {
         if !self.libraries.all[library].links.contains_key(&link) {
             return;
         }
-        if let (Some(key), Ok(Response::SessionOpened { range, .. })) = (&opens, &outcome)
+        if let (Some(key), Ok(Response::Tablet(TableResponse::SessionOpened { range, .. }))) = (&opens, &outcome)
             && !range.contains(key)
         {
             return self.violate(&format!("a session for {key:?} was opened in {range}"));
@@ -262,11 +264,11 @@ impl World {
 
 fn ask(effect: Effect, request: Request) -> Ask<Request> {
     let (table, key) = match &request {
-        Request::Table { table, request } => (table.clone(), key(request)),
+        Request::Table { table, request: node::registry::Ask::Tablet(request) } => (table.clone(), key(request)),
         _ => (String::new(), Bytes::new()),
     };
     let pace = match &request {
-        Request::Table { request: TableRequest::Scan { .. }, .. } => Pace::Slow,
+        Request::Table { request: node::registry::Ask::Tablet(TableRequest::Scan { .. }), .. } => Pace::Slow,
         Request::Table { .. } => Pace::Prompt,
         _ => Pace::Slow,
     };
@@ -281,32 +283,34 @@ fn key(request: &TableRequest) -> Bytes {
             key.clone()
         }
         TableRequest::Scan { scan, .. } => scan.continuation.clone().unwrap_or_else(|| scan.from.clone()),
+        TableRequest::Split { .. } | TableRequest::Drop => Bytes::new(),
     }
 }
 
 /// Where a read begins that any replica may answer.
 fn anywhere(request: &Request) -> Option<Position> {
-    let Request::Table { request, .. } = request else { return None };
+    let Request::Table { request: node::registry::Ask::Tablet(request), .. } = request else { return None };
     let (question, consistency) = match request.clone() {
         TableRequest::Get { key, columns, consistency } => (Question::Get { key, columns }, consistency),
         TableRequest::Scan { scan, consistency } => (Question::Scan(scan), consistency),
         _ => return None,
     };
     consistency.is_for_any_replica().then(|| match question.position() {
-        tablets::Position::At(key) => Position::At(key),
-        tablets::Position::Below(end) => Position::Below(end),
+        KeyPosition::At(key) => Position::At(key),
+        KeyPosition::Below(end) => Position::Below(end),
     })
 }
 
 /// The request of a client that has seen so much.
 fn after(mut request: Request, seen: Option<Place>) -> Request {
     if let Request::Table {
-        request: TableRequest::Get { consistency, .. } | TableRequest::Scan { consistency, .. },
+        request:
+            node::registry::Ask::Tablet(TableRequest::Get { consistency, .. } | TableRequest::Scan { consistency, .. }),
         ..
     } = &mut request
         && let Consistency::Timeline { at_least, .. } = consistency
     {
-        *at_least = seen.map(|Place { cohort, lsn }| request::Place { cohort, lsn });
+        *at_least = seen.map(|Place { cohort, lsn }| LogPlace { cohort, lsn });
     }
     request
 }
@@ -319,8 +323,12 @@ fn stamped(mut request: Request, carried: Option<Stamp>) -> Request {
         first_incomplete,
     });
     match &mut request {
-        Request::Table { request: TableRequest::Write(write), .. } => write.stamp = carried,
-        Request::Table { request: TableRequest::DeleteRow { stamp, .. }, .. } => *stamp = carried,
+        Request::Table { request: node::registry::Ask::Tablet(TableRequest::Write(write)), .. } => {
+            write.stamp = carried;
+        }
+        Request::Table { request: node::registry::Ask::Tablet(TableRequest::DeleteRow { stamp, .. }), .. } => {
+            *stamp = carried;
+        }
         _ => {}
     }
     request
@@ -329,9 +337,11 @@ fn stamped(mut request: Request, carried: Option<Stamp>) -> Request {
 /// What a node's answer says to a library.
 fn told(outcome: Outcome) -> Result<Answer<Response>, Fault> {
     match outcome {
-        Ok(Response::SessionOpened { session, range }) => Ok(Answer::Session { session: session.0, range }),
+        Ok(Response::Tablet(TableResponse::SessionOpened { session, range })) => {
+            Ok(Answer::Session { session: session.0, range })
+        }
         Ok(Response::Dated { response, as_of }) => {
-            let request::Place { cohort, lsn } = as_of.place;
+            let LogPlace { cohort, lsn } = as_of.place;
             let shown = Shown { place: Place { cohort, lsn }, range: as_of.range.clone() };
             Ok(Answer::Shown { answer: Response::Dated { response, as_of }, shown })
         }

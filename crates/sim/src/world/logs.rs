@@ -12,13 +12,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Duration, Member, NodeId, SplitMix64};
 use bytes::Bytes;
+use catalog::{Catalog, LogRecord};
+use machine::Failure;
 use node::contract::{Event, RequestId};
+use node::request::{Outcome, Request, Response};
 use sharedlog::client::Stamped;
 use sharedlog::limits::BATCH_BYTES_MAX;
+use sharedlog::log_unit::LogUnit;
 use sharedlog::recovery::{Homes, healings};
+use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{Batch, ClientId, Position, Stamp, UnitId};
-use tablets::request::{Content, Failure, LogEntry, LogRequest, LogResponse, Outcome, Request, Response};
-use tablets::{Catalogue, LogRecord, LogUnit};
 
 use super::events::Happening;
 use super::{MILLISECOND, World};
@@ -370,10 +373,10 @@ impl World {
     }
 
     /// The newest copy of the catalogue. Nodes that have left learn no more.
-    fn newest_catalogue(&self) -> Option<&Catalogue> {
+    fn newest_catalogue(&self) -> Option<&Catalog> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let catalogues =
-            processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalogue());
+            processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalog());
         catalogues.max_by_key(|catalogue| catalogue.last_applied())
     }
 
@@ -381,7 +384,7 @@ impl World {
     fn unit(&self, log: &LogRecord, unit: UnitId) -> Option<(&LogUnit, bool)> {
         let machine = self.machines.values().find(|machine| log.member_of(unit) == Some(machine.member))?;
         let mut replicas = machine.process.as_ref()?.node.replicas();
-        let (_, cohort, state) = replicas.find(|(id, ..)| tablets::catalogue::cohort_of(unit) == Some(*id))?;
+        let (_, cohort, state) = replicas.find(|(id, ..)| catalog::cohort_of(unit) == Some(*id))?;
         Some((state.as_unit()?, cohort.is_in_doubt()))
     }
 
@@ -403,7 +406,7 @@ impl World {
 
     /// A log that lacks copies.
     pub(crate) fn thin_log(&self) -> Option<&LogRecord> {
-        let is_thin = |catalogue: &Catalogue, log: &LogRecord| {
+        let is_thin = |catalogue: &Catalog, log: &LogRecord| {
             let has_disk =
                 |member: &Member| self.machines.values().any(|machine| machine.member == *member && !machine.is_gone);
             let staying: Vec<Member> = catalogue.staying().filter(has_disk).collect();

@@ -10,9 +10,13 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, KeyRange, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
+use machine::state_machine::{Evaluated, Read as _, View as _};
+use machine::{AsOf, Consistency, Failure, LogPlace};
+use node::registry::AnyMachine;
+use node::request::{Outcome, Response};
 use store::sstable::Io;
-use tablets::request::{AsOf, Consistency, Failure, Outcome, Place, Response, Scan, TableRequest};
-use tablets::{Evaluated, Evaluation, Question, State};
+use tablets::Question;
+use tablets::request::{Scan, TableRequest};
 
 use super::clients::Clients;
 use super::{TrueTime, World};
@@ -35,7 +39,7 @@ pub(crate) struct Look {
 #[derive(Default)]
 pub(crate) struct Known {
     /// By client, the node that it keeps to, and cohort: how far it has seen which range.
-    seen: BTreeMap<(u32, Option<NodeId>, CohortId), (Place, KeyRange)>,
+    seen: BTreeMap<(u32, Option<NodeId>, CohortId), (LogPlace, KeyRange)>,
     /// The writes that were acknowledged, when, and with which version.
     acknowledged: Vec<(TrueTime, Bytes, Timestamp)>,
 }
@@ -165,10 +169,10 @@ impl World {
     }
 
     /// Whether a node has a replica of its own that has come so far.
-    fn has_come_to(&self, node: NodeId, place: Place) -> bool {
+    fn has_come_to(&self, node: NodeId, place: LogPlace) -> bool {
         let process = self.machines.get(&node).and_then(|machine| machine.process.as_ref());
         let mut replicas = process.into_iter().flat_map(|process| process.node.replicas());
-        let has_come = |state: &State| state.last_applied().sequence >= place.lsn.sequence;
+        let has_come = |state: &AnyMachine| state.last_applied().sequence >= place.lsn.sequence;
         replicas.any(|(cohort, _, state)| cohort == place.cohort && has_come(state))
     }
 
@@ -189,20 +193,20 @@ impl World {
         let processes = self.machines.iter().filter_map(|(id, machine)| Some((id, machine.process.as_ref()?)));
         for (node, process) in processes {
             let replica = process.node.replicas().find(|(cohort, ..)| *cohort == as_of.place.cohort);
-            let Some((_, _, State::Tablet(tablet))) = replica else { continue };
+            let Some((_, _, AnyMachine::Tablet(tablet))) = replica else { continue };
             if tablet.last_applied().sequence < as_of.place.lsn.sequence.max(Sequence(1)) {
                 continue;
             }
-            let Ok(view) = tablet.view().at(as_of.timestamp) else { continue };
+            let Ok(view) = tablet.view_now().at(as_of.timestamp) else { continue };
             // A range that was split since may give less of a scan.
             if view.range() != Some(&as_of.range) {
                 continue;
             }
-            let evaluation = Evaluation::Rows { view, question: look.question.clone() };
+            let evaluation = tablets::Evaluation { view, question: look.question.clone() };
             // A table that rots can't be read, and a range that has gone elsewhere isn't there.
             let Ok(Evaluated::Outcome(Ok(other))) = evaluation.answer(Io::Allowed) else { continue };
             compared += 1;
-            if other != *response {
+            if Response::Tablet(other.clone()) != *response {
                 wrong = Some(format!("node {node} has {other:?} at {}", as_of.timestamp));
             }
         }

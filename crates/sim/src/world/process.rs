@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::{Boot, CohortId, Member, Monotonic, NodeId};
+use catalog::Standing;
 use node::Node;
 use node::contract::{Action, Answer, Durable, Event, ManifestId};
 use node::message::Message;
@@ -11,7 +12,6 @@ use store::checkpoint::CheckpointMeta;
 use store::log::{Batch, SegmentJob};
 use store::manifest::ManifestWrite;
 use store::memory::{MemoryDisk, MemoryFile};
-use tablets::Standing;
 
 use super::door::Published;
 use super::events::{Generation, Happening};
@@ -424,27 +424,24 @@ impl World {
             Action::SetTimer { at } => self.set_timer(id, at),
             Action::WriteCheckpoint { cohort, checkpoint: number, lsn, timestamp, state, flush } => {
                 let meta = CheckpointMeta { cohort, lsn, timestamp };
-                self.begin_work(
-                    id,
-                    Work::Checkpoint { number, meta, state: *state, flush: flush.map(|job| *job), flushed: None },
-                );
+                self.begin_work(id, Work::Checkpoint { number, meta, state: *state, flush, flushed: None });
             }
             Action::Compact { cohort, lineage, job } => {
-                self.begin_work(id, Work::Compaction { cohort, lineage, job: *job });
+                self.begin_work(id, Work::Compaction { cohort, lineage, job });
             }
-            Action::Evaluate { id: evaluation_id, evaluation } => {
-                self.begin_work(id, Work::Evaluation { id: evaluation_id, evaluation: *evaluation });
+            Action::Evaluate { id: evaluation_id, read } => {
+                self.begin_work(id, Work::Evaluation { id: evaluation_id, read: *read });
             }
-            Action::ReadTable { id: read, table, offset, bytes } => {
-                self.begin_work(id, Work::ReadTable { id: read, table, offset, bytes });
+            Action::ReadFile { id: read, file, offset, bytes } => {
+                self.begin_work(id, Work::ReadFile { id: read, file, offset, bytes });
             }
-            Action::WriteTable { table, offset, bytes } => {
-                self.begin_work(id, Work::WriteTable { table, offset, bytes });
+            Action::WriteFile { file, offset, bytes } => {
+                self.begin_work(id, Work::WriteFile { file, offset, bytes });
             }
-            Action::AdoptTables { cohort, arrival, site, tables } => {
-                self.begin_work(id, Work::AdoptTables { cohort, arrival, site: *site, tables });
+            Action::AdoptFiles { cohort, arrival, adoption } => {
+                self.begin_work(id, Work::AdoptFiles { cohort, arrival, adoption });
             }
-            Action::RemoveTables { tables } => self.begin_work(id, Work::RemoveTables { tables }),
+            Action::RemoveFiles { files } => self.begin_work(id, Work::RemoveFiles { files }),
             Action::ReadLog { id: read, cohort, from, bytes } => {
                 let Some(process) = self.process(id) else { return };
                 let plan = process.store.plan_read(cohort, from, bytes);

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Durability, Duration, Epoch, Incarnation, Member, NodeId};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
+use machine::{Failure, Ownership};
 use node::contract::{Event, RequestId};
+use node::request::{Outcome, Request, Response};
 use store::identity::Host;
-use tablets::request::{Failure, NodeDescription, Outcome, Request, Response};
-use tablets::{NodeRecord, Ownership, Standing, State};
 
 use super::events::Happening;
 use super::machine::{Machine, incarnation};
@@ -84,18 +85,22 @@ impl World {
                     return;
                 }
                 self.operator.joining.insert(node);
-                Request::AddNode(record(Member { node, incarnation: incarnation(node.0) }))
+                Request::Catalog(CatalogRequest::Change(CatalogCommand::AddNode {
+                    node: record(Member { node, incarnation: incarnation(node.0) }),
+                }))
             }
             Errand::Leave(node) => match self.operator.leaving.get(&node) {
-                Some(false) => Request::RemoveNode { node },
-                Some(true) => Request::ListNodes,
+                Some(false) => Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginLeave { node })),
+                Some(true) => Request::Catalog(CatalogRequest::ListNodes),
                 None => return,
             },
             Errand::Impostor(node) => {
                 if self.healed || !self.operator.refused.insert(node) {
                     return;
                 }
-                Request::AddNode(record(Member { node, incarnation: Incarnation(9_999) }))
+                Request::Catalog(CatalogRequest::Change(CatalogCommand::AddNode {
+                    node: record(Member { node, incarnation: Incarnation(9_999) }),
+                }))
             }
         };
         let again = self.now + 200 * MILLISECOND + self.random.below(1_000 * MILLISECOND);
@@ -125,9 +130,9 @@ impl World {
     pub(super) fn errand_answered(&mut self, id: RequestId, outcome: &Outcome) -> bool {
         let Some(errand) = self.operator.asked.remove(&id) else { return false };
         match (errand, outcome) {
-            (Errand::Join(node), Ok(Response::Nodes(nodes))) => self.hand_over(node, nodes),
-            (Errand::Leave(node), Ok(Response::LeaveBegun)) => self.leave_noted(node),
-            (Errand::Leave(node), Ok(Response::Nodes(nodes))) => {
+            (Errand::Join(node), Ok(Response::Catalog(CatalogResponse::Nodes(nodes)))) => self.hand_over(node, nodes),
+            (Errand::Leave(node), Ok(Response::Catalog(CatalogResponse::LeaveBegun))) => self.leave_noted(node),
+            (Errand::Leave(node), Ok(Response::Catalog(CatalogResponse::Nodes(nodes)))) => {
                 let is_it = |listed: &NodeDescription| {
                     listed.record.member.node == node && listed.record.standing == Standing::Left
                 };
@@ -226,7 +231,7 @@ impl World {
     pub(super) fn those_that_left(&self) -> BTreeSet<Member> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let catalogues =
-            processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalogue());
+            processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalog());
         let rosters = catalogues.flat_map(|catalogue| catalogue.roster());
         rosters.filter(|node| node.standing == Standing::Left).map(|node| node.member).collect()
     }
@@ -247,12 +252,12 @@ impl World {
                 *newest = epoch.max(*newest);
                 // What is dropped owns nothing any more: its replica on the leaver may hear last that its table is
                 // gone.
-                let is_dropped = state.as_tablet().is_some_and(|tablet| *tablet.ownership() == Ownership::Dropped);
+                let is_dropped = state.ownership() == Some(&Ownership::Dropped);
                 // Nor does a log unit: whether a projection has a leaver's unit, the catalogue knows.
                 if replica.leads() && !is_dropped && state.as_unit().is_none() {
                     leaders.push((cohort, epoch, replica.membership().everyone().collect()));
                 }
-                let State::Catalogue(catalogue) = state else { continue };
+                let Some(catalogue) = state.as_catalog() else { continue };
                 let has_left = |(_, on): &(CohortId, Member)| {
                     catalogue.roster().any(|node| node.member == *on && node.standing == Standing::Left)
                 };

@@ -8,8 +8,12 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
 use client::Effect;
-use tablets::request::{Consistency, Failure, Mutation, Outcome, Request, Response, TableRequest, Write};
+use machine::{Consistency, Failure, Kind};
+use node::request::{Ask, Outcome, Request, Response};
+use tablets::TableResponse;
+use tablets::request::{Mutation, TableRequest, Write};
 
 use super::World;
 use super::clients::RETENTION;
@@ -66,12 +70,19 @@ impl Spare {
 
     pub(crate) fn request(&self, step: Step) -> Request {
         let name = format!("spare-{}", self.name);
-        let of_table = |request| Request::Table { table: name.clone(), request };
+        let of_table = |request| Request::Table { table: name.clone(), request: Ask::Tablet(request) };
         let key = || Bytes::from_static(if self.round.is_multiple_of(2) { b"a" } else { b"z" });
         match step {
             Step::Create => {
                 let split_at = vec![Bytes::from_static(b"m")];
-                Request::CreateTable { name, split_at, replicas: 0, retention: RETENTION, durability: None }
+                Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
+                    name,
+                    kind: Kind::TABLET,
+                    split_at,
+                    replicas: 0,
+                    retention: RETENTION,
+                    durability: None,
+                }))
             }
             Step::ReadEmpty | Step::Read | Step::ReadDropped => {
                 of_table(TableRequest::Get { key: key(), columns: None, consistency: Consistency::Strong })
@@ -81,39 +92,39 @@ impl Spare {
                     vec![Mutation { column: Bytes::from_static(b"c"), value: Some(self.value()), condition: None }];
                 of_table(TableRequest::Write(Write { stamp: None, key: key(), mutations }))
             }
-            Step::Drop => Request::DropTable { name },
+            Step::Drop => Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name })),
         }
     }
 
     /// Takes an answer in, and says what is wrong with it. The next step is then the next one's turn.
     fn answered(&mut self, step: Step, outcome: &Outcome, maybe_done: bool) -> Result<(), &'static str> {
         match (step, outcome) {
-            (Step::Create, Ok(Response::TableCreated { existed })) => {
+            (Step::Create, Ok(Response::Catalog(CatalogResponse::TableCreated { existed }))) => {
                 self.is_in_doubt |= maybe_done;
                 if *existed && !maybe_done {
                     return Err("a table is there that was dropped, or never created");
                 }
             }
-            (Step::ReadEmpty, Ok(Response::Row(cells))) => {
+            (Step::ReadEmpty, Ok(Response::Tablet(TableResponse::Row(cells)))) => {
                 if cells.iter().any(|cell| !self.late.contains(&cell.value)) {
                     return Err("a fresh table shows what was dropped");
                 }
             }
-            (Step::Write, Ok(Response::Written { .. })) => {
+            (Step::Write, Ok(Response::Tablet(TableResponse::Written { .. }))) => {
                 if maybe_done {
                     self.late.insert(self.value());
                 }
             }
-            (Step::Read, Ok(Response::Row(cells))) => {
+            (Step::Read, Ok(Response::Tablet(TableResponse::Row(cells)))) => {
                 let is_right = |value: &Bytes| *value == self.value() || self.late.contains(value);
                 if cells.len() != 1 || !cells.iter().all(|cell| is_right(&cell.value)) {
                     return Err("what was written does not show");
                 }
             }
-            (Step::Drop, Ok(Response::TableDropped)) => self.is_in_doubt |= maybe_done,
+            (Step::Drop, Ok(Response::Catalog(CatalogResponse::TableDropped))) => self.is_in_doubt |= maybe_done,
             (Step::Drop, Err(Failure::UnknownTable(_))) if maybe_done => self.is_in_doubt = true,
             (Step::ReadDropped, Err(Failure::UnknownTable(_))) => {}
-            (Step::ReadDropped, Ok(Response::Row(_))) if self.is_in_doubt => {}
+            (Step::ReadDropped, Ok(Response::Tablet(TableResponse::Row(_)))) if self.is_in_doubt => {}
             (Step::ReadDropped, Ok(_)) => return Err("a dropped table is answered for"),
             _ => return Err("that is no answer"),
         }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, KeyRange, NodeId};
 use bytes::Bytes;
-use tablets::request::{Failure, Outcome, Response};
+use catalog::CatalogResponse;
+use machine::Failure;
+use node::request::{Outcome, Response};
 
 use super::World;
 
@@ -14,7 +16,7 @@ impl World {
     /// The client that asked for a split was answered.
     pub(super) fn split_answered(&mut self, key: &Bytes, outcome: &Outcome, maybe_done: bool) {
         match outcome {
-            Ok(Response::RangeSplit { .. }) => {
+            Ok(Response::Catalog(CatalogResponse::RangeSplit { .. })) => {
                 self.clients.splits.done.insert(key.clone());
                 self.count("ranges split");
             }

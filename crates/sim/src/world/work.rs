@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, NodeId};
 use bytes::Bytes;
+use machine::storage::{AdoptError, Adoption, FileId, Job, JobError, Outputs, Progress, StoredFile};
 use node::contract::{ArrivalId, CheckpointId, EvaluationId, Event, Lineage, ReadId};
+use node::registry::{Read, Snapshot};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::shipping;
-use store::sstable::{Io, Table, TableError, TableId, TableRef};
-use store::tree::{CompactionJob, FlushJob, JobError, Outputs, Progress, Site};
-use tablets::{Evaluation, Snapshot};
+use store::sstable::Io;
 
 use super::events::Happening;
 use super::{MILLISECOND, World};
@@ -25,37 +25,36 @@ pub(crate) enum Work {
         number: CheckpointId,
         meta: CheckpointMeta,
         state: Snapshot,
-        flush: Option<FlushJob>,
+        flush: Option<Box<dyn Job>>,
         flushed: Option<Outputs>,
     },
     Compaction {
         cohort: CohortId,
         lineage: Lineage,
-        job: CompactionJob,
+        job: Box<dyn Job>,
     },
     Evaluation {
         id: EvaluationId,
-        evaluation: Evaluation,
+        read: Read,
     },
-    ReadTable {
+    ReadFile {
         id: ReadId,
-        table: std::sync::Arc<Table>,
+        file: std::sync::Arc<dyn StoredFile>,
         offset: u64,
         bytes: usize,
     },
-    WriteTable {
-        table: TableId,
+    WriteFile {
+        file: FileId,
         offset: u64,
         bytes: Bytes,
     },
-    AdoptTables {
+    AdoptFiles {
         cohort: CohortId,
         arrival: ArrivalId,
-        site: Site,
-        tables: Vec<TableRef>,
+        adoption: Box<dyn Adoption>,
     },
-    RemoveTables {
-        tables: Vec<TableId>,
+    RemoveFiles {
+        files: Vec<FileId>,
     },
     /// A checkpoint is on disk.
     Written {
@@ -92,8 +91,8 @@ impl World {
     pub(super) fn begin_work(&mut self, id: NodeId, work: Work) {
         let generation = self.generation(id);
         let longest = match work {
-            Work::Evaluation { .. } | Work::ReadTable { .. } | Work::WriteTable { .. } => 3 * MILLISECOND,
-            Work::RemoveTables { .. } => MILLISECOND,
+            Work::Evaluation { .. } | Work::ReadFile { .. } | Work::WriteFile { .. } => 3 * MILLISECOND,
+            Work::RemoveFiles { .. } => MILLISECOND,
             _ => 20 * MILLISECOND,
         };
         let is_slow = self.random.chance(self.options.slow_work) && !self.healed;
@@ -144,29 +143,27 @@ impl World {
                 Err(JobError::File(_)) => Step::Failed,
                 Err(error) => {
                     if let JobError::Table(_) = error {
-                        self.step(id, Event::TableDamaged { cohort });
+                        self.step(id, Event::FileDamaged { cohort });
                     }
                     Step::done(Event::Compacted { cohort, lineage, outputs: None })
                 }
             },
-            Work::Evaluation { id, evaluation } => {
-                Step::done(Event::Evaluated { id, answer: evaluation.answer(Io::Allowed) })
+            Work::Evaluation { id, read } => Step::done(Event::Evaluated { id, answer: read.answer(Io::Allowed) }),
+            Work::ReadFile { id: read, file, offset, bytes } => {
+                let bytes = file.read_raw(offset, bytes).ok();
+                Step::done(Event::FileRead { id: read, bytes })
             }
-            Work::ReadTable { id: read, table, offset, bytes } => {
-                let bytes = table.read_raw(offset, bytes).ok();
-                Step::done(Event::TableRead { id: read, bytes })
-            }
-            Work::WriteTable { table, offset, bytes } => match shipping::write_part(&files, table, offset, &bytes) {
-                Ok(()) => Step::done(Event::TableWritten { table, bytes: Some(bytes.len() as u64) }),
-                Err(error) if is_harmless(&error) => Step::done(Event::TableWritten { table, bytes: None }),
+            Work::WriteFile { file, offset, bytes } => match shipping::write_part(&files, file, offset, &bytes) {
+                Ok(()) => Step::done(Event::FileWritten { file, bytes: Some(bytes.len() as u64) }),
+                Err(error) if is_harmless(&error) => Step::done(Event::FileWritten { file, bytes: None }),
                 Err(_) => Step::Failed,
             },
-            Work::AdoptTables { cohort, arrival, site, tables } => match shipping::adopt(&files, site, &tables) {
-                Ok(tree) => Step::done(Event::TablesAdopted { cohort, arrival, tree: Some(Box::new(tree)) }),
-                Err(TableError::File(error)) if !is_harmless(&error) => Step::Failed,
-                Err(_) => Step::done(Event::TablesAdopted { cohort, arrival, tree: None }),
+            Work::AdoptFiles { cohort, arrival, adoption } => match adoption.run(&files) {
+                Ok(storage) => Step::done(Event::FilesAdopted { cohort, arrival, storage: Some(storage) }),
+                Err(AdoptError::File(error)) if !is_harmless(&error) => Step::Failed,
+                Err(_) => Step::done(Event::FilesAdopted { cohort, arrival, storage: None }),
             },
-            Work::RemoveTables { tables } => match shipping::remove(&files, &tables) {
+            Work::RemoveFiles { files: gone } => match shipping::remove(&files, &gone) {
                 Ok(()) => Step::Done(None),
                 Err(_) => Step::Failed,
             },
@@ -185,7 +182,7 @@ impl Work {
     fn cohort(&self) -> Option<CohortId> {
         match self {
             Self::Checkpoint { meta, .. } => Some(meta.cohort),
-            Self::Compaction { cohort, .. } | Self::AdoptTables { cohort, .. } | Self::Written { cohort, .. } => {
+            Self::Compaction { cohort, .. } | Self::AdoptFiles { cohort, .. } | Self::Written { cohort, .. } => {
                 Some(*cohort)
             }
             _ => None,

@@ -15,7 +15,7 @@ use store::cell::{self, Range};
 use store::files::Files as _;
 use store::identity::Owner;
 use store::sstable::{BlockCache, DIRECTORY, Io};
-use store::tree::{Config, Direction, Leftovers, OpenTables, Progress, Recent, Site, TableNumbers, Tree, View};
+use store::tree::{Config, Direction, OpenTables, Progress, Recent, Site, TableNumbers, Tree, View};
 
 mod files;
 use files::Directory;
@@ -79,9 +79,7 @@ fn work(tree: &mut Tree, files: &Directory, watermark: Timestamp) {
         }
     }
     tree.forced(&tree.refs());
-    let mut leftovers = Leftovers::default();
-    leftovers.take_in(tree.give_up());
-    for id in leftovers.removable() {
+    for (id, _) in tree.give_up() {
         files.remove(&id.path()).expect("a disk that works");
     }
 }

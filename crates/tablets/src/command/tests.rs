@@ -1,5 +1,5 @@
 use base::limits::{COLUMN_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
-use base::{Incarnation, KeyRange, Membership, SplitMix64};
+use base::{Incarnation, KeyRange, Member, Membership, NodeId, SplitMix64};
 
 use super::*;
 use crate::request::{Mutation, SessionStamp, Write};
@@ -30,39 +30,6 @@ fn commands() -> Vec<Command> {
     ]
 }
 
-fn catalogue_commands() -> Vec<CatalogueCommand> {
-    let member = Member { node: NodeId(1), incarnation: Incarnation(u64::MAX) };
-    let node = NodeRecord { member, peer: "127.0.0.1:7101".into(), grpc: String::new(), standing: Standing::Leaving };
-    vec![
-        CatalogueCommand::CreateTable {
-            name: "t".into(),
-            split_at: vec![],
-            replicas: 0,
-            retention: Duration::ZERO,
-            durability: None,
-        },
-        CatalogueCommand::CreateTable {
-            name: "t".into(),
-            split_at: vec![bytes("a"), bytes("b")],
-            replicas: 5,
-            retention: Duration(7),
-            durability: Some(base::Durability::Memory),
-        },
-        CatalogueCommand::BeginDrop { name: "t".into() },
-        CatalogueCommand::EndDrop { name: "t".into(), table: CohortId(2) },
-        CatalogueCommand::BeginMove { cohort: CohortId(2), nodes: vec![NodeId(1), NodeId(3)] },
-        CatalogueCommand::EndMove { cohort: CohortId(2), plan: 7 },
-        CatalogueCommand::RegisterNodes { nodes: vec![] },
-        CatalogueCommand::RegisterNodes { nodes: vec![node.clone(), node.clone()] },
-        CatalogueCommand::AddNode { node },
-        CatalogueCommand::BeginLeave { node: NodeId(7) },
-        CatalogueCommand::MoveOff { absent: vec![NodeId(1), NodeId(2)] },
-        CatalogueCommand::EndLeave { node: NodeId(7) },
-        CatalogueCommand::AddUnits { log: LogId(5), nodes: vec![NodeId(1), NodeId(2)] },
-        CatalogueCommand::ForgetSpares { log: LogId(5), units: vec![UnitId(6), UnitId(1 << 40)] },
-    ]
-}
-
 /// Every command is read back as it was written; every part of its bytes is refused.
 #[test]
 fn commands_are_read_back_and_truncated_ones_refused() {
@@ -73,31 +40,13 @@ fn commands_are_read_back_and_truncated_ones_refused() {
             assert!(Command::decode(payload.slice(..end)).is_err());
         }
     }
-    for command in catalogue_commands() {
-        let payload = command.encode();
-        assert_eq!(CatalogueCommand::decode(payload.clone()), Ok(command));
-        for end in 0..payload.len() {
-            assert!(CatalogueCommand::decode(payload.slice(..end)).is_err());
-        }
-    }
-}
-
-/// An entry that strayed into the other kind of log is refused.
-#[test]
-fn tablets_and_catalogue_do_not_read_each_others_commands() {
-    assert!(commands().iter().all(|command| CatalogueCommand::decode(command.encode()).is_err()));
-    assert!(catalogue_commands().iter().all(|command| Command::decode(command.encode()).is_err()));
 }
 
 /// Random bytes, and valid ones with a byte changed, are read or refused, and what is read is written back the same.
 #[test]
 fn decoders_survive_any_bytes() {
     let mut random = SplitMix64::new(1);
-    let valid: Vec<Bytes> = commands()
-        .iter()
-        .map(Command::encode)
-        .chain(catalogue_commands().iter().map(CatalogueCommand::encode))
-        .collect();
+    let valid: Vec<Bytes> = commands().iter().map(Command::encode).collect();
     for round in 0..200_000_usize {
         let payload = if round % 2 == 0 {
             let length = random.below(40) as usize;
@@ -109,9 +58,6 @@ fn decoders_survive_any_bytes() {
             Bytes::from(changed)
         };
         if let Ok(command) = Command::decode(payload.clone()) {
-            assert_eq!(command.encode(), payload);
-        }
-        if let Ok(command) = CatalogueCommand::decode(payload.clone()) {
             assert_eq!(command.encode(), payload);
         }
     }
@@ -134,8 +80,7 @@ fn the_largest_write_fits_into_an_entry() {
     let mut large = Write { stamp: None, key, mutations };
     large.mutations[0].value = Some(Bytes::from(vec![b'v'; large.mutations[0].value.as_ref().unwrap().len() + left]));
     let large = stamped(large, SessionId(1), 1, 1);
-    let table = crate::request::TableRequest::Write(large.clone());
-    validate(&crate::request::Request::Table { table: "t".into(), request: table }).expect("it keeps to the limits");
+    validate(&crate::request::TableRequest::Write(large.clone())).expect("it keeps to the limits");
     let Write { stamp, key, mutations } = large;
     let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();
     let entry = crate::testing::Log::new().entry(Command::Write { stamp, key, columns }.encode());

@@ -7,14 +7,16 @@
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use base::{KeyRange, Timestamp, shown};
 use bytes::{BufMut, Bytes, BytesMut};
+use machine::failure::invalid;
+use machine::state_machine::View as MachineView;
+use machine::{Failure, KeyPosition, Ownership};
 use store::cell::Range;
 use store::sstable::{Io, TableError};
 use store::tree::{self, Cells, Direction, View};
 
-use super::{Ownership, invalid};
 use crate::command::Command;
-use crate::position::Position;
-use crate::request::{Cell, Failure, Mismatch, Mutation, Outcome, Response, Row, Scan, Write};
+use crate::evaluation::{Evaluation, Question};
+use crate::request::{Cell, Mismatch, Mutation, Outcome, Row, Scan, TableRequest, TableResponse, Write};
 use crate::validate::check_ends;
 
 /// Bytes of names and values in one answer, at most: it must fit into one message between nodes. A row beyond can be
@@ -45,7 +47,7 @@ pub struct TabletView {
 }
 
 impl TabletView {
-    /// Reads columns of a row, those named (in the order named) or all: a [`Response::Row`] with those that are there,
+    /// Reads columns of a row, those named (in the order named) or all: a [`TableResponse::Row`] with those that are there,
     /// or [`Failure::Invalid`] when the answer would be too large.
     ///
     /// # Errors
@@ -60,7 +62,7 @@ impl TabletView {
     /// # Errors
     /// As there.
     pub fn get_at(&self, key: &Bytes, columns: Option<&[Bytes]>, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
-        let at = match self.ownership.check(&Position::At(key.clone())).and_then(|_| self.moment(at)) {
+        let at = match self.ownership.check(&KeyPosition::At(key.clone())).and_then(|_| self.moment(at)) {
             Ok(at) => at,
             Err(failure) => return Ok(Err(failure)),
         };
@@ -82,10 +84,10 @@ impl TabletView {
                 }
             }
         }
-        Ok(row.check_size(key).map(|()| Response::Row(row.cells)))
+        Ok(row.check_size(key).map(|()| TableResponse::Row(row.cells)))
     }
 
-    /// Reads a page of rows: a [`Response::Rows`]. A page ends after [`Scan::limit`] rows, [`SCAN_ROWS_MAX`] rows or
+    /// Reads a page of rows: a [`TableResponse::Rows`]. A page ends after [`Scan::limit`] rows, [`SCAN_ROWS_MAX`] rows or
     /// [`SCAN_PAGE_BYTES`], after a bounded stretch of deleted rows, and at the end of the tablet's range; it may hold
     /// no row and still have a continuation. [`Failure::Invalid`] when the ends are reversed, or a row is too large for
     /// one answer.
@@ -110,7 +112,7 @@ impl TabletView {
             Err(failure) => return Ok(Err(failure)),
         };
         let Some((from, to)) = bounds(scan) else {
-            return Ok(Ok(Response::Rows { rows: Vec::new(), continuation: None }));
+            return Ok(Ok(TableResponse::Rows { rows: Vec::new(), continuation: None }));
         };
         let (from, to, beyond) = clip(from, to, range, scan.reverse);
         let direction = if scan.reverse { Direction::Backwards } else { Direction::Forwards };
@@ -136,45 +138,8 @@ impl TabletView {
         Ok(Command::unconditional(write.clone()))
     }
 
-    /// The rows as they were at a moment that is neither forgotten nor still to come.
-    ///
-    /// # Errors
-    /// [`Failure::Invalid`] if it is before the watermark, [`Failure::Unavailable`] if it is after the last entry
-    /// applied: what it shows may still change.
-    pub fn at(mut self, moment: Timestamp) -> Result<Self, Failure> {
-        let applied = self.applied;
-        if moment > applied {
-            return Err(Failure::Unavailable(format!(
-                "the moment {moment} is ahead of {applied}, through which the range's log has come here"
-            )));
-        }
-        self.applied = self.moment(moment)?;
-        Ok(self)
-    }
-
-    /// Whether another one shows the same, from the same places.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.applied == other.applied
-            && self.watermark == other.watermark
-            && self.ownership == other.ownership
-            && self.rows.is_same(&other.rows)
-    }
-
-    /// The last timestamp that counts.
-    #[must_use]
-    pub fn timestamp(&self) -> Timestamp {
-        self.applied
-    }
-
-    /// The keys that the tablet owned, if it owned any.
-    #[must_use]
-    pub fn range(&self) -> Option<&KeyRange> {
-        self.ownership.range()
-    }
-
     /// Whether it is the tablet's to answer for that place.
-    pub(crate) fn holds(&self, position: &Position) -> bool {
+    pub(crate) fn holds(&self, position: &KeyPosition) -> bool {
         self.ownership.holds(position)
     }
 
@@ -189,6 +154,41 @@ impl TabletView {
             return Err(invalid(format!("the moment {at} is before {watermark}, the oldest that can still be read")));
         }
         Ok(at.min(self.applied))
+    }
+}
+
+impl MachineView for TabletView {
+    type Request = TableRequest;
+    type Read = Evaluation;
+
+    fn read(&self, request: &TableRequest) -> Option<Evaluation> {
+        Question::of(request).map(|question| Evaluation { view: self.clone(), question })
+    }
+
+    fn at(mut self, moment: Timestamp) -> Result<Self, Failure> {
+        let applied = self.applied;
+        if moment > applied {
+            return Err(Failure::Unavailable(format!(
+                "the moment {moment} is ahead of {applied}, through which the range's log has come here"
+            )));
+        }
+        self.applied = self.moment(moment)?;
+        Ok(self)
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.applied
+    }
+
+    fn range(&self) -> Option<&KeyRange> {
+        self.ownership.range()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.applied == other.applied
+            && self.watermark == other.watermark
+            && self.ownership == other.ownership
+            && self.rows.is_same(&other.rows)
     }
 }
 
@@ -344,7 +344,7 @@ impl Page {
         self.rows.push(Row { key, cells: row.cells });
     }
 
-    fn end(self, continuation: Option<Bytes>) -> Response {
-        Response::Rows { rows: self.rows, continuation }
+    fn end(self, continuation: Option<Bytes>) -> TableResponse {
+        TableResponse::Rows { rows: self.rows, continuation }
     }
 }

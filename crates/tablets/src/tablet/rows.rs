@@ -4,12 +4,10 @@
 
 use base::{Entry, Timestamp};
 use bytes::Bytes;
+use machine::{LogicalHash, owned};
 use store::cell::{self, Range};
 use store::sstable::{Io, TableError};
 use store::tree::Tree;
-
-use crate::hash::LogicalHash;
-use crate::pinning::owned;
 
 /// All versions of a tablet's cells, down to the watermark.
 #[derive(Debug)]

@@ -9,27 +9,17 @@
 //! cohort begin equal, whenever each of them comes to that entry, and however often.
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Epoch, KeyRange, Lsn, Sequence, Timestamp};
+use base::{CohortId, KeyRange, Timestamp};
 use bytes::Bytes;
+use machine::failure::invalid;
+use machine::progress::SPLIT_OFF;
+use machine::{Failure, Ownership, Progress};
+
 use store::tree::Site;
 
-use super::sessions::Sessions;
-use super::{Ownership, Tablet, invalid};
-use crate::progress::Progress;
-use crate::request::Failure;
-use crate::state::State;
+use super::{Sessions, Tablet};
 
 impl Tablet {
-    /// The place in its log at which the tablet of a range that was split off begins: no entry has it, and no log holds
-    /// what comes before. A replica that was not there at the split has nothing, and can't mistake that for this.
-    pub const SPLIT_OFF: Lsn = Lsn { epoch: Epoch(0), sequence: Sequence(1) };
-
-    /// The cohorts that parts of its range were split off to, in their order.
-    #[must_use]
-    pub fn children(&self) -> &[CohortId] {
-        &self.children
-    }
-
     /// Gives up the keys from this one on, and says which those are; none if that was done before.
     pub(super) fn split(&mut self, key: &Bytes, child: CohortId) -> Result<Option<KeyRange>, Failure> {
         if self.children.contains(&child) {
@@ -54,19 +44,17 @@ impl Tablet {
 
     /// The state of the tablet that was split off with the entry applied last: to be asked for before the next is
     /// applied.
-    #[must_use]
-    pub fn split_off(&mut self, range: KeyRange, site: Site) -> State {
+    pub(super) fn part_split_off(&mut self, range: KeyRange, site: Site) -> Self {
         let forgets_time = planted(Bug::SplitForgetsTimestamp);
         let last_timestamp = if forgets_time { Timestamp(1) } else { self.last_timestamp() };
-        let progress = Progress { cohort: site.cohort, last_applied: Self::SPLIT_OFF, last_timestamp, losses: 0 };
+        let progress = Progress { cohort: site.cohort, last_applied: SPLIT_OFF, last_timestamp, losses: 0 };
         let sessions = if planted(Bug::SplitForgetsSessions) || forgets_time {
             Sessions::default()
         } else {
             self.sessions.clone()
         };
         let watermark = self.watermark().min(last_timestamp);
-        let tree = self.tree_mut().split_off(site);
-        let tablet = Self::of(progress, Ownership::Owns(range), Vec::new(), watermark, sessions, tree);
-        State::Tablet(Box::new(tablet))
+        let tree = self.rows.tree.split_off(site);
+        Self::of(progress, Ownership::Owns(range), Vec::new(), watermark, sessions, tree)
     }
 }

@@ -5,8 +5,7 @@ use store::sstable::Io;
 
 use super::*;
 use crate::request::{Cell, Scan, Write};
-use crate::state::State;
-use crate::testing::{self, Log, bytes, delete, if_version, put, stamped, write};
+use crate::testing::{self, Log, State, Tested as _, bytes, delete, if_version, put, stamped, write};
 
 mod model;
 mod ranges;
@@ -18,16 +17,16 @@ fn fresh() -> (State, Log) {
 }
 
 fn get(state: &State, key: &str, columns: Option<&[Bytes]>) -> Outcome {
-    tablet(state).view().get(&bytes(key), columns, Io::Allowed).expect("the disk can be read")
+    tablet(state).view_now().get(&bytes(key), columns, Io::Allowed).expect("the disk can be read")
 }
 
 fn tablet(state: &State) -> &Tablet {
-    state.as_tablet().expect("it is a tablet")
+    state
 }
 
 fn open(state: &mut State, log: &mut Log) -> SessionId {
     match log.apply(state, &testing::open_session(state)) {
-        Some(Ok(Response::SessionOpened { session, .. })) => session,
+        Some(Ok(TableResponse::SessionOpened { session, .. })) => session,
         other => panic!("a session should be open, not {other:?}"),
     }
 }
@@ -38,7 +37,7 @@ fn open_session() -> Command {
 }
 
 fn read(state: &State, key: &str) -> Vec<(String, String, i64)> {
-    let Ok(Response::Row(cells)) = get(state, key, None) else { panic!("a get gives a row") };
+    let Ok(TableResponse::Row(cells)) = get(state, key, None) else { panic!("a get gives a row") };
     let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
     cells.iter().map(|cell| (text(&cell.column), text(&cell.value), cell.version.0)).collect()
 }
@@ -53,7 +52,7 @@ fn mismatch(column: &str, expected: i64, actual: i64) -> Outcome {
 }
 
 fn written(version: i64) -> Outcome {
-    Ok(Response::Written { version: Timestamp(version) })
+    Ok(TableResponse::Written { version: Timestamp(version) })
 }
 
 /// A version is its entry's timestamp; a write is all or nothing; the first column that doesn't fit is named; what is
@@ -93,12 +92,15 @@ fn reads_at_a_moment() {
     log.write(&mut state, &write("k", [delete("a")])).unwrap();
     log.write(&mut state, &write("k", [put("a", "5")])).unwrap();
     let at = |state: &State, moment| {
-        tablet(state).view().get_at(&bytes("k"), None, Timestamp(moment), Io::Allowed).expect("the disk can be read")
+        tablet(state)
+            .view_now()
+            .get_at(&bytes("k"), None, Timestamp(moment), Io::Allowed)
+            .expect("the disk can be read")
     };
     let one = |value, version| {
-        Ok(Response::Row(vec![Cell { column: bytes("a"), value: bytes(value), version: Timestamp(version) }]))
+        Ok(TableResponse::Row(vec![Cell { column: bytes("a"), value: bytes(value), version: Timestamp(version) }]))
     };
-    let none = || Ok(Response::Row(vec![]));
+    let none = || Ok(TableResponse::Row(vec![]));
     assert_eq!(at(&state, 9), none());
     assert_eq!(at(&state, 29), one("2", 20));
     assert_eq!(at(&state, 45), none());
@@ -205,7 +207,7 @@ fn no_session_after_a_loss_has_the_name_of_one_that_was_lost() {
     let lost: Vec<SessionId> = (0..5).map(|_| open(&mut state, &mut log)).collect();
     assert_eq!(after.apply(&mut left, &Command::DeclareLoss), None);
     let mut left = testing::copy(&left);
-    assert_eq!(tablet(&left).losses(), 1);
+    assert_eq!(left.progress.losses, 1);
     let opened: Vec<SessionId> = (0..5).map(|_| open(&mut left, &mut after)).collect();
     assert!(opened.iter().all(|session| !lost.contains(session)), "{opened:?} {lost:?}");
     left.invariants();
@@ -266,7 +268,7 @@ fn small_values_do_not_pin_their_entry() {
     let entry = log.entry(command.encode());
     state.apply(&entry).unwrap();
     let range = entry.payload.as_ptr_range();
-    let Ok(Response::Row(cells)) = get(&state, "k", None) else { panic!("a get gives a row") };
+    let Ok(TableResponse::Row(cells)) = get(&state, "k", None) else { panic!("a get gives a row") };
     for cell in cells {
         assert_eq!(range.contains(&cell.value.as_ptr()), cell.column == "large");
     }

@@ -2,7 +2,9 @@
 //! words.
 
 use bytes::Bytes;
-use tablets::request::{self, Request, TableRequest};
+use node::request::{Ask, Request};
+use tablets::request;
+use tablets::request::TableRequest;
 
 /// Bytes of one row's text, at most: twice what a write may hold, for quotes and escapes. A file whose quotes don't
 /// match would otherwise be read into memory whole.
@@ -63,15 +65,16 @@ impl Row {
         let mutations = self.columns.iter().map(mutation).collect();
         let write = request::Write { stamp: None, key: self.key.clone(), mutations };
         // The table's name is checked when the table is created.
-        let request = Request::Table { table: "t".into(), request: TableRequest::Write(write) };
-        tablets::validate(&request).map_err(|failure| failure.to_string())
+        let request = Request::Table { table: "t".into(), request: Ask::Tablet(TableRequest::Write(write)) };
+        node::request::validate(&request).map_err(|failure| failure.to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+    use super::*;
 
     fn row(columns: &[(&'static str, Vec<u8>)]) -> Result<Row, String> {
         Row::of("k", columns.iter().map(|(column, value)| ((*column).into(), value.clone().into())).collect())

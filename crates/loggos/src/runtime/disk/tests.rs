@@ -1,19 +1,21 @@
 use std::time::{Duration as StdDuration, Instant};
 
 use base::{Boot, Entry, Force, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp, UniverseId};
+use machine::Kind;
 use mio::{Events, Poll, Token, Waker};
 use node::contract::CheckpointId;
+use node::registry::AnyMachine;
 use prometheus::Registry;
 use store::Recovered;
 use store::checkpoint::CheckpointMeta;
 use store::identity::Identity;
 use store::tree::{Tablespace, Tree};
+use tempfile::TempDir;
 
 use super::*;
 use crate::runtime::budget::Budget;
 use crate::runtime::clock;
 use crate::runtime::tables::{CheckpointJob, TableFiles};
-use tempfile::TempDir;
 
 /// A store with its threads, and what they say.
 struct Bench {
@@ -60,9 +62,10 @@ fn record(sequence: u64) -> Record {
 
 impl Bench {
     /// A cohort's state before its first entry.
-    fn state(&self, cohort: CohortId) -> tablets::State {
+    fn state(&self, cohort: CohortId) -> AnyMachine {
         let tablespace = Tablespace::new(identity().owner(), small().tree, small().cache_bytes, small().recent_bytes);
-        tablets::State::new(cohort, tablets::Purpose::Tablet, Tree::new(tablespace.site(cohort)))
+        let tree = Tree::new(tablespace.site(cohort));
+        AnyMachine::new(Kind::TABLET, cohort, identity().incarnation, Box::new(tree)).expect("a kind that is known")
     }
 
     /// Turns like the machine's until `is_done` has seen what it waits for.

@@ -6,10 +6,10 @@ use std::io::{self, IoSlice, Write as _};
 use base::codec::Writer;
 use base::limits::PEER_MESSAGE_BYTES_MAX;
 use bytes::{Buf as _, Bytes};
+use machine::Failure;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use node::message::Message;
-use tablets::request::{Failure, LogResponse, Response};
 
 use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 
@@ -217,26 +217,6 @@ impl Connection {
 /// not be true (guarantee 12), and reads of logs have bounds of their own.
 fn refusal_of(message: &Message) -> Option<Message> {
     let Message::Answer { request, outcome: Ok(response) } = message else { return None };
-    let is_read = match response {
-        Response::Row(_)
-        | Response::Rows { .. }
-        | Response::Dated { .. }
-        | Response::Nodes(_)
-        | Response::Tables(_)
-        | Response::Table(_)
-        | Response::Log(LogResponse::Logs(_) | LogResponse::Log(_)) => true,
-        Response::TableCreated { .. }
-        | Response::TableDropped
-        | Response::RangeSplit { .. }
-        | Response::MoveBegun
-        | Response::LeaveBegun
-        | Response::PlanDone
-        | Response::SessionOpened { .. }
-        | Response::Written { .. }
-        | Response::Log(_)
-        | Response::Unit(_)
-        | Response::Status(_) => false,
-    };
     let failure = || Failure::Overloaded("too many bytes of answers wait for the node that was asked".to_owned());
-    is_read.then(|| Message::Answer { request: *request, outcome: Err(failure()) })
+    response.is_of_read().then(|| Message::Answer { request: *request, outcome: Err(failure()) })
 }

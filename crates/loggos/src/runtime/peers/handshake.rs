@@ -23,7 +23,7 @@ pub(crate) struct Identity {
 
 /// Nodes that made themselves known and that the roster here does not hold yet, at most: as many as a universe may
 /// have.
-const UNANNOUNCED_MAX: usize = tablets::catalogue::NODES_MAX;
+const UNANNOUNCED_MAX: usize = catalog::catalog::NODES_MAX;
 
 /// Judges hellos, and remembers the newest start of each member.
 #[derive(Debug)]

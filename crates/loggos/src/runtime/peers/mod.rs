@@ -20,11 +20,11 @@ use std::net::SocketAddr;
 
 use base::{Boot, Duration, Monotonic, NodeId};
 use bytes::Bytes;
+use catalog::{NodeRecord, Standing};
 use mio::net::TcpListener;
 use mio::{Interest, Registry, Token};
 use node::contract::Event;
 use node::message::Message;
-use tablets::{NodeRecord, Standing};
 
 use self::accepted::{Accepted, Heard};
 use self::connection::{Closed, Connection, Reading};

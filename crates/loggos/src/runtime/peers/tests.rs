@@ -3,9 +3,12 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration as StdDuration, Instant};
 
 use base::{CohortId, Incarnation, KeyRange, Member, Timestamp, UniverseId};
+use machine::{Failure, SessionId};
 use mio::{Events, Poll};
+use node::request::Response;
 use sharedlog::{ClientId, Position, Stamp, unit};
-use tablets::request::{Cell, Failure, Response, SessionId};
+use tablets::TableResponse;
+use tablets::request::Cell;
 
 use super::*;
 use crate::runtime::clock;
@@ -130,14 +133,25 @@ fn long_answers_to_reads_past_what_may_wait_are_refused() {
     const ROWS: u64 = 3_000;
     let (mut one, mut two) = pair(identity(2));
     until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
-    let row =
-        |bytes| Response::Row(vec![Cell { column: "c".into(), value: vec![7; bytes].into(), version: Timestamp(1) }]);
+    let row = |bytes| {
+        Response::Tablet(TableResponse::Row(vec![Cell {
+            column: "c".into(),
+            value: vec![7; bytes].into(),
+            version: Timestamp(1),
+        }]))
+    };
     let appends = (1..=100).map(|at| (Position(at), Stamp { client: ClientId(1), sequence: at })).collect();
     let of_unit = unit::Reply::Recent { from: Position(0), told_of: Vec::new(), appends };
-    let session =
-        Response::SessionOpened { session: SessionId(1), range: KeyRange { start: vec![7; 2_000].into(), end: None } };
-    let true_always =
-        [row(20), Response::Unit(Box::new(of_unit)), session, Response::Written { version: Timestamp(1) }];
+    let session = Response::Tablet(TableResponse::SessionOpened {
+        session: SessionId(1),
+        range: KeyRange { start: vec![7; 2_000].into(), end: None },
+    });
+    let true_always = [
+        row(20),
+        Response::Unit(Box::new(of_unit)),
+        session,
+        Response::Tablet(TableResponse::Written { version: Timestamp(1) }),
+    ];
     let asked = (0..ROWS).map(|_| row(64 << 10)).chain(true_always.clone());
     for (request, response) in (0..).zip(asked) {
         one.peers.send(NodeId(2), &Message::Answer { request, outcome: Ok(response) });

@@ -1,11 +1,13 @@
 use base::Duration;
+use machine::Failure;
 use sharedlog::limits::BATCH_BYTES_MAX;
+use sharedlog::request::{LogRequest, LogResponse};
 use sharedlog::unit::Command;
-use tablets::request::{Failure, LogRequest, LogResponse, Request};
 
 use super::*;
 use crate::contract::{Event, RequestId};
 use crate::logs::tests::{alone, append, ask, records, said};
+use crate::request::Request;
 
 /// What a follower asks that waits for 250 ms.
 fn follow(from: u64) -> LogRequest {
@@ -87,7 +89,7 @@ fn who_waits_at_a_unit_that_is_sealed_is_not_left_there() {
     assert_eq!(bench.node.logs.awaits.len(), 2);
     let log = bench.node.catalogue().and_then(|catalogue| catalogue.log("l")).expect("it is there");
     let (epoch, unit) = (log.projection.epoch, log.projection.units()[0]);
-    let cohort = tablets::catalogue::cohort_of(unit).expect("a small number");
+    let cohort = catalog::cohort_of(unit).expect("a small number");
     let seal = Command::Seal { epoch };
     let now = bench.now;
     let replica = bench.node.replicas.get_mut(&cohort).expect("it is here");

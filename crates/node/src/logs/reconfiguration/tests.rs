@@ -5,11 +5,12 @@ use bytes::Bytes;
 use sharedlog::client::Suspect;
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::recovery::healings;
+use sharedlog::request::{Content, LogRequest, LogResponse};
 use sharedlog::{Batch, Position};
-use tablets::request::{Content, LogRequest, LogResponse, Request, Response};
 
 use super::*;
 use crate::contract::RequestId;
+use crate::request::{Request, Response};
 use crate::testing::{Bench, Universe, empty};
 
 const SECOND: Duration = Duration::from_millis(1_000);
@@ -80,7 +81,7 @@ impl Universe {
 
     /// The catalogue names a unit for the log there.
     fn name_on(&mut self, node: u32) {
-        let command = tablets::CatalogueCommand::AddUnits { log: self.log().id, nodes: vec![NodeId(node)] };
+        let command = catalog::CatalogCommand::AddUnits { log: self.log().id, nodes: vec![NodeId(node)] };
         let leader = self.leader_of_catalogue();
         let bench = &mut self.nodes[leader.0 as usize - 1];
         let catalogue = bench.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
@@ -122,7 +123,7 @@ fn units_in_doubt_are_replaced_and_given_up() {
             "older chains are whole, too"
         );
         let damaged = &universe.nodes[node as usize - 1].node;
-        let gone = |unit: &UnitId| damaged.replicas().all(|(id, ..)| Some(id) != tablets::catalogue::cohort_of(*unit));
+        let gone = |unit: &UnitId| damaged.replicas().all(|(id, ..)| Some(id) != catalog::cohort_of(*unit));
         assert!(lost.iter().all(gone), "their replicas take no room any more");
         assert_eq!(damaged.own_units_in_doubt().count(), 0);
     }
@@ -148,7 +149,7 @@ fn a_spare_in_doubt_is_forgotten() {
     universe.pass(Duration(20 * SECOND.0));
     assert_eq!(universe.log(), before, "the log needs no other");
     let damaged = &universe.nodes[free as usize - 1].node;
-    assert!(damaged.replicas().all(|(id, ..)| Some(id) != tablets::catalogue::cohort_of(spare)));
+    assert!(damaged.replicas().all(|(id, ..)| Some(id) != catalog::cohort_of(spare)));
     assert_eq!(damaged.own_units_in_doubt().count(), 0);
 }
 
@@ -159,7 +160,7 @@ fn the_last_copy_is_not_given_up() {
     let chain = universe.log().projection.last().chains[0].clone();
     for unit in &chain {
         let node = universe.log().member_of(*unit).expect("it stands").node;
-        universe.restart(node.0, |id| Some(id) == tablets::catalogue::cohort_of(*unit));
+        universe.restart(node.0, |id| Some(id) == catalog::cohort_of(*unit));
     }
     universe.pass(Duration(20 * SECOND.0));
     assert_eq!(universe.log().projection.units(), chain);

@@ -50,12 +50,12 @@ impl Model {
                 for (_, versions) in self.columns.iter_mut().filter(|((row, _), _)| row == key) {
                     versions.insert(now, None);
                 }
-                Some(Ok(Response::Written { version: Timestamp(now) }))
+                Some(Ok(TableResponse::Written { version: Timestamp(now) }))
             }
             Command::OpenSession { .. } => {
                 let session = SessionId::new(CohortId(2), Sequence(sequence)).expect("small numbers");
                 self.sessions.insert(session.0, ModelSession { last_used: now, floor: 1, ..Default::default() });
-                Some(Ok(Response::SessionOpened { session, range: KeyRange::all() }))
+                Some(Ok(TableResponse::SessionOpened { session, range: KeyRange::all() }))
             }
             Command::ExpireSessions { sessions } => {
                 for (id, last_used) in sessions {
@@ -104,7 +104,7 @@ impl Model {
         for Mutation { column, value, .. } in &write.mutations {
             self.columns.entry((write.key.clone(), column.clone())).or_default().insert(now, value.clone());
         }
-        Ok(Response::Written { version: Timestamp(now) })
+        Ok(TableResponse::Written { version: Timestamp(now) })
     }
 
     fn scan(&self, from: &Bytes, to: &Bytes, moment: i64) -> Vec<Row> {
@@ -206,13 +206,13 @@ impl Driver {
     fn apply(&mut self, state: &mut State, replica: &mut State) {
         let asked = self.ask();
         let command = match &asked {
-            Asked::Write(write) => tablet(state).view().decide(write, Io::Allowed).expect("the disk can be read"),
+            Asked::Write(write) => tablet(state).view_now().decide(write, Io::Allowed).expect("the disk can be read"),
             Asked::Command(command) => command.clone(),
         };
         let entry = self.log.entry(command.encode());
         let outcome = state.apply(&entry).expect("the log's next entry").outcome;
         let expected = self.model.apply(&asked, entry.lsn.sequence.0, entry.timestamp.0);
-        if let Some(Ok(Response::SessionOpened { session, .. })) = &outcome {
+        if let Some(Ok(TableResponse::SessionOpened { session, .. })) = &outcome {
             self.made.push((session.0, Vec::new()));
         }
         assert_eq!(replica.apply(&entry).expect("the log's next entry").outcome, outcome, "replicas decide alike");
@@ -229,16 +229,16 @@ impl Driver {
         let rows = self.model.scan(&bytes(from), &bytes(to), moment);
         for (reverse, expected) in [(false, rows.clone()), (true, rows.into_iter().rev().collect())] {
             let scan = Scan { from: bytes(from), to: Some(bytes(to)), reverse, ..Scan::default() };
-            let view = tablet(state).view();
+            let view = tablet(state).view_now();
             let found = view.scan_at(&scan, Timestamp(moment), Io::Allowed).expect("the disk can be read");
-            assert_eq!(found, Ok(Response::Rows { rows: expected, continuation: None }));
+            assert_eq!(found, Ok(TableResponse::Rows { rows: expected, continuation: None }));
         }
         let (key, column) = (bytes(self.pick(&["a", "b"])), bytes(self.pick(&["x", "y"])));
         let expected = self.model.at(&key, &column, i64::MAX);
         let expected = expected.map(|(v, value)| Cell { column: column.clone(), value, version: Timestamp(v) });
-        let view = tablet(state).view();
+        let view = tablet(state).view_now();
         let found = view.get(&key, Some(&[column]), Io::Allowed).expect("the disk can be read");
-        assert_eq!(found, Ok(Response::Row(expected.into_iter().collect())));
+        assert_eq!(found, Ok(TableResponse::Row(expected.into_iter().collect())));
     }
 }
 

@@ -1,10 +1,11 @@
 //! A tablet answers for its own range and for no other (guarantee 19).
 
 use base::{KeyRange, SplitMix64};
+use machine::state_machine::{Evaluated, Read as _, Verdict};
 
 use super::scans::scanned;
 use super::*;
-use crate::evaluation::{Evaluated, Evaluation, Question};
+use crate::evaluation::{Evaluation, Question};
 use crate::request::Row;
 use crate::testing::load;
 
@@ -22,7 +23,7 @@ fn of(cohort: u32, range: KeyRange) -> (State, Log) {
 /// Whether a write is not executed, since its row belongs to another range.
 fn is_put_elsewhere(state: &mut State, log: &mut Log, command: &Command) -> bool {
     let applied = state.apply(&log.entry(command.encode())).expect("the next entry");
-    (applied.outcome, applied.change) == (None, Some(Change::PutElsewhere))
+    (applied.outcome, applied.effect) == (None, Some(Effect::Elsewhere))
 }
 
 #[test]
@@ -34,9 +35,9 @@ fn nothing_is_answered_before_there_is_a_range_and_the_first_one_stays() {
     assert!(is_refused(&get(&state, "k", None)));
     let found = Command::Found { range: range("b", Some("d")) };
     let applied = state.apply(&log.entry(found.encode())).expect("the next entry");
-    assert_eq!(applied.change, Some(Change::RangeFounded));
+    assert_eq!(applied.effect, Some(Effect::RangeFounded));
     let again = Command::Found { range: KeyRange::all() };
-    assert_eq!(state.apply(&log.entry(again.encode())).expect("the next entry").change, None);
+    assert_eq!(state.apply(&log.entry(again.encode())).expect("the next entry").effect, None);
     assert_eq!(tablet(&state).ownership(), &Ownership::Owns(range("b", Some("d"))));
     state.invariants();
 }
@@ -68,7 +69,9 @@ fn a_session_belongs_to_one_range() {
     let stray = stamped(write("z", [put("c", "v")]), session, 1, 1);
     assert_eq!(second_log.write(&mut second, &stray), Err(Failure::UnknownSession(session)));
     let opened = first_log.apply(&mut first, &open_session());
-    assert!(matches!(opened, Some(Ok(Response::SessionOpened { range: owned, .. })) if owned == range("", Some("m"))));
+    assert!(
+        matches!(opened, Some(Ok(TableResponse::SessionOpened { range: owned, .. })) if owned == range("", Some("m")))
+    );
 }
 
 #[test]
@@ -85,7 +88,7 @@ fn names_of_sessions_are_bounded() {
 fn a_checkpoint_keeps_the_range() {
     let (mut state, mut log) = of(2, range("b", Some("d")));
     log.write(&mut state, &write("c", [put("c", "v")])).unwrap();
-    let chunks: Vec<Bytes> = state.snapshot().chunks().collect();
+    let chunks: Vec<Bytes> = state.chunks();
     let loaded = load(&state, CohortId(2), &chunks).expect("they are whole");
     assert_eq!(tablet(&loaded).ownership(), tablet(&state).ownership());
     let (mut other, mut log) = of(2, range("b", None));
@@ -138,7 +141,7 @@ fn keys(states: &[&State], scan: &Scan) -> Vec<Bytes> {
         let position = scan.position();
         let holds = |state: &&&State| tablet(state).ownership().range().is_some_and(|range| position.is_in(range));
         let state = states.iter().find(holds).expect("each place has a range");
-        let Ok(Response::Rows { rows, continuation }) = scanned(state, &scan) else { panic!("a scan gives rows") };
+        let Ok(TableResponse::Rows { rows, continuation }) = scanned(state, &scan) else { panic!("a scan gives rows") };
         all.extend(rows.into_iter().map(|Row { key, .. }| key));
         let Some(next) = continuation else { return all };
         assert_ne!(scan.continuation, Some(next.clone()), "a scan goes on");
@@ -156,9 +159,9 @@ fn a_dropped_tablet_is_empty_for_ever() {
     log.apply(&mut state, &Command::Watermark(now));
     testing::settle(&mut state, &testing::disk());
     log.write(&mut state, &write("l", [put("c", "v")])).unwrap();
-    for change in [Some(Change::RangeDropped), None] {
+    for change in [Some(Effect::RangeDropped), None] {
         let applied = state.apply(&log.entry(Command::Drop.encode())).expect("the next entry");
-        assert_eq!((applied.outcome, applied.change), (Some(Ok(Response::TableDropped)), change));
+        assert_eq!((applied.outcome, applied.effect), (Some(Ok(TableResponse::Dropped)), change));
     }
     log.apply(&mut state, &Command::Found { range: KeyRange::all() });
     let late = stamped(write("k", [put("c", "v")]), session, 2, 1);
@@ -169,7 +172,7 @@ fn a_dropped_tablet_is_empty_for_ever() {
     assert_eq!(tablet(&state).tree().entries_in_memory(), 0);
     assert!(tablet(&state).tree().tables().is_empty(), "those on the disk go, too");
     state.invariants();
-    let chunks: Vec<Bytes> = state.snapshot().chunks().collect();
+    let chunks: Vec<Bytes> = state.chunks();
     assert_eq!(load(&state, CohortId(2), &chunks).map(|loaded| loaded.logical_hash()), Ok(state.logical_hash()));
 }
 
@@ -178,13 +181,13 @@ fn a_dropped_tablet_is_empty_for_ever() {
 #[test]
 fn questions_that_stray_are_sent_elsewhere() {
     let (state, _) = of(2, range("b", Some("d")));
-    let answer = |question| Evaluation::Rows { view: tablet(&state).view(), question }.answer(Io::Allowed);
+    let answer = |question| Evaluation { view: tablet(&state).view_now(), question }.answer(Io::Allowed);
     let conditional = |key| Question::Decide(write(key, [if_version(put("c", "v"), 7)]));
     let get = |key: &str| Question::Get { key: bytes(key), columns: None };
     let scan = |reverse| Question::Scan(Scan { reverse, ..Scan::default() });
     for question in [conditional("a"), conditional("d"), get("a"), get("d"), scan(false), scan(true)] {
         assert_eq!(answer(question), Ok(Evaluated::Elsewhere));
     }
-    assert!(matches!(answer(conditional("b")), Ok(Evaluated::Command(Command::Refuse { .. }))));
-    assert_eq!(answer(get("c")), Ok(Evaluated::Outcome(Ok(Response::Row(vec![])))));
+    assert!(matches!(answer(conditional("b")), Ok(Evaluated::Decided(Verdict { refusal: Some(_), .. }))));
+    assert_eq!(answer(get("c")), Ok(Evaluated::Outcome(Ok(TableResponse::Row(vec![])))));
 }

@@ -4,12 +4,12 @@ use super::*;
 use crate::request::{Mutation, Row};
 
 pub(super) fn scanned(state: &State, scan: &Scan) -> Outcome {
-    tablet(state).view().scan(scan, Io::Allowed).expect("the disk can be read")
+    tablet(state).view_now().scan(scan, Io::Allowed).expect("the disk can be read")
 }
 
 fn page(state: &State, scan: &Scan) -> (Vec<Row>, Option<Bytes>) {
     match scanned(state, scan) {
-        Ok(Response::Rows { rows, continuation }) => (rows, continuation),
+        Ok(TableResponse::Rows { rows, continuation }) => (rows, continuation),
         other => panic!("a scan gives rows, not {other:?}"),
     }
 }
@@ -136,7 +136,7 @@ fn a_row_beyond_an_answer_is_read_in_parts() {
     }
     log.write(&mut state, &write("a", [put("a", "")])).unwrap();
     assert!(matches!(get(&state, "large", None), Err(Failure::Invalid(_))));
-    let Ok(Response::Row(cells)) = get(&state, "large", Some(&[bytes("a"), bytes("c"), bytes("x")])) else {
+    let Ok(TableResponse::Row(cells)) = get(&state, "large", Some(&[bytes("a"), bytes("c"), bytes("x")])) else {
         panic!("two of the columns are not too large")
     };
     assert_eq!(cells.len(), 2);
@@ -163,5 +163,5 @@ fn the_columns_of_a_row_that_are_looked_at_are_bounded() {
     assert!(matches!(scanned(&state, &Scan { continuation, ..Scan::default() }), Err(Failure::Invalid(_))));
     assert!(matches!(get(&state, "b", None), Err(Failure::Invalid(_))));
     let named = get(&state, "b", Some(&[bytes("c0-0")]));
-    assert_eq!(named, Ok(Response::Row(vec![])));
+    assert_eq!(named, Ok(TableResponse::Row(vec![])));
 }

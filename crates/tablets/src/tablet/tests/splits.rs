@@ -4,7 +4,6 @@
 use base::{KeyRange, Membership};
 
 use super::*;
-use crate::catalogue::Change;
 
 const CHILD: CohortId = CohortId(9);
 
@@ -15,10 +14,10 @@ fn split(key: &str) -> Command {
 /// Applies a split, and gives the tablet that it makes with its log.
 fn split_off(state: &mut State, log: &mut Log, key: &str) -> (State, Log) {
     let applied = state.apply(&log.entry(split(key).encode())).expect("the next entry");
-    assert_eq!(applied.outcome, Some(Ok(Response::RangeSplit { cohort: CHILD.0 })));
-    let Some(Change::RangeSplit { child: CHILD, range, .. }) = applied.change else { panic!("{:?}", applied.change) };
+    assert_eq!(applied.outcome, Some(Ok(TableResponse::Split)));
+    let Some(Effect::RangeSplit { child: CHILD, range, .. }) = applied.effect else { panic!("{:?}", applied.effect) };
     let site = testing::tree(CHILD).site().clone();
-    let child = state.as_tablet_mut().expect("it is a tablet").split_off(range, site);
+    let child = state.split_off(range, site).expect("tablets split");
     child.invariants();
     state.invariants();
     let log = Log::after(&child);
@@ -27,7 +26,7 @@ fn split_off(state: &mut State, log: &mut Log, key: &str) -> (State, Log) {
 
 fn is_elsewhere(state: &mut State, log: &mut Log, write: Write) -> bool {
     let applied = state.apply(&log.entry(Command::unconditional(write).encode())).expect("the next entry");
-    applied.outcome.is_none() && applied.change == Some(Change::PutElsewhere)
+    applied.outcome.is_none() && applied.effect == Some(Effect::Elsewhere)
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn each_key_is_in_one_of_the_two_with_all_that_was_known_of_it() {
     // Who opens a session in either is told what it is good for.
     let opened = log.apply(&mut state, &open_session());
     let kept = KeyRange { start: Bytes::new(), end: Some(bytes("m")) };
-    assert!(matches!(opened, Some(Ok(Response::SessionOpened { range, .. })) if range == kept));
+    assert!(matches!(opened, Some(Ok(TableResponse::SessionOpened { range, .. })) if range == kept));
     assert_eq!(testing::copy(&child).logical_hash(), child.logical_hash(), "a checkpoint has all of it");
 }
 
@@ -74,7 +73,7 @@ fn a_split_is_done_once_and_at_a_key_between_the_ends() {
     let (mut state, mut log) = fresh();
     split_off(&mut state, &mut log, "m");
     let again = state.apply(&log.entry(split("m").encode())).expect("the next entry");
-    assert_eq!((again.outcome, again.change), (Some(Ok(Response::RangeSplit { cohort: CHILD.0 })), None));
+    assert_eq!((again.outcome, again.effect), (Some(Ok(TableResponse::Split)), None));
     for key in ["", "m", "z"] {
         let other = Command::Split { key: bytes(key), child: CohortId(10), members: Membership::default() };
         assert!(matches!(log.apply(&mut state, &other), Some(Err(Failure::Invalid(_)))), "{key}");

@@ -1,0 +1,409 @@
+//! The catalog: which tables and nodes there are, as the state machine of the first, fixed cohort.
+//!
+//! A table is created by an entry, with the keys that it is split at: each range's cohort and members are computed when
+//! the entry is applied, from the catalog alone, so that every replica of the catalog names the same. What stands
+//! here is the *map*, a hint for whoever looks for a row: which range a cohort owns is decided in its own log
+//! (guarantee 19).
+//!
+//! A node's disk is known by its incarnation, and
+//! the catalog never forgets it: an empty disk under a known name is refused here, for it would be a replica that has
+//! promised things it doesn't remember (guarantee 6).
+
+use base::limits::{RANGES_IN_UNIVERSE_MAX, RETENTION_DEFAULT, TABLES_MAX};
+use base::{CohortId, Durability, Duration, Entry, Lsn, Member, NodeId, Timestamp, counted};
+use bytes::Bytes;
+use imbl::OrdMap;
+use sharedlog::LogId;
+
+use machine::failure::invalid;
+use machine::{ApplyError, Failure, Kind, LogicalHash, NoStorage, Progress, SessionId};
+
+use crate::command::CatalogCommand;
+use crate::request::{CatalogResponse, Outcome};
+
+mod drops;
+mod logs;
+mod moves;
+mod nodes;
+mod splits;
+mod table;
+
+pub use logs::{LogRecord, cohort_of};
+pub use moves::Move;
+pub use nodes::{NodeRecord, Standing};
+pub use splits::SplitUnderWay;
+pub use table::{Part, RangeRecord, SplitRecord, TableRecord};
+
+use table::RECORD_BYTES;
+
+/// Nodes of a universe, at most: every node holds the list, and every peer connection is one of them.
+pub const NODES_MAX: usize = 1_000;
+
+/// Replicas of a range, unless the table's creator wants another number (fewer while fewer nodes are known):
+/// Spinnaker's three.
+pub const REPLICAS: u32 = 3;
+
+/// The first cohort that a range can have.
+const FIRST_TABLE_COHORT: CohortId = CohortId(CohortId::CATALOGUE.0 + 1);
+
+/// What an entry changed, for the node to act on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A table was created: the members of its ranges start their replicas.
+    TableCreated {
+        /// Its name.
+        name: String,
+    },
+    /// A table is being dropped: whoever leads the catalog sees to it that its cohorts take the drop into their logs.
+    DropBegun {
+        /// The table's identity: its first range's cohort.
+        table: CohortId,
+    },
+    /// A table is gone: its cohorts' replicas are to go, and whoever waits for it is answered.
+    TableDropped {
+        /// The table's identity.
+        table: CohortId,
+    },
+    /// A range is being split: whoever leads the catalog sees to it that its cohort takes the split into its log.
+    SplitBegun {
+        /// The new range's cohort.
+        child: CohortId,
+    },
+    /// The map has a range that was split off: whoever waits for it is answered.
+    SplitEnded {
+        /// The new range's cohort.
+        child: CohortId,
+    },
+    /// It was planned on which nodes a range's replicas are to be: whoever leads the catalog sees to it.
+    MoveBegun,
+    /// A node has joined, is to leave, or has left.
+    NodesChanged,
+    /// A range's replicas are where they are to be: those who have none any more let go.
+    MoveEnded,
+    /// A log was created, or has another projection or other units.
+    LogProjected {
+        /// It.
+        log: LogId,
+    },
+}
+
+/// The tables and nodes of a universe.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    pub(crate) progress: Progress,
+    pub(crate) tables: OrdMap<String, TableRecord>,
+    pub(crate) nodes: OrdMap<NodeId, NodeRecord>,
+    pub(crate) logs: OrdMap<String, LogRecord>,
+    pub(crate) next_cohort: CohortId,
+    bytes: usize,
+    pub(crate) storage: NoStorage,
+}
+
+impl Catalog {
+    /// The catalog before its first entry.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            progress: Progress::new(CohortId::CATALOGUE),
+            tables: OrdMap::new(),
+            nodes: OrdMap::new(),
+            logs: OrdMap::new(),
+            next_cohort: FIRST_TABLE_COHORT,
+            bytes: 0,
+            storage: NoStorage,
+        }
+    }
+
+    /// The catalog of a snapshot.
+    pub(crate) fn of(
+        progress: Progress,
+        nodes: OrdMap<NodeId, NodeRecord>,
+        tables: OrdMap<String, TableRecord>,
+        logs: OrdMap<String, LogRecord>,
+        next_cohort: CohortId,
+    ) -> Self {
+        let mut catalog = Self { progress, tables, nodes, logs, next_cohort, bytes: 0, storage: NoStorage };
+        catalog.bytes = catalog.bytes_of_records();
+        catalog
+    }
+
+    fn bytes_of_records(&self) -> usize {
+        self.tables.iter().map(|(name, table)| table.bytes(name)).sum::<usize>()
+            + self.nodes.values().map(node_bytes).sum::<usize>()
+            + self.logs.iter().map(|(name, log)| log.bytes(name)).sum::<usize>()
+    }
+
+    /// Applies an entry: the outcome of a table's creation or of a refused registration, and what changed.
+    ///
+    /// # Errors
+    /// When the entry doesn't follow the last one or is no command of the catalog's. The catalog is unchanged, and
+    /// the node must halt.
+    pub fn apply_entry(&mut self, entry: &Entry) -> Result<(Option<Outcome>, Option<Change>), ApplyError> {
+        self.progress.check(entry)?;
+        if entry.payload.is_empty() {
+            self.progress.advance(entry);
+            return Ok((None, None));
+        }
+        let command = CatalogCommand::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
+        self.progress.advance(entry);
+        Ok(match command {
+            CatalogCommand::CreateTable { name, kind, split_at, replicas, retention, durability } => {
+                let kept = (kind, retention, durability);
+                let created = self.create_table(&name, split_at, replicas, kept, entry.timestamp);
+                let change = matches!(created, Ok(CatalogResponse::TableCreated { existed: false }));
+                (Some(created), change.then_some(Change::TableCreated { name }))
+            }
+            CatalogCommand::BeginSplit { name, key } => self.begin_split(&name, &key),
+            CatalogCommand::EndSplit { name, child } => (None, self.end_split(&name, child)),
+            CatalogCommand::BeginDrop { name } => self.begin_drop(&name),
+            CatalogCommand::EndDrop { name, table } => (None, self.end_drop(&name, table)),
+            CatalogCommand::BeginMove { cohort, nodes } => {
+                let begun = self.begin_move(cohort, &nodes);
+                let change = begun.is_ok().then_some(Change::MoveBegun);
+                (Some(begun), change)
+            }
+            CatalogCommand::EndMove { cohort, plan } => (None, self.end_move(cohort, plan)),
+            CatalogCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
+                Ok(()) => (None, Some(Change::NodesChanged)),
+                Err(failure) => (Some(Err(failure)), None),
+            },
+            CatalogCommand::AddNode { node } => changed_nodes(self.add_node(node)),
+            CatalogCommand::BeginLeave { node } => changed_nodes(self.begin_leave(node)),
+            CatalogCommand::MoveOff { absent } => (None, self.move_off(&absent)),
+            CatalogCommand::EndLeave { node } => (None, self.end_leave(node)),
+            CatalogCommand::CreateLog { name, stripes, copies, sequencer } => {
+                self.create_log(&name, stripes, copies, sequencer, entry.timestamp)
+            }
+            CatalogCommand::Project { projection } => self.project(&projection),
+            CatalogCommand::AddUnits { log, nodes } => (None, self.add_units(log, &nodes)),
+            CatalogCommand::ForgetSpares { log, units } => (None, self.forget_spares(log, &units)),
+        })
+    }
+
+    fn create_table(
+        &mut self,
+        name: &str,
+        mut split_at: Vec<Bytes>,
+        replicas: u32,
+        (kind, retention, durability): (Kind, Duration, Option<Durability>),
+        created: Timestamp,
+    ) -> Outcome {
+        // Doors refuse keys that come twice; here it only matters that a record is whole, whatever the entry holds.
+        split_at.sort_unstable();
+        split_at.dedup();
+        split_at.retain(|key| !key.is_empty());
+        if let Some(table) = self.tables.get(name) {
+            if table.is_dropping {
+                return Err(Failure::Unavailable(format!("the last table {name} is still being dropped")));
+            }
+            return table.created_again(name, &split_at, replicas, retention, durability, kind);
+        }
+        self.check_room(split_at.len() + 1, replicas)?;
+        let wanted = if replicas == 0 { REPLICAS } else { replicas };
+        let starts = std::iter::once(Bytes::new()).chain(split_at);
+        let ranges = starts.map(|start| self.place(&start, wanted)).collect();
+        let retention = if retention == Duration::ZERO { RETENTION_DEFAULT } else { retention };
+        let durability = durability.unwrap_or_default();
+        let table = TableRecord { kind, ranges, created, replicas: wanted, retention, durability, is_dropping: false };
+        self.insert_table(name.to_owned(), table);
+        Ok(CatalogResponse::TableCreated { existed: false })
+    }
+
+    /// Whether there may be a table of so many ranges more, each with so many replicas (0: as is usual).
+    fn check_room(&self, ranges: usize, replicas: u32) -> Result<(), Failure> {
+        let nodes = self.staying().count();
+        if self.tables.len() >= TABLES_MAX {
+            return Err(Failure::Overloaded(format!("there are {TABLES_MAX} tables, and no more may be")));
+        }
+        self.check_ranges(ranges)?;
+        if nodes == 0 {
+            return Err(Failure::Unavailable("no node is registered that could keep a table".into()));
+        }
+        if replicas as usize > nodes {
+            let nodes = counted(nodes as u64, "node");
+            return Err(invalid(format!("{replicas} replicas are asked for, and the universe has {nodes}")));
+        }
+        Ok(())
+    }
+
+    /// Whether there may be so many ranges more.
+    fn check_ranges(&self, ranges: usize) -> Result<(), Failure> {
+        let there = self.parts().count() + self.units().count();
+        if there + ranges > RANGES_IN_UNIVERSE_MAX {
+            return Err(Failure::Overloaded(format!(
+                "the tables and logs have {there} ranges and units, and with {ranges} more they would be over the limit of \
+                 {RANGES_IN_UNIVERSE_MAX}"
+            )));
+        }
+        let cohorts_left = SessionId::COHORTS_MAX.saturating_sub(u64::from(self.next_cohort.0));
+        if cohorts_left < ranges as u64 {
+            return Err(Failure::Overloaded("the numbers of cohorts are used up".into()));
+        }
+        Ok(())
+    }
+
+    /// Gives a range the next cohort and its members, by chained declustering (Spinnaker, section 4): neighbours in the
+    /// ring of nodes, each cohort one node further on than the one before, whichever table that was for.
+    fn place(&mut self, start: &Bytes, replicas: u32) -> RangeRecord {
+        let cohort = self.next_cohort;
+        self.next_cohort = CohortId(cohort.0 + 1);
+        let nodes: Vec<Member> = self.staying().collect();
+        let first = (cohort.0 - FIRST_TABLE_COHORT.0) as usize % nodes.len();
+        let count = nodes.len().min(replicas as usize);
+        let mut members: Vec<Member> = nodes.iter().cycle().skip(first).take(count).copied().collect();
+        members.sort_unstable();
+        // The key is a slice of the entry that asked for it, which goes.
+        let start = Bytes::copy_from_slice(start);
+        RangeRecord::new(start, cohort, members)
+    }
+
+    /// Puts a table in; false if it was there before.
+    pub(crate) fn insert_table(&mut self, name: String, table: TableRecord) -> bool {
+        self.bytes += table.bytes(&name);
+        self.tables.insert(name, table).is_none()
+    }
+
+    /// Puts a node in; false if it was there before.
+    pub(crate) fn insert_node(&mut self, node: NodeRecord) -> bool {
+        self.bytes += node_bytes(&node);
+        self.nodes.insert(node.member.node, node).is_none()
+    }
+
+    /// A table, unless it is being dropped.
+    #[must_use]
+    pub fn table(&self, name: &str) -> Option<&TableRecord> {
+        self.tables.get(name).filter(|table| !table.is_dropping)
+    }
+
+    /// All tables, those that are being dropped among them, in the order of their names.
+    pub fn tables(&self) -> impl Iterator<Item = (&str, &TableRecord)> {
+        self.tables.iter().map(|(name, table)| (name.as_str(), table))
+    }
+
+    /// What is known of a table: a [`CatalogResponse::Table`].
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn describe(&self, name: &str) -> Outcome {
+        self.table(name).map(TableRecord::describe).ok_or_else(|| Failure::UnknownTable(name.to_owned()))
+    }
+
+    /// What a cohort is there for, if it is a range's or what is being split off from one.
+    #[must_use]
+    pub fn part_of(&self, cohort: CohortId) -> Option<Part<'_>> {
+        self.parts().find(|part| part.cohort == cohort)
+    }
+
+    /// All that have a cohort, table by table.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.tables.values().flat_map(TableRecord::parts)
+    }
+
+    /// The names of all tables but those that are being dropped: a [`CatalogResponse::Tables`].
+    #[must_use]
+    pub fn list(&self) -> CatalogResponse {
+        let is_there = |(_, table): &(&str, &TableRecord)| !table.is_dropping;
+        CatalogResponse::Tables(self.tables().filter(is_there).map(|(name, _)| name.to_owned()).collect())
+    }
+
+    /// The last entry applied.
+    #[must_use]
+    pub fn last_applied(&self) -> Lsn {
+        self.progress.last_applied
+    }
+
+    /// The timestamp of the last entry applied; 0 before the first.
+    #[must_use]
+    pub fn last_timestamp(&self) -> Timestamp {
+        self.progress.last_timestamp
+    }
+
+    /// Bytes of memory that the records take, roughly.
+    #[must_use]
+    pub fn approximate_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Checks what must always hold; simulation calls it after every step.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    pub fn assert_invariants(&self) {
+        if let Err(broken) = self.check() {
+            panic!("the catalog's invariant is broken: {broken}");
+        }
+    }
+
+    /// What must always hold, and what a checkpoint must show.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let ranges = || self.tables.values().flat_map(TableRecord::parts);
+        let units = self.units().map(|(cohort, _)| cohort);
+        let mut cohorts: Vec<CohortId> = ranges().map(|range| range.cohort).chain(units).collect();
+        cohorts.sort_unstable();
+        let was_given_out = |cohort: &CohortId| (FIRST_TABLE_COHORT..self.next_cohort).contains(cohort);
+        let is_sorted = |members: &[Member]| members.is_sorted_by(|a, b| a.node < b.node);
+        let members_fit = |range: Part<'_>| {
+            !range.members.is_empty()
+                && !range.genesis.is_empty()
+                && is_sorted(range.members)
+                && is_sorted(range.genesis)
+                && range.members.iter().all(|member| self.nodes().any(|node| node.member == *member))
+        };
+        self.check_logs()?;
+        match () {
+            () if self.tables.len() > TABLES_MAX => Err("too many tables"),
+            () if cohorts.len() > RANGES_IN_UNIVERSE_MAX => Err("too many ranges"),
+            () if self.nodes().count() > NODES_MAX => Err("too many nodes"),
+            () if self.next_cohort < FIRST_TABLE_COHORT => Err("a next cohort that no range can have"),
+            () if !self.tables.values().all(TableRecord::is_whole) => Err("a table's ranges don't hold every key once"),
+            () if !cohorts.is_sorted_by(|a, b| a < b) => Err("two ranges in one cohort"),
+            () if !cohorts.iter().all(was_given_out) => Err("a range's cohort that was never given out"),
+            () if !ranges().all(members_fit) => Err("a range's members are not known nodes"),
+            () if self.bytes_of_records() != self.bytes => Err("the account of bytes is not what the records take"),
+            () => Ok(()),
+        }
+    }
+
+    pub(crate) fn hash_into(&self, hash: &mut LogicalHash) {
+        self.progress.add_to(hash);
+        hash.word(u64::from(self.next_cohort.0));
+        hash.word(self.nodes.len() as u64);
+        for node in self.nodes.values() {
+            hash_member(node.member, hash);
+            hash.bytes(node.peer.as_bytes());
+            hash.bytes(node.grpc.as_bytes());
+            hash.word(u64::from(node.standing.tag()));
+        }
+        for (name, table) in &self.tables {
+            hash.bytes(name.as_bytes());
+            table.hash(hash);
+        }
+        for (name, log) in &self.logs {
+            hash.bytes(name.as_bytes());
+            log.hash(hash);
+        }
+    }
+}
+
+impl Default for Catalog {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+fn changed_nodes(outcome: Outcome) -> (Option<Outcome>, Option<Change>) {
+    let change = outcome.is_ok().then_some(Change::NodesChanged);
+    (Some(outcome), change)
+}
+
+fn hash_member(member: Member, hash: &mut LogicalHash) {
+    hash.word(u64::from(member.node.0));
+    hash.word(member.incarnation.0);
+}
+
+fn node_bytes(node: &NodeRecord) -> usize {
+    RECORD_BYTES + node.peer.len() + node.grpc.len()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! Shared logs in the catalog: their projections, and on which disks their units are (guarantee 20).
+//!
+//! The catalog decides which projection is the newest: a new one takes the place of the one that it names, if it may
+//! follow it. A log unit is a cohort of one member, that of one disk. So a disk that was lost can't bring an empty unit
+//! back under the old number; and a unit that was left out of the projection is forgotten here, as a range is whose
+//! table was dropped.
+
+use std::collections::BTreeSet;
+
+use base::limits::LOGS_MAX;
+use base::{CohortId, Member, NodeId, Timestamp, counted};
+use sharedlog::limits::{EXTENTS_MAX, STRIPE_WIDTH};
+use sharedlog::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
+
+use super::{Catalog, Change, RECORD_BYTES};
+use machine::LogicalHash;
+use sharedlog::request::{ExtentDescription, LogDescription, LogResponse};
+
+use crate::request::{CatalogResponse, Outcome};
+use machine::Failure;
+use machine::failure::invalid;
+
+/// Copies of each position, unless the log's creator wants another number: on five nodes and more, one more.
+const COPIES: u32 = 2;
+/// From so many nodes on there is one copy more.
+const MANY_NODES: usize = 5;
+/// Units of one log that stand in no projection yet, at most.
+const SPARES_MAX: usize = 16;
+
+/// What is known of a shared log.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LogRecord {
+    /// Its number: that of its first unit.
+    pub id: LogId,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Chains that it should have.
+    pub stripes: u32,
+    /// Units that each should have.
+    pub copies: u32,
+    /// The newest projection.
+    pub projection: Projection,
+    /// The units that stand in it, or may come to, each with its disk, in the order of their numbers.
+    pub units: Vec<(UnitId, Member)>,
+}
+
+impl LogRecord {
+    /// The disk that a unit is on.
+    #[must_use]
+    pub fn member_of(&self, unit: UnitId) -> Option<Member> {
+        let place = self.units.binary_search_by_key(&unit, |(unit, _)| *unit).ok()?;
+        Some(self.units[place].1)
+    }
+
+    /// The units that stand in no projection yet.
+    pub fn spares(&self) -> impl Iterator<Item = (UnitId, Member)> {
+        let standing = BTreeSet::from_iter(self.projection.units());
+        self.units.iter().copied().filter(move |(unit, _)| !standing.contains(unit))
+    }
+
+    pub(super) fn bytes(&self, name: &str) -> usize {
+        RECORD_BYTES + name.len() + 12 * self.units.len() + self.projection.encode().len()
+    }
+
+    pub(super) fn hash(&self, hash: &mut LogicalHash) {
+        hash.word(self.id.0);
+        hash.signed(self.created.0);
+        hash.word(u64::from(self.stripes));
+        hash.word(u64::from(self.copies));
+        hash.bytes(&self.projection.encode());
+        for (unit, member) in &self.units {
+            hash.word(unit.0);
+            super::hash_member(*member, hash);
+        }
+    }
+
+    fn describe(&self) -> LogDescription {
+        let node = |unit: UnitId| self.member_of(unit).map_or(NodeId(0), |member| member.node);
+        let extent = |extent: &Extent| ExtentDescription {
+            from: extent.from,
+            width: extent.width,
+            chains: extent
+                .chains
+                .iter()
+                .map(|chain| chain.iter().map(|unit| (unit.0, node(*unit))).collect())
+                .collect(),
+        };
+        LogDescription {
+            id: self.id.0,
+            epoch: self.projection.epoch,
+            sequencer: self.projection.sequencer.node,
+            stripes: self.stripes,
+            copies: self.copies,
+            extents: self.projection.extents.iter().map(extent).collect(),
+        }
+    }
+}
+
+/// The cohort that a unit is the state machine of.
+#[must_use]
+pub fn cohort_of(unit: UnitId) -> Option<CohortId> {
+    u32::try_from(unit.0).ok().map(CohortId)
+}
+
+impl Catalog {
+    /// Creates a log: its first projection names that sequencer.
+    pub(super) fn create_log(
+        &mut self,
+        name: &str,
+        stripes: u32,
+        copies: u32,
+        sequencer: SequencerId,
+        created: Timestamp,
+    ) -> (Option<Outcome>, Option<Change>) {
+        match self.place_log(name, stripes, copies, sequencer, created) {
+            Ok(None) => (Some(Ok(CatalogResponse::Log(LogResponse::Created { existed: true }))), None),
+            Ok(Some(log)) => {
+                let created = CatalogResponse::Log(LogResponse::Created { existed: false });
+                (Some(Ok(created)), Some(Change::LogProjected { log }))
+            }
+            Err(failure) => (Some(Err(failure)), None),
+        }
+    }
+
+    fn place_log(
+        &mut self,
+        name: &str,
+        stripes: u32,
+        copies: u32,
+        sequencer: SequencerId,
+        created: Timestamp,
+    ) -> Result<Option<LogId>, Failure> {
+        if let Some(log) = self.logs.get(name) {
+            let is_so = |asked: u32, is: u32| asked == 0 || asked == is;
+            if is_so(stripes, log.stripes) && is_so(copies, log.copies) {
+                return Ok(None);
+            }
+            let (stripes, copies) = (counted(log.stripes.into(), "stripe"), counted(log.copies.into(), "copy"));
+            return Err(Failure::Exists(format!("log {name} is there, with {stripes} of {copies}")));
+        }
+        if self.logs.len() >= LOGS_MAX {
+            return Err(Failure::Overloaded(format!("there are {LOGS_MAX} logs, and no more may be")));
+        }
+        let nodes: Vec<Member> = self.staying().collect();
+        if nodes.is_empty() {
+            return Err(Failure::Unavailable("no node is registered that could keep a log".into()));
+        }
+        let usual = if nodes.len() >= MANY_NODES { COPIES + 1 } else { COPIES.min(nodes.len() as u32) };
+        let (stripes, copies) = (stripes.max(1), if copies == 0 { usual } else { copies });
+        if copies as usize > nodes.len() {
+            let nodes = counted(nodes.len() as u64, "node");
+            return Err(invalid(format!("{copies} copies are asked for, and the universe has {nodes}")));
+        }
+        self.check_ranges((stripes * copies) as usize)?;
+        let first = self.next_cohort.0 as usize;
+        let mut units = Vec::new();
+        // Neighbours in the ring of nodes, each chain one node further on than the one before.
+        let mut chains = Vec::new();
+        for chain in 0..stripes as usize {
+            let on = (0..copies as usize).map(|copy| nodes[(first + chain + copy) % nodes.len()]);
+            chains.push(on.map(|member| self.name_unit(member, &mut units)).collect());
+        }
+        let id = LogId(first as u64);
+        let extents = vec![Extent::new(Position(0), STRIPE_WIDTH, chains)];
+        let newest_unit = units.last().map_or(UnitId(0), |(unit, _)| *unit);
+        let (epoch, start) = (ProjectionEpoch(1), Position(0));
+        let projection = Projection { log: id, epoch, sequencer, start, newest_unit, extents };
+        let record = LogRecord { id, created, stripes, copies, projection, units };
+        self.insert_log(name.to_owned(), record);
+        Ok(Some(id))
+    }
+
+    fn name_unit(&mut self, member: Member, units: &mut Vec<(UnitId, Member)>) -> UnitId {
+        let unit = UnitId(u64::from(self.next_cohort.0));
+        self.next_cohort.0 += 1;
+        units.push((unit, member));
+        unit
+    }
+
+    /// Puts a log in; false if it was there before.
+    pub(crate) fn insert_log(&mut self, name: String, log: LogRecord) -> bool {
+        self.bytes += log.bytes(&name);
+        self.logs.insert(name, log).is_none()
+    }
+
+    /// Puts a projection in the place of the newest, if it may follow that; tells which is the newest now. One that
+    /// would be next and can't be is refused with the reason.
+    pub(super) fn project(&mut self, projection: &Projection) -> (Option<Outcome>, Option<Change>) {
+        let log = projection.log;
+        let Some((name, record)) = self.log_of(log).map(|(name, record)| (name.to_owned(), record.clone())) else {
+            return (Some(Err(Failure::UnknownLog(log.to_string()))), None);
+        };
+        let newest =
+            |projection: &Projection| Ok(CatalogResponse::Log(LogResponse::Projected(Box::new(projection.clone()))));
+        if projection.epoch != record.projection.epoch.next() {
+            return (Some(newest(&record.projection)), None);
+        }
+        if let Err(unfit) = projection.may_follow(&record.projection) {
+            return (Some(Err(invalid(unfit.to_string()))), None);
+        }
+        let gone: Vec<UnitId> =
+            projection.units().into_iter().filter(|unit| record.member_of(*unit).is_none()).collect();
+        if !gone.is_empty() {
+            return (Some(Ok(CatalogResponse::Log(LogResponse::UnitsGone(gone)))), None);
+        }
+        let (was, is) = (BTreeSet::from_iter(record.projection.units()), BTreeSet::from_iter(projection.units()));
+        self.change_log(&name, |record| {
+            // Who was left out never comes back.
+            record.units.retain(|(unit, _)| is.contains(unit) || !was.contains(unit));
+            record.projection = projection.clone();
+        });
+        self.forget_vain_spares();
+        (Some(newest(projection)), Some(Change::LogProjected { log }))
+    }
+
+    /// Names new units, which may stand in a later projection. Where a disk had a spare of the log before, that is
+    /// forgotten: it is of no use, or no other would be asked for.
+    pub(super) fn add_units(&mut self, log: LogId, nodes: &[NodeId]) -> Option<Change> {
+        let staying: Vec<Member> = self.staying().filter(|member| nodes.contains(&member.node)).collect();
+        let (name, record) = self.log_of(log)?;
+        let is_replaced = |member: &Member| staying.contains(member);
+        let vain: BTreeSet<UnitId> =
+            record.spares().filter(|(_, member)| is_replaced(member)).map(|(unit, _)| unit).collect();
+        let (name, spares) = (name.to_owned(), record.spares().count() - vain.len());
+        if spares + staying.len() > SPARES_MAX || self.check_ranges(staying.len()).is_err() {
+            return None;
+        }
+        let mut units = Vec::new();
+        staying.into_iter().for_each(|member| _ = self.name_unit(member, &mut units));
+        self.change_log(&name, |record| {
+            record.units.retain(|(unit, _)| !vain.contains(unit));
+            record.units.append(&mut units);
+        });
+        Some(Change::LogProjected { log })
+    }
+
+    /// Forgets those of the units that stand in no projection: whoever leads the catalog knows that they never will.
+    pub(super) fn forget_spares(&mut self, log: LogId, units: &[UnitId]) -> Option<Change> {
+        let (name, record) = self.log_of(log)?;
+        let vain: BTreeSet<UnitId> =
+            record.spares().map(|(unit, _)| unit).filter(|unit| units.contains(unit)).collect();
+        if vain.is_empty() {
+            return None;
+        }
+        let name = name.to_owned();
+        self.change_log(&name, |record| record.units.retain(|(unit, _)| !vain.contains(unit)));
+        Some(Change::LogProjected { log })
+    }
+
+    /// Forgets units that stand in no projection and never will: they are on nodes or disks that don't stay, or a unit
+    /// with a higher number has come before them.
+    pub(super) fn forget_vain_spares(&mut self) {
+        let staying: BTreeSet<Member> = self.staying().collect();
+        let is_vain = |log: &LogRecord, unit: UnitId, member: &Member| {
+            unit <= log.projection.newest_unit || !staying.contains(member)
+        };
+        let has_vain = |log: &LogRecord| log.spares().any(|(unit, member)| is_vain(log, unit, &member));
+        let vain: Vec<String> =
+            self.logs.iter().filter(|(_, log)| has_vain(log)).map(|(name, _)| name.clone()).collect();
+        for name in vain {
+            self.change_log(&name, |record| {
+                let standing = BTreeSet::from_iter(record.projection.units());
+                let mut units = std::mem::take(&mut record.units);
+                units.retain(|(unit, member)| standing.contains(unit) || !is_vain(record, *unit, member));
+                record.units = units;
+            });
+        }
+    }
+
+    fn change_log(&mut self, name: &str, change: impl FnOnce(&mut LogRecord)) {
+        let Some(log) = self.logs.get_mut(name) else { return };
+        self.bytes -= log.bytes(name);
+        change(log);
+        self.bytes += log.bytes(name);
+    }
+
+    /// A log of that name.
+    #[must_use]
+    pub fn log(&self, name: &str) -> Option<&LogRecord> {
+        self.logs.get(name)
+    }
+
+    /// All logs, in the order of their names.
+    pub fn logs(&self) -> impl Iterator<Item = (&str, &LogRecord)> {
+        self.logs.iter().map(|(name, log)| (name.as_str(), log))
+    }
+
+    /// A log of that number.
+    #[must_use]
+    pub fn log_of(&self, id: LogId) -> Option<(&str, &LogRecord)> {
+        self.logs().find(|(_, log)| log.id == id)
+    }
+
+    /// The unit that a cohort is, and its disk.
+    #[must_use]
+    pub fn unit_of(&self, cohort: CohortId) -> Option<(UnitId, Member)> {
+        let unit = UnitId(u64::from(cohort.0));
+        let log = self.logs.values().find(|log| log.member_of(unit).is_some())?;
+        Some((unit, log.member_of(unit)?))
+    }
+
+    /// All units, log by log.
+    pub fn units(&self) -> impl Iterator<Item = (CohortId, Member)> {
+        let units = self.logs.values().flat_map(|log| &log.units);
+        units.filter_map(|(unit, member)| Some((cohort_of(*unit)?, *member)))
+    }
+
+    /// The names of all logs: a [`LogResponse::Logs`].
+    #[must_use]
+    pub fn list_logs(&self) -> CatalogResponse {
+        CatalogResponse::Log(LogResponse::Logs(self.logs.keys().cloned().collect()))
+    }
+
+    /// What is known of a log: a [`LogResponse::Log`].
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn describe_log(&self, name: &str) -> Outcome {
+        let log = self.logs.get(name).ok_or_else(|| Failure::UnknownLog(name.to_owned()))?;
+        Ok(CatalogResponse::Log(LogResponse::Log(Box::new(log.describe()))))
+    }
+
+    /// What must hold of the logs.
+    pub(super) fn check_logs(&self) -> Result<(), &'static str> {
+        let is_whole = |log: &LogRecord| {
+            let units = log.projection.units();
+            log.projection.check().is_ok()
+                && log.projection.log == log.id
+                && log.units.is_sorted_by(|a, b| a.0 < b.0)
+                && units.iter().all(|unit| log.member_of(*unit).is_some())
+                && log.projection.extents.len() <= EXTENTS_MAX
+        };
+        match () {
+            () if self.logs.len() > LOGS_MAX => Err("too many logs"),
+            () if !self.logs.values().all(is_whole) => Err("a log whose projection is none, or is of units unknown"),
+            () => Ok(()),
+        }
+    }
+}

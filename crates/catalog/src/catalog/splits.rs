@@ -1,0 +1,124 @@
+//! How a range is split: in two steps, so that the cohort's own log decides it and not the map (guarantee 19).
+//!
+//! The first entry notes the split beside the range, and gives out the new cohort. Then the range's cohort takes the
+//! split into its own log, whereupon it answers for the part before the key alone, and the new cohort for the other.
+//! The last entry puts both into the map. A split that has begun always ends: nothing undoes it, and the table isn't
+//! dropped meanwhile.
+
+use base::limits::{RANGES_MAX, SPLIT_BYTES_MAX};
+use base::{CohortId, Durability, Member, shown};
+use bytes::Bytes;
+use machine::failure::invalid;
+use machine::{Failure, KeyPosition, Kind};
+
+use super::{Catalog, Change, RangeRecord, SplitRecord, TableRecord};
+use crate::request::Outcome;
+
+/// A split that is under way, for whoever drives it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SplitUnderWay {
+    /// The table's name.
+    pub name: String,
+    /// The kind of its state machines.
+    pub kind: Kind,
+    /// The cohort whose range is split.
+    pub parent: CohortId,
+    /// The key at which the new range begins.
+    pub key: Bytes,
+    /// Its cohort.
+    pub child: CohortId,
+    /// The members of both.
+    pub members: Vec<Member>,
+}
+
+impl Catalog {
+    /// Notes a split. A success is no answer yet: that comes with the end. Whoever asks for a split that is under way
+    /// waits for it, too.
+    pub(super) fn begin_split(&mut self, name: &str, key: &Bytes) -> (Option<Outcome>, Option<Change>) {
+        match self.note_split(name, key) {
+            Ok(child) => (None, Some(Change::SplitBegun { child })),
+            Err(failure) => (Some(Err(failure)), None),
+        }
+    }
+
+    fn note_split(&mut self, name: &str, key: &Bytes) -> Result<CohortId, Failure> {
+        let table = self.table(name).ok_or_else(|| Failure::UnknownTable(name.to_owned()))?;
+        if table.durability == Durability::Memory {
+            return Err(invalid(format!(
+                "table {name} is in main memory, and a loss could undo a split: its ranges stay as it was created with"
+            )));
+        }
+        let range = table.at(&KeyPosition::At(key.clone()));
+        if range.start == *key {
+            return Err(Failure::Exists(format!("a range of table {name} begins at \"{}\" already", shown(key))));
+        }
+        match &range.split {
+            Some(split) if split.key == *key => return Ok(split.child),
+            Some(split) => {
+                let other = shown(&split.key);
+                return Err(Failure::Unavailable(format!("that range of table {name} is being split at \"{other}\"")));
+            }
+            None if range.leaving.is_some() => {
+                return Err(Failure::Unavailable(format!("that range of table {name} is moving")));
+            }
+            None => {}
+        }
+        check_size(name, table, key)?;
+        self.check_ranges(1)?;
+        let (parent, child) = (range.cohort, self.next_cohort);
+        self.next_cohort = CohortId(child.0 + 1);
+        // The key is a slice of the entry that asked for it, which goes.
+        let split = SplitRecord { key: Bytes::copy_from_slice(key), child };
+        self.change_table(name, |table| {
+            let range = table.ranges.iter_mut().find(|range| range.cohort == parent);
+            range.expect("it was found by its keys").split = Some(split);
+        });
+        Ok(child)
+    }
+
+    /// Puts the two ranges of a split that is under way into the map.
+    pub(super) fn end_split(&mut self, name: &str, child: CohortId) -> Option<Change> {
+        let is_meant = |range: &RangeRecord| range.split.as_ref().is_some_and(|split| split.child == child);
+        let place = self.tables.get(name)?.ranges.iter().position(is_meant)?;
+        self.change_table(name, |table| {
+            let parent = &mut table.ranges[place];
+            let Some(SplitRecord { key, child }) = parent.split.take() else { return };
+            let (members, parent) = (parent.members.clone(), Some(parent.cohort));
+            table.ranges.insert(place + 1, RangeRecord { parent, ..RangeRecord::new(key, child, members) });
+        });
+        Some(Change::SplitEnded { child })
+    }
+
+    pub(super) fn change_table(&mut self, name: &str, change: impl FnOnce(&mut TableRecord)) {
+        let Some(table) = self.tables.get_mut(name) else { return };
+        self.bytes -= table.bytes(name);
+        change(table);
+        self.bytes += table.bytes(name);
+    }
+
+    /// The splits that are under way.
+    pub fn splits(&self) -> impl Iterator<Item = SplitUnderWay> {
+        self.tables()
+            .flat_map(|(name, table)| table.ranges.iter().map(move |range| (name, table.kind, range)))
+            .filter_map(|(name, kind, range)| {
+                let SplitRecord { key, child } = range.split.clone()?;
+                let (name, members) = (name.to_owned(), range.members.clone());
+                Some(SplitUnderWay { name, kind, parent: range.cohort, key, child, members })
+            })
+    }
+}
+
+/// A table has only so many ranges, with keys of only so many bytes in all.
+fn check_size(name: &str, table: &TableRecord, key: &Bytes) -> Result<(), Failure> {
+    let (count, bytes) =
+        table.parts().fold((1, key.len()), |(count, bytes), part| (count + 1, bytes + part.range.start.len()));
+    if count > RANGES_MAX {
+        return Err(invalid(format!("table {name} would have {count} ranges, over the limit of {RANGES_MAX}")));
+    }
+    if bytes > SPLIT_BYTES_MAX {
+        return Err(invalid(format!(
+            "the keys that table {name} is split at would have {bytes} bytes, over the limit of {SPLIT_BYTES_MAX}"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! What is known of a table: its ranges, and where each of them lies.
+
+use base::{CohortId, Durability, Duration, KeyRange, Member, Timestamp, counted};
+use bytes::Bytes;
+use machine::{Failure, KeyPosition, Kind, LogicalHash};
+
+use crate::request::{CatalogResponse, RangeDescription, TableDescription};
+
+/// Bytes of a record beside its strings, roughly.
+pub(super) const RECORD_BYTES: usize = 192;
+
+/// A range of a table's keys. It ends where the next one begins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RangeRecord {
+    /// Its first key; the first range's is empty.
+    pub start: Bytes,
+    /// The cohort that keeps its rows.
+    pub cohort: CohortId,
+    /// Who is to have a replica, in the order of nodes. Who has one is decided in the cohort's own log (guarantee 8).
+    pub members: Vec<Member>,
+    /// Who had one when the cohort was created, in the order of nodes.
+    pub genesis: Vec<Member>,
+    /// Plans made so far of who is to have one.
+    pub plan: u64,
+    /// While the last plan is being carried out: who had a replica before and is to have none.
+    pub leaving: Option<Vec<Member>>,
+    /// The cohort whose range it was split off from, if it was.
+    pub parent: Option<CohortId>,
+    /// The split of it that is under way.
+    pub split: Option<SplitRecord>,
+}
+
+impl RangeRecord {
+    /// A range as it begins.
+    pub(super) fn new(start: Bytes, cohort: CohortId, members: Vec<Member>) -> Self {
+        Self { start, cohort, genesis: members.clone(), members, plan: 0, leaving: None, parent: None, split: None }
+    }
+
+    fn all_members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().chain(&self.genesis).chain(self.leaving.iter().flatten())
+    }
+}
+
+/// A split that is under way: the cohort is being told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SplitRecord {
+    /// The key at which the new range begins.
+    pub key: Bytes,
+    /// Its cohort, of the same members.
+    pub child: CohortId,
+}
+
+/// A part of a table that has a cohort: a range of the map, or what is being split off from one.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    /// Its keys. Those of a part that is being split off are still among those of the range that it is split off from.
+    pub range: KeyRange,
+    /// The cohort that keeps its rows.
+    pub cohort: CohortId,
+    /// Who is to have a replica, in the order of nodes.
+    pub members: &'a [Member],
+    /// Who has had one and is to have none.
+    pub leaving: &'a [Member],
+    /// Who had one when the cohort was created, in the order of nodes.
+    pub genesis: &'a [Member],
+    /// Plans made so far of who is to have one.
+    pub plan: u64,
+    /// The cohort that it was split off from, if it was.
+    pub parent: Option<CohortId>,
+}
+
+impl Part<'_> {
+    /// Whether it has a replica here, to stay or to go.
+    #[must_use]
+    pub fn is_on(&self, member: Member) -> bool {
+        self.members.contains(&member) || self.leaving.contains(&member)
+    }
+}
+
+/// What is known of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TableRecord {
+    /// The kind of state machine that keeps its ranges.
+    pub kind: Kind,
+    /// Its ranges, in the order of their keys: all of them together hold every key once.
+    pub ranges: Vec<RangeRecord>,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Replicas that each range is to have.
+    pub replicas: u32,
+    /// How long old versions are kept.
+    pub retention: Duration,
+    /// What its logs must be on before a write counts.
+    pub durability: Durability,
+    /// Whether it is being dropped: then it is there only so that its cohorts are not forgotten before they know.
+    pub is_dropping: bool,
+}
+
+impl TableRecord {
+    /// What tells it from every other table, of its own name too: its first range's cohort.
+    #[must_use]
+    pub fn id(&self) -> CohortId {
+        self.ranges[0].cohort
+    }
+
+    /// The range that a request is put to.
+    #[must_use]
+    pub fn at(&self, position: &KeyPosition) -> &RangeRecord {
+        let behind = match position {
+            KeyPosition::At(key) => self.ranges.partition_point(|range| range.start <= *key),
+            KeyPosition::Below(Some(end)) => self.ranges.partition_point(|range| range.start < *end),
+            KeyPosition::Below(None) => self.ranges.len(),
+        };
+        &self.ranges[behind.saturating_sub(1)]
+    }
+
+    /// The cohort that a request is put to which that range's has refused: of what is being split off, if it is there
+    /// that the request belongs.
+    #[must_use]
+    pub fn split_off_at(&self, position: &KeyPosition) -> Option<CohortId> {
+        let (range, record) = self.ranges().find(|(range, _)| position.is_in(range))?;
+        let split = record.split.as_ref()?;
+        let given = KeyRange { start: split.key.clone(), end: range.end };
+        position.is_in(&given).then_some(split.child)
+    }
+
+    /// All that have a cohort, in the order of the map; what is being split off comes after the range that it is part
+    /// of.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.ranges().flat_map(|(range, record)| {
+            let RangeRecord { cohort, members, genesis, plan, leaving, parent, split, .. } = record;
+            let child = split.as_ref().map(|split| Part {
+                range: KeyRange { start: split.key.clone(), end: range.end.clone() },
+                cohort: split.child,
+                members,
+                leaving: &[],
+                genesis: members,
+                plan: 0,
+                parent: Some(*cohort),
+            });
+            let leaving = leaving.as_deref().unwrap_or_default();
+            let whole = Part { range, cohort: *cohort, members, leaving, genesis, plan: *plan, parent: *parent };
+            std::iter::once(whole).chain(child)
+        })
+    }
+
+    /// Its ranges with their keys.
+    pub fn ranges(&self) -> impl Iterator<Item = (KeyRange, &RangeRecord)> {
+        let ends = self.ranges.iter().skip(1).map(|next| Some(next.start.clone())).chain([None]);
+        self.ranges.iter().zip(ends).map(|(range, end)| (KeyRange { start: range.start.clone(), end }, range))
+    }
+
+    /// The answer to whoever asks for it to be created once more: it is there, and as it is asked for.
+    pub(super) fn created_again(
+        &self,
+        name: &str,
+        split_at: &[Bytes],
+        replicas: u32,
+        retention: Duration,
+        durability: Option<Durability>,
+        kind: Kind,
+    ) -> Result<CatalogResponse, Failure> {
+        if kind != self.kind {
+            return Err(Failure::Exists(format!("table {name} is there, and of another kind")));
+        }
+        let is_split_so = || self.ranges[1..].iter().map(|range| &range.start).eq(split_at);
+        if !split_at.is_empty() && !is_split_so() {
+            let ranges = counted(self.ranges.len() as u64, "range");
+            return Err(Failure::Exists(format!("table {name} is there, with {ranges}, split at other keys")));
+        }
+        if replicas != 0 && replicas != self.replicas {
+            let has = counted(self.replicas.into(), "replica");
+            return Err(Failure::Exists(format!("table {name} is there, with {has} of each range")));
+        }
+        if retention != Duration::ZERO && retention != self.retention {
+            let has = self.retention.0 / 1_000_000;
+            return Err(Failure::Exists(format!("table {name} is there, and keeps old versions for {has} ms")));
+        }
+        if durability.is_some_and(|wanted| wanted != self.durability) {
+            let has = self.durability.name();
+            return Err(Failure::Exists(format!("table {name} is there, with durability \"{has}\"")));
+        }
+        Ok(CatalogResponse::TableCreated { existed: true })
+    }
+
+    pub(super) fn describe(&self) -> CatalogResponse {
+        let range = |(range, record): (KeyRange, &RangeRecord)| RangeDescription {
+            range,
+            cohort: record.cohort.0,
+            members: record.members.iter().map(|member| member.node.0).collect(),
+            is_moving: record.leaving.is_some(),
+        };
+        CatalogResponse::Table(TableDescription {
+            ranges: self.ranges().map(range).collect(),
+            created: self.created,
+            replicas: self.replicas,
+            retention: self.retention,
+            durability: self.durability,
+        })
+    }
+
+    /// Whether the ranges hold every key once.
+    pub(super) fn is_whole(&self) -> bool {
+        self.ranges.first().is_some_and(|first| first.start.is_empty())
+            && self.ranges.is_sorted_by(|a, b| a.start < b.start)
+            && self.parts().all(|part| part.range.end.is_none_or(|end| part.range.start < end))
+    }
+
+    pub(super) fn bytes(&self, name: &str) -> usize {
+        let range = |range: &RangeRecord| {
+            let split = range.split.as_ref().map_or(0, |split| split.key.len());
+            let members = range.all_members().count() * size_of::<Member>();
+            size_of::<RangeRecord>() + range.start.len() + split + members
+        };
+        RECORD_BYTES + name.len() + self.ranges.iter().map(range).sum::<usize>()
+    }
+
+    pub(super) fn hash(&self, hash: &mut LogicalHash) {
+        hash.word(u64::from(self.kind.0));
+        hash.signed(self.created.0);
+        hash.word(u64::from(self.replicas));
+        hash.word(self.retention.0);
+        hash.word(u64::from(self.durability == Durability::Memory));
+        hash.word(u64::from(self.is_dropping));
+        hash.word(self.ranges.len() as u64);
+        for range in &self.ranges {
+            hash.bytes(&range.start);
+            hash.word(u64::from(range.cohort.0));
+            hash.word(range.plan);
+            hash.word(u64::from(range.leaving.is_some()));
+            hash.word(range.members.len() as u64);
+            range.all_members().for_each(|member| super::hash_member(*member, hash));
+            hash.word(range.parent.map_or(0, |parent| u64::from(parent.0)));
+            hash.bytes(range.split.as_ref().map_or(&[], |split| &split.key));
+            hash.word(range.split.as_ref().map_or(0, |split| u64::from(split.child.0)));
+        }
+    }
+}

@@ -1,0 +1,344 @@
+use base::{Incarnation, KeyRange};
+use bytes::Bytes;
+use machine::checkpoint::{Chunks, load};
+use machine::{KeyPosition, Snapshot as _, StateMachine as _};
+
+use super::*;
+use crate::checkpoint::CatalogSnapshot;
+use crate::testing::Log;
+
+mod logs;
+mod nodes;
+
+fn node(number: u32, disk: u64) -> NodeRecord {
+    let member = Member { node: NodeId(number), incarnation: Incarnation(disk) };
+    NodeRecord { member, peer: format!("peer-{number}"), grpc: format!("grpc-{number}"), standing: Standing::Stays }
+}
+
+fn apply(catalog: &mut Catalog, log: &mut Log, command: &CatalogCommand) -> (Option<Outcome>, Option<Change>) {
+    let result = catalog.apply_entry(&log.entry(command.encode())).expect("the log's next entry");
+    catalog.assert_invariants();
+    result
+}
+
+fn with_nodes(count: u32) -> (Catalog, Log) {
+    let (mut catalog, mut log) = (Catalog::empty(), Log::new());
+    let nodes = (1..=count).map(|number| node(number, u64::from(number))).collect();
+    let applied = apply(&mut catalog, &mut log, &CatalogCommand::RegisterNodes { nodes });
+    assert_eq!(applied, (None, Some(Change::NodesChanged)));
+    (catalog, log)
+}
+
+fn create(name: &str) -> CatalogCommand {
+    split(name, &[], 0)
+}
+
+fn split(name: &str, split_at: &[&str], replicas: u32) -> CatalogCommand {
+    let split_at = split_at.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
+    CatalogCommand::CreateTable {
+        name: name.into(),
+        kind: Kind::TABLET,
+        split_at,
+        replicas,
+        retention: Duration::ZERO,
+        durability: None,
+    }
+}
+
+/// A table is created once, and says so to those who come later.
+#[test]
+fn creation_is_idempotent() {
+    let (mut catalog, mut log) = with_nodes(3);
+    let (outcome, change) = apply(&mut catalog, &mut log, &create("t"));
+    let table = catalog.table("t").expect("it was created").clone();
+    assert_eq!(outcome, Some(Ok(CatalogResponse::TableCreated { existed: false })));
+    assert_eq!(change, Some(Change::TableCreated { name: "t".into() }));
+    assert_eq!((table.ranges.len(), table.created, table.replicas), (1, log.timestamp, 3));
+    assert_eq!((table.ranges[0].cohort, table.ranges[0].members.len()), (CohortId(2), 3));
+    let again = apply(&mut catalog, &mut log, &create("t"));
+    assert_eq!(again, (Some(Ok(CatalogResponse::TableCreated { existed: true })), None));
+    assert_eq!(catalog.table("t"), Some(&table));
+    apply(&mut catalog, &mut log, &create("s"));
+    assert_eq!(catalog.table("s").map(|table| table.ranges[0].cohort), Some(CohortId(3)));
+    assert_eq!(catalog.list(), CatalogResponse::Tables(vec!["s".into(), "t".into()]));
+}
+
+fn nodes_of(catalog: &Catalog, name: &str) -> Vec<Vec<u32>> {
+    let nodes = |range: &RangeRecord| range.members.iter().map(|member| member.node.0).collect();
+    catalog.table(name).expect("it was created").ranges.iter().map(nodes).collect()
+}
+
+/// Spinnaker's Figure 2: over five nodes, each range lies on three neighbours, one node further on than the range
+/// before, and the next table goes on where the last one ended. Without nodes there can be no table.
+#[test]
+fn cohorts_overlap_round_the_ring() {
+    let (mut catalog, mut log) = with_nodes(5);
+    apply(&mut catalog, &mut log, &split("t", &["200", "400", "600", "800"], 0));
+    assert_eq!(nodes_of(&catalog, "t"), [[1, 2, 3], [2, 3, 4], [3, 4, 5], [1, 4, 5], [1, 2, 5]]);
+    apply(&mut catalog, &mut log, &split("u", &["m"], 1));
+    assert_eq!(nodes_of(&catalog, "u"), [[1], [2]]);
+    apply(&mut catalog, &mut log, &split("v", &["m"], 5));
+    assert_eq!(nodes_of(&catalog, "v"), [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]);
+    apply(&mut catalog, &mut log, &create("w"));
+    assert_eq!(nodes_of(&catalog, "w"), [[1, 2, 5]]);
+    let cohorts: Vec<u32> = catalog.tables().flat_map(|(_, table)| &table.ranges).map(|range| range.cohort.0).collect();
+    assert_eq!(cohorts, (2..=11).collect::<Vec<_>>());
+    let refused = apply(&mut Catalog::empty(), &mut Log::new(), &create("t"));
+    assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)));
+}
+
+/// Fewer nodes than replicas: as many as there are, unless so many were asked for by number.
+#[test]
+fn replicas_are_at_most_the_nodes() {
+    let (mut catalog, mut log) = with_nodes(1);
+    apply(&mut catalog, &mut log, &create("t"));
+    assert_eq!(nodes_of(&catalog, "t"), [[1]]);
+    let refused = apply(&mut catalog, &mut log, &split("u", &[], 3));
+    let (Some(Err(Failure::Invalid(why))), None) = refused else { panic!("it should be refused: {refused:?}") };
+    assert!(why.contains("3 replicas") && why.ends_with("1 node"), "{why}");
+}
+
+/// Ranges are in the order of their keys, however they were asked for, and each key has one.
+#[test]
+fn a_key_has_one_range() {
+    let (mut catalog, mut log) = with_nodes(3);
+    apply(&mut catalog, &mut log, &split("t", &["m", "c", "m", ""], 0));
+    let table = catalog.table("t").expect("it was created");
+    let ranges: Vec<KeyRange> = table.ranges().map(|(range, _)| range).collect();
+    let range =
+        |start: &'static str, end: Option<&'static str>| KeyRange { start: start.into(), end: end.map(Bytes::from) };
+    assert_eq!(ranges, [range("", Some("c")), range("c", Some("m")), range("m", None)]);
+    let positions = ["", "a", "c", "c\0", "m", "z"].map(|key| KeyPosition::At(Bytes::copy_from_slice(key.as_bytes())));
+    let ends = ["a", "c", "c\0", "m", "z"].map(|key| KeyPosition::Below(Some(Bytes::copy_from_slice(key.as_bytes()))));
+    for position in positions.into_iter().chain(ends).chain([KeyPosition::Below(None)]) {
+        let found = table.at(&position);
+        let holders: Vec<_> =
+            table.ranges().filter(|(range, _)| position.is_in(range)).map(|(_, range)| range).collect();
+        assert_eq!(holders, [found], "{position:?}");
+    }
+}
+
+/// Who creates a table once more is told that it is there, unless it is split or copied otherwise than was asked for.
+#[test]
+fn a_table_that_is_there_is_not_made_another() {
+    let (mut catalog, mut log) = with_nodes(5);
+    apply(&mut catalog, &mut log, &split("t", &["b", "a"], 0));
+    let mut again = |split_at: &[&str], replicas| {
+        let (outcome, change) = apply(&mut catalog, &mut log, &split("t", split_at, replicas));
+        assert_eq!(change, None);
+        outcome
+    };
+    for (split_at, replicas) in [(&["a", "b"][..], 0), (&["b", "a"], 3), (&[], 0), (&[], 3)] {
+        assert_eq!(again(split_at, replicas), Some(Ok(CatalogResponse::TableCreated { existed: true })));
+    }
+    for (split_at, replicas) in [(&["a"][..], 0), (&["a", "b", "c"], 0), (&["a", "c"], 0), (&[], 5)] {
+        assert!(matches!(again(split_at, replicas), Some(Err(Failure::Exists(_)))), "{split_at:?} {replicas}");
+    }
+    let mut keeps = |milliseconds| {
+        let retention = Duration::from_millis(milliseconds);
+        let create = CatalogCommand::CreateTable {
+            name: "t".into(),
+            kind: Kind::TABLET,
+            split_at: Vec::new(),
+            replicas: 0,
+            retention,
+            durability: None,
+        };
+        apply(&mut catalog, &mut log, &create).0
+    };
+    assert_eq!(keeps(60_000), Some(Ok(CatalogResponse::TableCreated { existed: true })), "that is the usual");
+    assert!(matches!(keeps(1), Some(Err(Failure::Exists(_)))));
+}
+
+/// There are only so many ranges, in all tables together.
+#[test]
+fn ranges_are_bounded() {
+    let (mut catalog, mut log) = with_nodes(3);
+    let keys: Vec<String> = (0..999).map(|number| format!("{number:03}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    for number in 0..RANGES_IN_UNIVERSE_MAX / 1_000 {
+        let (outcome, _) = apply(&mut catalog, &mut log, &split(&format!("t{number}"), &keys, 1));
+        assert_eq!(outcome, Some(Ok(CatalogResponse::TableCreated { existed: false })));
+    }
+    let full = apply(&mut catalog, &mut log, &create("one more"));
+    assert!(matches!(full, (Some(Err(Failure::Overloaded(_))), None)), "{full:?}");
+}
+
+/// Addresses may change; another disk under a known name is refused, and all that came with it.
+#[test]
+fn an_empty_disk_under_a_known_name_is_refused() {
+    let (mut catalog, mut log) = with_nodes(3);
+    let moved = NodeRecord { peer: "elsewhere".into(), ..node(2, 2) };
+    let nodes = vec![moved.clone()];
+    let register = CatalogCommand::RegisterNodes { nodes };
+    assert_eq!(apply(&mut catalog, &mut log, &register), (None, Some(Change::NodesChanged)));
+    let nodes = vec![node(4, 4), node(2, 99)];
+    let refused = apply(&mut catalog, &mut log, &CatalogCommand::RegisterNodes { nodes });
+    assert!(matches!(refused, (Some(Err(Failure::Invalid(_))), None)));
+    assert_eq!(catalog.nodes().nth(1), Some(&moved));
+    assert_eq!(catalog.nodes().count(), 3);
+}
+
+/// There are only so many tables and nodes.
+#[test]
+fn tables_and_nodes_are_bounded() {
+    let (mut catalog, mut log) = with_nodes(u32::try_from(NODES_MAX).unwrap());
+    for number in 0..TABLES_MAX {
+        catalog.apply_entry(&log.entry(create(&number.to_string()).encode())).expect("the log's next entry");
+    }
+    let full = apply(&mut catalog, &mut log, &create("one more"));
+    assert!(matches!(full, (Some(Err(Failure::Overloaded(_))), None)));
+    let existed = apply(&mut catalog, &mut log, &create("7"));
+    assert_eq!(existed.0, Some(Ok(CatalogResponse::TableCreated { existed: true })));
+    let nodes = vec![node(5_000, 1)];
+    let full = apply(&mut catalog, &mut log, &CatalogCommand::RegisterNodes { nodes });
+    assert!(matches!(full, (Some(Err(Failure::Overloaded(_))), None)));
+}
+
+/// Barriers change nothing but the place in the log; gaps and unreadable commands are fatal and change nothing.
+#[test]
+fn only_the_next_readable_entry_is_applied() {
+    let (mut catalog, mut log) = with_nodes(3);
+    assert_eq!(catalog.apply_entry(&log.entry(Bytes::new())), Ok((None, None)));
+    let unreadable = log.clone().entry(Bytes::from_static(b"\xff"));
+    assert!(matches!(catalog.apply_entry(&unreadable), Err(ApplyError::Undecodable { .. })));
+    let skipped = log.entry(Bytes::new());
+    let next = log.entry(create("t").encode());
+    assert!(matches!(catalog.apply_entry(&next), Err(ApplyError::NotSuccessor { .. })));
+    assert_eq!(catalog.last_applied(), skipped.previous);
+    assert_eq!(catalog.apply_entry(&skipped), Ok((None, None)));
+    assert!(catalog.apply_entry(&next).is_ok());
+}
+
+/// A table that is being dropped is known to nobody, and its name is taken until the end; then it may be another's.
+#[test]
+fn a_drop_has_a_beginning_and_an_end() {
+    let (mut catalog, mut log) = with_nodes(3);
+    apply(&mut catalog, &mut log, &split("t", &["m"], 0));
+    apply(&mut catalog, &mut log, &create("u"));
+    let begin = CatalogCommand::BeginDrop { name: "t".into() };
+    for _ in 0..2 {
+        let begun = apply(&mut catalog, &mut log, &begin);
+        assert_eq!(begun, (None, Some(Change::DropBegun { table: CohortId(2) })), "it is answered at its end");
+    }
+    assert_eq!((catalog.table("t"), catalog.dropping().count()), (None, 1));
+    assert_eq!(catalog.list(), CatalogResponse::Tables(vec!["u".into()]));
+    assert_eq!(catalog.describe("t"), Err(Failure::UnknownTable("t".into())));
+    assert!(matches!(apply(&mut catalog, &mut log, &create("t")), (Some(Err(Failure::Unavailable(_))), None)));
+    let all = || (1..9).map(CohortId).collect::<Vec<_>>();
+    assert_eq!(catalog.gone(all()), []);
+
+    let end = |table| CatalogCommand::EndDrop { name: "t".into(), table: CohortId(table) };
+    assert_eq!(apply(&mut catalog, &mut log, &end(3)), (None, None), "that is no table's identity");
+    let ended = apply(&mut catalog, &mut log, &end(2));
+    assert_eq!(ended, (None, Some(Change::TableDropped { table: CohortId(2) })));
+    assert_eq!(catalog.gone(all()), [CohortId(2), CohortId(3)]);
+    let unknown = apply(&mut catalog, &mut log, &begin);
+    assert_eq!(unknown, (Some(Err(Failure::UnknownTable("t".into()))), None));
+    apply(&mut catalog, &mut log, &create("t"));
+    assert_eq!(catalog.table("t").map(TableRecord::id), Some(CohortId(5)), "numbers never come again");
+    assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, None), "a late end is not this table's");
+}
+
+/// A split has a beginning, which the map doesn't show, and an end; meanwhile what it gives out is known, and the table
+/// is neither dropped nor split there otherwise.
+#[test]
+fn a_split_has_a_beginning_and_an_end() {
+    let (mut catalog, mut log) = with_nodes(3);
+    apply(&mut catalog, &mut log, &split("t", &["m"], 0));
+    let begin =
+        |key: &str| CatalogCommand::BeginSplit { name: "t".into(), key: Bytes::copy_from_slice(key.as_bytes()) };
+    let end = |child| CatalogCommand::EndSplit { name: "t".into(), child: CohortId(child) };
+    for _ in 0..2 {
+        let begun = apply(&mut catalog, &mut log, &begin("c"));
+        assert_eq!(begun, (None, Some(Change::SplitBegun { child: CohortId(4) })), "it is answered at its end");
+    }
+    let starts = |catalog: &Catalog| {
+        let ranges = &catalog.table("t").expect("it was created").ranges;
+        ranges.iter().map(|range| (range.start.clone(), range.cohort.0)).collect::<Vec<_>>()
+    };
+    assert_eq!(starts(&catalog), [(Bytes::new(), 2), (Bytes::from("m"), 3)]);
+    assert_eq!(catalog.gone(vec![CohortId(4)]), []);
+    let members = |cohort| catalog.part_of(CohortId(cohort)).map(|part| part.members.to_vec());
+    assert_eq!(members(4), members(2));
+    let table = catalog.table("t").expect("it was created");
+    let at = |key: &'static str| table.split_off_at(&KeyPosition::At(key.into()));
+    assert_eq!([at("b"), at("c"), at("l"), at("m")], [None, Some(CohortId(4)), Some(CohortId(4)), None]);
+    let moved = |cohort| CatalogCommand::BeginMove { cohort: CohortId(cohort), nodes: vec![NodeId(1)] };
+    for refused in [begin("d"), CatalogCommand::BeginDrop { name: "t".into() }, moved(2), moved(4)] {
+        let refused = apply(&mut catalog, &mut log, &refused);
+        assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
+    }
+    let chunks: Vec<Bytes> = Chunks::of(catalog.snapshot()).collect();
+    let loaded: CatalogSnapshot = load(CohortId::CATALOGUE, &chunks).expect("its own chunks");
+    assert!(loaded.into_machine(NoStorage).splits().eq(catalog.splits()));
+
+    assert_eq!(apply(&mut catalog, &mut log, &end(3)), (None, None), "that is no split's");
+    assert_eq!(apply(&mut catalog, &mut log, &end(4)), (None, Some(Change::SplitEnded { child: CohortId(4) })));
+    assert_eq!(apply(&mut catalog, &mut log, &end(4)), (None, None));
+    assert_eq!(starts(&catalog), [(Bytes::new(), 2), (Bytes::from("c"), 4), (Bytes::from("m"), 3)]);
+    assert_eq!(catalog.splits().count(), 0);
+    for key in ["", "c", "m"] {
+        let refused = apply(&mut catalog, &mut log, &begin(key));
+        assert!(matches!(refused, (Some(Err(Failure::Exists(_))), None)), "{refused:?}");
+    }
+    let unknown = CatalogCommand::BeginSplit { name: "u".into(), key: "c".into() };
+    assert!(matches!(apply(&mut catalog, &mut log, &unknown), (Some(Err(Failure::UnknownTable(_))), None)));
+}
+
+/// What a table's logs must be on is said when it is created, and goes for all its ranges; a loss could undo a split.
+#[test]
+fn a_table_in_main_memory_stays_so_and_is_not_split() {
+    let (mut catalog, mut log) = with_nodes(3);
+    let create = |durability| CatalogCommand::CreateTable {
+        name: "t".into(),
+        kind: Kind::TABLET,
+        split_at: Vec::new(),
+        replicas: 0,
+        retention: Duration::ZERO,
+        durability,
+    };
+    let mut created = |durability| apply(&mut catalog, &mut log, &create(durability)).0;
+    assert_eq!(created(Some(Durability::Memory)), Some(Ok(CatalogResponse::TableCreated { existed: false })));
+    for durability in [None, Some(Durability::Memory)] {
+        assert_eq!(created(durability), Some(Ok(CatalogResponse::TableCreated { existed: true })));
+    }
+    assert!(matches!(created(Some(Durability::Forced)), Some(Err(Failure::Exists(_)))));
+    let split = CatalogCommand::BeginSplit { name: "t".into(), key: "c".into() };
+    assert!(matches!(apply(&mut catalog, &mut log, &split), (Some(Err(Failure::Invalid(_))), None)));
+    assert_eq!(catalog.table("t").map(|table| table.durability), Some(Durability::Memory));
+}
+
+/// A range's replicas move by two entries: those who go are named until the plan is known to be carried out, and only
+/// the last plan counts.
+#[test]
+fn a_range_moves_by_plan() {
+    let (mut catalog, mut log) = with_nodes(5);
+    apply(&mut catalog, &mut log, &create("t"));
+    let cohort = CohortId(2);
+    let begin =
+        |nodes: &[u32]| CatalogCommand::BeginMove { cohort, nodes: nodes.iter().copied().map(NodeId).collect() };
+    let begun = (Some(Ok(CatalogResponse::MoveBegun)), Some(Change::MoveBegun));
+    assert_eq!(apply(&mut catalog, &mut log, &begin(&[2, 3, 4])), begun);
+    assert_eq!(apply(&mut catalog, &mut log, &begin(&[3, 4, 5])), begun);
+    let on = |catalog: &Catalog| -> Vec<u32> {
+        let range = catalog.part_of(cohort).expect("it is there");
+        catalog.nodes().filter(|node| range.is_on(node.member)).map(|node| node.member.node.0).collect()
+    };
+    assert_eq!((on(&catalog), nodes_of(&catalog, "t")), (vec![1, 2, 3, 4, 5], vec![vec![3, 4, 5]]));
+    let planned: Vec<(u64, usize)> = catalog.moves().map(|planned| (planned.plan, planned.members.len())).collect();
+    assert_eq!(planned, [(2, 3)]);
+    let split = CatalogCommand::BeginSplit { name: "t".into(), key: "c".into() };
+    let refused = apply(&mut catalog, &mut log, &split);
+    assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
+    let end = |plan| CatalogCommand::EndMove { cohort, plan };
+    assert_eq!(apply(&mut catalog, &mut log, &end(1)), (None, None));
+    assert_eq!(on(&catalog).len(), 5, "an old plan that was carried out says nothing");
+    assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, Some(Change::MoveEnded)));
+    assert_eq!((on(&catalog), catalog.moves().count()), (vec![3, 4, 5], 0));
+    for refused in [begin(&[]), begin(&[9]), CatalogCommand::BeginMove { cohort: CohortId(9), nodes: vec![NodeId(1)] }]
+    {
+        let (outcome, change) = apply(&mut catalog, &mut log, &refused);
+        assert!(matches!(outcome, Some(Err(Failure::Invalid(_)))) && change.is_none(), "{refused:?}");
+    }
+}

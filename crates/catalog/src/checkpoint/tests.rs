@@ -1,0 +1,102 @@
+use base::{Incarnation, SplitMix64};
+use machine::StateMachine;
+use machine::checkpoint::{Chunks, end, load};
+
+use super::*;
+use crate::catalog::Standing;
+use crate::command::CatalogCommand;
+use crate::testing::Log;
+
+fn catalog() -> Catalog {
+    let (mut state, mut log) = (Catalog::empty(), Log::new());
+    let node = |number| NodeRecord {
+        member: Member { node: NodeId(number), incarnation: Incarnation(7) },
+        peer: format!("127.0.0.1:{number}"),
+        grpc: String::new(),
+        standing: if number == 5 { Standing::Left } else { Standing::Stays },
+    };
+    let nodes = (1..=5).map(node).collect();
+    let mut apply = |command: &CatalogCommand| state.apply_entry(&log.entry(command.encode())).expect("the next entry");
+    apply(&CatalogCommand::RegisterNodes { nodes });
+    for number in 0..20 {
+        let split_at = (0..number).map(|key| format!("{key:02}").into()).collect();
+        apply(&CatalogCommand::CreateTable {
+            name: format!("table-{number}"),
+            kind: Kind::TABLET,
+            split_at,
+            replicas: 2 * (number % 3) + 1,
+            retention: base::Duration::from_millis(u64::from(number)),
+            durability: number.is_multiple_of(2).then_some(base::Durability::Memory),
+        });
+    }
+    apply(&CatalogCommand::BeginDrop { name: "table-7".into() });
+    state
+}
+
+fn chunks(catalog: &Catalog) -> Vec<Bytes> {
+    Chunks::of(catalog.snapshot()).collect()
+}
+
+fn loaded(chunks: &[Bytes]) -> Result<Catalog, LoadError> {
+    load::<CatalogSnapshot>(CohortId::CATALOGUE, chunks).map(|snapshot| snapshot.into_machine(NoStorage))
+}
+
+#[test]
+fn states_come_back_from_their_chunks() {
+    for catalog in [Catalog::empty(), catalog()] {
+        let pieces = chunks(&catalog);
+        let loaded = loaded(&pieces).expect("they are whole");
+        loaded.invariants();
+        assert_eq!(chunks(&loaded), pieces);
+        assert_eq!(loaded.snapshot_bytes(), catalog.snapshot_bytes());
+    }
+}
+
+/// Any chunk missing, doubled, swapped, cut or changed is noticed.
+#[test]
+fn damage_is_noticed() {
+    let whole = chunks(&catalog());
+    let refused = |pieces: &[Bytes]| assert!(loaded(pieces).is_err());
+    refused(&[]);
+    for index in 0..whole.len() {
+        let mut pieces = whole.clone();
+        pieces.remove(index);
+        refused(&pieces);
+        let mut pieces = whole.clone();
+        pieces.insert(index, whole[index].clone());
+        refused(&pieces);
+        for byte in 0..whole[index].len() {
+            let mut pieces = whole.clone();
+            pieces[index] = whole[index].slice(..byte);
+            refused(&pieces);
+            let mut changed = whole[index].to_vec();
+            changed[byte] ^= 0x10;
+            pieces[index] = changed.into();
+            refused(&pieces);
+        }
+    }
+}
+
+/// Under a good seal, too, any bytes are refused, or make a catalog that keeps its invariants.
+#[test]
+fn forged_chunks_do_no_harm() {
+    let mut random = SplitMix64::new(5);
+    let whole = chunks(&catalog());
+    for _ in 0..50_000 {
+        let mut pieces = whole[..whole.len() - 1].to_vec();
+        let index = random.below(pieces.len() as u64) as usize;
+        let mut chunk = pieces[index].to_vec();
+        let at = random.below(chunk.len() as u64) as usize;
+        match random.below(4) {
+            0 => chunk.truncate(at),
+            1 => chunk[at..].fill(0xff),
+            _ => chunk[at] = random.draw().to_le_bytes()[0],
+        }
+        pieces[index] = chunk.into();
+        let checksum = pieces.iter().fold(0, |checksum, chunk| base::checksum_append(checksum, chunk));
+        pieces.push(end(pieces.len() as u64, checksum));
+        if let Ok(catalog) = loaded(&pieces) {
+            catalog.invariants();
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What the catalog's log carries: the payload of an entry.
+//!
+//! A payload is one tag byte and the command's fields. An *empty* payload is a leader's barrier (guarantee 1) and no
+//! command. What a client may ask was checked before it was proposed ([`mod@crate::validate`]), so these decoders check
+//! form only: limits may differ between versions of Loggos, and an entry that is in the log must mean the same to all.
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{Boot, CohortId, Durability, Duration, Member, NodeId};
+use bytes::Bytes;
+use machine::Kind;
+use sharedlog::{LogId, Projection, SequencerId, UnitId};
+
+use crate::catalog::{NodeRecord, Standing};
+
+/// What the catalog is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CatalogCommand {
+    /// Create a table unless it is there.
+    CreateTable {
+        /// Its name.
+        name: String,
+        /// The kind of state machine that keeps its ranges.
+        kind: Kind,
+        /// The keys at which a range ends and the next begins.
+        split_at: Vec<Bytes>,
+        /// Replicas of each range; 0: as many as is usual.
+        replicas: u32,
+        /// How long old versions are kept; zero: as long as is usual.
+        retention: Duration,
+        /// What its logs must be on before a write counts; none: as is usual.
+        durability: Option<Durability>,
+    },
+    /// A range of the table is to be split; its cohort is about to be told.
+    BeginSplit {
+        /// The table's name.
+        name: String,
+        /// The key at which the new range begins.
+        key: Bytes,
+    },
+    /// The cohort whose range is split has that in its log: from here on the map says so.
+    EndSplit {
+        /// The table's name.
+        name: String,
+        /// The new range's cohort.
+        child: CohortId,
+    },
+    /// Nobody who asks for the table shall find it any more; its cohorts are about to be told.
+    BeginDrop {
+        /// Its name.
+        name: String,
+    },
+    /// All cohorts of a table have the drop in their logs: it is gone.
+    EndDrop {
+        /// Its name.
+        name: String,
+        /// Its first range's cohort: the name may be another table's by now.
+        table: CohortId,
+    },
+    /// A range's replicas are to be on these nodes.
+    BeginMove {
+        /// The range's cohort.
+        cohort: CohortId,
+        /// The nodes.
+        nodes: Vec<NodeId>,
+    },
+    /// They are there.
+    EndMove {
+        /// The range's cohort.
+        cohort: CohortId,
+        /// The number of the plan that was carried out: another may have been made since.
+        plan: u64,
+    },
+    /// Make nodes known, or their addresses.
+    RegisterNodes {
+        /// The nodes.
+        nodes: Vec<NodeRecord>,
+    },
+    /// A node joins.
+    AddNode {
+        /// The node.
+        node: NodeRecord,
+    },
+    /// Create a shared log unless it is there.
+    CreateLog {
+        /// Its name.
+        name: String,
+        /// Chains that its positions are spread over; 0: one.
+        stripes: u32,
+        /// Units of each chain; 0: as many as is usual.
+        copies: u32,
+        /// Who hands out its first positions.
+        sequencer: SequencerId,
+    },
+    /// Put a projection in the place of the one before it.
+    Project {
+        /// It, which says of which log it is, and of which epoch.
+        projection: Box<Projection>,
+    },
+    /// Name new units of a log, one on each of these nodes.
+    AddUnits {
+        /// The log.
+        log: LogId,
+        /// The nodes.
+        nodes: Vec<NodeId>,
+    },
+    /// Forget units of a log, as far as they stand in no projection.
+    ForgetSpares {
+        /// The log.
+        log: LogId,
+        /// The units.
+        units: Vec<UnitId>,
+    },
+    /// A node is to leave.
+    BeginLeave {
+        /// The node.
+        node: NodeId,
+    },
+    /// Plan for the ranges on all nodes that are to leave to be elsewhere.
+    MoveOff {
+        /// Nodes that nothing was heard of lately: they are chosen last.
+        absent: Vec<NodeId>,
+    },
+    /// It has left, if no range counts on it. The catalog's own cohort does not: its log holds the removal before
+    /// this.
+    EndLeave {
+        /// The node.
+        node: NodeId,
+    },
+}
+
+const CREATE_TABLE: u8 = 65;
+const REGISTER_NODES: u8 = 66;
+const BEGIN_DROP: u8 = 67;
+const END_DROP: u8 = 68;
+const BEGIN_SPLIT: u8 = 69;
+const END_SPLIT: u8 = 70;
+const BEGIN_MOVE: u8 = 71;
+const END_MOVE: u8 = 72;
+const ADD_NODE: u8 = 73;
+const BEGIN_LEAVE: u8 = 74;
+const END_LEAVE: u8 = 75;
+const MOVE_OFF: u8 = 76;
+const CREATE_LOG: u8 = 77;
+const PROJECT: u8 = 78;
+const ADD_UNITS: u8 = 79;
+const FORGET_SPARES: u8 = 80;
+
+impl CatalogCommand {
+    /// The command as an entry's payload.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = Writer::new();
+        match self {
+            Self::CreateTable { name, kind, split_at, replicas, retention, durability } => {
+                out.u8(CREATE_TABLE);
+                out.bytes(name.as_bytes());
+                out.u8(kind.0);
+                out.u32(*replicas);
+                out.u64(retention.0);
+                Durability::encode_wanted(*durability, &mut out);
+                out.count(split_at.len());
+                split_at.iter().for_each(|key| out.bytes(key));
+            }
+            Self::BeginSplit { name, key } => {
+                out.u8(BEGIN_SPLIT);
+                out.bytes(name.as_bytes());
+                out.bytes(key);
+            }
+            Self::EndSplit { name, child } => {
+                out.u8(END_SPLIT);
+                out.bytes(name.as_bytes());
+                out.u32(child.0);
+            }
+            Self::BeginDrop { name } => {
+                out.u8(BEGIN_DROP);
+                out.bytes(name.as_bytes());
+            }
+            Self::EndDrop { name, table } => {
+                out.u8(END_DROP);
+                out.bytes(name.as_bytes());
+                out.u32(table.0);
+            }
+            Self::BeginMove { cohort, nodes } => {
+                out.u8(BEGIN_MOVE);
+                out.u32(cohort.0);
+                out.count(nodes.len());
+                nodes.iter().for_each(|node| out.u32(node.0));
+            }
+            Self::EndMove { cohort, plan } => {
+                out.u8(END_MOVE);
+                out.u32(cohort.0);
+                out.u64(*plan);
+            }
+            Self::RegisterNodes { nodes } => {
+                out.u8(REGISTER_NODES);
+                out.count(nodes.len());
+                for node in nodes {
+                    encode_node(node, &mut out);
+                }
+            }
+            Self::AddNode { node } => {
+                out.u8(ADD_NODE);
+                encode_node(node, &mut out);
+            }
+            Self::BeginLeave { node } => {
+                out.u8(BEGIN_LEAVE);
+                out.u32(node.0);
+            }
+            Self::MoveOff { absent } => {
+                out.u8(MOVE_OFF);
+                out.count(absent.len());
+                absent.iter().for_each(|node| out.u32(node.0));
+            }
+            Self::EndLeave { node } => {
+                out.u8(END_LEAVE);
+                out.u32(node.0);
+            }
+            Self::CreateLog { name, stripes, copies, sequencer } => {
+                out.u8(CREATE_LOG);
+                out.bytes(name.as_bytes());
+                out.u32(*stripes);
+                out.u32(*copies);
+                out.u32(sequencer.node.0);
+                out.u64(sequencer.boot.0);
+            }
+            Self::Project { projection } => {
+                out.u8(PROJECT);
+                out.bytes(&projection.encode());
+            }
+            Self::AddUnits { log, nodes } => {
+                out.u8(ADD_UNITS);
+                out.u64(log.0);
+                out.count(nodes.len());
+                nodes.iter().for_each(|node| out.u32(node.0));
+            }
+            Self::ForgetSpares { log, units } => {
+                out.u8(FORGET_SPARES);
+                out.u64(log.0);
+                out.count(units.len());
+                units.iter().for_each(|unit| out.u64(unit.0));
+            }
+        }
+        out.finish()
+    }
+
+    /// Reads an entry's payload that is not empty.
+    ///
+    /// # Errors
+    /// When it is not a command of the catalog's. If it came through the log, that is fatal: the node must halt.
+    pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
+        let mut input = Reader::new(payload);
+        let command = match input.u8()? {
+            CREATE_TABLE => {
+                let name = input.text("table name")?;
+                let (kind, replicas, retention) = (Kind(input.u8()?), input.u32()?, Duration(input.u64()?));
+                let durability = Durability::decode_wanted(&mut input)?;
+                let split_at = (0..input.count(4)?).map(|_| input.bytes()).collect::<Result<_, _>>()?;
+                Self::CreateTable { name, kind, split_at, replicas, retention, durability }
+            }
+            BEGIN_SPLIT => {
+                let name = input.text("table name")?;
+                Self::BeginSplit { name, key: input.bytes()? }
+            }
+            END_SPLIT => {
+                let name = input.text("table name")?;
+                Self::EndSplit { name, child: CohortId(input.u32()?) }
+            }
+            BEGIN_DROP => Self::BeginDrop { name: input.text("table name")? },
+            END_DROP => {
+                let name = input.text("table name")?;
+                Self::EndDrop { name, table: CohortId(input.u32()?) }
+            }
+            BEGIN_MOVE => {
+                let cohort = CohortId(input.u32()?);
+                Self::BeginMove { cohort, nodes: decode_numbers(&mut input)? }
+            }
+            END_MOVE => Self::EndMove { cohort: CohortId(input.u32()?), plan: input.u64()? },
+            REGISTER_NODES => {
+                let nodes = (0..input.count(NODE_BYTES_MIN)?)
+                    .map(|_| decode_node(&mut input))
+                    .collect::<Result<_, DecodeError>>()?;
+                Self::RegisterNodes { nodes }
+            }
+            ADD_NODE => Self::AddNode { node: decode_node(&mut input)? },
+            BEGIN_LEAVE => Self::BeginLeave { node: NodeId(input.u32()?) },
+            MOVE_OFF => Self::MoveOff { absent: decode_numbers(&mut input)? },
+            END_LEAVE => Self::EndLeave { node: NodeId(input.u32()?) },
+            CREATE_LOG => {
+                let name = input.text("log name")?;
+                let (stripes, copies) = (input.u32()?, input.u32()?);
+                let sequencer = SequencerId { node: NodeId(input.u32()?), boot: Boot(input.u64()?) };
+                Self::CreateLog { name, stripes, copies, sequencer }
+            }
+            PROJECT => Self::Project { projection: Box::new(Projection::decode(input.bytes()?)?) },
+            ADD_UNITS => Self::AddUnits { log: LogId(input.u64()?), nodes: decode_numbers(&mut input)? },
+            FORGET_SPARES => {
+                let log = LogId(input.u64()?);
+                let units =
+                    (0..input.count(8)?).map(|_| Ok(UnitId(input.u64()?))).collect::<Result<_, DecodeError>>()?;
+                Self::ForgetSpares { log, units }
+            }
+            tag => return Err(DecodeError::UnknownTag { what: "catalog command", tag: u64::from(tag) }),
+        };
+        input.end()?;
+        Ok(command)
+    }
+}
+
+fn decode_numbers(input: &mut Reader) -> Result<Vec<NodeId>, DecodeError> {
+    (0..input.count(4)?).map(|_| Ok(NodeId(input.u32()?))).collect()
+}
+
+/// Bytes of an encoded node, at least.
+pub const NODE_BYTES_MIN: usize = 21;
+
+/// Writes what is known of a node.
+pub fn encode_node(node: &NodeRecord, out: &mut Writer) {
+    node.member.encode(out);
+    out.bytes(node.peer.as_bytes());
+    out.bytes(node.grpc.as_bytes());
+    out.u8(node.standing.tag());
+}
+
+/// Reads what [`encode_node`] wrote.
+///
+/// # Errors
+/// When it is none.
+pub fn decode_node(input: &mut Reader) -> Result<NodeRecord, DecodeError> {
+    Ok(NodeRecord {
+        member: Member::decode(input)?,
+        peer: input.text("peer address")?,
+        grpc: input.text("gRPC address")?,
+        standing: Standing::from_tag(input.u8()?).ok_or(DecodeError::Invalid { what: "standing of a node" })?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

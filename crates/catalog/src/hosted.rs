@@ -1,0 +1,133 @@
+//! The catalog as a state machine that a node hosts.
+
+use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
+use machine::state_machine::{Applied, Effect, Evaluated, Kind, Payload, Read, Reading, StateMachine, View};
+use machine::{ApplyError, Failure, LogicalHash, NoStorage, Progress, ReadError};
+use store::sstable::Io;
+
+use crate::catalog::{Catalog, Change};
+use crate::checkpoint::CatalogSnapshot;
+use crate::request::{CatalogRequest, CatalogResponse, Outcome};
+
+/// A read of the catalog: it is answered at once, from memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CatalogRead(Outcome);
+
+impl Read for CatalogRead {
+    type Response = CatalogResponse;
+
+    fn answer(&self, _: Io) -> Result<Evaluated<CatalogResponse>, ReadError> {
+        Ok(Evaluated::Outcome(self.0.clone()))
+    }
+}
+
+impl Catalog {
+    fn look_up(&self, request: &CatalogRequest) -> Outcome {
+        match request {
+            CatalogRequest::ListTables => Ok(self.list()),
+            CatalogRequest::ListNodes => Ok(self.list_nodes()),
+            CatalogRequest::ListLogs => Ok(self.list_logs()),
+            CatalogRequest::DescribeLog(name) => self.describe_log(name),
+            CatalogRequest::DescribeTable(name) => self.describe(name),
+            CatalogRequest::FindTable(name) => match self.table(name) {
+                Some(_) => Ok(CatalogResponse::TableCreated { existed: true }),
+                None => Err(Failure::UnknownTable(name.clone())),
+            },
+            CatalogRequest::Change(_) => Err(Failure::Invalid("a change is no read".to_owned())),
+        }
+    }
+}
+
+impl View for Catalog {
+    type Request = CatalogRequest;
+    type Read = CatalogRead;
+
+    fn read(&self, request: &CatalogRequest) -> Option<CatalogRead> {
+        Some(CatalogRead(self.look_up(request)))
+    }
+
+    fn at(self, _: Timestamp) -> Result<Self, Failure> {
+        Err(Failure::Invalid("the catalog keeps no earlier moments".to_owned()))
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.last_timestamp()
+    }
+
+    fn range(&self) -> Option<&KeyRange> {
+        None
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.last_applied() == other.last_applied()
+    }
+}
+
+impl StateMachine for Catalog {
+    const KIND: Kind = Kind::CATALOG;
+
+    type Request = CatalogRequest;
+    type Response = CatalogResponse;
+    type Event = Change;
+    type Read = CatalogRead;
+    type View = Self;
+    type Snapshot = CatalogSnapshot;
+    type Storage = NoStorage;
+
+    fn new(_: CohortId, _: Incarnation, _: NoStorage) -> Self {
+        Self::empty()
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn apply(&mut self, entry: &Entry) -> Result<Applied<CatalogResponse, CatalogRead, Change>, ApplyError> {
+        let (outcome, change) = self.apply_entry(entry)?;
+        Ok(Applied { outcome, effect: change.map(Effect::Own) })
+    }
+
+    fn read(&self, request: &CatalogRequest) -> Reading<CatalogResponse, CatalogRead> {
+        Reading::Answer(self.look_up(request))
+    }
+
+    fn propose(&self, request: &CatalogRequest) -> Payload<CatalogRead> {
+        match request {
+            CatalogRequest::Change(command) => Payload::Command(command.encode()),
+            _ => Payload::Refuse(Failure::Invalid("a read is no change".to_owned())),
+        }
+    }
+
+    fn view(&self) -> Option<Self> {
+        Some(self.clone())
+    }
+
+    fn snapshot(&self) -> CatalogSnapshot {
+        CatalogSnapshot::of(self)
+    }
+
+    fn snapshot_bytes(&self) -> usize {
+        self.approximate_bytes()
+    }
+
+    fn storage(&self) -> &NoStorage {
+        &self.storage
+    }
+
+    fn storage_mut(&mut self) -> &mut NoStorage {
+        &mut self.storage
+    }
+
+    fn into_storage(self) -> NoStorage {
+        self.storage
+    }
+
+    fn hash(&self, hash: &mut LogicalHash) -> Result<(), ReadError> {
+        self.hash_into(hash);
+        Ok(())
+    }
+
+    fn invariants(&self) {
+        self.assert_invariants();
+    }
+}

@@ -1,0 +1,116 @@
+//! What a client's request to the catalog must keep to, checked at the endpoint and again before a proposal.
+//!
+//! Applying an entry doesn't check any of this again: limits may change between versions, and what is in the log must
+//! come to the same on every replica.
+
+use std::collections::BTreeSet;
+
+use base::limits::{KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SPLIT_BYTES_MAX};
+use base::{Duration, NodeId, shown};
+use bytes::Bytes;
+use machine::Failure;
+use machine::limits::{check_count, check_name, check_size, refuse};
+
+use crate::catalog::NodeRecord;
+use crate::command::CatalogCommand;
+use crate::request::CatalogRequest;
+
+/// Bytes of an address and port.
+const ADDRESS_BYTES_MAX: usize = 64;
+/// The highest number that a node can have.
+const NODE_MAX: u32 = 65_535;
+
+/// Replicas that a range may be moved to, at most.
+const MOVED_MAX: usize = REPLICAS_MAX as usize;
+
+/// Checks a request's form and limits. Commands that only nodes propose pass.
+///
+/// # Errors
+/// [`Failure::Invalid`], saying what is wrong.
+pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
+    match request {
+        CatalogRequest::Change(CatalogCommand::CreateTable { name, split_at, replicas, retention, .. }) => {
+            check_table_name(name)?;
+            check_split(split_at)?;
+            check_replicas(*replicas)?;
+            check_retention(*retention)
+        }
+        CatalogRequest::DescribeTable(name)
+        | CatalogRequest::FindTable(name)
+        | CatalogRequest::Change(CatalogCommand::BeginDrop { name }) => check_table_name(name),
+        CatalogRequest::Change(CatalogCommand::BeginSplit { name, key }) => {
+            check_table_name(name)?;
+            check_split(std::slice::from_ref(key))
+        }
+        CatalogRequest::Change(CatalogCommand::AddNode { node }) => check_node(node),
+        CatalogRequest::Change(CatalogCommand::BeginMove { nodes, .. }) => check_nodes(nodes),
+        CatalogRequest::Change(_)
+        | CatalogRequest::ListTables
+        | CatalogRequest::ListNodes
+        | CatalogRequest::ListLogs
+        | CatalogRequest::DescribeLog(_) => Ok(()),
+    }
+}
+
+fn check_node(node: &NodeRecord) -> Result<(), Failure> {
+    if !(1..=NODE_MAX).contains(&node.member.node.0) {
+        return refuse(format!("node {}: a node's number is 1 to {NODE_MAX}", node.member.node));
+    }
+    for address in [&node.peer, &node.grpc] {
+        if address.is_empty() {
+            return refuse(format!("node {} has an address that is empty", node.member.node));
+        }
+        check_size("a node's address", address.len(), ADDRESS_BYTES_MAX)?;
+    }
+    Ok(())
+}
+
+fn check_nodes(nodes: &[NodeId]) -> Result<(), Failure> {
+    let distinct: BTreeSet<NodeId> = nodes.iter().copied().collect();
+    if distinct.len() != nodes.len() {
+        return refuse("a node is named twice");
+    }
+    match nodes.len() {
+        1..=MOVED_MAX => Ok(()),
+        other => refuse(format!("{other} nodes are named: a range has 1 to {MOVED_MAX} replicas")),
+    }
+}
+
+/// Checks the name of a table.
+///
+/// # Errors
+/// [`Failure::Invalid`] when it is none.
+pub fn check_table_name(name: &str) -> Result<(), Failure> {
+    check_name("table", name)
+}
+
+/// The keys that a table is split at, in any order, each once.
+fn check_split(split_at: &[Bytes]) -> Result<(), Failure> {
+    check_count("the table's ranges", split_at.len() + 1, RANGES_MAX)?;
+    let mut keys = BTreeSet::new();
+    for key in split_at {
+        if key.is_empty() {
+            return refuse("a key to split at is empty: the first range begins there");
+        }
+        check_size("a key to split at", key.len(), KEY_BYTES_MAX)?;
+        if !keys.insert(key) {
+            return refuse(format!("the table is to be split at \"{}\" twice", shown(key)));
+        }
+    }
+    check_size("the keys to split at, together", split_at.iter().map(Bytes::len).sum(), SPLIT_BYTES_MAX)
+}
+
+/// An even number survives no more failures than the odd one below, and needs one more to agree.
+fn check_replicas(replicas: u32) -> Result<(), Failure> {
+    if replicas == 0 || (replicas <= REPLICAS_MAX && replicas % 2 == 1) {
+        return Ok(());
+    }
+    refuse(format!("{replicas} replicas are asked for: a range has 1, 3 or 5"))
+}
+
+fn check_retention(retention: Duration) -> Result<(), Failure> {
+    if retention > RETENTION_MAX {
+        return refuse(format!("old versions are to be kept for {retention}, over the limit of {RETENTION_MAX}"));
+    }
+    Ok(())
+}

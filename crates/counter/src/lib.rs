@@ -1,0 +1,261 @@
+//! A counter: the smallest state machine that a node can host, for tests of the interface and as a model for new ones. No
+//! product binary contains it: `node` lists it under its feature `counter`, which only tests switch on.
+
+use std::convert::Infallible;
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
+use machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
+use machine::state_machine::{
+    Applied, Evaluated, Kind, Payload, Read, Reading, Request, Response, StateMachine, View, Wire,
+};
+use machine::storage::{NoStorage, ReadError};
+use machine::{ApplyError, Consistency, Failure, KeyPosition, LogicalHash, Outcome, Progress};
+
+/// What a counter is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CounterRequest {
+    /// Adds to it, and answers what it has come to. A retry may add again.
+    Add(u64),
+    /// Asks what it has come to.
+    Get(Consistency),
+}
+
+/// What a counter has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64);
+
+impl Wire for Count {
+    fn encode(&self, out: &mut Writer) {
+        out.u64(self.0);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        input.u64().map(Self)
+    }
+}
+
+impl Response for Count {
+    fn is_of_read(&self) -> bool {
+        false
+    }
+}
+
+impl Wire for CounterRequest {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::Add(amount) => {
+                out.u8(1);
+                out.u64(*amount);
+            }
+            Self::Get(consistency) => {
+                out.u8(2);
+                consistency.encode(out);
+            }
+        }
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match input.u8()? {
+            1 => Self::Add(input.u64()?),
+            2 => Self::Get(Consistency::decode(input)?),
+            tag => return Err(DecodeError::UnknownTag { what: "request to a counter", tag: u64::from(tag) }),
+        })
+    }
+}
+
+impl Request for CounterRequest {
+    fn reads(&self) -> bool {
+        matches!(self, Self::Get(_))
+    }
+
+    fn consistency(&self) -> Consistency {
+        if let Self::Get(consistency) = self { *consistency } else { Consistency::Strong }
+    }
+
+    /// It is the only range of its table.
+    fn position(&self) -> Option<KeyPosition> {
+        Some(KeyPosition::At([].as_slice().into()))
+    }
+}
+
+/// A counter.
+#[derive(Clone, Debug)]
+pub struct Counter {
+    progress: Progress,
+    count: Count,
+    storage: NoStorage,
+}
+
+/// A read of a counter: it is answered from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterRead(Count);
+
+impl Read for CounterRead {
+    type Response = Count;
+
+    fn answer(&self, _: machine::storage::Io) -> Result<Evaluated<Count>, ReadError> {
+        Ok(Evaluated::Outcome(Ok(self.0)))
+    }
+}
+
+impl View for Counter {
+    type Request = CounterRequest;
+    type Read = CounterRead;
+
+    fn read(&self, request: &CounterRequest) -> Option<CounterRead> {
+        request.reads().then_some(CounterRead(self.count))
+    }
+
+    fn at(self, moment: Timestamp) -> Result<Self, Failure> {
+        if moment == self.progress.last_timestamp {
+            return Ok(self);
+        }
+        Err(Failure::Invalid("a counter keeps no earlier moments".to_owned()))
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.progress.last_timestamp
+    }
+
+    fn range(&self) -> Option<&KeyRange> {
+        None
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.progress == other.progress
+    }
+}
+
+impl StateMachine for Counter {
+    const KIND: Kind = Kind::FIRST_OF_TESTS;
+
+    type Request = CounterRequest;
+    type Response = Count;
+    type Event = Infallible;
+    type Read = CounterRead;
+    type View = Self;
+    type Snapshot = CounterSnapshot;
+    type Storage = NoStorage;
+
+    fn new(cohort: CohortId, _: Incarnation, storage: NoStorage) -> Self {
+        Self { progress: Progress::new(cohort), count: Count(0), storage }
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn apply(&mut self, entry: &Entry) -> Result<Applied<Count, CounterRead, Infallible>, ApplyError> {
+        self.progress.check(entry)?;
+        if entry.payload.is_empty() {
+            self.progress.advance(entry);
+            return Ok(Applied::NOTHING);
+        }
+        let mut input = Reader::new(entry.payload.clone());
+        let amount = input.u64().map_err(|source| self.progress.undecodable(entry, source))?;
+        self.progress.advance(entry);
+        self.count.0 = self.count.0.wrapping_add(amount);
+        Ok(Applied::outcome(Ok(self.count)))
+    }
+
+    fn read(&self, request: &CounterRequest) -> Reading<Count, CounterRead> {
+        let outcome: Outcome<Count> = match request {
+            CounterRequest::Get(_) => Ok(self.count),
+            CounterRequest::Add(_) => Err(Failure::Invalid("a change is no read".to_owned())),
+        };
+        Reading::Answer(outcome)
+    }
+
+    fn propose(&self, request: &CounterRequest) -> Payload<CounterRead> {
+        match request {
+            CounterRequest::Add(amount) => {
+                let mut out = Writer::new();
+                out.u64(*amount);
+                Payload::Command(out.finish())
+            }
+            CounterRequest::Get(_) => Payload::Refuse(Failure::Invalid("a read is no change".to_owned())),
+        }
+    }
+
+    fn view(&self) -> Option<Self> {
+        Some(self.clone())
+    }
+
+    fn snapshot(&self) -> CounterSnapshot {
+        CounterSnapshot { progress: self.progress, count: self.count }
+    }
+
+    fn snapshot_bytes(&self) -> usize {
+        size_of::<CounterSnapshot>()
+    }
+
+    fn storage(&self) -> &NoStorage {
+        &self.storage
+    }
+
+    fn storage_mut(&mut self) -> &mut NoStorage {
+        &mut self.storage
+    }
+
+    fn into_storage(self) -> NoStorage {
+        self.storage
+    }
+
+    fn hash(&self, hash: &mut LogicalHash) -> Result<(), ReadError> {
+        self.progress.add_to(hash);
+        hash.word(self.count.0);
+        Ok(())
+    }
+
+    fn invariants(&self) {}
+}
+
+/// A counter, frozen.
+#[derive(Clone, Debug)]
+pub struct CounterSnapshot {
+    progress: Progress,
+    count: Count,
+}
+
+impl Chunked for CounterSnapshot {
+    fn kind(&self) -> Kind {
+        Counter::KIND
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn header(&self, out: &mut Writer) {
+        self.count.encode(out);
+    }
+}
+
+impl Snapshot for CounterSnapshot {
+    type Machine = Counter;
+    type Loader = Self;
+
+    fn keep(&self) -> Keep {
+        Keep::all()
+    }
+
+    fn into_machine(self, storage: NoStorage) -> Counter {
+        Counter { progress: self.progress, count: self.count, storage }
+    }
+}
+
+/// All of it is in the header.
+impl Loader for CounterSnapshot {
+    type Snapshot = Self;
+
+    fn begin(progress: Progress, mut header: Reader) -> Result<Self, LoadError> {
+        let count = Count::decode(&mut header)?;
+        header.end()?;
+        Ok(Self { progress, count })
+    }
+
+    fn finish(self) -> Result<Self, LoadError> {
+        Ok(self)
+    }
+}

@@ -1,0 +1,424 @@
+//! Sessions: what makes a retried write apply once, whoever leads and whatever was restarted (guarantee 10).
+//!
+//! A client opens a session and numbers its writes in it from 1. The tablet keeps the outcome of every numbered write
+//! (a refused one's as well: a retry must not succeed where the first try was refused) until the client says that it
+//! knows it: each write carries the lowest number whose outcome is still open, the session's *floor*. Between the floor
+//! and the floor plus [`SESSION_WINDOW`] lie all numbers that may be executed; so a session's table is bounded.
+//!
+//! This table is part of the tablet: at the same LSN on every replica, in every checkpoint. A session ends by an entry
+//! that names the last use its proposer saw, and applies only if that is still the last; after it, a retry's first try
+//! is unknown, and the write is never executed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+
+use base::canary::{Bug, planted};
+use base::codec::{DecodeError, Reader, Writer};
+use base::limits::{SESSION_WINDOW, SESSIONS_MAX};
+use base::{CohortId, Sequence, Timestamp};
+use bytes::Bytes;
+use imbl::OrdMap;
+
+use crate::checkpoint::{LoadError, Record, pack};
+use crate::failure::{Failure, Outcome};
+use crate::hash::LogicalHash;
+use crate::progress::Progress;
+use crate::state_machine::Wire;
+
+/// Sessions that one expiry entry names, at most: a small entry; the next tick brings the next.
+const EXPIRED_AT_ONCE_MAX: usize = 1_000;
+
+/// Bytes of a session beside its outcomes, roughly.
+const SESSION_BYTES: usize = size_of::<Session<()>>() + 64;
+
+/// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever.
+/// So one range's session is unknown in every other range, and never taken for a stranger's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+impl SessionId {
+    /// Bits of the entry's sequence: at ten thousand entries a second they last for three years. What is left names
+    /// sixteen million cohorts.
+    const SEQUENCE_BITS: u32 = 40;
+
+    /// Cohorts that sessions can be named for: no range gets a number from here on.
+    pub const COHORTS_MAX: u64 = 1 << (u64::BITS - Self::SEQUENCE_BITS);
+
+    /// The session that this entry of this cohort opens; none if its numbers are too large for a name.
+    #[must_use]
+    pub fn new(cohort: CohortId, sequence: Sequence) -> Option<Self> {
+        let fits = u64::from(cohort.0) < Self::COHORTS_MAX && sequence.0 >> Self::SEQUENCE_BITS == 0;
+        fits.then(|| Self(u64::from(cohort.0) << Self::SEQUENCE_BITS | sequence.0))
+    }
+
+    /// Whether an entry of this cohort up to `last` may have opened it, or one of the range that this one was split off
+    /// from: of a cohort that was named before.
+    pub(crate) fn may_be_known_to(self, cohort: CohortId, last: Sequence) -> bool {
+        let sequence = Sequence(self.0 & ((1 << Self::SEQUENCE_BITS) - 1));
+        let is_inherited = self.0 >> Self::SEQUENCE_BITS < u64::from(cohort.0);
+        is_inherited || (Self::new(cohort, sequence) == Some(self) && sequence <= last)
+    }
+}
+
+/// Which write of which session this is: at most one write of a stamp is ever applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionStamp {
+    /// The session.
+    pub session: SessionId,
+    /// The write's number in it, from 1.
+    pub sequence: u64,
+    /// Every lower number's outcome is known to the client, and may be forgotten.
+    pub first_incomplete: u64,
+}
+
+impl SessionStamp {
+    /// Appends the stamp of a write that may have one to `out`.
+    pub fn encode(stamp: Option<&Self>, out: &mut Writer) {
+        out.bool(stamp.is_some());
+        if let Some(stamp) = stamp {
+            out.u64(stamp.session.0);
+            out.u64(stamp.sequence);
+            out.u64(stamp.first_incomplete);
+        }
+    }
+
+    /// Reads what [`SessionStamp::encode`] wrote.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode(input: &mut Reader) -> Result<Option<Self>, DecodeError> {
+        if !input.bool()? {
+            return Ok(None);
+        }
+        let (session, sequence, first_incomplete) = (SessionId(input.u64()?), input.u64()?, input.u64()?);
+        Ok(Some(Self { session, sequence, first_incomplete }))
+    }
+}
+
+/// The outcome of a change that was executed, in few bytes. Only what a retry may be told is one.
+pub trait Remembered: Wire + Clone + fmt::Debug + PartialEq + Eq {
+    /// What the machine answers.
+    type Response;
+
+    /// The least that one takes encoded, in bytes.
+    const ENCODED_BYTES_MIN: usize;
+
+    /// What is kept of an outcome.
+    ///
+    /// # Panics
+    /// When no executed change has such an outcome.
+    fn of(outcome: &Outcome<Self::Response>) -> Self;
+
+    /// The outcome.
+    fn outcome(&self) -> Outcome<Self::Response>;
+
+    /// Bytes that it takes on the heap, beside its own.
+    fn heap_bytes(&self) -> usize;
+
+    /// Bytes that it takes encoded.
+    fn encoded_bytes(&self) -> usize;
+}
+
+/// One client's session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session<O> {
+    /// The timestamp of the last entry that used it.
+    last_used: Timestamp,
+    /// The client knows the outcomes of all lower numbers.
+    floor: u64,
+    /// Outcomes of numbers from the floor on, in order.
+    outcomes: VecDeque<(u64, O)>,
+}
+
+/// Open sessions, frozen.
+pub type Open<O> = OrdMap<SessionId, Arc<Session<O>>>;
+
+/// The open sessions of a state machine.
+#[derive(Clone, Debug)]
+pub struct Sessions<O> {
+    open: Open<O>,
+    bytes: usize,
+}
+
+impl<O> Default for Sessions<O> {
+    fn default() -> Self {
+        Self { open: Open::new(), bytes: 0 }
+    }
+}
+
+/// What is to be done with a numbered write.
+#[derive(Debug)]
+pub enum Admission<R> {
+    /// It was never executed: now it is to be.
+    Execute,
+    /// It must not be executed; this is its answer.
+    Answer(Outcome<R>),
+}
+
+impl<O: Remembered> Sessions<O> {
+    /// Those of a snapshot.
+    #[must_use]
+    pub fn of(open: Open<O>) -> Self {
+        let bytes = open.values().map(|session| session.bytes()).sum();
+        Self { open, bytes }
+    }
+
+    /// The sessions, to be frozen.
+    #[must_use]
+    pub fn open_sessions(&self) -> &Open<O> {
+        &self.open
+    }
+
+    /// How many are open.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether none is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Bytes of memory that they take, roughly.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// [`Failure::Overloaded`] when there are too many.
+    ///
+    /// # Panics
+    /// When it is open already: a session is named for an entry, and no entry comes twice.
+    pub fn open(&mut self, id: SessionId, now: Timestamp) -> Result<(), Failure> {
+        if self.open.len() >= SESSIONS_MAX {
+            return Err(Failure::Overloaded(format!("{SESSIONS_MAX} sessions are open, and no more may be")));
+        }
+        let fresh = self.load(id, Session { last_used: now, floor: 1, outcomes: VecDeque::new() });
+        assert!(fresh, "a session is named for its entry's sequence, which is never used twice");
+        Ok(())
+    }
+
+    /// Puts a session in; false if it was there before.
+    fn load(&mut self, id: SessionId, session: Session<O>) -> bool {
+        if self.open.contains_key(&id) {
+            return false;
+        }
+        self.bytes += session.bytes();
+        self.open.insert(id, Arc::new(session));
+        true
+    }
+
+    /// Says what is to be done with the write of `stamp`, and notes that its session is in use.
+    pub fn admit(&mut self, stamp: &SessionStamp, now: Timestamp) -> Admission<O::Response> {
+        let Some(session) = self.open.get_mut(&stamp.session) else {
+            if planted(Bug::UnknownSessionExecuted) {
+                return Admission::Execute;
+            }
+            return Admission::Answer(Err(Failure::UnknownSession(stamp.session)));
+        };
+        let session = Arc::make_mut(session);
+        session.last_used = now;
+        self.bytes -= session.acknowledge(stamp);
+        session.admit(stamp.sequence)
+    }
+
+    /// Keeps the outcome of a write that was admitted and executed.
+    ///
+    /// # Panics
+    /// When its session is not open: then it was not admitted.
+    pub fn record(&mut self, stamp: &SessionStamp, outcome: &Outcome<O::Response>) {
+        let Some(session) = self.open.get_mut(&stamp.session) else {
+            assert!(planted(Bug::UnknownSessionExecuted), "only a known session's write is admitted");
+            return;
+        };
+        let remembered = O::of(outcome);
+        self.bytes += outcome_bytes(&remembered);
+        let replaced = Arc::make_mut(session).record(stamp.sequence, remembered);
+        self.bytes -= replaced.map_or(0, |outcome| outcome_bytes(&outcome));
+    }
+
+    /// Ends sessions, each unless it was used after the moment given.
+    pub fn expire(&mut self, sessions: &[(SessionId, Timestamp)]) {
+        for (id, last_used) in sessions {
+            let unused = |session: &Arc<Session<O>>| session.last_used <= *last_used;
+            if self.open.get(id).is_some_and(unused)
+                && let Some(session) = self.open.remove(id)
+            {
+                self.bytes -= session.bytes();
+            }
+        }
+    }
+
+    /// Sessions that were last used before `moment`, each with its last use, 1,000 at most. It looks at every one.
+    #[must_use]
+    pub fn unused_since(&self, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
+        let unused = self.open.iter().filter(|(_, session)| session.last_used < moment);
+        unused.map(|(id, session)| (*id, session.last_used)).take(EXPIRED_AT_ONCE_MAX).collect()
+    }
+
+    /// Checks what must always hold.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    pub fn invariants(&self, cohort: CohortId, last_timestamp: Timestamp, last: Sequence) {
+        assert!(self.open.len() <= SESSIONS_MAX, "sessions are bounded");
+        let mut bytes = 0;
+        for (id, session) in &self.open {
+            assert!(id.may_be_known_to(cohort, last), "a session is named for an entry that was applied");
+            assert!(session.last_used <= last_timestamp, "a session was used by an entry that was applied");
+            assert!(session.is_bounded(), "outcomes are in order and within the window");
+            bytes += session.bytes();
+        }
+        assert_eq!(bytes, self.bytes, "the account of bytes is what the sessions take");
+    }
+
+    /// Adds all that decides a later outcome to a hash.
+    pub fn add_to(&self, hash: &mut LogicalHash) {
+        hash.word(self.open.len() as u64);
+        for (id, session) in &self.open {
+            hash.word(id.0);
+            session.hash(hash);
+        }
+    }
+}
+
+impl<O: Remembered> Session<O> {
+    /// Forgets the outcomes that the client says it knows, and gives back the bytes they took. A stamp can't
+    /// acknowledge its own write: the floor passes no number that might still be asked for.
+    fn acknowledge(&mut self, stamp: &SessionStamp) -> usize {
+        self.floor = self.floor.max(stamp.first_incomplete.min(stamp.sequence));
+        let known = self.outcomes.partition_point(|(number, _)| *number < self.floor);
+        self.outcomes.drain(..known).map(|(_, outcome)| outcome_bytes(&outcome)).sum()
+    }
+
+    fn admit(&self, number: u64) -> Admission<O::Response> {
+        if number < self.floor {
+            let floor = self.floor;
+            let known = format!("outcome already acknowledged: write {number} is below the session's floor, {floor}");
+            return Admission::Answer(Err(Failure::Unknown(known)));
+        }
+        if let Ok(index) = self.position(number)
+            && !planted(Bug::DedupeOnlyInFlight)
+        {
+            return Admission::Answer(self.outcomes[index].1.outcome());
+        }
+        if number - self.floor >= SESSION_WINDOW {
+            let floor = self.floor;
+            return Admission::Answer(Err(Failure::Invalid(format!(
+                "write {number} is out of its session's window: from {floor}, the first whose outcome the client has not \
+                 acknowledged, {SESSION_WINDOW} writes may be under way"
+            ))));
+        }
+        Admission::Execute
+    }
+
+    fn record(&mut self, number: u64, outcome: O) -> Option<O> {
+        match self.position(number) {
+            Ok(index) => Some(std::mem::replace(&mut self.outcomes[index].1, outcome)),
+            Err(index) => {
+                self.outcomes.insert(index, (number, outcome));
+                None
+            }
+        }
+    }
+
+    fn position(&self, number: u64) -> Result<usize, usize> {
+        self.outcomes.binary_search_by_key(&number, |(number, _)| *number)
+    }
+
+    /// Whether outcomes are in order, and all from the floor on within the window.
+    fn is_bounded(&self) -> bool {
+        let within = |number: u64| number.checked_sub(self.floor).is_some_and(|above| above < SESSION_WINDOW);
+        self.outcomes.iter().is_sorted_by(|(a, _), (b, _)| a < b)
+            && self.outcomes.iter().all(|(number, _)| within(*number))
+    }
+
+    fn bytes(&self) -> usize {
+        SESSION_BYTES + self.outcomes.iter().map(|(_, outcome)| outcome_bytes(outcome)).sum::<usize>()
+    }
+
+    fn hash(&self, hash: &mut LogicalHash) {
+        hash.signed(self.last_used.0);
+        hash.word(self.floor);
+        hash.word(self.outcomes.len() as u64);
+        for (number, outcome) in &self.outcomes {
+            hash.word(*number);
+            let mut out = Writer::new();
+            outcome.encode(&mut out);
+            hash.bytes(out.as_slice());
+        }
+    }
+}
+
+fn outcome_bytes<O: Remembered>(outcome: &O) -> usize {
+    size_of::<(u64, O)>() + outcome.heap_bytes()
+}
+
+/// A session on its way into a checkpoint, with its outcomes or without (as a planted bug has it).
+impl<O: Remembered> Record for (SessionId, &Session<O>, bool) {
+    fn size(&self) -> usize {
+        28 + self.1.outcomes.iter().map(|(_, outcome)| 8 + outcome.encoded_bytes()).sum::<usize>()
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        let (id, session, with_outcomes) = *self;
+        out.u64(id.0);
+        out.i64(session.last_used.0);
+        out.u64(session.floor);
+        let outcomes = session.outcomes.iter().filter(|_| with_outcomes);
+        out.count(outcomes.clone().count());
+        for (number, outcome) in outcomes {
+            out.u64(*number);
+            outcome.encode(out);
+        }
+    }
+}
+
+/// The next chunk of a checkpoint that holds sessions: those after `last` in the order of their numbers.
+#[must_use]
+pub fn pack_sessions<O: Remembered>(tag: u8, open: &Open<O>, last: Option<SessionId>) -> Option<(Bytes, SessionId)> {
+    let with_outcomes = !planted(Bug::DedupeNotInCheckpoint);
+    let rest = open.range((last.map_or(Unbounded, Excluded), Unbounded));
+    let rest = rest.map(|(id, session)| (*id, &**session, with_outcomes));
+    pack(tag, rest).map(|(chunk, (id, ..))| (chunk, id))
+}
+
+/// Reads a chunk that [`pack_sessions`] made into the sessions of a machine that has come as far as `progress`.
+///
+/// # Errors
+/// When it holds what no machine can have.
+pub fn load_sessions<O: Remembered>(
+    input: &mut Reader,
+    progress: &Progress,
+    sessions: &mut Sessions<O>,
+) -> Result<(), LoadError> {
+    while input.left() > 0 {
+        let id = SessionId(input.u64()?);
+        let last_used = Timestamp(input.i64()?);
+        let floor = input.u64()?;
+        let count = input.count(8 + O::ENCODED_BYTES_MIN)?;
+        if count as u64 > SESSION_WINDOW {
+            return Err(LoadError::Impossible("more outcomes than a session's window holds"));
+        }
+        let outcomes = (0..count).map(|_| Ok((input.u64()?, O::decode(input)?)));
+        let outcomes = outcomes.collect::<Result<VecDeque<_>, DecodeError>>()?;
+        let session = Session { last_used, floor, outcomes };
+        let is_own = id.may_be_known_to(progress.cohort, progress.name_of(progress.last_applied.sequence));
+        if !is_own || last_used > progress.last_timestamp || !session.is_bounded() {
+            return Err(LoadError::Impossible(
+                "a session of another cohort or of the future, or one with outcomes out of its window",
+            ));
+        }
+        if sessions.len() >= SESSIONS_MAX || !sessions.load(id, session) {
+            return Err(LoadError::Impossible("a session twice, or too many"));
+        }
+    }
+    Ok(())
+}

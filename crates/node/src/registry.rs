@@ -1,0 +1,870 @@
+//! The kinds of state machine that a node hosts: the one place that lists them.
+//!
+//! Each kind is a crate of its own behind [`StateMachine`]. The three lists below make closed enums of them, so that
+//! requests, answers and reads are dispatched by a `match` that the compiler sees through, and never through a pointer. A
+//! new kind is a line in each list, and nothing else in this crate.
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
+use bytes::Bytes;
+use catalog::{Catalog, CatalogRequest, CatalogResponse};
+use machine::checkpoint::{Chunked, Chunks, Cursor, Frame, Frames, Keep, LoadError, Loader as _, Snapshot as _};
+use machine::state_machine::{
+    self, Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, Reading, Request as _, Response as _,
+    StateMachine, View as _, Wire,
+};
+use machine::storage::{self, NoStorage, Pressure, Storage};
+use machine::{
+    ApplyError, AsOf, Consistency, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError, Standing,
+};
+use sharedlog::log_unit::LogUnit;
+use sharedlog::request::LogResponse;
+use sharedlog::unit;
+use store::sstable::Io;
+use store::tree::{Tablespace, Tree};
+use tablets::{TableRequest, Tablet};
+
+use crate::request::Status;
+
+/// Runs something on whatever one of the enums holds.
+macro_rules! dispatch {
+    ($of:ident, $value:expr, $held:pat => $body:expr) => {
+        match $value {
+            $of::Catalog($held) => $body,
+            $of::Tablet($held) => $body,
+            $of::Unit($held) => $body,
+            #[cfg(feature = "counter")]
+            $of::Counter($held) => $body,
+        }
+    };
+}
+
+/// Runs something for the type of a machine by its kind.
+macro_rules! by_kind {
+    ($kind:expr, $machine:ident => $body:expr, $unknown:pat => $otherwise:expr) => {
+        match $kind {
+            Catalog::KIND => {
+                type $machine = Catalog;
+                $body
+            }
+            Tablet::KIND => {
+                type $machine = Tablet;
+                $body
+            }
+            LogUnit::KIND => {
+                type $machine = LogUnit;
+                $body
+            }
+            #[cfg(feature = "counter")]
+            counter::Counter::KIND => {
+                type $machine = counter::Counter;
+                $body
+            }
+            $unknown => $otherwise,
+        }
+    };
+}
+
+/// Defines the enums, each with a variant for every kind.
+macro_rules! kinds {
+    ($($(#[$attribute:meta])* $name:ident($machine:ty) asked $request:ty, $storage:ident;)*) => {
+        /// The state machine of a cohort, whichever it is.
+        #[derive(Debug)]
+        pub enum AnyMachine {
+            $($(#[$attribute])* $name(Box<$machine>),)*
+        }
+
+        /// A request to the cohort of a machine.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Ask {
+            $($(#[$attribute])* $name(<$machine as StateMachine>::Request),)*
+        }
+
+        /// A definite good answer: of a machine, or of one of the parts of a node that are none.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Response {
+            $($(#[$attribute])* $name(<$machine as StateMachine>::Response),)*
+            /// What a shared log answers, and what the catalog answers about one.
+            Log(LogResponse),
+            /// How the node is.
+            Status(Box<Status>),
+            /// A cohort's members are those of the plan that was asked for.
+            PlanDone,
+            /// What a replica's own state shows, and which state that is.
+            Dated {
+                /// The answer.
+                response: Box<Self>,
+                /// The state.
+                as_of: Box<AsOf>,
+            },
+        }
+
+        /// What only one kind has a node act on.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum KindEvent {
+            $($(#[$attribute])* $name(<$machine as StateMachine>::Event),)*
+        }
+
+        /// A question to a machine that may have to wait for the disk.
+        #[derive(Clone, Debug)]
+        pub enum Read {
+            $($(#[$attribute])* $name(<$machine as StateMachine>::Read),)*
+        }
+
+        /// What other threads may read of a replica.
+        #[derive(Clone, Debug)]
+        pub enum View {
+            $($(#[$attribute])* $name(<$machine as StateMachine>::View),)*
+        }
+
+        /// A machine's state, frozen, without its bulk data.
+        #[derive(Clone, Debug)]
+        pub enum Snapshot {
+            $($(#[$attribute])* $name(<$machine as StateMachine>::Snapshot),)*
+        }
+
+        #[derive(Clone, Debug)]
+        enum Parts {
+            $($(#[$attribute])* $name(<<$machine as StateMachine>::Snapshot as machine::Snapshot>::Loader),)*
+        }
+
+        $(
+            $(#[$attribute])*
+            impl Hosted for $machine {
+                fn machine(machine: Self) -> AnyMachine {
+                    AnyMachine::$name(Box::new(machine))
+                }
+
+                fn ask(request: Self::Request) -> Ask {
+                    Ask::$name(request)
+                }
+
+                fn request(ask: &Ask) -> Option<&Self::Request> {
+                    if let Ask::$name(request) = ask { Some(request) } else { None }
+                }
+
+                fn response(response: Self::Response) -> Response {
+                    Response::$name(response).flat()
+                }
+
+                fn event(event: Self::Event) -> KindEvent {
+                    KindEvent::$name(event)
+                }
+
+                fn question(read: Self::Read) -> Read {
+                    Read::$name(read)
+                }
+
+                fn shown(view: Self::View) -> View {
+                    View::$name(view)
+                }
+
+                fn viewed(view: &View) -> Option<&Self::View> {
+                    if let View::$name(view) = view { Some(view) } else { None }
+                }
+
+                fn snapshot_of(snapshot: Self::Snapshot) -> Snapshot {
+                    Snapshot::$name(snapshot)
+                }
+
+                fn frozen(snapshot: &Snapshot) -> Option<&Self::Snapshot> {
+                    if let Snapshot::$name(snapshot) = snapshot { Some(snapshot) } else { None }
+                }
+
+                fn parts(parts: <Self::Snapshot as machine::Snapshot>::Loader) -> Parts {
+                    Parts::$name(parts)
+                }
+
+                fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage> {
+                    $storage(tree)
+                }
+            }
+
+            $(#[$attribute])*
+            impl From<$request> for Ask {
+                fn from(request: $request) -> Self {
+                    Self::$name(request)
+                }
+            }
+        )*
+    };
+}
+
+kinds! {
+    /// The tables, logs and nodes that there are: cohort 1.
+    Catalog(Catalog) asked CatalogRequest, in_checkpoint;
+    /// The rows of a range of a table.
+    Tablet(Tablet) asked TableRequest, in_tree;
+    /// Positions of a shared log.
+    Unit(LogUnit) asked unit::Request, in_tree;
+    /// A counter: the smallest machine there is, for tests of this interface.
+    #[cfg(feature = "counter")]
+    Counter(counter::Counter) asked counter::CounterRequest, in_checkpoint;
+}
+
+/// How one kind goes into the enums of all, and comes out of them.
+trait Hosted: StateMachine {
+    fn machine(machine: Self) -> AnyMachine;
+    fn ask(request: Self::Request) -> Ask;
+    fn request(ask: &Ask) -> Option<&Self::Request>;
+    fn response(response: Self::Response) -> Response;
+    fn event(event: Self::Event) -> KindEvent;
+    fn question(read: Self::Read) -> Read;
+    fn shown(view: Self::View) -> View;
+    fn viewed(view: &View) -> Option<&Self::View>;
+    fn snapshot_of(snapshot: Self::Snapshot) -> Snapshot;
+    fn frozen(snapshot: &Snapshot) -> Option<&Self::Snapshot>;
+    fn parts(parts: <Self::Snapshot as machine::Snapshot>::Loader) -> Parts;
+    fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage>;
+}
+
+/// Its bulk data lies in a log-structured merge tree.
+fn in_tree(tree: impl FnOnce() -> Tree) -> Box<dyn Storage> {
+    Box::new(tree())
+}
+
+/// All of it is in its checkpoint.
+fn in_checkpoint(_: impl FnOnce() -> Tree) -> Box<dyn Storage> {
+    Box::new(NoStorage)
+}
+
+/// A cohort is of a kind of state machine that this version doesn't know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this version knows no state machine of kind {}", .0.0)]
+pub struct UnknownKind(pub Kind);
+
+/// What applying an entry came to.
+pub type Applied = state_machine::Applied<Response, Read, KindEvent>;
+
+/// What an applied entry makes the node do.
+pub type Effect = state_machine::Effect<Read, KindEvent>;
+
+/// The storage of a machine of that kind. One that lies in a tree gets it from `tree`.
+pub(crate) fn storage_of(kind: Kind, tree: impl FnOnce() -> Tree) -> Result<Box<dyn Storage>, UnknownKind> {
+    by_kind!(kind, M => Ok(M::open_storage(tree)), other => Err(UnknownKind(other)))
+}
+
+/// The command that gives a range to a machine of that kind.
+pub(crate) fn found(kind: Kind, range: &KeyRange) -> Option<Bytes> {
+    by_kind!(kind, M => M::found(range), _ => None)
+}
+
+/// The request that has a machine of that kind give up everything.
+pub(crate) fn drop_request(kind: Kind) -> Option<Ask> {
+    by_kind!(kind, M => M::drop_request().map(<M as Hosted>::ask), _ => None)
+}
+
+/// The request that has a machine of that kind give up the keys from `key` on.
+pub(crate) fn split_request(kind: Kind, key: Bytes, child: CohortId, members: Membership) -> Option<Ask> {
+    by_kind!(kind, M => M::split_request(key, child, members).map(<M as Hosted>::ask), _ => None)
+}
+
+/// The command with which a leader of a machine of that kind declares a loss (guarantee 11).
+pub(crate) fn declare_loss(kind: Kind) -> Bytes {
+    by_kind!(kind, M => M::declare_loss(), _ => Bytes::new())
+}
+
+impl AnyMachine {
+    /// The machine of a cohort before its first entry, on that disk, with an empty storage.
+    ///
+    /// # Errors
+    /// When this version knows no such kind.
+    ///
+    /// # Panics
+    /// When the storage is of another kind.
+    pub fn new(
+        kind: Kind,
+        cohort: CohortId,
+        disk: Incarnation,
+        storage: Box<dyn Storage>,
+    ) -> Result<Self, UnknownKind> {
+        by_kind!(
+            kind,
+            M => Ok(<M as Hosted>::machine(<M as StateMachine>::new(cohort, disk, storage::downcast(storage)))),
+            other => Err(UnknownKind(other))
+        )
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        dispatch!(Self, self, machine => kind_of(&**machine))
+    }
+
+    /// The catalog, if it is the first cohort.
+    #[must_use]
+    pub fn as_catalog(&self) -> Option<&Catalog> {
+        if let Self::Catalog(catalog) = self { Some(catalog) } else { None }
+    }
+
+    /// The tablet, if it is a range of a table with rows.
+    #[must_use]
+    pub fn as_tablet(&self) -> Option<&Tablet> {
+        if let Self::Tablet(tablet) = self { Some(tablet) } else { None }
+    }
+
+    /// The unit, if it is one of a shared log.
+    #[must_use]
+    pub fn as_unit(&self) -> Option<&LogUnit> {
+        if let Self::Unit(unit) = self { Some(unit) } else { None }
+    }
+
+    /// The unit, if it is one of a shared log.
+    pub(crate) fn as_unit_mut(&mut self) -> Option<&mut LogUnit> {
+        if let Self::Unit(unit) = self { Some(unit) } else { None }
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        dispatch!(Self, self, machine => machine.progress())
+    }
+
+    /// Its cohort.
+    #[must_use]
+    pub fn cohort(&self) -> CohortId {
+        self.progress().cohort
+    }
+
+    /// The last entry applied.
+    #[must_use]
+    pub fn last_applied(&self) -> Lsn {
+        self.progress().last_applied
+    }
+
+    /// The timestamp of the last entry applied; 0 before the first. It is the greatest in the state: new ones must
+    /// exceed it (guarantee 17).
+    #[must_use]
+    pub fn last_timestamp(&self) -> Timestamp {
+        self.progress().last_timestamp
+    }
+
+    /// Applies an entry: the direct successor of the last one applied.
+    ///
+    /// # Errors
+    /// When it isn't that, its timestamp doesn't grow, or its command can't be read. The state is unchanged; the node
+    /// must halt, lest its replica drift apart from the others.
+    pub fn apply(&mut self, entry: &Entry) -> Result<Applied, ApplyError> {
+        fn of<M: Hosted>(machine: &mut M, entry: &Entry) -> Result<Applied, ApplyError> {
+            Ok(StateMachine::apply(machine, entry)?.map(M::response, M::question, M::event))
+        }
+        dispatch!(Self, self, machine => of(&mut **machine, entry))
+    }
+
+    /// Begins a read, at a replica that may answer it.
+    pub(crate) fn read(&self, ask: &Ask) -> Reading<Response, Read> {
+        fn of<M: Hosted>(machine: &M, ask: &Ask) -> Reading<Response, Read> {
+            match M::request(ask) {
+                Some(request) => StateMachine::read(machine, request).map(M::response, M::question),
+                None => Reading::Answer(Err(unanswerable())),
+            }
+        }
+        dispatch!(Self, self, machine => of(&**machine, ask))
+    }
+
+    /// Begins a change, at the leader.
+    pub(crate) fn propose(&self, ask: &Ask) -> Payload<Read> {
+        fn of<M: Hosted>(machine: &M, ask: &Ask) -> Payload<Read> {
+            match M::request(ask) {
+                Some(request) => machine.propose(request).map(M::question),
+                None => Payload::Refuse(Failure::Invalid("this cohort's log can't carry that".to_owned())),
+            }
+        }
+        dispatch!(Self, self, machine => of(&**machine, ask))
+    }
+
+    /// Whether it answers for the position where a request begins (guarantee 19).
+    pub(crate) fn standing(&self, position: Option<&KeyPosition>) -> Standing {
+        match (self.ownership(), position) {
+            (Some(ownership), Some(position)) => ownership.standing(position),
+            _ => Standing::Owned,
+        }
+    }
+
+    /// What other threads may read now; none if this kind is not read so.
+    pub(crate) fn view(&self) -> Option<View> {
+        fn of<M: Hosted>(machine: &M) -> Option<View> {
+            StateMachine::view(machine).map(M::shown)
+        }
+        dispatch!(Self, self, machine => of(&**machine))
+    }
+
+    /// The state as it is now, frozen, without its bulk data. It costs next to nothing to take.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        fn of<M: Hosted>(machine: &M) -> Snapshot {
+            M::snapshot_of(StateMachine::snapshot(machine))
+        }
+        dispatch!(Self, self, machine => of(&**machine))
+    }
+
+    /// Bytes that a checkpoint would take, about.
+    #[must_use]
+    pub fn snapshot_bytes(&self) -> usize {
+        dispatch!(Self, self, machine => machine.snapshot_bytes())
+    }
+
+    /// Where its bulk data lies.
+    #[must_use]
+    pub fn storage(&self) -> &dyn Storage {
+        dispatch!(Self, self, machine => StateMachine::storage(&**machine))
+    }
+
+    /// Where its bulk data lies, to be flushed, compacted or replaced.
+    pub(crate) fn storage_mut(&mut self) -> &mut dyn Storage {
+        dispatch!(Self, self, machine => machine.storage_mut())
+    }
+
+    /// Where its bulk data lay.
+    pub(crate) fn into_storage(self) -> Box<dyn Storage> {
+        dispatch!(Self, self, machine => Box::new(machine.into_storage()))
+    }
+
+    /// How much its storage presses its writers.
+    pub(crate) fn pressure(&self) -> Pressure {
+        dispatch!(Self, self, machine => StateMachine::storage(&**machine).pressure())
+    }
+
+    /// What its leader proposes now and then.
+    pub(crate) fn housekeeping(&self, past: Past) -> Housekeeping {
+        dispatch!(Self, self, machine => machine.housekeeping(past))
+    }
+
+    /// Bytes on the disk that a newer checkpoint than that one would free at once.
+    pub(crate) fn reclaimable_bytes(&self, checkpoint: Option<&Snapshot>) -> u64 {
+        fn of<M: Hosted>(machine: &M, checkpoint: Option<&Snapshot>) -> u64 {
+            machine.reclaimable_bytes(checkpoint.and_then(M::frozen))
+        }
+        dispatch!(Self, self, machine => of(&**machine, checkpoint))
+    }
+
+    /// Which part of a table's keys it owns; none for a machine that is no range of a table.
+    #[must_use]
+    pub fn ownership(&self) -> Option<&Ownership> {
+        dispatch!(Self, self, machine => StateMachine::ownership(&**machine))
+    }
+
+    /// The cohorts that parts of its range were split off to.
+    #[must_use]
+    pub fn children(&self) -> &[CohortId] {
+        dispatch!(Self, self, machine => StateMachine::children(&**machine))
+    }
+
+    /// The machine that was split off with the entry applied last, if this kind splits.
+    pub(crate) fn split_off(&mut self, child: CohortId, range: KeyRange, space: &Tablespace) -> Option<Self> {
+        fn of<M: Hosted>(machine: &mut M, child: CohortId, range: KeyRange, space: &Tablespace) -> Option<AnyMachine> {
+            machine.split_off(range, space.site(child)).map(M::machine)
+        }
+        dispatch!(Self, self, machine => of(&mut **machine, child, range, space))
+    }
+
+    /// A hash of what the state and its data say: equal for states that no read at or above the watermark, no retry and no
+    /// later entry can tell apart (guarantee 16). It reads everything, from the disk too.
+    ///
+    /// # Errors
+    /// When the data can't be read.
+    pub fn logical_hash(&self) -> Result<u64, ReadError> {
+        let mut hash = LogicalHash::new();
+        dispatch!(Self, self, machine => StateMachine::hash(&**machine, &mut hash)?);
+        Ok(hash.finish())
+    }
+
+    /// Checks what must always hold; simulation calls it after every step. It reads the whole state.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    pub fn invariants(&self) {
+        dispatch!(Self, self, machine => StateMachine::invariants(&**machine));
+    }
+}
+
+fn kind_of<M: StateMachine>(_: &M) -> Kind {
+    M::KIND
+}
+
+fn unanswerable() -> Failure {
+    Failure::Invalid("this cohort can't answer that".to_owned())
+}
+
+impl Ask {
+    /// The kind of machine that it is for.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Catalog(_) => Catalog::KIND,
+            Self::Tablet(_) => Tablet::KIND,
+            Self::Unit(_) => LogUnit::KIND,
+            #[cfg(feature = "counter")]
+            Self::Counter(_) => counter::Counter::KIND,
+        }
+    }
+
+    /// Whether it only reads.
+    #[must_use]
+    pub fn reads(&self) -> bool {
+        dispatch!(Self, self, request => request.reads())
+    }
+
+    /// Whether it may be sent again although an earlier attempt may have been executed.
+    #[must_use]
+    pub fn is_idempotent(&self) -> bool {
+        dispatch!(Self, self, request => request.is_idempotent())
+    }
+
+    /// What it may show, if it reads.
+    #[must_use]
+    pub fn consistency(&self) -> Consistency {
+        dispatch!(Self, self, request => request.consistency())
+    }
+
+    /// Where in the keys of a table it begins.
+    #[must_use]
+    pub fn position(&self) -> Option<KeyPosition> {
+        dispatch!(Self, self, request => request.position())
+    }
+
+    /// The key that it changes.
+    #[must_use]
+    pub fn lock(&self) -> Option<Lock<'_>> {
+        dispatch!(Self, self, request => request.lock())
+    }
+
+    /// Bytes that it adds to the storage's memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        dispatch!(Self, self, request => request.bytes())
+    }
+
+    /// Bytes of keys, values and names that it holds, roughly.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        dispatch!(Self, self, request => request.held_bytes())
+    }
+
+    /// Appends the body, without its kind, to `out`.
+    pub(crate) fn encode_body(&self, out: &mut Writer) {
+        dispatch!(Self, self, request => request.encode(out));
+    }
+
+    /// Reads the body of a request of that kind.
+    pub(crate) fn decode_body(kind: Kind, input: &mut Reader) -> Result<Self, DecodeError> {
+        by_kind!(
+            kind,
+            M => Wire::decode(input).map(<M as Hosted>::ask),
+            Kind(tag) => Err(DecodeError::UnknownTag { what: "kind of request", tag: u64::from(tag) })
+        )
+    }
+}
+
+/// Tags of answers that are no machine's. Those of machines have their kinds.
+const PLAN_DONE: u8 = 0;
+const LOG: u8 = u8::MAX;
+const DATED: u8 = u8::MAX - 1;
+
+impl Response {
+    /// What the catalog says about logs is an answer about a log.
+    fn flat(self) -> Self {
+        match self {
+            Self::Catalog(CatalogResponse::Log(response)) => Self::Log(response),
+            other => other,
+        }
+    }
+
+    /// Whether it answers a read: then a refusal may take its place, and the read may be asked again.
+    #[must_use]
+    pub fn is_of_read(&self) -> bool {
+        match self {
+            Self::Catalog(response) => response.is_of_read(),
+            Self::Tablet(response) => response.is_of_read(),
+            Self::Unit(response) => response.is_of_read(),
+            #[cfg(feature = "counter")]
+            Self::Counter(response) => response.is_of_read(),
+            Self::Log(LogResponse::Logs(_) | LogResponse::Log(_)) | Self::Dated { .. } => true,
+            Self::Log(_) | Self::Status(_) | Self::PlanDone => false,
+        }
+    }
+
+    /// Appends the answer to `out`. A node answers for itself only: no status is forwarded.
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        fn body<M: Hosted>(response: &M::Response, out: &mut Writer) {
+            out.u8(M::KIND.0);
+            response.encode(out);
+        }
+        match self {
+            Self::Catalog(response) => body::<Catalog>(response, out),
+            Self::Tablet(response) => body::<Tablet>(response, out),
+            Self::Unit(response) => body::<LogUnit>(response, out),
+            #[cfg(feature = "counter")]
+            Self::Counter(response) => body::<counter::Counter>(response, out),
+            Self::PlanDone => out.u8(PLAN_DONE),
+            Self::Log(response) => {
+                out.u8(LOG);
+                response.encode(out);
+            }
+            Self::Dated { response, as_of } => {
+                out.u8(DATED);
+                as_of.encode(out);
+                response.encode(out);
+            }
+            Self::Status(_) => {
+                debug_assert!(false, "a status is not forwarded");
+                out.u8(PLAN_DONE);
+            }
+        }
+    }
+
+    /// Reads what [`Response::encode`] wrote.
+    pub(crate) fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        match input.u8()? {
+            DATED => {
+                let as_of = Box::new(AsOf::decode(input)?);
+                let tag = input.u8()?;
+                Ok(Self::Dated { response: Box::new(Self::decode_undated(tag, input)?), as_of })
+            }
+            tag => Self::decode_undated(tag, input),
+        }
+    }
+
+    fn decode_undated(tag: u8, input: &mut Reader) -> Result<Self, DecodeError> {
+        match tag {
+            PLAN_DONE => Ok(Self::PlanDone),
+            LOG => LogResponse::decode(input).map(Self::Log),
+            kind => by_kind!(
+                Kind(kind),
+                M => Wire::decode(input).map(<M as Hosted>::response),
+                Kind(tag) => Err(DecodeError::UnknownTag { what: "kind of answer", tag: u64::from(tag) })
+            ),
+        }
+    }
+}
+
+impl Read {
+    /// The answer.
+    ///
+    /// # Errors
+    /// When the data can't be read; [`ReadError::NotCached`] when the disk would have to be waited for, and `io` doesn't
+    /// allow that.
+    pub fn answer(&self, io: Io) -> Result<Evaluated<Response>, ReadError> {
+        match self {
+            Self::Catalog(read) => Ok(read.answer(io)?.map(<Catalog as Hosted>::response)),
+            Self::Tablet(read) => Ok(read.answer(io)?.map(<Tablet as Hosted>::response)),
+            Self::Unit(read) => Ok(read.answer(io)?.map(<LogUnit as Hosted>::response)),
+            #[cfg(feature = "counter")]
+            Self::Counter(read) => Ok(read.answer(io)?.map(<counter::Counter as Hosted>::response)),
+        }
+    }
+}
+
+impl PartialEq for Read {
+    /// Reads are compared where an effect holds one, by their kind.
+    fn eq(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+impl Eq for Read {}
+
+impl View {
+    /// How a read is answered from here; none if it can't be.
+    #[must_use]
+    pub fn read(&self, ask: &Ask) -> Option<Read> {
+        fn of<M: Hosted>(view: &View, ask: &Ask) -> Option<Read> {
+            M::viewed(view)?.read(M::request(ask)?).map(M::question)
+        }
+        by_kind!(ask.kind(), M => of::<M>(self, ask), _ => None)
+    }
+
+    /// The data as of an earlier moment.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] for a moment that is no longer kept, [`Failure::Unavailable`] for one that has not come yet.
+    pub fn at(self, moment: Timestamp) -> Result<Self, Failure> {
+        Ok(match self {
+            Self::Catalog(view) => Self::Catalog(view.at(moment)?),
+            Self::Tablet(view) => Self::Tablet(view.at(moment)?),
+            Self::Unit(view) => Self::Unit(view.at(moment)?),
+            #[cfg(feature = "counter")]
+            Self::Counter(view) => Self::Counter(view.at(moment)?),
+        })
+    }
+
+    /// The moment that it shows.
+    #[must_use]
+    pub fn timestamp(&self) -> Timestamp {
+        dispatch!(Self, self, view => view.timestamp())
+    }
+
+    /// The keys that it holds, if it is a range of a table.
+    #[must_use]
+    pub fn range(&self) -> Option<&KeyRange> {
+        dispatch!(Self, self, view => view.range())
+    }
+
+    /// Whether another view of the same replica shows the same.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Catalog(one), Self::Catalog(other)) => one.is_same(other),
+            (Self::Tablet(one), Self::Tablet(other)) => one.is_same(other),
+            (Self::Unit(one), Self::Unit(other)) => one.is_same(other),
+            #[cfg(feature = "counter")]
+            (Self::Counter(one), Self::Counter(other)) => one.is_same(other),
+            _ => false,
+        }
+    }
+
+    /// The catalog, if it is one of the first cohort.
+    #[must_use]
+    pub fn as_catalog(&self) -> Option<&Catalog> {
+        if let Self::Catalog(catalog) = self { Some(catalog) } else { None }
+    }
+}
+
+impl Chunked for Snapshot {
+    fn kind(&self) -> Kind {
+        dispatch!(Self, self, snapshot => snapshot.kind())
+    }
+
+    fn progress(&self) -> &Progress {
+        dispatch!(Self, self, snapshot => snapshot.progress())
+    }
+
+    fn header(&self, out: &mut Writer) {
+        dispatch!(Self, self, snapshot => snapshot.header(out));
+    }
+
+    fn part(&self, after: &Cursor) -> Option<(Bytes, Cursor)> {
+        dispatch!(Self, self, snapshot => snapshot.part(after))
+    }
+}
+
+impl Snapshot {
+    /// The last entry applied in it.
+    #[must_use]
+    pub fn last_applied(&self) -> Lsn {
+        self.progress().last_applied
+    }
+
+    /// The timestamp of the last entry applied in it.
+    #[must_use]
+    pub fn last_timestamp(&self) -> Timestamp {
+        self.progress().last_timestamp
+    }
+
+    /// All its chunks, in order.
+    #[must_use]
+    pub fn chunks(&self) -> Chunks<Self> {
+        Chunks::of(self.clone())
+    }
+
+    /// What must be kept in the storage for whoever starts from this.
+    #[must_use]
+    pub fn keep(&self) -> Keep {
+        dispatch!(Self, self, snapshot => snapshot.keep())
+    }
+
+    /// Whether the machine's table is dropped in it.
+    #[must_use]
+    pub fn is_dropped(&self) -> bool {
+        dispatch!(Self, self, snapshot => snapshot.is_dropped())
+    }
+
+    /// The machine, with the data that it had.
+    ///
+    /// # Panics
+    /// When the storage is of another kind.
+    #[must_use]
+    pub fn into_machine(self, storage: Box<dyn Storage>) -> AnyMachine {
+        dispatch!(Self, self, snapshot => Hosted::machine(snapshot.into_machine(storage::downcast(storage))))
+    }
+}
+
+/// Chunks into a snapshot, as they come from disk or from a peer.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    kind: Kind,
+    frames: Frames,
+    stage: Stage,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    Begins,
+    Parts(Parts),
+    Whole(Box<Snapshot>),
+    Refused,
+}
+
+impl Loader {
+    /// Before the first chunk of a snapshot of this cohort, which has a machine of this kind.
+    #[must_use]
+    pub fn new(cohort: CohortId, kind: Kind) -> Self {
+        Self { kind, frames: Frames::new(cohort), stage: Stage::Begins }
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// When it can't follow those before it: the loader is of no use any more. Whatever the bytes are, this doesn't panic.
+    pub fn push(&mut self, chunk: &Bytes) -> Result<(), LoadError> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Refused);
+        self.stage = match (stage, self.frames.next(chunk)?) {
+            (Stage::Begins, Frame::Header(kind, progress, header)) if kind == self.kind => {
+                Stage::Parts(Parts::begin(kind, progress, header)?)
+            }
+            (Stage::Begins, Frame::Header(Kind(other), ..)) => return Err(LoadError::OtherKind(other)),
+            (Stage::Parts(mut parts), Frame::Part(tag, input)) => {
+                dispatch!(Parts, &mut parts, parts => parts.part(tag, input)?);
+                Stage::Parts(parts)
+            }
+            (Stage::Parts(parts), Frame::End) => Stage::Whole(Box::new(parts.finish()?)),
+            (Stage::Whole(_), _) => return Err(LoadError::NotWhole("there is more after the end")),
+            (Stage::Refused, _) => return Err(LoadError::NotWhole("a chunk was refused")),
+            (Stage::Begins | Stage::Parts(_), _) => {
+                return Err(LoadError::NotWhole("the header is not where it should be"));
+            }
+        };
+        Ok(())
+    }
+
+    /// The snapshot, if the chunks have come to their end.
+    ///
+    /// # Errors
+    /// When they haven't.
+    pub fn finish(self) -> Result<Snapshot, LoadError> {
+        match self.stage {
+            Stage::Whole(snapshot) => Ok(*snapshot),
+            _ => Err(LoadError::NotWhole("the end is missing")),
+        }
+    }
+
+    /// The snapshot that all of these chunks hold.
+    ///
+    /// # Errors
+    /// When they are not all the chunks of one snapshot of this cohort and kind, whole and in order.
+    pub fn load(cohort: CohortId, kind: Kind, chunks: &[Bytes]) -> Result<Snapshot, LoadError> {
+        let mut loader = Self::new(cohort, kind);
+        chunks.iter().try_for_each(|chunk| loader.push(chunk))?;
+        loader.finish()
+    }
+}
+
+impl Parts {
+    fn begin(kind: Kind, progress: Progress, header: Reader) -> Result<Self, LoadError> {
+        by_kind!(
+            kind,
+            M => <<M as StateMachine>::Snapshot as machine::Snapshot>::Loader::begin(progress, header).map(<M as Hosted>::parts),
+            Kind(other) => Err(LoadError::OtherKind(other))
+        )
+    }
+
+    fn finish(self) -> Result<Snapshot, LoadError> {
+        match self {
+            Self::Catalog(parts) => parts.finish().map(Snapshot::Catalog),
+            Self::Tablet(parts) => parts.finish().map(Snapshot::Tablet),
+            Self::Unit(parts) => parts.finish().map(Snapshot::Unit),
+            #[cfg(feature = "counter")]
+            Self::Counter(parts) => parts.finish().map(Snapshot::Counter),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What requests about shared logs must keep to.
+
+use base::limits::{LOG_COPIES_MAX, LOG_READ_MAX, LOG_STRIPES_MAX};
+use machine::Failure;
+use machine::limits::{check_name, refuse};
+
+use crate::client::Stamped;
+use crate::limits::{DUPLICATES_WINDOW, POSITION_MAX};
+use crate::request::LogRequest;
+use crate::{ClientId, Position, Stamp};
+
+/// Checks the form and the limits of a request about a log.
+///
+/// # Errors
+/// [`Failure::Invalid`], saying what is wrong.
+pub fn validate(request: &LogRequest) -> Result<(), Failure> {
+    request.log().map_or(Ok(()), |name| check_name("log", name))?;
+    match request {
+        LogRequest::List | LogRequest::Describe { .. } | LogRequest::Tail { .. } => Ok(()),
+        LogRequest::Create { stripes, copies, .. } => {
+            check_at_most("stripes", *stripes, LOG_STRIPES_MAX)?;
+            check_at_most("copies of each position", *copies, LOG_COPIES_MAX)
+        }
+        LogRequest::Append { batch, stamp, since, .. } => {
+            if batch.is_empty() {
+                return refuse("there is no record to append");
+            }
+            if let Some(Stamped { stamp, .. }) = stamp
+                && stamp.client >= ClientId::FIRST_OF_NODES
+            {
+                return refuse(format!("client {} is none that callers may name: it is above 2^63 - 1", stamp.client));
+            }
+            if let Some(Stamped { stamp, oldest_open }) = stamp
+                && !stamp.is_in_window(*oldest_open)
+            {
+                let Stamp { sequence, .. } = stamp;
+                return refuse(format!(
+                    "append {sequence} of a client whose oldest open one is {oldest_open}: they are numbered from 1, and there may be \
+                     {DUPLICATES_WINDOW} of them open"
+                ));
+            }
+            since.map_or(Ok(()), check_position)
+        }
+        LogRequest::Read { from, count, .. } => {
+            if *count == 0 {
+                return refuse("no position is to be read");
+            }
+            check_at_most("positions of one read", *count, LOG_READ_MAX)?;
+            check_lies_below(*from)
+        }
+        LogRequest::Trim { before, .. } => check_position(*before),
+        LogRequest::TrimOne { position, .. } => check_lies_below(*position),
+    }
+}
+
+/// The name of a log that is not there yet. It may stand on a command line and in a path, as what it is.
+///
+/// # Errors
+/// [`Failure::Invalid`] with the rule.
+pub fn new_log_name(name: &str) -> Result<(), Failure> {
+    check_name("log", name)?;
+    match name {
+        "." | ".." => refuse(format!("the log's name {name:?} is that of a directory: '.' and '..' are no names")),
+        _ if name.starts_with('-') => {
+            refuse(format!("the log's name {name:?} begins with '-', as an option does: a name begins otherwise"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A position where something may lie. The end of all positions is none.
+fn check_lies_below(position: Position) -> Result<(), Failure> {
+    if position.0 < POSITION_MAX { Ok(()) } else { refuse_position(position) }
+}
+
+fn check_position(position: Position) -> Result<(), Failure> {
+    if position.0 <= POSITION_MAX {
+        return Ok(());
+    }
+    refuse_position(position)
+}
+
+fn refuse_position(position: Position) -> Result<(), Failure> {
+    refuse(format!("position {position}: the positions of a log lie below {POSITION_MAX}"))
+}
+
+fn check_at_most(what: &str, count: u32, max: u32) -> Result<(), Failure> {
+    if count <= max { Ok(()) } else { refuse(format!("{count} {what} are asked for, over the limit of {max}")) }
+}
