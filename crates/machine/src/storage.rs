@@ -1,6 +1,6 @@
 //! Where a state machine's bulk data lies on a node's disk, behind one interface: what is flushed before a checkpoint is
 //! taken, what is done in the background, which files a manifest names, how they travel to another replica, and how fast
-//! may be written. A log-structured merge tree is one implementation ([`mod@tree`]); one that writes in place can be
+//! may be written. A log-structured merge tree is one implementation (`tree`); one that writes in place can be
 //! another.
 //!
 //! State and IO are separate objects, as everywhere: a storage is owned by the machine's thread and never waits for a

@@ -1,7 +1,7 @@
 //! The reconfiguration controller of shared logs (CORFU, section 3.4; guarantee 20).
 //!
 //! It replaces projections where something keeps a log from going on, or where a log has fewer copies than it should
-//! ([`reconfiguration`]), has new units named and old extents copied to them ([`re_replication`]), and reports what is
+//! (`reconfiguration`), has new units named and old extents copied to them (`re_replication`), and reports what is
 //! under-replicated. It decides by what it hears of nodes: its failure detector says which are silent, clients report
 //! whom they suspect, and nodes report which of their units will never answer again.
 //!

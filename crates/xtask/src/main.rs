@@ -6,9 +6,10 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 /// Names of steps, and cargo's arguments. The other tests run sockets and real nodes: minutes, on a quiet machine only.
-const STEPS: [(&str, &str); 3] = [
+const STEPS: [(&str, &str); 4] = [
     ("format", "fmt --all -- --check"),
     ("lints", "clippy --locked --workspace --all-targets -- -D warnings"),
+    ("documentation", "doc --locked --workspace --no-deps"),
     ("unit tests, the simulator and the search", "test --locked --workspace --lib --bins"),
 ];
 
@@ -20,7 +21,9 @@ fn main() -> ExitCode {
     let started = Instant::now();
     for (name, arguments) in STEPS {
         println!("\n== {name} ({} s)", started.elapsed().as_secs());
-        match Command::new(env!("CARGO")).args(arguments.split(' ')).status() {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(arguments.split(' ')).env("RUSTDOCFLAGS", "-D warnings");
+        match cargo.status() {
             Ok(status) if status.success() => {}
             Ok(_) => {
                 eprintln!("xtask: this failed: cargo {arguments}");
