@@ -57,10 +57,14 @@ impl Id {
         Self { scheme: scheme.into(), id: id.into() }
     }
 
-    /// The identity that every connection from an address has.
+    /// The identity of every connection from an address, written as in Java: IPv6 addresses without compression.
     #[must_use]
     pub fn of_address(address: IpAddr) -> Self {
-        Self::new("ip", &address.to_string())
+        let id = match address.to_canonical() {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => address.segments().map(|segment| format!("{segment:x}")).join(":"),
+        };
+        Self::new("ip", &id)
     }
 
     /// The user name that `whoAmI` returns: for a digest the part before the colon, otherwise the whole identity.

@@ -158,6 +158,12 @@ impl Writer {
         Self::default()
     }
 
+    /// An empty writer that allocates memory in chunks of this size, for many small frames.
+    #[must_use]
+    pub fn with_chunks(bytes: usize) -> Self {
+        Self { buffer: BytesMut::with_capacity(bytes) }
+    }
+
     /// Returns the written bytes. Their memory is reused once they are dropped.
     pub fn take(&mut self) -> Bytes {
         self.buffer.split().freeze()

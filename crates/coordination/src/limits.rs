@@ -26,6 +26,9 @@ pub const QUEUE_BYTES_MAX: usize = 4 << 20;
 pub const GATHERED_BYTES_MAX: usize = 64 << 20;
 /// Maximum bytes of replies and events held back for one connection; it is closed above that.
 pub const HELD_BYTES_MAX: usize = 16 << 20;
+/// Small replies share chunks of this size: large enough to save allocations, small enough that one unsent reply does not
+/// keep much memory.
+pub const OUTPUT_CHUNK_BYTES: usize = 4 << 10;
 /// Maximum number of watches per server, at about 200 bytes each. A client that exceeds it is disconnected.
 pub const WATCHES_MAX: usize = 4 << 20;
 

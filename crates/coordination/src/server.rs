@@ -27,7 +27,7 @@ use core::net::IpAddr;
 use crate::acl::{self, perms};
 use crate::entry::{Batch, Entry, Item, MoveEpoch, Position, ServerId, SessionId};
 use crate::jute::{self, EventType, Frame, Password, Record, ReplyHeader, WatcherEvent, xid};
-use crate::limits::{BATCHES_IN_FLIGHT_MAX, HELD_BYTES_MAX, RETRY};
+use crate::limits::{BATCHES_IN_FLIGHT_MAX, HELD_BYTES_MAX, OUTPUT_CHUNK_BYTES, RETRY};
 use crate::state::{Outcome, State};
 use crate::tree::TreeEvent;
 use crate::watches::Watches;
@@ -304,7 +304,7 @@ impl Server {
             timer: Monotonic::NEVER,
             retry_at: Monotonic::NEVER,
             now,
-            writer: jute::Writer::new(),
+            writer: jute::Writer::with_chunks(OUTPUT_CHUNK_BYTES),
             actions: Vec::new(),
             config,
             state,

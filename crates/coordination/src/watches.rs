@@ -99,6 +99,9 @@ impl Modes {
 #[derive(Debug)]
 struct Watchers<C> {
     by_path: BTreeMap<Box<str>, BTreeMap<C, Modes>>,
+    /// Pairs of a path and a connection.
+    count: usize,
+    /// Recursive watches: without any, ancestors need not be searched.
     recursive: usize,
 }
 
@@ -115,6 +118,7 @@ impl<C: Copy + Ord> Watchers<C> {
             self.recursive += 1;
         }
         modes.0 |= Modes::bit(mode);
+        self.count += usize::from(is_new);
         is_new
     }
 
@@ -135,6 +139,7 @@ impl<C: Copy + Ord> Watchers<C> {
         if let Some(watchers) = self.by_path.get_mut(path) {
             if left == Modes::default() {
                 watchers.remove(&connection);
+                self.count -= 1;
             } else {
                 watchers.insert(connection, left);
             }
@@ -157,6 +162,7 @@ impl<C: Copy + Ord> Watchers<C> {
             }
         }
         let Some(watchers) = self.by_path.get_mut(path) else { return };
+        let before = watchers.len();
         watchers.retain(|watcher, modes| {
             notified.insert(*watcher);
             *modes = modes.without(Some(Mode::Standard));
@@ -165,6 +171,7 @@ impl<C: Copy + Ord> Watchers<C> {
             }
             modes.0 != 0
         });
+        self.count -= before - watchers.len();
         if watchers.is_empty() {
             self.by_path.remove(path);
         }
@@ -182,7 +189,7 @@ pub struct Watches<C> {
 
 impl<C: Copy + Ord> Default for Watches<C> {
     fn default() -> Self {
-        let none = || Watchers { by_path: BTreeMap::new(), recursive: 0 };
+        let none = || Watchers { by_path: BTreeMap::new(), count: 0, recursive: 0 };
         Self { data: none(), child: none(), by_connection: BTreeMap::new() }
     }
 }
@@ -274,8 +281,8 @@ impl<C: Copy + Ord> Watches<C> {
 
     /// Watches, of a path and a connection each, counted as ZooKeeper does: once in each table.
     #[must_use]
-    pub fn count(&self) -> usize {
-        [&self.data, &self.child].into_iter().flat_map(|table| table.by_path.values()).map(BTreeMap::len).sum()
+    pub const fn count(&self) -> usize {
+        self.data.count + self.child.count
     }
 
     /// Each connection that has watches, and the paths that it watches.

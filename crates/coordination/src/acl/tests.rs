@@ -38,6 +38,13 @@ fn authentication_schemes() {
 }
 
 #[test]
+fn addresses_are_written_as_in_java() {
+    for (address, id) in [("10.1.2.3", "10.1.2.3"), ("::1", "0:0:0:0:0:0:0:1"), ("::ffff:10.1.2.3", "10.1.2.3")] {
+        assert_eq!(Id::of_address(address.parse().unwrap()), Id::new("ip", id));
+    }
+}
+
+#[test]
 fn permissions_are_granted_by_identity() {
     let acl = [
         Acl { perms: perms::READ, id: Id::new("ip", "10.1.0.0/16") },

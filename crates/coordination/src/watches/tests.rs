@@ -87,6 +87,7 @@ fn a_connection_takes_its_watches_along() {
         watches.add(Table::Child, "/b", connection);
         watches.add_persistent("/c", connection, true);
     }
+    assert_eq!(watches.count(), 6);
     watches.remove_connection(1);
     assert_eq!(watches.count(), 3);
     assert_eq!(watches.data.recursive, 1);
