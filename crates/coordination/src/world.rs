@@ -412,11 +412,14 @@ impl World {
             }
             1 => {
                 self.checks.count("pauses");
-                self.servers[server].paused_until = self.time + long;
+                // Never earlier than before: events that were postponed stay in order.
+                let until = &mut self.servers[server].paused_until;
+                *until = (self.time + long).max(*until);
             }
             2 => {
                 self.checks.count("servers cut off");
-                self.servers[server].cut_until = self.time + long;
+                let until = &mut self.servers[server].cut_until;
+                *until = (self.time + long).max(*until);
             }
             3 => {
                 self.checks.count("stalls");
