@@ -9,6 +9,8 @@
 mod checks;
 mod clients;
 mod clocks;
+#[cfg(test)]
+mod counter;
 mod door;
 mod events;
 mod faults;
@@ -90,6 +92,9 @@ pub(crate) struct World {
     pub(crate) healed: bool,
     /// What has happened at this very moment.
     happened_now: u64,
+    /// What tests have asked by themselves, and the answers.
+    #[cfg(test)]
+    asked_by_test: BTreeMap<node::contract::RequestId, Option<node::request::Outcome>>,
 }
 
 /// How often a run that waits for something looks whether it has come about.
@@ -143,12 +148,20 @@ impl World {
             violation: None,
             healed: false,
             happened_now: 0,
+            #[cfg(test)]
+            asked_by_test: BTreeMap::new(),
             random,
             options,
         }
     }
 
     fn play(&mut self) {
+        self.begin();
+        self.play_until(self.options.fault_time);
+        self.finish();
+    }
+
+    fn begin(&mut self) {
         let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
         for node in nodes {
             self.queue.put(self.now, Happening::Start { node });
@@ -157,7 +170,9 @@ impl World {
         self.begin_faults();
         self.begin_errands();
         self.begin_log_users();
-        self.play_until(self.options.fault_time);
+    }
+
+    fn finish(&mut self) {
         self.heal();
         self.play_until_all("clients were answered", |world| world.clients.are_done());
         self.play_until_all("users of the log were answered", |world| world.log_users.are_done());
