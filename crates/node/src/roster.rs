@@ -1,5 +1,5 @@
 //! The nodes of the universe as this one knows them, and what whoever leads the catalogue does about those that come
-//! and go (guarantees 6 and 8; `tablets/src/catalogue/nodes.rs` has the entries about it).
+//! and go (guarantees 6 and 8; `catalog/src/catalog/nodes.rs` has the entries about it).
 //!
 //! A node knows those that it was formed with or joined, those on the roster that its copy of the catalogue holds, and
 //! those that have made themselves known to it. The last are needed after a restart, while that copy is behind what it
