@@ -1,13 +1,13 @@
 //! One account of the bytes that clients make a node hold in memory.
 //!
-//! A [`ByteBudget`] has a limit, and may have children with a share of it each: a node's budget has one for each
-//! connection. What is reserved of a child is reserved of its parent, too. The root's limit always holds. The share of a
-//! child holds while more than half of the parent is in use: a single busy connection may use half of the memory, and
-//! once memory is short none gets more than its share.
+//! A [`ByteBudget`] has a limit, and may have children with a share of it each: a node's budget has a child for each
+//! connection. A reservation from a child counts against its parent as well. The root's limit always holds. A child's
+//! share is enforced while more than half of the parent is in use: one busy connection may use half of the memory, and
+//! no connection gets more than its share once memory is short.
 //!
 //! A [`Reservation`] gives its bytes back when it is dropped. A caller that finds no room is refused
 //! ([`ByteBudget::try_reserve`]), or woken whenever bytes are given back ([`ByteBudget::poll_reserve`]). Reserving takes
-//! an atomic operation for each level, and a lock only if somebody waits.
+//! an atomic operation for each level, and a lock only if there are waiters.
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,9 +23,9 @@ struct Account {
     limit: usize,
     used: AtomicUsize,
     parent: Option<ByteBudget>,
-    /// Those that wait for bytes of the root or of any child are all with the root.
+    /// Waiters of the root and of all its children are registered with the root.
     wakers: Mutex<Vec<Waker>>,
-    /// How many these are.
+    /// Number of wakers.
     waiting: AtomicUsize,
 }
 
@@ -37,7 +37,7 @@ pub struct Reservation {
 }
 
 impl ByteBudget {
-    /// A root budget of so many bytes.
+    /// A root budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Account { limit, ..Account::default() }))
@@ -76,12 +76,12 @@ impl ByteBudget {
             wakers.push(waker.clone());
             root.waiting.store(wakers.len(), Ordering::SeqCst);
             drop(wakers);
-            // Bytes may have been given back just before.
+            // Bytes may have been released just before.
             self.try_reserve(bytes)
         })
     }
 
-    /// Reserves bytes whether or not there is room: for what is in memory already.
+    /// Reserves bytes even if there is no room, for data that is in memory already.
     #[must_use]
     pub fn charge(&self, bytes: usize) -> Reservation {
         self.add(bytes);
@@ -158,7 +158,7 @@ impl Reservation {
         self.bytes += bytes;
     }
 
-    /// Gives back what is above so many bytes.
+    /// Releases all but `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         let unneeded = self.bytes.saturating_sub(bytes);
         if unneeded > 0 {

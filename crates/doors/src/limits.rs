@@ -1,4 +1,4 @@
-//! The numbers that bound what the door holds for strangers, each with its reason.
+//! Limits of the gRPC endpoint and the console, each with its reason. Memory is bounded by `flow_control`.
 
 use std::time::Duration;
 
@@ -22,32 +22,29 @@ pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = SESSION_WINDOW as u32;
 
 /// Streams that are open at one time, over all connections: an idle one costs some 8 KiB.
 pub(crate) const STREAMS_MAX: usize = 4_096;
-/// Requests of one stream that are not answered, or whose answers have not left: with so many it isn't read on. Two
-/// messages may be full.
+/// Requests of one stream that are not answered, or whose answers have not been sent: at this limit the stream is not
+/// read. Two full messages.
 pub(crate) const STREAM_REQUESTS_MAX: usize = 2 * STREAM_BATCH_MAX;
-/// A message of answers ends when it has so many bytes: clients take 4 MiB unless they are told otherwise. A larger
-/// answer goes alone.
+/// Size of a message of answers: clients accept 4 MiB by default. A larger answer is sent alone.
 pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
-/// An answer to a read of a log ends with the entry that brings it to so many bytes: with entries of a usual size it is
-/// below what clients take.
+/// An answer to a read of a log ends with the entry that reaches this size: with entries of a usual size it is below the
+/// clients' default limit.
 pub(crate) const READ_ANSWER_BYTES: usize = 2 << 20;
 /// Bytes that a read of a log by itself, or in a stream, may bring: any single entry fits.
 pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
-/// What a subscription reads ahead of what its client takes, or one entry if that has more: enough that a client takes
-/// without a pause what several disks read.
+/// Prefetch of a subscription, or one entry if that is larger: enough to keep several disks busy while the client reads.
 pub(crate) const PREFETCH_BYTES: usize = 4 << 20;
-/// What one of these reads asks for, roughly.
+/// Approximate size of a read of the prefetch.
 pub(crate) const PREFETCH_READ_BYTES: usize = 512 << 10;
-/// How long a subscription's read waits for something to come. Whoever should have written there, and is gone, holds
-/// all subscribers up for so long.
+/// How long a subscription's read waits for an entry. A hole left by a dead writer delays subscribers for this long.
 pub(crate) const SUBSCRIPTION_WAIT: Duration = Duration::from_millis(250);
-/// A client that was told nothing for so long is told that its subscription lives.
+/// Interval of heartbeats to a subscriber when there are no entries.
 pub(crate) const SUBSCRIPTION_SILENCE: Duration = Duration::from_secs(1);
-/// How long such a read may take besides.
+/// How long such a read may take in addition.
 pub(crate) const SUBSCRIPTION_READ_TIME: Duration = Duration::from_secs(10);
-/// The pause after the node had too much to do for a subscription's read.
+/// Backoff after the node refused a subscription's read as overloaded.
 pub(crate) const SUBSCRIPTION_PAUSE: Duration = Duration::from_millis(100);
-/// The pause after such a read brought nothing, and did not wait.
+/// Backoff after such a read returned nothing without waiting.
 pub(crate) const SUBSCRIPTION_PAUSE_MIN: Duration = Duration::from_millis(5);
 
 /// How often a stream looks for requests that the node has left without an answer.
@@ -59,12 +56,12 @@ pub(crate) const PREFACE_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a call's message may take to arrive whole: the largest at some 3 Mbit/s.
 pub(crate) const MESSAGE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A connection that is silent for so long is pinged, ...
+/// A connection that is silent for this long is pinged ...
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 /// ... and closed if no answer comes within this.
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// HTTP/2's window of one stream: what the peer may send before the door has read it.
+/// HTTP/2's window of one stream: bytes that a client may send ahead of the server's reads.
 pub(crate) const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 /// HTTP/2's window of one connection.
 pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
@@ -82,7 +79,7 @@ pub(crate) const DETAIL_COLUMN_BYTES_MAX: usize = 256;
 
 /// How long the node's machine may take to say how it is: it answers between two turns, which take milliseconds.
 pub(crate) const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
-/// So much later the door speaks for it.
+/// The server answers for it this much later.
 pub(crate) const STATUS_GUARD: Duration = Duration::from_millis(100);
 
 /// The console's connections at one time: a browser has up to six, a scraper one. With their buffers they stay below
@@ -90,7 +87,7 @@ pub(crate) const STATUS_GUARD: Duration = Duration::from_millis(100);
 pub const CONSOLE_CONNECTIONS_MAX: usize = 128;
 /// How long a request to the console may take to arrive whole, from the connection's beginning or the last answer.
 pub(crate) const CONSOLE_REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
-/// A connection to the console is closed after so long, whoever reads too slowly with it: the others need its place.
+/// A connection to the console is closed after this time, so that slow readers do not occupy all connections.
 pub(crate) const CONSOLE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a request to the console, which is all headers: browsers and proxies send a kilobyte or two.
 pub(crate) const CONSOLE_HEADER_BYTES_MAX: usize = 16 << 10;

@@ -1,9 +1,9 @@
-//! Streams: one call with many requests, pipelined. What they ask and are answered is their [`Topic`]'s.
+//! Streams: one call with many pipelined requests. A [`Topic`] defines their messages.
 //!
-//! A [`Conversation`] is what the server polls for messages to send, and it reads only while it is polled. So a client
-//! that takes no answers is not read from either, and HTTP/2's windows have it wait. A message is read when there is
-//! room for another, and all that is in it goes to the node at once, but for reads of logs that have to wait for room.
-//! Whatever is answered by the time the server can send goes out in one message.
+//! The server polls a [`Conversation`] for messages to send, and it reads requests only while it is polled. So the server
+//! does not read from a client that reads no answers, and HTTP/2 flow control stops that client. All requests of a
+//! message go to the node at once, except reads of logs that have to wait for memory. All answers that are ready when
+//! the server can send go out in one message.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -33,11 +33,11 @@ use crate::flow_control::{Held, STREAMED_BYTES};
 use crate::limits::{STREAM_MESSAGE_BYTES, STREAM_REQUESTS_MAX, STREAM_SWEEP, STREAMS_MAX};
 use crate::{Gateway, Observer, Ticketed, refusal};
 
-/// What the requests of a stream are about: its messages, and what they mean.
+/// The messages of a kind of stream.
 pub(crate) trait Topic: 'static {
     /// A message with requests.
     type Asked: Send;
-    /// What one request came to.
+    /// The outcome of one request.
     type Answer: prost::Message + Unpin;
     /// A message with answers.
     type Told: prost::Message;
@@ -45,22 +45,22 @@ pub(crate) trait Topic: 'static {
     /// The requests in a message, their limits as yet unchecked.
     fn requests(message: Self::Asked) -> Vec<Numbered>;
 
-    /// What a request came to, good or not.
+    /// The answer to a request that was carried out.
     fn answer(number: u64, outcome: Outcome) -> Result<Self::Answer, Failure>;
 
-    /// The same of one that was refused.
+    /// The answer to a request that was refused.
     fn refused(number: u64, refusal: Refusal) -> Self::Answer;
 
-    /// Answers that leave together.
+    /// A message of answers.
     fn told(answers: Vec<Self::Answer>) -> Self::Told;
 }
 
 /// One request of a stream.
 #[derive(Debug)]
 pub(crate) struct Numbered {
-    /// What the client calls it.
+    /// The client's number for it.
     pub(crate) number: u64,
-    /// 0: it doesn't say.
+    /// 0: the default.
     pub(crate) deadline_ms: u32,
     pub(crate) request: Result<Request, Failure>,
 }
@@ -78,7 +78,7 @@ impl Streams {
         Self { open: Arc::default(), observer, closing }
     }
 
-    /// Begins a stream, if there may be another.
+    /// Starts a stream of requests, unless there are too many.
     pub(crate) fn begin<G: Gateway, T: Topic>(
         &self,
         gateway: &Arc<G>,
@@ -104,7 +104,7 @@ impl Streams {
         }))
     }
 
-    /// What every stream has, if there may be another.
+    /// Starts a stream, unless there are too many.
     pub(crate) fn begun(&self) -> Result<Begun, Status> {
         let place = Place::take(&self.open)?;
         let closing = Box::pin(told(self.closing.clone()));
@@ -112,7 +112,7 @@ impl Streams {
     }
 }
 
-/// What every stream has.
+/// Parts of every stream.
 pub(crate) struct Begun {
     /// Ends when the door is to close.
     pub(crate) closing: Closing,
@@ -129,7 +129,7 @@ pub(crate) fn stopping() -> Status {
 
 /// Waits until the door is to close.
 pub(crate) async fn told(mut closing: watch::Receiver<bool>) {
-    // Whoever would tell is gone only when all is over.
+    // The sender is dropped only when the server has ended.
     let _ = closing.wait_for(|is_closing| *is_closing).await;
 }
 
@@ -154,10 +154,10 @@ impl Drop for Place {
     }
 }
 
-/// A request that the node has not answered yet.
+/// A request that the node has not answered.
 struct UnderWay {
     number: u64,
-    /// From then on the door answers for the node.
+    /// After this the server answers for the node.
     guard: Instant,
     changes: bool,
     read: Option<Box<ReadUnderWay>>,
@@ -168,14 +168,14 @@ struct ReadUnderWay {
     read: LogRead,
     /// The node answers by then.
     deadline: Instant,
-    /// For its response. None: it is carried out by a task of its own.
+    /// Memory for its response. None: a task of its own carries it out.
     room: Option<Reservation>,
 }
 
-/// An answer that is in no message yet.
+/// An answer that is not sent yet.
 struct Ready<A> {
     answer: A,
-    /// Bytes of what it shows.
+    /// Its size.
     bytes: usize,
     _room: Option<Reservation>,
 }
@@ -186,7 +186,7 @@ struct Conversation<G: Gateway, T: Topic> {
     incoming: Streaming<T::Asked>,
     call: Arc<Call>,
     replies: Arc<Replies>,
-    /// For all requests whose answers are in no message yet.
+    /// Memory for all requests whose answers are not sent yet.
     room: Reservation,
     /// By ticket.
     under_way: HashMap<u64, UnderWay>,
@@ -194,10 +194,10 @@ struct Conversation<G: Gateway, T: Topic> {
     /// Reads of logs that have to wait, for room or for something to come.
     log_reads: JoinSet<()>,
     answers: VecDeque<Ready<T::Answer>>,
-    /// Nothing more is read: once all is answered the stream ends, and how.
+    /// No more requests are read; the stream ends this way once all are answered.
     ending: Option<Result<(), Status>>,
     closing: Closing,
-    /// When to look for requests that were left without an answer; none while nothing is under way.
+    /// When to look for requests without an answer; none while none are in flight.
     sweep: Option<Pin<Box<Sleep>>>,
     observer: Arc<Observer>,
     _place: Place,
@@ -226,7 +226,7 @@ impl<G: Gateway, T: Topic> Stream for Conversation<G, T> {
 }
 
 impl<G: Gateway, T: Topic> Conversation<G, T> {
-    /// Reads while there is room, and hands in what it reads.
+    /// Reads requests while there is room, and submits them.
     fn read(&mut self, context: &mut Context<'_>) {
         if self.ending.is_none() && self.closing.as_mut().poll(context).is_ready() {
             self.ending = Some(Err(stopping()));
@@ -286,7 +286,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         }
     }
 
-    /// Has a task carry out what is left of a read.
+    /// Spawns a task that completes a read.
     fn carry_out(&mut self, ticket: u64, ReadUnderWay { read, deadline, .. }: &ReadUnderWay) {
         let (gateway, connection) = (Arc::clone(&self.gateway), Arc::clone(&self.call.connection));
         let (read, deadline, replies) = (read.clone(), *deadline, Arc::clone(&self.replies));
@@ -296,7 +296,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         });
     }
 
-    /// Makes answers of the outcomes that have come.
+    /// Turns outcomes into answers.
     fn collect(&mut self, context: &Context<'_>) {
         while self.log_reads.try_join_next().is_some() {}
         loop {
@@ -305,7 +305,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
                 return;
             }
             for Reply { ticket, outcome, bytes, room } in replies {
-                // If there is none the door has answered for the node.
+                // None: the server has answered for the node.
                 let Some(mut under_way) = self.under_way.remove(&ticket) else { continue };
                 if let Some(read) = under_way.read.as_mut().filter(|read| read.room.is_some())
                     && read.read.goes_on(&outcome)
@@ -324,7 +324,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         }
     }
 
-    /// The node always answers; this is for the day it doesn't. It also finds the room that other streams have made.
+    /// Answers for the node if it misses a deadline, which would be a bug. Also notices memory that others have released.
     fn look_for_silence(&mut self, context: &mut Context<'_>) {
         if self.under_way.is_empty() && self.answers.is_empty() && self.has_room() {
             self.sweep = None;
@@ -353,7 +353,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
                 break;
             }
             bytes += next.bytes;
-            // It is counted as part of the response from now on.
+            // From now on the answer is counted as part of the response.
             answers.extend(self.answers.pop_front().map(|ready| ready.answer));
         }
         if answers.is_empty() {

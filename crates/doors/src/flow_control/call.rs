@@ -1,12 +1,12 @@
 //! One call, from the first byte of its request to the last of its response.
 //!
-//! A request is counted as it arrives, since gRPC gathers it until it is whole. From then on it is counted with what the
-//! node is asked ([`Held`](super::Held)).
+//! A request is counted as it arrives, because gRPC buffers it until it is complete. Then [`Held`](super::Held) counts the
+//! decoded request.
 //!
-//! HTTP/2 keeps what it is given until its client takes it. So a response's body gives out one chunk at a time, in memory
-//! of its own, and the next only once most of the one before was written to the socket. A response that is reset drops
-//! what it has not given out, and has HTTP/2 reset the stream with ENHANCE_YOUR_CALM: to gRPC's clients that is
-//! `RESOURCE_EXHAUSTED`. They are told at once, or as soon as they take what was given out before.
+//! HTTP/2 buffers data until the client's window lets it be sent. So a response's body returns one chunk at a time, in an
+//! allocation of its own, and at most two chunks that are not written to the socket. A reset drops the rest of the
+//! response and resets the HTTP/2 stream with ENHANCE_YOUR_CALM, which gRPC clients map to `RESOURCE_EXHAUSTED`. The
+//! client learns of it at once, or when it next opens its window.
 
 use std::mem;
 use std::pin::Pin;
@@ -36,33 +36,33 @@ pub(crate) struct Call {
     /// Among its connection's.
     number: u64,
     pub(crate) connection: Arc<Connection>,
-    /// Messages of the response come as long as both sides like, and so may those of the request.
+    /// Request and response have any number of messages, with pauses of any length between them.
     is_stream: AtomicBool,
-    /// For the call, and for what has arrived of a message of its request.
+    /// Memory for the call itself and for the message that is arriving.
     request: Mutex<Reservation>,
     response: Mutex<Outgoing>,
-    /// Bytes of the response that HTTP/2 has, and has not written to the socket.
+    /// Bytes of the response that HTTP/2 has not written to the socket.
     in_transport: AtomicUsize,
-    /// When a chunk was given to HTTP/2 last, or written.
+    /// When HTTP/2 last took or wrote a chunk.
     pub(super) progress_at: Mutex<Instant>,
     is_reset: AtomicBool,
-    /// Woken when HTTP/2 has less, or when the response is reset.
+    /// Woken when HTTP/2 has written a chunk, or on a reset.
     waker: Mutex<Option<Waker>>,
 }
 
-/// What has not been given out of the response.
+/// The rest of the response.
 #[derive(Debug, Default)]
 struct Outgoing {
-    /// What makes it.
+    /// The source of messages.
     body: Option<Body>,
-    /// What is left of a message.
+    /// The rest of a message.
     message: Bytes,
-    /// For all of the message, as long as any of it is left. Reads reserve it before the message is made.
+    /// Memory for the whole message until all of it was taken. For reads it is reserved before the message is encoded.
     room: Option<Reservation>,
 }
 
-/// What a stream's handler answers: the stream stays with the call. tonic's own bodies of streams keep a buffer as large
-/// as the largest message for as long as they live.
+/// Returned by handlers of streams; the call keeps the stream itself. tonic's own streaming bodies keep a buffer of the
+/// size of their largest message.
 pub(crate) type HandedOver<M> = Empty<Result<M, Status>>;
 
 impl Call {
@@ -90,12 +90,12 @@ impl Call {
         request.extensions().get().cloned().ok_or_else(|| Status::internal("the call was not counted"))
     }
 
-    /// The message that arrived is counted elsewhere from now on, with what has arrived of the next: less than a frame.
+    /// A message is complete and is counted elsewhere from now on. Up to one HTTP/2 frame of the next is not counted.
     pub(crate) fn message_taken(&self) {
         lock(&self.request).shrink_to(CALL_BYTES);
     }
 
-    /// Reserves room for a response of so many bytes.
+    /// Reserves memory for a response.
     pub(crate) fn reserve_response(&self, bytes: usize) -> Result<(), Failure> {
         if bytes > SMALL_BYTES {
             self.hold_response(Some(self.connection.responses.try_reserve(bytes).ok_or_else(no_room)?));
@@ -103,12 +103,12 @@ impl Call {
         Ok(())
     }
 
-    /// What was reserved for the response.
+    /// Keeps the response's reservation until the response is sent.
     pub(crate) fn hold_response(&self, room: Option<Reservation>) {
         lock(&self.response).room = room;
     }
 
-    /// The response is this stream.
+    /// Makes a stream the response.
     pub(crate) fn stream<M, S>(&self, stream: S) -> tonic::Response<HandedOver<M>>
     where
         M: Message + 'static,
@@ -119,9 +119,9 @@ impl Call {
         tonic::Response::new(empty())
     }
 
-    /// Resets the response if HTTP/2 has some of it, and made no progress for long; whether it did.
+    /// Resets the response if HTTP/2 has unsent chunks of it and has made no progress; returns whether it did.
     pub(super) fn reset_if_idle(&self) -> bool {
-        let is_waiting = self.in_transport.load(Ordering::Acquire) > 0 && !self.is_reset();
+        let is_waiting = self.in_transport.load(Ordering::Acquire) > 0 && !self.is_reset.load(Ordering::Acquire);
         let is_idle = is_waiting && lock(&self.progress_at).elapsed() >= RESPONSE_IDLE_MAX;
         if is_idle {
             self.is_reset.store(true, Ordering::Release);
@@ -131,12 +131,8 @@ impl Call {
         is_idle
     }
 
-    fn is_reset(&self) -> bool {
-        self.is_reset.load(Ordering::Acquire)
-    }
-
     fn drop_response(&self) {
-        // It goes when nothing is locked any more.
+        // Dropped after the lock is released.
         let _response = mem::take(&mut *lock(&self.response));
     }
 
@@ -146,13 +142,14 @@ impl Call {
         Frame::data(Bytes::from_owner(InTransport { bytes, _room: room, of: Arc::clone(self) }))
     }
 
-    /// Whether HTTP/2 has so much that it gets no more now; then the caller is woken when it has less.
+    /// Whether HTTP/2 has too many unsent chunks. If so, the caller is woken when it has written one.
     fn is_full(&self, context: &Context<'_>) -> bool {
-        let is_full = || self.in_transport.load(Ordering::Acquire) > CHUNK_BYTES && !self.is_reset();
+        let is_full =
+            || self.in_transport.load(Ordering::Acquire) > CHUNK_BYTES && !self.is_reset.load(Ordering::Acquire);
         if is_full() {
             self.note(context);
         }
-        // Some of it may have been written meanwhile.
+        // A chunk may have been written meanwhile.
         is_full()
     }
 
@@ -173,7 +170,7 @@ impl Drop for Call {
 }
 
 impl Outgoing {
-    /// The next chunk of the message, with room for it. A slice would keep all of the message in memory.
+    /// The next chunk of the message and its memory. It is a copy: a slice would keep the whole message in memory.
     fn chunk(&mut self, responses: &ByteBudget) -> (Bytes, Option<Reservation>) {
         let is_whole = self.room.as_ref().is_none_or(|room| room.bytes() == self.message.len());
         if is_whole && self.message.len() <= CHUNK_BYTES {
@@ -188,7 +185,7 @@ impl Outgoing {
     }
 }
 
-/// A chunk that HTTP/2 has.
+/// A chunk that is not written to the socket yet.
 struct InTransport {
     bytes: Bytes,
     _room: Option<Reservation>,
@@ -214,7 +211,7 @@ impl Drop for InTransport {
 pub(super) struct RequestBody {
     pub(super) inner: Body,
     pub(super) call: Arc<Call>,
-    /// Set when the body first lets us wait: most arrive with their headers.
+    /// Started when the body is first pending: most arrive with their headers.
     pub(super) patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -243,7 +240,7 @@ impl http_body::Body for RequestBody {
 pub(super) struct ResponseBody(Arc<Call>);
 
 impl ResponseBody {
-    /// Of the call's stream; if it has none, with what its handler made.
+    /// Uses the call's stream, or else the body that the handler returned.
     pub(super) fn new(made: Body, call: Arc<Call>) -> Self {
         lock(&call.response).body.get_or_insert(made);
         Self(call)
@@ -260,14 +257,14 @@ impl http_body::Body for ResponseBody {
             return Poll::Pending;
         }
         let mut response = lock(&call.response);
-        if call.is_reset() {
+        if call.is_reset.load(Ordering::Acquire) {
             let mut status = Status::new(Code::ResourceExhausted, "memory is short, and the client takes nothing");
             status.set_source(Arc::new(h2::Error::from(h2::Reason::ENHANCE_YOUR_CALM)));
             return Poll::Ready(Some(Err(status)));
         }
         let Outgoing { body: Some(body), message, .. } = &mut *response else { return Poll::Ready(None) };
         if message.is_empty() {
-            // A reset drops what would wake this task.
+            // A reset drops the inner body, which would wake this task.
             call.note(context);
             let frame = match ready!(Pin::new(body).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
@@ -285,14 +282,14 @@ impl http_body::Body for ResponseBody {
 
     fn is_end_stream(&self) -> bool {
         let Outgoing { body, message, .. } = &*lock(&self.0.response);
-        // A reset takes another frame.
-        message.is_empty() && body.as_ref().is_none_or(Body::is_end_stream) && !self.0.is_reset()
+        // A reset is reported by another frame.
+        message.is_empty() && body.as_ref().is_none_or(Body::is_end_stream) && !self.0.is_reset.load(Ordering::Acquire)
     }
 }
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        // HTTP/2 may have chunks for long, and these keep the call. A stream keeps it, too.
+        // Unsent chunks, and the stream itself, keep the call alive.
         self.0.drop_response();
     }
 }
@@ -315,7 +312,7 @@ impl<M: Message, S: Stream<Item = Result<M, Status>> + Unpin> http_body::Body fo
     }
 }
 
-/// Whether a message is compressed, its length, and itself.
+/// A message with gRPC's prefix: the compression flag and the length.
 fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(5 + length);

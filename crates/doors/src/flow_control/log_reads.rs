@@ -1,12 +1,10 @@
-//! Reads of logs: each has room for what it may bring before the node is asked.
+//! Reads of logs reserve memory for their results before they are sent to the node.
 //!
-//! The response takes room of its connection, as any other, and keeps it until it leaves. What all reads together may
-//! bring that the node has not answered is bounded as well, since it passes the queues between nodes. Reads wait for
-//! room in turn: for that of their connection, and then for that of all.
+//! A read reserves from its connection's budget for responses, like any response, and from a budget for all reads in
+//! flight, because their results pass through the queues between nodes. Reads wait for both in order.
 //!
-//! A read asks for what its entries usually have; where the first entry is larger, it asks again, with room for any
-//! entry. One that waits for something to come asks for one very small entry without room, and for all once that is
-//! there.
+//! A read asks for the usual size of its entries; if the first entry is larger, it asks again for the largest size. A
+//! read that waits for an entry asks for a tiny one, without a reservation, and continues once the entry is there.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -25,14 +23,14 @@ use super::{Connection, Held, SMALL_BYTES, no_room};
 use crate::Gateway;
 use crate::limits::READ_BYTES_MAX;
 
-/// What each position counts beside its entry: part of a message, and of the node's time.
+/// Counted for each position in addition to its entry: message overhead, and CPU time of the node.
 const POSITION_BYTES: usize = 512;
-/// What an entry has, as a rule ...
+/// Usual size of an entry.
 const USUAL_ENTRY_BYTES: usize = 16 << 10;
-/// ... and what a read asks for at most at first.
+/// Limit of a read that assumes entries of the usual size.
 const USUAL_BYTES_MAX: usize = 1 << 20;
 
-/// A budget whose bytes are given out in turn.
+/// A budget that serves waiters in order.
 #[derive(Clone, Debug)]
 pub(super) struct InTurn(pub(super) ByteBudget, pub(super) Arc<Turn<()>>);
 
@@ -49,14 +47,14 @@ impl InTurn {
 }
 
 impl Connection {
-    /// Room for a read, in turn: for its response, and until the node has answered.
+    /// Waits for memory for a read: for its response, and for the read in flight.
     pub(crate) async fn read_room(self: &Arc<Self>, bytes: usize, positions: usize) -> (Reservation, Held) {
         let response = self.read_responses.reserve(bytes).await;
         let log_read = self.log_reads.reserve(bytes + positions * POSITION_BYTES).await;
         (response, Held { _log_read: Some(log_read), ..Held::of(self) })
     }
 
-    /// The same, if it is there and nobody waits for any.
+    /// The same without waiting; fails if there are waiters.
     pub(crate) fn try_read_room(self: &Arc<Self>, bytes: usize, positions: usize) -> Option<(Reservation, Held)> {
         let response = self.read_responses.try_reserve(bytes)?;
         let log_read = self.log_reads.try_reserve(bytes + positions * POSITION_BYTES)?;
@@ -64,15 +62,15 @@ impl Connection {
     }
 }
 
-/// What is left to do of a read that a client asks for.
+/// A client's read, and the next step of it.
 #[derive(Clone, Debug)]
 pub(crate) struct LogRead {
     log: String,
     from: Position,
     count: u32,
-    /// How long it waits for something to come.
+    /// How long to wait for the first entry.
     wait: base::Duration,
-    /// What it asks for, once it doesn't wait.
+    /// Size to ask for after the wait.
     bytes: usize,
 }
 
@@ -88,7 +86,7 @@ impl LogRead {
         self.wait > base::Duration::ZERO
     }
 
-    /// What the node is asked next, and room for what it brings if that is there.
+    /// The next request to the node and its memory, if it needs not wait for that.
     pub(crate) fn try_ask(&self, connection: &Arc<Connection>) -> Option<(Request, Reservation, Held)> {
         let room = if self.waits() { None } else { connection.try_read_room(self.bytes, self.count as usize) };
         room.map(|(room, held)| (self.request(), room, held))
@@ -99,7 +97,7 @@ impl LogRead {
         Request::Log(LogRequest::Read { log: self.log.clone(), from: self.from, count, wait: self.wait, bytes })
     }
 
-    /// The node has answered; whether there is more to ask for.
+    /// Handles an answer of the node; returns whether another request is needed.
     pub(crate) fn goes_on(&mut self, outcome: &Outcome) -> bool {
         let is_larger = matches!(outcome, Ok(Response::Log(LogResponse::Larger)));
         let has_come = matches!(outcome, Ok(Response::Log(LogResponse::Entries(entries))) if !entries.is_empty());
@@ -112,7 +110,7 @@ impl LogRead {
         asks_for_more
     }
 
-    /// Carries the read out by its deadline: its outcome, with room for it.
+    /// Carries the read out by its deadline; returns the outcome and its memory.
     pub(crate) async fn carry_out<G: Gateway>(
         mut self,
         gateway: &G,
@@ -120,7 +118,7 @@ impl LogRead {
         deadline: Instant,
     ) -> (Outcome, Option<Reservation>) {
         loop {
-            // What it had before is given back by now: one that waits must not keep others from their room.
+            // The previous step's memory is released by now: a read that waits must not hold any.
             let (mut room, mut held) = (None, Held::of(connection));
             if !self.waits() {
                 match timeout_at(deadline.into(), connection.read_room(self.bytes, self.count as usize)).await {

@@ -1,9 +1,10 @@
 //! Flow control: memory for clients stays below a bound, and a client that doesn't read doesn't stop others.
 //!
-//! Two budgets of the node count it, each with a child for each connection: one of *requests*, from the first byte that
-//! arrives to the answer, and one of *responses*, from when the node has made them until they are written to the socket.
-//! So a node full of responses still takes requests. What finds no room is refused (`RESOURCE_EXHAUSTED`), or waits if it
-//! is a read of a log ([`log_reads`]). While memory is short, a response that makes no progress is reset ([`call`]).
+//! The node has two budgets, each with a child for each connection: *requests* are counted from their first byte until
+//! they are answered, *responses* from when the node has made them until they are written to the socket. So a node that
+//! is full of responses still accepts requests. A request or response that does not fit is refused
+//! (`RESOURCE_EXHAUSTED`); a read of a log waits ([`log_reads`]). While memory is short, a response that makes no
+//! progress is reset ([`call`]).
 
 pub(crate) mod call;
 pub(crate) mod log_reads;
@@ -29,22 +30,22 @@ use self::log_reads::InTurn;
 use crate::deadline::Arrival;
 use crate::refusal;
 
-/// How many connections have a share of a budget each, while it is short.
+/// A connection's share of a short budget is one in this many.
 const CONNECTION_SHARES: usize = 16;
-/// Such a share, at least: two of the largest entries of logs.
+/// Minimum of a share: two of the largest log entries.
 const SHARE_BYTES_MIN: usize = 8 << 20;
-/// What reads of logs may bring that the node has not answered. A peer refuses to answer a node for which 24 MiB wait.
+/// Limit of log reads in flight. A peer refuses reads of a node for which 24 MiB are queued.
 const LOG_READS_BYTES_MAX: usize = 20 << 20;
-/// What a call takes besides its messages, or with messages of [`SMALL_BYTES`] at most: these are not counted.
+/// Memory of a call without its messages. It includes a response of up to [`SMALL_BYTES`].
 const CALL_BYTES: usize = 8 << 10;
 pub(crate) const SMALL_BYTES: usize = 1 << 10;
-/// What a request in a stream takes until its answer leaves, or with as small an answer.
+/// Memory of a request in a stream until its answer is sent. It includes an answer of up to [`SMALL_BYTES`].
 pub(crate) const STREAMED_BYTES: usize = 2 << 10;
-/// Bytes of a response that are handed to HTTP/2 at a time.
+/// Largest part of a response that is passed to HTTP/2 at a time.
 const CHUNK_BYTES: usize = 32 << 10;
-/// While memory is short, a response of which nothing was taken for so long is reset ...
+/// A response without progress for this long is reset while memory is short.
 const RESPONSE_IDLE_MAX: Duration = Duration::from_secs(1);
-/// ... by a sweep, which comes so often.
+/// How often idle responses are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The memory for clients of a node.
@@ -57,20 +58,20 @@ pub(crate) struct ClientMemory {
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
-/// One connection's part of it.
+/// The memory for one connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) requests: ByteBudget,
     pub(crate) responses: ByteBudget,
     /// The same budget, for reads of logs.
     read_responses: InTurn,
-    /// Of all connections.
+    /// Shared by all connections.
     log_reads: InTurn,
-    /// Those under way, and how many there were.
+    /// The last call's number, and the calls in progress by number.
     calls: Mutex<(u64, HashMap<u64, Weak<Call>>)>,
 }
 
-/// What a request takes until the node has answered it, whether or not its client is still there.
+/// Memory of a request until the node has answered it, even if its client disconnects before that.
 #[derive(Debug, Default)]
 pub struct Held {
     connection: Option<Arc<Connection>>,
@@ -79,7 +80,7 @@ pub struct Held {
 }
 
 impl ClientMemory {
-    /// Of so many bytes: half for requests, half for responses.
+    /// Half of `bytes` for requests, half for responses.
     pub(crate) fn new(bytes: usize) -> Self {
         let [requests, responses] = [bytes / 2; 2].map(ByteBudget::new);
         let log_reads = InTurn(ByteBudget::new(LOG_READS_BYTES_MAX), Arc::default());
@@ -87,7 +88,7 @@ impl ClientMemory {
         Self { requests, responses, log_reads, share, connections: Mutex::default() }
     }
 
-    /// For another connection.
+    /// Registers a new connection.
     pub(crate) fn connection(&self) -> Arc<Connection> {
         let [requests, responses] = [&self.requests, &self.responses].map(|budget| budget.child(self.share));
         let read_responses = InTurn(responses.clone(), Arc::default());
@@ -97,7 +98,7 @@ impl ClientMemory {
         connection
     }
 
-    /// Resets responses that make no progress while memory is short, for ever.
+    /// Resets idle responses while memory is short. Never returns.
     pub(crate) async fn sweep(&self) {
         loop {
             sleep(SWEEP_INTERVAL).await;
@@ -105,7 +106,7 @@ impl ClientMemory {
             if !self.requests.is_short() && !self.responses.is_short() {
                 continue;
             }
-            // What is upgraded is let go of when nothing is locked.
+            // Calls and connections must be dropped without a lock held.
             let connections: Vec<_> = lock(&self.connections).iter().filter_map(Weak::upgrade).collect();
             let calls_of =
                 |of: &Arc<Connection>| lock(&of.calls).1.values().filter_map(Weak::upgrade).collect::<Vec<_>>();
@@ -123,7 +124,7 @@ impl Held {
         Self { connection: Some(Arc::clone(connection)), ..Self::default() }
     }
 
-    /// Reserves the bytes that the request takes in memory, until this is dropped.
+    /// Reserves memory for the decoded request, until this is dropped.
     ///
     /// # Errors
     /// `Overloaded` when the memory for requests is full.
@@ -135,7 +136,7 @@ impl Held {
     }
 }
 
-/// Serves a call within the budgets, and stamps it with its [`Arrival`].
+/// Serves a call within the budgets, and records its [`Arrival`].
 pub(crate) async fn serve(
     memory: Arc<ClientMemory>,
     mut routes: Routes,
@@ -152,7 +153,7 @@ pub(crate) async fn serve(
     Ok(routes.call(request).await?.map(|made| Body::new(ResponseBody::new(made, call))))
 }
 
-/// Why a request is refused, or a read that did nothing.
+/// Refusal of a request, or of a read.
 pub(crate) fn no_room() -> Failure {
     Failure::Overloaded("this node's memory for clients is full".to_owned())
 }

@@ -15,14 +15,14 @@ use crate::columns::translate::row_bytes;
 use crate::log::translate::entry_bytes;
 use crate::reads;
 
-/// Gathers outcomes until the stream takes them. Whoever gives many wakes the stream once.
+/// Queues outcomes for the stream. A batch of outcomes wakes the stream once.
 ///
-/// An answer for which there is no room becomes the refusal of a read. What a write came to always fits.
+/// A read's answer that does not fit in memory is replaced by a refusal. The outcome of a write always fits.
 #[derive(Debug)]
 pub struct Replies {
     gathered: Mutex<(Vec<Reply>, Option<Waker>)>,
     responses: ByteBudget,
-    /// The stream has gone. It is said while `gathered` is locked.
+    /// The stream is gone. Set while `gathered` is locked.
     is_given_up: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Reply {
     pub(crate) ticket: u64,
     pub(crate) outcome: Outcome,
     pub(crate) bytes: usize,
-    /// None: it is small.
+    /// None if it is small.
     pub(crate) room: Option<Reservation>,
 }
 
@@ -42,19 +42,19 @@ impl Replies {
         Arc::new(Self { gathered, responses, is_given_up: AtomicBool::new(false) })
     }
 
-    /// Whether the stream has gone, so that nobody waits for them any more.
+    /// Whether the stream is gone.
     pub fn are_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::Relaxed)
     }
 
-    /// The stream goes. Whoever gives replies may hold them for long.
+    /// Drops all replies: the stream is gone, and the node may hold a reference for long.
     pub(crate) fn give_up(&self) {
         let mut gathered = lock(&self.gathered);
         self.is_given_up.store(true, Ordering::Relaxed);
         *gathered = Default::default();
     }
 
-    /// Gives the outcome of the request with this ticket.
+    /// Queues the outcome of the request with this ticket.
     pub fn give(&self, ticket: u64, outcome: Outcome) {
         let reply = self.counted(ticket, outcome);
         let mut gathered = lock(&self.gathered);
@@ -70,7 +70,7 @@ impl Replies {
         let bytes = outcome.as_ref().map_or(0, size);
         let room = match &outcome {
             _ if bytes <= SMALL_BYTES => return Reply { ticket, outcome, bytes, room: None },
-            // Room for entries of a log was reserved before they were read.
+            // Memory for log entries was reserved before they were read.
             Ok(Response::Log(_)) => Some(self.responses.charge(bytes)),
             _ => self.responses.try_reserve(bytes),
         };
@@ -78,7 +78,7 @@ impl Replies {
         Reply { ticket, outcome, bytes, room }
     }
 
-    /// All outcomes there are; none: the stream is woken when there are some.
+    /// Takes all outcomes. If there are none, the stream is woken for the next.
     pub(crate) fn take(&self, context: &Context<'_>) -> Vec<Reply> {
         let (replies, waker) = &mut *lock(&self.gathered);
         if replies.is_empty() {

@@ -210,7 +210,7 @@ fn reads_ask_for_more_only_when_they_must() {
     assert_eq!((memory.responses.used(), memory.log_reads.0.used()), (0, 0));
 }
 
-/// A node where nothing is read until it is told to.
+/// A node that answers reads on notification.
 #[derive(Default)]
 struct Slow(tokio::sync::Notify);
 

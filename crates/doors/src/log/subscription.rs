@@ -1,9 +1,8 @@
-//! A subscription: a log as it grows, told to one client.
+//! Subscriptions: the entries of a log, delivered to one client as the log grows.
 //!
-//! A task reads ahead of what the client takes: so many bytes ([`PREFETCH_BYTES`]), or one large entry. Each read below the
-//! log's end has room before it is made, and the task waits for room only while it has no other read under way, so that no
-//! two subscriptions wait for each other. A read that waits at the log's end reserves what is there at once, and makes do
-//! with next to nothing otherwise.
+//! A task prefetches [`PREFETCH_BYTES`], or one large entry. It reserves memory for each read below the log's tail before
+//! it sends the read, and waits for memory only while it has no other read in flight, so that no two subscriptions wait
+//! for each other. A read that waits at the tail never waits for memory: if there is none it asks for a tiny entry.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -36,25 +35,25 @@ use crate::limits::{
 use crate::stream::{Begun, Place, Streams, stopping};
 use crate::{Gateway, Observer, refusal};
 
-/// What an entry is taken to have before any was seen.
+/// Assumed size of an entry before any was read.
 const USUAL_ENTRY_BYTES: usize = 16 << 10;
-/// What a read asks for, at least.
+/// Minimum size of a read.
 const LEAST_BYTES: usize = 4 << 10;
-/// Where so many entries came at once, at what was the log's end, there may be a lot more.
+/// If one read at the tail returns this many entries, the log may have grown far beyond the known tail.
 const AT_TAIL_MANY: u32 = 16;
 
-/// A message and its room.
-type Told = (SubscribeResponse, Option<Reservation>);
+/// A message and its memory.
+type Delivery = (SubscribeResponse, Option<Reservation>);
 
-/// One subscription, as the server polls it.
+/// A subscription, as the server polls it.
 struct Subscription {
-    told: mpsc::Receiver<Result<Told, Status>>,
+    deliveries: mpsc::Receiver<Result<Delivery, Status>>,
     observer: Arc<Observer>,
     _task: Task<()>,
     _place: Place,
 }
 
-/// A task that ends when this is dropped.
+/// A task that is aborted when this is dropped.
 struct Task<T>(JoinHandle<T>);
 
 impl<T> Drop for Task<T> {
@@ -63,7 +62,7 @@ impl<T> Drop for Task<T> {
     }
 }
 
-/// Begins a subscription from a position on, if there may be another.
+/// Starts a subscription at a position, unless the node has too many streams.
 pub(super) fn begin<G: Gateway>(
     gateway: Arc<G>,
     streams: &Streams,
@@ -84,12 +83,12 @@ pub(super) fn begin<G: Gateway>(
         at_tail: 4,
         wants_tail: true,
         may_wait: true,
-        told_at: Instant::now(),
+        delivered_at: Instant::now(),
     };
     let first = follower.request(from, 1, 0);
     node::request::validate(&first).map_err(|failure| refusal::status(&failure))?;
     let Begun { closing, observer, place } = streams.begun()?;
-    let (sender, told) = mpsc::channel(1);
+    let (sender, deliveries) = mpsc::channel(1);
     let task = tokio::spawn(async move {
         let ended = tokio::select! {
             ended = follower.follow(&sender) => ended,
@@ -97,49 +96,49 @@ pub(super) fn begin<G: Gateway>(
         };
         let _ = sender.send(Err(ended)).await;
     });
-    Ok(call.stream(Subscription { told, observer, _task: Task(task), _place: place }))
+    Ok(call.stream(Subscription { deliveries, observer, _task: Task(task), _place: place }))
 }
 
 impl Stream for Subscription {
     type Item = Result<SubscribeResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // The message is counted as part of the response from now on.
-        let told = self.told.poll_recv(context).map_ok(|(message, _room)| message);
-        if let Poll::Ready(Some(Ok(message))) = &told {
+        // From now on the message is counted as part of the response.
+        let delivery = self.deliveries.poll_recv(context).map_ok(|(message, _room)| message);
+        if let Poll::Ready(Some(Ok(message))) = &delivery {
             self.observer.calls.subscribed(message.entries.len());
         }
-        told
+        delivery
     }
 }
 
-/// Reads a log, and tells of it.
+/// Reads a log and delivers its entries.
 struct Follower<G> {
     gateway: Arc<G>,
     connection: Arc<Connection>,
     log: String,
-    /// The first position that was not told.
+    /// The next position to deliver.
     next: Position,
-    /// The first position that is not being read.
+    /// The next position to read.
     asked: Position,
-    /// Something lies below this, as far as known.
+    /// The highest known tail: positions below it are taken.
     tail: Position,
-    /// Reads under way below the tail, in the order of positions.
+    /// Reads in flight below the tail, in the order of positions.
     ahead: VecDeque<Ahead>,
-    /// What an entry has, lately.
+    /// Recent size of an entry.
     entry_bytes: usize,
-    /// The entry there has more bytes than were asked for.
+    /// This entry was larger than the read that asked for it.
     larger_at: Option<Position>,
-    /// Positions that are read at the tail: as many as are likely to be there once the first is.
+    /// Positions to read at the tail: as many as are likely to be written once the first is.
     at_tail: u32,
-    /// The tail is to be asked for: there may be more than is known.
+    /// Ask for the tail next: it may be beyond the known one.
     wants_tail: bool,
-    /// False after the node had no place for a read that waits.
+    /// False after the node refused a read that waits: then the tail is polled.
     may_wait: bool,
-    told_at: Instant,
+    delivered_at: Instant,
 }
 
-/// A read under way.
+/// A read in flight.
 struct Ahead {
     from: Position,
     count: u32,
@@ -147,13 +146,13 @@ struct Ahead {
     outcome: Task<Outcome>,
 }
 
-type Teller = mpsc::Sender<Result<Told, Status>>;
+type Deliveries = mpsc::Sender<Result<Delivery, Status>>;
 
 impl<G: Gateway> Follower<G> {
-    /// Follows the log until that fails, and says why.
-    async fn follow(mut self, teller: &Teller) -> Status {
+    /// Follows the log until that fails; returns the reason.
+    async fn follow(mut self, out: &Deliveries) -> Status {
         loop {
-            let step = if self.next < self.tail { self.read_ahead(teller).await } else { self.read_tail(teller).await };
+            let step = if self.next < self.tail { self.read_ahead(out).await } else { self.read_tail(out).await };
             match step {
                 Ok(()) => self.may_wait = true,
                 Err(Failure::Overloaded(_)) => {
@@ -166,8 +165,8 @@ impl<G: Gateway> Follower<G> {
         }
     }
 
-    /// Tells what the first read below the tail brings, with others under way behind it.
-    async fn read_ahead(&mut self, teller: &Teller) -> Result<(), Failure> {
+    /// Delivers the result of the first read below the tail, with others in flight behind it.
+    async fn read_ahead(&mut self, out: &Deliveries) -> Result<(), Failure> {
         while self.asked < self.tail {
             let under_way = self.ahead.iter().map(|read| read.room.bytes().max(PREFETCH_READ_BYTES)).sum::<usize>();
             if !self.ahead.is_empty() && under_way + PREFETCH_READ_BYTES.max(self.entry_bytes) > PREFETCH_BYTES {
@@ -189,12 +188,12 @@ impl<G: Gateway> Follower<G> {
         if entries.is_empty() {
             sleep(SUBSCRIPTION_PAUSE_MIN).await;
         }
-        self.tell(entries, room, teller).await;
+        self.deliver(entries, room, out).await;
         self.ahead.retain(|read| read.end() > self.next);
         self.asked = self.asked.max(self.next);
         let end = Position(from.0 + u64::from(count));
         if self.next < end {
-            // The answer ended early.
+            // The answer was short: read the rest of its range.
             match self.read(self.next, (end.0 - self.next.0) as u32).await {
                 Some(read) if read.end() == end => self.ahead.push_front(read),
                 _ => self.retreat(),
@@ -203,8 +202,8 @@ impl<G: Gateway> Follower<G> {
         Ok(())
     }
 
-    /// Tells what comes at the log's end, once something does.
-    async fn read_tail(&mut self, teller: &Teller) -> Result<(), Failure> {
+    /// Waits at the tail and delivers new entries.
+    async fn read_tail(&mut self, out: &Deliveries) -> Result<(), Failure> {
         if self.wants_tail {
             let request = Request::Log(LogRequest::Tail { log: self.log.clone() });
             let Response::Log(LogResponse::Tail(tail)) = self.ask(request, Held::of(&self.connection)).await? else {
@@ -219,10 +218,10 @@ impl<G: Gateway> Follower<G> {
         let outcome = self.ask(self.request(from, self.at_tail, bytes), Held::of(&self.connection)).await?;
         let Some(entries) = self.entries(from, outcome)? else { return Ok(()) };
         if entries.is_empty() {
-            if self.told_at.elapsed() >= SUBSCRIPTION_SILENCE {
-                self.told_at = Instant::now();
-                // If the client doesn't take what there is, it needn't be told that there is nothing.
-                let _ = teller.try_send(Ok((SubscribeResponse { entries: Vec::new(), next: from.0 }, None)));
+            if self.delivered_at.elapsed() >= SUBSCRIPTION_SILENCE {
+                self.delivered_at = Instant::now();
+                // A heartbeat. It is dropped if the client has not yet taken the message before it.
+                let _ = out.try_send(Ok((SubscribeResponse { entries: Vec::new(), next: from.0 }, None)));
             }
             if asked_at.elapsed() < SUBSCRIPTION_WAIT / 2 {
                 sleep(SUBSCRIPTION_PAUSE_MIN).await;
@@ -234,12 +233,12 @@ impl<G: Gateway> Follower<G> {
         self.wants_tail = is_full && count >= AT_TAIL_MANY;
         self.at_tail = if is_full { 2 * count } else { count }.clamp(1, LOG_READ_MAX);
         let room = room.unwrap_or_else(|| self.connection.responses.charge(0));
-        self.tell(entries, room, teller).await;
+        self.deliver(entries, room, out).await;
         self.asked = self.next;
         Ok(())
     }
 
-    /// The entries that a read brought; none if the first is larger than it might be.
+    /// The entries that a read returned; none if the first is larger than the read.
     fn entries(&mut self, from: Position, outcome: Response) -> Result<Option<Vec<LogEntry>>, Failure> {
         match outcome {
             Response::Log(LogResponse::Entries(entries)) => {
@@ -259,12 +258,12 @@ impl<G: Gateway> Follower<G> {
         }
     }
 
-    /// Tells entries from the next position on, each once.
-    async fn tell(&mut self, entries: Vec<LogEntry>, mut room: Reservation, teller: &Teller) {
-        let (mut told, mut bytes) = (Vec::new(), 0);
+    /// Delivers entries from the next position on, each once.
+    async fn deliver(&mut self, entries: Vec<LogEntry>, mut room: Reservation, out: &Deliveries) {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
         let mut entries = entries.into_iter().peekable();
         while let Some(mut next) = entries.next() {
-            // What was trimmed together came as one entry; and what does not follow is read again.
+            // One entry stands for a whole trimmed range. Entries after a gap are read again.
             if after(&next) <= self.next {
                 continue;
             }
@@ -274,34 +273,34 @@ impl<G: Gateway> Follower<G> {
             next.position = self.next;
             bytes += entry_bytes(&next);
             self.next = after(&next);
-            told.push(entry(next));
+            batch.push(entry(next));
             if entries.peek().is_none_or(|more| bytes + entry_bytes(more) > STREAM_MESSAGE_BYTES) {
-                self.send(std::mem::take(&mut told), std::mem::take(&mut bytes), &mut room, teller).await;
+                self.send(std::mem::take(&mut batch), std::mem::take(&mut bytes), &mut room, out).await;
             }
         }
-        if !told.is_empty() {
-            self.send(told, bytes, &mut room, teller).await;
+        if !batch.is_empty() {
+            self.send(batch, bytes, &mut room, out).await;
         }
         self.tail = self.tail.max(self.next);
     }
 
-    /// Hands a message on, with its part of what was reserved.
-    async fn send(&mut self, entries: Vec<api::log::LogEntry>, bytes: usize, room: &mut Reservation, teller: &Teller) {
+    /// Sends a message, with its part of the read's reservation.
+    async fn send(&mut self, entries: Vec<api::log::LogEntry>, bytes: usize, room: &mut Reservation, out: &Deliveries) {
         room.shrink_to(room.bytes().saturating_sub(bytes));
         let of_message = self.connection.responses.charge(bytes);
         let message = SubscribeResponse { entries, next: self.next.0 };
-        self.told_at = Instant::now();
-        // If the subscription has gone this task ends.
-        let _ = teller.send(Ok((message, Some(of_message)))).await;
+        self.delivered_at = Instant::now();
+        // If the subscription is gone, this task is aborted.
+        let _ = out.send(Ok((message, Some(of_message)))).await;
     }
 
-    /// Nothing is under way any more: what was not told is read again.
+    /// Abandons all reads in flight. Their positions are read again.
     fn retreat(&mut self) {
         self.ahead.clear();
         self.asked = self.next;
     }
 
-    /// Begins a read. If others are under way there must be room for it at once.
+    /// Starts a read. If others are in flight it needs memory at once.
     async fn read(&self, from: Position, count: u32) -> Option<Ahead> {
         let is_larger = self.larger_at == Some(from);
         let (count, bytes) = if is_larger { (1, READ_BYTES_MAX) } else { (count, self.bytes(count)) };
@@ -315,7 +314,7 @@ impl<G: Gateway> Follower<G> {
         Some(Ahead { from, count, room, outcome })
     }
 
-    /// What so many entries have, a quarter more than lately: a short answer costs another read.
+    /// Size of a read of `count` entries: a quarter more than their recent size, since a short answer costs another read.
     fn bytes(&self, count: u32) -> usize {
         (self.entry_bytes / 4).saturating_mul(5 * count as usize).clamp(LEAST_BYTES, READ_BYTES_MAX)
     }

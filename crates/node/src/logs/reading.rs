@@ -1,5 +1,5 @@
-//! What this node's doors read of shared logs. How many bytes such reads may bring is for the doors to bound: each asks
-//! for no more than there is room for.
+//! Reads of shared logs for this node's clients. The server bounds the bytes in flight: each read asks for no more bytes
+//! than the server has reserved for it.
 
 use base::{Duration, Now};
 use sharedlog::client::{ReadMany, Wait};
@@ -11,14 +11,14 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::pending::PendingId;
 
-/// What it takes to fill a position, as a rule. A read whose deadline leaves no time for that after its wait only
-/// watches: others may want to wait for longer.
+/// Usual time to fill a hole. A read whose deadline is too close to fill a hole after its wait does not fill it: other
+/// readers may want to wait for longer.
 const FILLING: Duration = Duration::from_millis(50);
-/// It is told so long before its deadline that nothing has come.
+/// Such a read is answered this long before its deadline.
 const SAYING: Duration = Duration::from_millis(100);
 
 impl Node {
-    /// Begins a read of a log.
+    /// Starts a read of a log.
     pub(super) fn read_log(&mut self, log: LogId, id: PendingId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let Query::Log(LogRequest::Read { from, count, wait, bytes, .. }) = &pending.query else { return };
