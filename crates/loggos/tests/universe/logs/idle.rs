@@ -280,7 +280,12 @@ fn readers_that_wait_and_are_gone_take_nobodys_place() {
         };
         let is_over = Arc::new(AtomicBool::new(false));
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
-        let waiters: Vec<TcpStream> = (0..WAITERS).map(|_| waits_of_nobody(&universe)).collect();
+        let mut waiters = Vec::new();
+        for _ in 0..WAITERS {
+            waiters.push(waits_of_nobody(&universe));
+            // It is not their burst that is tried here, but that they wait.
+            sleep(Duration::from_millis(100)).await;
+        }
         // So many wait that one more is refused, and nothing else is.
         let began = Instant::now();
         while !wait(60_000).await.is_err_and(|status| status.code() == Code::ResourceExhausted) {
