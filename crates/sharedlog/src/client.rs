@@ -11,16 +11,17 @@
 //! * *Fill* (`filling.rs`). Junk to the head of the chain, or what the head holds down the chain.
 //! * *Read*. From the tail of the chain: what is there, the whole chain holds.
 //!
-//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made: whoever tries it again
-//! does so with the same stamp, and has the place that it had.
+//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made, and where. Who appends it
+//! again under the same stamp may so append it twice: readers deliver the first entry of a stamp
+//! ([`duplicates`](crate::duplicates)).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic, SplitMix64};
 
-use crate::limits::{BATCH_BYTES_MAX, DUPLICATES_WINDOW};
-use crate::{AskId, Batch, ClientId, Position, Projection, ProjectionEpoch, Run};
+use crate::limits::BATCH_BYTES_MAX;
+use crate::{AskId, Batch, ClientId, Position, Projection, ProjectionEpoch, Run, Stamp};
 use crate::{Data, sequencer, unit};
 use task::{Next, Task, View};
 
@@ -36,9 +37,8 @@ mod task;
 #[cfg(test)]
 mod tests;
 mod trim;
-mod unstamped;
 
-pub use contract::{Action, Answer, Error, ReadMany, Stamped, Suspect, Timing, Token, Wait};
+pub use contract::{Action, Answer, Error, ReadMany, Suspect, Timing, Token, Wait};
 
 use append::Append;
 use fetching::Fetching;
@@ -47,7 +47,6 @@ use row::Row;
 use suspicion::Suspicions;
 use task::Fill;
 use trim::{Trim, TrimOne};
-use unstamped::{OwnStamps, Unstamped};
 
 /// A call or an errand of the machine's own.
 type CallId = u64;
@@ -59,7 +58,8 @@ type CallId = u64;
 #[derive(Debug)]
 pub struct Client {
     id: ClientId,
-    own_stamps: OwnStamps,
+    /// The sequence of the last stamp of its own.
+    last_stamp: u64,
     timing: Timing,
     jitter: SplitMix64,
     projection: Option<Projection>,
@@ -117,7 +117,7 @@ impl Client {
     pub fn new(id: ClientId, timing: Timing, seed: u64) -> Self {
         Self {
             id,
-            own_stamps: OwnStamps::default(),
+            last_stamp: 0,
             timing,
             jitter: SplitMix64::new(seed),
             projection: None,
@@ -151,41 +151,23 @@ impl Client {
     /// Calls under way, and errands of its own.
     #[must_use]
     pub fn under_way(&self) -> usize {
-        self.calls.len() + self.own_stamps.waiting()
+        self.calls.len()
     }
 
-    /// Appends a batch: one entry, at one position, however many records. `since` says that no process has appended it
-    /// under the same stamp below: if nobody remembers any more which appends lie from there on, it is refused
-    /// ([`Error::TooLate`]). A stamp that is too far above the oldest open append of its client is refused at once
-    /// ([`Error::OutsideWindow`]). Without one it gets one of the machine's own, in turn.
+    /// Appends a batch: one entry, at one position, however many records. Without a stamp it gets one of the machine's own.
     pub fn append(
         &mut self,
         token: Token,
         batch: Batch,
-        stamp: Option<Stamped>,
-        since: Option<Position>,
+        stamp: Option<Stamp>,
         deadline: Monotonic,
         now: Monotonic,
     ) {
-        let Some(Stamped { stamp, oldest_open }) = stamp else {
-            self.own_stamps.push(Unstamped { token, batch, deadline });
-            return self.settle(now);
-        };
-        if !stamp.is_in_window(oldest_open) {
-            return self.actions.push(Action::Done { token, outcome: Err(Error::OutsideWindow { oldest_open }) });
-        }
-        let append = Append::new(Data { stamp, oldest_open, batch }, since, true);
-        self.begin(token, Task::Append(append), deadline, now);
-    }
-
-    /// Starts those appends that may have a stamp of the machine's own now.
-    fn begin_unstamped(&mut self, now: Monotonic) {
-        while let Some((append, Stamped { stamp, oldest_open })) = self.own_stamps.pop(self.id, self.last_call + 1) {
-            let Unstamped { token, batch, deadline } = append;
-            // What has no stamp of the caller's is nobody else's.
-            let append = Append::new(Data { stamp, oldest_open, batch }, None, false);
-            self.start(Whose::Caller(token), Task::Append(append), deadline, now);
-        }
+        let stamp = stamp.unwrap_or_else(|| {
+            self.last_stamp += 1;
+            Stamp { client: self.id, sequence: self.last_stamp }
+        });
+        self.begin(token, Task::Append(Append::new(Data { stamp, batch })), deadline, now);
     }
 
     /// Reads a position. If nothing is there, it looks again until `wait` has passed, and then fills it; with none it
@@ -274,7 +256,6 @@ impl Client {
                 self.advance(id, now);
             }
         }
-        self.begin_unstamped(now);
         self.ask_positions(now);
         self.set_timer();
     }
@@ -337,24 +318,16 @@ impl Client {
                 self.advance(id, now);
             }
             (sequencer::Reply::Refused { .. }, _) => self.failed(id, Some(Suspect::Sequencer), now),
-            (sequencer::Reply::Positions { first, count, named }, Task::Asking(_, wanted))
-                if count > 0 || !named.is_empty() =>
-            {
+            (sequencer::Reply::Positions { first, count }, Task::Asking(_, wanted)) if count > 0 => {
                 let wanted = std::mem::take(wanted);
-                let count = count.min(wanted.any.len() as u64) as usize;
-                self.given(id, wanted, epoch, Run::of(first, count), &named, now);
+                let count = count.min(wanted.len() as u64) as usize;
+                self.given(id, wanted, epoch, Run::of(first, count), now);
             }
             (sequencer::Reply::Tail(tail), task) if !matches!(task, Task::Asking(..)) => {
                 call.failures = 0;
                 task.heard_tail(epoch, tail);
                 self.note_tail(epoch, tail);
                 self.advance(id, now);
-            }
-            // It knows no places yet, and will.
-            (sequencer::Reply::Positions { .. }, Task::Asking(_, wanted)) if wanted.any.is_empty() => {
-                call.failures = 0;
-                let pause = self.backoff(self.timing.pause, 1);
-                self.set_alarm(id, now + pause);
             }
             _ => self.failed(id, None, now),
         }
@@ -399,9 +372,6 @@ impl Client {
                 call.alarm = Monotonic::NEVER;
             }
             self.alarm(id, now);
-        }
-        while let Some(token) = self.own_stamps.pop_late(now) {
-            self.actions.push(Action::Done { token, outcome: Err(Error::OutOfTime) });
         }
         if self.fetching.as_ref().is_some_and(|fetching| fetching.again_at <= now) {
             self.fetch_again(now);
@@ -571,7 +541,6 @@ impl Client {
 
     fn end(&mut self, id: CallId) -> Option<Call> {
         let call = self.calls.remove(&id)?;
-        self.own_stamps.ended(id);
         self.alarms.remove(&(call.alarm, id));
         if let Some(ask) = call.ask {
             self.asks.remove(&ask);
@@ -597,8 +566,7 @@ impl Client {
 
     fn set_timer(&mut self) {
         let fetch = self.fetching.as_ref().map(|fetching| fetching.again_at);
-        let late = self.own_stamps.next_deadline();
-        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(fetch).chain(late).min();
+        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(fetch).min();
         if let Some(first) = first
             && first < self.timer
         {
@@ -614,7 +582,6 @@ impl Client {
     pub fn invariants(&self) {
         assert!(self.asking.is_none_or(|id| self.calls.contains_key(&id)), "the asking under way is there");
         assert!(self.wanting.is_empty() || self.asking.is_some(), "who wants a position has one asked for");
-        assert!(self.own_stamps.open() <= DUPLICATES_WINDOW, "appends under way are bounded");
         for (ask, id) in &self.asks {
             assert!(self.calls.get(id).is_some_and(|call| call.ask == Some(*ask)), "an asking is a call's");
         }
@@ -622,8 +589,7 @@ impl Client {
             let has_alarm = call.alarm < Monotonic::NEVER && self.alarms.contains(&(call.alarm, *id));
             assert!(has_alarm || call.deadline == Monotonic::NEVER, "a call is woken by its deadline");
         }
-        let late = self.own_stamps.next_deadline();
-        let first = self.alarms.first().map(|(at, _)| *at).into_iter().chain(late).min().unwrap_or(Monotonic::NEVER);
+        let first = self.alarms.first().map_or(Monotonic::NEVER, |(at, _)| *at);
         assert!(self.timer <= first, "the timer is set for the first alarm");
     }
 }

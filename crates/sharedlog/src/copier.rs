@@ -4,17 +4,17 @@
 //! at one time, what the chain holds is read: at its tail, so that the whole chain holds it, and with a fill where
 //! nothing is. That is decided for ever, so it is copied as it is, in whatever epoch. The copier only makes units
 //! whole. Whether one is, it says itself when it is sealed ([`recovery`](crate::recovery)): a copier that dies, or two
-//! at once, do no harm. At last the unit is told which appends the head of the chain remembers, trimmed or not.
+//! at once, do no harm.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use base::{Duration, Monotonic};
 
 use crate::client::{Answer, Error};
-use crate::limits::{MANY_BYTES_MAX, MANY_MAX, RECENT_MAX};
+use crate::limits::{MANY_BYTES_MAX, MANY_MAX};
 use crate::recovery::Healing;
-use crate::unit::{Command, Reply, Request, known_from, rest_after};
-use crate::{AskId, Entry, Kept, Position, Run, Stamp, UnitId};
+use crate::unit::{Command, Reply, Request};
+use crate::{AskId, Entry, Kept, Position, Run, UnitId};
 
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +63,6 @@ pub struct Copier {
     next: Option<Position>,
     /// What reads and copies have left over.
     left: VecDeque<Run>,
-    /// The unit is whole, and is yet to be told what the head remembers: the head's answer, or the unit's, is asked for.
-    remembers: Option<Remembers>,
     /// Runs under way, by their first positions, and what the unit is told once they are read.
     under_way: BTreeMap<Position, (Run, Option<Command>)>,
     /// What was asked, by the run's first position; with none: how far the unit is.
@@ -76,15 +74,6 @@ pub struct Copier {
     actions: Vec<Action>,
 }
 
-/// What a unit that is whole is yet to be told.
-#[derive(Clone, Debug)]
-enum Remembers {
-    /// The head says what it remembers: after these it was asked under this number first.
-    Asked(AskId, Vec<(Position, Stamp)>),
-    /// The unit is told that, under this number first.
-    Told(AskId, Command),
-}
-
 impl Copier {
     /// Begins.
     #[must_use]
@@ -94,7 +83,6 @@ impl Copier {
             config,
             healings,
             next: None,
-            remembers: None,
             left: VecDeque::new(),
             under_way: BTreeMap::new(),
             asks: BTreeMap::new(),
@@ -124,7 +112,6 @@ impl Copier {
         let Some(healing) = self.healings.last().copied() else { return self.end(true) };
         self.again_at = now + self.config.again;
         match self.next {
-            None if self.remembers.is_some() => self.ask_to_remember(),
             None => {
                 let stripes = vec![healing.stripe];
                 self.ask(healing.unit, None, Command::Tell { stripes });
@@ -187,14 +174,6 @@ impl Copier {
 
     /// A unit has answered.
     pub fn answered(&mut self, ask: AskId, reply: Reply, now: Monotonic) {
-        // Whichever asking is answered.
-        let is_asked = |first: &AskId| *first <= ask;
-        match &self.remembers {
-            Some(Remembers::Asked(asked, _)) if is_asked(asked) => return self.head_remembers(reply, now),
-            // Whatever it says: what it doesn't know it says it doesn't.
-            Some(Remembers::Told(asked, _)) if is_asked(asked) => return self.is_healed(now),
-            _ => {}
-        }
         let Some(position) = self.asks.remove(&ask) else { return };
         let Some(healing) = self.healings.last().copied() else { return };
         match (position, reply) {
@@ -202,7 +181,7 @@ impl Copier {
                 let missing = report.whole.iter().find(|(stripe, _)| *stripe == healing.stripe);
                 match missing {
                     Some((_, missing)) if *missing >= healing.to => {
-                        self.remembers = Some(Remembers::Asked(AskId(self.last_ask.0 + 1), Vec::new()));
+                        self.healings.pop();
                     }
                     Some((_, missing)) => self.next = Some(*missing),
                     None => return self.end(false),
@@ -239,9 +218,7 @@ impl Copier {
         self.failed(now, |copier| {
             let Some(healing) = copier.healings.last().copied() else { return };
             copier.asks.clear();
-            if copier.remembers.is_some() {
-                copier.ask_to_remember();
-            } else if copier.next.is_none() {
+            if copier.next.is_none() {
                 copier.ask(healing.unit, None, Command::Tell { stripes: vec![healing.stripe] });
             }
             for (from, (_, command)) in copier.under_way.clone() {
@@ -252,59 +229,10 @@ impl Copier {
         });
     }
 
-    /// Asks the head what it remembers, or tells the unit.
-    fn ask_to_remember(&mut self) {
-        let Some(healing) = self.healings.last().copied() else { return };
-        self.last_ask.0 += 1;
-        let ask = self.last_ask;
-        let (unit, request) = match &self.remembers {
-            Some(Remembers::Told(_, command)) => (healing.unit, Request::Command(command.clone())),
-            Some(Remembers::Asked(_, told)) => {
-                let from = rest_after(told).unwrap_or(healing.stripe.from);
-                (healing.head, Request::Recent { epoch: healing.epoch, from })
-            }
-            None => return,
-        };
-        self.actions.push(Action::Ask { ask, unit, request });
-    }
-
-    /// The head has said what it remembers: all of the range is decided by now, and nothing more comes.
-    fn head_remembers(&mut self, reply: Reply, now: Monotonic) {
-        let (Reply::Recent { from, told_of, appends: more }, Some(healing), Some(Remembers::Asked(_, mut appends))) =
-            (reply, self.healings.last().copied(), self.remembers.take())
-        else {
-            return self.is_healed(now);
-        };
-        self.failures = 0;
-        let next_ask = AskId(self.last_ask.0 + 1);
-        let has_more = rest_after(&more).is_some_and(|rest| rest < healing.to);
-        appends.extend(more.into_iter().filter(|(position, _)| *position < healing.to));
-        if appends.len() > RECENT_MAX {
-            return self.is_healed(now);
-        }
-        if has_more {
-            self.remembers = Some(Remembers::Asked(next_ask, appends));
-            return self.go_on(now);
-        }
-        let stripe = healing.stripe;
-        let range = (stripe, known_from(from, &told_of, (stripe, stripe.from, healing.to)), healing.to);
-        appends.retain(|(position, _)| healing.stripe.holds(*position));
-        self.remembers = Some(Remembers::Told(next_ask, Command::Remember { range, appends }));
-        self.go_on(now);
-    }
-
-    /// The unit is whole, and remembers what it can.
-    fn is_healed(&mut self, now: Monotonic) {
-        (self.failures, self.remembers) = (0, None);
-        self.healings.pop();
-        self.go_on(now);
-    }
-
     fn failed(&mut self, now: Monotonic, again: impl Fn(&mut Self)) {
         self.failures += 1;
         if self.failures > self.config.failures {
-            // It is whole, whatever it remembers.
-            return if self.remembers.is_some() { self.is_healed(now) } else { self.end(false) };
+            return self.end(false);
         }
         again(self);
         self.again_at = now + self.config.again;

@@ -1,15 +1,19 @@
 //! Which appends a reader has seen already (guarantee 20).
 //!
-//! An append lies in the log once, but for one whose caller named nothing that no attempt lies below, and tried it again
-//! later than the log remembers: that may lie there twice. Players deliver only the first. Whoever plays a log from its beginning remembers, of each client, the
-//! sequences that came: all up to a floor, and those above it one by one. Every entry says which append of its client's
-//! was the oldest open one when it began: what came before that is decided, so whatever of it lies further up is a
-//! duplicate. The floor rises by that, and by nothing else but sequences that came. No entry is [`DUPLICATES_WINDOW`]
-//! above the oldest open append that it names: the client refuses to make it, and it isn't decoded. So the sequences
-//! above a floor are bounded.
+//! A retried append may lie in the log twice, when the node that made the first attempt died, or was given up, before it
+//! told its position. Units and sequencers know nothing of that: readers deliver the first entry of each stamp, and pass
+//! over the others. Of each client the table holds the sequences that came, as intervals. A client counts its appends, so
+//! however many it has made they are one interval, and one more for each append that is missing.
 //!
-//! The table is a function of what was played, and nothing else: whoever begins with a snapshot begins with its table,
-//! and decides as those before it did.
+//! *Bound.* The table holds [`DUPLICATES_MAX`] intervals. Beyond that it forgets the lowest sequences of the client that
+//! appended longest ago. A stamp that is forgotten counts as new: an entry may be delivered twice then, but an entry that
+//! was not delivered is never passed over.
+//!
+//! Appends that their callers did not stamp have stamps of the node that appended them ([`ClientId::FIRST_OF_NODES`]). A node
+//! never appends anything again before it has resolved the first position, so these are not remembered.
+//!
+//! The table is a function of the entries that were played: whoever begins with a snapshot begins with its table, and
+//! decides as those before it did.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,41 +21,68 @@ use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
-use crate::limits::{DUPLICATES_CLIENTS_MAX, DUPLICATES_WINDOW};
-use crate::{ClientId, Data, Position};
+use crate::limits::DUPLICATES_MAX;
+use crate::{ClientId, Position, Stamp};
 
 /// The appends that were seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Duplicates {
-    clients: BTreeMap<ClientId, Seen>,
-    /// The clients by where they appended last.
-    oldest: BTreeSet<(Position, ClientId)>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Seen {
-    /// Where the client's last entry lies.
-    last: Position,
-    /// Every sequence up to this one counts as seen.
-    floor: u64,
-    above: BTreeSet<u64>,
+    /// The first stamp of each interval, and its last sequence. Intervals of a client neither overlap nor touch.
+    seen: BTreeMap<Stamp, u64>,
+    /// Where each client's last entry lies.
+    clients: BTreeMap<ClientId, Position>,
+    /// The same, in the order of positions.
+    by_age: BTreeSet<(Position, ClientId)>,
 }
 
 impl Duplicates {
     /// Notes an append at a position, in the log's order, and says whether it is the first of its stamp.
-    pub fn is_first(&mut self, data: &Data, position: Position) -> bool {
-        let stamp = data.stamp;
-        let seen = self.clients.entry(stamp.client).or_default();
-        self.oldest.remove(&(seen.last, stamp.client));
-        seen.last = position;
-        self.oldest.insert((position, stamp.client));
-        let is_first = seen.note(stamp.sequence, data.oldest_open) || planted(Bug::DuplicateDelivered);
-        if self.clients.len() > DUPLICATES_CLIENTS_MAX
-            && let Some((_, client)) = self.oldest.pop_first()
-        {
+    pub fn is_first(&mut self, stamp: Stamp, position: Position) -> bool {
+        if stamp.client >= ClientId::FIRST_OF_NODES {
+            return true;
+        }
+        if let Some(before) = self.clients.insert(stamp.client, position) {
+            self.by_age.remove(&(before, stamp.client));
+        }
+        self.by_age.insert((position, stamp.client));
+        let is_first = self.insert(stamp);
+        while self.seen.len() > DUPLICATES_MAX {
+            self.forget_one();
+        }
+        is_first || planted(Bug::DuplicateDelivered)
+    }
+
+    /// Adds a sequence to those of its client, and says whether it is new.
+    fn insert(&mut self, stamp: Stamp) -> bool {
+        let of = |sequence| Stamp { sequence, ..stamp };
+        let below = self.seen.range_mut(of(0)..=stamp).next_back();
+        let touches = match below {
+            Some((_, last)) if *last >= stamp.sequence => return false,
+            Some((first, last)) if *last + 1 == stamp.sequence => {
+                *last = stamp.sequence;
+                Some(*first)
+            }
+            _ => None,
+        };
+        let above = stamp.sequence.checked_add(1).and_then(|next| self.seen.remove(&of(next)));
+        let first = touches.unwrap_or(stamp);
+        if touches.is_none() || above.is_some() {
+            self.seen.insert(first, above.unwrap_or(stamp.sequence));
+        }
+        true
+    }
+
+    /// Forgets the lowest interval of the client that appended longest ago, and the client with its last one.
+    fn forget_one(&mut self) {
+        let Some((position, client)) = self.by_age.first().copied() else { return };
+        let of_client = Stamp { client, sequence: 0 }..=Stamp { client, sequence: u64::MAX };
+        let mut intervals = self.seen.range(of_client).map(|(first, _)| *first);
+        let (lowest, is_last) = (intervals.next(), intervals.next().is_none());
+        lowest.map(|lowest| self.seen.remove(&lowest));
+        if is_last {
+            self.by_age.remove(&(position, client));
             self.clients.remove(&client);
         }
-        is_first
     }
 
     /// Clients that are remembered.
@@ -65,12 +96,14 @@ impl Duplicates {
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
         writer.u32(self.clients.len() as u32);
-        for (client, seen) in &self.clients {
+        for (client, position) in &self.clients {
             writer.u64(client.0);
-            writer.u64(seen.last.0);
-            writer.u64(seen.floor);
-            writer.u32(seen.above.len() as u32);
-            seen.above.iter().for_each(|sequence| writer.u64(*sequence));
+            writer.u64(position.0);
+        }
+        writer.u32(self.seen.len() as u32);
+        for (first, last) in &self.seen {
+            first.encode(&mut writer);
+            writer.u64(*last);
         }
         writer.finish()
     }
@@ -82,93 +115,111 @@ impl Duplicates {
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let mut table = Self::default();
-        let count = reader.count(28)?;
-        if count > DUPLICATES_CLIENTS_MAX {
-            return Err(DecodeError::Invalid { what: "number of clients" });
+        for _ in 0..reader.count(16)? {
+            let (client, position) = (ClientId(reader.u64()?), Position::decode(&mut reader)?);
+            table.clients.insert(client, position);
+            table.by_age.insert((position, client));
         }
-        for _ in 0..count {
-            let (client, last, floor) = (ClientId(reader.u64()?), Position::decode(&mut reader)?, reader.u64()?);
-            let above = (0..reader.count(8)?).map(|_| reader.u64()).collect::<Result<BTreeSet<_>, _>>()?;
-            let is_bounded = above.len() <= DUPLICATES_WINDOW && above.first().is_none_or(|least| *least > floor);
-            if !is_bounded || table.clients.insert(client, Seen { last, floor, above }).is_some() {
-                return Err(DecodeError::Invalid { what: "sequences of a client" });
+        let mut below: Option<(Stamp, u64)> = None;
+        for _ in 0..reader.count(24)? {
+            let (first, last) = (Stamp::decode(&mut reader)?, reader.u64()?);
+            let is_apart = |(before, end): (Stamp, u64)| {
+                before.client < first.client || before.client == first.client && end < first.sequence.saturating_sub(1)
+            };
+            if last < first.sequence || !below.is_none_or(is_apart) || !table.clients.contains_key(&first.client) {
+                return Err(DecodeError::Invalid { what: "interval of sequences" });
             }
-            table.oldest.insert((last, client));
+            below = Some((first, last));
+            table.seen.insert(first, last);
+        }
+        if table.seen.len() > DUPLICATES_MAX || table.clients.len() > table.seen.len() {
+            return Err(DecodeError::Invalid { what: "number of intervals" });
         }
         reader.end()?;
         Ok(table)
     }
 }
 
-impl Seen {
-    /// Notes a sequence, and that all below another are decided, and says whether it is new.
-    fn note(&mut self, sequence: u64, oldest_open: u64) -> bool {
-        let is_new = sequence > self.floor && self.above.insert(sequence);
-        if oldest_open > self.floor {
-            self.floor = oldest_open - 1;
-            self.above = self.above.split_off(&oldest_open);
-        }
-        while self.floor.checked_add(1).is_some_and(|next| self.above.remove(&next)) {
-            self.floor += 1;
-        }
-        is_new
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use base::SplitMix64;
+
     use super::*;
-    use crate::{Batch, Stamp};
 
-    const WINDOW: u64 = DUPLICATES_WINDOW as u64;
-
-    fn data(client: u64, sequence: u64, oldest_open: u64) -> Data {
-        let stamp = Stamp { client: ClientId(client), sequence };
-        assert!(stamp.is_in_window(oldest_open));
-        Data { stamp, oldest_open, batch: Batch::of(&[]).expect("it is empty") }
+    fn stamp(client: u64, sequence: u64) -> Stamp {
+        Stamp { client: ClientId(client), sequence }
     }
 
+    /// Against a plain set, as long as nothing is forgotten.
     #[test]
-    fn the_first_of_a_stamp_is_told_from_those_after_it() {
-        let mut table = Duplicates::default();
-        let firsts = [(1, 2), (1, 1), (2, 1), (1, 2), (1, 1), (1, 7), (2, 1), (1, 3), (1, 7)];
-        let told: Vec<bool> = (0..)
-            .zip(firsts)
-            .map(|(at, (client, sequence))| table.is_first(&data(client, sequence, 1), Position(at)))
-            .collect();
-        assert_eq!(told, [true, true, true, false, false, true, false, true, false]);
-        let mut copy = Duplicates::decode(table.encode()).expect("it was written");
-        assert_eq!(copy, table);
-        assert!(!copy.is_first(&data(1, 7, 1), Position(20)));
-        assert!(copy.is_first(&data(1, 4, 1), Position(21)));
-    }
-
-    /// What is open is remembered, however far its client has come otherwise; what is decided is not.
-    #[test]
-    fn only_what_is_decided_is_forgotten() {
-        let mut table = Duplicates::default();
-        for sequence in 2..=WINDOW {
-            assert!(table.is_first(&data(1, sequence, 1), Position(sequence)));
+    fn first_of_each_stamp_is_told() {
+        let mut random = SplitMix64::new(5);
+        for _ in 0..200 {
+            let (mut table, mut plain) = (Duplicates::default(), BTreeSet::new());
+            for position in 0..80 {
+                let stamp = stamp(1 + random.below(2), 1 + random.below(DUPLICATES_MAX as u64));
+                assert_eq!(table.is_first(stamp, Position(position)), plain.insert(stamp), "{stamp:?}");
+                if position % 20 == 0 {
+                    table = Duplicates::decode(table.encode()).expect("it was written");
+                }
+            }
         }
-        assert!(table.is_first(&data(1, 1, 1), Position(20)), "it was open all the while");
-        assert!(!table.is_first(&data(1, 1, 1), Position(21)));
-        // Sequence 10 is given up, and so is whatever comes of it yet.
-        assert!(table.is_first(&data(1, 14, 12), Position(22)));
-        assert!(!table.is_first(&data(1, 10, 9), Position(23)));
-        assert!(table.is_first(&data(1, 12, 12), Position(24)));
     }
 
     #[test]
-    fn a_client_takes_bounded_memory() {
+    fn sequences_in_order_are_one_interval() {
         let mut table = Duplicates::default();
-        // Never the one in front: it is given up at last.
-        for sequence in 2..40 * WINDOW {
-            let oldest_open = (sequence + 1).saturating_sub(WINDOW).max(1);
-            assert!(table.is_first(&data(1, sequence, oldest_open), Position(sequence)));
-            assert!(table.clients.values().all(|seen| seen.above.len() <= DUPLICATES_WINDOW));
+        for sequence in 2..10_000 {
+            assert!(table.is_first(stamp(1, sequence ^ 1), Position(sequence)));
+        }
+        assert!(table.seen.len() <= 2);
+        assert!(!table.is_first(stamp(1, 77), Position(10_000)));
+        assert!(table.is_first(stamp(1, u64::MAX), Position(10_001)));
+        assert!(!table.is_first(stamp(1, u64::MAX), Position(10_002)));
+    }
+
+    #[test]
+    fn lowest_of_the_oldest_client_is_forgotten_first() {
+        let mut table = Duplicates::default();
+        let max = DUPLICATES_MAX as u64;
+        assert!(table.is_first(stamp(9, 1), Position(0)));
+        assert!(table.is_first(stamp(9, 3), Position(1)));
+        for number in 2..max {
+            assert!(table.is_first(stamp(1, 2 * number), Position(number)));
+        }
+        assert!(table.is_first(stamp(2, 7), Position(max)));
+        assert_eq!((table.seen.len(), table.clients()), (DUPLICATES_MAX, 3));
+        assert!(!table.seen.contains_key(&stamp(9, 1)) && table.seen.contains_key(&stamp(9, 3)));
+        assert!(table.is_first(stamp(2, 9), Position(max + 1)));
+        assert_eq!(table.clients(), 2, "client 9 is forgotten");
+        assert!(!table.is_first(stamp(1, 4), Position(max + 2)));
+        // With one client it forgets what that appended first.
+        let mut table = Duplicates::default();
+        for sequence in (1..=max + 1).map(|number| 2 * number) {
+            assert!(table.is_first(stamp(1, sequence), Position(sequence)));
+        }
+        assert_eq!(table.seen.len(), DUPLICATES_MAX);
+        assert!(!table.is_first(stamp(1, 4), Position(3 * max)) && table.is_first(stamp(1, 2), Position(3 * max + 1)));
+    }
+
+    #[test]
+    fn stamps_of_nodes_are_not_remembered() {
+        let mut table = Duplicates::default();
+        let of_node = Stamp { client: ClientId::FIRST_OF_NODES, sequence: 1 };
+        assert!(table.is_first(of_node, Position(1)));
+        assert_eq!(table, Duplicates::default());
+    }
+
+    #[test]
+    fn decoder_survives_any_bytes() {
+        let mut table = Duplicates::default();
+        for (position, sequence) in (0..).zip([1, 2, 7, 9, 30]) {
+            table.is_first(stamp(1 + position % 2, sequence), Position(position));
         }
         let bytes = table.encode();
+        assert_eq!(Duplicates::decode(bytes.clone()), Ok(table));
         for at in 0..bytes.len() {
+            assert!(Duplicates::decode(bytes.slice(..at)).is_err(), "cut at {at}");
             let mut damaged = bytes.to_vec();
             damaged[at] ^= 0x41;
             let _ = Duplicates::decode(damaged.into());

@@ -3,15 +3,14 @@
 //! An append of several records is *one* entry at *one* position that holds them all: it is there whole or not at all,
 //! costs one position, and its records follow one another.
 //!
-//! Every entry has a stamp. Without one two appends of the same bytes could not be told apart: a client would take what
-//! another wrote at its position for its own entry. Appends whose caller gives no stamp get one of the client
-//! machine's.
+//! Every entry has a stamp: the caller's, or else one of the client machine's own. By its stamp the machine recognises its
+//! entry at the position that it was given, and readers recognise the second entry of a retried append.
 
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
 use crate::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
-use crate::{Position, Stamp};
+use crate::Stamp;
 
 /// The records of one append, encoded: their number, then each with its length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,11 +73,8 @@ impl Batch {
 /// What was appended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Data {
-    /// Which append of whom it is.
+    /// Which append of which client it is.
     pub stamp: Stamp,
-    /// The client's oldest append that was not decided when this one began: all before it lie in the log, below this,
-    /// or are given up.
-    pub oldest_open: u64,
     /// The records.
     pub batch: Batch,
 }
@@ -136,7 +132,6 @@ impl Entry {
             Self::Data(data) => {
                 writer.u8(1);
                 data.stamp.encode(writer);
-                writer.u32(data.stamp.sequence.saturating_sub(data.oldest_open) as u32);
                 writer.bytes(&data.batch.0);
             }
         }
@@ -150,19 +145,14 @@ impl Entry {
         let tag = reader.u8()?;
         match tag {
             0 => Ok(Self::Junk),
-            1 | 2 => {
+            1 => {
                 let stamp = Stamp::decode(reader)?;
-                let above = u64::from(reader.u32()?);
-                let oldest_open = stamp.sequence.checked_sub(above).filter(|oldest| stamp.is_in_window(*oldest));
-                let oldest_open = oldest_open.ok_or(DecodeError::Invalid { what: "oldest open append" })?;
-                // Entries named once where an earlier attempt might lie.
-                let _since = if tag == 2 { Some(Position::decode(reader)?) } else { None };
                 let batch = Batch(reader.bytes()?);
                 if batch.len() > BATCH_BYTES_MAX {
                     return Err(DecodeError::Invalid { what: "length of a batch" });
                 }
                 batch.records()?;
-                Ok(Self::Data(Data { stamp, oldest_open, batch }))
+                Ok(Self::Data(Data { stamp, batch }))
             }
             tag => Err(DecodeError::UnknownTag { what: "entry", tag: tag.into() }),
         }
@@ -203,11 +193,10 @@ impl Kept {
 mod tests {
     use super::*;
     use crate::ClientId;
-    use crate::limits::DUPLICATES_WINDOW;
 
     fn data() -> Entry {
         let batch = Batch::of(&[Bytes::from_static(b"one"), Bytes::new()]).expect("it is small");
-        Entry::Data(Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, oldest_open: 2, batch })
+        Entry::Data(Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, batch })
     }
 
     #[test]
@@ -226,22 +215,6 @@ mod tests {
                 let _ = Kept::decode(&mut Reader::new(damaged.into()));
             }
         }
-    }
-
-    /// No entry lies so far above its client's oldest open append that a table of duplicates would have to forget
-    /// something.
-    #[test]
-    fn an_entry_is_within_its_clients_window() {
-        let decoded = |sequence: u64, oldest_open: u64| {
-            let Entry::Data(data) = data() else { return false };
-            let entry = Entry::Data(Data { stamp: Stamp { sequence, ..data.stamp }, oldest_open, ..data });
-            let mut writer = Writer::new();
-            entry.encode(&mut writer);
-            Entry::decode(&mut Reader::new(writer.finish())) == Ok(entry)
-        };
-        let window = DUPLICATES_WINDOW as u64;
-        assert!(decoded(1, 1) && decoded(window, 1) && decoded(u64::MAX, u64::MAX));
-        assert!(!decoded(0, 0) && !decoded(1, 0) && !decoded(window + 1, 1) && !decoded(1, 2));
     }
 
     #[test]

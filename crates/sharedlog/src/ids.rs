@@ -5,7 +5,7 @@ use std::fmt;
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, NodeId};
 
-use crate::limits::{DUPLICATES_WINDOW, POSITION_MAX};
+use crate::limits::POSITION_MAX;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
@@ -43,7 +43,7 @@ number! {
 }
 
 number! {
-    /// Who appends, as its stamps name it. No two have the same number, unless one goes on with the other's appends.
+    /// An appending client, as its stamps name it. No two clients have the same number.
     ClientId
 }
 
@@ -75,7 +75,8 @@ impl ProjectionEpoch {
 }
 
 impl ClientId {
-    /// Numbers from here on are of nodes' own client machines: no caller's stamp names one.
+    /// Numbers from here on belong to nodes' own client machines, which stamp the appends of callers that give no stamp.
+    /// No caller's stamp may name one.
     pub const FIRST_OF_NODES: Self = Self(1 << 63);
 
     /// The client machine of a process, on its node.
@@ -95,7 +96,8 @@ pub struct SequencerId {
     pub boot: Boot,
 }
 
-/// Which append of which client an entry is. An append that is tried again keeps its stamp.
+/// Which append of which client an entry is. A retried append keeps its stamp, so that readers can tell the second entry
+/// of an append from the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
     /// The client.
@@ -105,19 +107,6 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Whether an append of this stamp may be made while that one of its client's is the oldest that isn't decided.
-    #[must_use]
-    pub fn is_in_window(self, oldest_open: u64) -> bool {
-        let above = self.sequence.checked_sub(oldest_open);
-        oldest_open > 0 && above.is_some_and(|above| above < DUPLICATES_WINDOW as u64)
-    }
-
-    /// The least that its client's oldest append that isn't decided may be.
-    #[must_use]
-    pub fn least_open(self) -> u64 {
-        self.sequence.saturating_sub(DUPLICATES_WINDOW as u64 - 1).max(1)
-    }
-
     pub(crate) fn encode(self, writer: &mut Writer) {
         writer.u64(self.client.0);
         writer.u64(self.sequence);

@@ -29,20 +29,6 @@ pub const POSITIONS_AT_ONCE_MAX: u64 = 4_096;
 /// Positions that a sequencer gives one client within [`POSITIONS_WINDOW`], at most: so many holes it may leave before
 /// the janitor comes. Small in this crate's own tests.
 pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
-/// Appends whose places a sequencer remembers, at most: what it gave out first it forgets first. One takes 56 bytes in
-/// two trees, and 150 where their nodes are as empty as they may be: 10 MB. Small in this crate's own tests.
-pub const PLACES_MAX: usize = if cfg!(test) { 24 } else { 1 << 16 };
-/// Appends that a unit remembers, trimmed or not, at most: what lies first it forgets first. 24 bytes each in its
-/// checkpoint, 390 KB; twice that in memory, which copies of its state share. Small in this crate's own tests, so that
-/// they come to it.
-pub const RECENT_MAX: usize = if cfg!(test) { 12 } else { 1 << 14 };
-/// So many of them it tells at one asking, at most, 50 KB: a node may be asked for a thousand logs at one time. Small in
-/// this crate's own tests.
-pub const RECENT_TOLD_MAX: usize = if cfg!(test) { 5 } else { 1 << 11 };
-/// Clients of which a sequencer remembers what is decided, at most; who appended longest ago is forgotten first. One
-/// takes 40 bytes in two trees, and 120 at most: 4 MB, and with the places no more than 16 MB for a log. Small in this
-/// crate's own tests.
-pub const PLACES_CLIENTS_MAX: usize = if cfg!(test) { 3 } else { 1 << 15 };
 /// For how long a sequencer counts what it gave a client.
 pub const POSITIONS_WINDOW: Duration = Duration::from_millis(if cfg!(test) { 40 } else { 1_000 });
 /// Holes that a unit tells at one asking, at most. Small in this crate's own tests.
@@ -63,12 +49,12 @@ pub const ROW_CALLS_MAX: usize = if cfg!(test) { 3 } else { 16 };
 /// Bytes that the parts of a row may bring together, at most: with so many it asks for nothing more. Small in this
 /// crate's own tests.
 pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
-/// How far an append's sequence may lie above that of its client's oldest open append: no entry lies further, so that
-/// no more sequences of a client need to be remembered one by one. Small in this crate's own tests, so that they come
-/// to it.
-pub const DUPLICATES_WINDOW: usize = if cfg!(test) { 8 } else { 1_024 };
-/// Clients whose sequences are remembered, at most; whoever appended longest ago is forgotten first.
-pub const DUPLICATES_CLIENTS_MAX: usize = 100_000;
+/// Intervals of sequences that a table of duplicates holds over all clients, at most. In memory an interval takes 130 bytes
+/// at worst (each of another client), 1 MB in all; in a snapshot 40 bytes, 330 KB in all. Small in this crate's own tests, so
+/// that they come to it.
+pub const DUPLICATES_MAX: usize = if cfg!(test) { 64 } else { 8_192 };
+/// Clients whose positions of late a sequencer counts, at most.
+pub const GRANTED_CLIENTS_MAX: usize = 100_000;
 /// Bytes of a part of a snapshot, at most: one append. Small in this crate's own tests, so that there are several.
 pub const SNAPSHOT_PART_BYTES: usize = if cfg!(test) { 32 } else { 1 << 20 };
 /// Parts of a snapshot, at most: 4 GiB, and the pointer that names them is a small append.

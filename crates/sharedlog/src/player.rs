@@ -143,7 +143,7 @@ impl Player {
             match answer {
                 Answer::Entry(data) => {
                     self.pass();
-                    if self.duplicates.is_first(&data, position) {
+                    if self.duplicates.is_first(data.stamp, position) {
                         taken = Some(Delivery::Entry { position, data });
                     }
                 }

@@ -135,7 +135,7 @@ impl From<&Result<Answer, Error>> for Appended {
     fn from(outcome: &Result<Answer, Error>) -> Self {
         match outcome {
             Ok(Answer::Appended(position)) => Self::At(*position),
-            Err(Error::Unknown { since }) => Self::InDoubt(*since),
+            Err(Error::Unknown { position }) => Self::InDoubt(*position),
             _ => Self::Failed,
         }
     }

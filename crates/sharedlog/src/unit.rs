@@ -3,7 +3,7 @@
 //! Its commands are entries of its node's write-ahead log, applied once they are forced, and again after a restart. So
 //! what a unit says that it took, or that it is sealed, is on its disk (guarantee 20). Its values lie elsewhere: an
 //! [`Outcome`] says which to store, and which to look up for an answer. What a unit knows by itself is small: how far
-//! it is sealed, how far it is trimmed, which positions it holds, and which appends it took last.
+//! it is sealed, how far it is trimmed, and which positions it holds.
 //!
 //! * *One disk.* A unit begins on the disk that its number was given for. Where that is lost, so is the unit: a message that
 //!   was late can't have it begin again, empty, and answer for what it held.
@@ -25,17 +25,14 @@ use bytes::Bytes;
 use crate::limits::{DAMAGED_MAX, HOLES_MAX, MANY_MAX, POSITION_MAX, UNIT_STRIPES_MAX};
 use crate::{Entry, Kept, LogId, Position, ProjectionEpoch, Run, Stripe};
 use occupied::Occupied;
-use recent::Recent;
 
 mod intervals;
 mod message;
 mod occupied;
-mod recent;
 #[cfg(test)]
 mod tests;
 
 pub use message::{Command, Reply, Report, Request};
-pub use recent::{Range, decode_appends, decode_ranges, encode_appends, encode_ranges, known_from, rest_after};
 
 /// What a request or a command comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +73,6 @@ pub enum Outcome {
         position: Position,
         /// What was to be written.
         entry: Entry,
-        /// The unit took that append there.
-        took: bool,
     },
 }
 
@@ -119,7 +114,6 @@ pub struct Unit {
     occupied: Occupied,
     /// Positions that it holds, and whose values can't be read.
     damaged: BTreeSet<Position>,
-    recent: Recent,
 }
 
 /// What a reader is told of what lies at a position that a unit holds. None: the value can't be read. Whoever finds
@@ -135,11 +129,10 @@ pub fn found(kept: Option<Kept>, mark: Position) -> Reply {
 
 /// What somebody is told who wanted to write to a position that a unit holds.
 #[must_use]
-pub fn compared(kept: Option<&Kept>, entry: &Entry, took: bool, mark: Position) -> Reply {
+pub fn compared(kept: Option<&Kept>, entry: &Entry, mark: Position) -> Reply {
     match kept {
         Some(Kept::Entry(other)) if other == entry => Reply::Written,
         Some(Kept::Entry(other)) => Reply::Occupied { by: other.kind() },
-        Some(Kept::Trimmed) if took => Reply::Took { mark },
         Some(Kept::Trimmed) => Reply::Trimmed { mark },
         None => Reply::Damaged,
     }
@@ -205,12 +198,6 @@ impl Unit {
         self.occupied.intervals()
     }
 
-    /// How many appends it remembers: its size depends on that, too.
-    #[must_use]
-    pub fn remembers(&self) -> usize {
-        self.recent.len()
-    }
-
     /// Says what becomes of a request, from the state that all forced commands have come to.
     #[must_use]
     pub fn meet(&self, request: Request) -> Met {
@@ -226,10 +213,6 @@ impl Unit {
             Request::Await { epoch, position, bytes, .. } => {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
                 Met::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
-            }
-            Request::Recent { epoch, from } => {
-                let told = || self.recent.told(from);
-                Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(told)))
             }
             Request::Confirm { epoch } => Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed))),
             Request::Holes { epoch, stripe, from, to } => {
@@ -267,9 +250,6 @@ impl Unit {
                 if !planted(Bug::OldValuesReturn) {
                     self.occupied = Occupied::default();
                 }
-                let first = stripes.iter().map(|stripe| stripe.from).min();
-                // Of two recoveries that have it begin one is installed: it knows all from the later beginning on.
-                self.recent = Recent::begin(first.unwrap_or_default().max(trimmed).max(self.recent.from()));
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
                 self.trim(trimmed, Reply::Begun)
             }
@@ -295,10 +275,6 @@ impl Unit {
                 self.damaged.remove(&position);
                 Outcome::Store { position, kept: Kept::Trimmed, reply: Reply::Done }
             }
-            Command::Remember { range, appends } => {
-                self.recent.remember(range, &appends);
-                Outcome::Reply(Reply::Done)
-            }
             Command::Tell { stripes } => {
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
                 Outcome::Reply(Reply::Told(self.report()))
@@ -321,12 +297,11 @@ impl Unit {
             _ if !self.begun => reply(Reply::Unknown),
             Command::Write { epoch, position, entry } => match self.refusal(*epoch) {
                 Some(refusal) => reply(refusal),
-                None if let Some(gone) = self.gone(*position) => reply(self.trimmed_for(gone, *position, entry)),
+                None if let Some(gone) = self.gone(*position) => reply(gone),
                 None if self.damaged.contains(position) => reply(Reply::Damaged),
                 None if entry == &Entry::Junk && planted(Bug::FillOverwrites) => None,
                 None if self.occupied.holds(*position) => {
-                    let took = self.took(*position, entry);
-                    Some(Outcome::Compare { position: *position, entry: entry.clone(), took })
+                    Some(Outcome::Compare { position: *position, entry: entry.clone() })
                 }
                 None => None,
             },
@@ -353,8 +328,6 @@ impl Unit {
                 None if !self.occupied.holds(*position) => reply(Reply::Unwritten),
                 None => None,
             },
-            Command::Remember { range, .. } if self.recent.was_told_of(*range) => reply(Reply::Done),
-            Command::Remember { .. } => None,
             Command::Tell { stripes } => {
                 let all_known = stripes.iter().all(|stripe| self.occupied.told().any(|known| known == *stripe));
                 if all_known { reply(Reply::Told(self.report())) } else { None }
@@ -371,22 +344,9 @@ impl Unit {
         match (self.gone(position), kept) {
             (Some(gone), _) => Some(Outcome::Reply(gone)),
             (None, Kept::Entry(entry)) if self.occupied.holds(position) => {
-                Some(Outcome::Compare { position, entry: entry.clone(), took: false })
+                Some(Outcome::Compare { position, entry: entry.clone() })
             }
             (None, _) => None,
-        }
-    }
-
-    /// Whether it took that append there.
-    fn took(&self, position: Position, entry: &Entry) -> bool {
-        entry.stamp().is_some_and(|stamp| self.recent.took(position, stamp))
-    }
-
-    /// What is said to who wants to write there what was given up.
-    fn trimmed_for(&self, gone: Reply, position: Position, entry: &Entry) -> Reply {
-        match gone {
-            Reply::Trimmed { mark } if self.took(position, entry) => Reply::Took { mark },
-            gone => gone,
         }
     }
 
@@ -428,9 +388,6 @@ impl Unit {
         }
         self.damaged.remove(&position);
         self.tail = self.tail.max(position.next());
-        if let Kept::Entry(Entry::Data(data)) = &kept {
-            self.recent.note(position, data.stamp);
-        }
         Outcome::Store { position, kept, reply: Reply::Written }
     }
 
@@ -438,7 +395,6 @@ impl Unit {
         if before > self.trimmed {
             self.trimmed = before;
             self.occupied.remove_below(before);
-            self.recent.trim(before);
             self.damaged = self.damaged.split_off(&before);
         }
         Outcome::Forget { before: self.trimmed, reply: reply(self.report()) }
@@ -485,7 +441,6 @@ impl Unit {
         self.occupied.encode(&mut writer);
         writer.u32(self.damaged.len() as u32);
         self.damaged.iter().for_each(|position| writer.u64(position.0));
-        self.recent.encode(&mut writer);
         writer.finish()
     }
 
@@ -504,10 +459,7 @@ impl Unit {
         if damaged.len() > DAMAGED_MAX || damaged.iter().any(|position| !occupied.holds(*position)) {
             return Err(DecodeError::Invalid { what: "damaged positions" });
         }
-        // A state that was written before units remembered appends.
-        let first = || occupied.told().map(|stripe| stripe.from).fold(tail, Position::max);
-        let recent = if reader.left() == 0 { Recent::begin(first()) } else { Recent::decode(&mut reader)? };
         reader.end()?;
-        Ok(Self { disk, log, begun, sealed, trimmed, tail, occupied, damaged, recent })
+        Ok(Self { disk, log, begun, sealed, trimmed, tail, occupied, damaged })
     }
 }

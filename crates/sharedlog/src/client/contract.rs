@@ -2,21 +2,11 @@
 
 use base::{Duration, Monotonic};
 
-use crate::{AskId, Data, Position, ProjectionEpoch, Run, SequencerId, Stamp, UnitId, sequencer, unit};
+use crate::{AskId, Data, Position, ProjectionEpoch, Run, SequencerId, UnitId, sequencer, unit};
 
 /// Names a call to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
-
-/// The stamp of an append, as its caller gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stamped {
-    /// Which append it is.
-    pub stamp: Stamp,
-    /// The oldest append of the stamp's client, this one or an earlier one, that is not decided: nobody will try one
-    /// before it again. The same client can have so many open at one time as [`Stamp::is_in_window`] allows.
-    pub oldest_open: u64,
-}
 
 /// Many positions that are to be read at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,49 +168,11 @@ pub enum Error {
     /// The deadline came first. Nothing was appended; what was to be trimmed or filled may be.
     #[error("there was no answer in time")]
     OutOfTime,
-    /// Whether this attempt appended the batch isn't known. If so, it lies there or after.
-    #[error("the batch may lie in the log, from position {since} on")]
+    /// Whether the batch was appended isn't known, or can't be told any more, since what lay there was given up.
+    #[error("the batch may lie in the log, at position {position}")]
     Unknown {
-        /// Of this attempt alone: another one may lie below.
-        since: Position,
-    },
-    /// Where the batch was to lie is trimmed, or was given up: whether it lay there can't be told any more. Of that
-    /// epoch's positions it lies at no other. It is not to be tried again: readers might be told it twice.
-    #[error("what was to hold the batch, position {position}, was given up: whether it did can't be told any more")]
-    Forgotten {
-        /// Where it was to lie.
+        /// Where this attempt put it, if it did. It may come to lie there yet.
         position: Position,
-    },
-    /// An earlier attempt may lie further back than anybody remembers which appends lie where: whether one does can't
-    /// be told any more. It is not to be tried again: readers might be told it twice.
-    #[error(
-        "whether it was made before can't be told: no attempt lies below position {since}, as it says, and which \
-         appends lie below {known_from} is not known any more"
-    )]
-    TooLate {
-        /// Where an earlier attempt may lie, or after.
-        since: Position,
-        /// From here on it is known.
-        known_from: Position,
-    },
-    /// The log does not reach the position that no attempt is said to lie below. Nothing was appended.
-    #[error("no attempt is said to lie below position {since}, and the log ends at {tail}")]
-    Ahead {
-        /// What was said.
-        since: Position,
-        /// The first position that was not given out.
-        tail: Position,
-    },
-    /// The append's client has said meanwhile that it is decided, and won't be tried again: this attempt has appended
-    /// nothing, and what another one came to is not told any more.
-    #[error("the append's client has said that it is decided: nothing more is told of it")]
-    Decided,
-    /// The append's sequence is 0, or lies too far from that of its client's oldest open append. Nothing was appended:
-    /// it may be tried again once the oldest one is decided.
-    #[error("the append is not within the window of its client, whose oldest open append is {oldest_open}")]
-    OutsideWindow {
-        /// The sequence of the client's oldest open append.
-        oldest_open: u64,
     },
     /// What lies there can't be read on any unit that has it, or it isn't known what it is.
     #[error("what lies at position {position} is damaged")]

@@ -102,7 +102,7 @@ impl Filling {
     pub(super) fn heard(&mut self, reply: Reply) {
         self.is_damaged = false;
         self.stage = match (self.stage.clone(), reply) {
-            (_, Reply::Trimmed { mark } | Reply::Took { mark }) => Stage::Ended(Filled::Trimmed(mark)),
+            (_, Reply::Trimmed { mark }) => Stage::Ended(Filled::Trimmed(mark)),
             (Stage::Junk, Reply::Written) => Stage::Down(Entry::Junk, 1),
             (Stage::Junk, Reply::Occupied { by: Kind::Data }) => Stage::Look,
             (Stage::Look, Reply::Value(entry)) => Stage::Down(entry, 1),

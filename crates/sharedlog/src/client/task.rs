@@ -9,7 +9,6 @@ use crate::client::read::Read;
 use crate::client::row::{Part, Row};
 use crate::client::trim::{Trim, TrimOne};
 use crate::client::{Answer, CallId, Error, Suspect};
-use crate::sequencer::Named;
 use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequencer, unit};
 
 /// What a call knows when it says what it needs next.
@@ -63,23 +62,8 @@ pub(super) enum Task {
     Fill(Fill),
     Trim(Trim),
     TrimOne(TrimOne),
-    /// Positions for appends, of the machine's client.
-    Asking(ClientId, Wanted),
-}
-
-/// Appends that positions are asked for.
-#[derive(Debug, Default)]
-pub(super) struct Wanted {
-    /// Any will do for these: nobody else appends them.
-    pub(super) any: Vec<CallId>,
-    /// These may be appended elsewhere, too. What was decided of them holds in that epoch only.
-    pub(super) named: Vec<(CallId, Named, ProjectionEpoch)>,
-}
-
-impl Wanted {
-    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
-        self.any.iter().copied().chain(self.named.iter().map(|(id, ..)| *id))
-    }
+    /// Positions for these appends, of the machine's client.
+    Asking(ClientId, Vec<CallId>),
 }
 
 impl Task {
@@ -95,13 +79,8 @@ impl Task {
             Self::Trim(trim) => trim.next(view),
             Self::TrimOne(trim) => trim.next(view),
             Self::Asking(client, wanted) => {
-                let (epoch, count) = (view.projection.epoch, wanted.any.len() as u64);
-                let of_epoch = |(_, named, decided_in): &(CallId, Named, ProjectionEpoch)| Named {
-                    decided: named.decided.filter(|_| *decided_in == epoch),
-                    ..*named
-                };
-                let named = wanted.named.iter().map(of_epoch).collect();
-                Next::Sequencer(sequencer::Request::Positions { epoch, client: *client, count, named })
+                let (epoch, count) = (view.projection.epoch, wanted.len() as u64);
+                Next::Sequencer(sequencer::Request::Positions { epoch, client: *client, count })
             }
         }
     }
@@ -134,7 +113,6 @@ impl Task {
     /// There was no answer in time.
     pub(super) fn unanswered(&mut self) {
         match self {
-            Self::Append(append) => append.unanswered(),
             Self::Trim(trim) => trim.unanswered(),
             Self::Read(read) => read.unanswered(),
             _ => {}

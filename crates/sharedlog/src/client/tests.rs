@@ -44,7 +44,7 @@ fn stamp(sequence: u64) -> Stamp {
 }
 
 fn data(sequence: u64) -> Data {
-    Data { stamp: stamp(sequence), oldest_open: sequence, batch: batch() }
+    Data { stamp: stamp(sequence), batch: batch() }
 }
 
 fn entry(sequence: u64) -> Entry {
@@ -63,16 +63,8 @@ fn sealed(epoch: u64) -> Reply {
     Reply::Refused { sealed: ProjectionEpoch(epoch) }
 }
 
-/// The places of appends that others may make, too.
-fn places(epoch: u64, sequences: &[u64]) -> sequencer::Request {
-    let named = |sequence: &u64| sequencer::Named {
-        stamp: stamp(*sequence),
-        oldest_open: *sequence,
-        decided: None,
-        since: None,
-    };
-    let (epoch, client, named) = (ProjectionEpoch(epoch), ClientId(9), sequences.iter().map(named).collect());
-    sequencer::Request::Positions { epoch, client, count: 0, named }
+fn positions(epoch: u64, count: u64) -> sequencer::Request {
+    sequencer::Request::Positions { epoch: ProjectionEpoch(epoch), client: ClientId(9), count }
 }
 
 impl Bed {
@@ -118,8 +110,7 @@ impl Bed {
 
     fn append(&mut self, sequence: u64) -> Token {
         let (token, deadline) = (self.token(), self.now + DEADLINE);
-        let stamped = Stamped { stamp: stamp(sequence), oldest_open: sequence };
-        self.client.append(token, batch(), Some(stamped), None, deadline, self.now);
+        self.client.append(token, batch(), Some(stamp(sequence)), deadline, self.now);
         self.carry_out();
         token
     }
@@ -155,13 +146,9 @@ impl Bed {
 
     fn given(&mut self, first: u64, count: u64) {
         let (_, asked) = self.sequencer.first().expect("the sequencer is asked");
-        let sequencer::Request::Positions { count: any, named, .. } = asked else { panic!("{asked:?}") };
-        let any = count.min(*any);
-        let placed = |(named, position): (&sequencer::Named, u64)| {
-            sequencer::Told::At(sequencer::Placed { position: Position(position), oldest_open: named.oldest_open })
-        };
-        let places = named.iter().zip(first + any..first + count).map(placed).collect();
-        self.sequenced(sequencer::Reply::Positions { first: Position(first), count: any, named: places });
+        let sequencer::Request::Positions { count: wanted, .. } = asked else { panic!("{asked:?}") };
+        assert!(count <= *wanted, "{count} positions are given, {wanted} were asked for");
+        self.sequenced(sequencer::Reply::Positions { first: Position(first), count });
     }
 
     /// Time goes on to the next alarm.
@@ -200,56 +187,28 @@ fn appends_that_wait_share_an_asking_and_later_ones_do_not() {
     bed.append(3);
     assert_eq!(bed.sequencer, asked, "one is under way");
     bed.given(7, 1);
-    assert_eq!(bed.sequencer[0].1, places(1, &[2, 3]));
+    assert_eq!(bed.sequencer[0].1, positions(1, 2));
     bed.given(9, 2);
     let positions: Vec<_> = bed.units.iter().map(|(_, _, request)| request.clone()).collect();
     assert_eq!(positions, [write(1, 7, entry(1)), write(1, 9, entry(2)), write(1, 10, entry(3))]);
 }
 
-/// A client is never so far ahead of its oldest open append that players would have to forget that one. Who gave no stamp
-/// is not refused for it, and waits.
+/// Each has a stamp of the machine's own.
 #[test]
-fn no_append_is_too_far_above_the_oldest_open_one() {
+fn appends_without_a_stamp_are_told_apart() {
     let mut bed = Bed::new();
-    let deadline = bed.now + DEADLINE;
-    let window = DUPLICATES_WINDOW as u64;
-    for (sequence, oldest_open) in [(0, 0), (3, 4), (3, 0), (window + 1, 1)] {
-        let (token, stamped) = (bed.token(), Stamped { stamp: stamp(sequence), oldest_open });
-        bed.client.append(token, batch(), Some(stamped), None, deadline, bed.now);
+    for token in [1, 2] {
+        bed.client.append(Token(token), batch(), None, bed.now + DEADLINE, bed.now);
         bed.carry_out();
-        assert_eq!(bed.ended(token), Err(Error::OutsideWindow { oldest_open }));
     }
-    for number in 0..window {
-        bed.client.append(Token(100 + number), batch(), None, None, deadline, bed.now);
-    }
-    for (token, deadline) in [(98, deadline), (97, bed.now + Duration::from_millis(3)), (99, deadline)] {
-        bed.client.append(Token(token), batch(), None, None, deadline, bed.now);
-    }
-    bed.carry_out();
-    assert_eq!((bed.client.under_way(), bed.done.len()), (DUPLICATES_WINDOW + 4, 0), "with what asks for positions");
     bed.given(0, 1);
-    for unit in [1, 2] {
-        let (ask, of, request) = bed.units.remove(0);
-        let Request::Command(Command::Write { entry: Entry::Data(data), .. }) = request else { panic!("{request:?}") };
-        assert_eq!((of, data.stamp.sequence, data.oldest_open), (UnitId(unit), 1, 1));
-        bed.client.unit_answered(ask, Reply::Written, bed.now);
-        bed.carry_out();
-    }
-    assert_eq!(bed.ended(Token(100)), Ok(Answer::Appended(Position(0))));
-    // There is room for one more, the one that has waited longest.
-    assert_eq!(bed.client.under_way(), DUPLICATES_WINDOW + 3);
-    bed.now = bed.now + Duration::from_millis(3);
-    bed.client.timer(bed.now);
-    bed.carry_out();
-    assert_eq!(bed.ended(Token(97)), Err(Error::OutOfTime), "it was not appended");
-    assert_eq!(bed.client.under_way(), DUPLICATES_WINDOW + 2);
-    // In the end they all are answered, by their deadlines if not before.
-    while bed.client.under_way() > 0 {
-        bed.wake();
-    }
-    for token in [98, 99] {
-        assert!(bed.done.iter().any(|(done, _)| *done == Token(token)));
-    }
+    bed.given(1, 1);
+    let stamp = |request: &Request| match request {
+        Request::Command(Command::Write { entry, .. }) => entry.stamp(),
+        other => panic!("{other:?}"),
+    };
+    let stamps: Vec<_> = bed.units.iter().filter_map(|(_, _, request)| stamp(request)).collect();
+    assert_eq!(stamps, [1, 2].map(|sequence| Stamp { client: ClientId(9), sequence }));
 }
 
 #[test]
@@ -264,139 +223,22 @@ fn a_position_that_was_filled_is_given_up() {
     assert_eq!(bed.ended(token), Err(Error::Conflict { position: Position(8) }));
 }
 
-/// Another attempt may have written its place, and readers may have been told: it is not made again. What nobody else
-/// appends takes another place, as long as no answer is missing.
+/// The entry may have lain there, and readers may have seen it: its caller decides.
 #[test]
-fn an_append_whose_place_was_trimmed_is_not_made_again() {
+fn append_whose_position_was_trimmed_is_unknown() {
     let trimmed = || Reply::Trimmed { mark: Position(9) };
     let mut bed = Bed::new();
     let token = bed.append(1);
     bed.given(7, 1);
     bed.step(1, &write(1, 7, entry(1)), trimmed());
-    assert_eq!(bed.ended(token), Err(Error::Forgotten { position: Position(7) }));
+    assert_eq!(bed.ended(token), Err(Error::Unknown { position: Position(7) }));
     assert!(bed.sequencer.is_empty() && bed.client.under_way() == 0);
 
-    let (token, deadline) = (bed.token(), bed.now + DEADLINE);
-    bed.client.append(token, batch(), None, None, deadline, bed.now);
-    bed.carry_out();
+    let token = bed.append(2);
     bed.given(8, 1);
-    let Request::Command(Command::Write { entry, .. }) = bed.units[0].2.clone() else { panic!("{:?}", bed.units) };
-    bed.step(1, &write(1, 8, entry.clone()), trimmed());
-    bed.given(9, 1);
-    bed.step(1, &write(1, 9, entry.clone()), Reply::Written);
-    bed.step(2, &write(1, 9, entry), trimmed());
-    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))), "the head has taken it");
-}
-
-/// What an append comes to that the head took before it was trimmed, and of which the other unit says that.
-fn taken_and_trimmed(of_other: Reply) -> Result<Answer, Error> {
-    let mut bed = Bed::new();
-    let token = bed.append(1);
-    bed.given(7, 1);
-    bed.step(1, &write(1, 7, entry(1)), Reply::Took { mark: Position(9) });
-    bed.step(2, &write(1, 7, entry(1)), of_other);
-    bed.ended(token)
-}
-
-/// Another attempt may come to a unit that doesn't know of it, once that is the head.
-#[test]
-fn an_append_that_the_head_alone_remembers_is_not_told_to_lie_there() {
-    let mark = Position(9);
-    assert_eq!(taken_and_trimmed(Reply::Took { mark }), Ok(Answer::Appended(Position(7))));
-    assert_eq!(taken_and_trimmed(Reply::Trimmed { mark }), Err(Error::Forgotten { position: Position(7) }));
-}
-
-#[cfg(feature = "canary")]
-#[test]
-fn an_append_that_the_head_alone_remembers_is_found() {
-    use base::canary::plant;
-
-    plant(Some(Bug::HeadAloneRemembers));
-    let outcome = taken_and_trimmed(Reply::Trimmed { mark: Position(9) });
-    plant(None);
-    assert_eq!(outcome, Ok(Answer::Appended(Position(7))));
-}
-
-/// The sequencer says where it lies since an epoch before: it is completed there, be it trimmed by now.
-#[test]
-fn an_append_that_lies_in_the_log_already_takes_no_other_place() {
-    let told = |position| {
-        let placed = sequencer::Placed { position: Position(position), oldest_open: 1 };
-        sequencer::Reply::Positions { first: Position(9), count: 0, named: vec![sequencer::Told::At(placed)] }
-    };
-    let begin = || {
-        let mut bed = Bed::new();
-        bed.projected(projection(2, 9, &[1, 2]));
-        let token = bed.append(1);
-        bed.sequenced(told(4));
-        (bed, token)
-    };
-    let (mut bed, token) = begin();
-    bed.step(1, &write(2, 4, Entry::Junk), Reply::Occupied { by: Kind::Data });
-    bed.step(1, &read(2, 4), Reply::Value(entry(1)));
-    bed.step(2, &write(2, 4, entry(1)), Reply::Written);
-    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
-
-    let (mut bed, token) = begin();
-    bed.step(1, &write(2, 4, Entry::Junk), Reply::Trimmed { mark: Position(3) });
-    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))), "it was trimmed by itself, on the whole chain");
-
-    // A unit after the head took it, and was trimmed since.
-    let (mut bed, token) = begin();
-    bed.step(1, &write(2, 4, Entry::Junk), Reply::Occupied { by: Kind::Data });
-    bed.step(1, &read(2, 4), Reply::Value(entry(1)));
-    bed.step(2, &write(2, 4, entry(1)), Reply::Took { mark: Position(3) });
-    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(4))));
-
-    // The head was trimmed, perhaps before the others had it: each of them is to know of it, lest one that doesn't is
-    // the head one day.
-    for (of_other, outcome) in [
-        (Reply::Took { mark: Position(6) }, Ok(Answer::Appended(Position(4)))),
-        (Reply::Written, Ok(Answer::Appended(Position(4)))),
-        (Reply::Occupied { by: Kind::Data }, Ok(Answer::Appended(Position(4)))),
-        (Reply::Damaged, Ok(Answer::Appended(Position(4)))),
-        (Reply::Trimmed { mark: Position(6) }, Err(Error::Forgotten { position: Position(4) })),
-    ] {
-        let (mut bed, token) = begin();
-        bed.step(1, &write(2, 4, Entry::Junk), Reply::Trimmed { mark: Position(6) });
-        bed.step(1, &write(2, 4, entry(1)), Reply::Took { mark: Position(6) });
-        bed.step(2, &write(2, 4, entry(1)), of_other);
-        assert_eq!(bed.ended(token), outcome);
-    }
-
-    // Of an extent that was trimmed whole nobody can be asked.
-    let mut bed = Bed::new();
-    let extents = vec![Extent::new(Position(5), 1, vec![vec![UnitId(1), UnitId(2)]])];
-    bed.projected(Projection { extents, ..projection(2, 9, &[1, 2]) });
-    let token = bed.append(1);
-    bed.sequenced(told(4));
-    assert_eq!(bed.ended(token), Err(Error::Forgotten { position: Position(4) }));
-
-    // Another head may not have it.
-    let (mut bed, token) = begin();
-    bed.units.clear();
-    bed.projected(projection(3, 9, &[2]));
-    bed.sequenced(told(9));
-    bed.step(2, &write(3, 9, entry(1)), Reply::Written);
-    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))));
-}
-
-#[test]
-fn an_append_that_nobody_remembers_is_not_made_again() {
-    let mut bed = Bed::new();
-    let token = bed.append(1);
-    let named = vec![sequencer::Told::Forgotten { known_from: Position(5) }];
-    bed.sequenced(sequencer::Reply::Positions { first: Position(7), count: 0, named });
-    assert_eq!(bed.ended(token), Err(Error::TooLate { since: Position(0), known_from: Position(5) }));
-}
-
-#[test]
-fn an_append_that_its_client_calls_decided_ends() {
-    let mut bed = Bed::new();
-    let token = bed.append(1);
-    let named = vec![sequencer::Told::Decided];
-    bed.sequenced(sequencer::Reply::Positions { first: Position(7), count: 0, named });
-    assert_eq!(bed.ended(token), Err(Error::Decided));
+    bed.step(1, &write(1, 8, entry(2)), Reply::Written);
+    bed.step(2, &write(1, 8, entry(2)), trimmed());
+    assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(8))), "the head has taken it");
 }
 
 /// Where the projection was replaced the old position comes first: there is the entry, or it never will be.
@@ -507,7 +349,7 @@ fn what_is_not_answered_is_asked_again_and_suspected() {
         bed.wake();
     }
     assert!(bed.suspects.contains(&Suspect::Unit(UnitId(1))));
-    assert_eq!(bed.ended(token), Err(Error::Unknown { since: Position(7) }));
+    assert_eq!(bed.ended(token), Err(Error::Unknown { position: Position(7) }));
 }
 
 #[test]
@@ -528,13 +370,13 @@ fn an_append_without_a_position_surely_was_not_made() {
 #[test]
 fn positions_that_nobody_needs_are_filled() {
     let mut bed = Bed::new();
-    bed.client.append(Token(1), batch(), None, None, bed.now + Duration::from_millis(50), bed.now);
-    bed.client.append(Token(2), batch(), None, None, bed.now + DEADLINE, bed.now);
+    bed.client.append(Token(1), batch(), None, bed.now + Duration::from_millis(50), bed.now);
+    bed.client.append(Token(2), batch(), None, bed.now + DEADLINE, bed.now);
     bed.carry_out();
     bed.given(0, 1);
     bed.units.clear();
     let third = bed.now + Duration::from_millis(20);
-    bed.client.append(Token(3), batch(), None, None, third, bed.now);
+    bed.client.append(Token(3), batch(), None, third, bed.now);
     bed.carry_out();
     let asked = bed.sequencer.len();
     assert_eq!(asked, 1, "for the second; the third waits");
@@ -655,7 +497,7 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
     bed.projected(projection(2, 9, &[2]));
     let asked: Vec<_> = bed.units.iter().map(|(_, unit, request)| (unit.0, request.clone())).collect();
     assert_eq!(asked, [(2, write(2, 7, Entry::Junk)), (2, read(2, 3))]);
-    assert_eq!(bed.sequencer.iter().map(|(_, request)| request.clone()).collect::<Vec<_>>(), [places(2, &[2])]);
+    assert_eq!(bed.sequencer.iter().map(|(_, request)| request.clone()).collect::<Vec<_>>(), [positions(2, 1)]);
     // Answers that were given in the older epoch are late.
     bed.client.unit_answered(write_ask, Reply::Written, bed.now);
     bed.client.unit_answered(read_ask, Reply::Value(entry(5)), bed.now);

@@ -1,9 +1,8 @@
 //! A copier whose reads and unit a test plays.
 
 use super::*;
-use crate::limits::RECENT_TOLD_MAX;
 use crate::unit::Report;
-use crate::{Batch, ClientId, Data, ProjectionEpoch, Stripe};
+use crate::{Batch, ClientId, Data, ProjectionEpoch, Stamp, Stripe};
 
 const CONFIG: Config = Config { window: 2, again: Duration::from_millis(10), failures: 2 };
 const STRIPE: Stripe = Stripe { from: Position(0), count: 2, index: 1, width: 1 };
@@ -12,19 +11,15 @@ struct Bed {
     copier: Copier,
     now: Monotonic,
     asked: Vec<(AskId, Command)>,
-    /// What the head is asked.
-    head: Vec<(AskId, Position)>,
     reads: Vec<Run>,
     ended: Option<bool>,
 }
 
 impl Bed {
     fn begin() -> Self {
-        let healing =
-            Healing { unit: UnitId(7), stripe: STRIPE, to: Position(20), head: UnitId(3), epoch: ProjectionEpoch(2) };
+        let healing = Healing { unit: UnitId(7), stripe: STRIPE, to: Position(20) };
         let copier = Copier::begin(vec![healing], CONFIG, Monotonic(1));
-        let mut bed =
-            Self { copier, now: Monotonic(1), asked: Vec::new(), head: Vec::new(), reads: Vec::new(), ended: None };
+        let mut bed = Self { copier, now: Monotonic(1), asked: Vec::new(), reads: Vec::new(), ended: None };
         bed.carry_out();
         bed
     }
@@ -36,11 +31,7 @@ impl Bed {
                     assert_eq!(unit, UnitId(7));
                     self.asked.push((ask, command));
                 }
-                Action::Ask { ask, unit, request } => {
-                    let Request::Recent { epoch: ProjectionEpoch(2), from } = request else { panic!("{request:?}") };
-                    assert_eq!(unit, UnitId(3));
-                    self.head.push((ask, from));
-                }
+                Action::Ask { request, .. } => panic!("{request:?}"),
                 Action::Read(run) => self.reads.push(run),
                 Action::SetTimer(_) => {}
                 Action::Done { is_whole } => self.ended = Some(is_whole),
@@ -59,12 +50,6 @@ impl Bed {
         let whole = vec![(STRIPE, Position(missing))];
         let report = Report { sealed: ProjectionEpoch(1), tail: Position(9), trimmed: Position(0), damaged: 0, whole };
         assert_eq!(self.answer(Reply::Told(report)), Command::Tell { stripes: vec![STRIPE] });
-    }
-
-    fn head_answers(&mut self, reply: Reply) {
-        let (ask, _) = self.head.remove(0);
-        self.copier.answered(ask, reply, self.now);
-        self.carry_out();
     }
 
     /// The first of the reads under way has ended.
@@ -126,69 +111,7 @@ fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
     bed.read(vec![Answer::Junk]);
     bed.answer(written(1));
     bed.told(21);
-    assert_eq!(bed.ended, None);
-    // What was trimmed the head remembers, and the unit is to.
-    let stamp = |sequence| Stamp { client: ClientId(1), sequence };
-    let appends =
-        vec![(Position(5), stamp(1)), (Position(6), stamp(2)), (Position(19), stamp(3)), (Position(21), stamp(4))];
-    bed.late();
-    bed.head_answers(Reply::Recent { from: Position(4), told_of: vec![(STRIPE, Position(2), Position(4))], appends });
-    let appends = vec![(Position(5), stamp(1)), (Position(19), stamp(3))];
-    let remember = Command::Remember { range: (STRIPE, Position(2), Position(20)), appends };
-    bed.late();
-    assert_eq!(bed.asked.remove(0).1, remember);
-    assert_eq!(bed.answer(Reply::Done), remember);
     assert_eq!(bed.ended, Some(true));
-}
-
-/// What the head remembers is asked for in parts.
-#[test]
-fn a_unit_is_told_all_that_the_head_remembers() {
-    let told = |positions: std::ops::Range<u64>| -> Vec<(Position, Stamp)> {
-        positions.map(|at| (Position(at), Stamp { client: ClientId(1), sequence: at })).collect()
-    };
-    let recent = |appends| Reply::Recent { from: Position(0), told_of: Vec::new(), appends };
-    let mut bed = Bed::begin();
-    bed.told(21);
-    let max = RECENT_TOLD_MAX as u64;
-    bed.late();
-    bed.head_answers(recent(told(1..1 + max)));
-    // A late answer to an asking before it says nothing more.
-    bed.head_answers(recent(told(1..1 + max)));
-    assert_eq!(bed.head.iter().map(|(_, from)| from.0).collect::<Vec<_>>(), [1 + max]);
-    bed.head_answers(recent(told(1 + max..3 + max)));
-    let odd = told(1..3 + max).into_iter().filter(|(position, _)| position.0 % 2 == 1).collect();
-    let remember = Command::Remember { range: (STRIPE, Position(0), Position(20)), appends: odd };
-    assert_eq!(bed.answer(Reply::Done), remember);
-    assert_eq!(bed.ended, Some(true));
-}
-
-/// What lies past the range is no business of the unit's, and nothing after it is asked for.
-#[test]
-fn what_the_head_remembers_past_the_range_is_left_out() {
-    let stamp = |sequence| Stamp { client: ClientId(1), sequence };
-    let mut bed = Bed::begin();
-    bed.told(21);
-    let appends = (17..17 + RECENT_TOLD_MAX as u64).map(|at| (Position(at), stamp(at))).collect();
-    bed.head_answers(Reply::Recent { from: Position(0), told_of: Vec::new(), appends });
-    assert_eq!(bed.head, []);
-    let appends = vec![(Position(17), stamp(17)), (Position(19), stamp(19))];
-    assert_eq!(bed.answer(Reply::Done), Command::Remember { range: (STRIPE, Position(0), Position(20)), appends });
-    assert_eq!(bed.ended, Some(true));
-}
-
-/// A unit whose head doesn't say what it remembers is whole all the same.
-#[test]
-fn who_is_not_told_what_is_remembered_is_whole() {
-    let mut bed = Bed::begin();
-    bed.told(21);
-    bed.head_answers(Reply::Refused { sealed: ProjectionEpoch(2) });
-    assert_eq!(bed.ended, Some(true));
-
-    let mut bed = Bed::begin();
-    bed.told(21);
-    (0..=CONFIG.failures).for_each(|_| bed.late());
-    assert_eq!(bed.ended, Some(true), "it says nothing");
 }
 
 /// A command holds so many bytes, or a single value.
@@ -196,7 +119,6 @@ fn who_is_not_told_what_is_remembered_is_whole() {
 fn what_is_long_is_copied_in_turns() {
     let data = |sequence: u64, bytes: usize| Data {
         stamp: Stamp { client: ClientId(1), sequence },
-        oldest_open: sequence,
         batch: Batch::of(&[vec![7; bytes].into()]).expect("it is small"),
     };
     let kept = |data: &Data| Kept::Entry(Entry::Data(data.clone()));
@@ -210,7 +132,6 @@ fn what_is_long_is_copied_in_turns() {
     bed.read(vec![Answer::Entry(short.clone())]);
     assert_eq!(bed.answer(written(1)), copies([(19, kept(&short))]));
     bed.told(21);
-    bed.head_answers(Reply::Refused { sealed: ProjectionEpoch(2) });
     assert_eq!(bed.ended, Some(true));
 }
 

@@ -7,7 +7,7 @@ const CONFIG: Config = Config { window: 4, poll: Duration::from_millis(5), wait:
 
 fn data(sequence: u64) -> Data {
     let batch = Batch::of(&[]).expect("it is empty");
-    Data { stamp: Stamp { client: ClientId(1), sequence }, oldest_open: 1, batch }
+    Data { stamp: Stamp { client: ClientId(1), sequence }, batch }
 }
 
 struct Bed {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use base::canary::{Bug, planted};
 
 use crate::recovery::{Homes, Recovery};
-use crate::{Extent, Position, Projection, ProjectionEpoch, Stripe, UnitId};
+use crate::{Extent, Position, Projection, Stripe, UnitId};
 
 /// A unit that is to hold what a chain with too few units holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +16,6 @@ pub struct Healing {
     pub stripe: Stripe,
     /// Where they end.
     pub to: Position,
-    /// The head of their chain, which knows of appends that were trimmed, too.
-    pub head: UnitId,
-    /// The epoch of that chain.
-    pub epoch: ProjectionEpoch,
 }
 
 /// What is to be copied so that every chain has so many units, each on a node of its own, without those that are to
@@ -68,11 +64,7 @@ pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: 
                 chains[other].push(instead);
             }
         }
-        let healing = |(index, unit): (usize, UnitId)| {
-            let head = *extent.chains.get(index)?.first()?;
-            Some(Healing { unit, stripe: extent.stripe(index), to, head, epoch: projection.epoch })
-        };
-        healings.extend(taken.into_iter().filter_map(healing));
+        healings.extend(taken.into_iter().map(|(index, unit)| Healing { unit, stripe: extent.stripe(index), to }));
     }
     healings
 }

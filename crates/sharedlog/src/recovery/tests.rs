@@ -263,8 +263,6 @@ fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
         unit: UnitId(unit),
         stripe: Stripe { from: Position(0), count: 2, index, width: 1 },
         to: Position(10),
-        head: old.extents[0].chains[index as usize][0],
-        epoch: old.epoch,
     });
     assert_eq!(healings(&old, 2, &homes(), &BTreeSet::new()), wanted);
     let of = |missing: [u64; 2]| {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ClientId, Data, Stamp};
+use crate::{ClientId, Stamp};
 
 /// A log in memory: what lies where.
 #[derive(Debug, Default)]
@@ -62,8 +62,7 @@ fn snapshot(next: u64, bytes: usize) -> Snapshot {
     let mut duplicates = Duplicates::default();
     for sequence in 1..=next {
         let stamp = Stamp { client: ClientId(7), sequence };
-        let batch = Batch::of(&[]).expect("it is empty");
-        duplicates.is_first(&Data { stamp, oldest_open: sequence, batch }, Position(sequence - 1));
+        duplicates.is_first(stamp, Position(sequence - 1));
     }
     Snapshot { next: Position(next), duplicates, state: vec![next as u8; bytes].into() }
 }

@@ -4,9 +4,8 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, Incarnation};
 use bytes::Bytes;
 
-use super::recent::{Range, decode_appends, decode_ranges, encode_appends, encode_ranges};
 use crate::limits::{AWAIT_MAX, MANY_BYTES_MAX, MANY_MAX, UNIT_STRIPES_MAX};
-use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stamp, Stripe};
+use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stripe};
 
 /// What is asked of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,13 +38,6 @@ pub enum Request {
         /// Bytes of the values in the answer, at most: no more than [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX)
         /// in any case, unless there is one value only.
         bytes: usize,
-    },
-    /// Which appends has it taken last, those that lie at this position or after it?
-    Recent {
-        /// The projection of who asks.
-        epoch: ProjectionEpoch,
-        /// The position.
-        from: Position,
     },
     /// Is this epoch not sealed yet?
     Confirm {
@@ -131,14 +123,6 @@ pub enum Command {
         /// The position.
         position: Position,
     },
-    /// Tells which appends the whole chain has taken in a range of positions that is decided, trimmed or not: of it the
-    /// unit was copied what is left. So it is of no epoch.
-    Remember {
-        /// The positions.
-        range: Range,
-        /// The appends: [`RECENT_MAX`](crate::limits::RECENT_MAX) at most.
-        appends: Vec<(Position, Stamp)>,
-    },
     /// Tells which positions will come, so that they take little memory.
     Tell {
         /// The stripes.
@@ -176,16 +160,6 @@ pub enum Reply {
     /// Of each position what it would have said of that alone, in their order. It may end before they do: what it lacks
     /// is to be asked again. It has none only if the first value is larger than who asked would have.
     Many(Vec<Self>),
-    /// It has taken these appends last, be they trimmed or not.
-    Recent {
-        /// It tells of every one that lies here or after ...
-        from: Position,
-        /// ... or within these, and of some others.
-        told_of: Vec<Range>,
-        /// Where they lie, in order. If there are [`RECENT_TOLD_MAX`](crate::limits::RECENT_TOLD_MAX) there may be more
-        /// after the last.
-        appends: Vec<(Position, Stamp)>,
-    },
     /// It holds nothing there.
     Unwritten,
     /// It holds nothing at these, and something at all others up to the last one of them; if there are fewer than
@@ -193,11 +167,6 @@ pub enum Reply {
     Holes(Vec<Position>),
     /// What lay there was given up.
     Trimmed {
-        /// All below this was.
-        mark: Position,
-    },
-    /// It took the very append that was to be written there, and gave it up since.
-    Took {
         /// All below this was.
         mark: Position,
     },
@@ -241,7 +210,7 @@ impl Request {
             Self::ReadMany { run, .. } => run.first(MANY_MAX).positions().collect(),
             Self::Command(Command::Write { position, .. }) => vec![*position],
             Self::Command(Command::CopyMany { copies }) => copies.iter().map(|(position, _)| *position).collect(),
-            Self::Recent { .. } | Self::Confirm { .. } | Self::Holes { .. } | Self::Command(_) => Vec::new(),
+            Self::Confirm { .. } | Self::Holes { .. } | Self::Command(_) => Vec::new(),
         }
     }
 }
@@ -334,11 +303,6 @@ impl Command {
                 writer.u64(position.0);
                 kept.encode(&mut writer);
             }
-            Self::Remember { range, appends } => {
-                writer.u8(11);
-                encode_ranges(&mut writer, &[*range]);
-                encode_appends(&mut writer, appends);
-            }
             Self::Tell { stripes } => {
                 writer.u8(7);
                 encode_stripes(&mut writer, stripes);
@@ -373,11 +337,6 @@ impl Command {
             8 => Self::Trim { epoch: None, before: Position::decode(&mut reader)? },
             6 => Self::TrimOne { epoch: epoch(&mut reader)?, position: Position::decode(&mut reader)? },
             7 => Self::Tell { stripes: decode_stripes(&mut reader)? },
-            11 => {
-                let range = decode_ranges(&mut reader)?;
-                let [range] = range[..] else { return Err(DecodeError::Invalid { what: "number of ranges" }) };
-                Self::Remember { range, appends: decode_appends(&mut reader)? }
-            }
             9 => Self::Damaged { position: Position::decode(&mut reader)? },
             10 => Self::Mend { position: Position::decode(&mut reader)?, kept: Kept::decode(&mut reader)? },
             tag => return Err(DecodeError::UnknownTag { what: "command of a log unit", tag: tag.into() }),

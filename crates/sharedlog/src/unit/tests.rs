@@ -25,7 +25,7 @@ impl Default for Bed {
 
 fn entry(sequence: u64) -> Entry {
     let batch = Batch::of(&[Bytes::from_static(b"x")]).expect("it is small");
-    Entry::Data(Data { stamp: Stamp { client: ClientId(1), sequence }, oldest_open: sequence, batch })
+    Entry::Data(Data { stamp: Stamp { client: ClientId(1), sequence }, batch })
 }
 
 fn epoch(number: u64) -> ProjectionEpoch {
@@ -74,7 +74,7 @@ impl Bed {
                 reply
             }
             Outcome::Look { position } => found(self.values.get(&position).cloned(), mark),
-            Outcome::Compare { position, entry, took } => compared(self.values.get(&position), &entry, took, mark),
+            Outcome::Compare { position, entry } => compared(self.values.get(&position), &entry, mark),
             Outcome::Many { each, bytes } => {
                 let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(outcome)));
                 let Ok(many) = Reply::of_many(replies, bytes);
@@ -248,7 +248,6 @@ fn many_are_read_as_one_by_one() {
     assert!(is_short(many(&mut bed, 1, 0, 1, 0), 0));
     let long = Entry::Data(Data {
         stamp: Stamp { client: ClientId(1), sequence: 20 },
-        oldest_open: 20,
         batch: Batch::of(&[Bytes::from(vec![7; 100])]).expect("it is small"),
     });
     bed.apply(write(1, 20, long.clone()));
@@ -267,54 +266,6 @@ fn many_are_read_as_one_by_one() {
     assert!(is_short(bounded(&mut bed, 20, 100), 0), "it is larger than who asks would have");
     assert!(is_short(bounded(&mut bed, 9, 1), 0));
     assert!(is_short(bounded(&mut bed, 12, 0), 3), "nothing lies there");
-}
-
-/// Trimmed or not; what is junk is none.
-#[test]
-fn appends_that_it_took_last_are_told() {
-    let mut bed = Bed::begun();
-    for position in [1, 2, 4, 5] {
-        bed.apply(write(1, position, entry(position)));
-    }
-    bed.apply(write(1, 3, Entry::Junk));
-    bed.apply(Command::Trim { epoch: None, before: Position(2) });
-    bed.apply(Command::TrimOne { epoch: epoch(1), position: Position(4) });
-    bed.apply(Command::Damaged { position: Position(5) });
-    let ask = |bed: &Bed, in_epoch, from| match bed.unit.meet(Request::Recent { epoch: epoch(in_epoch), from }) {
-        Met::Answer(Outcome::Reply(reply)) => reply,
-        other => panic!("{other:?}"),
-    };
-    let of = |from, positions: &[u64]| {
-        let stamp = |sequence| Stamp { client: ClientId(1), sequence };
-        let appends = positions.iter().map(|position| (Position(*position), stamp(*position))).collect();
-        Reply::Recent { from: Position(from), told_of: Vec::new(), appends }
-    };
-    assert_eq!(ask(&bed, 1, Position(0)), of(0, &[1, 2, 4, 5]));
-    assert_eq!(ask(&bed, 1, Position(4)), of(0, &[4, 5]));
-    assert!(matches!(ask(&bed, 0, Position(0)), Reply::Refused { .. }));
-    let unit = Unit::decode(bed.unit.encode()).expect("it was written");
-    assert_eq!(unit, bed.unit);
-
-    let mut bed = Bed::default();
-    bed.apply(begin(0, 0, &[Stripe { from: Position(7), count: 1, index: 0, width: 1 }]));
-    bed.apply(Command::CopyMany { copies: vec![(Position(6), Kept::Entry(entry(6)))] });
-    bed.apply(write(1, 8, entry(8)));
-    assert_eq!(ask(&bed, 1, Position(0)), of(7, &[6, 8]), "of what lies before it came it may know only a part");
-    let stamp = |sequence| Stamp { client: ClientId(1), sequence };
-    let range = (Stripe::ALL, Position(0), Position(7));
-    let remember = Command::Remember { range, appends: vec![(Position(2), stamp(2)), (Position(6), stamp(6))] };
-    assert_eq!((bed.apply(remember.clone()), bed.apply(remember)), (Reply::Done, Reply::Done));
-    let Reply::Recent { from, told_of, appends } = ask(&bed, 1, Position(0)) else { panic!("it is told") };
-    assert_eq!((from, told_of, appends.len()), (Position(7), vec![range], 3));
-    // What it took, or was told that its chain did, lies there, or did.
-    bed.apply(Command::Trim { epoch: None, before: Position(9) });
-    assert_eq!(bed.apply(write(1, 8, entry(8))), Reply::Took { mark: Position(9) });
-    assert_eq!(bed.apply(write(1, 2, entry(2))), Reply::Took { mark: Position(9) });
-    bed.apply(write(1, 10, entry(10)));
-    bed.apply(Command::TrimOne { epoch: epoch(1), position: Position(10) });
-    assert_eq!(bed.apply(write(1, 10, entry(10))), Reply::Took { mark: Position(9) });
-    assert_eq!(bed.apply(write(1, 10, entry(11))), Reply::Trimmed { mark: Position(9) });
-    assert_eq!(bed.apply(write(1, 6, entry(7))), Reply::Trimmed { mark: Position(9) });
 }
 
 #[test]

@@ -17,17 +17,12 @@ use crate::{ClientId, Position, Run};
 
 #[derive(Clone, Debug)]
 pub(super) enum Call {
+    /// `floor`: the highest position of an append that had ended before.
     Append {
         job: usize,
-    },
-    AppendOn,
-    /// The tail, for an append, and then what lies just before it.
-    TailFirst {
         floor: Option<Position>,
     },
-    LastFirst {
-        tail: Position,
-    },
+    AppendOn,
     Read {
         position: Position,
         was_there: bool,
@@ -132,6 +127,7 @@ impl World {
                 Call::Append { job, .. } => {
                     let of = &mut self.clients.jobs[job];
                     of.under_way -= 1;
+                    of.untold += 1;
                     self.retry_in_doubt(job);
                 }
                 Call::Final(_) | Call::FinalTail => self.violate("a client died after the faults"),
@@ -185,8 +181,7 @@ impl World {
         let any = Position(self.random.below(floor.map_or(0, |floor| floor.0) + 6));
         type Begin = Box<dyn FnOnce(&mut Client)>;
         let (call, begin): (Call, Begin) = match self.random.below(20) {
-            0..7 => return self.new_append(id, None),
-            7..10 => return self.append_unaware(id),
+            0..10 => return self.new_append(id),
             10..12 => {
                 let patience = Duration::from_millis(self.random.below(25));
                 let waits = [Wait::No, Wait::First(patience), Wait::Each(patience), Wait::Watch(patience)];
@@ -399,16 +394,8 @@ impl World {
                 process.player.tail(tail, now);
                 Ok(())
             }
-            Call::Append { job } => self.append_ended(job, outcome),
+            Call::Append { job, floor } => self.append_ended(job, floor, outcome),
             Call::AppendOn => self.appended(id, &outcome),
-            Call::TailFirst { floor } => {
-                self.tail_first(id, &outcome);
-                self.checks.tail(&outcome, floor)
-            }
-            Call::LastFirst { tail } => {
-                self.last_first(id, tail, &outcome);
-                Ok(())
-            }
             Call::Read { position, was_there } => {
                 self.count(if outcome.is_ok() { "reads" } else { "reads that failed" });
                 self.checks.read(position, &outcome, was_there)

@@ -115,8 +115,8 @@ impl Units {
                 reply
             }
             Outcome::Look { position } => unit::found(self.values.get(&(id, position)).cloned(), mark),
-            Outcome::Compare { position, entry, took } => {
-                unit::compared(self.values.get(&(id, position)), &entry, took, mark)
+            Outcome::Compare { position, entry } => {
+                unit::compared(self.values.get(&(id, position)), &entry, mark)
             }
             Outcome::Many { each, bytes } => {
                 let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(id, outcome)));

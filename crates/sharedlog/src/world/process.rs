@@ -259,21 +259,13 @@ impl World {
                     self.ask_unit(unit, request, Return { place, life, asker: Asker::Sequencer(epoch), ask });
                 }
                 sequencer::Action::Answer { asker, reply } => {
-                    if let sequencer::Reply::Positions { first, count, named } = &reply {
-                        let places = || named.iter().filter_map(sequencer::Told::position);
+                    if let sequencer::Reply::Positions { first, count } = &reply {
                         let end = self.given_out.entry(epoch).or_default();
-                        *end = places().map(Position::next).fold(Position(first.0 + count), Position::max).max(*end);
-                        let least = places().min();
-                        let sequencer = self.process(id, None).and_then(|process| process.sequencer.as_ref());
-                        let start = sequencer.map(Sequencer::start);
-                        if least.is_some_and(|least| Some(least) < start) {
-                            self.count("appends remembered");
-                        }
+                        *end = Position(first.0 + count).max(*end);
                     }
                     let reply = Message::OfSequencer { reply, back: asker };
                     self.send(place, asker.place, Some(asker.life), reply);
                 }
-                sequencer::Action::Suspect(_) => self.suspected(),
                 sequencer::Action::SetTimer(at) => {
                     self.network.set_timer(at.0, place, life, Asker::Sequencer(epoch));
                 }

@@ -55,7 +55,7 @@ impl World {
             let Some((of, keeper)) = &mut process.keeper else { return };
             if let Some((number, batch)) = keeper.next_append() {
                 process.calls.insert(token, Call::Keep { keeper: *of, number });
-                process.client.append(token, batch, None, None, now + PATIENCE, now);
+                process.client.append(token, batch, None, now + PATIENCE, now);
                 continue;
             }
             let has_ended = keeper.kept_at().is_some();

@@ -98,7 +98,7 @@ impl World {
         let (now, token, batch) = (self.clock(), self.token(), self.clients.appends.batch.clone());
         let (Some(process), Some(batch)) = (self.clients.processes.get_mut(&id), batch) else { return };
         process.calls.insert(token, Call::AppendOn);
-        process.client.append(token, batch, None, None, Monotonic::NEVER, now);
+        process.client.append(token, batch, None, Monotonic::NEVER, now);
     }
 
     /// One has ended.
@@ -128,7 +128,7 @@ mod tests {
     fn disk() -> f64 {
         let batch = Batch::of(&[Bytes::from(vec![0; BYTES])]).expect("it is small");
         let stamp = Stamp { client: ClientId(1), sequence: 1 };
-        let entry = Entry::Data(Data { stamp, oldest_open: 1, batch });
+        let entry = Entry::Data(Data { stamp, batch });
         let command = Command::Write { epoch: ProjectionEpoch(1), position: Position(0), entry };
         let takes = SPEED.force_of(SPEED.batch * command.encode().len());
         SPEED.batch as f64 * 1e9 / takes as f64
