@@ -8,18 +8,12 @@ use std::collections::BTreeMap;
 use std::env;
 use std::error::Error;
 use std::io::{self, BufRead as _};
-use std::time::Duration;
 
-use sdk::{Client, Content, Entry, Log};
+use sdk::{Client, Content, Cursor, Entry, Log};
 
 const USAGE: &str =
     "usage: replicated-map HOST:PORT,... [put KEY VALUE | remove KEY | get KEY | list | watch | compact]
 Without a command it takes commands from standard input, a line each, and keeps its map meanwhile.";
-
-/// How long to wait for whoever was given a position and hasn't written there yet. Then it becomes a hole.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// Positions that are read at a time.
-const POSITIONS: u32 = 256;
 
 /// What a record says: a key, and its new value; without one it is removed. The key ends at the first NUL.
 type Change = (String, Option<String>);
@@ -37,8 +31,8 @@ fn decode(record: &[u8]) -> Change {
 struct Replica {
     log: Log,
     map: BTreeMap<String, String>,
-    /// The first position that was not played.
-    next: u64,
+    /// What was played.
+    at: Cursor,
 }
 
 impl Replica {
@@ -47,7 +41,7 @@ impl Replica {
         if let Some(kept) = self.log.snapshot().await? {
             let changes = kept.state.split(|byte| *byte == b'\n').filter(|change| !change.is_empty()).map(decode);
             self.map = changes.filter_map(|(key, value)| Some((key, value?))).collect();
-            self.next = kept.next;
+            self.at = kept.at;
         }
         Ok(())
     }
@@ -55,8 +49,8 @@ impl Replica {
     /// Keeps the map in its log, and gives up what it was made of.
     async fn compact(&mut self) -> Result<(), Box<dyn Error>> {
         let changes = self.map.iter().map(|(key, value)| encode(&(key.clone(), Some(value.clone()))) + "\n");
-        self.log.keep_snapshot(self.next, changes.collect::<String>()).await?;
-        Ok(self.log.trim(self.next).await?)
+        self.log.keep_snapshot(self.at.clone(), changes.collect::<String>()).await?;
+        Ok(self.log.trim(self.at.position()).await?)
     }
 
     /// Appends a change. It is in this map, as in all others, once it is played.
@@ -70,43 +64,43 @@ impl Replica {
     /// Plays whatever had been put when this was called.
     async fn catch_up(&mut self) -> Result<(), Box<dyn Error>> {
         let tail = self.log.tail().await?;
-        while self.next < tail {
-            let count = (tail - self.next).min(POSITIONS.into()) as u32;
-            for entry in self.log.read_waiting(self.next, count, PATIENCE).await? {
-                self.play(&entry).await?;
+        self.play(Some(tail), |_, _| ()).await
+    }
+
+    /// Plays the log, up to a position or for ever, and tells each change. A subscription delivers a put once that was
+    /// retried; a read by position might show it twice.
+    async fn play(&mut self, end: Option<u64>, tell: impl Fn(u64, &Change)) -> Result<(), Box<dyn Error>> {
+        let mut entries = self.log.subscribe(self.at.clone());
+        while end.is_none_or(|end| self.at.position() < end) {
+            let Some(entry) = entries.next().await else { return Ok(()) };
+            let entry = entry?;
+            if matches!(entry.content, Content::Trimmed { before } if before > entry.position) {
+                self.begin().await?;
+                entries = self.log.subscribe(self.at.clone());
+                continue;
             }
+            self.change_map(&entry, &tell);
+            self.at = entries.cursor().clone();
         }
         Ok(())
     }
 
-    /// Plays what lies at the next position; tells what that changes.
-    async fn play(&mut self, entry: &Entry) -> Result<Vec<Change>, Box<dyn Error>> {
-        if matches!(entry.content, Content::Trimmed { before } if before > entry.position) {
-            self.begin().await?;
-        }
-        // Holes change nothing: a put that was tried twice lies there once.
-        let is_next = entry.position >= self.next;
-        let changes: Vec<Change> = entry.records().iter().filter(|_| is_next).map(|record| decode(record)).collect();
-        for (key, value) in changes.clone() {
-            match value {
-                Some(value) => self.map.insert(key, value),
-                None => self.map.remove(&key),
+    fn change_map(&mut self, entry: &Entry, tell: impl Fn(u64, &Change)) {
+        for change in entry.records().iter().map(|record| decode(record)) {
+            tell(entry.position, &change);
+            match change {
+                (key, Some(value)) => self.map.insert(key, value),
+                (key, None) => self.map.remove(&key),
             };
         }
-        self.next = self.next.max(entry.after());
-        Ok(changes)
     }
 
     /// Tells each change, as it comes, for ever.
     async fn watch(&mut self) -> Result<(), Box<dyn Error>> {
-        let mut entries = self.log.subscribe(self.next);
-        while let Some(entry) = entries.next().await {
-            let entry = entry?;
-            for (key, value) in self.play(&entry).await? {
-                println!("{}: {key} = {}", entry.position, value.as_deref().unwrap_or("(removed)"));
-            }
-        }
-        Ok(())
+        let tell = |position, (key, value): &Change| {
+            println!("{position}: {key} = {}", value.as_deref().unwrap_or("(removed)"));
+        };
+        self.play(None, tell).await
     }
 
     async fn run(&mut self, command: &[&str]) -> Result<(), Box<dyn Error>> {
@@ -132,7 +126,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let Some((endpoints, command)) = arguments.split_first() else { return Err(USAGE.into()) };
     let log = Client::connect(endpoints.split(','))?.log("replicated-map");
     log.create().await?;
-    let mut replica = Replica { log, map: BTreeMap::new(), next: 0 };
+    let mut replica = Replica { log, map: BTreeMap::new(), at: Cursor::default() };
     if !command.is_empty() {
         return replica.run(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }

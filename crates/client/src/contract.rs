@@ -42,7 +42,8 @@ pub enum Effect {
     Repeatable,
     /// A row. It applies once because it carries a stamp.
     Writes,
-    /// What applies once because the caller has stamped it: an append to a shared log.
+    /// An append to a shared log: a retry may append it a second time, and the stamp that the caller gave it has readers
+    /// deliver it once.
     Appends,
 }
 

@@ -27,7 +27,7 @@ fn code(failure: &Failure) -> Code {
         Failure::Invalid(_) => Code::InvalidArgument,
         Failure::Overloaded(_) => Code::ResourceExhausted,
         Failure::Unavailable(_) => Code::Unavailable,
-        Failure::Unknown(_) | Failure::MayLie { .. } | Failure::Forgotten(_) => Code::Unknown,
+        Failure::Unknown(_) | Failure::MayLie { .. } => Code::Unknown,
         Failure::Exists(_) => Code::AlreadyExists,
     }
 }
@@ -45,8 +45,7 @@ fn error(failure: &Failure) -> Error {
         Failure::Overloaded(_) => of(Kind::Overloaded),
         Failure::Unavailable(_) => of(Kind::Unavailable),
         Failure::Unknown(_) => of(Kind::OutcomeUnknown),
-        Failure::Forgotten(_) => Error { r#final: true, ..of(Kind::OutcomeUnknown) },
-        Failure::MayLie { since } => Error { since: Some(*since), ..of(Kind::OutcomeUnknown) },
+        Failure::MayLie { position } => Error { position: Some(*position), ..of(Kind::OutcomeUnknown) },
         Failure::Exists(_) => of(Kind::Exists),
     }
 }
@@ -94,13 +93,12 @@ mod tests {
         assert_eq!(error.log, "l");
         let error = check(&Failure::UnknownSession(SessionId(5)), Code::FailedPrecondition, Kind::UnknownSession);
         assert_eq!(error.session, 5);
-        let error = check(&Failure::MayLie { since: 6 }, Code::Unknown, Kind::OutcomeUnknown);
-        assert_eq!(error.since, Some(6));
+        let error = check(&Failure::MayLie { position: 6 }, Code::Unknown, Kind::OutcomeUnknown);
+        assert_eq!(error.position, Some(6));
         check(&Failure::Invalid("x".into()), Code::InvalidArgument, Kind::Invalid);
         check(&Failure::Overloaded("x".into()), Code::ResourceExhausted, Kind::Overloaded);
         check(&Failure::Unavailable("x".into()), Code::Unavailable, Kind::Unavailable);
-        assert!(!check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown).r#final);
-        assert!(check(&Failure::Forgotten("x".into()), Code::Unknown, Kind::OutcomeUnknown).r#final);
+        check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown);
         check(&Failure::Exists("x".into()), Code::AlreadyExists, Kind::Exists);
     }
 

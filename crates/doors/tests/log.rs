@@ -115,6 +115,30 @@ async fn what_breaks_a_rule_is_refused_by_name() {
     assert_eq!(entries.message().await.expect_err("a refusal").code(), Code::NotFound);
 }
 
+/// Reads tell what lies at each position, subscriptions tell each stamp once from where they begin.
+#[tokio::test]
+async fn a_subscription_delivers_each_stamp_once() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    for sequence in [1, 2, 1, 3, 2] {
+        let stamp = Some(message::Stamp { client: 7, sequence });
+        log.append(message::AppendRequest { stamp, ..append(&["r"]) }).await.expect("an append");
+    }
+    let is_data = |entry: &message::LogEntry| match entry.content {
+        Some(Content::Data(_)) => true,
+        Some(Content::Repeated(_)) => false,
+        _ => panic!("{entry:?}"),
+    };
+    let read = message::ReadRequest { log: "l".into(), from: 0, count: 9, wait_ms: 0 };
+    let entries = log.read(read).await.expect("a read").into_inner().entries;
+    assert!(entries.iter().all(is_data));
+    for (from, delivered) in [(0, vec![true, true, false, true, false]), (1, vec![true, true, true, false])] {
+        let mut entries = subscribe(&mut log, from).await;
+        let told = told_to(&mut entries, from, 5).await;
+        assert_eq!(told.iter().map(is_data).collect::<Vec<_>>(), delivered);
+    }
+}
+
 #[tokio::test]
 async fn a_subscriber_catches_up_and_then_hears_what_comes() {
     let served = Served::start().await;

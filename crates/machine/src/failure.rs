@@ -45,16 +45,13 @@ pub enum Failure {
     /// No leader could be reached in time; nothing was done.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// This attempt may have appended the batch: a retry with the same stamp tells.
-    #[error("the batch may lie in the log, from position {since} on")]
+    /// This attempt may have appended the batch. A retry may append it a second time; if both carry the same stamp,
+    /// readers deliver it once.
+    #[error("the batch may lie in the log, at position {position}")]
     MayLie {
-        /// There or after.
-        since: u64,
+        /// The position that this attempt was given.
+        position: u64,
     },
-    /// What an append to a shared log came to can't be told any more, and no retry tells: one might append it for a
-    /// second time.
-    #[error("outcome unknown: {0}")]
-    Forgotten(String),
     /// The write may have been done or may yet be; only a retry with the same session stamp tells.
     #[error("outcome unknown: {0}")]
     Unknown(String),
@@ -75,9 +72,9 @@ impl Wire for Failure {
                 out.u64(session.0);
                 return;
             }
-            Self::MayLie { since } => {
+            Self::MayLie { position } => {
                 out.u8(MAY_LIE);
-                out.u64(*since);
+                out.u64(*position);
                 return;
             }
             Self::UnknownTable(table) => (UNKNOWN_TABLE, table),
@@ -87,7 +84,6 @@ impl Wire for Failure {
             Self::Unavailable(message) => (UNAVAILABLE, message),
             Self::Unknown(message) => (UNKNOWN, message),
             Self::Exists(message) => (EXISTS, message),
-            Self::Forgotten(message) => (FORGOTTEN, message),
         };
         out.u8(tag);
         out.bytes(message.as_bytes());
@@ -109,8 +105,7 @@ impl Wire for Failure {
             UNKNOWN => Self::Unknown(text(input)?),
             EXISTS => Self::Exists(text(input)?),
             UNKNOWN_LOG => Self::UnknownLog(text(input)?),
-            MAY_LIE => Self::MayLie { since: input.u64()? },
-            FORGOTTEN => Self::Forgotten(text(input)?),
+            MAY_LIE => Self::MayLie { position: input.u64()? },
             tag => return Err(DecodeError::UnknownTag { what: "failure", tag: u64::from(tag) }),
         })
     }
@@ -126,7 +121,6 @@ const UNKNOWN: u8 = 7;
 const EXISTS: u8 = 8;
 const UNKNOWN_LOG: u8 = 9;
 const MAY_LIE: u8 = 10;
-const FORGOTTEN: u8 = 11;
 
 /// The refusal of a request that breaks a rule of form or a limit.
 #[must_use]

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Duration, Monotonic, NodeId, Now};
 use catalog::{CatalogCommand, CatalogRequest, cohort_of};
-use sharedlog::client::{self, Client, Suspect, Timing, Token};
+use sharedlog::client::{self, Client, Timing, Token};
 use sharedlog::controller::{self, Controller};
 use sharedlog::sequencer::{self, Sequencer};
 use sharedlog::{AskId, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
@@ -206,7 +206,6 @@ impl Node {
                 self.ask_unit(id, Asker::Sequencer(epoch, ask), unit, request, now);
             }
             sequencer::Action::Answer { asker, reply } => self.tell_inquirer(id, asker, reply, now),
-            sequencer::Action::Suspect(unit) => self.suspect(id, epoch, Suspect::Unit(unit), now),
             sequencer::Action::SetTimer(at) => {
                 if let Some(log) = self.logs.by_id.get_mut(&id) {
                     log.sequencer_at = at;

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::endpoints::Endpoints;
-use crate::logs::Appends;
+use crate::logs::Stamps;
 use crate::request::{Asked, Told};
 use crate::skin::{Ended, Skin};
 use crate::{Durability, Error, Reads, TableDescription, fault};
@@ -70,7 +70,7 @@ pub struct Page {
 pub struct Client {
     pub(crate) skin: Arc<Skin>,
     pub(crate) deadline: Duration,
-    pub(crate) appends: Arc<Appends>,
+    pub(crate) stamps: Arc<Stamps>,
 }
 
 impl Client {
@@ -95,7 +95,7 @@ impl Client {
 
     fn new<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, streams: bool) -> Result<Self, Error> {
         let skin = Skin::new(Endpoints::parse(endpoints)?, streams);
-        Ok(Self { skin, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0), appends: Arc::default() })
+        Ok(Self { skin, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0), stamps: Arc::default() })
     }
 
     /// The same client with another deadline for each of its calls.

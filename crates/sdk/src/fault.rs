@@ -34,9 +34,6 @@ fn of_door(message: String, error: api::columns::Error) -> Fault {
         Kind::UnknownSession => Fault::UnknownSession,
         Kind::Overloaded => Fault::Overloaded(message),
         Kind::Unavailable => Fault::Unavailable(reason(&message, "unavailable: ")),
-        Kind::OutcomeUnknown if error.r#final => {
-            Fault::Definite(Error::OutcomeUnknown(reason(&message, "outcome unknown: ")))
-        }
         Kind::OutcomeUnknown | Kind::Unspecified => Fault::Unknown(reason(&message, "outcome unknown: ")),
     }
 }
@@ -99,9 +96,6 @@ mod tests {
         assert_eq!(of_kind(Kind::Overloaded), Fault::Overloaded("why".into()));
         assert_eq!(of_kind(Kind::Unavailable), Fault::Unavailable("why".into()));
         assert_eq!(of_kind(Kind::OutcomeUnknown), Fault::Unknown("why".into()));
-        let error = api::columns::Error { kind: Kind::OutcomeUnknown.into(), r#final: true, ..Default::default() };
-        let told = of(&api::details::status(Code::Unknown, "why".into(), &error));
-        assert_eq!(told, Fault::Definite(Error::OutcomeUnknown("why".into())), "no further attempt is made");
     }
 
     #[test]

@@ -54,5 +54,5 @@ pub use api::columns::{AsOf, Cell, DescribeTableResponse as TableDescription, Du
 pub use api::log::{Chain as LogChain, Extent as LogExtent, Unit as LogUnit};
 pub use client::Error;
 pub use client_api::{Client, NewTable, Page, Scan};
-pub use logs::{Content, Entry, Log, LogDescription, NewLog, Snapshot, Subscription};
+pub use logs::{Content, Cursor, Entry, Log, LogDescription, NewLog, Snapshot, Subscription};
 pub use reads::Reads;

@@ -1,10 +1,10 @@
 //! Shared logs.
 
-mod appends;
 mod snapshots;
+mod stamps;
 mod subscription;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::log as message;
 use bytes::Bytes;
@@ -14,15 +14,13 @@ use sharedlog::snapshot::is_of_snapshot;
 use crate::Client;
 use crate::client_api::unexpected;
 use crate::request::{Asked, LogAsked, LogTold, Told};
-use crate::skin::Ended;
 
 pub use api::log::DescribeLogResponse as LogDescription;
-pub(crate) use appends::Appends;
 pub use snapshots::Snapshot;
-pub use subscription::Subscription;
+pub(crate) use stamps::Stamps;
+pub use subscription::{Cursor, Subscription};
 
-/// What lies just before a log's tail is waited for so long before it is made a hole, by an append that knows nothing else
-/// of the log; and so is what lies before or within a snapshot.
+/// What lies before or within a snapshot is waited for so long before it is made a hole.
 const HOLE: Duration = Duration::from_millis(100);
 
 /// What a log is to be like.
@@ -52,6 +50,8 @@ pub enum Content {
     Snapshot(Vec<Bytes>),
     /// A hole: whoever was to write there never did, and nobody will.
     Junk,
+    /// Of a subscription: a retried append, which was delivered at a position before.
+    Repeated,
     /// A hole: what lay there is lost with all nodes that had it, and was given up by an operator's word.
     Lost,
     /// It was given up.
@@ -68,16 +68,17 @@ impl Entry {
         let next = self.position.saturating_add(1);
         match self.content {
             Content::Trimmed { before } => next.max(before),
-            Content::Records(_) | Content::Snapshot(_) | Content::Junk | Content::Lost => next,
+            Content::Records(_) | Content::Snapshot(_) | Content::Junk | Content::Repeated | Content::Lost => next,
         }
     }
 
-    /// The records, if there are any: a hole has none, and neither has a part of a snapshot.
+    /// The records, if there are any: a hole has none, and neither has a part of a snapshot, or an append that was
+    /// delivered before.
     #[must_use]
     pub fn records(&self) -> &[Bytes] {
         match &self.content {
             Content::Records(records) => records,
-            Content::Snapshot(_) | Content::Junk | Content::Lost | Content::Trimmed { .. } => &[],
+            Content::Snapshot(_) | Content::Junk | Content::Repeated | Content::Lost | Content::Trimmed { .. } => &[],
         }
     }
 
@@ -88,6 +89,7 @@ impl Entry {
             Told::Data(data) if is_of_snapshot(&data.records) => Content::Snapshot(data.records),
             Told::Data(data) => Content::Records(data.records),
             Told::Junk(message::Junk {}) => Content::Junk,
+            Told::Repeated(message::Repeated {}) => Content::Repeated,
             Told::Lost(message::Lost {}) => Content::Lost,
             Told::Trimmed(message::Trimmed { before }) => Content::Trimmed { before },
         };
@@ -160,9 +162,9 @@ impl Log {
         }
     }
 
-    /// Appends records, in one batch at one position; gives the position. They lie in the log once, however often this
-    /// had to be tried. (Only where it could not be learned in a quarter of the time where the log ends, and the log
-    /// forgot of an attempt before the next one, they may lie there twice.)
+    /// Appends records, in one batch at one position; gives the position. Where an attempt is not answered it is retried, and
+    /// the records may come to lie at a second position: subscriptions deliver them once, reads tell what lies at each
+    /// position.
     ///
     /// Appends that are under way at one time come to lie in any order. One that begins after another has ended lies
     /// after it.
@@ -175,60 +177,15 @@ impl Log {
     }
 
     async fn append_batch(&self, records: Vec<Bytes>) -> Result<u64, Error> {
-        let appends = &self.client.appends;
-        let began = Instant::now();
-        let left = || self.client.deadline.saturating_sub(began.elapsed());
-        let Some(open) = appends.begin(left()).await else {
-            return Err(Error::Unavailable("too many appends of this client are under way".to_owned()));
-        };
-        let stamp = Some(message::Stamp { client: appends.client, sequence: open.sequence });
-        let (log, since) = (self.name.clone(), self.least(left()).await?);
-        if left().is_zero() {
-            return Err(Error::Unavailable("the time was over before anything was appended".to_owned()));
+        let append = message::AppendRequest { log: self.name.clone(), records, stamp: Some(self.client.stamps.next()) };
+        match self.ask(LogAsked::Append(append)).await? {
+            LogTold::Appended(answer) => Ok(answer.position),
+            other => Err(Error::OutcomeUnknown(format!("the node's answer does not fit: {other:?}"))),
         }
-        let oldest_open = open.oldest_open;
-        let append = message::AppendRequest { log, records, stamp, since, oldest_open };
-        let request = Asked::Log(LogAsked::Append(append));
-        let Ended { outcome, .. } = self.client.skin.call(request, left()).await;
-        let position = match outcome? {
-            Told::Log(LogTold::Appended(answer)) => answer.position,
-            other => return Err(Error::OutcomeUnknown(format!("the node's answer does not fit: {other:?}"))),
-        };
-        appends.note(&self.name, position.saturating_add(1));
-        Ok(position)
     }
 
-    /// The same log, asked within that time.
-    fn clone_with(&self, time: Duration) -> Self {
-        Self { client: self.client.clone().with_deadline(time), name: self.name.clone() }
-    }
-
-    /// The least position that an append may get which begins now, in whichever attempt: if it is tried again later
-    /// than the log remembers what lies there, it is refused. The tail by itself is none. Below it positions may have
-    /// been given out that nobody will write, and a sequencer that comes after gives them out again; but each begins
-    /// above what is held. So what lies just before the tail is read first, and made a hole if nothing comes. Where it
-    /// can't be read, or there is too little time to wait for whoever may be writing it, nothing is named.
-    async fn least(&self, time: Duration) -> Result<Option<u64>, Error> {
-        let appends = &self.client.appends;
-        if let Some(known) = appends.known(&self.name) {
-            return Ok(Some(known));
-        }
-        let tail = self.clone_with(time).tail().await?;
-        let held = appends.held(&self.name);
-        if tail <= held {
-            // Nothing has come since.
-            appends.note(&self.name, held);
-            return Ok(Some(held));
-        }
-        let time = time / 4;
-        if time < 2 * HOLE {
-            return Ok(None);
-        }
-        let last = self.clone_with(time).read_waiting(tail - 1, 1, HOLE).await;
-        Ok(last.is_ok_and(|entries| !entries.is_empty()).then_some(tail))
-    }
-
-    /// What lies at positions in a row, so many at most, up to one where nothing lies yet; none, if that is the first.
+    /// What lies at positions in a row, so many at most, up to one where nothing lies yet; none, if that is the first. A
+    /// retried append may lie at two positions.
     /// There may be fewer, where entries are large: an answer holds 2 MiB or so. Only an empty one says that nothing is
     /// there.
     ///
@@ -251,11 +208,7 @@ impl Log {
             return Err(Error::Unavailable("the node's answer does not fit the question".to_owned()));
         };
         let entries: Option<Vec<Entry>> = answer.entries.into_iter().map(Entry::told).collect();
-        let entries = entries.ok_or_else(of_no_kind)?;
-        if let Some(last) = entries.last() {
-            self.client.appends.note(&self.name, last.after());
-        }
-        Ok(entries)
+        entries.ok_or_else(of_no_kind)
     }
 
     /// Where the log ends: every append that had ended before lies below.
@@ -286,13 +239,14 @@ impl Log {
         self.ask(LogAsked::TrimPosition(request)).await.map(|_| ())
     }
 
-    /// What lies at a position and at all that follow, each once and in order, as it comes, for as long as the
-    /// subscription is kept. When the node that tells it fails, another does.
+    /// What lies at a position and at all that follow, in order, as it comes, for as long as the subscription is kept. When
+    /// the node that tells it fails, another does. A retried append is delivered once: from a position on, or, from another
+    /// subscription's [cursor](Subscription::cursor) on, as if they were one.
     ///
     /// Who subscribes and who polls the subscription is to be within a tokio runtime.
     #[must_use]
-    pub fn subscribe(&self, from: u64) -> Subscription {
-        Subscription::begin(&self.client, &self.name, from)
+    pub fn subscribe(&self, from: impl Into<Cursor>) -> Subscription {
+        Subscription::begin(&self.client, &self.name, from.into())
     }
 
     async fn ask(&self, asked: LogAsked) -> Result<LogTold, Error> {

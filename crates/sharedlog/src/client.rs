@@ -155,14 +155,7 @@ impl Client {
     }
 
     /// Appends a batch: one entry, at one position, however many records. Without a stamp it gets one of the machine's own.
-    pub fn append(
-        &mut self,
-        token: Token,
-        batch: Batch,
-        stamp: Option<Stamp>,
-        deadline: Monotonic,
-        now: Monotonic,
-    ) {
+    pub fn append(&mut self, token: Token, batch: Batch, stamp: Option<Stamp>, deadline: Monotonic, now: Monotonic) {
         let stamp = stamp.unwrap_or_else(|| {
             self.last_stamp += 1;
             Stamp { client: self.id, sequence: self.last_stamp }

@@ -9,8 +9,8 @@
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
-use crate::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
 use crate::Stamp;
+use crate::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
 
 /// The records of one append, encoded: their number, then each with its length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -162,8 +162,8 @@ impl Lookup {
     fn reply(&self, asked: &unit::Outcome, io: Io) -> Result<Reply, ReadError> {
         match asked {
             unit::Outcome::Look { position } => Ok(unit::found(self.kept(*position, io)?, self.mark)),
-            unit::Outcome::Compare { position, entry, took } => {
-                Ok(unit::compared(self.kept(*position, io)?.as_ref(), entry, *took, self.mark))
+            unit::Outcome::Compare { position, entry } => {
+                Ok(unit::compared(self.kept(*position, io)?.as_ref(), entry, self.mark))
             }
             unit::Outcome::Many { each, bytes } => {
                 Reply::of_many(each.iter().map(|asked| self.reply(asked, io)), *bytes)
@@ -285,7 +285,7 @@ impl StateMachine for LogUnit {
     }
 
     fn snapshot_bytes(&self) -> usize {
-        64 + 16 * self.unit.intervals() + 24 * self.unit.remembers()
+        64 + 16 * self.unit.intervals()
     }
 
     fn storage(&self) -> &Tree {

@@ -4,8 +4,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, NodeId};
 use machine::Wire;
 
-use crate::client::Stamped;
-use crate::{Batch, Data, Position, Projection, ProjectionEpoch, UnitId};
+use crate::{Batch, Data, Position, Projection, ProjectionEpoch, Stamp, UnitId};
 
 /// A request about a shared log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,11 +31,8 @@ pub enum LogRequest {
         log: String,
         /// The records.
         batch: Batch,
-        /// Which append of whom it is, for whoever wants to try it again, and the oldest append of that client that
-        /// isn't decided.
-        stamp: Option<Stamped>,
-        /// No attempt at it lies below. If nobody remembers any more which appends lie from there on, it is refused.
-        since: Option<Position>,
+        /// Which append of which client it is, if the caller may retry it.
+        stamp: Option<Stamp>,
     },
     /// Reads what lies at positions in a row, until one where nothing lies yet.
     Read {

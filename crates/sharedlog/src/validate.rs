@@ -4,8 +4,7 @@ use base::limits::{LOG_COPIES_MAX, LOG_READ_MAX, LOG_STRIPES_MAX};
 use machine::Failure;
 use machine::limits::{check_name, refuse};
 
-use crate::client::Stamped;
-use crate::limits::{DUPLICATES_WINDOW, POSITION_MAX};
+use crate::limits::POSITION_MAX;
 use crate::request::LogRequest;
 use crate::{ClientId, Position, Stamp};
 
@@ -21,25 +20,11 @@ pub fn validate(request: &LogRequest) -> Result<(), Failure> {
             check_at_most("stripes", *stripes, LOG_STRIPES_MAX)?;
             check_at_most("copies of each position", *copies, LOG_COPIES_MAX)
         }
-        LogRequest::Append { batch, stamp, since, .. } => {
+        LogRequest::Append { batch, stamp, .. } => {
             if batch.is_empty() {
                 return refuse("there is no record to append");
             }
-            if let Some(Stamped { stamp, .. }) = stamp
-                && stamp.client >= ClientId::FIRST_OF_NODES
-            {
-                return refuse(format!("client {} is none that callers may name: it is above 2^63 - 1", stamp.client));
-            }
-            if let Some(Stamped { stamp, oldest_open }) = stamp
-                && !stamp.is_in_window(*oldest_open)
-            {
-                let Stamp { sequence, .. } = stamp;
-                return refuse(format!(
-                    "append {sequence} of a client whose oldest open one is {oldest_open}: they are numbered from 1, and there may be \
-                     {DUPLICATES_WINDOW} of them open"
-                ));
-            }
-            since.map_or(Ok(()), check_position)
+            stamp.map_or(Ok(()), check_stamp)
         }
         LogRequest::Read { from, count, .. } => {
             if *count == 0 {
@@ -64,6 +49,16 @@ pub fn new_log_name(name: &str) -> Result<(), Failure> {
         _ if name.starts_with('-') => {
             refuse(format!("the log's name {name:?} begins with '-', as an option does: a name begins otherwise"))
         }
+        _ => Ok(()),
+    }
+}
+
+fn check_stamp(Stamp { client, sequence }: Stamp) -> Result<(), Failure> {
+    match sequence {
+        _ if client >= ClientId::FIRST_OF_NODES => {
+            refuse(format!("client {client} is none that callers may name: it is above 2^63 - 1"))
+        }
+        0 => refuse(format!("sequence 0 of client {client}: a client's appends are numbered from 1")),
         _ => Ok(()),
     }
 }

@@ -5,11 +5,9 @@ use base::{Boot, Duration, NodeId};
 use machine::Wire;
 
 use crate::client::Suspect;
-use crate::limits::{MANY_MAX, POSITIONS_AT_ONCE_MAX};
-use crate::sequencer::{Named, Placed, Told};
+use crate::limits::MANY_MAX;
 use crate::unit::{Command, Reply, Report, Request};
-use crate::unit::{decode_appends, decode_ranges, encode_appends, encode_ranges};
-use crate::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stamp, Stripe, UnitId, sequencer};
+use crate::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stripe, UnitId, sequencer};
 
 impl Wire for Request {
     fn encode(&self, out: &mut Writer) {
@@ -51,11 +49,6 @@ fn encode_request(request: &Request, out: &mut Writer) {
             run.encode(out);
             out.u32(u32::try_from(*bytes).unwrap_or(u32::MAX));
         }
-        Request::Recent { epoch, from } => {
-            out.u8(7);
-            out.u64(epoch.0);
-            out.u64(from.0);
-        }
         Request::Confirm { epoch } => {
             out.u8(2);
             out.u64(epoch.0);
@@ -92,7 +85,6 @@ fn decode_request(input: &mut Reader) -> Result<Request, DecodeError> {
             bytes: input.u32()? as usize,
         },
         5 => Request::ReadMany { epoch: decode_epoch(input)?, run: Run::decode(input)?, bytes: input.u32()? as usize },
-        7 => Request::Recent { epoch: decode_epoch(input)?, from: decode_position(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "request to a log unit", tag: u64::from(tag) }),
     })
 }
@@ -130,16 +122,6 @@ fn encode_reply(reply: &Reply, out: &mut Writer) {
             out.u8(15);
             out.u32(u32::try_from(holes.len()).unwrap_or(u32::MAX));
             holes.iter().for_each(|hole| out.u64(hole.0));
-        }
-        Reply::Took { mark } => {
-            out.u8(19);
-            out.u64(mark.0);
-        }
-        Reply::Recent { from, told_of, appends } => {
-            out.u8(18);
-            out.u64(from.0);
-            encode_ranges(out, told_of);
-            encode_appends(out, appends);
         }
         Reply::Many(replies) => {
             out.u8(MANY);
@@ -184,12 +166,6 @@ fn decode_one(tag: u8, input: &mut Reader) -> Result<Reply, DecodeError> {
         14 => Reply::Damaged,
         16 => Reply::Elsewhere,
         15 => Reply::Holes((0..input.count(8)?).map(|_| decode_position(input)).collect::<Result<_, _>>()?),
-        19 => Reply::Took { mark: decode_position(input)? },
-        18 => Reply::Recent {
-            from: decode_position(input)?,
-            told_of: decode_ranges(input)?,
-            appends: decode_appends(input)?,
-        },
         tag => return Err(DecodeError::UnknownTag { what: "reply of a log unit", tag: u64::from(tag) }),
     })
 }
@@ -220,19 +196,11 @@ pub fn encode_question(sequencer: SequencerId, request: &sequencer::Request, out
     out.u32(sequencer.node.0);
     out.u64(sequencer.boot.0);
     match request {
-        sequencer::Request::Positions { epoch, client, count, named } => {
+        sequencer::Request::Positions { epoch, client, count } => {
             out.u8(1);
             out.u64(epoch.0);
             out.u64(client.0);
             out.u64(*count);
-            out.u32(named.len() as u32);
-            for Named { stamp, oldest_open, decided, since } in named {
-                out.u64(stamp.client.0);
-                out.u64(stamp.sequence);
-                out.u64(*oldest_open);
-                encode_optional(decided.map(|decided| decided.0), out);
-                encode_optional(since.map(|since| since.0), out);
-            }
         }
         sequencer::Request::Tail { epoch } => {
             out.u8(2);
@@ -248,12 +216,11 @@ pub fn encode_question(sequencer: SequencerId, request: &sequencer::Request, out
 pub fn decode_question(input: &mut Reader) -> Result<(SequencerId, sequencer::Request), DecodeError> {
     let sequencer = SequencerId { node: NodeId(input.u32()?), boot: Boot(input.u64()?) };
     let request = match input.u8()? {
-        1 => {
-            let (epoch, client) = (decode_epoch(input)?, ClientId(input.u64()?));
-            let count = input.u64()?;
-            let named = (0..count_named(input, 26)?).map(|_| decode_named(input)).collect::<Result<_, _>>()?;
-            sequencer::Request::Positions { epoch, client, count, named }
-        }
+        1 => sequencer::Request::Positions {
+            epoch: decode_epoch(input)?,
+            client: ClientId(input.u64()?),
+            count: input.u64()?,
+        },
         2 => sequencer::Request::Tail { epoch: decode_epoch(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "request to a sequencer", tag: u64::from(tag) }),
     };
@@ -263,29 +230,10 @@ pub fn decode_question(input: &mut Reader) -> Result<(SequencerId, sequencer::Re
 /// Appends a sequencer's reply to `out`.
 pub fn encode_given(reply: &sequencer::Reply, out: &mut Writer) {
     match reply {
-        sequencer::Reply::Positions { first, count, named } => {
+        sequencer::Reply::Positions { first, count } => {
             out.u8(1);
             out.u64(first.0);
             out.u64(*count);
-            out.u32(named.len() as u32);
-            for told in named {
-                match told {
-                    Told::Decided => out.u8(0),
-                    Told::At(Placed { position, oldest_open }) => {
-                        out.u8(1);
-                        out.u64(position.0);
-                        out.u64(*oldest_open);
-                    }
-                    Told::Forgotten { known_from } => {
-                        out.u8(2);
-                        out.u64(known_from.0);
-                    }
-                    Told::Beyond { next } => {
-                        out.u8(3);
-                        out.u64(next.0);
-                    }
-                }
-            }
         }
         sequencer::Reply::Tail(tail) => {
             out.u8(2);
@@ -304,56 +252,11 @@ pub fn encode_given(reply: &sequencer::Reply, out: &mut Writer) {
 /// When the bytes are something else.
 pub fn decode_given(input: &mut Reader) -> Result<sequencer::Reply, DecodeError> {
     Ok(match input.u8()? {
-        1 => {
-            let (first, count) = (decode_position(input)?, input.u64()?);
-            let named = (0..count_named(input, 1)?).map(|_| decode_told(input)).collect::<Result<_, _>>()?;
-            sequencer::Reply::Positions { first, count, named }
-        }
+        1 => sequencer::Reply::Positions { first: decode_position(input)?, count: input.u64()? },
         2 => sequencer::Reply::Tail(decode_position(input)?),
         3 => sequencer::Reply::Refused { newest: decode_epoch(input)? },
         tag => return Err(DecodeError::UnknownTag { what: "reply of a sequencer", tag: u64::from(tag) }),
     })
-}
-
-/// How many appends are named, of so many bytes each at least.
-fn count_named(input: &mut Reader, bytes: usize) -> Result<usize, DecodeError> {
-    let count = input.count(bytes)?;
-    let is_bounded = count as u64 <= POSITIONS_AT_ONCE_MAX;
-    if is_bounded { Ok(count) } else { Err(DecodeError::Invalid { what: "number of appends" }) }
-}
-
-fn decode_named(input: &mut Reader) -> Result<Named, DecodeError> {
-    let stamp = decode_stamp(input)?;
-    let oldest_open = input.u64()?;
-    let decided = decode_optional(input)?;
-    let since = decode_optional(input)?;
-    Ok(Named { stamp, oldest_open, decided, since })
-}
-
-fn decode_stamp(input: &mut Reader) -> Result<Stamp, DecodeError> {
-    let stamp = Stamp { client: ClientId(input.u64()?), sequence: input.u64()? };
-    if stamp.sequence == 0 { Err(DecodeError::Invalid { what: "sequence" }) } else { Ok(stamp) }
-}
-
-fn decode_told(input: &mut Reader) -> Result<Told, DecodeError> {
-    Ok(match input.u8()? {
-        0 => Told::Decided,
-        1 => Told::At(Placed { position: decode_position(input)?, oldest_open: input.u64()? }),
-        2 => Told::Forgotten { known_from: decode_position(input)? },
-        3 => Told::Beyond { next: decode_position(input)? },
-        tag => return Err(DecodeError::UnknownTag { what: "place of an append", tag: u64::from(tag) }),
-    })
-}
-
-fn decode_optional(input: &mut Reader) -> Result<Option<Position>, DecodeError> {
-    if input.bool()? { decode_position(input).map(Some) } else { Ok(None) }
-}
-
-fn encode_optional(number: Option<u64>, out: &mut Writer) {
-    out.bool(number.is_some());
-    if let Some(number) = number {
-        out.u64(number);
-    }
 }
 
 /// Appends who is suspected to `out`.
@@ -399,8 +302,6 @@ fn decode_position(input: &mut Reader) -> Result<Position, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use crate::limits::RECENT_MAX;
-
     use super::*;
 
     fn encoded(reply: &Reply) -> bytes::Bytes {
@@ -410,50 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn appends_come_back_as_they_were_sent_and_are_bounded() {
-        let request = Request::Recent { epoch: ProjectionEpoch(3), from: Position(9) };
-        let mut out = Writer::new();
-        encode_request(&request, &mut out);
-        assert_eq!(decode_request(&mut Reader::new(out.finish())), Ok(request));
-        let append = |number| (Position(number), Stamp { client: ClientId(7), sequence: number });
-        let stripe = Stripe { from: Position(0), count: 1, index: 0, width: 1 };
-        let of = |appends: Vec<(Position, Stamp)>| Reply::Recent {
-            from: Position(4),
-            told_of: vec![(stripe, Position(1), Position(3))],
-            appends,
-        };
-        let few = of(vec![append(5), append(9)]);
-        let bytes = encoded(&few);
-        assert_eq!(decode_reply(&mut Reader::new(bytes.clone())), Ok(few));
-        for at in 0..bytes.len() {
-            assert!(decode_reply(&mut Reader::new(bytes.slice(..at))).is_err());
-        }
-        let many = |count: usize| encoded(&of((1..=count as u64).map(append).collect()));
-        assert!(decode_reply(&mut Reader::new(many(RECENT_MAX))).is_ok());
-        assert!(decode_reply(&mut Reader::new(many(RECENT_MAX + 1))).is_err());
-        assert!(decode_reply(&mut Reader::new(encoded(&of(vec![append(0)])))).is_err(), "they are numbered from 1");
-    }
-
-    /// What a sequencer is asked and answers of appends that are known by their stamps.
-    #[test]
-    fn places_come_back_as_they_were_sent() {
+    fn what_a_sequencer_is_asked_and_answers_comes_back_as_it_was_sent() {
         let sequencer = SequencerId { node: NodeId(2), boot: Boot(5) };
-        let stamp = Stamp { client: ClientId(7), sequence: 3 };
-        let named = |decided: Option<u64>, since: Option<u64>| Named {
-            stamp,
-            oldest_open: 2,
-            decided: decided.map(Position),
-            since: since.map(Position),
-        };
-        let named = vec![named(None, None), named(Some(4), None), named(None, Some(9)), named(Some(4), Some(0))];
-        let request = sequencer::Request::Positions { epoch: ProjectionEpoch(3), client: ClientId(9), count: 2, named };
+        let request = sequencer::Request::Positions { epoch: ProjectionEpoch(3), client: ClientId(9), count: 2 };
         let mut out = Writer::new();
         encode_question(sequencer, &request, &mut out);
         assert_eq!(decode_question(&mut Reader::new(out.finish())), Ok((sequencer, request)));
-        let at = Told::At(Placed { position: Position(8), oldest_open: 2 });
-        let named =
-            vec![at, Told::Decided, Told::Forgotten { known_from: Position(5) }, Told::Beyond { next: Position(6) }];
-        let reply = sequencer::Reply::Positions { first: Position(7), count: 1, named };
+        let reply = sequencer::Reply::Positions { first: Position(7), count: 1 };
         let mut out = Writer::new();
         encode_given(&reply, &mut out);
         let bytes = out.finish();

@@ -38,7 +38,7 @@ pub use open::{Recovered, format, open, open_into};
 pub use store::{Config, Store};
 
 /// The format that this version writes and reads.
-pub const FORMAT: u32 = 6;
+pub const FORMAT: u32 = 7;
 
 /// The unit of IO past the page cache: addresses, offsets and lengths are multiples of it, and batches are padded to
 /// it.

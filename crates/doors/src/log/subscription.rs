@@ -10,20 +10,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use api::log::SubscribeResponse;
+use api::log::{self as message, SubscribeResponse};
 use base::budget::Reservation;
 use base::limits::LOG_READ_MAX;
 use machine::Failure;
 use node::request::{Outcome, Request, Response};
 use sharedlog::Position;
-use sharedlog::request::{LogEntry, LogRequest, LogResponse};
+use sharedlog::duplicates::Duplicates;
+use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::translate::{after, entry, entry_bytes};
+use super::translate::{after, entry, entry_bytes, repeated};
 use crate::columns::{Answer, unexpected};
 use crate::deadline::no_answer;
 use crate::flow_control::call::{Call, HandedOver};
@@ -75,6 +76,7 @@ pub(super) fn begin<G: Gateway>(
         connection: Arc::clone(&call.connection),
         log,
         next: from,
+        seen: Duplicates::default(),
         asked: from,
         tail: Position(0),
         ahead: VecDeque::new(),
@@ -119,6 +121,8 @@ struct Follower<G> {
     log: String,
     /// The next position to deliver.
     next: Position,
+    /// The stamps of the entries before.
+    seen: Duplicates,
     /// The next position to read.
     asked: Position,
     /// The highest known tail: positions below it are taken.
@@ -273,7 +277,7 @@ impl<G: Gateway> Follower<G> {
             next.position = self.next;
             bytes += entry_bytes(&next);
             self.next = after(&next);
-            batch.push(entry(next));
+            batch.push(once(&mut self.seen, next));
             if entries.peek().is_none_or(|more| bytes + entry_bytes(more) > STREAM_MESSAGE_BYTES) {
                 self.send(std::mem::take(&mut batch), std::mem::take(&mut bytes), &mut room, out).await;
             }
@@ -327,6 +331,14 @@ impl<G: Gateway> Follower<G> {
 
     async fn ask(&self, request: Request, held: Held) -> Result<Response, Failure> {
         submit(&*self.gateway, request, held).await
+    }
+}
+
+/// Delivers an entry, unless one with its stamp was delivered before (guarantee 20).
+fn once(seen: &mut Duplicates, next: LogEntry) -> message::LogEntry {
+    match &next.content {
+        Content::Data(data) if !seen.is_first(data.stamp, next.position) => repeated(next.position),
+        _ => entry(next),
     }
 }
 

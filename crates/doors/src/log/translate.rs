@@ -5,7 +5,6 @@ use api::log::{self as message, log_entry};
 use bytes::Bytes;
 use machine::Failure;
 use node::request::{Request, Response};
-use sharedlog::client::Stamped;
 use sharedlog::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
 use sharedlog::request::{Content, ExtentDescription, LogDescription, LogEntry, LogRequest, LogResponse};
 use sharedlog::{Batch, ClientId, Data, Position, Stamp};
@@ -19,16 +18,10 @@ const RECORD_FRAMING_BYTES: usize = 4;
 
 /// An append, if a batch can hold it.
 pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure> {
-    let message::AppendRequest { log, records, stamp, since, oldest_open } = message;
-    if stamp.is_none() && oldest_open != 0 {
-        return Err(Failure::Invalid("oldest_open goes with a stamp: it is of the stamp's client".into()));
-    }
+    let message::AppendRequest { log, records, stamp } = message;
     let batch = Batch::of(&records).map_err(|_| too_large(&records))?;
-    let stamp = stamp.map(|message::Stamp { client, sequence }| {
-        let oldest_open = if oldest_open == 0 { sequence } else { oldest_open };
-        Stamped { stamp: Stamp { client: ClientId(client), sequence }, oldest_open }
-    });
-    Ok(Request::Log(LogRequest::Append { log, batch, stamp, since: since.map(Position) }))
+    let stamp = stamp.map(|message::Stamp { client, sequence }| Stamp { client: ClientId(client), sequence });
+    Ok(Request::Log(LogRequest::Append { log, batch, stamp }))
 }
 
 /// Why records make no batch: they are too many, or too long. Each has its length beside it, and all have their number.
@@ -101,8 +94,14 @@ pub(crate) fn entry(LogEntry { position, content }: LogEntry) -> message::LogEnt
     message::LogEntry { position: position.0, content: Some(content) }
 }
 
+/// The second entry of a stamp, in a subscription.
+pub(crate) fn repeated(position: Position) -> message::LogEntry {
+    let content = log_entry::Content::Repeated(message::Repeated {});
+    message::LogEntry { position: position.0, content: Some(content) }
+}
+
 fn content_of(data: &Data) -> message::Data {
-    let Data { stamp: Stamp { client, sequence }, batch, .. } = data;
+    let Data { stamp: Stamp { client, sequence }, batch } = data;
     // What was decoded from a disk or a peer has been looked at.
     let records = batch.records().unwrap_or_default();
     message::Data { records, stamp: Some(message::Stamp { client: client.0, sequence: *sequence }) }
@@ -138,7 +137,7 @@ mod tests {
     fn data(position: u64, bytes: usize) -> LogEntry {
         let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
         let stamp = Stamp { client: ClientId(3), sequence: 4 };
-        LogEntry { position: Position(position), content: Content::Data(Data { stamp, oldest_open: 4, batch }) }
+        LogEntry { position: Position(position), content: Content::Data(Data { stamp, batch }) }
     }
 
     fn trimmed(position: u64, mark: u64) -> LogEntry {
@@ -180,19 +179,10 @@ mod tests {
     fn an_append_is_what_was_asked_for() {
         let records = vec![Bytes::from_static(b"a"), Bytes::new()];
         let stamp = Some(message::Stamp { client: 9, sequence: 2 });
-        let asked = append(message::AppendRequest {
-            log: "l".into(),
-            records: records.clone(),
-            stamp,
-            since: Some(0),
-            oldest_open: 0,
-        });
+        let asked = append(message::AppendRequest { log: "l".into(), records: records.clone(), stamp });
         let batch = Batch::of(&records).expect("it is small");
-        let stamp = Some(Stamped { stamp: Stamp { client: ClientId(9), sequence: 2 }, oldest_open: 2 });
-        let expected = LogRequest::Append { log: "l".into(), batch, stamp, since: Some(Position(0)) };
-        assert_eq!(asked, Ok(Request::Log(expected)));
-        let no_stamp = message::AppendRequest { log: "l".into(), records, oldest_open: 1, ..Default::default() };
-        assert!(matches!(append(no_stamp), Err(Failure::Invalid(_))));
+        let stamp = Some(Stamp { client: ClientId(9), sequence: 2 });
+        assert_eq!(asked, Ok(Request::Log(LogRequest::Append { log: "l".into(), batch, stamp })));
     }
 
     #[test]

@@ -100,8 +100,8 @@ impl Memory {
             LogRequest::Create { .. } => LogResponse::Created { existed: true },
             LogRequest::List => LogResponse::Logs(vec!["l".into()]),
             LogRequest::Append { batch, stamp, .. } => {
-                let stamp = stamp.map_or(Stamp { client: ClientId(1), sequence: 1 }, |stamped| stamped.stamp);
-                log().entries.push(Content::Data(Data { stamp, oldest_open: stamp.sequence, batch }));
+                let stamp = stamp.unwrap_or(Stamp { client: ClientId::FIRST_OF_NODES, sequence: 1 });
+                log().entries.push(Content::Data(Data { stamp, batch }));
                 LogResponse::Appended(Position(log().entries.len() as u64 - 1))
             }
             LogRequest::Read { from, count, wait, bytes, .. } => {

@@ -64,8 +64,8 @@ impl Node {
             known.client.projected(projection, now.monotonic);
         }
         match request {
-            LogRequest::Append { batch, stamp, since, .. } => self.call(log, Call::Append(id), |client, token| {
-                client.append(token, batch, stamp, since, deadline, now.monotonic);
+            LogRequest::Append { batch, stamp, .. } => self.call(log, Call::Append(id), |client, token| {
+                client.append(token, batch, stamp, deadline, now.monotonic);
             }),
             LogRequest::Tail { .. } => self.call(log, Call::Tail(id), |client, token| {
                 client.tail(token, deadline, now.monotonic);
@@ -156,11 +156,9 @@ fn said(outcome: Result<Answer, Error>) -> Outcome {
 
 fn failure(error: Error) -> Failure {
     match error {
-        Error::OutsideWindow { .. } => Failure::Overloaded(error.to_string()),
         Error::OutOfTime => Failure::Unavailable("the log's units or its sequencer did not answer in time".to_owned()),
-        Error::Unknown { since } => Failure::MayLie { since: since.0 },
-        Error::Forgotten { .. } | Error::TooLate { .. } | Error::Decided => Failure::Forgotten(error.to_string()),
-        Error::BeyondTail { .. } | Error::Ahead { .. } => Failure::Invalid(error.to_string()),
+        Error::Unknown { position } => Failure::MayLie { position: position.0 },
+        Error::BeyondTail { .. } => Failure::Invalid(error.to_string()),
         Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn said(outcome: &Outcome) -> Result<LogResponse, Failure> {
 
 pub(super) fn append(record: &'static str) -> LogRequest {
     let batch = Batch::of(&[Bytes::from_static(record.as_bytes())]).expect("it is small");
-    LogRequest::Append { log: "l".into(), batch, stamp: None, since: None }
+    LogRequest::Append { log: "l".into(), batch, stamp: None }
 }
 
 fn read(from: u64, count: u32) -> LogRequest {
@@ -83,7 +83,7 @@ fn reads_keep_to_their_bytes() {
     let mut bench = alone();
     for (number, bytes) in [(2, 100), (3, 100), (4, 3 << 20)] {
         let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
-        let request = LogRequest::Append { log: "l".into(), batch, stamp: None, since: None };
+        let request = LogRequest::Append { log: "l".into(), batch, stamp: None };
         ask(&mut bench, number, request).expect("it is appended");
     }
     let read =

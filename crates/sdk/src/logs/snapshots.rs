@@ -6,31 +6,32 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use sharedlog::duplicates::Duplicates;
 use sharedlog::snapshot::{self, Appended, Finder, Found, Keeper, There, Wanted};
 use sharedlog::{Position, Run};
 use tokio::task::JoinSet;
 
-use super::{Content, Entry, HOLE, Log};
+use super::{Content, Cursor, Entry, HOLE, Log};
 use crate::Error;
 
 /// What a program made of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All below this position was played for it: the program goes on here.
-    pub next: u64,
+    /// All before was played for it: the program goes on here.
+    pub at: Cursor,
     /// What was kept.
     pub state: Bytes,
 }
 
 impl Log {
-    /// Keeps what a program has made of all that lies below a position, 4 GiB at most. Once it is kept, what lies below
-    /// that position may be trimmed ([`Log::trim`]): who can't play it any more begins with [`Log::snapshot`].
+    /// Keeps what a program has made of all that lies below a position, 4 GiB at most, with what was seen there if the position
+    /// is a subscription's [cursor](crate::Subscription::cursor). Once it is kept, what lies below that position may be
+    /// trimmed ([`Log::trim`]): who can't play it any more begins with [`Log::snapshot`].
     ///
     /// # Errors
     /// As [`Error`] has them; [`Error::Invalid`], too, if the log doesn't reach that position yet, or there is too much
     /// of it. After any error it may be kept again; what the log has of it by then does no harm.
-    pub async fn keep_snapshot(&self, next: u64, state: impl Into<Bytes>) -> Result<(), Error> {
+    pub async fn keep_snapshot(&self, at: impl Into<Cursor>, state: impl Into<Bytes>) -> Result<(), Error> {
+        let Cursor { next, seen: duplicates } = at.into();
         if next > self.tail().await? {
             return Err(Error::Invalid(format!("log {} does not reach position {next} yet", self.name)));
         }
@@ -38,7 +39,6 @@ impl Log {
         if next > 0 && self.read_waiting(next - 1, 1, HOLE).await?.is_empty() {
             return Err(Error::Unavailable(format!("nothing was told of position {}", next - 1)));
         }
-        let duplicates = Duplicates::default();
         let snapshot = snapshot::Snapshot { next: Position(next), duplicates, state: state.into() };
         let mut keeper = Keeper::new(&snapshot).map_err(|error| Error::Invalid(error.to_string()))?;
         let mut appends = JoinSet::new();
@@ -85,7 +85,9 @@ impl Log {
             }
         }
         match finder.found() {
-            Found::Snapshot(snapshot) => Ok(Some(Snapshot { next: snapshot.next.0, state: snapshot.state })),
+            Found::Snapshot(snapshot::Snapshot { next, duplicates, state }) => {
+                Ok(Some(Snapshot { at: Cursor { next: next.0, seen: duplicates }, state }))
+            }
             Found::Nothing { mark } => Err(Error::NotFound(format!(
                 "log {} is trimmed below {mark}, and has no snapshot that is as new",
                 self.name
@@ -98,6 +100,6 @@ fn there(entry: Entry) -> There {
     match entry.content {
         Content::Records(records) | Content::Snapshot(records) => There::Records(records),
         Content::Trimmed { before } if before > entry.position => There::TrimmedBelow(Position(before)),
-        Content::Trimmed { .. } | Content::Junk | Content::Lost => There::Nothing,
+        Content::Trimmed { .. } | Content::Junk | Content::Repeated | Content::Lost => There::Nothing,
     }
 }

@@ -70,7 +70,7 @@ fn unit() -> (State, Log) {
 fn value(number: u64) -> Value {
     let stamp = Stamp { client: ClientId(1), sequence: number };
     let batch = Batch::of(&[Bytes::from(number.to_string())]).expect("it is small");
-    Value::Data(Data { stamp, oldest_open: number, batch })
+    Value::Data(Data { stamp, batch })
 }
 
 fn write(position: u64, number: u64) -> Command {

@@ -67,11 +67,7 @@ fn positions_are_given_once_and_in_their_epoch() {
 fn a_client_is_given_a_bounded_number_at_a_time() {
     let mut sequencer = sequencer();
     let mut ask = |client: u64, count: u64, now: Monotonic| {
-        sequencer.asked(
-            1,
-            Request::Positions { epoch: EPOCH, client: ClientId(client), count },
-            now,
-        );
+        sequencer.asked(1, Request::Positions { epoch: EPOCH, client: ClientId(client), count }, now);
         match told(&mut sequencer).1[..] {
             [(1, Reply::Positions { count, .. })] => count,
             ref other => panic!("{other:?}"),
@@ -171,10 +167,6 @@ fn a_sealed_unit_ends_it() {
     sequencer.answered(asks[1].0, &unit::Reply::Refused { sealed: EPOCH }, Monotonic(0));
     let refused = || Reply::Refused { newest: ProjectionEpoch(4) };
     assert_eq!(told(&mut sequencer).1, [(1, refused()), (2, refused())]);
-    sequencer.asked(
-        3,
-        Request::Positions { epoch: EPOCH, client: ClientId(1), count: 1 },
-        Monotonic(0),
-    );
+    sequencer.asked(3, Request::Positions { epoch: EPOCH, client: ClientId(1), count: 1 }, Monotonic(0));
     assert_eq!(told(&mut sequencer).1, [(3, refused())]);
 }

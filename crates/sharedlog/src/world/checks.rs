@@ -180,9 +180,7 @@ impl Checks {
     /// What the last reader of all found.
     pub(super) fn finally(&mut self, position: Position, outcome: &Result<Answer, Error>) -> Said {
         let stamp = match outcome {
-            Ok(Answer::Entry(data)) => {
-                data.stamp
-            }
+            Ok(Answer::Entry(data)) => data.stamp,
             Ok(Answer::Lost) => {
                 self.lost.insert(position);
                 return Ok(());

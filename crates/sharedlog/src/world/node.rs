@@ -115,9 +115,7 @@ impl Units {
                 reply
             }
             Outcome::Look { position } => unit::found(self.values.get(&(id, position)).cloned(), mark),
-            Outcome::Compare { position, entry } => {
-                unit::compared(self.values.get(&(id, position)), &entry, mark)
-            }
+            Outcome::Compare { position, entry } => unit::compared(self.values.get(&(id, position)), &entry, mark),
             Outcome::Many { each, bytes } => {
                 let replies = each.into_iter().map(|outcome| Ok::<_, Infallible>(self.carry_out(id, outcome)));
                 let Ok(many) = Reply::of_many(replies, bytes);

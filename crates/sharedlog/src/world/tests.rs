@@ -81,10 +81,14 @@ fn options(bug: Bug, seed: u64) -> Options {
     match bug {
         // A client that has heard of nothing asks the sequencer that was replaced: both live, and so does everything
         // else.
-        Bug::LeaseNotWaited => {
+        Bug::LeaseNotWaited | Bug::TailUnchecked => {
             let quiet =
                 Options { partitions: false, pauses: false, kills: false, disks: false, losses: false, ..drawn };
             Options { clients: 4, calls: 600, restless: true, client_kills: false, loss: 0, ..quiet }
+        }
+        // A trim overtakes an append whose answer was lost, or a snapshot's part.
+        Bug::TrimmedPlaceLeft | Bug::PartInDoubtNamed => {
+            Options { trims: true, losses: false, loss: 60_000, calls: 150, ..drawn }
         }
         _ => drawn,
     }

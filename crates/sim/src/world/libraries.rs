@@ -362,7 +362,6 @@ fn told(outcome: Outcome) -> Result<Answer<Response>, Fault> {
         Err(Failure::Unavailable(why)) => Err(Fault::Unavailable(why)),
         Err(Failure::UnknownLog(log)) => Err(Fault::Definite(Error::NotFound(log))),
         Err(failure @ Failure::MayLie { .. }) => Err(Fault::Unknown(failure.to_string())),
-        Err(Failure::Forgotten(why)) => Err(Fault::Definite(Error::OutcomeUnknown(why))),
         Err(Failure::Unknown(why)) => Err(Fault::Unknown(why)),
     }
 }

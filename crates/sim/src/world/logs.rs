@@ -2,9 +2,8 @@
 //! against all that came before (guarantee 20).
 //!
 //! * A position never has two values.
-//! * An append that ended lies where it was said to, and stays there; one that ended before another began lies before it. One
-//!   that is tried again, since its end was never learned, begins with its first attempt.
-//! * No append is read at two positions, as long as the first is not trimmed.
+//! * An append that ended lies where it was said to, and stays there; one that ended before another began lies before it.
+//! * An append lies at as many positions as it was attempted, at most. In the end, when all is read, each is delivered once.
 //! * The tail lies above every append that had ended before it was asked for.
 //! * Once faults have ended, one user reads the whole log.
 
@@ -16,7 +15,7 @@ use catalog::{Catalog, LogRecord};
 use machine::Failure;
 use node::contract::{Event, RequestId};
 use node::request::{Outcome, Request, Response};
-use sharedlog::client::Stamped;
+use sharedlog::duplicates::Duplicates;
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::log_unit::LogUnit;
 use sharedlog::recovery::{Homes, healings};
@@ -46,7 +45,14 @@ pub(crate) struct LogUsers {
     /// What was ever seen at a position.
     seen: BTreeMap<u64, Seen>,
     /// Where each append was seen.
-    places: BTreeMap<Stamp, u64>,
+    places: BTreeMap<Stamp, BTreeSet<u64>>,
+    /// How often each append was attempted.
+    attempts: BTreeMap<Stamp, usize>,
+    /// Where each append lies that was acknowledged.
+    acknowledged: BTreeMap<u64, Stamp>,
+    /// What a reader of all has seen, and the appends that it delivered.
+    reader: Duplicates,
+    delivered: BTreeSet<Stamp>,
     /// One more than the highest position of an append that has ended.
     ended: u64,
     /// What was asked to be trimmed lies below.
@@ -75,14 +81,9 @@ struct User {
 #[derive(Clone, Debug)]
 enum Doing {
     Create,
-    /// What lies just before the tail, once that is told: for an append by a user that knows nothing of the log.
-    Look {
-        tail: Option<u64>,
-    },
-    /// `floor`: what had ended before the first attempt lies below. `least`: no attempt lies below this.
+    /// `floor`: what had ended before this attempt lies below.
     Append {
         floor: u64,
-        least: u64,
     },
     Read {
         from: u64,
@@ -120,8 +121,21 @@ impl LogUsers {
     pub(crate) fn new(users: u32, seed: u64) -> Self {
         let users = (0..users).map(|_| User::default()).collect();
         let random = SplitMix64::new(seed ^ 0x10_6000);
-        let (asked, seen, places) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { random, users, asked, is_created: false, seen, places, ended: 0, trimmed: 0, is_read: false }
+        Self {
+            random,
+            users,
+            asked: BTreeMap::new(),
+            is_created: false,
+            seen: BTreeMap::new(),
+            places: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
+            reader: Duplicates::default(),
+            delivered: BTreeSet::new(),
+            ended: 0,
+            trimmed: 0,
+            is_read: false,
+        }
     }
 
     /// Whether nobody waits for anything, and the whole log was read.
@@ -144,8 +158,10 @@ impl LogUsers {
         }
         let floor = self.ended;
         Some(match self.random.below(20) {
-            0..8 => self.append(user, floor),
-            8..11 => Doing::Look { tail: None },
+            0..11 => {
+                self.users[user].sequence += 1;
+                Doing::Append { floor }
+            }
             11..17 => {
                 let from = self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 4);
                 let wait = Duration::from_millis([0, 0, 30][self.random.below(3) as usize]);
@@ -157,12 +173,6 @@ impl LogUsers {
         })
     }
 
-    /// A new append of a user, who knows of something that is held just before a position.
-    fn append(&mut self, user: usize, least: u64) -> Doing {
-        self.users[user].sequence += 1;
-        Doing::Append { floor: self.ended, least }
-    }
-
     fn stamp(&self, user: usize) -> Stamp {
         Stamp { client: ClientId(1 << 60 | user as u64), sequence: self.users[user].sequence }
     }
@@ -171,23 +181,16 @@ impl LogUsers {
         let log = || LOG.to_owned();
         match doing {
             Doing::Create => LogRequest::Create { name: log(), stripes: 2, copies: 0 },
-            Doing::Append { least, .. } => {
+            Doing::Append { .. } => {
                 let stamp = self.stamp(user);
                 let record = Bytes::from(format!("{} of {user}", stamp.sequence));
                 let batch = Batch::of(&[record]).expect("it is small");
-                let stamp = Some(Stamped { stamp, oldest_open: stamp.sequence });
-                LogRequest::Append { log: log(), batch, stamp, since: Some(Position(*least)) }
+                LogRequest::Append { log: log(), batch, stamp: Some(stamp) }
             }
             Doing::Read { from, wait, .. } => {
                 LogRequest::Read { log: log(), from: Position(*from), count: READ, wait: *wait, bytes: BATCH_BYTES_MAX }
             }
-            Doing::Tail { .. } | Doing::ReadAll { tail: None, .. } | Doing::Look { tail: None | Some(0) } => {
-                LogRequest::Tail { log: log() }
-            }
-            Doing::Look { tail: Some(tail) } => {
-                let (from, wait) = (Position(tail - 1), Duration::from_millis(30));
-                LogRequest::Read { log: log(), from, count: 1, wait, bytes: BATCH_BYTES_MAX }
-            }
+            Doing::Tail { .. } | Doing::ReadAll { tail: None, .. } => LogRequest::Tail { log: log() },
             Doing::Trim { before } => LogRequest::Trim { log: log(), before: Position(*before) },
             Doing::ReadAll { next, tail: Some(tail), .. } if next >= tail => LogRequest::Tail { log: log() },
             Doing::ReadAll { next, .. } => {
@@ -212,9 +215,11 @@ impl LogUsers {
             }
             match &entry.content {
                 Content::Data(data) => {
-                    let place = *self.places.entry(data.stamp).or_insert(position);
-                    if place != position {
-                        return Err(format!("the append {:?} was read at {place}, and at {position}", data.stamp));
+                    let places = self.places.entry(data.stamp).or_default();
+                    places.insert(position);
+                    let attempts = self.attempts.get(&data.stamp).copied().unwrap_or(0);
+                    if places.len() > attempts {
+                        return Err(format!("{:?} lies at {places:?}, and was attempted {attempts} times", data.stamp));
                     }
                     self.see(position, Seen::Data(data.stamp))?;
                 }
@@ -226,6 +231,29 @@ impl LogUsers {
         Ok(())
     }
 
+    /// Reads what comes next as a subscription does.
+    fn deliver(&mut self, entries: &[LogEntry]) -> Result<(), String> {
+        for LogEntry { position, content } in entries {
+            if let Content::Data(data) = content
+                && self.reader.is_first(data.stamp, *position)
+                && !self.delivered.insert(data.stamp)
+            {
+                return Err(format!("{:?} was delivered before, and again at {position}", data.stamp));
+            }
+        }
+        Ok(())
+    }
+
+    /// All was read: what was acknowledged, and not trimmed, was delivered.
+    fn check_delivered(&self) -> Result<(), String> {
+        let lies = |position: &u64, stamp: &Stamp| self.seen.get(position) == Some(&Seen::Data(*stamp));
+        let mut acknowledged = self.acknowledged.range(self.trimmed..);
+        match acknowledged.find(|(at, stamp)| !lies(at, stamp) || !self.delivered.contains(stamp)) {
+            Some((at, stamp)) => Err(format!("{stamp:?} was appended at {at}, and is not delivered")),
+            None => Ok(()),
+        }
+    }
+
     /// Takes an answer in. Says whether the user is done with what it was doing, or what is wrong.
     fn answered(&mut self, user: usize, doing: &mut Doing, outcome: &Outcome) -> Result<bool, String> {
         let response = match outcome {
@@ -233,8 +261,6 @@ impl LogUsers {
             Err(Failure::MayLie { .. }) if !matches!(doing, Doing::Append { .. }) => {
                 return Err("only appends may lie somewhere".to_owned());
             }
-            // Where it was to lie is trimmed: whether it did is not told any more.
-            Err(Failure::Forgotten(_)) if matches!(doing, Doing::Append { .. }) => return Ok(true),
             Err(Failure::MayLie { .. } | Failure::Unknown(_)) => return Ok(false),
             // Who has little time tries once.
             Err(Failure::Unavailable(_)) if matches!(doing, Doing::Read { how: Haste::Deadline, .. }) => {
@@ -245,32 +271,10 @@ impl LogUsers {
         };
         match (doing, response) {
             (Doing::Create, LogResponse::Created { .. }) => self.is_created = true,
-            (Doing::Look { tail: known @ None }, LogResponse::Tail(tail)) if tail.0 > 0 => {
-                *known = Some(tail.0);
-                return Ok(false);
-            }
-            // A tail may go back; what is held stays below whatever is appended from now on.
-            (Doing::Look { tail: known @ Some(_) }, LogResponse::Entries(entries)) if entries.is_empty() => {
-                *known = None;
-                return Ok(false);
-            }
-            (doing @ Doing::Look { .. }, response) => {
-                let least = match (&doing, response) {
-                    (Doing::Look { tail: None }, LogResponse::Tail(_)) => 0,
-                    (Doing::Look { tail: Some(tail) }, LogResponse::Entries(entries)) => {
-                        self.see_entries(*tail - 1, entries)?;
-                        *tail
-                    }
-                    (doing, other) => return Err(format!("{doing:?} was answered with {other:?}")),
-                };
-                *doing = self.append(user, least);
-                return Ok(false);
-            }
-            (Doing::Append { floor, least, .. }, LogResponse::Appended(position)) => {
-                self.see(position.0, Seen::Data(self.stamp(user)))?;
-                if position.0 < *least {
-                    return Err(format!("an append lies at {position}, and no attempt was to lie below {least}"));
-                }
+            (Doing::Append { floor }, LogResponse::Appended(position)) => {
+                let stamp = self.stamp(user);
+                self.see(position.0, Seen::Data(stamp))?;
+                self.acknowledged.insert(position.0, stamp);
                 if position.0 < *floor {
                     return Err(format!(
                         "an append lies at {position}, and one at {floor} - 1 had ended before it began"
@@ -297,10 +301,14 @@ impl LogUsers {
                 }
                 *tail = Some(end.0);
                 self.is_read = *next >= end.0;
+                if self.is_read {
+                    self.check_delivered()?;
+                }
                 return Ok(self.is_read);
             }
             (Doing::ReadAll { next, tail, .. }, LogResponse::Entries(entries)) => {
                 self.see_entries(*next, entries)?;
+                self.deliver(entries)?;
                 *next += entries.len() as u64;
                 // What was given out and never written is given out again by another sequencer: the tail may have gone
                 // back.
@@ -343,6 +351,8 @@ impl World {
         match &mut doing {
             Doing::Trim { before } => users.trimmed = users.trimmed.max(*before),
             Doing::ReadAll { floor, .. } => *floor = ended,
+            // Whoever could not learn what came of an append attempts it again.
+            Doing::Append { floor } => *floor = ended,
             _ => {}
         }
         let request = Request::Log(users.request(user, &doing));
@@ -362,6 +372,9 @@ impl World {
         let number = self.libraries.number();
         self.log_users.users[user].asked = Some((number, node));
         self.log_users.asked.insert(number, user);
+        if matches!(self.log_users.users[user].doing, Some(Doing::Append { .. })) {
+            *self.log_users.attempts.entry(self.log_users.stamp(user)).or_default() += 1;
+        }
         self.wake_log_user(user, patience);
         self.step(node, Event::Request { id: number, deadline, request });
     }
@@ -442,7 +455,7 @@ impl World {
                 if is_done {
                     self.count(match doing {
                         Doing::Create => "logs created",
-                        Doing::Append { .. } | Doing::Look { .. } => "appends to a log",
+                        Doing::Append { .. } => "appends to a log",
                         Doing::Read { .. } | Doing::ReadAll { .. } => "reads of a log",
                         Doing::Tail { .. } => "tails of a log",
                         Doing::Trim { .. } => "trims of a log",

@@ -40,14 +40,15 @@ fn lines_of(entry: &Entry) -> Vec<String> {
             vec![format!("(part of a snapshot, {})", counted(bytes_of(records), "byte"))]
         }
         Content::Junk => vec!["(hole)".to_owned()],
+        Content::Repeated => vec!["(repeated)".to_owned()],
         Content::Lost => vec!["(lost)".to_owned()],
         Content::Trimmed { before } if *before > entry.position => vec![format!("(trimmed, up to {before})")],
         Content::Trimmed { .. } => vec!["(trimmed)".to_owned()],
     }
 }
 
-/// An entry as an object: its records, all in base64 if one of them isn't UTF-8, how much of a snapshot it is, or what kind
-/// of hole.
+/// An entry as an object: its records, all in base64 if one of them isn't UTF-8, how much of a snapshot it is, or why there
+/// are none.
 fn object(log: &str, entry: &Entry) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("log".into(), log.into());
@@ -63,6 +64,7 @@ fn object(log: &str, entry: &Entry) -> Map<String, Value> {
             return object;
         }
         Content::Junk => "junk",
+        Content::Repeated => "repeated",
         Content::Lost => "lost",
         Content::Trimmed { .. } => "trimmed",
     };
@@ -111,6 +113,7 @@ mod tests {
         check(Content::Junk, r#"{"log":"l","position":7,"hole":"junk"}"#, &["(hole)"]);
         let part = Content::Snapshot(vec!["a".into(), "bc".into()]);
         check(part, r#"{"log":"l","position":7,"snapshot_bytes":3}"#, &["(part of a snapshot, 3 bytes)"]);
+        check(Content::Repeated, r#"{"log":"l","position":7,"hole":"repeated"}"#, &["(repeated)"]);
         check(Content::Lost, r#"{"log":"l","position":7,"hole":"lost"}"#, &["(lost)"]);
         let many = Content::Trimmed { before: 20 };
         check(many, r#"{"log":"l","position":7,"hole":"trimmed","before":20}"#, &["(trimmed, up to 20)"]);

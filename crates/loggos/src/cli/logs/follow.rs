@@ -6,7 +6,7 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use sdk::{Error, Log};
+use sdk::{Cursor, Error, Log};
 use serde_json::json;
 use terminal::{Output, Stop, to_json};
 
@@ -20,13 +20,14 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) async fn run(universe: &Universe, log: &Log, output: Output, from: Option<u64>) -> Result<(), Stop> {
     let mut follower = Follower { universe, log, output, is_silent: false };
     let tail = follower.answer(async || log.tail().await).await?;
-    let mut next = from.unwrap_or(tail);
-    if next > tail {
-        return Err(beyond(log, tail, next));
+    let from = from.unwrap_or(tail);
+    if from > tail {
+        return Err(beyond(log, tail, from));
     }
+    let mut at = Cursor::from(from);
     let mut has_heading = false;
     loop {
-        let mut subscription = log.subscribe(next);
+        let mut subscription = log.subscribe(at);
         let error = loop {
             match subscription.next_many().await {
                 Some(Ok(entries)) => {
@@ -38,10 +39,10 @@ pub(super) async fn run(universe: &Universe, log: &Log, output: Output, from: Op
                 None => break Error::Unavailable("the subscription has ended".into()),
             }
         };
-        next = subscription.position();
+        at = subscription.cursor().clone();
         follower.failed(error).await?;
         // It may be long until anything comes: that there is an answer again is known before.
-        follower.answer(async || log.read(next, 1).await).await?;
+        follower.answer(async || log.read(at.position(), 1).await).await?;
     }
 }
 

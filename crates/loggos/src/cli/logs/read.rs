@@ -48,7 +48,9 @@ fn is_there(log: &Log, entry: &Entry) -> Result<(), Stop> {
             format!("log {name} is trimmed below {before}: what lay at position {position} was given up")
         }
         Content::Trimmed { .. } => format!("what lay at position {position} of log {name} was given up"),
-        Content::Junk => format!("position {position} of log {name} is a hole: nothing was ever appended there"),
+        Content::Junk | Content::Repeated => {
+            format!("position {position} of log {name} is a hole: nothing was ever appended there")
+        }
         Content::Lost => format!("what lay at position {position} of log {name} is lost, by an operator's word"),
     };
     Err(Stop::NotFound(why))

@@ -6,7 +6,7 @@ use base::{CohortId, Incarnation, KeyRange, Member, Timestamp, UniverseId};
 use machine::{Failure, SessionId};
 use mio::{Events, Poll};
 use node::request::Response;
-use sharedlog::{ClientId, Position, Stamp, unit};
+use sharedlog::{Position, unit};
 use tablets::TableResponse;
 use tablets::request::Cell;
 
@@ -140,8 +140,7 @@ fn long_answers_to_reads_past_what_may_wait_are_refused() {
             version: Timestamp(1),
         }]))
     };
-    let appends = (1..=100).map(|at| (Position(at), Stamp { client: ClientId(1), sequence: at })).collect();
-    let of_unit = unit::Reply::Recent { from: Position(0), told_of: Vec::new(), appends };
+    let of_unit = unit::Reply::Holes((1..=300).map(Position).collect());
     let session = Response::Tablet(TableResponse::SessionOpened {
         session: SessionId(1),
         range: KeyRange { start: vec![7; 2_000].into(), end: None },

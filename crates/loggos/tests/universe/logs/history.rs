@@ -1,8 +1,8 @@
 //! What users of a log asked and were told, and whether all of it together is as guarantee 20 has it.
 //!
 //! * A position never has two values, whoever reads it, and however often.
-//! * An append lies in the log once. One that ended lies where it was said to; one of unknown outcome lies at one
-//!   position or none, and one that was said not to be done at none.
+//! * An append that ended lies where it was said to, and, if it was retried, at other positions too; one that was said not
+//!   to be done lies at none. A follower is told the first of them: at each other one, that it is repeated.
 //! * An append that ended before another began lies before it.
 //! * A tail lies above every append that had ended before it was asked for.
 
@@ -53,9 +53,11 @@ pub(super) enum Seen {
 pub(super) struct History {
     pub(super) appends: Vec<Append>,
     pub(super) tails: Vec<Tail>,
-    /// Appends of unknown outcome that the log refused, as nobody remembered what lay where they might.
-    pub(super) refused: usize,
     seen: BTreeMap<u64, Seen>,
+    /// Where followers were told that an append is repeated.
+    repeated: BTreeSet<u64>,
+    /// Of followers: which appends each was told.
+    delivered: BTreeMap<u32, BTreeSet<Name>>,
 }
 
 /// What makes the verdict worth something.
@@ -69,6 +71,8 @@ pub(super) struct Summary {
     pub(super) found: usize,
     pub(super) tails: usize,
     pub(super) junk: usize,
+    /// Entries beside the first of an append.
+    pub(super) repeated: usize,
 }
 
 /// What an append holds: no two appends the same, and some of them more than a message between nodes or a block of the
@@ -102,6 +106,24 @@ impl History {
         self.saw_at(position, now)
     }
 
+    /// A follower was told of what comes next.
+    pub(super) fn heard(&mut self, follower: u32, entry: &Entry) -> Result<(), String> {
+        match &entry.content {
+            Content::Repeated => {
+                self.repeated.insert(entry.position);
+                return Ok(());
+            }
+            Content::Records(records) => {
+                let is_new = name(records).is_none_or(|name| self.delivered.entry(follower).or_default().insert(name));
+                if !is_new {
+                    return Err(format!("{:?} is told more than once, at last at {}", name(records), entry.position));
+                }
+            }
+            _ => {}
+        }
+        self.saw(entry)
+    }
+
     fn saw_at(&mut self, position: u64, now: Seen) -> Result<(), String> {
         match self.seen.entry(position) {
             Slot::Vacant(slot) => {
@@ -118,15 +140,16 @@ impl History {
     /// Whether all of it together is as promised. The whole log must have been seen.
     pub(super) fn check(&self) -> Result<Summary, String> {
         let lies = self.lies()?;
-        if self.refused * 100 > self.appends.len() {
-            return Err(format!("{} of {} appends were refused", self.refused, self.appends.len()));
-        }
         let mut summary = Summary { tails: self.tails.len(), ..Summary::default() };
+        for position in &self.repeated {
+            let of = |name: &Name| lies[name].first().is_some_and(|first| first < position);
+            if !matches!(self.seen.get(position), Some(Seen::Append(name)) if of(name)) {
+                return Err(format!("{position} is told to be repeated, and has {:?}", self.seen.get(position)));
+            }
+        }
         for append in &self.appends {
             let found = lies.get(&append.name).map_or(&[][..], |found| found);
-            if found.len() > 1 {
-                return Err(format!("{append:?} is told more than once: it lies at {found:?}"));
-            }
+            summary.repeated += found.len().saturating_sub(1);
             match append.outcome {
                 Outcome::At(told) if !found.contains(&told) => {
                     let there = self.seen.get(&told);
@@ -254,20 +277,26 @@ mod tests {
             history.appends[2].returned = 19;
         });
         is_found("misses", |history| history.tails[0].position = 2);
-        is_found("1 of 3 appends were refused", |history| history.refused = 1);
     }
 
     #[test]
     fn what_is_told_twice_is_found() {
-        is_found("more than once: it lies at [2, 4]", |history| {
-            history.seen.insert(4, Seen::Append((1, 1)));
-        });
-        is_found("more than once: it lies at [3, 5]", |history| {
-            history.seen.insert(5, Seen::Append((1, 2)));
-        });
-        is_found("more than once: it lies at [3, 100000]", |history| {
-            history.seen.insert(100_000, Seen::Append((1, 2)));
-        });
+        let entry = |position, number| Entry { position, content: Content::Records(batch((1, number))) };
+        let repeated = |position| Entry { position, content: Content::Repeated };
+        let mut history = good();
+        history.saw(&entry(4, 1)).expect("a retry");
+        for told in [entry(2, 1), entry(3, 2), repeated(4)] {
+            history.heard(9, &told).expect("each once");
+        }
+        assert_eq!(history.check().expect("it is good").repeated, 1);
+        assert!(history.heard(8, &entry(4, 1)).is_ok(), "another begins there");
+        let found = history.heard(9, &entry(4, 1)).expect_err("it was told before");
+        assert!(found.contains("more than once"), "{found}");
+        for alone in [1, 2, 7] {
+            is_found("told to be repeated", |history| {
+                history.heard(9, &repeated(alone)).expect("it isn't known yet");
+            });
+        }
     }
 
     #[test]

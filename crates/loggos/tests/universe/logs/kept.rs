@@ -53,7 +53,7 @@ fn what_was_kept_is_begun_with_once_the_log_is_trimmed() {
             log.keep_snapshot(at, state(turn)).await.expect("it is kept");
             log.trim(at).await.expect("a trim");
             let found = begun_with(&log_at(1 + (turn as u32 + 1) % 3)).await.expect("it was kept");
-            assert_eq!((found.next, found.state == state(turn)), (at, true));
+            assert_eq!((found.at.position(), found.state == state(turn)), (at, true));
             next = at;
             if turn == 1 {
                 universe.signal(2, Signal::KILL);

@@ -94,11 +94,7 @@ impl User {
         self.book.in_time(called, self.deadline);
         let outcome = match answer {
             Ok(position) => Outcome::At(position),
-            Err(Error::OutcomeUnknown(why)) => {
-                let is_refused = why.contains("is not known any more");
-                self.book.with(|history| history.refused += usize::from(is_refused));
-                Outcome::Unknown
-            }
+            Err(Error::OutcomeUnknown(_)) => Outcome::Unknown,
             Err(Error::Unavailable(_)) => Outcome::NotDone,
             Err(error) => panic!("append {name:?} was answered with {error:?}"),
         };
@@ -188,7 +184,9 @@ impl User {
                 assert_eq!(entry.position, next, "{whom}: each position once, in order");
                 next = entry.after();
             }
-            self.book.saw(&whom, &entries);
+            let heard =
+                |history: &mut History| entries.iter().find_map(|entry| history.heard(self.number, entry).err());
+            assert_eq!(self.book.with(heard), None, "{whom}");
         }
     }
 }

@@ -38,7 +38,7 @@ impl Universe {
 
     fn append(&mut self, number: u64) -> u64 {
         let batch = Batch::of(&[Bytes::from(number.to_string())]).expect("it is small");
-        match self.asked(number, LogRequest::Append { log: "l".into(), batch, stamp: None, since: None }) {
+        match self.asked(number, LogRequest::Append { log: "l".into(), batch, stamp: None }) {
             LogResponse::Appended(position) => position.0,
             other => panic!("{other:?}"),
         }
