@@ -163,8 +163,7 @@ impl Log {
     }
 
     /// Appends records, in one batch at one position; gives the position. Where an attempt is not answered it is retried, and
-    /// the records may come to lie at a second position: subscriptions deliver them once, reads tell what lies at each
-    /// position.
+    /// the records may lie at a second position: subscriptions deliver them once, reads return the entry of each position.
     ///
     /// Appends that are under way at one time come to lie in any order. One that begins after another has ended lies
     /// after it.

@@ -11,8 +11,8 @@
 //! * *Fill* (`filling.rs`). Junk to the head of the chain, or what the head holds down the chain.
 //! * *Read*. From the tail of the chain: what is there, the whole chain holds.
 //!
-//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made, and where. Who appends it
-//! again under the same stamp may so append it twice: readers deliver the first entry of a stamp
+//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made, and where. Appending it again
+//! under the same stamp may append it twice: readers deliver the first entry of a stamp
 //! ([`duplicates`](crate::duplicates)).
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,9 @@
 //! Which appends a reader has seen already (guarantee 20).
 //!
-//! A retried append may lie in the log twice, when the node that made the first attempt died, or was given up, before it
-//! told its position. Units and sequencers know nothing of that: readers deliver the first entry of each stamp, and pass
-//! over the others. Of each client the table holds the sequences that came, as intervals. A client counts its appends, so
-//! however many it has made they are one interval, and one more for each append that is missing.
+//! A retried append may lie in the log twice, if the node that made the first attempt crashed or timed out before it
+//! answered. Units and sequencers do not deduplicate: readers deliver the first entry of each stamp and skip the others.
+//! For each client the table holds the sequences seen, as intervals. A client counts its appends, so any number of them is
+//! one interval, plus one for each append that is missing.
 //!
 //! *Bound.* The table holds [`DUPLICATES_MAX`] intervals. Beyond that it forgets the lowest sequences of the client that
 //! appended longest ago. A stamp that is forgotten counts as new: an entry may be delivered twice then, but an entry that
@@ -12,8 +12,8 @@
 //! Appends that their callers did not stamp have stamps of the node that appended them ([`ClientId::FIRST_OF_NODES`]). A node
 //! never appends anything again before it has resolved the first position, so these are not remembered.
 //!
-//! The table is a function of the entries that were played: whoever begins with a snapshot begins with its table, and
-//! decides as those before it did.
+//! The table is a function of the entries that were played: a reader that starts from a snapshot starts with the
+//! snapshot's table, and decides as the readers before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -193,7 +193,7 @@ mod tests {
         assert!(table.is_first(stamp(2, 9), Position(max + 1)));
         assert_eq!(table.clients(), 2, "client 9 is forgotten");
         assert!(!table.is_first(stamp(1, 4), Position(max + 2)));
-        // With one client it forgets what that appended first.
+        // With a single client it forgets the lowest interval.
         let mut table = Duplicates::default();
         for sequence in (1..=max + 1).map(|number| 2 * number) {
             assert!(table.is_first(stamp(1, sequence), Position(sequence)));

@@ -53,7 +53,7 @@ pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
 /// at worst (each of another client), 1 MB in all; in a snapshot 40 bytes, 330 KB in all. Small in this crate's own tests, so
 /// that they come to it.
 pub const DUPLICATES_MAX: usize = if cfg!(test) { 64 } else { 8_192 };
-/// Clients whose positions of late a sequencer counts, at most.
+/// Clients for which a sequencer counts the positions of one [`POSITIONS_WINDOW`], at most.
 pub const GRANTED_CLIENTS_MAX: usize = 100_000;
 /// Bytes of a part of a snapshot, at most: one append. Small in this crate's own tests, so that there are several.
 pub const SNAPSHOT_PART_BYTES: usize = if cfg!(test) { 32 } else { 1 << 20 };

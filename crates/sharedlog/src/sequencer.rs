@@ -35,7 +35,7 @@ use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId,
 /// What is asked of a sequencer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Positions in a row that nobody else is given.
+    /// Positions in a row, for this client alone.
     Positions {
         /// The projection of who asks.
         epoch: ProjectionEpoch,

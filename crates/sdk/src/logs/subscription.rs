@@ -102,7 +102,7 @@ impl Subscription {
         self.at.next
     }
 
-    /// Where it stands: from there on another subscription tells what this one doesn't.
+    /// The position after the last entry delivered, with the stamps seen: another subscription continues from there.
     #[must_use]
     pub fn cursor(&self) -> &Cursor {
         &self.at
@@ -262,7 +262,6 @@ mod tests {
         Stamped { entry, stamp: Some(Stamp { client: ClientId(7), sequence }) }
     }
 
-    /// Whichever node tells them.
     #[test]
     fn a_stamp_is_delivered_once_from_a_cursor_on() {
         let mut at = Cursor::from(3);

@@ -1,9 +1,9 @@
 //! An append: a position, then the entry down its chain.
 //!
-//! The position resolves what became of an append that is not answered. In its epoch the entry is written again: a unit
-//! that has it says so. Once the projection was replaced, or where the head has lost what it holds, the position is filled
-//! first: it then holds the entry, or never will, and only then another position is taken. So a machine that lives
-//! appends an entry once.
+//! An append that is not answered is resolved by its position. In the same epoch the entry is written again, and a unit
+//! that holds it acknowledges it. After the projection was replaced, or if the head has lost the value, the position is
+//! filled first: it then holds the entry, or never will, and only then another position is taken. So a machine that does
+//! not crash appends an entry once.
 
 use base::canary::{Bug, planted};
 
@@ -143,7 +143,7 @@ impl Append {
         let position = writing.position;
         match reply {
             Reply::Written => (writing.count, writing.mends) = (writing.count + 1, false),
-            // The head took the entry, and this unit was trimmed since: nothing else can come to lie there.
+            // The head took the entry, and this unit was trimmed since: it takes no other entry there.
             Reply::Trimmed { .. } if writing.count > 0 => (writing.count, writing.mends) = (writing.count + 1, false),
             // The one before it has our entry: so had this one.
             Reply::Damaged if writing.count > 0 => writing.mends = true,

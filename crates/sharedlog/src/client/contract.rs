@@ -168,10 +168,10 @@ pub enum Error {
     /// The deadline came first. Nothing was appended; what was to be trimmed or filled may be.
     #[error("there was no answer in time")]
     OutOfTime,
-    /// Whether the batch was appended isn't known, or can't be told any more, since what lay there was given up.
+    /// It is not known whether the batch was appended: units did not answer in time, or its position was trimmed or lost.
     #[error("the batch may lie in the log, at position {position}")]
     Unknown {
-        /// Where this attempt put it, if it did. It may come to lie there yet.
+        /// Its position, if this attempt appended it, or still does.
         position: Position,
     },
     /// What lies there can't be read on any unit that has it, or it isn't known what it is.

@@ -1,9 +1,9 @@
 //! What must hold, whatever happens.
 //!
 //! * A position never has two values, and never changes from value to junk or back, as seen by any reader at any time.
-//! * An append that ended lies where it is said to, until that is trimmed.
-//! * A client machine that lives appends an entry at one position, and tells it: an entry lies nowhere that no caller was
-//!   told, unless a machine died.
+//! * An acknowledged append lies at its acknowledged position, until that is trimmed.
+//! * A client machine that does not crash appends an entry at one position, and returns it, also if the outcome is unknown:
+//!   an entry lies at no other position, unless a machine crashed.
 //! * Appends are linearizable: one that ended before another began lies below it. So is the tail.
 //! * Players deliver the same, each stamp once, though it may lie in the log twice.
 //! * Nothing at or above the mark is trimmed, and the log has a snapshot that is as new as the mark, of what was played.

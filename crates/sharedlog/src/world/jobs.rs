@@ -20,9 +20,9 @@ pub(super) struct Job {
     pub(super) under_way: u32,
     pub(super) is_done: bool,
     is_given_up: bool,
-    /// Where its attempts lie, or may lie, as they were told.
+    /// Positions that its attempts returned, acknowledged or in doubt.
     pub(super) told: BTreeSet<Position>,
-    /// Attempts whose process died: nobody was told where they lie.
+    /// Attempts that returned no position, since their process crashed.
     pub(super) untold: usize,
 }
 

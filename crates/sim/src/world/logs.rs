@@ -50,7 +50,7 @@ pub(crate) struct LogUsers {
     attempts: BTreeMap<Stamp, usize>,
     /// Where each append lies that was acknowledged.
     acknowledged: BTreeMap<u64, Stamp>,
-    /// What a reader of all has seen, and the appends that it delivered.
+    /// The stamps seen by the reader of the whole log, and the appends that it delivered.
     reader: Duplicates,
     delivered: BTreeSet<Stamp>,
     /// One more than the highest position of an append that has ended.
@@ -231,7 +231,7 @@ impl LogUsers {
         Ok(())
     }
 
-    /// Reads what comes next as a subscription does.
+    /// Delivers the next entries as a subscription does.
     fn deliver(&mut self, entries: &[LogEntry]) -> Result<(), String> {
         for LogEntry { position, content } in entries {
             if let Content::Data(data) = content
@@ -244,7 +244,7 @@ impl LogUsers {
         Ok(())
     }
 
-    /// All was read: what was acknowledged, and not trimmed, was delivered.
+    /// The whole log was read: every acknowledged append that is not trimmed was delivered.
     fn check_delivered(&self) -> Result<(), String> {
         let lies = |position: &u64, stamp: &Stamp| self.seen.get(position) == Some(&Seen::Data(*stamp));
         let mut acknowledged = self.acknowledged.range(self.trimmed..);
@@ -351,7 +351,7 @@ impl World {
         match &mut doing {
             Doing::Trim { before } => users.trimmed = users.trimmed.max(*before),
             Doing::ReadAll { floor, .. } => *floor = ended,
-            // Whoever could not learn what came of an append attempts it again.
+            // An append of unknown outcome is retried.
             Doing::Append { floor } => *floor = ended,
             _ => {}
         }
