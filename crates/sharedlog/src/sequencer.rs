@@ -33,7 +33,7 @@ use crate::limits::{
 use crate::unit;
 use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 /// What is asked of a sequencer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Positions in a row, for this client alone.
     Positions {
@@ -52,7 +52,7 @@ pub enum Request {
 }
 
 /// What a sequencer answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Positions of its epoch.
     Positions {

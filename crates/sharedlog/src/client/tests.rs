@@ -497,7 +497,7 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
     bed.projected(projection(2, 9, &[2]));
     let asked: Vec<_> = bed.units.iter().map(|(_, unit, request)| (unit.0, request.clone())).collect();
     assert_eq!(asked, [(2, write(2, 7, Entry::Junk)), (2, read(2, 3))]);
-    assert_eq!(bed.sequencer.iter().map(|(_, request)| request.clone()).collect::<Vec<_>>(), [positions(2, 1)]);
+    assert_eq!(bed.sequencer.iter().map(|(_, request)| *request).collect::<Vec<_>>(), [positions(2, 1)]);
     // Answers that were given in the older epoch are late.
     bed.client.unit_answered(write_ask, Reply::Written, bed.now);
     bed.client.unit_answered(read_ask, Reply::Value(entry(5)), bed.now);
