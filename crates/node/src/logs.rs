@@ -13,6 +13,7 @@ use base::{Boot, CohortId, Duration, Monotonic, NodeId, Now};
 use catalog::{CatalogCommand, CatalogRequest, cohort_of};
 use sharedlog::client::{self, Client, Timing, Token};
 use sharedlog::controller::{self, Controller};
+use sharedlog::hole_fill::HoleFill;
 use sharedlog::sequencer::{self, Sequencer};
 use sharedlog::{AskId, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
 
@@ -25,14 +26,13 @@ use crate::timers::Timers;
 
 mod awaits;
 mod calls;
-mod janitors;
+mod hole_fill;
 mod reading;
 mod reconfiguration;
 mod units;
 
 use awaits::Awaits;
 use calls::Call;
-use janitors::Caretaker;
 
 /// How long a request to a unit is kept on its way. Whoever asked asks again before.
 const ASK_PATIENCE: Duration = Duration::from_millis(2_000);
@@ -50,8 +50,8 @@ pub(crate) enum Asker {
     Controller(controller::Requester, AskId),
     /// The controller's proposal of that epoch.
     Proposal(ProjectionEpoch),
-    /// The janitor that goes with the sequencer of that epoch.
-    Janitor(ProjectionEpoch, AskId),
+    /// The hole filling that goes with the sequencer of that epoch.
+    HoleFill(ProjectionEpoch, AskId),
     /// Nobody.
     Nobody,
 }
@@ -103,8 +103,8 @@ struct Log {
     last_token: Token,
     sequencer: Option<Sequencer<Inquirer>>,
     sequencer_at: Monotonic,
-    /// Fills what the sequencer, and those before it, gave out and nobody wrote.
-    caretaker: Option<Caretaker>,
+    hole_fill: Option<HoleFill>,
+    hole_fill_at: Monotonic,
     /// The newest epoch of which this process began a sequencer: it begins one of each epoch once only.
     begun: ProjectionEpoch,
 }
@@ -169,10 +169,9 @@ impl Node {
         for action in given {
             self.sequencer_wants(id, epoch, action, now);
         }
-        self.run_caretaker(id, now);
+        self.run_hole_fill(id, now);
         if let Some(log) = self.logs.by_id.get(&id) {
-            let care_at = log.caretaker.as_ref().map_or(Monotonic::NEVER, Caretaker::at);
-            self.logs.timers.set(id, log.client_at.min(log.sequencer_at).min(care_at));
+            self.logs.timers.set(id, log.client_at.min(log.sequencer_at).min(log.hole_fill_at));
         }
     }
 
@@ -246,7 +245,11 @@ impl Node {
                 self.logs.controller.answered(id, requester, ask, *reply, now.monotonic);
             }
             (Asker::Proposal(epoch), outcome) => self.proposal_answered(id, epoch, outcome, now),
-            (Asker::Janitor(epoch, ask), Ok(Response::Unit(reply))) => self.janitor_heard(id, epoch, ask, *reply, now),
+            (Asker::HoleFill(epoch, ask), Ok(Response::Unit(reply))) => {
+                if let Some(fill) = self.hole_fill(id, epoch) {
+                    fill.answered(ask, *reply, now.monotonic);
+                }
+            }
             // Whoever asked asks again in time.
             _ => {}
         }
@@ -283,7 +286,6 @@ impl Node {
         if self.logs.by_id.get(&id).is_some_and(is_ours)
             && let Some(log) = self.touch_log(id)
         {
-            log.wake_caretaker(now.monotonic);
             let Some(sequencer) = &mut log.sequencer else { return };
             return sequencer.asked(inquirer, request, now.monotonic);
         }
@@ -316,7 +318,12 @@ impl Node {
                     sequencer.timer(now.monotonic);
                 }
             }
-            log.tend(now.monotonic);
+            if log.hole_fill_at <= now.monotonic {
+                log.hole_fill_at = Monotonic::NEVER;
+                if let Some(fill) = &mut log.hole_fill {
+                    fill.timer(now.monotonic);
+                }
+            }
         }
         self.await_timers(now);
         self.controller_timers(now);
@@ -366,7 +373,8 @@ impl Node {
             last_token: Token(0),
             sequencer: None,
             sequencer_at: Monotonic::NEVER,
-            caretaker: None,
+            hole_fill: None,
+            hole_fill_at: Monotonic::NEVER,
             begun: ProjectionEpoch(0),
         });
     }
@@ -382,10 +390,12 @@ impl Node {
         // What it says last.
         self.run_log(id, now);
         let Some(log) = self.logs.by_id.get_mut(&id) else { return };
-        (log.sequencer, log.sequencer_at, log.caretaker) = (None, Monotonic::NEVER, None);
+        (log.sequencer, log.sequencer_at) = (None, Monotonic::NEVER);
+        (log.hole_fill, log.hole_fill_at) = (None, Monotonic::NEVER);
         if projection.epoch > log.begun {
             log.sequencer = Sequencer::begin(projection, me);
-            log.caretaker = log.sequencer.is_some().then(|| Caretaker::begin(projection, now.monotonic));
+            let begin = |_: &Sequencer<Inquirer>| HoleFill::begin(projection.clone(), hole_fill::CONFIG, now.monotonic);
+            log.hole_fill = log.sequencer.as_ref().map(begin);
             log.begun = projection.epoch;
         }
         for early in std::mem::take(&mut self.logs.early) {

@@ -199,8 +199,18 @@ pub enum Action {
 pub struct Counters {
     /// Projections that it began to replace.
     pub reconfigurations: u64,
+    /// Those that it replaced.
+    pub installed: u64,
+    /// Those that somebody else replaced.
+    pub superseded: u64,
+    /// Those that could not be sealed, or proposed, in time.
+    pub timed_out: u64,
+    /// Those that nothing can follow.
+    pub no_successor: u64,
     /// Copiers that it began.
     pub copiers: u64,
+    /// Those that made all their units whole.
+    pub copied: u64,
     /// Units of which it was told that they are in doubt.
     pub units_in_doubt: u64,
 }
@@ -371,8 +381,11 @@ impl Controller {
         while self.run_recoveries() || self.run_copiers(now) {}
     }
 
+    /// A log, unless its projection is being replaced, or known to have been.
     fn log(&self, id: LogId) -> Option<Arc<LogState>> {
-        self.cluster.as_ref()?.logs.get(&id).cloned()
+        let log = self.cluster.as_ref()?.logs.get(&id)?;
+        let is_current = !self.reconfigurations.contains_key(&id) && log.projection.epoch >= self.installed(id);
+        is_current.then(|| log.clone())
     }
 
     /// Whether a node is heard of.
@@ -445,9 +458,9 @@ impl Controller {
     fn check_logs(&mut self, now: Monotonic) {
         let Some(cluster) = &self.cluster else { return };
         let (before, after): (Vec<_>, Vec<_>) =
-            cluster.logs.values().cloned().partition(|log| log.id() <= self.re_replication.last_log);
+            cluster.logs.keys().partition(|log| **log <= self.re_replication.last_log);
         for log in after.into_iter().chain(before) {
-            if !self.reconfigurations.contains_key(&log.id()) {
+            if let Some(log) = self.log(log) {
                 self.check_log(&log, now);
             }
         }

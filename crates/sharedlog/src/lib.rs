@@ -10,7 +10,8 @@
 //! * [`sequencer`]: positions from memory, and the tail, checked.
 //! * [`client`]: appends, reads, fills and trims as a client must do them: head first, and read at the tail.
 //! * [`recovery`]: replaces a projection: seals, finds the tail, proposes what follows. [`copier`] makes new units whole.
-//! * [`janitor`]: fills what was given out and never written.
+//! * [`hole_fill`]: fills what was given out and never written.
+//! * [`controller`]: replaces projections where nodes fail, and has what they held copied.
 //! * [`player`]: follows the log in order, and delivers each entry once ([`duplicates`]).
 //! * [`snapshot`]: keeps what players have come to in the log, so that what is before may be trimmed.
 //!
@@ -28,8 +29,8 @@ pub mod controller;
 pub mod copier;
 pub mod duplicates;
 mod entry;
+pub mod hole_fill;
 mod ids;
-pub mod janitor;
 pub mod limits;
 pub mod log_unit;
 pub mod player;

@@ -27,7 +27,7 @@ pub const POSITION_MAX: u64 = base::limits::LOG_POSITION_MAX;
 /// Positions that a sequencer hands out at one asking, at most: those that are not written must be filled.
 pub const POSITIONS_AT_ONCE_MAX: u64 = 4_096;
 /// Positions that a sequencer gives one client within [`POSITIONS_WINDOW`], at most: so many holes it may leave before
-/// the janitor comes. Small in this crate's own tests.
+/// they are filled. Small in this crate's own tests.
 pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
 /// For how long a sequencer counts what it gave a client.
 pub const POSITIONS_WINDOW: Duration = Duration::from_millis(if cfg!(test) { 40 } else { 1_000 });

@@ -231,7 +231,7 @@ impl Recovery {
             Stage::Beginning { successor, .. } | Stage::Proposing(successor) => Some(successor),
             Stage::Sealing | Stage::Ended => None,
         };
-        let stay = self.reports.keys().copied().filter(|unit| !self.plan.leave_out.contains(unit));
+        let stay = self.reports.keys().copied().filter(|unit| !self.goes(*unit));
         (stay.collect(), successor)
     }
 

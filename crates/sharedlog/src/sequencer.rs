@@ -10,7 +10,7 @@
 //! below our start.
 //!
 //! Who takes positions and dies leaves holes that readers wait for. So one client is given a bounded number of them at
-//! a time, and what is not written is filled in bulk ([`janitor`](crate::janitor)).
+//! a time, and what is not written is filled in bulk ([`hole_fill`](crate::hole_fill)).
 //!
 //! A sequencer knows nothing of appends: each position is given once in its epoch, to one asker, which resolves what became
 //! of it. Whether a retried append lies in the log already is for readers to tell ([`duplicates`](crate::duplicates)).

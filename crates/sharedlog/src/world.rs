@@ -8,14 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{Duration, Monotonic, SplitMix64};
+use base::{DetectorConfig, Duration, Monotonic, SplitMix64};
 
 use crate::client::{Timing, Token};
-use crate::janitor;
+use crate::controller;
+use crate::copier;
+use crate::hole_fill;
 use crate::player;
 use crate::recovery;
 use crate::unit::Command;
-use crate::{Position, Projection, ProjectionEpoch, UnitId};
+use crate::{LogId, Position, Projection, ProjectionEpoch, UnitId};
 
 mod checks;
 mod clients;
@@ -62,8 +64,28 @@ const RECOVERY: recovery::Timing = recovery::Timing {
 };
 const PLAYER: player::Config =
     player::Config { window: 8, poll: Duration::from_millis(5), wait: Duration::from_millis(12) };
-const JANITOR: janitor::Config =
-    janitor::Config { age: Duration::from_millis(25), again: Duration::from_millis(10), window: 2 };
+const HOLE_FILL: hole_fill::Config =
+    hole_fill::Config { age: Duration::from_millis(25), again: Duration::from_millis(10), window: 2 };
+const CONTROLLER: controller::Config = controller::Config {
+    detector: DetectorConfig {
+        timeout: Duration::from_millis(25),
+        doublings_max: 3,
+        quiet: Duration::from_millis(200),
+    },
+    awake_step: Duration::from_millis(12),
+    gone: Duration::from_millis(60),
+    pause: Duration::from_millis(15),
+    lazy_pause: Duration::from_millis(30),
+    naming: Duration::from_millis(20),
+    sealing: RECOVERY.patience,
+    slow_again: Duration::from_millis(10),
+    slow_within: Duration::from_millis(100),
+    slow_for: Duration::from_millis(150),
+    recovery: RECOVERY,
+    copier: copier::Config { window: 4, again: Duration::from_millis(10), failures: 8 },
+};
+/// The only one.
+const LOG: LogId = LogId(1);
 /// How long the second half may take.
 const PATIENCE: Time = 20_000 * MILLISECOND;
 /// More than so many events mean that a run never ends.
@@ -104,6 +126,10 @@ struct World {
     begins: BTreeMap<UnitId, Command>,
     /// Up to where the sequencers of each epoch gave positions out.
     given_out: BTreeMap<ProjectionEpoch, Position>,
+    /// The processes whose controllers lead, or believe so.
+    leaders: Vec<(u32, u64)>,
+    /// Nodes that are to leave.
+    leaving: BTreeSet<u32>,
     lives: u64,
     tokens: u64,
     is_healed: bool,
@@ -149,6 +175,8 @@ impl World {
             gone: BTreeSet::new(),
             given_out: BTreeMap::new(),
             begins: BTreeMap::new(),
+            leaders: Vec::new(),
+            leaving: BTreeSet::new(),
             lives: 0,
             tokens: 0,
             is_healed: false,

@@ -27,10 +27,10 @@ pub(super) enum Call {
     Read(PendingId, Position),
     /// Positions that a copier needs.
     Copied(CopierId, Run),
-    /// The tail, for the janitor that goes with the sequencer of that epoch.
-    JanitorTail(ProjectionEpoch),
+    /// The tail, for the hole filling that goes with the sequencer of that epoch.
+    TailForFill(ProjectionEpoch),
     /// A position that it fills.
-    JanitorFill(ProjectionEpoch, Position),
+    Fill(ProjectionEpoch, Position),
 }
 
 /// An answer of the machine comes before the request's own deadline does.
@@ -116,8 +116,8 @@ impl Node {
                 self.complete(pending, said(outcome), None);
             }
             Call::Copied(copier, run) => self.logs.controller.read(id, copier, run, outcome, now.monotonic),
-            Call::JanitorTail(epoch) => self.janitor_told(id, epoch, outcome, now),
-            Call::JanitorFill(epoch, position) => self.janitor_filled(id, epoch, position, &outcome, now),
+            Call::TailForFill(epoch) => self.tail_for_fill(id, epoch, outcome, now),
+            Call::Fill(epoch, position) => self.filled(id, epoch, position, &outcome, now),
         }
     }
 }

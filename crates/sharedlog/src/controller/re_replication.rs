@@ -106,6 +106,7 @@ impl Controller {
         for (log, is_whole) in ended {
             self.re_replication.by_log.remove(&log);
             if is_whole {
+                self.counters.copied += 1;
                 self.copied(log, now);
             }
         }

@@ -31,6 +31,8 @@ pub(super) struct Reconfiguration {
 /// What was done about a log before.
 #[derive(Debug, Default)]
 pub(super) struct History {
+    /// The projection of this epoch is installed, or a newer one. The registry's word may come later.
+    installed: ProjectionEpoch,
     /// When its projection was last begun to be replaced.
     began: Option<Monotonic>,
     /// When the registry was last asked to name units of it, and to forget some.
@@ -50,12 +52,13 @@ impl Controller {
         recovery.filter(|recovery| recovery.epoch() == epoch)
     }
 
+    pub(super) fn installed(&self, log: LogId) -> ProjectionEpoch {
+        self.history.get(&log).map(|history| history.installed).unwrap_or_default()
+    }
+
     /// A client reports who keeps it from going on in the projection of that epoch.
     pub fn suspected(&mut self, id: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Monotonic) {
         let Some(log) = self.log(id).filter(|log| log.projection.epoch == epoch) else { return };
-        if self.reconfigurations.contains_key(&id) {
-            return;
-        }
         let (is_gone, can_go, node) = match suspect {
             Suspect::Projection => (true, true, None),
             Suspect::Sequencer => {
@@ -190,6 +193,16 @@ impl Controller {
         }
         for (log, outcome) in ended {
             let ended = self.reconfigurations.remove(&log);
+            if let (Some(ended), Ended::Installed(_) | Ended::Lost) = (&ended, &outcome) {
+                let history = self.history.entry(log).or_default();
+                history.installed = history.installed.max(ended.recovery.epoch().next());
+            }
+            *match outcome {
+                Ended::Installed(_) => &mut self.counters.installed,
+                Ended::Lost => &mut self.counters.superseded,
+                Ended::OutOfTime => &mut self.counters.timed_out,
+                Ended::NoSuccessor => &mut self.counters.no_successor,
+            } += 1;
             if let (Some(Reconfiguration { recovery, homes, .. }), Ended::Installed(_)) = (ended, outcome) {
                 // They did not answer in time. Several logs may meet with the same.
                 let (time, late) = (self.clock.time(), BTreeSet::from_iter(homes.of(recovery.unanswered())));
@@ -229,7 +242,6 @@ impl Controller {
     /// whole again later.
     pub(super) fn copied(&mut self, id: LogId, now: Monotonic) {
         if let Some(log) = self.log(id)
-            && !self.reconfigurations.contains_key(&id)
             && self.awaits_nobody(&log)
         {
             self.reconfigure(&log, now);
@@ -242,7 +254,7 @@ impl Controller {
         let leaving = self.leaving(log);
         // They count as copies no more, whether there is a projection without them yet or not.
         let in_doubt = log.units.0.keys().copied().filter(|unit| self.in_doubt.contains(unit));
-        let going: BTreeSet<UnitId> = leaving.iter().copied().chain(in_doubt).collect();
+        let going: BTreeSet<UnitId> = leaving.iter().chain(&log.lost).copied().chain(in_doubt).collect();
         self.re_replicate(log, &going, now);
         let wanted = self.wanted_homes(log, &going, now);
         let is_fit = |(unit, _): &(UnitId, Member)| !self.is_out(log, *unit, self.config.detector.timeout);

@@ -98,10 +98,14 @@ impl Bed {
         self.alive.insert(2, boot);
         for action in self.controller.take_actions() {
             if let Action::Ask { log, requester, ask, .. } = action {
-                self.controller.answered(log, requester, ask, sealed(9, 0), self.now);
+                self.controller.answered(log, requester, ask, sealed(99, 0), self.now);
             }
         }
         assert!(self.recovery().is_none());
+        if self.controller.counters().reconfigurations > before {
+            self.log().projection.epoch.0 += 1;
+            self.controller.observe(self.cluster.clone(), self.now);
+        }
         self.pass(STEP);
         self.controller.counters().reconfigurations > before
     }
@@ -229,6 +233,10 @@ fn late_unit_has_longer_next_time() {
     let next = bed.seal(&[1, 3], 7).expect("the others are enough after a second");
     assert_eq!(next.units(), [1, 3].map(UnitId));
     bed.controller.verdict(LOG, next.epoch, Verdict::Newest(next.clone()), bed.now);
+    bed.suspect(Suspect::Projection);
+    assert!(bed.recovery().is_none(), "what the registry says is out of date");
+    bed.log().projection.epoch = next.epoch;
+    bed.observe();
     bed.suspect(Suspect::Projection);
     assert_eq!(bed.seal(&[1, 3], 7), None, "it waits for two seconds");
     bed.pass(1_000);

@@ -109,7 +109,7 @@ impl World {
         let (calls, told) = (BTreeMap::new(), player.next());
         let process = Process { life, client, calls, player, told, state: 0, keeper: None, finder: None };
         self.clients.processes.insert(id, process);
-        if self.options.speed.is_none() {
+        if self.options.players {
             if self.random.chance(500_000) {
                 self.find(id, Position(0));
             } else if let (now, Some(process)) = (self.clock(), self.clients.processes.get_mut(&id)) {
@@ -252,7 +252,7 @@ impl World {
         match message {
             Message::OfUnit { reply, back } => process.client.unit_answered(back.ask, reply, now),
             Message::OfSequencer { reply, back } => process.client.sequencer_answered(back.ask, reply, now),
-            Message::Fetched { projection } => process.client.projected(projection, now),
+            Message::Fetched { projection, .. } => process.client.projected(projection, now),
             _ => {}
         }
         self.settle_client(id);
@@ -307,7 +307,7 @@ impl World {
 
     /// Takes what a player has to deliver.
     fn deliver_played(&mut self, id: u32) {
-        if self.options.speed.is_some() {
+        if !self.options.players {
             return;
         }
         let now = self.clock();
@@ -468,9 +468,11 @@ impl World {
 
     pub(super) fn are_clients_done(&self) -> bool {
         let clients = &self.clients;
-        let is_own = |call: &Call| matches!(call, Call::PlayerRead(_) | Call::PlayerTail);
+        let (is_own, plays) =
+            (|call: &Call| matches!(call, Call::PlayerRead(_) | Call::PlayerTail), self.options.players);
         let mut processes = clients.processes.values();
-        let is_at_end = |process: &Process| clients.final_tail.is_none_or(|tail| process.player.next() >= tail);
+        let is_at_end =
+            |process: &Process| !plays || clients.final_tail.is_none_or(|tail| process.player.next() >= tail);
         let is_played = |process: &Process| process.finder.is_none() && process.keeper.is_none() && is_at_end(process);
         clients.waiting.is_empty()
             && clients.final_left == 0

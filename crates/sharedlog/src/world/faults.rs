@@ -40,6 +40,7 @@ impl World {
                     self.gone.extend(units.into_iter().filter(|unit| node.disk.has(*unit)));
                     node.disk = Disk::blank(Incarnation(node.disk.incarnation.0 + 1));
                 }
+                self.forget_vain_spares();
                 self.begin_late(of);
                 self.count("disks lost");
             }
@@ -77,7 +78,8 @@ impl World {
     /// Whether nobody is about to replace the projection.
     fn is_quiet(&self) -> bool {
         let mut processes = self.nodes.values().filter_map(|node| node.process.as_ref());
-        processes.all(|process| process.recoveries.is_empty()) && self.network.proposals().next().is_none()
+        processes.all(|process| process.controller.recoveries().next().is_none())
+            && self.network.proposals().next().is_none()
     }
 
     /// One value on a node's disk is lost, if others of its chain have it.
@@ -109,13 +111,13 @@ impl World {
         }
     }
 
-    /// Whether a unit has lost a value that it should have.
+    /// Whether a unit has lost a value that it should have, or takes it for lost.
     fn has_damage(&self, chain: &[UnitId]) -> bool {
         chain.iter().any(|unit| {
             let Some(node) = self.nodes.get(&self.registry.units[unit]) else { return false };
             match &node.process {
-                Some(process) => !process.units.lost(*unit).is_empty(),
-                None => !node.disk.replay().lost(*unit).is_empty(),
+                Some(process) => process.units.has_damage(*unit),
+                None => node.disk.replay().has_damage(*unit),
             }
         })
     }
@@ -148,7 +150,7 @@ impl World {
         let all_keep = |projection: &Projection| projection.extents.iter().flat_map(|extent| &extent.chains).all(keeps);
         let epoch = self.newest().epoch;
         let processes = self.nodes.values().filter_map(|node| node.process.as_ref());
-        let recoveries = processes.flat_map(|process| process.recoveries.values());
+        let recoveries = processes.flat_map(|process| process.controller.recoveries());
         let may_end = |recovery: &Recovery| {
             let (sealed, successor) = recovery.counts_on();
             // What it has heard, and what is on its way to it, may be all that it goes on with.
@@ -157,7 +159,8 @@ impl World {
                     || chain.iter().any(|unit| sealed.contains(unit) && is_elsewhere(unit))
             };
             let chains = recovery.replaces().extents.iter().flat_map(|extent| &extent.chains);
-            let is_kept = successor.map_or_else(|| chains.into_iter().all(counted), all_keep);
+            // New units may be gone from the registry by then: it goes on without them.
+            let is_kept = chains.into_iter().all(counted) && successor.is_none_or(all_keep);
             recovery.epoch() < epoch || is_kept
         };
         let proposals = self.network.proposals();
@@ -196,6 +199,7 @@ impl World {
     pub(super) fn heal(&mut self) {
         self.is_healed = true;
         self.network.rejoin_all();
+        self.leaving.clear();
         let nodes: Vec<u32> = self.nodes.keys().copied().collect();
         for id in nodes {
             if let Some(node) = self.nodes.get_mut(&id) {
@@ -203,6 +207,8 @@ impl World {
             }
             self.restart(Place::Node(id));
         }
+        // What controllers were told that isn't so is forgotten.
+        self.elect(false);
         for client in 1..=self.options.clients {
             self.pause_client(client, 0);
             self.start_client(client);

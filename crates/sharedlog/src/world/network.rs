@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::{Member, NodeId};
+
 use super::{MICROSECOND, Time, World};
+use crate::client::Suspect;
+use crate::controller::{ClusterState, Requester};
 use crate::recovery::Verdict;
 use crate::{AskId, Projection, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
 
@@ -20,9 +24,9 @@ pub(super) enum Asker {
     Client,
     Player,
     Sequencer(ProjectionEpoch),
-    Recovery(u64),
-    Copier(u64),
-    Janitor,
+    Controller,
+    ControllerPart(Requester),
+    HoleFill(ProjectionEpoch),
 }
 
 /// Whom an answer goes to.
@@ -37,14 +41,57 @@ pub(super) struct Return {
 
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    ToUnit { unit: UnitId, request: unit::Request, back: Return },
-    OfUnit { reply: unit::Reply, back: Return },
-    ToSequencer { sequencer: SequencerId, request: sequencer::Request, back: Return },
-    OfSequencer { reply: sequencer::Reply, back: Return },
-    Fetch { back: Return },
-    Fetched { projection: Projection },
-    Propose { projection: Projection, back: Return },
-    Verdict { verdict: Verdict, back: Return },
+    ToUnit {
+        unit: UnitId,
+        request: unit::Request,
+        back: Return,
+    },
+    OfUnit {
+        reply: unit::Reply,
+        back: Return,
+    },
+    ToSequencer {
+        sequencer: SequencerId,
+        request: sequencer::Request,
+        back: Return,
+    },
+    OfSequencer {
+        reply: sequencer::Reply,
+        back: Return,
+    },
+    Fetch {
+        back: Return,
+    },
+    /// With what the controller that leads is to know.
+    Fetched {
+        projection: Projection,
+        cluster: Option<Box<ClusterState>>,
+    },
+    Propose {
+        projection: Projection,
+        back: Return,
+    },
+    Verdict {
+        verdict: Verdict,
+        back: Return,
+    },
+    Heartbeat {
+        process: SequencerId,
+    },
+    Suspected {
+        epoch: ProjectionEpoch,
+        suspect: Suspect,
+    },
+    UnitsInDoubt {
+        member: Member,
+        units: Vec<UnitId>,
+    },
+    AddUnits {
+        nodes: Vec<NodeId>,
+    },
+    ForgetSpares {
+        units: Vec<UnitId>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -73,7 +120,7 @@ pub(super) enum Event {
     },
     /// A client begins something.
     Work,
-    /// Somebody looks whether the log is well.
+    /// Another controller may come to lead, and be told what isn't so.
     Operate,
     /// Something goes wrong.
     Fault,
@@ -101,9 +148,14 @@ impl Event {
                 Message::ToSequencer { back, .. } => 3 + (back.ask.0 << 8),
                 Message::OfSequencer { back, .. } => 4 + (back.ask.0 << 8),
                 Message::Fetch { .. } => 5,
-                Message::Fetched { projection } => 6 + (projection.epoch.0 << 8),
+                Message::Fetched { projection, .. } => 6 + (projection.epoch.0 << 8),
                 Message::Propose { projection, .. } => 7 + (projection.epoch.0 << 8),
                 Message::Verdict { .. } => 8,
+                Message::Heartbeat { process } => 17 + (u64::from(process.node.0) << 8),
+                Message::Suspected { epoch, .. } => 18 + (epoch.0 << 8),
+                Message::UnitsInDoubt { .. } => 19,
+                Message::AddUnits { .. } => 20,
+                Message::ForgetSpares { .. } => 21,
             },
             Self::Timer { .. } => 9,
             Self::Forced { node, count, .. } => 10 + (u64::from(*node) << 8) + ((*count as u64) << 16),

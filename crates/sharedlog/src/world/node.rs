@@ -89,6 +89,11 @@ impl Units {
         held.filter(|position| !self.values.contains_key(&(id, *position))).collect()
     }
 
+    /// Whether a unit has lost a value. It may be put back just when that is noted, and be taken for lost still.
+    pub(super) fn has_damage(&self, id: UnitId) -> bool {
+        !self.lost(id).is_empty() || self.units.get(&id).is_some_and(|unit| unit.damaged() > 0)
+    }
+
     /// Applies a forced command, and says what is answered.
     pub(super) fn apply(&mut self, id: UnitId, command: Command) -> Reply {
         let unit = self.units.entry(id).or_insert_with(|| Unit::new(self.disk));

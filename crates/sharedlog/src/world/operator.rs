@@ -1,47 +1,154 @@
-//! Whoever looks after the log: has projections replaced where something is wrong, or without need, and units filled.
+//! Which node's controller leads, and what disturbs the controllers.
+//!
+//! The controllers are those that ship. Here they are led on, and given wrong reports: of units that are in doubt, of
+//! projections that are sealed, of nodes that leave; and nodes that go on are cut off from the others.
 
 use std::collections::BTreeSet;
 
-use base::Duration;
+use base::{Member, NodeId};
 
-use super::network::Event;
-use super::{MILLISECOND, RECOVERY, World};
-use crate::copier::{Config, Copier};
-use crate::recovery::{Plan, Recovery, healings};
-use crate::{Position, SequencerId, UnitId};
+use super::network::{Event, Message, Place};
+use super::{MILLISECOND, World};
+use crate::client::Suspect;
+use crate::{ProjectionEpoch, UnitId};
 
-const COPIER: Config = Config { window: 4, again: Duration::from_millis(10), failures: 8 };
+/// Of a million: how often another controller comes to lead, and how often the one before goes on to.
+const ELECTION: u64 = 150_000;
+const TWO_LEADERS: u64 = 500_000;
 
 impl World {
-    /// Looks at the log, and does something about what it sees, perhaps on several nodes at once.
+    /// Has some controller lead, perhaps several at once, and disturbs them.
     pub(super) fn operate(&mut self) {
         let pause = 5 * MILLISECOND + self.random.below(if self.is_healed { 5 } else { 40 } * MILLISECOND);
         self.network.put(self.now + pause, Event::Operate);
-        let needed = self.is_in_trouble() || self.is_thin() || self.is_healed && !self.damaged_units().is_empty();
+        let is_running = |(node, life): &(u32, u64)| {
+            let process = self.nodes.get(node).and_then(|node| node.process.as_ref());
+            process.is_some_and(|process| process.life == *life)
+        };
+        let running: Vec<(u32, u64)> = self.leaders.iter().copied().filter(is_running).collect();
+        self.leaders = running;
+        if self.leaders.is_empty() || !self.is_healed && self.random.chance(ELECTION) {
+            let goes_on = self.random.chance(TWO_LEADERS);
+            self.elect(goes_on);
+        }
+        if !self.is_healed && self.options.restless {
+            self.disturb();
+        }
         if self.is_healed {
             let nodes: Vec<u32> = self.nodes.keys().copied().collect();
             nodes.into_iter().for_each(|node| self.scrub(node));
         }
-        if needed || !self.is_healed && self.options.restless && self.random.chance(200_000) {
-            let times = if self.random.chance(300_000) { 2 } else { 1 };
-            for _ in 0..times {
-                if let Some(node) = self.any_node() {
-                    self.recover(node, true);
-                }
-            }
-        } else if let Some(node) = self.any_node() {
-            self.copy(node);
+        if self.is_healed || self.random.chance(300_000) {
+            let damaged = self.damaged_units();
+            self.report_in_doubt(&damaged);
         }
     }
 
-    /// A running node.
-    fn any_node(&mut self) -> Option<u32> {
-        let running: Vec<u32> = self.nodes.values().filter(|node| node.process.is_some()).map(|node| node.id).collect();
-        running.get(self.random.below(running.len() as u64) as usize).copied()
+    /// Another controller leads; those before may not know it yet.
+    pub(super) fn elect(&mut self, others_go_on: bool) {
+        if !others_go_on {
+            for (node, life) in std::mem::take(&mut self.leaders) {
+                if let Some(process) = self.process(node, Some(life)) {
+                    process.controller.step_down();
+                }
+            }
+        }
+        let running = self.nodes.values().filter_map(|node| Some((node.id, node.process.as_ref()?.life)));
+        let running: Vec<(u32, u64)> = running.filter(|running| !self.leaders.contains(running)).collect();
+        let elected = running.get(self.random.below(running.len().max(1) as u64) as usize).copied();
+        self.leaders.extend(elected);
+        self.count("controllers elected");
+        if self.leaders.len() > 1 {
+            self.count("controllers that led at one time");
+        }
+    }
+
+    /// Tells controllers what isn't so.
+    fn disturb(&mut self) {
+        let newest = self.newest();
+        let (epoch, units, sequencer) = (newest.epoch, newest.units(), newest.sequencer.node.0);
+        let unit = units[self.random.below(units.len() as u64) as usize];
+        let any = 1 + self.random.below(self.options.nodes.into()) as u32;
+        let node = if self.random.chance(500_000) { sequencer } else { any };
+        match self.random.below(16) {
+            // It replaces the projection without need.
+            0 | 1 => {
+                for (leader, _) in self.leaders.clone() {
+                    let message = Message::Suspected { epoch, suspect: Suspect::Projection };
+                    self.send(Place::Registry, Place::Node(leader), None, message);
+                }
+            }
+            2 => self.report_suspect(Place::Registry, epoch, Suspect::Unit(unit)),
+            3 => self.report_suspect(Place::Registry, epoch, Suspect::Sequencer),
+            4 if self.has_others(unit) => self.report_in_doubt(&BTreeSet::from([unit])),
+            5 | 9 | 10 => self.cut_off(node, epoch),
+            6 if !self.leaving.remove(&node) => {
+                self.leaving.insert(node);
+                self.count("nodes that are to leave");
+            }
+            7 | 8 => self.name_units(&[NodeId(node)]),
+            _ => {}
+        }
+    }
+
+    /// A node goes on, and is cut off from the other nodes and the registry, not from clients. If it has the sequencer,
+    /// another is to take its place.
+    fn cut_off(&mut self, node: u32, epoch: ProjectionEpoch) {
+        let until = self.now + self.random.below(250 * MILLISECOND);
+        self.count("nodes cut off from the others");
+        let others = self.nodes.keys().copied().filter(|other| *other != node).map(Place::Node);
+        for other in others.chain([Place::Registry]).collect::<Vec<_>>() {
+            for (from, to) in [(Place::Node(node), other), (other, Place::Node(node))] {
+                self.network.part(from, to);
+                self.network.put(until, Event::Rejoin(from, to));
+            }
+        }
+        // By then it is silent, however often it was suspected falsely.
+        for delay in [30, 60, 110, 210] {
+            for (leader, _) in self.leaders.clone() {
+                let (from, to) = (Place::Registry, Place::Node(leader));
+                let message = Message::Suspected { epoch, suspect: Suspect::Sequencer };
+                let time = self.now + delay * MILLISECOND;
+                self.network.put(time, Event::Deliver { from, to, life: None, message });
+            }
+        }
+    }
+
+    /// Whether each chain of a unit has another that lives and has lost nothing.
+    fn has_others(&self, unit: UnitId) -> bool {
+        let is_well = |other: &UnitId| *other != unit && self.lives(*other) && self.is_unharmed(*other);
+        let mut chains = self.newest().extents.iter().flat_map(|extent| &extent.chains);
+        chains.all(|chain| !chain.contains(&unit) || chain.iter().any(is_well))
+    }
+
+    fn report_in_doubt(&mut self, units: &BTreeSet<UnitId>) {
+        for unit in units {
+            let Some(member) = self.registry.member_of(*unit) else { continue };
+            for (leader, _) in self.leaders.clone() {
+                let message = Message::UnitsInDoubt { member, units: vec![*unit] };
+                self.send(Place::Node(member.node.0), Place::Node(leader), None, message);
+            }
+        }
+    }
+
+    /// A client, or a sequencer, can't go on.
+    pub(super) fn report_suspect(&mut self, from: Place, epoch: ProjectionEpoch, suspect: Suspect) {
+        self.count("suspicions");
+        // Whom its node takes for the leader.
+        let leader = self.leaders.get(self.random.below(self.leaders.len().max(1) as u64) as usize).copied();
+        if let Some((leader, _)) = leader {
+            self.send(from, Place::Node(leader), None, Message::Suspected { epoch, suspect });
+        }
+    }
+
+    /// The disk of a node.
+    pub(super) fn member(&self, node: u32) -> Member {
+        let incarnation = self.nodes.get(&node).map(|node| node.disk.incarnation).unwrap_or_default();
+        Member { node: NodeId(node), incarnation }
     }
 
     /// Whether a unit is there and answers.
-    fn lives(&self, unit: UnitId) -> bool {
+    pub(super) fn lives(&self, unit: UnitId) -> bool {
         let node = self.registry.units.get(&unit).and_then(|node| self.nodes.get(node));
         node.is_some_and(|node| node.process.as_ref().is_some_and(|process| process.units.units.contains_key(&unit)))
     }
@@ -56,17 +163,8 @@ impl World {
     fn is_in_trouble(&self) -> bool {
         let newest = self.newest();
         let sequencer = newest.sequencer;
-        let lives = self.nodes.get(&sequencer.node.0).and_then(|node| node.process.as_ref());
-        let is_sealed = |unit: &UnitId| {
-            let node = self.nodes.get(&self.registry.units[unit]);
-            let process = node.and_then(|node| node.process.as_ref());
-            process
-                .is_some_and(|process| process.units.units.get(unit).is_some_and(|unit| unit.sealed() >= newest.epoch))
-        };
-        let units = newest.units();
-        lives.is_none_or(|process| process.me != sequencer)
-            || !units.iter().all(|unit| self.lives(*unit))
-            || units.iter().any(is_sealed)
+        let process = self.nodes.get(&sequencer.node.0).and_then(|node| node.process.as_ref());
+        process.is_none_or(|process| process.me != sequencer) || !newest.units().iter().all(|unit| self.lives(*unit))
     }
 
     /// Whether new entries have fewer copies or chains than they should.
@@ -75,12 +173,11 @@ impl World {
         chains.len() < self.options.stripes || chains.iter().any(|chain| chain.len() < self.options.copies)
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether nothing is left to be done. A projection may be sealed: the next client that meets with it says so.
     pub(super) fn is_well(&self) -> bool {
         let chains = || self.newest().extents.iter().flat_map(|extent| &extent.chains);
-        let no_recovery = self.nodes.values().filter_map(|node| node.process.as_ref());
-        let no_recovery = no_recovery.clone().all(|process| process.recoveries.is_empty());
-        no_recovery
+        let mut processes = self.nodes.values().filter_map(|node| node.process.as_ref());
+        processes.all(|process| process.controller.recoveries().next().is_none())
             && !self.is_in_trouble()
             && !self.is_thin()
             && self.damaged_units().is_empty()
@@ -88,114 +185,22 @@ impl World {
             && chains().all(|chain| chain.is_empty() || chain.len() >= self.options.copies)
     }
 
-    /// Has a node replace the projection that it knows.
-    pub(super) fn recover(&mut self, id: u32, with_spares: bool) {
-        let now = self.clock();
-        let sequencer = if self.random.chance(500_000) { Some(id) } else { self.any_node() };
-        let Some(sequencer) = sequencer.and_then(|node| self.nodes.get(&node)) else { return };
-        let sequencer = SequencerId { node: base::NodeId(sequencer.id), boot: sequencer.boot };
-        let gives_spares = with_spares && (self.is_healed || self.random.chance(700_000));
-        let spares = if gives_spares { self.spares() } else { Vec::new() };
-        let units = self.newest().units();
-        let leaves_one = with_spares && !self.is_healed && self.random.chance(300_000);
-        let slow = units.get(self.random.below(units.len() as u64) as usize).copied().filter(|_| leaves_one);
-        let mut leave_out = BTreeSet::from_iter(slow);
-        if self.is_healed || self.random.chance(300_000) {
-            leave_out.extend(self.damaged_units());
-        }
-        let plan = Plan {
-            sequencer,
-            leave_out,
-            leaving: BTreeSet::new(),
-            spares,
-            homes: self.registry.homes(),
-            lost: self.declared_lost(),
-            at_least: if self.options.losses { self.end_remembered() } else { Position(0) },
-            stripes: self.options.stripes,
-            width: self.options.width,
-            copies: self.options.copies,
-        };
-        let number = self.token().0;
-        let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };
-        // Two at one time on one node are as good as two on two.
-        if process.recoveries.len() >= 2 {
-            return;
-        }
-        let Some(known) = process.known.clone() else { return };
-        process.recoveries.insert(number, Recovery::begin(known, plan, RECOVERY, now));
-        self.count("recoveries begun");
-        self.settle_node(id);
-    }
-
-    /// What an operator knows to be gone, with its disk.
-    fn declared_lost(&self) -> BTreeSet<UnitId> {
-        if self.options.losses { self.gone.clone() } else { BTreeSet::new() }
-    }
-
-    /// An end of the log that is remembered, so that no position is given out twice.
-    fn end_remembered(&self) -> Position {
-        self.given_out.values().copied().fold(Position(0), Position::max)
-    }
-
-    /// New units, one on each running node for each that is missing: the recovery places them. Among them may be one
-    /// that was left out, and has no place in a projection any more.
-    fn spares(&mut self) -> Vec<UnitId> {
-        let mut spares = Vec::new();
-        if self.random.chance(300_000) {
-            let left_out: Vec<UnitId> = self.left_out.iter().copied().filter(|unit| self.lives(*unit)).collect();
-            spares.extend(left_out.get(self.random.below(left_out.len() as u64) as usize));
-        }
-        let chains = self.newest().last().chains.clone();
-        let living = chains.iter().flatten().filter(|unit| self.lives(**unit)).count();
-        let missing = (chains.len().max(self.options.stripes) * self.options.copies).saturating_sub(living);
-        for _ in 0..missing {
-            let mut free: Vec<u32> =
-                self.nodes.values().filter(|node| node.process.is_some()).map(|node| node.id).collect();
-            while !free.is_empty() {
-                let node = free.swap_remove(self.random.below(free.len() as u64) as usize);
-                let disk = self.nodes[&node].disk.incarnation;
-                spares.push(self.registry.unit_on(node, disk));
-            }
-        }
-        spares
-    }
-
-    /// Has a node fill units, if there is something to fill.
-    fn copy(&mut self, id: u32) {
-        let (now, copies, homes) = (self.clock(), self.options.copies, self.registry.homes());
-        let number = self.token().0;
-        let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };
-        let Some(known) = &process.known else { return };
-        let healings = healings(known, copies, &homes, &BTreeSet::new());
-        if healings.is_empty() || process.copier.is_some() {
-            return;
-        }
-        process.copier = Some((number, Copier::begin(healings, COPIER, now)));
-        self.count("copiers");
-        self.settle_node(id);
-    }
-
-    /// A copier has ended.
-    pub(super) fn copied(&mut self, id: u32, is_whole: bool) {
-        self.count(if is_whole { "units made whole" } else { "copiers given up" });
-        if is_whole {
-            self.recover(id, false);
-        }
-    }
-
-    /// A client can't go on.
-    pub(super) fn suspected(&mut self) {
-        self.count("suspicions");
-    }
-
     pub(super) fn why_stuck(&self) -> String {
         let newest = self.newest();
         let dead: Vec<UnitId> = newest.units().into_iter().filter(|unit| !self.lives(*unit)).collect();
+        let controllers = self.nodes.values().filter_map(|node| node.process.as_ref());
+        let controllers: Vec<_> = controllers
+            .filter(|process| process.controller.leads())
+            .map(|process| (process.me, process.controller.counters(), process.controller.recoveries().count()))
+            .collect();
         format!(
-            "trouble {}, dead {dead:?}, copies {}, clients {}, newest {newest:?}",
+            "trouble {}, dead {dead:?}, damaged {:?}, copies {}, clients {}, leaders {:?} {controllers:?}, listed {:?}, newest {newest:?}",
             self.is_in_trouble(),
+            self.damaged_units(),
             self.options.copies,
             self.clients.why_stuck(),
+            self.leaders,
+            self.registry.listed,
         )
     }
 }

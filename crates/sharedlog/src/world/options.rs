@@ -2,9 +2,9 @@
 
 use base::{Duration, SplitMix64};
 
-use super::{CLIENT, JANITOR, MILLISECOND, Time};
+use super::{CLIENT, HOLE_FILL, MILLISECOND, Time};
 use crate::client::Timing;
-use crate::janitor;
+use crate::hole_fill;
 
 /// What a run is like.
 #[derive(Clone, Debug)]
@@ -47,8 +47,10 @@ pub struct Options {
     pub damage: bool,
     /// Clients die.
     pub client_kills: bool,
-    /// Projections are replaced without need.
+    /// Controllers are told what isn't so: projections are replaced without need.
     pub restless: bool,
+    /// Clients play the log: so they hear soon where a projection is replaced.
+    pub players: bool,
     /// The log is trimmed.
     pub trims: bool,
     /// Positions are trimmed one by one. Players don't agree about what was given up so.
@@ -56,7 +58,7 @@ pub struct Options {
     /// Between two faults, about.
     pub fault_every: Time,
     /// How fast the disks and the network are, if they are always as fast. Then each unit has a node, and so a disk, of
-    /// its own, everybody is patient, and clients don't play the log.
+    /// its own, and everybody is patient.
     pub speed: Option<Speed>,
 }
 
@@ -112,6 +114,7 @@ impl Options {
             disks,
             client_kills,
             restless,
+            players: true,
             trims,
             single_trims: random.chance(100_000),
             fault_every: (5 + random.below(40)) * MILLISECOND,
@@ -127,9 +130,13 @@ impl Options {
         if self.speed.is_some() { Timing::default() } else { CLIENT }
     }
 
-    /// How patient janitors are.
-    pub(super) fn janitor(&self) -> janitor::Config {
-        if self.speed.is_some() { janitor::Config { age: Duration::from_millis(1_000), ..JANITOR } } else { JANITOR }
+    /// How soon holes are filled.
+    pub(super) fn hole_fill(&self) -> hole_fill::Config {
+        if self.speed.is_some() {
+            hole_fill::Config { age: Duration::from_millis(1_000), ..HOLE_FILL }
+        } else {
+            HOLE_FILL
+        }
     }
 
     /// The node of a founded chain's unit.

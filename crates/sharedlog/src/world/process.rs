@@ -6,12 +6,12 @@ use base::{Boot, NodeId};
 
 use super::network::{Asker, Event, Message, Place, Return};
 use super::node::Units;
-use super::{MILLISECOND, World};
+use super::{CONTROLLER, LOG, MILLISECOND, World};
 use crate::client::{self, Client, ReadMany, Token, Wait};
-use crate::copier::{self, Copier};
-use crate::janitor::{self, Janitor};
+use crate::controller::{self, ClusterState, Controller, CopierId, Counters};
+use crate::hole_fill::{self, HoleFill};
 use crate::limits::BATCH_BYTES_MAX;
-use crate::recovery::{self, Ended, Recovery};
+use crate::recovery::Verdict;
 use crate::sequencer::{self, Sequencer};
 use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, Run, SequencerId, UnitId, unit};
 
@@ -23,13 +23,14 @@ pub(super) struct Process {
     /// The epochs whose sequencer it has been.
     begun: BTreeSet<ProjectionEpoch>,
     pub(super) sequencer: Option<Sequencer<Return>>,
-    pub(super) recoveries: BTreeMap<u64, Recovery>,
-    pub(super) copier: Option<(u64, Copier)>,
-    reads: BTreeMap<Token, (u64, Run)>,
-    /// It fills what its node's clients, and others, leave.
-    janitor: Option<Janitor>,
-    /// What its janitor has asked the client for; with no position: the tail.
-    tidied: BTreeMap<Token, Option<Position>>,
+    pub(super) controller: Controller,
+    /// What of its controller was counted.
+    counted: Counters,
+    /// What its controller reads.
+    reads: BTreeMap<Token, (CopierId, Run)>,
+    hole_fill: Option<HoleFill>,
+    /// What was asked of the client to fill holes; with no position: the tail.
+    fills: BTreeMap<Token, (ProjectionEpoch, Option<Position>)>,
     pub(super) client: Client,
     pub(super) known: Option<Projection>,
 }
@@ -38,9 +39,8 @@ pub(super) struct Process {
 enum Wanted {
     Client(client::Action),
     Sequencer(ProjectionEpoch, sequencer::Action<Return>),
-    Recovery(u64, recovery::Action),
-    Copier(u64, copier::Action),
-    Janitor(janitor::Action),
+    Controller(controller::Action),
+    HoleFill(ProjectionEpoch, hole_fill::Action),
 }
 
 impl World {
@@ -56,29 +56,34 @@ impl World {
             units: node.disk.replay(),
             begun: BTreeSet::new(),
             sequencer: None,
-            recoveries: BTreeMap::new(),
-            copier: None,
+            controller: Controller::new(me, CONTROLLER),
+            counted: Counters::default(),
             reads: BTreeMap::new(),
-            janitor: None,
-            tidied: BTreeMap::new(),
+            hole_fill: None,
+            fills: BTreeMap::new(),
             client: Client::new(ClientId(1_000_000 + life), timing, life),
             known: None,
         });
         self.network.put(self.now, Event::Tick { node: id, life });
     }
 
-    fn process(&mut self, id: u32, life: Option<u64>) -> Option<&mut Process> {
+    pub(super) fn process(&mut self, id: u32, life: Option<u64>) -> Option<&mut Process> {
         let process = self.nodes.get_mut(&id)?.process.as_mut()?;
         life.is_none_or(|life| life == process.life).then_some(process)
     }
 
-    /// A node asks for the newest projection every now and then.
+    /// Every now and then a node sends heartbeats, and asks for the newest projection.
     pub(super) fn tick(&mut self, id: u32, life: u64) {
-        if self.process(id, Some(life)).is_none() {
-            return;
-        }
+        let now = self.clock();
+        let Some(process) = self.process(id, Some(life)) else { return };
+        process.controller.awake(now);
+        let me = process.me;
         let back = Return { place: Place::Node(id), life, asker: Asker::Client, ask: AskId(0) };
         self.send(Place::Node(id), Place::Registry, None, Message::Fetch { back });
+        let is_other = |other: &u32| *other != id && self.options.speed.is_none();
+        for other in self.nodes.keys().copied().filter(is_other).collect::<Vec<_>>() {
+            self.send(Place::Node(id), Place::Node(other), None, Message::Heartbeat { process: me });
+        }
         let pause = 5 * MILLISECOND + self.random.below(5 * MILLISECOND);
         self.network.put(self.now + pause, Event::Tick { node: id, life });
     }
@@ -86,6 +91,7 @@ impl World {
     pub(super) fn node_hears(&mut self, id: u32, life: Option<u64>, message: Message) {
         let now = self.clock();
         let Some(process) = self.process(id, life) else { return };
+        process.controller.awake(now);
         match message {
             Message::ToUnit { unit, request, back } => self.unit_asked(id, unit, request, back),
             Message::ToSequencer { sequencer, request, back } => {
@@ -107,35 +113,38 @@ impl World {
                         machine.answered(back.ask, &reply, now);
                     }
                 }
-                Asker::Recovery(number) => {
-                    if let Some(recovery) = process.recoveries.get_mut(&number) {
-                        recovery.answered(back.ask, reply, now);
+                Asker::ControllerPart(requester) => {
+                    process.controller.answered(LOG, requester, back.ask, reply, now);
+                }
+                Asker::HoleFill(epoch) => {
+                    if let Some(fill) = process.hole_fill.as_mut().filter(|fill| fill.epoch() == epoch) {
+                        fill.answered(back.ask, reply, now);
                     }
                 }
-                Asker::Copier(number) => {
-                    if let Some((of, copier)) = &mut process.copier
-                        && *of == number
-                    {
-                        copier.answered(back.ask, reply, now);
-                    }
-                }
-                Asker::Janitor => {
-                    if let Some(janitor) = &mut process.janitor {
-                        janitor.answered(back.ask, reply, now);
-                    }
-                }
-                Asker::Player => {}
+                Asker::Player | Asker::Controller => {}
             },
             Message::OfSequencer { reply, back } => process.client.sequencer_answered(back.ask, reply, now),
-            Message::Fetched { projection } => self.node_learns(id, projection),
-            Message::Verdict { verdict, back } => {
-                if let Asker::Recovery(number) = back.asker
-                    && let Some(recovery) = process.recoveries.get_mut(&number)
-                {
-                    recovery.verdict(verdict, now);
+            Message::Fetched { projection, cluster } => {
+                self.node_learns(id, projection);
+                if let Some(cluster) = cluster {
+                    self.controller_learns(id, *cluster);
                 }
             }
+            Message::Verdict { verdict, back } => {
+                if let Asker::ControllerPart(controller::Requester::Recovery(epoch)) = back.asker {
+                    process.controller.verdict(LOG, epoch.next(), verdict.clone(), now);
+                }
+                if let Verdict::Newest(newest) = verdict {
+                    self.node_learns(id, newest);
+                }
+            }
+            Message::Heartbeat { process: of } => process.controller.heard(of.node, of.boot),
+            Message::Suspected { epoch, suspect } => process.controller.suspected(LOG, epoch, suspect, now),
+            Message::UnitsInDoubt { member, units } => {
+                process.controller.units_in_doubt(member, &units);
+            }
             Message::Fetch { .. } | Message::Propose { .. } => {}
+            Message::AddUnits { .. } | Message::ForgetSpares { .. } => {}
         }
         self.settle_node(id);
     }
@@ -143,6 +152,7 @@ impl World {
     pub(super) fn node_timer(&mut self, id: u32, life: u64, asker: Asker) {
         let now = self.clock();
         let Some(process) = self.process(id, Some(life)) else { return };
+        process.controller.awake(now);
         match asker {
             Asker::Client => process.client.timer(now),
             Asker::Sequencer(epoch) => {
@@ -150,31 +160,20 @@ impl World {
                     machine.timer(now);
                 }
             }
-            Asker::Recovery(number) => {
-                if let Some(recovery) = process.recoveries.get_mut(&number) {
-                    recovery.timer(now);
+            Asker::Controller => process.controller.timer(now),
+            Asker::HoleFill(epoch) => {
+                if let Some(fill) = process.hole_fill.as_mut().filter(|fill| fill.epoch() == epoch) {
+                    fill.timer(now);
                 }
             }
-            Asker::Copier(number) => {
-                if let Some((of, copier)) = &mut process.copier
-                    && *of == number
-                {
-                    copier.timer(now);
-                }
-            }
-            Asker::Janitor => {
-                if let Some(janitor) = &mut process.janitor {
-                    janitor.timer(now);
-                }
-            }
-            Asker::Player => {}
+            Asker::Player | Asker::ControllerPart(_) => {}
         }
         self.settle_node(id);
     }
 
     /// A node learns of a projection: it may be its sequencer, or not be it any more.
     pub(super) fn node_learns(&mut self, id: u32, projection: Projection) {
-        let (now, janitor) = (self.clock(), self.options.janitor());
+        let (now, config) = (self.clock(), self.options.hole_fill());
         let Some(process) = self.process(id, None) else { return };
         if process.known.as_ref().is_some_and(|known| known.epoch >= projection.epoch) {
             return;
@@ -188,14 +187,7 @@ impl World {
                 None => (false, None),
             };
         process.known = Some(projection.clone());
-        // The sequencer's node looks after what it gives out.
-        match &mut process.janitor {
-            Some(machine) => machine.projected(projection.clone(), now),
-            None if begun => {
-                process.janitor = Some(Janitor::begin(projection.clone(), Position(0), janitor, now));
-            }
-            None => {}
-        }
+        process.hole_fill = begun.then(|| HoleFill::begin(projection.clone(), config, now));
         process.client.projected(projection, now);
         if let Some(mut old) = old {
             let epoch = old.epoch();
@@ -205,6 +197,19 @@ impl World {
             self.count("sequencers");
         }
         self.tell_own_units(id);
+    }
+
+    /// A controller leads, and the registry has this, or had it a moment ago.
+    fn controller_learns(&mut self, id: u32, cluster: ClusterState) {
+        let (now, Some(process)) = (self.clock(), self.process(id, None)) else { return };
+        let life = process.life;
+        // The catalog of its leader never goes back.
+        let is_newest =
+            cluster.logs.get(&LOG).map(|log| log.projection.epoch) >= process.known.as_ref().map(|known| known.epoch);
+        if is_newest && self.leaders.contains(&(id, life)) {
+            let Some(process) = self.process(id, None) else { return };
+            process.controller.observe(cluster, now);
+        }
     }
 
     /// Has the units of a node know the stripes that they hold by now.
@@ -221,6 +226,7 @@ impl World {
 
     /// Carries out what the machines of a node want, until they want nothing.
     pub(super) fn settle_node(&mut self, id: u32) {
+        let now = self.clock();
         loop {
             let Some(process) = self.process(id, None) else { return };
             process.client.invariants();
@@ -229,21 +235,14 @@ impl World {
                 let epoch = machine.epoch();
                 wanted.extend(machine.take_actions().into_iter().map(|action| Wanted::Sequencer(epoch, action)));
             }
-            for (number, recovery) in &mut process.recoveries {
-                wanted.extend(recovery.take_actions().into_iter().map(|action| Wanted::Recovery(*number, action)));
-            }
-            process.recoveries.retain(|_, recovery| !recovery.has_ended());
-            if let Some((number, copier)) = &mut process.copier {
-                wanted.extend(copier.take_actions().into_iter().map(|action| Wanted::Copier(*number, action)));
-                if copier.has_ended() {
-                    process.copier = None;
-                }
-            }
-            if let Some(janitor) = &mut process.janitor {
-                wanted.extend(janitor.take_actions().into_iter().map(Wanted::Janitor));
+            wanted.extend(process.controller.take_actions().into_iter().map(Wanted::Controller));
+            if let (Some(fill), Some(sequencer)) = (&mut process.hole_fill, &process.sequencer) {
+                fill.given_out(sequencer.next(), now);
+                let epoch = fill.epoch();
+                wanted.extend(fill.take_actions().into_iter().map(|action| Wanted::HoleFill(epoch, action)));
             }
             if wanted.is_empty() {
-                return;
+                return self.controller_settled(id);
             }
             wanted.into_iter().for_each(|wanted| self.carry_out(id, wanted));
         }
@@ -270,102 +269,112 @@ impl World {
                     self.network.set_timer(at.0, place, life, Asker::Sequencer(epoch));
                 }
             },
-            Wanted::Recovery(number, action) => {
-                let asker = Asker::Recovery(number);
-                match action {
-                    recovery::Action::Ask { ask, unit, request } => {
-                        self.ask_unit(unit, request, Return { place, life, asker, ask });
-                    }
-                    recovery::Action::Propose(projection) => {
-                        let back = Return { place, life, asker, ask: AskId(0) };
-                        self.send(place, Place::Registry, None, Message::Propose { projection, back });
-                    }
-                    recovery::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, asker),
-                    recovery::Action::Done(ended) => self.recovered(id, ended),
-                }
-            }
-            Wanted::Janitor(action) => {
-                let back = Return { place, life, asker: Asker::Janitor, ask: AskId(0) };
-                self.carry_out_janitor(id, back, action);
-            }
-            Wanted::Copier(number, action) => {
-                let asker = Asker::Copier(number);
-                match action {
-                    copier::Action::Ask { ask, unit, request } => {
-                        self.ask_unit(unit, request, Return { place, life, asker, ask });
-                    }
-                    copier::Action::Read(run) => self.copier_reads(id, number, run),
-                    copier::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, asker),
-                    copier::Action::Done { is_whole } => self.copied(id, is_whole),
-                }
+            Wanted::Controller(action) => self.carry_out_controller(id, life, action),
+            Wanted::HoleFill(epoch, action) => {
+                let back = Return { place, life, asker: Asker::HoleFill(epoch), ask: AskId(0) };
+                self.carry_out_hole_fill(id, epoch, back, action);
             }
         }
     }
 
-    fn carry_out_janitor(&mut self, id: u32, back: Return, action: janitor::Action) {
+    fn carry_out_controller(&mut self, id: u32, life: u64, action: controller::Action) {
+        let place = Place::Node(id);
+        match action {
+            controller::Action::Ask { log: _, requester, ask, unit, request } => {
+                self.ask_unit(unit, request, Return { place, life, asker: Asker::ControllerPart(requester), ask });
+            }
+            controller::Action::Read { log: _, copier, run } => self.copier_reads(id, copier, run),
+            controller::Action::Propose(projection) => {
+                let epoch = ProjectionEpoch(projection.epoch.0 - 1);
+                let asker = Asker::ControllerPart(controller::Requester::Recovery(epoch));
+                let back = Return { place, life, asker, ask: AskId(0) };
+                self.send(place, Place::Registry, None, Message::Propose { projection, back });
+            }
+            controller::Action::AddUnits { log: _, nodes } => {
+                self.send(place, Place::Registry, None, Message::AddUnits { nodes });
+            }
+            controller::Action::ForgetSpares { log: _, units } => {
+                self.count("spares forgotten");
+                self.send(place, Place::Registry, None, Message::ForgetSpares { units });
+            }
+        }
+    }
+
+    /// Sets the timer of a controller, and counts what it has done.
+    fn controller_settled(&mut self, id: u32) {
+        let Some(process) = self.process(id, None) else { return };
+        let (life, at) = (process.life, process.controller.next_timer());
+        let new = process.controller.counters();
+        let old = std::mem::replace(&mut process.counted, new);
+        if let Some(at) = at {
+            self.network.set_timer(at.0, Place::Node(id), life, Asker::Controller);
+        }
+        for (what, times) in [
+            ("recoveries begun", new.reconfigurations - old.reconfigurations),
+            ("recoveries", new.installed - old.installed),
+            ("recoveries lost", new.superseded - old.superseded),
+            ("recoveries out of time", new.timed_out - old.timed_out),
+            ("recoveries without a successor", new.no_successor - old.no_successor),
+            ("copiers", new.copiers - old.copiers),
+            ("units made whole", new.copied - old.copied),
+            ("units found in doubt", new.units_in_doubt - old.units_in_doubt),
+        ] {
+            (0..times).for_each(|_| self.count(what));
+        }
+        // Where disks are lost for good, nothing may be left that new entries could go to.
+        if new.no_successor > old.no_successor && !self.options.losses {
+            self.violate("a recovery has no successor");
+        }
+    }
+
+    fn carry_out_hole_fill(&mut self, id: u32, epoch: ProjectionEpoch, back: Return, action: hole_fill::Action) {
         let (now, token) = (self.clock(), self.token());
         let deadline = now + base::Duration::from_millis(100);
         match action {
-            janitor::Action::Ask { ask, unit, request } => self.ask_unit(unit, request, Return { ask, ..back }),
-            janitor::Action::SetTimer(at) => self.network.set_timer(at.0, back.place, back.life, back.asker),
-            janitor::Action::Tail => {
+            hole_fill::Action::Ask { ask, unit, request } => self.ask_unit(unit, request, Return { ask, ..back }),
+            hole_fill::Action::SetTimer(at) => self.network.set_timer(at.0, back.place, back.life, back.asker),
+            hole_fill::Action::Tail => {
                 let Some(process) = self.process(id, None) else { return };
-                process.tidied.insert(token, None);
+                process.fills.insert(token, (epoch, None));
                 process.client.tail(token, deadline, now);
             }
-            janitor::Action::Fill(position) => {
-                self.count("holes found by the janitor");
+            hole_fill::Action::Fill(position) => {
+                self.count("holes found");
                 let Some(process) = self.process(id, None) else { return };
-                process.tidied.insert(token, Some(position));
+                process.fills.insert(token, (epoch, Some(position)));
                 process.client.fill(token, position, deadline, now);
             }
         }
     }
 
-    fn copier_reads(&mut self, id: u32, number: u64, run: Run) {
+    fn copier_reads(&mut self, id: u32, copier: CopierId, run: Run) {
         let (now, token) = (self.clock(), self.token());
         let Some(process) = self.process(id, None) else { return };
-        process.reads.insert(token, (number, run));
+        process.reads.insert(token, (copier, run));
         let deadline = now + base::Duration::from_millis(100);
         let wait = Wait::Each(base::Duration::ZERO);
         let wanted = ReadMany { run, wait, bytes: BATCH_BYTES_MAX };
         process.client.read_many(token, wanted, deadline, now);
     }
 
-    /// A call of a node's client has ended: they are its copier's and its janitor's.
+    /// A call of a node's client has ended: they are the controller's, or fill holes.
     pub(super) fn node_done(&mut self, id: u32, token: Token, outcome: &Result<client::Answer, client::Error>) {
         let now = self.clock();
         let Some(process) = self.process(id, None) else { return };
-        if let (Some(asked), Some(janitor)) = (process.tidied.remove(&token), &mut process.janitor) {
+        if let Some((epoch, asked)) = process.fills.remove(&token) {
+            let fill = process.hole_fill.as_mut().filter(|fill| fill.epoch() == epoch);
+            let Some(fill) = fill else { return };
             match (asked, outcome) {
-                (Some(position), outcome) => janitor.filled(position, outcome, now),
-                (None, Ok(client::Answer::Tail(tail))) => janitor.tail(Ok(*tail), now),
-                (None, _) => janitor.tail(Err(client::Error::OutOfTime), now),
+                (Some(position), outcome) => fill.filled(position, outcome, now),
+                (None, Ok(client::Answer::Tail(tail))) => fill.tail(Ok(*tail), now),
+                (None, _) => fill.tail(Err(client::Error::OutOfTime), now),
             }
             return;
         }
-        let Some((number, run)) = process.reads.remove(&token) else { return };
-        if let Some((of, copier)) = &mut process.copier
-            && *of == number
-        {
-            copier.read(run, outcome.clone(), now);
-        }
+        let Some((copier, run)) = process.reads.remove(&token) else { return };
+        process.controller.read(LOG, copier, run, outcome.clone(), now);
         if let Err(client::Error::Conflict { position }) = outcome {
             self.violate(&format!("the units disagree about {position}"));
-        }
-    }
-
-    fn recovered(&mut self, id: u32, ended: Ended) {
-        match ended {
-            Ended::Installed(projection) => {
-                self.count("recoveries");
-                self.node_learns(id, projection);
-            }
-            Ended::Lost => self.count("recoveries lost"),
-            Ended::OutOfTime => self.count("recoveries out of time"),
-            // Nothing is left that new entries could go to.
-            Ended::NoSuccessor if self.options.losses => self.count("recoveries without a successor"),
-            Ended::NoSuccessor => self.violate("a recovery has no successor"),
         }
     }
 
@@ -387,7 +396,7 @@ impl World {
             client::Action::Fetch => {
                 self.send(place, Place::Registry, None, Message::Fetch { back: back(AskId(0)) });
             }
-            client::Action::Suspect { .. } => self.suspected(),
+            client::Action::Suspect { epoch, suspect } => self.report_suspect(place, epoch, suspect),
             client::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, Asker::Client),
             client::Action::Done { token, outcome } => match place {
                 Place::Node(node) => self.node_done(node, token, &outcome),

@@ -4,13 +4,15 @@
 //! projection.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use base::{Incarnation, Member, NodeId};
 
-use super::World;
 use super::network::{Message, Place};
-use crate::recovery::{Homes, Verdict};
-use crate::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
+use super::{LOG, World};
+use crate::controller::{ClusterState, LogState};
+use crate::recovery::Verdict;
+use crate::{Extent, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
@@ -21,6 +23,8 @@ pub(super) struct Registry {
     /// The disk that each number was given for.
     disks: BTreeMap<UnitId, Incarnation>,
     last_unit: u64,
+    /// Those that stand in the newest projection, or may come to.
+    pub(super) listed: BTreeSet<UnitId>,
 }
 
 impl Registry {
@@ -28,13 +32,16 @@ impl Registry {
         self.history.last().expect("a log has a projection from its beginning")
     }
 
-    /// Where every unit is.
-    pub(super) fn homes(&self) -> Homes {
-        let member = |(unit, node): (&UnitId, &u32)| {
-            let incarnation = self.disks.get(unit).copied().unwrap_or_default();
-            (*unit, Member { node: NodeId(*node), incarnation })
-        };
-        self.units.iter().map(member).collect()
+    /// The disk that a unit is on.
+    pub(super) fn member_of(&self, unit: UnitId) -> Option<Member> {
+        let incarnation = self.disks.get(&unit).copied().unwrap_or_default();
+        self.units.get(&unit).map(|node| Member { node: NodeId(*node), incarnation })
+    }
+
+    /// The listed units that stand in no projection yet.
+    fn spares(&self) -> Vec<UnitId> {
+        let standing = self.newest().units();
+        self.listed.iter().copied().filter(|unit| !standing.contains(unit)).collect()
     }
 
     /// The number of a new unit on a node's disk.
@@ -43,6 +50,7 @@ impl Registry {
         let unit = UnitId(self.last_unit);
         self.units.insert(unit, node);
         self.disks.insert(unit, disk);
+        self.listed.insert(unit);
         unit
     }
 }
@@ -61,7 +69,7 @@ impl World {
             .collect();
         let node = self.nodes.get(&1).expect("it was just made");
         let projection = Projection {
-            log: LogId(1),
+            log: LOG,
             epoch: ProjectionEpoch(1),
             sequencer: SequencerId { node: NodeId(1), boot: node.boot },
             start: Position(0),
@@ -81,20 +89,70 @@ impl World {
                 let projection = history[history.len().saturating_sub(older)].clone();
                 // Bytes travel.
                 let projection = Projection::decode(projection.encode()).expect("it was just encoded");
-                self.send(Place::Registry, from, Some(back.life), Message::Fetched { projection });
+                let leads = self.leaders.iter().any(|(node, life)| from == Place::Node(*node) && *life == back.life);
+                let cluster = leads.then(|| Box::new(self.cluster_state()));
+                self.send(Place::Registry, from, Some(back.life), Message::Fetched { projection, cluster });
             }
             Message::Propose { projection, back } => {
                 let newest = self.newest().clone();
+                let mut verdict = None;
                 if projection.epoch == newest.epoch.next() {
+                    let is_gone = |unit: &UnitId| !self.registry.listed.contains(unit) && !self.left_out.contains(unit);
+                    let gone: Vec<UnitId> = projection.units().into_iter().filter(is_gone).collect();
                     match projection.may_follow(&newest) {
+                        Ok(()) if !gone.is_empty() => verdict = Some(Verdict::UnitsGone(gone)),
                         Ok(()) => self.install(&newest, projection),
                         Err(unfit) => self.violate(&format!("a projection is proposed that can't follow: {unfit}")),
                     }
                 }
-                let verdict = Verdict::Newest(self.newest().clone());
+                let verdict = verdict.unwrap_or_else(|| Verdict::Newest(self.newest().clone()));
                 self.send(Place::Registry, from, Some(back.life), Message::Verdict { verdict, back });
             }
+            Message::AddUnits { nodes } => self.name_units(&nodes),
+            Message::ForgetSpares { units } => {
+                let spares = self.registry.spares();
+                self.registry.listed.retain(|unit| !units.contains(unit) || !spares.contains(unit));
+            }
             _ => {}
+        }
+    }
+
+    /// What a controller that leads is to know. Now and then a unit is listed that was left out.
+    fn cluster_state(&mut self) -> ClusterState {
+        let members: Vec<Member> = self.nodes.keys().map(|node| self.member(*node)).collect();
+        let (leaving, staying) = members.into_iter().partition(|member| self.leaving.contains(&member.node.0));
+        let mut listed = self.registry.listed.clone();
+        if self.random.chance(300_000) {
+            let left_out: Vec<UnitId> = self.left_out.iter().copied().filter(|unit| self.lives(*unit)).collect();
+            listed.extend(left_out.get(self.random.below(left_out.len().max(1) as u64) as usize));
+        }
+        let log = LogState {
+            projection: self.newest().clone(),
+            stripes: self.options.stripes,
+            width: self.options.width,
+            copies: self.options.copies,
+            units: listed.into_iter().filter_map(|unit| Some((unit, self.registry.member_of(unit)?))).collect(),
+            lost: if self.options.losses { self.gone.clone() } else { BTreeSet::new() },
+            at_least: if self.options.losses { self.end_remembered() } else { Position(0) },
+        };
+        ClusterState { staying, leaving, logs: BTreeMap::from([(log.id(), Arc::new(log))]) }
+    }
+
+    /// An end of the log that an operator remembers, so that no position is given out twice.
+    fn end_remembered(&self) -> Position {
+        self.given_out.values().copied().fold(Position(0), Position::max)
+    }
+
+    /// Names a new unit on each node that stays, instead of the spare that it has.
+    pub(super) fn name_units(&mut self, nodes: &[NodeId]) {
+        for node in nodes.iter().map(|node| node.0).filter(|node| !self.leaving.contains(node)).collect::<BTreeSet<_>>()
+        {
+            let member = self.member(node);
+            let spares = self.registry.spares();
+            let is_vain = |unit: &UnitId| spares.contains(unit) && self.registry.member_of(*unit) == Some(member);
+            let vain: Vec<UnitId> = self.registry.listed.iter().copied().filter(is_vain).collect();
+            vain.iter().for_each(|unit| _ = self.registry.listed.remove(unit));
+            self.registry.unit_on(node, member.incarnation);
         }
     }
 
@@ -122,6 +180,10 @@ impl World {
             self.violate(&format!("two units of one node stand in the chain {chain:?}"));
         }
         self.count("projections");
+        let old_process = self.nodes.get(&old.sequencer.node.0).and_then(|node| node.process.as_ref());
+        if new.sequencer != old.sequencer && old_process.is_some_and(|process| process.me == old.sequencer) {
+            self.count("live sequencers replaced");
+        }
         let units = new.units();
         let gone: Vec<UnitId> = old.units().into_iter().filter(|unit| !units.contains(unit)).collect();
         if !gone.is_empty() {
@@ -141,6 +203,21 @@ impl World {
         if new.first() > old.first() {
             self.count("extents trimmed away");
         }
+        // Nodes hear of it soon; all but the new sequencer's have it at their next tick here.
+        let (to, projection) = (Place::Node(new.sequencer.node.0), new.clone());
+        self.send(Place::Registry, to, None, Message::Fetched { projection, cluster: None });
         self.registry.history.push(new);
+        self.forget_vain_spares();
+    }
+
+    /// Forgets units that stand in no projection and never will.
+    pub(super) fn forget_vain_spares(&mut self) {
+        let newest_unit = self.newest().newest_unit;
+        let is_vain = |unit: &UnitId| {
+            let member = self.registry.member_of(*unit);
+            *unit <= newest_unit || member.is_none_or(|member| self.member(member.node.0) != member)
+        };
+        let vain: Vec<UnitId> = self.registry.spares().into_iter().filter(is_vain).collect();
+        self.registry.listed.retain(|unit| !vain.contains(unit));
     }
 }

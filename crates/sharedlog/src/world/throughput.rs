@@ -88,6 +88,7 @@ impl Options {
             single_trims: false,
             fault_every: 0,
             speed: Some(speed),
+            players: false,
         }
     }
 }

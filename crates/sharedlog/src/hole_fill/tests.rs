@@ -1,4 +1,4 @@
-//! A janitor whose units and fills a test plays.
+//! A machine whose units and fills a test plays.
 
 use base::{Boot, NodeId};
 
@@ -13,15 +13,16 @@ fn projection(epoch: u64, chains: &[&[u64]]) -> Projection {
         log: LogId(1),
         epoch: ProjectionEpoch(epoch),
         sequencer: SequencerId { node: NodeId(1), boot: Boot(1) },
-        start: Position(0),
+        start: Position(9),
         newest_unit: UnitId(9),
         extents: vec![Extent::new(Position(0), 1, chains)],
     }
 }
 
 struct Bed {
-    janitor: Janitor,
+    fill: HoleFill,
     now: Monotonic,
+    timer: Option<Monotonic>,
     tails: u32,
     asked: Vec<(AskId, u64, Request)>,
     fills: Vec<u64>,
@@ -29,31 +30,32 @@ struct Bed {
 
 impl Bed {
     fn begin() -> Self {
-        let janitor = Janitor::begin(projection(1, &[&[1, 2], &[3]]), Position(0), CONFIG, Monotonic(1));
-        let mut bed = Self { janitor, now: Monotonic(1), tails: 0, asked: Vec::new(), fills: Vec::new() };
+        let fill = HoleFill::begin(projection(1, &[&[1, 2], &[3]]), CONFIG, Monotonic(1));
+        let mut bed = Self { fill, now: Monotonic(1), timer: None, tails: 0, asked: Vec::new(), fills: Vec::new() };
         bed.carry_out();
         bed
     }
 
     fn carry_out(&mut self) {
-        for action in self.janitor.take_actions() {
+        for action in self.fill.take_actions() {
             match action {
                 Action::Tail => self.tails += 1,
                 Action::Ask { ask, unit, request } => self.asked.push((ask, unit.0, request)),
                 Action::Fill(position) => self.fills.push(position.0),
-                Action::SetTimer(_) => {}
+                Action::SetTimer(at) => self.timer = Some(at),
             }
         }
     }
 
     fn wait(&mut self, span: u64) {
         self.now = Monotonic(self.now.0 + span);
-        self.janitor.timer(self.now);
+        self.timer = None;
+        self.fill.timer(self.now);
         self.carry_out();
     }
 
     fn tail(&mut self, tail: u64) {
-        self.janitor.tail(Ok(Position(tail)), self.now);
+        self.fill.tail(Ok(Position(tail)), self.now);
         self.carry_out();
     }
 
@@ -61,18 +63,18 @@ impl Bed {
         let (ask, of, _) = self.asked.remove(0);
         assert_eq!(of, unit);
         let holes = holes.iter().copied().map(Position).collect();
-        self.janitor.answered(ask, Reply::Holes(holes), self.now);
+        self.fill.answered(ask, Reply::Holes(holes), self.now);
         self.carry_out();
     }
 
     fn filled(&mut self, position: u64, outcome: &Result<Answer, Error>) {
-        self.janitor.filled(Position(position), outcome, self.now);
+        self.fill.filled(Position(position), outcome, self.now);
         self.carry_out();
     }
 }
 
 #[test]
-fn what_was_given_out_long_ago_is_filled_and_nothing_else() {
+fn old_holes_are_filled_and_nothing_else() {
     let mut bed = Bed::begin();
     assert_eq!(bed.tails, 1);
     bed.tail(9);
@@ -99,31 +101,47 @@ fn what_was_given_out_long_ago_is_filled_and_nothing_else() {
     bed.filled(3, &Err(Error::OutOfTime));
     assert_eq!(bed.fills, [1, 3, 5, 3], "it is filled again");
     bed.answer(2, &[]);
-    assert_eq!(bed.janitor.done(), Position(0));
+    assert_eq!(bed.fill.done, Position(0));
     bed.filled(3, &Ok(Answer::Junk));
     bed.filled(5, &Ok(Answer::Junk));
-    assert_eq!(bed.janitor.done(), Position(9));
+    assert_eq!(bed.fill.done, Position(9));
+    bed.fill.given_out(Position(40), bed.now);
     bed.wait(50);
     assert_eq!(bed.asked[0].2, holes(1, 9, 40));
 }
 
 #[test]
-fn a_newer_projection_is_looked_through_anew() {
+fn unit_that_does_not_answer_is_asked_again() {
     let mut bed = Bed::begin();
     bed.tail(9);
     bed.wait(100);
-    let (old, ..) = bed.asked.remove(0);
-    let newer = Projection { start: Position(9), ..projection(2, &[&[2], &[3]]) };
-    bed.janitor.projected(newer, bed.now);
-    bed.janitor.answered(old, Reply::Holes(vec![Position(1)]), bed.now);
-    bed.tail(9);
-    assert_eq!(bed.fills, [0; 0]);
-    bed.wait(100);
     assert_eq!(bed.asked.len(), 1);
     bed.wait(10);
-    assert_eq!(bed.asked.len(), 2, "who doesn't answer is asked again");
-    bed.asked.remove(0);
+    let (old, ..) = bed.asked.remove(0);
+    assert_eq!(bed.asked.len(), 1);
+    bed.fill.answered(old, Reply::Holes(vec![Position(1)]), bed.now);
     bed.answer(3, &[]);
     bed.answer(2, &[4]);
     assert_eq!(bed.fills, [4]);
+}
+
+#[test]
+fn it_rests_while_all_that_was_given_out_is_filled() {
+    let mut bed = Bed::begin();
+    bed.tail(9);
+    bed.wait(100);
+    bed.answer(3, &[]);
+    bed.answer(2, &[]);
+    bed.tail(9);
+    let tails = bed.tails;
+    bed.wait(1_000);
+    assert_eq!((bed.tails, bed.timer), (tails, None));
+    bed.fill.given_out(Position(9), bed.now);
+    bed.carry_out();
+    assert_eq!(bed.timer, None);
+    bed.fill.given_out(Position(10), bed.now);
+    bed.carry_out();
+    assert_eq!(bed.timer, Some(Monotonic(bed.now.0 + 100)));
+    bed.wait(100);
+    assert_eq!(bed.tails, tails + 1);
 }

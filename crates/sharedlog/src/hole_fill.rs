@@ -1,9 +1,9 @@
-//! Whoever fills what was given out and never written, before a reader comes to it (CORFU, section 3.2).
+//! Fills positions that were given out and never written, before a reader comes to them (CORFU, section 3.2).
 //!
-//! A writer that dies leaves the positions that it took. The janitor asks for the tail every now and then; what lies
-//! below a tail that is old enough is looked through. Units tell their holes from memory, many at one asking, and only
-//! those are filled. It may run on any node, and more than one at a time do no harm: a fill decides nothing that is
-//! decided.
+//! A writer that dies leaves the positions that it took. This machine goes with the sequencer, which knows what it gave
+//! out. It asks for the tail every now and then, and scans what lies below a tail that is old enough. Units list their
+//! holes from memory, many in one answer, and only those are filled. It rests while all that was given out is filled.
+//! More than one at a time do no harm: a fill changes nothing that is decided.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -12,14 +12,14 @@ use base::{Duration, Monotonic};
 use crate::client::{Answer, Error};
 use crate::limits::HOLES_MAX;
 use crate::unit::{Reply, Request};
-use crate::{AskId, Position, Projection, Stripe, UnitId};
+use crate::{AskId, Position, Projection, ProjectionEpoch, Stripe, UnitId};
 
-/// How a janitor works.
+/// How fast holes are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What was given out for so long is filled.
+    /// What was given out so long ago is filled.
     pub age: Duration,
-    /// Between two askings for the tail, and for an answer before it is asked again.
+    /// Between two requests for the tail, and for an answer before it is asked again.
     pub again: Duration,
     /// Positions that are filled at one time, at most.
     pub window: usize,
@@ -28,9 +28,9 @@ pub struct Config {
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask for the tail; [`Janitor::tail`] follows.
+    /// Ask for the tail; [`HoleFill::tail`] follows.
     Tail,
-    /// Ask a unit; [`Janitor::answered`] may follow.
+    /// Ask a unit; [`HoleFill::answered`] may follow.
     Ask {
         /// Names the answer.
         ask: AskId,
@@ -39,22 +39,24 @@ pub enum Action {
         /// What it is asked.
         request: Request,
     },
-    /// Fill a position; [`Janitor::filled`] follows.
+    /// Fill a position; [`HoleFill::filled`] follows.
     Fill(Position),
-    /// Call [`Janitor::timer`] at this time.
+    /// Call [`HoleFill::timer`] at this time.
     SetTimer(Monotonic),
 }
 
 /// Tails that are remembered with their times, at most.
 const TOLD_MAX: usize = 64;
 
-/// Fills what nobody writes.
+/// Fills the holes of one projection's sequencer, and of those before it.
 #[derive(Clone, Debug)]
-pub struct Janitor {
+pub struct HoleFill {
     config: Config,
     projection: Projection,
     /// All before is filled.
     done: Position,
+    /// All before was given out.
+    given_out: Position,
     /// Tails, and when they were told.
     told: VecDeque<(Position, Monotonic)>,
     asks_tail: bool,
@@ -71,12 +73,14 @@ pub struct Janitor {
     actions: Vec<Action>,
 }
 
-impl Janitor {
-    /// Begins, from a position that all before is filled: the first one, or as far as a player has come.
+impl HoleFill {
+    /// Begins with what earlier sequencers gave out.
     #[must_use]
-    pub fn begin(projection: Projection, done: Position, config: Config, now: Monotonic) -> Self {
-        let mut janitor = Self {
+    pub fn begin(projection: Projection, config: Config, now: Monotonic) -> Self {
+        let done = projection.first();
+        let mut fill = Self {
             config,
+            given_out: projection.start,
             projection,
             done,
             told: VecDeque::new(),
@@ -90,33 +94,28 @@ impl Janitor {
             again_at: now,
             actions: Vec::new(),
         };
-        janitor.timer(now);
-        janitor
+        fill.ask_tail(now);
+        fill
+    }
+
+    /// The epoch of its projection.
+    #[must_use]
+    pub fn epoch(&self) -> ProjectionEpoch {
+        self.projection.epoch
+    }
+
+    /// The sequencer has given out all before a position.
+    pub fn given_out(&mut self, before: Position, now: Monotonic) {
+        self.given_out = self.given_out.max(before);
+        if self.again_at == Monotonic::NEVER && self.done < self.given_out {
+            self.again_at = now + self.config.age;
+            self.actions.push(Action::SetTimer(self.again_at));
+        }
     }
 
     /// What is to be done, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
-    }
-
-    /// All before this is filled.
-    #[must_use]
-    pub fn done(&self) -> Position {
-        self.done
-    }
-
-    /// A newer projection has come: what is looked through is looked through anew.
-    pub fn projected(&mut self, projection: Projection, now: Monotonic) {
-        if projection.epoch > self.projection.epoch {
-            self.projection = projection;
-            // What an older sequencer gave out beyond the start is given out again.
-            self.told.retain(|(tail, _)| *tail <= self.projection.start);
-            self.until = self.done;
-            self.chains.clear();
-            self.holes.clear();
-            self.asked = None;
-            self.go_on(now);
-        }
     }
 
     /// The tail was told, or could not be.
@@ -165,19 +164,27 @@ impl Janitor {
 
     /// The time that [`Action::SetTimer`] named has come.
     pub fn timer(&mut self, now: Monotonic) {
-        if self.again_at <= now {
-            self.again_at = now + self.config.again;
-            self.asked = None;
-            if !self.asks_tail {
-                self.asks_tail = true;
-                self.actions.push(Action::Tail);
-            }
+        if self.again_at > now {
+            self.actions.push(Action::SetTimer(self.again_at));
+        } else if self.done < self.given_out {
+            self.ask_tail(now);
+        } else {
+            self.again_at = Monotonic::NEVER;
+        }
+    }
+
+    fn ask_tail(&mut self, now: Monotonic) {
+        self.again_at = now + self.config.again;
+        self.asked = None;
+        if !self.asks_tail {
+            self.asks_tail = true;
+            self.actions.push(Action::Tail);
         }
         self.actions.push(Action::SetTimer(self.again_at));
         self.go_on(now);
     }
 
-    /// Looks through what is old enough, chain by chain, and fills what is found.
+    /// Scans what is old enough, chain by chain, and fills what is found.
     fn go_on(&mut self, now: Monotonic) {
         while self.filling.len() < self.config.window
             && let Some(position) = self.holes.pop_front()
@@ -190,7 +197,7 @@ impl Janitor {
             self.done = self.done.max(self.until);
             self.look_through(now);
         }
-        // No more is asked than is filled.
+        // No more is asked for than can be filled.
         if self.asked.is_none()
             && self.holes.is_empty()
             && let Some((stripe, unit, from, to)) = self.chains.last().copied()
