@@ -2,8 +2,8 @@
 
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
 use machine::state_machine::{Applied, Effect, Evaluated, Kind, Payload, Read, Reading, StateMachine, View};
+use machine::storage::Io;
 use machine::{ApplyError, Failure, LogicalHash, NoStorage, Progress, ReadError};
-use store::sstable::Io;
 
 use crate::catalog::{Catalog, Change};
 use crate::checkpoint::CatalogSnapshot;

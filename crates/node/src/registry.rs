@@ -8,7 +8,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest, CatalogResponse};
-use machine::checkpoint::{Chunked, Chunks, Cursor, Frame, Frames, Keep, LoadError, Loader as _, Snapshot as _};
+use machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
 use machine::state_machine::{
     self, Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, Reading, Request as _, Response as _,
     StateMachine, View as _, Wire,
@@ -64,6 +64,10 @@ macro_rules! by_kind {
         }
     };
 }
+
+mod loader;
+
+pub use loader::Loader;
 
 /// Defines the enums, each with a variant for every kind.
 macro_rules! kinds {
@@ -776,95 +780,5 @@ impl Snapshot {
     #[must_use]
     pub fn into_machine(self, storage: Box<dyn Storage>) -> AnyMachine {
         dispatch!(Self, self, snapshot => Hosted::machine(snapshot.into_machine(storage::downcast(storage))))
-    }
-}
-
-/// Chunks into a snapshot, as they come from disk or from a peer.
-#[derive(Clone, Debug)]
-pub struct Loader {
-    kind: Kind,
-    frames: Frames,
-    stage: Stage,
-}
-
-#[derive(Clone, Debug)]
-enum Stage {
-    Begins,
-    Parts(Parts),
-    Whole(Box<Snapshot>),
-    Refused,
-}
-
-impl Loader {
-    /// Before the first chunk of a snapshot of this cohort, which has a machine of this kind.
-    #[must_use]
-    pub fn new(cohort: CohortId, kind: Kind) -> Self {
-        Self { kind, frames: Frames::new(cohort), stage: Stage::Begins }
-    }
-
-    /// Takes the next chunk.
-    ///
-    /// # Errors
-    /// When it can't follow those before it: the loader is of no use any more. Whatever the bytes are, this doesn't panic.
-    pub fn push(&mut self, chunk: &Bytes) -> Result<(), LoadError> {
-        let stage = std::mem::replace(&mut self.stage, Stage::Refused);
-        self.stage = match (stage, self.frames.next(chunk)?) {
-            (Stage::Begins, Frame::Header(kind, progress, header)) if kind == self.kind => {
-                Stage::Parts(Parts::begin(kind, progress, header)?)
-            }
-            (Stage::Begins, Frame::Header(Kind(other), ..)) => return Err(LoadError::OtherKind(other)),
-            (Stage::Parts(mut parts), Frame::Part(tag, input)) => {
-                dispatch!(Parts, &mut parts, parts => parts.part(tag, input)?);
-                Stage::Parts(parts)
-            }
-            (Stage::Parts(parts), Frame::End) => Stage::Whole(Box::new(parts.finish()?)),
-            (Stage::Whole(_), _) => return Err(LoadError::NotWhole("there is more after the end")),
-            (Stage::Refused, _) => return Err(LoadError::NotWhole("a chunk was refused")),
-            (Stage::Begins | Stage::Parts(_), _) => {
-                return Err(LoadError::NotWhole("the header is not where it should be"));
-            }
-        };
-        Ok(())
-    }
-
-    /// The snapshot, if the chunks have come to their end.
-    ///
-    /// # Errors
-    /// When they haven't.
-    pub fn finish(self) -> Result<Snapshot, LoadError> {
-        match self.stage {
-            Stage::Whole(snapshot) => Ok(*snapshot),
-            _ => Err(LoadError::NotWhole("the end is missing")),
-        }
-    }
-
-    /// The snapshot that all of these chunks hold.
-    ///
-    /// # Errors
-    /// When they are not all the chunks of one snapshot of this cohort and kind, whole and in order.
-    pub fn load(cohort: CohortId, kind: Kind, chunks: &[Bytes]) -> Result<Snapshot, LoadError> {
-        let mut loader = Self::new(cohort, kind);
-        chunks.iter().try_for_each(|chunk| loader.push(chunk))?;
-        loader.finish()
-    }
-}
-
-impl Parts {
-    fn begin(kind: Kind, progress: Progress, header: Reader) -> Result<Self, LoadError> {
-        by_kind!(
-            kind,
-            M => <<M as StateMachine>::Snapshot as machine::Snapshot>::Loader::begin(progress, header).map(<M as Hosted>::parts),
-            Kind(other) => Err(LoadError::OtherKind(other))
-        )
-    }
-
-    fn finish(self) -> Result<Snapshot, LoadError> {
-        match self {
-            Self::Catalog(parts) => parts.finish().map(Snapshot::Catalog),
-            Self::Tablet(parts) => parts.finish().map(Snapshot::Tablet),
-            Self::Unit(parts) => parts.finish().map(Snapshot::Unit),
-            #[cfg(feature = "counter")]
-            Self::Counter(parts) => parts.finish().map(Snapshot::Counter),
-        }
     }
 }
