@@ -451,8 +451,6 @@ impl Node {
             Effect::RangeDropped => self.rows_dropped(id),
             Effect::LossDeclared => self.loss_declared(id),
             Effect::RangeFounded | Effect::Elsewhere | Effect::Evaluate(_) => {}
-            #[allow(unreachable_patterns, reason = "the other kinds have no events of their own yet")]
-            Effect::Own(_) => {}
         }
     }
 
