@@ -115,7 +115,7 @@ impl Node {
     /// Notes with whom a cohort is at rest.
     pub(crate) fn note_rest(&mut self, id: CohortId, now: Now) {
         let cohort = self.replicas.get(&id).map(|replica| &replica.cohort);
-        for peer in self.peers.keys() {
+        for peer in self.cluster.peers.keys() {
             let rest = cohort.and_then(|cohort| cohort.rest_with(*peer));
             if rest.is_some() || self.beats.told.contains_key(peer) {
                 self.beats.told.entry(*peer).or_default().note(id, rest, now.monotonic);
@@ -176,7 +176,7 @@ impl Node {
         let Some(cohorts) = known else {
             return self.send(from, Message::BeatAnswer { list, sent, at, beaten: Beaten::UnknownList }, AT_ONCE, None);
         };
-        let Some(sender) = self.member(from) else { return };
+        let Some(sender) = self.cluster.member(from) else { return };
         let mut refused = Vec::new();
         let mut manifest = ManifestId(0);
         for (id, rest) in cohorts.iter() {

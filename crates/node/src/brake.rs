@@ -58,7 +58,7 @@ impl Node {
         let (Some(pending), Some(replica)) = (self.pendings.get(id), self.replicas.get_mut(&cohort)) else {
             return true;
         };
-        if replica.is_stalled(&self.config) || self.looks.are_memtables_full(&self.config) {
+        if replica.is_stalled(&self.config) || self.checkpoints.are_memtables_full(&self.config) {
             self.counters.writes_stalled += 1;
             self.pendings.place(id, Place::Waiting);
             return true;

@@ -8,7 +8,7 @@ use base::{CohortId, Durability, Duration, Lsn, Member, Monotonic, Now, SharedMe
 use bytes::Bytes;
 use catalog::{Catalog, CatalogCommand, NodeRecord, Standing};
 use machine::state_machine::{Housekeeping, Past};
-use machine::storage::{FileId, Outputs};
+use machine::storage::{FileId, Leftovers, Outputs};
 use store::manifest::CheckpointRef;
 
 use crate::config::NodeConfig;
@@ -16,6 +16,7 @@ use crate::contract::{Action, CheckpointId, Lineage, ManifestId};
 use crate::node::{Node, newer};
 use crate::registry::AnyMachine;
 use crate::replica::{Replica, Written};
+use crate::room::Room;
 use crate::roster;
 use crate::transfer::Arrived;
 
@@ -29,9 +30,12 @@ const LOOKS_AT_LAG: u64 = 16;
 /// their space is given back soon after the trim, whether or not more is appended.
 const TRIMMED_PART: u64 = 16;
 
-/// What is looked for at no more cohorts than need be.
+/// When checkpoints are due: what is looked for at no more cohorts than need be.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub(crate) struct Checkpoints {
+    last: CheckpointId,
+    /// Whether the disk has room for them.
+    pub(crate) room: Room,
     /// How much the node must have appended before all cohorts are asked how far they have fallen back.
     all_at: u64,
     /// Bytes of memtables, of every cohort that has any, ...
@@ -42,9 +46,11 @@ pub(crate) struct Looks {
     memtables_bytes: u64,
     /// Cohorts with tables whose place others took, but which a manifest may still name.
     leftovers: BTreeSet<CohortId>,
+    /// Tables that no storage has any more.
+    removed: Leftovers,
 }
 
-impl Looks {
+impl Checkpoints {
     fn note_memtables(&mut self, id: CohortId, bytes: u64) {
         let before = self.memtables.insert(id, bytes).unwrap_or(0);
         if before != bytes {
@@ -77,15 +83,16 @@ impl Node {
     pub(crate) fn begin_checkpoints(&mut self, settled: &BTreeSet<CohortId>, now: Now) {
         for id in settled {
             let replica = self.replicas.get(id);
-            self.looks.note_memtables(*id, replica.map_or(0, Replica::memtable_bytes));
+            self.checkpoints.note_memtables(*id, replica.map_or(0, Replica::memtable_bytes));
             if replica.is_some_and(|replica| replica.state.storage().has_leftovers()) {
-                self.looks.leftovers.insert(*id);
+                self.checkpoints.leftovers.insert(*id);
             }
         }
-        let largest = self.looks.largest().filter(|_| self.looks.memtables_bytes > self.config.memtables_bytes);
+        let largest =
+            self.checkpoints.largest().filter(|_| self.checkpoints.memtables_bytes > self.config.memtables_bytes);
         let mut candidates: BTreeSet<CohortId> = settled.iter().copied().chain(largest).collect();
-        if self.looks.all_at <= self.outgoing.appended_bytes {
-            self.looks.all_at = self.outgoing.appended_bytes + self.config.checkpoint_log_bytes / LOOKS_AT_LAG;
+        if self.checkpoints.all_at <= self.outgoing.appended_bytes {
+            self.checkpoints.all_at = self.outgoing.appended_bytes + self.config.checkpoint_log_bytes / LOOKS_AT_LAG;
             candidates.extend(self.replicas.keys());
         }
         for id in candidates {
@@ -135,8 +142,8 @@ impl Node {
     }
 
     pub(crate) fn number_checkpoint(&mut self) -> CheckpointId {
-        self.last_checkpoint.0 += 1;
-        self.last_checkpoint
+        self.checkpoints.last.0 += 1;
+        self.checkpoints.last
     }
 
     pub(crate) fn checkpoint_written(
@@ -199,7 +206,7 @@ impl Node {
                 on_disk.may_compact = true;
                 // Of a machine whose table was dropped none are left, though there was nothing to flush.
                 on_disk.tables = storage.files().into();
-                self.manifest_for = Some(*id);
+                self.outgoing.manifest_for = Some(*id);
                 self.outgoing.outbox.change_manifest();
             }
         }
@@ -278,14 +285,14 @@ impl Node {
 
     /// Removes the tables that nobody names or reads.
     pub(crate) fn remove_tables(&mut self) {
-        self.looks.leftovers.retain(|id| {
+        self.checkpoints.leftovers.retain(|id| {
             let Some(replica) = self.replicas.quietly(*id) else { return false };
             let storage = replica.state.storage_mut();
-            self.leftovers.take_in(storage.give_up());
+            self.checkpoints.removed.take_in(storage.give_up());
             storage.has_leftovers()
         });
-        self.leftovers.take_in(self.drops.give_up());
-        let files = self.leftovers.removable();
+        self.checkpoints.removed.take_in(self.drops.give_up());
+        let files = self.checkpoints.removed.removable();
         if !files.is_empty() {
             self.actions.push(Action::RemoveFiles { files });
         }
@@ -331,11 +338,11 @@ impl Node {
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.may_compact = true;
         self.reply_installed(id, from, whole);
-        self.retry_now = true;
+        self.pendings.wake();
         self.let_go();
         self.let_leavers_go();
         self.learn_roster();
-        self.tables_changed = true;
+        self.hosting.has_work = true;
         self.logs.changed = true;
     }
 
@@ -363,10 +370,10 @@ impl Node {
                 let nodes = self.config.addresses.iter().map(node_record).collect();
                 return vec![CatalogCommand::RegisterNodes { nodes }.encode()];
             }
-            self.drops_changed = true;
-            self.splits.changed = true;
-            self.moves_changed = true;
-            return roster::proposals(catalog, &replica.cohort, &self.peers, now.monotonic);
+            self.drops.has_work = true;
+            self.splits.has_work = true;
+            self.moves.has_work = true;
+            return roster::proposals(catalog, &replica.cohort, &self.cluster.peers, now.monotonic);
         }
         let (retention, lifetime) = (replica.retention, self.config.session_lifetime);
         replica.moments.note(replica.last_change, now.monotonic, retention.max(lifetime));

@@ -16,11 +16,11 @@ use machine::state_machine::Kind;
 use machine::storage::{FileId, Storage, StoredFile};
 
 use crate::contract::ManifestId;
+use crate::hosting::Dormant;
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, PendingId, Target};
 use crate::registry::{Response, drop_request};
-use crate::replica::Dormant;
 use crate::request::Outcome;
 
 /// How long a cohort has to take a drop into its log before it is asked again.
@@ -29,6 +29,8 @@ const DROP_PATIENCE: Duration = Duration::from_millis(5_000);
 /// The drops that this node drives or waits for, and what it lets go of.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
+    /// A drop may be brought one step on.
+    pub(crate) has_work: bool,
     /// Cohorts that are being asked to take the drop into their logs.
     asked: BTreeSet<CohortId>,
     /// Cohorts whose logs hold it.
@@ -136,7 +138,7 @@ impl Node {
         self.drops.asked.remove(&cohort);
         if outcome.is_ok() {
             self.drops.dropped.insert(cohort);
-            self.drops_changed = true;
+            self.drops.has_work = true;
         }
     }
 
@@ -166,15 +168,15 @@ impl Node {
     pub(crate) fn let_go(&mut self) {
         let Some(catalogue) = self.catalogue() else { return };
         let as_of = catalogue.last_applied();
-        let known = self.replicas.keys().chain(self.dormant.keys()).copied().collect();
+        let known = self.replicas.keys().chain(self.hosting.dormant.keys()).copied().collect();
         let mut is_news = false;
         for id in catalogue.gone(known) {
             self.end_replica(id, false);
-            if let Some(tree) = self.dormant.get_mut(&id).and_then(|dormant| dormant.tree.take()) {
+            if let Some(tree) = self.hosting.dormant.get_mut(&id).and_then(|dormant| dormant.tree.take()) {
                 self.drops.leave(id, Box::new(tree), false);
             }
-            self.routes.remove(&id);
-            self.lives.forget_cohort(id);
+            self.cluster.routes.remove(&id);
+            self.hosting.lives.forget_cohort(id);
             self.drops.dropped.remove(&id);
             if let Entry::Vacant(entry) = self.drops.kept.entry(id) {
                 entry.insert(as_of);
@@ -194,7 +196,7 @@ impl Node {
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
         self.discard(unused);
         self.abandon(&arriving);
-        self.dormant.insert(id, Dormant { manifest: replica.manifest(false), ..Dormant::default() });
+        self.hosting.dormant.insert(id, Dormant { manifest: replica.manifest(false), ..Dormant::default() });
         // The manifest may name the files of a whole state that was about to take the storage's place.
         if let Some(arrived) = replica.arrived.take() {
             self.drops.leave(id, arrived.storage, is_elsewhere);
@@ -211,7 +213,7 @@ impl Node {
         let ripe = drops.kept.extract_if(.., |_, as_of| as_of.sequence <= checkpoint);
         let before = drops.forgotten.len();
         for (id, _) in ripe {
-            self.dormant.remove(&id);
+            self.hosting.dormant.remove(&id);
             drops.forgotten.insert(id);
         }
         if drops.forgotten.len() > before {

@@ -73,10 +73,10 @@ impl Node {
             return Some(message);
         };
         self.learn_life(peer, cohort, from, now);
-        if from < self.lives.theirs(peer, cohort) {
+        if from < self.hosting.lives.theirs(peer, cohort) {
             return None;
         }
-        let life = self.lives.ours(cohort);
+        let life = self.hosting.lives.ours(cohort);
         if to == life {
             return Some(message);
         }
@@ -87,8 +87,8 @@ impl Node {
     }
 
     fn learn_life(&mut self, peer: NodeId, cohort: CohortId, life: Life, now: Now) {
-        if life > self.lives.theirs(peer, cohort) {
-            self.lives.theirs.insert((peer, cohort), life);
+        if life > self.hosting.lives.theirs(peer, cohort) {
+            self.hosting.lives.theirs.insert((peer, cohort), life);
             self.with_cohort(cohort, now, |cohort, _| cohort.peer_restarted(peer));
         }
     }

@@ -181,8 +181,8 @@ impl Node {
                 self.ask_unit(id, Asker::Client(ask), unit, request, now);
             }
             client::Action::AskSequencer { ask, sequencer, request } => {
-                let inquirer = Inquirer { node: self.me.node, boot: self.boot, ask };
-                if sequencer.node == self.me.node {
+                let inquirer = Inquirer { node: self.cluster.me.node, boot: self.cluster.boot, ask };
+                if sequencer.node == self.cluster.me.node {
                     self.sequencer_asked(id, sequencer, inquirer, request, now);
                 } else {
                     self.send(sequencer.node, Message::ToSequencer { log: id, sequencer, ask, request }, AT_ONCE, None);
@@ -215,7 +215,7 @@ impl Node {
 
     fn tell_inquirer(&mut self, id: LogId, asker: Inquirer, reply: sequencer::Reply, now: Now) {
         let Inquirer { node, boot, ask } = asker;
-        if node == self.me.node {
+        if node == self.cluster.me.node {
             self.sequencer_answered(id, boot, ask, reply, now);
         } else {
             self.send(node, Message::FromSequencer { log: id, to: boot, ask, reply }, AT_ONCE, None);
@@ -269,7 +269,7 @@ impl Node {
         request: sequencer::Request,
         now: Now,
     ) {
-        let me = SequencerId { node: self.me.node, boot: self.boot };
+        let me = self.cluster.sequencer();
         let (sequencer::Request::Positions { epoch, .. } | sequencer::Request::Tail { epoch }) = request;
         let begun = self.logs.by_id.get(&id).map(|log| log.begun).unwrap_or_default();
         if sequencer == me && epoch > begun {
@@ -296,7 +296,7 @@ impl Node {
 
     /// A sequencer has answered a process of this node.
     pub(crate) fn sequencer_answered(&mut self, id: LogId, to: Boot, ask: AskId, reply: sequencer::Reply, now: Now) {
-        if to != self.boot && !planted(Bug::AnswerToFormerProcess) {
+        if to != self.cluster.boot && !planted(Bug::AnswerToFormerProcess) {
             return;
         }
         if let Some(log) = self.touch_log(id) {
@@ -331,7 +331,7 @@ impl Node {
 
     /// What our copy of the catalogue says of logs has changed.
     fn learn_projections(&mut self, now: Now) {
-        let me = SequencerId { node: self.me.node, boot: self.boot };
+        let me = self.cluster.sequencer();
         let Some(catalogue) = self.catalogue() else { return };
         let mut newest: Vec<Projection> = Vec::new();
         let mut routes: Vec<(CohortId, NodeId)> = Vec::new();
@@ -349,7 +349,7 @@ impl Node {
             routes.extend(log.units.iter().filter_map(|(unit, member)| Some((cohort_of(*unit)?, member.node))));
         }
         // A unit is on one disk for ever.
-        self.routes.extend(routes);
+        self.cluster.routes.extend(routes);
         for projection in newest {
             let id = projection.log;
             self.use_log(id);
@@ -357,15 +357,15 @@ impl Node {
             log.client.projected(projection.clone(), now.monotonic);
             self.begin_sequencer(&projection, now);
         }
-        self.retry_now = true;
+        self.pendings.wake();
         self.tell_own_units(now);
         self.check_logs(now);
     }
 
     /// The log's machines on this node, from now on.
     fn use_log(&mut self, id: LogId) {
-        let client = ClientId::of_process(self.me.node, self.boot);
-        let seed = self.config.seed ^ id.0.rotate_left(32) ^ self.boot.0;
+        let client = ClientId::of_process(self.cluster.me.node, self.cluster.boot);
+        let seed = self.config.seed ^ id.0.rotate_left(32) ^ self.cluster.boot.0;
         self.logs.by_id.entry(id).or_insert_with(|| Log {
             client: Client::new(client, Timing::default(), seed),
             client_at: Monotonic::NEVER,
@@ -381,7 +381,7 @@ impl Node {
 
     /// Begins the sequencer that a projection names, if it is this process; the one before it is none any more.
     fn begin_sequencer(&mut self, projection: &Projection, now: Now) {
-        let me = SequencerId { node: self.me.node, boot: self.boot };
+        let me = self.cluster.sequencer();
         let id = projection.log;
         let Some(log) = self.logs.by_id.get_mut(&id) else { return };
         if let Some(old) = &mut log.sequencer {
@@ -417,7 +417,7 @@ impl Node {
 
     /// A log is created here: this process is its first sequencer.
     pub(crate) fn create_log(&self, name: String, stripes: u32, copies: u32) -> Query {
-        let sequencer = SequencerId { node: self.me.node, boot: self.boot };
+        let sequencer = self.cluster.sequencer();
         let create = CatalogCommand::CreateLog { name, stripes, copies, sequencer };
         Query::Machine(CatalogRequest::Change(create).into())
     }

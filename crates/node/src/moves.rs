@@ -20,11 +20,11 @@ use machine::Failure;
 use store::manifest::CohortManifest;
 
 use crate::contract::{Lineage, ManifestId};
+use crate::hosting::Dormant;
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, PendingId, Place, Target};
 use crate::registry::Response;
-use crate::replica::Dormant;
 use crate::request::Outcome;
 
 /// How long a cohort is asked to carry out a plan before it is asked anew.
@@ -38,6 +38,10 @@ pub(crate) struct Moves {
     asked: BTreeMap<CohortId, u64>,
     /// The one that was asked last: those after it come next, so that moves which hang keep no other waiting for ever.
     last: CohortId,
+    /// Plans that were carried out, and that the map is to say so of.
+    done: Vec<(CohortId, u64)>,
+    /// A plan was made or carried out: a cohort may have to be asked.
+    pub(crate) has_work: bool,
 }
 
 impl Node {
@@ -69,13 +73,13 @@ impl Node {
             self.moves.asked.remove(&cohort);
         }
         if outcome.is_ok() {
-            self.moves_done.push((cohort, plan));
+            self.moves.done.push((cohort, plan));
         }
     }
 
     /// Has the map say which plans are carried out.
     pub(crate) fn end_moves(&mut self, now: Now) {
-        for (cohort, plan) in std::mem::take(&mut self.moves_done) {
+        for (cohort, plan) in std::mem::take(&mut self.moves.done) {
             let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
             let command = CatalogCommand::EndMove { cohort, plan };
             catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
@@ -94,7 +98,7 @@ impl Node {
             // What was split off has a majority in this cohort's log alone: nobody goes who holds that.
             return self.pendings.place(id, Place::Waiting);
         }
-        let step = next_step(&held, plan, self.me);
+        let step = next_step(&held, plan, self.cluster.me);
         let is_by_plan = held.plan() == plan.plan();
         match step {
             None if is_by_plan && replica.cohort.is_settled() => {
@@ -108,7 +112,7 @@ impl Node {
 
     /// Takes a step, if it is time: what is in the way now may be out of it when it is tried again.
     pub(crate) fn take_step_of(&mut self, cohort: CohortId, step: MembershipChange, plan: u64, now: Now) {
-        let me = self.me;
+        let me = self.cluster.me;
         let mut changed = false;
         self.with_cohort(cohort, now, |cohort, out| {
             if cohort.is_ready_for(step, now).is_err() {
@@ -128,7 +132,7 @@ impl Node {
     /// Lets go of the replicas that have left this node.
     pub(crate) fn let_leavers_go(&mut self) {
         let Some(catalogue) = self.catalogue() else { return };
-        let elsewhere = catalogue.parts().filter(|part| !part.is_on(self.me));
+        let elsewhere = catalogue.parts().filter(|part| !part.is_on(self.cluster.me));
         let leavers: Vec<CohortId> = elsewhere
             .filter(|part| self.known_plan(part.cohort).is_some_and(|plan| plan <= part.plan))
             .filter(|part| !self.is_rested_on(part.cohort))
@@ -142,7 +146,7 @@ impl Node {
         if let Some(replica) = self.replicas.get(&id) {
             return Some(replica.cohort.membership().plan());
         }
-        let dormant = self.dormant.get(&id).filter(|dormant| !dormant.manifest.is_retired)?;
+        let dormant = self.hosting.dormant.get(&id).filter(|dormant| !dormant.manifest.is_retired)?;
         Some(dormant.replay.members().unwrap_or(&dormant.manifest.membership).plan())
     }
 
@@ -150,7 +154,7 @@ impl Node {
     fn retire(&mut self, id: CohortId) {
         let lineage = self.replicas.get(&id).map(|replica| replica.lineage);
         self.end_replica(id, true);
-        let Some(mut dormant) = self.dormant.remove(&id) else { return };
+        let Some(mut dormant) = self.hosting.dormant.remove(&id) else { return };
         if let Some(tree) = dormant.tree.take() {
             self.drops.leave(id, Box::new(tree), true);
         }
@@ -160,18 +164,18 @@ impl Node {
         let lineage = lineage.map_or(dormant.lineage, |lineage| Lineage(lineage.0 + 1));
         let checkpoint_mark = self.outgoing.appended_bytes;
         let left = Dormant { is_known: true, manifest, lineage, retiring, checkpoint_mark, ..Dormant::default() };
-        self.dormant.insert(id, left);
-        self.routes.remove(&id);
-        self.lives.end(id);
+        self.hosting.dormant.insert(id, left);
+        self.cluster.routes.remove(&id);
+        self.hosting.lives.end(id);
         self.counters.replicas_left += 1;
     }
 
     /// A manifest is forced: what it says of replicas that have left is safe, and they may come back.
     pub(crate) fn leavers_forced(&mut self, through: ManifestId) {
-        let retiring = self.dormant.values_mut().map(|dormant| &mut dormant.retiring);
+        let retiring = self.hosting.dormant.values_mut().map(|dormant| &mut dormant.retiring);
         let forced = retiring.filter_map(|retiring| retiring.take_if(|manifest| *manifest <= through)).count();
         if forced > 0 {
-            self.tables_changed = true;
+            self.hosting.has_work = true;
         }
     }
 }

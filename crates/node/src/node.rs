@@ -1,185 +1,86 @@
 //! The node: hands events to its replicas, and turns what they want into actions.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
 use catalog::Change;
-use machine::storage::Leftovers;
 use machine::{Failure, Ownership};
-use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply, WriteId};
-use sharedlog::SequencerId;
-use store::manifest::CohortManifest;
-use store::tree::Tablespace;
+use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
 
 use crate::beats::Beats;
-use crate::checkpoints::Looks;
+use crate::checkpoints::Checkpoints;
 use crate::config::NodeConfig;
-use crate::contract::{Action, CheckpointId, Event, ReadId};
+use crate::contract::{Action, Event};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
-use crate::lives::Lives;
+use crate::hosting::Hosting;
 use crate::logs::{Inquirer, Logs};
 use crate::message::Message;
 use crate::moves::Moves;
-use crate::pending::{PendingId, Pendings, Place};
+use crate::outgoing::Outgoing;
+use crate::pending::{Pendings, Place};
 use crate::reads::Grounds;
 use crate::registry::{self, AnyMachine, Effect, KindEvent};
-use crate::replica::{Dormant, Outgoing, Proposal, Replica};
+use crate::replica::{Proposal, Replica};
 use crate::replicas::Replicas;
 use crate::request::Counters;
-use crate::room::Room;
+use crate::roster::Cluster;
 use crate::splits::Splits;
 use crate::stop::Stop;
 use crate::transfer::Transfers;
-
-/// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
-pub(crate) const RETRY: base::Duration = base::Duration::from_millis(20);
-/// A peer that wasn't heard of for so long counts as not alive.
-pub(crate) const ALIVE: base::Duration = base::Duration::from_millis(1_000);
 
 /// One node of a universe, as a deterministic machine. See [`crate::contract`].
 #[derive(Debug)]
 pub struct Node {
     pub(crate) config: NodeConfig,
-    pub(crate) me: Member,
-    pub(crate) boot: Boot,
-    /// Every other node and this one, as far as is known here, in the order of their numbers.
-    pub(crate) members: Vec<Member>,
+    pub(crate) cluster: Cluster,
     pub(crate) replicas: Replicas,
-    /// Cohorts with entries that are not known to be forced.
-    awaiting_log: BTreeSet<CohortId>,
-    /// Cohorts that wait for a manifest.
-    awaiting_manifest: BTreeSet<CohortId>,
-    pub(crate) beats: Beats,
-    pub(crate) looks: Looks,
-    pub(crate) last_checkpoint: CheckpointId,
-    /// What the disk held of cohorts that the catalogue hasn't named yet. Their promises stay in the manifest.
-    pub(crate) dormant: BTreeMap<CohortId, Dormant>,
-    pub(crate) doubt_unknown: bool,
+    pub(crate) hosting: Hosting,
     pub(crate) outgoing: Outgoing,
-    pub(crate) actions: Vec<Action>,
-    pub(crate) pendings: Pendings,
-    pub(crate) peers: BTreeMap<NodeId, Peer>,
-    /// Who leads cohorts that this node has no replica of, as far as it was told.
-    pub(crate) routes: BTreeMap<CohortId, NodeId>,
-    pub(crate) reads: BTreeMap<ReadId, LogReading>,
-    pub(crate) next_read: u64,
+    pub(crate) checkpoints: Checkpoints,
     pub(crate) transfers: Transfers,
+    pub(crate) beats: Beats,
+    pub(crate) pendings: Pendings,
     pub(crate) evaluations: Evaluations,
-    pub(crate) room: Room,
-    /// Where the tablets' trees are.
-    pub(crate) tablespace: Tablespace,
     pub(crate) drops: Drops,
     pub(crate) splits: Splits,
-    /// Tables that no tree has any more.
-    pub(crate) leftovers: Leftovers,
     pub(crate) moves: Moves,
-    pub(crate) lives: Lives,
     pub(crate) logs: Logs,
-    /// The driver is to be told of the roster.
-    pub(crate) roster_changed: bool,
-    /// Plans that were carried out, and that the map is to say so of.
-    pub(crate) moves_done: Vec<(CohortId, u64)>,
-    /// The map may give this node a part in more ranges than it has replicas of.
-    pub(crate) tables_changed: bool,
-    /// A plan was made: a cohort is to be asked.
-    pub(crate) moves_changed: bool,
-    /// A cohort has taken a drop into its log: the drop may have come to its end.
-    pub(crate) drops_changed: bool,
     pub(crate) counters: Counters,
-    /// Writes that waited for their row and may try again.
-    pub(crate) unlatched: VecDeque<PendingId>,
-    /// Something changed that requests may have waited for.
-    pub(crate) retry_now: bool,
-    retry_at: Monotonic,
+    pub(crate) stop: Stop,
+    pub(crate) actions: Vec<Action>,
     timer_at: Monotonic,
-    pub(crate) stopping: Option<Stop>,
-    /// The log is forced through here.
-    pub(crate) log_forced_through: WriteId,
-    pub(crate) halted: bool,
-    /// The cohort whose checkpoint the manifest in the making is for (a planted bug asks).
-    pub(crate) manifest_for: Option<CohortId>,
-}
-
-/// A peer as last heard of.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Peer {
-    pub(crate) boot: Boot,
-    pub(crate) heard_at: Option<Monotonic>,
-    /// It left a forwarded request without an answer in time, and was not heard of since.
-    pub(crate) silent: bool,
-}
-
-/// A read of the log that is under way for a follower.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LogReading {
-    pub(crate) cohort: CohortId,
-    pub(crate) peer: NodeId,
-    pub(crate) from: base::Sequence,
 }
 
 impl Node {
-    pub(crate) fn empty(
-        config: NodeConfig,
-        me: Member,
-        boot: Boot,
-        members: Vec<Member>,
-        tablespace: Tablespace,
-        doubt_unknown: bool,
-    ) -> Self {
-        let peers = members.iter().filter(|member| **member != me).map(|member| (member.node, Peer::default()));
+    pub(crate) fn empty(config: NodeConfig, cluster: Cluster, hosting: Hosting) -> Self {
         Self {
             config,
-            me,
-            boot,
-            peers: peers.collect(),
-            members,
             replicas: Replicas::default(),
-            awaiting_log: BTreeSet::new(),
-            awaiting_manifest: BTreeSet::new(),
-            beats: Beats::default(),
-            looks: Looks::default(),
-            last_checkpoint: CheckpointId::default(),
-            dormant: BTreeMap::new(),
-            doubt_unknown,
+            hosting,
             outgoing: Outgoing::default(),
-            actions: Vec::new(),
-            pendings: Pendings::new(boot),
-            routes: BTreeMap::new(),
-            reads: BTreeMap::new(),
-            next_read: 0,
+            checkpoints: Checkpoints::default(),
             transfers: Transfers::default(),
+            beats: Beats::default(),
+            pendings: Pendings::new(cluster.boot),
             evaluations: Evaluations::default(),
-            room: Room::default(),
-            tablespace,
             drops: Drops::default(),
             splits: Splits::default(),
-            leftovers: Leftovers::default(),
             moves: Moves::default(),
-            lives: Lives::default(),
-            logs: Logs::new(SequencerId { node: me.node, boot }),
-            roster_changed: false,
-            moves_done: Vec::new(),
-            tables_changed: false,
-            moves_changed: false,
-            drops_changed: false,
+            logs: Logs::new(cluster.sequencer()),
             counters: Counters::default(),
-            unlatched: VecDeque::new(),
-            retry_now: false,
-            retry_at: Monotonic(0),
+            stop: Stop::default(),
+            actions: Vec::new(),
             timer_at: Monotonic::NEVER,
-            stopping: None,
-            log_forced_through: WriteId(0),
-            halted: false,
-            manifest_for: None,
+            cluster,
         }
     }
 
     /// Takes an event; what is to be done about it is appended to `actions`. [`Node::settle`] must follow before the
     /// machine waits for the next.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
-        if self.halted {
+        if self.has_ended() {
             return;
         }
         self.logs.controller.awake(now.monotonic);
@@ -217,24 +118,20 @@ impl Node {
     /// Ends a group of events: proposals that gathered leave, requests that waited are tried again, checkpoints that
     /// are due begin, and the next timer is set.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
-        if !self.halted && !self.is_leaving() {
+        if !self.has_ended() && !self.is_leaving() {
             self.routes_changed(now);
-            if std::mem::take(&mut self.drops_changed) {
+            if std::mem::take(&mut self.drops.has_work) {
                 self.push_drops(now);
             }
             self.push_splits(now);
             self.end_moves(now);
-            if std::mem::take(&mut self.moves_changed) {
+            if std::mem::take(&mut self.moves.has_work) {
                 self.push_moves(now);
                 self.push_roster(now);
             }
             self.tell_roster();
-            self.retry_unlatched(now);
-            if self.retry_now || (self.pendings.any_waits() && self.retry_at <= now.monotonic) {
-                self.retry_now = false;
-                self.retry_at = now.monotonic + RETRY;
-                self.retry(now);
-            }
+            while !self.pendings.unlatched.is_empty() { self.run_requests(now); }
+            self.run_requests(now);
             self.run_logs(now);
             self.settle_replicas(now);
             self.remove_tables();
@@ -276,30 +173,8 @@ impl Node {
             actions.append(&mut self.actions);
         }
         self.publish(now.monotonic, actions);
-        if let Some(manifest) = self.outgoing.outbox.take_manifest() {
-            let doubt_unknown = self.doubt_unknown;
-            self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_tables(manifest));
-            self.drops.name_tables(manifest);
-            let gone = self.drops.forgotten.clone();
-            actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown, gone });
-            self.manifest_for = None;
-        }
+        self.write_manifest(actions);
         actions.append(&mut self.actions);
-    }
-
-    fn manifest(&self) -> BTreeMap<CohortId, CohortManifest> {
-        let is_last = self.is_marking();
-        let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest(is_last)));
-        let dormant = self.dormant.iter().map(|(id, Dormant { manifest, .. })| {
-            (*id, CohortManifest { whole: manifest.whole && is_last, ..manifest.clone() })
-        });
-        let mut cohorts: BTreeMap<CohortId, CohortManifest> = running.chain(dormant).collect();
-        if planted(Bug::IdlePromiseForgotten) && self.manifest_for.is_some() {
-            for (_, manifest) in cohorts.iter_mut().filter(|(id, _)| Some(**id) != self.manifest_for) {
-                manifest.promised = base::Promise::default();
-            }
-        }
-        cohorts
     }
 
     /// Runs something on every cohort, and takes what comes of it.
@@ -308,11 +183,6 @@ impl Node {
         for id in ids {
             self.with_cohort(id, now, &mut run);
         }
-    }
-
-    /// The replica that a node's disk is.
-    pub(crate) fn member(&self, node: NodeId) -> Option<Member> {
-        self.members.iter().copied().find(|member| member.node == node)
     }
 
     /// Runs something on a cohort, and takes what comes of it.
@@ -329,26 +199,9 @@ impl Node {
         // The catalogue is whole again: every cohort that this node can have had a part in before the damage is named
         // in the manifest now, and what is created from here on is new.
         if doubt_ended && id == CohortId::CATALOGUE {
-            self.doubt_unknown = false;
-            self.tables_changed = true;
+            self.hosting.doubt_unknown = false;
+            self.hosting.has_work = true;
             self.start_new_replicas(now);
-        }
-    }
-
-    fn log_forced(&mut self, through: WriteId, now: Now) {
-        self.log_forced_through = through;
-        for id in std::mem::take(&mut self.awaiting_log) {
-            self.with_cohort(id, now, |cohort, out| cohort.log_forced(through, out));
-        }
-    }
-
-    fn manifest_forced(&mut self, through: ManifestId, now: Now) {
-        self.tables_forced(through);
-        self.doubts_forced(through);
-        self.leavers_forced(through);
-        self.start_new_replicas(now);
-        for id in std::mem::take(&mut self.awaiting_manifest) {
-            self.with_cohort(id, now, |cohort, out| cohort.manifest_forced(through, now, out));
         }
     }
 
@@ -361,13 +214,7 @@ impl Node {
         }
         self.begin_split_off(now);
         self.start_new_replicas(now);
-        let Some(cohort) = self.replicas.get(&id).map(|replica| &replica.cohort) else { return };
-        if cohort.awaits_log() {
-            self.awaiting_log.insert(id);
-        }
-        if cohort.awaits_manifest() {
-            self.awaiting_manifest.insert(id);
-        }
+        self.note_awaited(id);
     }
 
     fn output(&mut self, id: CohortId, output: Output, now: Now) {
@@ -384,20 +231,20 @@ impl Node {
             Output::ReadLog { peer, from } => self.begin_log_read(id, peer, from),
             Output::SendState { peer } => self.begin_transfer(id, peer, now),
             Output::Installed(lsn) => self.installed(id, lsn),
-            Output::ViewChecked => self.retry_now = true,
+            Output::ViewChecked => self.pendings.wake(),
             Output::Cut(_) => self.counters.truncations += 1,
             Output::LeadLost => self.lead_lost(id),
         }
     }
 
     pub(crate) fn send(&mut self, to: NodeId, message: Message, after: Durable, valid_until: Option<Monotonic>) {
-        let message = self.lives.named(to, message);
+        let message = self.hosting.lives.named(to, message);
         self.actions.push(Action::Send { to, message, after, valid_until });
     }
 
     /// The process can't go on: better none than one that drifts apart from the others.
     pub(crate) fn halt(&mut self, reason: String) {
-        self.halted = true;
+        self.stop = Stop::Ended;
         self.actions.push(Action::Halt { reason });
     }
 
@@ -410,8 +257,8 @@ impl Node {
         let proposal = replica.proposed.remove(&entry.lsn.sequence).filter(|proposal| proposal.lsn == entry.lsn);
         let is_barrier = entry.payload.is_empty();
         if is_barrier {
-            self.retry_now = true;
-            self.moves_changed |= id == CohortId::CATALOGUE;
+            self.pendings.wake();
+            self.moves.has_work |= id == CohortId::CATALOGUE;
         }
         if applied.outcome.is_some() {
             replica.last_change = entry.timestamp;
@@ -438,7 +285,7 @@ impl Node {
             self.found_unit(id, now);
         }
         if let Some(effect) = applied.effect {
-            self.retry_now = true;
+            self.pendings.wake();
             self.effect(id, effect);
         }
         self.unit_applied(id, now);
@@ -456,30 +303,30 @@ impl Node {
 
     fn catalog_changed(&mut self, change: &Change) {
         match change {
-            Change::TableCreated { .. } => self.tables_changed = true,
+            Change::TableCreated { .. } => self.hosting.has_work = true,
             Change::LogProjected { .. } => {
-                self.tables_changed = true;
+                self.hosting.has_work = true;
                 self.logs.changed = true;
                 self.let_go();
             }
-            Change::DropBegun { .. } => self.drops_changed = true,
+            Change::DropBegun { .. } => self.drops.has_work = true,
             Change::MoveBegun => {
-                self.moves_changed = true;
-                self.tables_changed = true;
+                self.moves.has_work = true;
+                self.hosting.has_work = true;
             }
             Change::NodesChanged => {
-                self.moves_changed = true;
-                self.tables_changed = true;
+                self.moves.has_work = true;
+                self.hosting.has_work = true;
                 self.learn_roster();
             }
             Change::MoveEnded => {
-                self.moves_changed = true;
+                self.moves.has_work = true;
                 self.let_leavers_go();
             }
             Change::TableDropped { table } => self.drop_ended(*table),
             Change::SplitBegun { .. } => {
-                self.splits.changed = true;
-                self.tables_changed = true;
+                self.splits.has_work = true;
+                self.hosting.has_work = true;
             }
             Change::SplitEnded { child } => self.split_ended(*child),
         }
@@ -487,8 +334,8 @@ impl Node {
 
     /// Starts replicas of what the map gives this node a part in. Not while a cohort's outputs are being taken: what a
     /// start has to be logged is numbered after what is among them.
-    fn start_new_replicas(&mut self, now: Now) {
-        if !std::mem::take(&mut self.tables_changed) {
+    pub(crate) fn start_new_replicas(&mut self, now: Now) {
+        if !std::mem::take(&mut self.hosting.has_work) {
             return;
         }
         if let Err(error) = self.start_tables(now) {
@@ -525,7 +372,7 @@ impl Node {
 
     pub(crate) fn lead_lost(&mut self, id: CohortId) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        self.retry_now = true;
+        self.pendings.wake();
         replica.moments.clear();
         for Proposal { pending, .. } in std::mem::take(&mut replica.proposed).into_values() {
             let failure = if planted(Bug::LostLeadMeansFailed) {
@@ -542,8 +389,6 @@ impl Node {
             self.forget_splits();
         }
         self.transfers.forget_cohort(id);
-        // What is read now was planned from a log that may be cut before the next reign.
-        self.reads.retain(|_, reading| reading.cohort != id);
     }
 
     fn message(&mut self, from: NodeId, boot: Boot, message: Message, now: Now) {
@@ -552,7 +397,7 @@ impl Node {
         match message {
             Message::Cohort { cohort, message } => {
                 let lacks = matches!(&message, replication::Message::ProposeReply { reply: Reply::Missing(_), .. });
-                let Some(sender) = self.member(from) else { return };
+                let Some(sender) = self.cluster.member(from) else { return };
                 self.with_cohort(cohort, now, |cohort, out| cohort.message(sender, message, now, out));
                 if lacks && self.is_probed(cohort, from) {
                     self.counters.memory_catch_ups += 1;
@@ -594,7 +439,7 @@ impl Node {
 
     /// Notes that a peer lives. Its new process has forgotten what was under way with the old one.
     pub(crate) fn heard(&mut self, from: NodeId, boot: Boot, now: Now) {
-        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Some(peer) = self.cluster.peers.get_mut(&from) else { return };
         peer.heard_at = Some(now.monotonic);
         peer.silent = false;
         self.logs.controller.heard(from, boot);
@@ -604,7 +449,7 @@ impl Node {
         let restarted = peer.boot != Boot(0);
         peer.boot = boot;
         self.beats.peer_restarted(from);
-        self.lives.forget_peer(from);
+        self.hosting.lives.forget_peer(from);
         self.each_cohort(now, |cohort, _| cohort.peer_restarted(from));
         if restarted {
             self.peer_forgot(from);
@@ -613,15 +458,7 @@ impl Node {
 
     fn timer(&mut self, now: Now) {
         self.timer_at = Monotonic::NEVER;
-        while let Some(id) = self.pendings.overdue(now.monotonic) {
-            self.overdue(id);
-        }
-        while let Some(id) = self.pendings.take_unanswered(now.monotonic) {
-            self.forward_unanswered(id);
-        }
-        while let Some(id) = self.pendings.take_turn(now.monotonic) {
-            self.route(id, now);
-        }
+        self.on_request_timer(now);
         while let Some(id) = self.replicas.take_due(now.monotonic) {
             let Some(replica) = self.replicas.quietly(id) else { continue };
             let (next, pause_ended) = (replica.next_moment(now.monotonic), replica.on_disk.end_pause(now.monotonic));
@@ -639,44 +476,31 @@ impl Node {
     }
 
     fn set_timer(&mut self) {
-        let retry = self.pendings.any_waits().then_some(self.retry_at);
-        let pendings =
-            [self.pendings.first_deadline(), self.pendings.first_overdue(), self.pendings.next_turn(), retry];
-        let replicas = [self.replicas.next_due(), self.beats.next_timer()];
-        let others = [self.transfers.next_timer(), self.logs.next_timer(), self.stopping.map(Stop::until)];
-        let next = pendings.into_iter().chain(replicas).chain(others).flatten().min().unwrap_or(Monotonic::NEVER);
+        let timers = [
+            self.pendings.next_timer(),
+            self.replicas.next_timer(),
+            self.beats.next_timer(),
+            self.transfers.next_timer(),
+            self.logs.next_timer(),
+            self.stop.next_timer(),
+        ];
+        let next = timers.into_iter().flatten().min().unwrap_or(Monotonic::NEVER);
         if next != self.timer_at {
             self.timer_at = next;
             self.actions.push(Action::SetTimer { at: next });
         }
     }
 
-    fn begin_log_read(&mut self, cohort: CohortId, peer: NodeId, from: base::Sequence) {
-        self.next_read += 1;
-        let id = ReadId(self.next_read);
-        self.counters.log_catch_ups += 1;
-        self.reads.insert(id, LogReading { cohort, peer, from });
-        let bytes = self.config.limits.propose_bytes;
-        self.actions.push(Action::ReadLog { id, cohort, from, bytes });
-    }
-
-    fn log_read(&mut self, id: ReadId, entries: Option<Vec<Entry>>, now: Now) {
-        let Some(reading) = self.reads.remove(&id) else { return };
-        self.with_cohort(reading.cohort, now, |cohort, out| {
-            cohort.log_read(reading.peer, reading.from, entries, now, out);
-        });
-    }
-
     /// This node.
     #[must_use]
     pub fn me(&self) -> Member {
-        self.me
+        self.cluster.me
     }
 
     /// Every node of the universe, as far as is known here.
     #[must_use]
     pub fn members(&self) -> &[Member] {
-        &self.members
+        &self.cluster.members
     }
 
     /// What has happened since the start.
@@ -704,7 +528,10 @@ impl Node {
         self.pendings.invariants();
         for (id, replica) in self.replicas.iter() {
             replica.cohort.invariants();
-            assert!(self.halted || replica.state.last_applied().sequence == replica.cohort.applied(), "cohort {id}");
+            assert!(
+                self.has_ended() || replica.state.last_applied().sequence == replica.cohort.applied(),
+                "cohort {id}"
+            );
             assert!(replica.proposed.is_empty() || replica.cohort.leads(), "only a leader has proposals of its own");
             assert!(replica.latches.is_empty() || replica.cohort.leads(), "only a leader has rows to guard");
         }

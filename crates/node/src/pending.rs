@@ -1,8 +1,8 @@
 //! Requests that have no answer yet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use base::{Boot, CohortId, Monotonic, NodeId};
+use base::{Boot, CohortId, Duration, Monotonic, NodeId};
 
 use machine::Consistency;
 use replication::CheckId;
@@ -12,6 +12,9 @@ use crate::contract::RequestId;
 use crate::logs::Asker;
 use crate::message::Query;
 use crate::registry::Ask;
+
+/// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// The node's own number for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,6 +167,12 @@ pub(crate) struct Pendings {
     /// Those that were forwarded, by the moment at which the answer is overdue.
     forwarded: BTreeSet<(Monotonic, PendingId)>,
     waiting: BTreeSet<PendingId>,
+    /// Something changed that these may have waited for.
+    is_woken: bool,
+    /// When they are tried again in any case.
+    retry_at: Monotonic,
+    /// Writes that waited for their row and may try again.
+    pub(crate) unlatched: VecDeque<PendingId>,
     /// Those that are paced, by the moment of their turn.
     turns: BTreeSet<(Monotonic, PendingId)>,
     /// How many are of doors.
@@ -270,12 +279,33 @@ impl Pendings {
         Some(id)
     }
 
-    pub(crate) fn next_turn(&self) -> Option<Monotonic> {
-        self.turns.first().map(|(turn, _)| *turn)
+    /// When the next request is overdue, unanswered, or to be tried.
+    pub(crate) fn next_timer(&self) -> Option<Monotonic> {
+        let first = |of: &BTreeSet<(Monotonic, PendingId)>| of.first().map(|(at, _)| *at);
+        let retry = (!self.waiting.is_empty()).then_some(self.retry_at);
+        [first(&self.deadlines), first(&self.forwarded), first(&self.turns), retry].into_iter().flatten().min()
     }
 
-    pub(crate) fn first_overdue(&self) -> Option<Monotonic> {
-        self.forwarded.first().map(|(at, _)| *at)
+    /// Something changed that requests may wait for.
+    pub(crate) fn wake(&mut self) {
+        self.is_woken = true;
+    }
+
+    /// Writes that waited for their row may try again, in that order.
+    pub(crate) fn unlatch(&mut self, writes: VecDeque<PendingId>) {
+        self.unlatched.extend(writes);
+    }
+
+    /// Those that are to be tried now: such as waited for their row come first.
+    pub(crate) fn take_ready(&mut self, now: Monotonic) -> Vec<PendingId> {
+        if !self.unlatched.is_empty() {
+            return std::mem::take(&mut self.unlatched).into();
+        }
+        if !std::mem::take(&mut self.is_woken) && (self.waiting.is_empty() || now < self.retry_at) {
+            return Vec::new();
+        }
+        self.retry_at = now + RETRY;
+        self.waiting.iter().copied().collect()
     }
 
     /// It is to be asked again, though the node that was asked last may have taken it.
@@ -319,14 +349,6 @@ impl Pendings {
         }
     }
 
-    pub(crate) fn waiting(&self) -> Vec<PendingId> {
-        self.waiting.iter().copied().collect()
-    }
-
-    pub(crate) fn any_waits(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// Those that were forwarded to a node for a cohort.
     pub(crate) fn forwarded_to(&self, chosen: impl Fn(CohortId, NodeId) -> bool) -> Vec<PendingId> {
         let is_chosen = |pending: &Pending| match (pending.cohort, pending.place) {
@@ -334,10 +356,6 @@ impl Pendings {
             _ => false,
         };
         self.by_id.iter().filter(|(_, pending)| is_chosen(pending)).map(|(id, _)| *id).collect()
-    }
-
-    pub(crate) fn first_deadline(&self) -> Option<Monotonic> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
     /// One whose deadline has passed.

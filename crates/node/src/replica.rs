@@ -13,9 +13,8 @@ use machine::Ownership;
 use machine::checkpoint::Keep;
 use machine::state_machine::Kind;
 use machine::storage::{FileRef, Outputs, StoredFile};
-use replication::{Cohort, Config, ManifestId, Outbox, Replay};
+use replication::{Cohort, Config, ManifestId};
 use store::manifest::{CheckpointRef, CohortManifest};
-use store::tree::Tree;
 
 use crate::brake::Brake;
 use crate::config::NodeConfig;
@@ -130,24 +129,6 @@ pub(crate) struct Proposal {
     pub(crate) pending: PendingId,
     /// The row that it writes, if it writes one.
     pub(crate) row: Option<Bytes>,
-}
-
-/// What the disk held of a cohort that the catalogue hasn't named yet.
-#[derive(Debug, Default)]
-pub(crate) struct Dormant {
-    /// Whether the manifest names it.
-    pub(crate) is_known: bool,
-    /// What trees it had here in this process.
-    pub(crate) lineage: Lineage,
-    /// The replica has left: the manifest that says so, while that is on its way.
-    pub(crate) retiring: Option<ManifestId>,
-    pub(crate) manifest: CohortManifest,
-    /// What the log holds of it.
-    pub(crate) replay: Replay,
-    pub(crate) chunks: Vec<Bytes>,
-    pub(crate) tree: Option<Tree>,
-    /// How much the log held before the first record that is not in the checkpoint.
-    pub(crate) checkpoint_mark: u64,
 }
 
 impl OnDisk {
@@ -329,12 +310,4 @@ pub(crate) fn cohort_config(
     }
     let (limits, declaration) = (node.limits, registry::declare_loss(kind));
     Config { cohort, me, timing, limits, seed, origin, durability, declaration }
-}
-
-/// The outbox and what is known of the node's appends.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Outgoing {
-    pub(crate) outbox: Outbox,
-    /// Bytes of the log: those that this process found and those it appended.
-    pub(crate) appended_bytes: u64,
 }

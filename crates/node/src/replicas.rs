@@ -109,7 +109,7 @@ impl Replicas {
     }
 
     /// The next moment of any.
-    pub(crate) fn next_due(&self) -> Option<Monotonic> {
+    pub(crate) fn next_timer(&self) -> Option<Monotonic> {
         self.timers.next_due()
     }
 }

@@ -124,7 +124,7 @@ impl Node {
             self.pendings.remove(id);
             return self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
         }
-        match self.leader_of(cohort, id, now).filter(|leader| *leader != self.me.node) {
+        match self.leader_of(cohort, id, now).filter(|leader| *leader != self.cluster.me.node) {
             Some(leader) => self.forward(id, cohort, leader, now),
             None => self.pendings.place(id, Place::Waiting),
         }
@@ -157,13 +157,14 @@ impl Node {
         if let Some(replica) = self.replicas.get(&cohort) {
             let (leader, membership) = (replica.cohort.leader(), replica.cohort.membership());
             let is_alone = replica.alone_since.is_some_and(|since| now.monotonic.since(since) > ALONE);
-            let will_know = membership.is_voter(self.me) && !is_alone && !matches!(pending.origin, Origin::Move(..));
+            let will_know =
+                membership.is_voter(self.cluster.me) && !is_alone && !matches!(pending.origin, Origin::Move(..));
             if leader.is_some() || will_know {
                 return leader;
             }
         }
         let is_for_anyone = self.pendings.get(id).is_some_and(Pending::is_for_any_member);
-        let told = self.routes.get(&cohort).filter(|_| !is_for_anyone);
+        let told = self.cluster.routes.get(&cohort).filter(|_| !is_for_anyone);
         told.copied().or_else(|| self.member_in_turn(cohort, id))
     }
 
@@ -171,11 +172,11 @@ impl Node {
     fn member_in_turn(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
         let catalogue = self.catalogue()?;
         if let Some((_, member)) = catalogue.unit_of(cohort) {
-            return (member != self.me).then_some(member.node);
+            return (member != self.cluster.me).then_some(member.node);
         }
         let part = catalogue.part_of(cohort)?;
         let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
-        let others: Vec<NodeId> = everyone.filter(|node| *node != self.me.node).collect();
+        let others: Vec<NodeId> = everyone.filter(|node| *node != self.cluster.me.node).collect();
         self.member_to_ask(&others, id)
     }
 
@@ -184,7 +185,7 @@ impl Node {
         let asked = self.pendings.get(id).map_or(0, Pending::asked);
         let turn = usize::try_from(id.0.wrapping_add(u64::from(asked))).unwrap_or(0);
         let in_turn = || members.iter().cycle().skip(turn % members.len().max(1)).take(members.len());
-        let is_silent = |node: &NodeId| self.peers.get(node).is_some_and(|peer| peer.silent);
+        let is_silent = |node: &NodeId| self.cluster.peers.get(node).is_some_and(|peer| peer.silent);
         in_turn().find(|node| !is_silent(node)).or_else(|| in_turn().next()).copied()
     }
 
@@ -386,17 +387,34 @@ impl Node {
 
     pub(crate) fn not_leader(&mut self, from: NodeId, request: u64, cohort: CohortId, leader: Option<NodeId>) {
         let Some(id) = self.pendings.asked(from, request) else { return };
-        match leader.filter(|leader| *leader != self.me.node) {
-            Some(leader) => self.routes.insert(cohort, leader),
-            None => self.routes.remove(&cohort),
+        match leader.filter(|leader| *leader != self.cluster.me.node) {
+            Some(leader) => self.cluster.routes.insert(cohort, leader),
+            None => self.cluster.routes.remove(&cohort),
         };
-        self.retry_now |= leader.is_some_and(|leader| leader != from) && !self.replicas.contains_key(&cohort);
+        if leader.is_some_and(|leader| leader != from) && !self.replicas.contains_key(&cohort) {
+            self.pendings.wake();
+        }
         self.pendings.place(id, Place::Waiting);
     }
 
-    /// Tries everything that waits again.
-    pub(crate) fn retry(&mut self, now: Now) {
-        for id in self.pendings.waiting() {
+    /// Tries what may go on again.
+    pub(crate) fn run_requests(&mut self, now: Now) -> bool {
+        let ready = self.pendings.take_ready(now.monotonic);
+        let has_work = !ready.is_empty();
+        for id in ready {
+            self.route(id, now);
+        }
+        has_work
+    }
+
+    pub(crate) fn on_request_timer(&mut self, now: Now) {
+        while let Some(id) = self.pendings.overdue(now.monotonic) {
+            self.overdue(id);
+        }
+        while let Some(id) = self.pendings.take_unanswered(now.monotonic) {
+            self.forward_unanswered(id);
+        }
+        while let Some(id) = self.pendings.take_turn(now.monotonic) {
             self.route(id, now);
         }
     }
@@ -406,17 +424,17 @@ impl Node {
     pub(crate) fn forward_unanswered(&mut self, id: PendingId) {
         let Some(pending) = self.pendings.get(id) else { return };
         let Place::Forwarded(node, _) = pending.place else { return };
-        if let Some(peer) = self.peers.get_mut(&node) {
+        if let Some(peer) = self.cluster.peers.get_mut(&node) {
             peer.silent = true;
         }
         if let Some(cohort) = pending.cohort
-            && self.routes.get(&cohort) == Some(&node)
+            && self.cluster.routes.get(&cohort) == Some(&node)
         {
-            self.routes.remove(&cohort);
+            self.cluster.routes.remove(&cohort);
         }
         if pending.is_repeatable() {
             self.pendings.ask_again(id);
-            self.retry_now = true;
+            self.pendings.wake();
         }
     }
 
@@ -437,7 +455,7 @@ impl Node {
             }
         }
         for (id, leader) in changed {
-            self.retry_now = true;
+            self.pendings.wake();
             for pending in self.pendings.forwarded_to(|cohort, node| cohort == id && Some(node) != leader) {
                 self.ask_elsewhere(pending);
             }
@@ -455,7 +473,7 @@ impl Node {
     fn ask_elsewhere(&mut self, id: PendingId) {
         if self.pendings.get(id).is_some_and(Pending::is_repeatable) {
             self.pendings.ask_again(id);
-            self.retry_now = true;
+            self.pendings.wake();
         } else {
             self.give_up(id, "the leader changed before it answered");
         }

@@ -32,25 +32,25 @@ impl Room {
 impl Node {
     /// Something found no room on the disk.
     pub(crate) fn disk_full(&mut self, now: Now) {
-        self.room.full_until = now.monotonic + FULL_FOR;
+        self.checkpoints.room.full_until = now.monotonic + FULL_FOR;
     }
 
     /// A memtable found room.
     pub(crate) fn disk_has_room(&mut self) {
-        self.room = Room::default();
+        self.checkpoints.room = Room::default();
     }
 
     /// Why a row can't be written here just now.
     pub(crate) fn no_room(&self, now: Now) -> Option<Failure> {
-        let what = format!("the disk of node {} is full, and its rows are read only", self.me.node);
-        self.room.is_full(now).then_some(Failure::Unavailable(what))
+        let what = format!("the disk of node {} is full, and its rows are read only", self.cluster.me.node);
+        self.checkpoints.room.is_full(now).then_some(Failure::Unavailable(what))
     }
 
     /// What this node can't do as it should, in words for people.
     pub(crate) fn troubles(&self, now: Now) -> Vec<String> {
         let full = "its disk is full: what it leads is read only until there is room";
         let damaged = "a table on its disk was found damaged: others serve what it can't, and its log says where";
-        let troubles = [(self.room.is_full(now), full), (self.counters.tables_damaged > 0, damaged)];
+        let troubles = [(self.checkpoints.room.is_full(now), full), (self.counters.tables_damaged > 0, damaged)];
         troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned()).collect()
     }
 }

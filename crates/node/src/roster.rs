@@ -16,15 +16,69 @@ use base::{Boot, CohortId, Member, Membership, MembershipChange, Monotonic, Node
 use bytes::Bytes;
 use catalog::{Catalog, CatalogCommand, Standing};
 use replication::Cohort;
+use sharedlog::SequencerId;
 
 use crate::contract::Action;
-use crate::node::{ALIVE, Node, Peer};
+use crate::node::Node;
 
 /// Who decides what the catalogue says: three nodes, at first those with the lowest numbers; ...
 const CATALOGUE_VOTERS: usize = 3;
 /// ... and five in a universe of so many nodes.
 const CATALOGUE_VOTERS_OF_MANY: usize = 5;
 const MANY_NODES: usize = 7;
+
+/// A peer that wasn't heard of for so long counts as not alive.
+pub(crate) const ALIVE: base::Duration = base::Duration::from_millis(1_000);
+
+/// The nodes as this one knows them, and whom to ask.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) me: Member,
+    pub(crate) boot: Boot,
+    /// Every node, this one included, in the order of their numbers.
+    pub(crate) members: Vec<Member>,
+    pub(crate) peers: BTreeMap<NodeId, Peer>,
+    /// Who leads cohorts that this node has no replica of, as far as it was told.
+    pub(crate) routes: BTreeMap<CohortId, NodeId>,
+    /// The driver is to be told of the roster.
+    has_work: bool,
+}
+
+/// A peer as last heard of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Peer {
+    pub(crate) boot: Boot,
+    pub(crate) heard_at: Option<Monotonic>,
+    /// It left a forwarded request without an answer in time, and was not heard of since.
+    pub(crate) silent: bool,
+}
+
+impl Cluster {
+    pub(crate) fn new(me: Member, boot: Boot, members: Vec<Member>) -> Self {
+        let peers = members.iter().filter(|member| **member != me).map(|member| (member.node, Peer::default()));
+        Self { me, boot, peers: peers.collect(), members, routes: BTreeMap::new(), has_work: false }
+    }
+
+    /// This process, as a sequencer of shared logs.
+    pub(crate) fn sequencer(&self) -> SequencerId {
+        SequencerId { node: self.me.node, boot: self.boot }
+    }
+
+    /// The replica that a node's disk is.
+    pub(crate) fn member(&self, node: NodeId) -> Option<Member> {
+        self.members.iter().copied().find(|member| member.node == node)
+    }
+
+    fn know(&mut self, member: Member) {
+        if self.member(member.node).is_none() {
+            self.members.push(member);
+            self.members.sort_unstable();
+        }
+        if member != self.me {
+            self.peers.entry(member.node).or_default();
+        }
+    }
+}
 
 /// How many vote about the catalogue in a universe of so many nodes, at least.
 pub(crate) fn catalogue_voters(nodes: usize) -> usize {
@@ -42,20 +96,10 @@ impl Node {
             catalogue.roster().any(|node| node.member.node == from.node && node.standing == Standing::Left)
         };
         if !self.catalogue().is_some_and(is_over) {
-            self.know(from);
+            self.cluster.know(from);
         }
-        if self.member(from.node) == Some(from) {
+        if self.cluster.member(from.node) == Some(from) {
             self.heard(from.node, boot, now);
-        }
-    }
-
-    fn know(&mut self, member: Member) {
-        if self.member(member.node).is_none() {
-            self.members.push(member);
-            self.members.sort_unstable();
-        }
-        if member != self.me {
-            self.peers.entry(member.node).or_default();
         }
     }
 
@@ -66,19 +110,19 @@ impl Node {
             .roster()
             .map(|node| (node.member, node.standing))
             .partition(|(_, standing)| *standing == Standing::Left);
-        for (member, _) in left.into_iter().filter(|(member, _)| *member != self.me) {
-            self.members.retain(|known| *known != member);
-            self.peers.remove(&member.node);
+        for (member, _) in left.into_iter().filter(|(member, _)| *member != self.cluster.me) {
+            self.cluster.members.retain(|known| *known != member);
+            self.cluster.peers.remove(&member.node);
             self.logs.controller.forget(member.node);
             self.beats.forget_peer(member.node);
         }
-        there.into_iter().for_each(|(member, _)| self.know(member));
-        self.roster_changed = true;
+        there.into_iter().for_each(|(member, _)| self.cluster.know(member));
+        self.cluster.has_work = true;
     }
 
     /// Tells the driver of a roster that has changed.
     pub(crate) fn tell_roster(&mut self) {
-        if std::mem::take(&mut self.roster_changed)
+        if std::mem::take(&mut self.cluster.has_work)
             && let Some(catalogue) = self.catalogue()
         {
             let roster = catalogue.roster().cloned().collect();

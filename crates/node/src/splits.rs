@@ -20,12 +20,14 @@ use machine::progress::SPLIT_OFF;
 use replication::SplitOff;
 
 use crate::contract::ManifestId;
+use crate::hosting::Dormant;
+use crate::hosting::{Born, Part};
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::{Origin, PendingId, Target};
-use crate::recovery::{Born, Part, StartError};
+use crate::recovery::StartError;
 use crate::registry::{AnyMachine, Response, split_request};
-use crate::replica::{Dormant, Replica};
+use crate::replica::Replica;
 use crate::request::Outcome;
 
 /// How long a cohort has to take a split into its log before it is asked again.
@@ -34,8 +36,8 @@ const SPLIT_PATIENCE: Duration = Duration::from_millis(5_000);
 /// The splits that this node drives or waits for, and the replicas that they begin here.
 #[derive(Debug, Default)]
 pub(crate) struct Splits {
-    /// The catalogue's splits may have to be brought on.
-    pub(crate) changed: bool,
+    /// A split may be brought one step on.
+    pub(crate) has_work: bool,
     /// New cohorts whose parents are being asked to take the split into their logs.
     asked: BTreeSet<CohortId>,
     /// New cohorts whose parents have the splits in their logs.
@@ -78,7 +80,7 @@ impl Node {
     /// Brings every split that has begun one step on, if we lead the catalogue.
     pub(crate) fn push_splits(&mut self, now: Now) {
         let taken = std::mem::take(&mut self.splits.taken);
-        if !std::mem::take(&mut self.splits.changed) && taken.is_empty() {
+        if !std::mem::take(&mut self.splits.has_work) && taken.is_empty() {
             return;
         }
         let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
@@ -125,14 +127,14 @@ impl Node {
         for id in self.splits.waiting.remove(&child).unwrap_or_default() {
             self.complete(id, Ok(Response::Catalog(CatalogResponse::RangeSplit { cohort: child.0 })), None);
         }
-        self.tables_changed = true;
+        self.hosting.has_work = true;
     }
 
     /// A part of a tablet's range was split off with the entry applied last: what it begins with is taken now, before
     /// another entry is applied.
     pub(crate) fn split_off(&mut self, parent: CohortId, child: CohortId, members: &Membership, range: KeyRange) {
-        let has_left = self.dormant.get(&child).is_some_and(|dormant| dormant.manifest.is_retired);
-        let has_part = members.is_voter(self.me) && !has_left;
+        let has_left = self.hosting.dormant.get(&child).is_some_and(|dormant| dormant.manifest.is_retired);
+        let has_part = members.is_voter(self.cluster.me) && !has_left;
         let there = self.replicas.get(&child);
         let (is_there, has_nothing) = (there.is_some(), there.is_some_and(Replica::has_nothing));
         let Some(replica) = self.replicas.get_mut(&parent) else { return };
@@ -146,7 +148,7 @@ impl Node {
         // One that a checkpoint of its own was there of runs already. Who was no member then, or has left since, has no
         // part.
         if has_part && !is_there {
-            let Some(state) = replica.state.split_off(child, range.clone(), &self.tablespace) else {
+            let Some(state) = replica.state.split_off(child, range.clone(), &self.hosting.tablespace) else {
                 return self.halt(format!("cohort {parent} has a split in its log, and its state machine has none"));
             };
             let genesis = Membership::of(members.voters().to_vec());
@@ -218,20 +220,21 @@ impl Node {
         }
         // One that has left holds nothing that could be rested on, and to start it would only keep what was split off
         // it waiting: whatever that has lost of its own, it isn't found here.
-        if self.dormant.get(&id).is_some_and(|dormant| dormant.manifest.is_retired) {
+        if self.hosting.dormant.get(&id).is_some_and(|dormant| dormant.manifest.is_retired) {
             return false;
         }
         let rests = |child: CohortId| {
-            let dormant = self.dormant.get(&child);
+            let dormant = self.hosting.dormant.get(&child);
             dormant.is_some_and(|dormant| dormant.manifest.checkpoint.is_none() && !dormant.replay.is_empty())
         };
         let mut parts = self.catalogue().into_iter().flat_map(|catalogue| catalogue.parts());
-        parts.any(|part| part.parent == Some(id) && part.is_on(self.me) && rests(part.cohort))
+        parts.any(|part| part.parent == Some(id) && part.is_on(self.cluster.me) && rests(part.cohort))
     }
 
     /// Whether the map gives this node a replica of it, to stay, or to go when nothing rests on it any more.
     pub(crate) fn is_ours(&self, part: &catalog::Part<'_>) -> bool {
-        part.is_on(self.me) || (self.dormant.contains_key(&part.cohort) && self.is_rested_on(part.cohort))
+        part.is_on(self.cluster.me)
+            || (self.hosting.dormant.contains_key(&part.cohort) && self.is_rested_on(part.cohort))
     }
 
     /// Whether a replica that doesn't run is to be started yet.
@@ -264,8 +267,8 @@ impl Node {
     /// An old range's replica that isn't there has not left for that: it may be waiting for a split itself, when the
     /// map is ahead of the logs.
     pub(crate) fn may_begin(&mut self, id: CohortId, parent: CohortId, genesis: &[Member]) -> bool {
-        let manifest = self.dormant.get(&id).map(|dormant| &dormant.manifest);
-        let joins = !genesis.contains(&self.me) || manifest.is_some_and(|manifest| manifest.is_retired);
+        let manifest = self.hosting.dormant.get(&id).map(|dormant| &dormant.manifest);
+        let joins = !genesis.contains(&self.cluster.me) || manifest.is_some_and(|manifest| manifest.is_retired);
         if joins || manifest.is_some_and(|manifest| manifest.checkpoint.is_some()) {
             return true;
         }
@@ -279,7 +282,7 @@ impl Node {
             return false;
         }
         let forgets = |dormant: &&mut Dormant| !dormant.replay.is_empty() && !dormant.manifest.doubtful;
-        if let Some(dormant) = self.dormant.get_mut(&id).filter(forgets) {
+        if let Some(dormant) = self.hosting.dormant.get_mut(&id).filter(forgets) {
             dormant.manifest.doubtful = true;
             self.splits.doubted = Some(self.outgoing.outbox.change_manifest());
             return false;
@@ -290,7 +293,7 @@ impl Node {
     /// A manifest is forced: a replica whose doubt it holds may be started.
     pub(crate) fn doubts_forced(&mut self, through: ManifestId) {
         if self.splits.doubted.take_if(|manifest| *manifest <= through).is_some() {
-            self.tables_changed = true;
+            self.hosting.has_work = true;
         }
     }
 }

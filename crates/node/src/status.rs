@@ -8,19 +8,20 @@ use catalog::{Catalog, NodeRecord, Standing};
 use machine::Ownership;
 use replication::ReplicaView;
 
-use crate::node::{ALIVE, Node};
+use crate::node::Node;
 use crate::replica::Replica;
 use crate::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
+use crate::roster::ALIVE;
 
 impl Node {
     pub(crate) fn status(&self, now: Now) -> Status {
         let alive = |node| {
-            let heard = self.peers.get(&node).and_then(|peer| peer.heard_at);
-            node == self.me.node || heard.is_some_and(|heard| now.monotonic.since(heard) < ALIVE)
+            let heard = self.cluster.peers.get(&node).and_then(|peer| peer.heard_at);
+            node == self.cluster.me.node || heard.is_some_and(|heard| now.monotonic.since(heard) < ALIVE)
         };
         let known: BTreeMap<NodeId, &NodeRecord> =
             self.catalogue().into_iter().flat_map(Catalog::nodes).map(|node| (node.member.node, node)).collect();
-        let nodes = self.members.iter().map(|member| NodeStatus {
+        let nodes = self.cluster.members.iter().map(|member| NodeStatus {
             node: member.node.0,
             incarnation: member.incarnation.0,
             alive: alive(member.node),
@@ -28,9 +29,9 @@ impl Node {
             grpc: known.get(&member.node).map_or_else(String::new, |node| node.grpc.clone()),
         });
         Status {
-            node: self.me.node.0,
-            incarnation: self.me.incarnation.0,
-            boot: self.boot.0,
+            node: self.cluster.me.node.0,
+            incarnation: self.cluster.me.incarnation.0,
+            boot: self.cluster.boot.0,
             nodes: nodes.collect(),
             cohorts: self.cohorts(),
             counters: self.counters,

@@ -213,7 +213,7 @@ impl Universe {
     fn deliver(&mut self) -> bool {
         let mut sent = Vec::new();
         for bench in &mut self.nodes {
-            let (from, boot) = (bench.node.me().node, bench.node.boot);
+            let (from, boot) = (bench.node.me().node, bench.node.cluster.boot);
             sent.extend(bench.sent.drain(..).map(|(to, message)| (from, boot, to, message)));
         }
         let any = !sent.is_empty();

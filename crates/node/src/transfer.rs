@@ -1,4 +1,4 @@
-//! Catch-up by whole state: for a replica that lacks what the log holds no more (guarantee 9).
+//! Catch-up from the log on the disk, and by whole state: for a replica that lacks what the log holds no more (guarantee 9).
 //!
 //! The leader sends the checkpoint that its manifest names: first its state in chunks, then the files of its storage,
 //! as they lie on its disk (Spinnaker, section 6.1), all of them: compactions may have dropped what the follower would
@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::{CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, Now, SharedMembership, Timestamp};
+use base::{CohortId, Duration, Entry, Epoch, Lsn, Monotonic, NodeId, Now, Sequence, SharedMembership, Timestamp};
 use bytes::Bytes;
 use machine::Chunks;
 use machine::storage::StoredFile;
@@ -46,14 +46,25 @@ pub(crate) struct Part {
     pub(crate) content: StatePart,
 }
 
-/// The transfers that this node's leaders have under way, and those that have arrived.
+/// What this node's leaders have under way to bring followers up to date, and what has arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     under_way: BTreeMap<(CohortId, NodeId), Transfer>,
+    last_read: u64,
+    /// The reads of the log that are under way.
+    log_reads: BTreeMap<ReadId, LogRead>,
     /// The parts of files that are being read, and for whom.
-    reads: BTreeMap<ReadId, (CohortId, NodeId, u32)>,
+    file_reads: BTreeMap<ReadId, (CohortId, NodeId, u32)>,
     /// How many whole states have begun to arrive.
     arrivals: u64,
+}
+
+/// A read of the log for a follower.
+#[derive(Clone, Copy, Debug)]
+struct LogRead {
+    cohort: CohortId,
+    peer: NodeId,
+    from: Sequence,
 }
 
 #[derive(Debug)]
@@ -161,7 +172,14 @@ impl Transfers {
         self.under_way.values().filter(|transfer| transfer.part.is_some()).map(|transfer| transfer.resend_at).min()
     }
 
+    fn number_read(&mut self) -> ReadId {
+        self.last_read += 1;
+        ReadId(self.last_read)
+    }
+
+    /// The lead is lost. What is read of the log now was planned from one that may be cut before the next reign.
     pub(crate) fn forget_cohort(&mut self, cohort: CohortId) {
+        self.log_reads.retain(|_, read| read.cohort != cohort);
         self.under_way.retain(|(of, _), _| *of != cohort);
     }
 
@@ -171,6 +189,20 @@ impl Transfers {
 }
 
 impl Node {
+    pub(crate) fn begin_log_read(&mut self, cohort: CohortId, peer: NodeId, from: Sequence) {
+        let id = self.transfers.number_read();
+        self.counters.log_catch_ups += 1;
+        self.transfers.log_reads.insert(id, LogRead { cohort, peer, from });
+        let bytes = self.config.limits.propose_bytes;
+        self.actions.push(Action::ReadLog { id, cohort, from, bytes });
+    }
+
+    pub(crate) fn log_read(&mut self, id: ReadId, entries: Option<Vec<Entry>>, now: Now) {
+        // None if the lead was lost meanwhile.
+        let Some(LogRead { cohort, peer, from }) = self.transfers.log_reads.remove(&id) else { return };
+        self.with_cohort(cohort, now, |cohort, out| cohort.log_read(peer, from, entries, now, out));
+    }
+
     pub(crate) fn begin_transfer(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
         // The newer the better: the next transfer, if one is needed, sends a newer checkpoint.
@@ -195,9 +227,9 @@ impl Node {
             }
             Step::OnDisk(file, offset, bytes) => {
                 transfer.part = None;
-                self.next_read += 1;
-                let id = ReadId(self.next_read);
-                self.transfers.reads.insert(id, (cohort, peer, transfer.index));
+                let index = transfer.index;
+                let id = self.transfers.number_read();
+                self.transfers.file_reads.insert(id, (cohort, peer, index));
                 self.actions.push(Action::ReadFile { id, file, offset, bytes });
             }
             Step::AtEnd => {}
@@ -206,7 +238,7 @@ impl Node {
 
     /// A part of a file was read for a transfer.
     pub(crate) fn file_read(&mut self, id: ReadId, bytes: Option<Bytes>, now: Now) {
-        let Some((cohort, peer, index)) = self.transfers.reads.remove(&id) else { return };
+        let Some((cohort, peer, index)) = self.transfers.file_reads.remove(&id) else { return };
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
         if transfer.index != index || transfer.part.is_some() {
             return;

@@ -66,7 +66,7 @@ impl Node {
         let Verdict { command, refusal } = verdict;
         self.propose_for(id, cohort, command, row.filter(|_| refusal.is_none()).cloned(), now);
         if let (Some(replica), Some(row)) = (self.replicas.get_mut(&cohort), row) {
-            self.unlatched.extend(replica.latches.decided(row));
+            self.pendings.unlatch(replica.latches.decided(row));
         }
         if refusal.is_some() {
             // It changes nothing that whoever waits would look at.
@@ -99,7 +99,7 @@ impl Node {
     /// The entry that was proposed for a write of the row is applied: those who wait for the row may try again.
     pub(crate) fn leave_row(&mut self, cohort: CohortId, row: Option<&Bytes>) {
         if let (Some(replica), Some(row)) = (self.replicas.get_mut(&cohort), row) {
-            self.unlatched.extend(replica.latches.leave(row));
+            self.pendings.unlatch(replica.latches.leave(row));
         }
     }
 
@@ -108,15 +108,6 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
         for id in replica.latches.clear() {
             self.pendings.place(id, Place::Waiting);
-        }
-    }
-
-    /// Tries those that waited for a row again.
-    pub(crate) fn retry_unlatched(&mut self, now: Now) {
-        while !self.unlatched.is_empty() {
-            for id in std::mem::take(&mut self.unlatched) {
-                self.route(id, now);
-            }
         }
     }
 }

@@ -122,7 +122,7 @@ fn a_restart_begins_nothing_of_a_dropped_table() {
     recovered.cohorts = cohorts;
     assert!(recovered.records.iter().any(|record| record.cohort == FIRST) && !recovered.cohorts.contains_key(&FIRST));
     let again = Bench::start(recovered);
-    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOGUE]) && again.node.dormant.is_empty());
+    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOGUE]) && again.node.hosting.dormant.is_empty());
     assert_eq!(again.manifests.last().expect("it is said").1, BTreeSet::from([FIRST, SECOND]));
 }
 

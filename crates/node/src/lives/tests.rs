@@ -38,7 +38,7 @@ fn is_answered(sent: &[(NodeId, Message)], lives: (u32, u32)) -> bool {
 fn what_is_for_one_that_left_reaches_nobody_and_its_sender_is_told() {
     let mut bench = Bench::start(empty(1, 3));
     assert!(is_answered(&say(&mut bench, question()), (0, 0)));
-    bench.node.lives.end(COHORT);
+    bench.node.hosting.lives.end(COHORT);
     let told = [(PEER, Message::Life { cohort: COHORT, life: Life(1) })];
     assert_eq!(say(&mut bench, question()), told);
     assert!(is_answered(&say(&mut bench, between(0, 1)), (1, 0)));

@@ -48,7 +48,7 @@ impl Node {
     /// A client machine here reports who keeps it from going on. Without a leader it will do so again.
     pub(super) fn suspect(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
         match self.leader_of_catalogue() {
-            Some(leader) if leader == self.me.node => self.suspected(log, epoch, suspect, now),
+            Some(leader) if leader == self.cluster.me.node => self.suspected(log, epoch, suspect, now),
             Some(leader) => self.send(leader, Message::Suspected { log, epoch, suspect }, AT_ONCE, None),
             None => {}
         }
@@ -63,7 +63,7 @@ impl Node {
 
     /// A node reports which of its units are in doubt.
     pub(crate) fn units_in_doubt(&mut self, from: NodeId, units: &[UnitId], now: Now) {
-        if let Some(member) = self.member(from)
+        if let Some(member) = self.cluster.member(from)
             && self.leads_logs(now)
             && self.logs.controller.units_in_doubt(member, units)
         {
@@ -162,7 +162,7 @@ impl Node {
     fn report_units_in_doubt(&mut self, now: Now) {
         let units: Vec<UnitId> = self.own_units_in_doubt().take(UNITS_IN_DOUBT_MAX).collect();
         match self.leader_of_catalogue().filter(|_| !units.is_empty()) {
-            Some(leader) if leader == self.me.node => self.units_in_doubt(leader, &units, now),
+            Some(leader) if leader == self.cluster.me.node => self.units_in_doubt(leader, &units, now),
             Some(leader) => self.send(leader, Message::UnitsInDoubt { units }, AT_ONCE, None),
             None => {}
         }

@@ -93,7 +93,7 @@ impl Node {
         let Some(catalogue) = self.catalogue() else { return };
         let mut news: Vec<(CohortId, Bytes)> = Vec::new();
         for (_, log) in catalogue.logs() {
-            for (unit, _) in log.units.iter().filter(|(_, member)| *member == self.me) {
+            for (unit, _) in log.units.iter().filter(|(_, member)| *member == self.cluster.me) {
                 let replica = cohort_of(*unit).and_then(|cohort| Some((cohort, self.replicas.get(&cohort)?)));
                 let Some((cohort, replica)) = replica.filter(|(_, replica)| replica.cohort.is_open()) else { continue };
                 let Some(state) = replica.state.as_unit().filter(|state| !state.is_blank()) else { continue };
@@ -121,6 +121,6 @@ impl Node {
         let own = extent.chains.iter().enumerate().filter(|(_, chain)| chain.contains(&unit));
         let stripes = own.map(|(index, _)| extent.stripe(index)).collect();
         let (log, epoch, trimmed) = (projection.log, ProjectionEpoch(0), Position(0));
-        Some(Command::Begin { disk: self.me.incarnation, log, epoch, trimmed, stripes }.encode())
+        Some(Command::Begin { disk: self.cluster.me.incarnation, log, epoch, trimmed, stripes }.encode())
     }
 }

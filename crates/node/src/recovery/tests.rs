@@ -25,7 +25,7 @@ fn what_the_log_holds_past_a_checkpoint_counts_towards_the_next() {
         recovered.cohorts.insert(OTHER, CohortManifest { checkpoint, ..CohortManifest::default() });
         let bench = Bench::start(recovered);
         assert!(bench.node.outgoing.appended_bytes >= 10 * size);
-        bench.node.dormant[&OTHER].checkpoint_mark
+        bench.node.hosting.dormant[&OTHER].checkpoint_mark
     };
     assert_eq!(mark(None), 0, "without a checkpoint all of the log is needed");
     let checkpoint = |sequence: i64| {

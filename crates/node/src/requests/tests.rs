@@ -50,7 +50,7 @@ fn say(bench: &mut Bench, from: NodeId, message: Message) {
 #[test]
 fn a_leader_that_is_silent_is_asked_no_more() {
     let mut bench = outsider();
-    bench.node.routes.insert(TABLE, NodeId(2));
+    bench.node.cluster.routes.insert(TABLE, NodeId(2));
     bench.ask(1, get());
     assert_eq!(asked(&mut bench).iter().map(|(node, _)| *node).collect::<Vec<_>>(), [NodeId(2)]);
     bench.pass(HALF_A_SECOND);
@@ -129,8 +129,8 @@ fn a_write_in_doubt_is_unknown_also_when_the_next_node_did_not_take_it() {
 fn requests_go_to_the_range_of_their_keys() {
     let mut bench = Bench::start(empty(5, 5)).with_table(5, "t", &["m"]);
     let (first, second) = (TABLE, CohortId(3));
-    bench.node.routes.insert(first, NodeId(1));
-    bench.node.routes.insert(second, NodeId(2));
+    bench.node.cluster.routes.insert(first, NodeId(1));
+    bench.node.cluster.routes.insert(second, NodeId(2));
     let mut goes = |request: TableRequest| {
         bench.ask(1, of_table(request));
         let sent = std::mem::take(&mut bench.sent);

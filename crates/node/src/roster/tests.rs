@@ -75,8 +75,8 @@ fn nodes_are_known_by_the_roster_and_by_their_word() {
     let from = |node, incarnation| Member { node: NodeId(node), incarnation: Incarnation(incarnation) };
     bench.node.peer_started(from(5, 50), Boot(3), bench.now);
     bench.node.peer_started(from(2, 99), Boot(3), bench.now);
-    assert_eq!((known(&bench), bench.node.peers[&NodeId(5)].boot), (vec![1, 2, 3, 5], Boot(3)));
-    assert_eq!(bench.node.peers[&NodeId(2)].boot, Boot(0), "that is another disk's");
+    assert_eq!((known(&bench), bench.node.cluster.peers[&NodeId(5)].boot), (vec![1, 2, 3, 5], Boot(3)));
+    assert_eq!(bench.node.cluster.peers[&NodeId(2)].boot, Boot(0), "that is another disk's");
     let node = NodeRecord { member: from(5, 50), ..record(5) };
     let replica = bench.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
     let mut previous = Lsn::ZERO;
@@ -85,6 +85,7 @@ fn nodes_are_known_by_the_roster_and_by_their_word() {
         CatalogCommand::RegisterNodes {
             nodes: bench
                 .node
+                .cluster
                 .members
                 .iter()
                 .filter(|m| m.node.0 < 4)

@@ -184,9 +184,9 @@ fn nothing_rests_on_a_range_that_has_left() {
     records.for_each(|record| replay.record(record.body.clone()));
     let child = Dormant { manifest: cohorts[&CHILD].clone(), replay, ..Dormant::default() };
     again.node.end_replica(CHILD, false);
-    again.node.dormant.insert(CHILD, child);
+    again.node.hosting.dormant.insert(CHILD, child);
     assert!(again.node.is_rested_on(PARENT));
-    again.node.dormant.get_mut(&PARENT).expect("it was ended").manifest.is_retired = true;
+    again.node.hosting.dormant.get_mut(&PARENT).expect("it was ended").manifest.is_retired = true;
     assert!(!again.node.is_rested_on(PARENT));
 }
 

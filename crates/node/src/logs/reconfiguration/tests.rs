@@ -65,14 +65,14 @@ impl Universe {
     /// The process of a node ends, its log is damaged behind what it holds, and it starts again.
     fn damage(&mut self, node: u32) {
         self.restart(node, |_| true);
-        self.nodes[node as usize - 1].node.doubt_unknown = true;
+        self.nodes[node as usize - 1].node.hosting.doubt_unknown = true;
     }
 
     /// The process of a node ends, and it starts again with some cohorts in doubt.
     fn restart(&mut self, node: u32, doubts: impl Fn(CohortId) -> bool) {
         let bench = &self.nodes[node as usize - 1];
         let mut recovered = empty(node, 3);
-        recovered.boot = Boot(bench.node.boot.0 + 1);
+        recovered.boot = Boot(bench.node.cluster.boot.0 + 1);
         recovered.records = bench.appended.clone();
         recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
         recovered.cohorts.iter_mut().for_each(|(id, cohort)| cohort.doubtful |= doubts(*id));

@@ -1,0 +1,84 @@
+//! What goes to the disk, and what waits for it to be forced: the log's records and the manifest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::canary::{Bug, planted};
+use base::{CohortId, Now};
+use replication::{ManifestId, Outbox, WriteId};
+use store::manifest::CohortManifest;
+
+use crate::contract::Action;
+use crate::hosting::Dormant;
+use crate::node::Node;
+
+/// The outbox of all cohorts, and what is known of the node's appends.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    pub(crate) outbox: Outbox,
+    /// Bytes of the log: those that this process found and those it appended.
+    pub(crate) appended_bytes: u64,
+    /// The log is forced through here.
+    pub(crate) log_forced_through: WriteId,
+    /// Cohorts with entries that are not known to be forced.
+    awaiting_log: BTreeSet<CohortId>,
+    /// Cohorts that wait for a manifest.
+    awaiting_manifest: BTreeSet<CohortId>,
+    /// The cohort whose checkpoint the manifest in the making is for (a planted bug asks).
+    pub(crate) manifest_for: Option<CohortId>,
+}
+
+impl Node {
+    /// Notes what a cohort waits for.
+    pub(crate) fn note_awaited(&mut self, id: CohortId) {
+        let Some(replica) = self.replicas.get(&id) else { return };
+        if replica.cohort.awaits_log() {
+            self.outgoing.awaiting_log.insert(id);
+        }
+        if replica.cohort.awaits_manifest() {
+            self.outgoing.awaiting_manifest.insert(id);
+        }
+    }
+
+    pub(crate) fn log_forced(&mut self, through: WriteId, now: Now) {
+        self.outgoing.log_forced_through = through;
+        for id in std::mem::take(&mut self.outgoing.awaiting_log) {
+            self.with_cohort(id, now, |cohort, out| cohort.log_forced(through, out));
+        }
+    }
+
+    pub(crate) fn manifest_forced(&mut self, through: ManifestId, now: Now) {
+        self.tables_forced(through);
+        self.doubts_forced(through);
+        self.leavers_forced(through);
+        self.start_new_replicas(now);
+        for id in std::mem::take(&mut self.outgoing.awaiting_manifest) {
+            self.with_cohort(id, now, |cohort, out| cohort.manifest_forced(through, now, out));
+        }
+    }
+
+    /// Writes the manifest, if what it says has changed.
+    pub(crate) fn write_manifest(&mut self, actions: &mut Vec<Action>) {
+        let Some(manifest) = self.outgoing.outbox.take_manifest() else { return };
+        let doubt_unknown = self.hosting.doubt_unknown;
+        self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_tables(manifest));
+        self.drops.name_tables(manifest);
+        let gone = self.drops.forgotten.clone();
+        actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown, gone });
+        self.outgoing.manifest_for = None;
+    }
+
+    fn manifest(&self) -> BTreeMap<CohortId, CohortManifest> {
+        let is_last = self.is_marking();
+        let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest(is_last)));
+        let dormant = self.hosting.dormant.iter().map(|(id, Dormant { manifest, .. })| {
+            (*id, CohortManifest { whole: manifest.whole && is_last, ..manifest.clone() })
+        });
+        let mut cohorts: BTreeMap<CohortId, CohortManifest> = running.chain(dormant).collect();
+        if planted(Bug::IdlePromiseForgotten) && self.outgoing.manifest_for.is_some() {
+            for (_, manifest) in cohorts.iter_mut().filter(|(id, _)| Some(**id) != self.outgoing.manifest_for) {
+                manifest.promised = base::Promise::default();
+            }
+        }
+        cohorts
+    }
+}
