@@ -1,13 +1,12 @@
-//! The catalog: which tables and nodes there are, as the state machine of the first, fixed cohort.
+//! The catalog: metadata of tables, shared logs and nodes, as the state machine of cohort 1.
 //!
-//! A table is created by an entry, with the keys that it is split at: each range's cohort and members are computed when
-//! the entry is applied, from the catalog alone, so that every replica of the catalog names the same. What stands
-//! here is the *map*, a hint for whoever looks for a row: which range a cohort owns is decided in its own log
-//! (guarantee 19).
+//! A `CreateTable` entry creates a table and carries its split keys. The cohort and members of each range are computed
+//! when the entry is applied, from the catalog's state alone, so all replicas of the catalog compute the same
+//! placement. The catalog is only a *map*: a hint about which cohort serves a key. The range that a cohort owns is
+//! decided in that cohort's log (guarantee 19).
 //!
-//! A node's disk is known by its incarnation, and
-//! the catalog never forgets it: an empty disk under a known name is refused here, for it would be a replica that has
-//! promised things it doesn't remember (guarantee 6).
+//! A node's disk is identified by its incarnation, and the catalog never forgets it. An empty disk under a registered
+//! node id is rejected: it would be a replica that does not remember the promises it made (guarantee 6).
 
 use base::limits::{RANGES_IN_UNIVERSE_MAX, RETENTION_DEFAULT, TABLES_MAX};
 use base::{CohortId, Durability, Duration, Entry, Lsn, Member, NodeId, Timestamp, counted};
@@ -36,58 +35,57 @@ pub use table::{Part, RangeRecord, SplitRecord, TableRecord};
 
 use table::RECORD_BYTES;
 
-/// Nodes of a universe, at most: every node holds the list, and every peer connection is one of them.
+/// Maximum number of nodes of a cluster. Every node stores the list and keeps a connection to each peer.
 pub const NODES_MAX: usize = 1_000;
 
-/// Replicas of a range, unless the table's creator wants another number (fewer while fewer nodes are known):
-/// Spinnaker's three.
+/// Default number of replicas of a range, as in Spinnaker. Fewer while the cluster has fewer nodes.
 pub const REPLICAS: u32 = 3;
 
-/// The first cohort that a range can have.
+/// The lowest cohort id of a range.
 const FIRST_TABLE_COHORT: CohortId = CohortId(CohortId::CATALOGUE.0 + 1);
 
-/// What an entry changed, for the node to act on.
+/// The change that an entry made, for the node to act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A table was created: the members of its ranges start their replicas.
     TableCreated {
-        /// Its name.
+        /// The table's name.
         name: String,
     },
-    /// A table is being dropped: whoever leads the catalog sees to it that its cohorts take the drop into their logs.
+    /// A table is being dropped: the catalog's leader makes each of its cohorts commit the drop.
     DropBegun {
-        /// The table's identity: its first range's cohort.
+        /// The table's id: the cohort of its first range.
         table: CohortId,
     },
-    /// A table is gone: its cohorts' replicas are to go, and whoever waits for it is answered.
+    /// A table was removed: nodes delete its replicas, and clients that wait for the drop are answered.
     TableDropped {
-        /// The table's identity.
+        /// The table's id.
         table: CohortId,
     },
-    /// A range is being split: whoever leads the catalog sees to it that its cohort takes the split into its log.
+    /// A range is being split: the catalog's leader makes its cohort commit the split.
     SplitBegun {
         /// The new range's cohort.
         child: CohortId,
     },
-    /// The map has a range that was split off: whoever waits for it is answered.
+    /// The map contains both ranges of a split: clients that wait for the split are answered.
     SplitEnded {
         /// The new range's cohort.
         child: CohortId,
     },
-    /// It was planned on which nodes a range's replicas are to be: whoever leads the catalog sees to it.
+    /// A new placement was planned for a range: the catalog's leader carries it out.
     MoveBegun,
-    /// A node has joined, is to leave, or has left.
+    /// A node joined, began to leave, or left.
     NodesChanged,
-    /// A range's replicas are where they are to be: those who have none any more let go.
+    /// A range reached its planned placement: former members delete their replicas.
     MoveEnded,
-    /// A log was created, or has another projection or other units.
+    /// A log was created, or its projection or set of units changed.
     LogProjected {
-        /// It.
+        /// The log's id.
         log: LogId,
     },
 }
 
-/// The tables and nodes of a universe.
+/// Metadata of a cluster: tables, nodes and shared logs.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     pub(crate) progress: Progress,
@@ -100,7 +98,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The catalog before its first entry.
+    /// An empty catalog, before its first entry.
     #[must_use]
     pub fn empty() -> Self {
         Self {
@@ -114,7 +112,7 @@ impl Catalog {
         }
     }
 
-    /// The catalog of a snapshot.
+    /// Restores a catalog from the contents of a snapshot.
     pub(crate) fn of(
         progress: Progress,
         nodes: OrdMap<NodeId, NodeRecord>,
@@ -133,11 +131,11 @@ impl Catalog {
             + self.logs.iter().map(|(name, log)| log.bytes(name)).sum::<usize>()
     }
 
-    /// Applies an entry: the outcome of a table's creation or of a refused registration, and what changed.
+    /// Applies an entry. Returns the outcome of the request and the change for the node to act on, if any.
     ///
     /// # Errors
-    /// When the entry doesn't follow the last one or is no command of the catalog's. The catalog is unchanged, and
-    /// the node must halt.
+    /// The entry is not the successor of the last one applied, or its payload is not a catalog command. The catalog is
+    /// unchanged, and the node must halt.
     pub fn apply_entry(&mut self, entry: &Entry) -> Result<(Option<Outcome>, Option<Change>), ApplyError> {
         self.progress.check(entry)?;
         if entry.payload.is_empty() {
@@ -188,7 +186,7 @@ impl Catalog {
         (kind, retention, durability): (Kind, Duration, Option<Durability>),
         created: Timestamp,
     ) -> Outcome {
-        // Doors refuse keys that come twice; here it only matters that a record is whole, whatever the entry holds.
+        // The server rejects duplicate keys. Applying must still yield a valid record for any entry.
         split_at.sort_unstable();
         split_at.dedup();
         split_at.retain(|key| !key.is_empty());
@@ -209,7 +207,7 @@ impl Catalog {
         Ok(CatalogResponse::TableCreated { existed: false })
     }
 
-    /// Whether there may be a table of so many ranges more, each with so many replicas (0: as is usual).
+    /// Checks the limits for a new table with this many ranges and replicas (0: the default).
     fn check_room(&self, ranges: usize, replicas: u32) -> Result<(), Failure> {
         let nodes = self.staying().count();
         if self.tables.len() >= TABLES_MAX {
@@ -226,7 +224,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Whether there may be so many ranges more.
+    /// Checks whether this many ranges can be added.
     fn check_ranges(&self, ranges: usize) -> Result<(), Failure> {
         let there = self.parts().count() + self.units().count();
         if there + ranges > RANGES_IN_UNIVERSE_MAX {
@@ -242,8 +240,9 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives a range the next cohort and its members, by chained declustering (Spinnaker, section 4): neighbours in the
-    /// ring of nodes, each cohort one node further on than the one before, whichever table that was for.
+    /// Assigns the next cohort id and the members of a range by chained declustering (Spinnaker, section 4):
+    /// consecutive nodes in the ring of nodes. Each cohort starts one node after the previous cohort, across all
+    /// tables.
     fn place(&mut self, start: &Bytes, replicas: u32) -> RangeRecord {
         let cohort = self.next_cohort;
         self.next_cohort = CohortId(cohort.0 + 1);
@@ -252,18 +251,18 @@ impl Catalog {
         let count = nodes.len().min(replicas as usize);
         let mut members: Vec<Member> = nodes.iter().cycle().skip(first).take(count).copied().collect();
         members.sort_unstable();
-        // The key is a slice of the entry that asked for it, which goes.
+        // Copied, because a slice would keep the whole entry in memory.
         let start = Bytes::copy_from_slice(start);
         RangeRecord::new(start, cohort, members)
     }
 
-    /// Puts a table in; false if it was there before.
+    /// Inserts a table; returns false if the name was already taken.
     pub(crate) fn insert_table(&mut self, name: String, table: TableRecord) -> bool {
         self.bytes += table.bytes(&name);
         self.tables.insert(name, table).is_none()
     }
 
-    /// Puts a node in; false if it was there before.
+    /// Inserts a node; returns false if the node id was already taken.
     pub(crate) fn insert_node(&mut self, node: NodeRecord) -> bool {
         self.bytes += node_bytes(&node);
         self.nodes.insert(node.member.node, node).is_none()
@@ -275,56 +274,56 @@ impl Catalog {
         self.tables.get(name).filter(|table| !table.is_dropping)
     }
 
-    /// All tables, those that are being dropped among them, in the order of their names.
+    /// All tables in order of name, including those being dropped.
     pub fn tables(&self) -> impl Iterator<Item = (&str, &TableRecord)> {
         self.tables.iter().map(|(name, table)| (name.as_str(), table))
     }
 
-    /// What is known of a table: a [`CatalogResponse::Table`].
+    /// Describes a table: a [`CatalogResponse::Table`].
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// [`Failure::UnknownTable`].
     pub fn describe(&self, name: &str) -> Outcome {
         self.table(name).map(TableRecord::describe).ok_or_else(|| Failure::UnknownTable(name.to_owned()))
     }
 
-    /// What a cohort is there for, if it is a range's or what is being split off from one.
+    /// The range, or the part being split off from a range, that a cohort serves.
     #[must_use]
     pub fn part_of(&self, cohort: CohortId) -> Option<Part<'_>> {
         self.parts().find(|part| part.cohort == cohort)
     }
 
-    /// All that have a cohort, table by table.
+    /// All parts of all tables, in order of table name and key.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         self.tables.values().flat_map(TableRecord::parts)
     }
 
-    /// The names of all tables but those that are being dropped: a [`CatalogResponse::Tables`].
+    /// The names of all tables except those being dropped: a [`CatalogResponse::Tables`].
     #[must_use]
     pub fn list(&self) -> CatalogResponse {
         let is_there = |(_, table): &(&str, &TableRecord)| !table.is_dropping;
         CatalogResponse::Tables(self.tables().filter(is_there).map(|(name, _)| name.to_owned()).collect())
     }
 
-    /// The last entry applied.
+    /// LSN of the last applied entry.
     #[must_use]
     pub fn last_applied(&self) -> Lsn {
         self.progress.last_applied
     }
 
-    /// The timestamp of the last entry applied; 0 before the first.
+    /// Timestamp of the last applied entry; 0 before the first.
     #[must_use]
     pub fn last_timestamp(&self) -> Timestamp {
         self.progress.last_timestamp
     }
 
-    /// Bytes of memory that the records take, roughly.
+    /// Approximate memory of the records, in bytes.
     #[must_use]
     pub fn approximate_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Checks what must always hold; simulation calls it after every step.
+    /// Checks the invariants. The simulator calls it after every step.
     ///
     /// # Panics
     /// When an invariant is broken.
@@ -334,7 +333,7 @@ impl Catalog {
         }
     }
 
-    /// What must always hold, and what a checkpoint must show.
+    /// The invariants. A checkpoint that breaks one is rejected.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let ranges = || self.tables.values().flat_map(TableRecord::parts);
         let units = self.units().map(|(cohort, _)| cohort);

@@ -1,4 +1,4 @@
-//! The catalog's checkpoint: nodes, then tables, then logs.
+//! The catalog's checkpoint. Its parts are, in order: nodes, tables, logs.
 
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -17,7 +17,7 @@ const NODES: u8 = FIRST_PART;
 const TABLES: u8 = FIRST_PART + 1;
 const LOGS: u8 = FIRST_PART + 2;
 
-/// The catalog, frozen.
+/// An immutable snapshot of the catalog.
 #[derive(Clone, Debug)]
 pub struct CatalogSnapshot {
     progress: Progress,
@@ -86,7 +86,7 @@ impl Snapshot for CatalogSnapshot {
     }
 }
 
-/// A snapshot in the making.
+/// Restores a snapshot from its chunks.
 #[derive(Clone, Debug)]
 pub struct CatalogLoader(Catalog);
 
@@ -129,7 +129,7 @@ impl Loader for CatalogLoader {
     }
 }
 
-/// A record under its name.
+/// A record with its name.
 #[derive(Debug)]
 struct Named<'a, T>(&'a String, &'a T);
 

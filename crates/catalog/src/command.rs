@@ -1,8 +1,9 @@
-//! What the catalog's log carries: the payload of an entry.
+//! The commands in the catalog's log: the payloads of its entries.
 //!
-//! A payload is one tag byte and the command's fields. An *empty* payload is a leader's barrier (guarantee 1) and no
-//! command. What a client may ask was checked before it was proposed ([`mod@crate::validate`]), so these decoders check
-//! form only: limits may differ between versions of Loggos, and an entry that is in the log must mean the same to all.
+//! A payload is one tag byte and the command's fields. An *empty* payload is a leader's barrier (guarantee 1) and not a
+//! command. Client requests are validated before they are proposed ([`mod@crate::validate`]). These decoders check the
+//! format only: limits may differ between versions of Loggos, and every replica must interpret a committed entry
+//! identically.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, CohortId, Durability, Duration, Member, NodeId};
@@ -12,116 +13,116 @@ use sharedlog::{LogId, Projection, SequencerId, UnitId};
 
 use crate::catalog::{NodeRecord, Standing};
 
-/// What the catalog is to do.
+/// A command of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CatalogCommand {
-    /// Create a table unless it is there.
+    /// Create a table unless it exists.
     CreateTable {
-        /// Its name.
+        /// The table's name.
         name: String,
-        /// The kind of state machine that keeps its ranges.
+        /// The kind of state machine that serves its ranges.
         kind: Kind,
-        /// The keys at which a range ends and the next begins.
+        /// The keys at which one range ends and the next begins.
         split_at: Vec<Bytes>,
-        /// Replicas of each range; 0: as many as is usual.
+        /// Replicas of each range; 0: the default.
         replicas: u32,
-        /// How long old versions are kept; zero: as long as is usual.
+        /// How long old versions are readable; zero: the default.
         retention: Duration,
-        /// What its logs must be on before a write counts; none: as is usual.
+        /// The storage that a write must have reached before it is acknowledged; none: the default.
         durability: Option<Durability>,
     },
-    /// A range of the table is to be split; its cohort is about to be told.
+    /// Begin to split a range of a table. The range's cohort commits the split next.
     BeginSplit {
         /// The table's name.
         name: String,
         /// The key at which the new range begins.
         key: Bytes,
     },
-    /// The cohort whose range is split has that in its log: from here on the map says so.
+    /// End a split: the range's cohort has committed it, and the map shows both ranges.
     EndSplit {
         /// The table's name.
         name: String,
         /// The new range's cohort.
         child: CohortId,
     },
-    /// Nobody who asks for the table shall find it any more; its cohorts are about to be told.
+    /// Begin to drop a table: clients no longer find it. Its cohorts commit the drop next.
     BeginDrop {
-        /// Its name.
+        /// The table's name.
         name: String,
     },
-    /// All cohorts of a table have the drop in their logs: it is gone.
+    /// End a drop: all cohorts of the table have committed it, and the record is removed.
     EndDrop {
-        /// Its name.
+        /// The table's name.
         name: String,
-        /// Its first range's cohort: the name may be another table's by now.
+        /// The table's id, which is the cohort of its first range: the name may have been reused.
         table: CohortId,
     },
-    /// A range's replicas are to be on these nodes.
+    /// Plan to move a range's replicas to these nodes.
     BeginMove {
         /// The range's cohort.
         cohort: CohortId,
-        /// The nodes.
+        /// The new members.
         nodes: Vec<NodeId>,
     },
-    /// They are there.
+    /// End a move: the cohort has carried out the plan.
     EndMove {
         /// The range's cohort.
         cohort: CohortId,
-        /// The number of the plan that was carried out: another may have been made since.
+        /// The number of the completed plan; ignored if a newer plan exists.
         plan: u64,
     },
-    /// Make nodes known, or their addresses.
+    /// Register the cluster's first nodes, or update their addresses.
     RegisterNodes {
         /// The nodes.
         nodes: Vec<NodeRecord>,
     },
-    /// A node joins.
+    /// Add a node to the cluster.
     AddNode {
         /// The node.
         node: NodeRecord,
     },
-    /// Create a shared log unless it is there.
+    /// Create a shared log unless it exists.
     CreateLog {
-        /// Its name.
+        /// The log's name.
         name: String,
-        /// Chains that its positions are spread over; 0: one.
+        /// The number of chains over which its positions are striped; 0: one.
         stripes: u32,
-        /// Units of each chain; 0: as many as is usual.
+        /// Units of each chain; 0: the default.
         copies: u32,
-        /// Who hands out its first positions.
+        /// The sequencer of its first projection.
         sequencer: SequencerId,
     },
-    /// Put a projection in the place of the one before it.
+    /// Replace the current projection of a log.
     Project {
-        /// It, which says of which log it is, and of which epoch.
+        /// The new projection. It contains the log's id and its epoch.
         projection: Box<Projection>,
     },
-    /// Name new units of a log, one on each of these nodes.
+    /// Assign new spare units to a log, one on each of these nodes.
     AddUnits {
         /// The log.
         log: LogId,
         /// The nodes.
         nodes: Vec<NodeId>,
     },
-    /// Forget units of a log, as far as they stand in no projection.
+    /// Forget units of a log that are in no projection.
     ForgetSpares {
         /// The log.
         log: LogId,
         /// The units.
         units: Vec<UnitId>,
     },
-    /// A node is to leave.
+    /// Mark a node as leaving.
     BeginLeave {
         /// The node.
         node: NodeId,
     },
-    /// Plan for the ranges on all nodes that are to leave to be elsewhere.
+    /// Plan to move all ranges away from the nodes that are leaving.
     MoveOff {
-        /// Nodes that nothing was heard of lately: they are chosen last.
+        /// Nodes that the failure detector suspects: they are chosen last as targets.
         absent: Vec<NodeId>,
     },
-    /// It has left, if no range counts on it. The catalog's own cohort does not: its log holds the removal before
-    /// this.
+    /// Mark a leaving node as having left, if no range counts on it. The catalog's own cohort does not count on it
+    /// either: its removal from that cohort precedes this command in the same log.
     EndLeave {
         /// The node.
         node: NodeId,
@@ -146,7 +147,7 @@ const ADD_UNITS: u8 = 79;
 const FORGET_SPARES: u8 = 80;
 
 impl CatalogCommand {
-    /// The command as an entry's payload.
+    /// Encodes the command as an entry's payload.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = Writer::new();
@@ -243,10 +244,10 @@ impl CatalogCommand {
         out.finish()
     }
 
-    /// Reads an entry's payload that is not empty.
+    /// Decodes an entry's payload that is not empty.
     ///
     /// # Errors
-    /// When it is not a command of the catalog's. If it came through the log, that is fatal: the node must halt.
+    /// The payload is not a catalog command. For a committed entry this is fatal: the node must halt.
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(payload);
         let command = match input.u8()? {
@@ -310,10 +311,10 @@ fn decode_numbers(input: &mut Reader) -> Result<Vec<NodeId>, DecodeError> {
     (0..input.count(4)?).map(|_| Ok(NodeId(input.u32()?))).collect()
 }
 
-/// Bytes of an encoded node, at least.
+/// Minimum bytes of an encoded node.
 pub const NODE_BYTES_MIN: usize = 21;
 
-/// Writes what is known of a node.
+/// Appends a node record.
 pub fn encode_node(node: &NodeRecord, out: &mut Writer) {
     node.member.encode(out);
     out.bytes(node.peer.as_bytes());
@@ -321,10 +322,10 @@ pub fn encode_node(node: &NodeRecord, out: &mut Writer) {
     out.u8(node.standing.tag());
 }
 
-/// Reads what [`encode_node`] wrote.
+/// Decodes a node record.
 ///
 /// # Errors
-/// When it is none.
+/// The bytes are not an encoded node record.
 pub fn decode_node(input: &mut Reader) -> Result<NodeRecord, DecodeError> {
     Ok(NodeRecord {
         member: Member::decode(input)?,

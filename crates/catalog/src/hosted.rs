@@ -1,4 +1,4 @@
-//! The catalog as a state machine that a node hosts.
+//! Implements the hosting interface of a node ([`StateMachine`]) for the catalog.
 
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
 use machine::state_machine::{Applied, Effect, Evaluated, Kind, Payload, Read, Reading, StateMachine, View};
@@ -9,7 +9,7 @@ use crate::catalog::{Catalog, Change};
 use crate::checkpoint::CatalogSnapshot;
 use crate::request::{CatalogRequest, CatalogResponse, Outcome};
 
-/// A read of the catalog: it is answered at once, from memory.
+/// A read of the catalog. It is evaluated when created, because the catalog is in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CatalogRead(Outcome);
 

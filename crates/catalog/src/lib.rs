@@ -1,7 +1,7 @@
-//! The catalog: which tables, shared logs and nodes there are, as the state machine of the first, fixed cohort.
+//! The catalog: metadata of the cluster's tables, shared logs and nodes. It is the state machine of cohort 1.
 //!
-//! * [`mod@catalog`]: the state. [`command`]: what its log carries. [`request`]: what it is asked and answers.
-//! * [`checkpoint`]: the state as chunks. [`mod@validate`]: the limits and the form of what clients ask.
+//! * [`mod@catalog`]: the state. [`command`]: the commands in its log. [`request`]: requests and responses.
+//! * [`checkpoint`]: serialization of the state. [`mod@validate`]: limits and format checks for client requests.
 //!
 //! **Architecture invariant:** no IO, no clock, no randomness, no iteration over hash maps.
 

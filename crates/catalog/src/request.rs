@@ -1,4 +1,4 @@
-//! What the catalog is asked, and what it answers.
+//! Requests to the catalog, and its responses.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Durability, Duration, KeyRange, Timestamp};
@@ -8,54 +8,54 @@ use sharedlog::request::LogResponse;
 use crate::catalog::NodeRecord;
 use crate::command::{CatalogCommand, NODE_BYTES_MIN, decode_node, encode_node};
 
-/// What a request to the catalog came to.
+/// The outcome of a request to the catalog.
 pub type Outcome = machine::Outcome<CatalogResponse>;
 
-/// What the catalog may be asked.
+/// A request to the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CatalogRequest {
-    /// Puts a command into its log.
+    /// Commits a command to the catalog's log.
     Change(CatalogCommand),
-    /// Reads the tables' names.
+    /// Lists the names of the tables.
     ListTables,
-    /// Reads what is known of a table.
+    /// Describes a table.
     DescribeTable(String),
-    /// Asks whether there is such a table.
+    /// Checks whether a table exists.
     FindTable(String),
-    /// Reads which nodes there are, those that have left among them.
+    /// Lists the nodes, including those that have left.
     ListNodes,
-    /// Reads the logs' names.
+    /// Lists the names of the logs.
     ListLogs,
-    /// Reads what is known of a log.
+    /// Describes a log.
     DescribeLog(String),
 }
 
-/// A definite good answer of the catalog.
+/// A successful response of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CatalogResponse {
-    /// The table is there.
+    /// The table exists.
     TableCreated {
-        /// Whether it was there before.
+        /// Whether it existed before the request.
         existed: bool,
     },
-    /// The table is gone, in every cohort that kept a part of it.
+    /// The table was dropped in each of its cohorts.
     TableDropped,
-    /// The range is split.
+    /// The range was split.
     RangeSplit {
         /// The new range's cohort.
         cohort: u32,
     },
-    /// A range's replicas are on their way.
+    /// The move of a range's replicas was planned.
     MoveBegun,
-    /// A node is on its way out, or out.
+    /// The node is leaving, or has left.
     LeaveBegun,
-    /// All nodes that there ever were, in the order of their numbers.
+    /// All nodes that ever existed, in order of node number.
     Nodes(Vec<NodeDescription>),
-    /// The tables' names in order.
+    /// The names of the tables, sorted.
     Tables(Vec<String>),
-    /// What is known of the table.
+    /// The description of a table.
     Table(TableDescription),
-    /// An answer about a shared log.
+    /// A response about a shared log.
     Log(LogResponse),
 }
 
@@ -143,7 +143,7 @@ const TABLES: u8 = 7;
 const TABLE: u8 = 8;
 const LOG: u8 = 9;
 
-/// The least that an encoded range takes: a key's length, whether it has an end, its cohort, the number of members.
+/// Minimum bytes of an encoded range: length of the start key, whether there is an end key, cohort, number of members.
 const RANGE_BYTES_MIN: usize = 13;
 
 impl Wire for CatalogResponse {
@@ -238,18 +238,18 @@ impl Wire for TableDescription {
     }
 }
 
-/// A table, for people and clients.
+/// The description of a table for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableDescription {
-    /// Its ranges, in the order of their keys.
+    /// Its ranges, in order of key.
     pub ranges: Vec<RangeDescription>,
     /// When it was created.
     pub created: Timestamp,
-    /// Replicas that each range is to have.
+    /// Replicas of each range.
     pub replicas: u32,
-    /// How long old versions are kept.
+    /// How long old versions are readable.
     pub retention: Duration,
-    /// What its logs must be on before a write counts.
+    /// The storage that a write must have reached on a majority before it is acknowledged.
     pub durability: Durability,
 }
 
@@ -258,19 +258,19 @@ pub struct TableDescription {
 pub struct RangeDescription {
     /// Its keys.
     pub range: KeyRange,
-    /// The cohort that keeps its rows.
+    /// The cohort that serves it.
     pub cohort: u32,
-    /// The nodes that the cohort's replicas are on, or are to be on.
+    /// The nodes of the planned members.
     pub members: Vec<u32>,
-    /// They are on their way there.
+    /// Whether a move to these nodes is in progress.
     pub is_moving: bool,
 }
 
-/// A node, and how much it keeps.
+/// The description of a node for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeDescription {
     /// The node.
     pub record: NodeRecord,
-    /// Ranges that have a replica on it, to stay or to go.
+    /// The number of ranges with a replica on it, including replicas that will move away.
     pub ranges: u32,
 }

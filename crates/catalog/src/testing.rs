@@ -1,9 +1,9 @@
-//! What the tests of this crate share: a log that mints entries.
+//! Test helper: a log that generates consecutive entries.
 
 use base::{Entry, Lsn, Timestamp};
 use bytes::Bytes;
 
-/// Mints entries, each the successor of the last.
+/// Generates entries; each names the previous one as its predecessor.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     last: Lsn,

@@ -1,7 +1,7 @@
-//! What a client's request to the catalog must keep to, checked at the endpoint and again before a proposal.
+//! Validation of client requests to the catalog, at the endpoint and again before a proposal.
 //!
-//! Applying an entry doesn't check any of this again: limits may change between versions, and what is in the log must
-//! come to the same on every replica.
+//! Applying an entry repeats none of these checks: limits may change between versions, and a committed entry must have
+//! the same effect on every replica.
 
 use std::collections::BTreeSet;
 
@@ -15,18 +15,18 @@ use crate::catalog::NodeRecord;
 use crate::command::CatalogCommand;
 use crate::request::CatalogRequest;
 
-/// Bytes of an address and port.
+/// Maximum bytes of an `address:port`.
 const ADDRESS_BYTES_MAX: usize = 64;
-/// The highest number that a node can have.
+/// The highest node number.
 const NODE_MAX: u32 = 65_535;
 
-/// Replicas that a range may be moved to, at most.
+/// Maximum replicas of a range that is moved.
 const MOVED_MAX: usize = REPLICAS_MAX as usize;
 
-/// Checks a request's form and limits. Commands that only nodes propose pass.
+/// Checks a request's format and limits. Commands that only nodes propose pass unchecked.
 ///
 /// # Errors
-/// [`Failure::Invalid`], saying what is wrong.
+/// [`Failure::Invalid`] with the reason.
 pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
     match request {
         CatalogRequest::Change(CatalogCommand::CreateTable { name, split_at, replicas, retention, .. }) => {
@@ -76,15 +76,15 @@ fn check_nodes(nodes: &[NodeId]) -> Result<(), Failure> {
     }
 }
 
-/// Checks the name of a table.
+/// Checks a table name.
 ///
 /// # Errors
-/// [`Failure::Invalid`] when it is none.
+/// [`Failure::Invalid`] if it is empty, too long, or contains invalid characters.
 pub fn check_table_name(name: &str) -> Result<(), Failure> {
     check_name("table", name)
 }
 
-/// The keys that a table is split at, in any order, each once.
+/// Checks the split keys of a table: in any order, without duplicates.
 fn check_split(split_at: &[Bytes]) -> Result<(), Failure> {
     check_count("the table's ranges", split_at.len() + 1, RANGES_MAX)?;
     let mut keys = BTreeSet::new();
@@ -100,7 +100,8 @@ fn check_split(split_at: &[Bytes]) -> Result<(), Failure> {
     check_size("the keys to split at, together", split_at.iter().map(Bytes::len).sum(), SPLIT_BYTES_MAX)
 }
 
-/// An even number survives no more failures than the odd one below, and needs one more to agree.
+/// Only odd numbers are allowed: an even number tolerates no more failures than the odd number below it and needs a
+/// larger majority.
 fn check_replicas(replicas: u32) -> Result<(), Failure> {
     if replicas == 0 || (replicas <= REPLICAS_MAX && replicas % 2 == 1) {
         return Ok(());

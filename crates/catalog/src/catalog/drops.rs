@@ -1,8 +1,9 @@
-//! How a table goes: in two steps, so that the cohorts' own logs decide it and not the map (guarantee 19).
+//! Dropping a table in two phases, so that each cohort's own log makes the decision and not the catalog (guarantee 19).
 //!
-//! The first entry marks the table: it is known to nobody any more who asks the catalog, and its name stays taken.
-//! Then each of its cohorts takes a drop into its own log, whereupon it answers nothing, whoever still asks by an older
-//! map. The last entry follows when all have: it removes the record, and nodes let go of their replicas.
+//! `BeginDrop` marks the table: the catalog no longer returns it to clients, and its name stays reserved. Each cohort
+//! of the table then commits a drop to its own log. From that entry on it serves no request, even from a client with a
+//! stale map. `EndDrop` is proposed after all cohorts have committed the drop. It removes the record, and nodes delete
+//! their replicas.
 
 use base::CohortId;
 
@@ -12,7 +13,7 @@ use machine::Failure;
 use crate::request::Outcome;
 
 impl Catalog {
-    /// Marks a table as being dropped. A success is no answer yet: that comes with the end.
+    /// Marks a table as being dropped. On success there is no outcome yet: the client is answered when the drop ends.
     pub(super) fn begin_drop(&mut self, name: &str) -> (Option<Outcome>, Option<Change>) {
         let Some(table) = self.tables.get_mut(name) else {
             return (Some(Err(Failure::UnknownTable(name.to_owned()))), None);
@@ -26,7 +27,7 @@ impl Catalog {
         (None, Some(Change::DropBegun { table: table.id() }))
     }
 
-    /// Removes a table that is being dropped. Another of the same name, which came since, stays.
+    /// Removes a table that is being dropped. `id` protects a newer table that was created under the same name.
     pub(super) fn end_drop(&mut self, name: &str, id: CohortId) -> Option<Change> {
         let is_meant = |table: &&TableRecord| table.is_dropping && table.id() == id;
         self.tables.get(name).filter(is_meant)?;
@@ -40,8 +41,7 @@ impl Catalog {
         self.tables().filter(|(_, table)| table.is_dropping)
     }
 
-    /// Those of the cohorts that had a range once, or were a log unit, and are so no more. A cohort's number is never
-    /// given out twice.
+    /// Filters `cohorts` to those that once were a range or a log unit and no longer are. Cohort ids are never reused.
     #[must_use]
     pub fn gone(&self, mut cohorts: Vec<CohortId>) -> Vec<CohortId> {
         let units = self.units().map(|(cohort, _)| cohort);

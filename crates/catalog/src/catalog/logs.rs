@@ -1,9 +1,9 @@
-//! Shared logs in the catalog: their projections, and on which disks their units are (guarantee 20).
+//! Shared logs in the catalog: their projections, and the disks of their units (guarantee 20).
 //!
-//! The catalog decides which projection is the newest: a new one takes the place of the one that it names, if it may
-//! follow it. A log unit is a cohort of one member, that of one disk. So a disk that was lost can't bring an empty unit
-//! back under the old number; and a unit that was left out of the projection is forgotten here, as a range is whose
-//! table was dropped.
+//! The catalog decides which projection is current: a new projection replaces the one it names as its predecessor, if
+//! it is a valid successor. A log unit is a cohort with one member, which is one disk. So a disk that was lost cannot
+//! bring back an empty unit under the old id. A unit that a new projection omits is forgotten here, as is the range of
+//! a dropped table.
 
 use std::collections::BTreeSet;
 
@@ -20,39 +20,39 @@ use crate::request::{CatalogResponse, Outcome};
 use machine::Failure;
 use machine::failure::invalid;
 
-/// Copies of each position, unless the log's creator wants another number: on five nodes and more, one more.
+/// Default copies of each position; one more on clusters of [`MANY_NODES`] nodes or more.
 const COPIES: u32 = 2;
-/// From so many nodes on there is one copy more.
+/// Number of nodes from which the default is one copy more.
 const MANY_NODES: usize = 5;
-/// Units of one log that stand in no projection yet, at most.
+/// Maximum spare units of one log, that is, units in no projection yet.
 const SPARES_MAX: usize = 16;
 
-/// What is known of a shared log.
+/// Metadata of a shared log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LogRecord {
-    /// Its number: that of its first unit.
+    /// The log's id, which is the id of its first unit.
     pub id: LogId,
     /// When it was created.
     pub created: Timestamp,
-    /// Chains that it should have.
+    /// The number of chains it should have.
     pub stripes: u32,
-    /// Units that each should have.
+    /// The number of units each chain should have.
     pub copies: u32,
-    /// The newest projection.
+    /// The current projection.
     pub projection: Projection,
-    /// The units that stand in it, or may come to, each with its disk, in the order of their numbers.
+    /// The units in the current projection and the spare units, each with its disk, in order of unit id.
     pub units: Vec<(UnitId, Member)>,
 }
 
 impl LogRecord {
-    /// The disk that a unit is on.
+    /// The disk of a unit.
     #[must_use]
     pub fn member_of(&self, unit: UnitId) -> Option<Member> {
         let place = self.units.binary_search_by_key(&unit, |(unit, _)| *unit).ok()?;
         Some(self.units[place].1)
     }
 
-    /// The units that stand in no projection yet.
+    /// The spare units: those in no projection yet.
     pub fn spares(&self) -> impl Iterator<Item = (UnitId, Member)> {
         let standing = BTreeSet::from_iter(self.projection.units());
         self.units.iter().copied().filter(move |(unit, _)| !standing.contains(unit))
@@ -96,14 +96,14 @@ impl LogRecord {
     }
 }
 
-/// The cohort that a unit is the state machine of.
+/// The cohort id of a unit.
 #[must_use]
 pub fn cohort_of(unit: UnitId) -> Option<CohortId> {
     u32::try_from(unit.0).ok().map(CohortId)
 }
 
 impl Catalog {
-    /// Creates a log: its first projection names that sequencer.
+    /// Creates a log, with `sequencer` in its first projection.
     pub(super) fn create_log(
         &mut self,
         name: &str,
@@ -154,7 +154,7 @@ impl Catalog {
         self.check_ranges((stripes * copies) as usize)?;
         let first = self.next_cohort.0 as usize;
         let mut units = Vec::new();
-        // Neighbours in the ring of nodes, each chain one node further on than the one before.
+        // Chained declustering: consecutive nodes of the ring, each chain one node after the previous one.
         let mut chains = Vec::new();
         for chain in 0..stripes as usize {
             let on = (0..copies as usize).map(|copy| nodes[(first + chain + copy) % nodes.len()]);
@@ -177,14 +177,14 @@ impl Catalog {
         unit
     }
 
-    /// Puts a log in; false if it was there before.
+    /// Inserts a log; returns false if the name was already taken.
     pub(crate) fn insert_log(&mut self, name: String, log: LogRecord) -> bool {
         self.bytes += log.bytes(&name);
         self.logs.insert(name, log).is_none()
     }
 
-    /// Puts a projection in the place of the newest, if it may follow that; tells which is the newest now. One that
-    /// would be next and can't be is refused with the reason.
+    /// Replaces the current projection, if the new one is a valid successor, and returns the current projection. A
+    /// proposal with the next epoch that is not a valid successor is rejected with the reason.
     pub(super) fn project(&mut self, projection: &Projection) -> (Option<Outcome>, Option<Change>) {
         let log = projection.log;
         let Some((name, record)) = self.log_of(log).map(|(name, record)| (name.to_owned(), record.clone())) else {
@@ -205,7 +205,7 @@ impl Catalog {
         }
         let (was, is) = (BTreeSet::from_iter(record.projection.units()), BTreeSet::from_iter(projection.units()));
         self.change_log(&name, |record| {
-            // Who was left out never comes back.
+            // A unit that a projection omitted is never used again.
             record.units.retain(|(unit, _)| is.contains(unit) || !was.contains(unit));
             record.projection = projection.clone();
         });
@@ -213,8 +213,8 @@ impl Catalog {
         (Some(newest(projection)), Some(Change::LogProjected { log }))
     }
 
-    /// Names new units, which may stand in a later projection. Where a disk had a spare of the log before, that is
-    /// forgotten: it is of no use, or no other would be asked for.
+    /// Assigns new spare units, which a later projection may use. A new spare replaces an existing spare of the log on
+    /// the same disk: a further one is requested only when the existing one proved unusable.
     pub(super) fn add_units(&mut self, log: LogId, nodes: &[NodeId]) -> Option<Change> {
         let staying: Vec<Member> = self.staying().filter(|member| nodes.contains(&member.node)).collect();
         let (name, record) = self.log_of(log)?;
@@ -234,7 +234,8 @@ impl Catalog {
         Some(Change::LogProjected { log })
     }
 
-    /// Forgets those of the units that stand in no projection: whoever leads the catalog knows that they never will.
+    /// Forgets the given units unless the projection uses them. The catalog's leader knows that no later projection
+    /// will.
     pub(super) fn forget_spares(&mut self, log: LogId, units: &[UnitId]) -> Option<Change> {
         let (name, record) = self.log_of(log)?;
         let vain: BTreeSet<UnitId> =
@@ -247,8 +248,8 @@ impl Catalog {
         Some(Change::LogProjected { log })
     }
 
-    /// Forgets units that stand in no projection and never will: they are on nodes or disks that don't stay, or a unit
-    /// with a higher number has come before them.
+    /// Forgets spare units that no projection can use any more: their node or disk is leaving, or the projection
+    /// already contains a unit with a higher id.
     pub(super) fn forget_vain_spares(&mut self) {
         let staying: BTreeSet<Member> = self.staying().collect();
         let is_vain = |log: &LogRecord, unit: UnitId, member: &Member| {
@@ -274,24 +275,24 @@ impl Catalog {
         self.bytes += log.bytes(name);
     }
 
-    /// A log of that name.
+    /// The log with this name.
     #[must_use]
     pub fn log(&self, name: &str) -> Option<&LogRecord> {
         self.logs.get(name)
     }
 
-    /// All logs, in the order of their names.
+    /// All logs in order of name.
     pub fn logs(&self) -> impl Iterator<Item = (&str, &LogRecord)> {
         self.logs.iter().map(|(name, log)| (name.as_str(), log))
     }
 
-    /// A log of that number.
+    /// The log with this id, and its name.
     #[must_use]
     pub fn log_of(&self, id: LogId) -> Option<(&str, &LogRecord)> {
         self.logs().find(|(_, log)| log.id == id)
     }
 
-    /// The unit that a cohort is, and its disk.
+    /// The unit that a cohort implements, and its disk.
     #[must_use]
     pub fn unit_of(&self, cohort: CohortId) -> Option<(UnitId, Member)> {
         let unit = UnitId(u64::from(cohort.0));
@@ -299,7 +300,7 @@ impl Catalog {
         Some((unit, log.member_of(unit)?))
     }
 
-    /// All units, log by log.
+    /// The cohort and the disk of each unit of all logs.
     pub fn units(&self) -> impl Iterator<Item = (CohortId, Member)> {
         let units = self.logs.values().flat_map(|log| &log.units);
         units.filter_map(|(unit, member)| Some((cohort_of(*unit)?, *member)))
@@ -311,16 +312,16 @@ impl Catalog {
         CatalogResponse::Log(LogResponse::Logs(self.logs.keys().cloned().collect()))
     }
 
-    /// What is known of a log: a [`LogResponse::Log`].
+    /// Describes a log: a [`LogResponse::Log`].
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// [`Failure::UnknownLog`].
     pub fn describe_log(&self, name: &str) -> Outcome {
         let log = self.logs.get(name).ok_or_else(|| Failure::UnknownLog(name.to_owned()))?;
         Ok(CatalogResponse::Log(LogResponse::Log(Box::new(log.describe()))))
     }
 
-    /// What must hold of the logs.
+    /// The invariants of the logs.
     pub(super) fn check_logs(&self) -> Result<(), &'static str> {
         let is_whole = |log: &LogRecord| {
             let units = log.projection.units();

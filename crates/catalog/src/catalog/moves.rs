@@ -1,12 +1,12 @@
-//! Where replicas are to be: a plan for each range. What comes of it is decided in the range's own cohort, step by step
-//! (guarantee 8); the map follows.
+//! Moving the replicas of a range. The catalog holds a placement plan for each range. The range's own cohort carries it
+//! out step by step by membership changes (guarantee 8); the map follows.
 //!
-//! The first entry says who is to have a replica, and numbers the plan. Those who come start theirs, those who go keep
-//! theirs for now. Whoever leads the catalog has the cohort carry the plan out. The last entry follows once the
-//! cohort's log holds the plan and nothing is left to be done of it: then those who go let go.
+//! `BeginMove` sets the new members and increments the plan number. New members start their replicas; leaving members
+//! keep theirs for now. The catalog's leader makes the cohort carry out the plan. `EndMove` is proposed after the
+//! cohort has committed the plan and completed it. Leaving members then delete their replicas.
 //!
-//! A range that moves is not split, and one that is being split does not move: so whoever has a replica of a range at
-//! its split begins one of the new range, and nobody else does.
+//! A moving range is not split, and a range being split does not move. So at a split, exactly the members of the parent
+//! start a replica of the child.
 
 use base::{CohortId, Member, NodeId};
 
@@ -15,20 +15,19 @@ use crate::request::{CatalogResponse, Outcome};
 use machine::Failure;
 use machine::failure::invalid;
 
-/// A range whose replicas are on their way.
+/// A range whose replicas are moving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Its cohort.
+    /// The range's cohort.
     pub cohort: CohortId,
-    /// The plan's number.
+    /// The number of the plan.
     pub plan: u64,
-    /// Who is to have a replica.
+    /// The planned members.
     pub members: Vec<Member>,
 }
 
 impl Catalog {
-    /// Plans on which nodes a range's replicas are to be. A success says that the plan is made, not that it is carried
-    /// out.
+    /// Plans the nodes for a range's replicas. Success means that the plan is recorded, not that it is carried out.
     pub(super) fn begin_move(&mut self, cohort: CohortId, nodes: &[NodeId]) -> Outcome {
         let mut members = Vec::new();
         for node in nodes {
@@ -64,7 +63,7 @@ impl Catalog {
         if changed { Ok(CatalogResponse::MoveBegun) } else { Err(invalid(format!("no table has a cohort {cohort}"))) }
     }
 
-    /// A plan is carried out, if it is still the last.
+    /// Ends a move, if `plan` is still the current plan.
     pub(super) fn end_move(&mut self, cohort: CohortId, plan: u64) -> Option<Change> {
         let is_last = self.moves().any(|planned| (planned.cohort, planned.plan) == (cohort, plan));
         if is_last {
@@ -73,7 +72,7 @@ impl Catalog {
         is_last.then_some(Change::MoveEnded)
     }
 
-    /// The plans that are being carried out.
+    /// The moves in progress.
     pub fn moves(&self) -> impl Iterator<Item = Move> + '_ {
         let tables = self.tables.values().filter(|table| !table.is_dropping);
         let moving = tables.flat_map(|table| &table.ranges).filter(|range| range.leaving.is_some());

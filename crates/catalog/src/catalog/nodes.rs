@@ -1,12 +1,12 @@
-//! The roster: which nodes the universe has, how it gets more of them, and how one leaves.
+//! The roster: the cluster's nodes, and how nodes join and leave.
 //!
-//! A node is a number and a disk, and a number is never used twice: whatever a lost disk had promised stays promised,
-//! and what takes its place is another node. So the record of a node that has left stays, for good.
+//! A node is a number and a disk. Numbers are never reused, because the promises made by a lost disk stay binding; its
+//! replacement is a different node. So the record of a node that left is kept forever.
 //!
-//! A node that is to leave gets nothing more to keep, and the ranges on it are planned to go elsewhere, each to a node
-//! that lives, as far as whoever proposes it knows, and has the fewest. It is gone once no range counts on it any more.
-//! That no vote about the catalog itself counts on it either is for whoever proposes the last entry to see: it comes
-//! after the removal in the same log.
+//! A leaving node gets no new replicas. Each of its ranges is planned to move to the node with the fewest ranges,
+//! preferring nodes that the proposer believes to be alive. The node has left once no range counts on it. The proposer
+//! of `EndLeave` also makes sure that the catalog's own cohort does not count the node as a voter: it proposes
+//! `EndLeave` after the removal in the same log.
 
 use std::collections::BTreeMap;
 
@@ -18,45 +18,45 @@ use crate::request::{CatalogResponse, NodeDescription, Outcome};
 use machine::Failure;
 use machine::failure::invalid;
 
-/// How a node stands to the universe.
+/// Membership state of a node in the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Standing {
-    /// It is one of the universe's nodes.
+    /// A full member of the cluster.
     #[default]
     Stays,
-    /// It gives away what it has, and then leaves.
+    /// Its replicas are being moved away; then it leaves.
     Leaving,
-    /// It has left.
+    /// It has left. Its number stays taken.
     Left,
 }
 
 impl Standing {
-    /// The number that stands for it where it is written.
+    /// The encoded form.
     pub(crate) fn tag(self) -> u8 {
         self as u8
     }
 
-    /// What such a number stands for.
+    /// Decodes a [`Standing::tag`].
     pub(crate) fn from_tag(tag: u8) -> Option<Self> {
         [Self::Stays, Self::Leaving, Self::Left].into_iter().find(|standing| standing.tag() == tag)
     }
 }
 
-/// What is known of a node.
+/// Metadata of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeRecord {
     /// The node and its disk.
     pub member: Member,
-    /// Where other nodes reach it, as `address:port`.
+    /// The `address:port` for other nodes.
     pub peer: String,
-    /// Where clients reach it, as `address:port`.
+    /// The `address:port` of the gRPC endpoint for clients.
     pub grpc: String,
-    /// How it stands to the universe.
+    /// Its membership state.
     pub standing: Standing,
 }
 
 impl Catalog {
-    /// Registers all of the nodes, or none if one is refused.
+    /// Registers all of the nodes, or none if one is rejected.
     pub(super) fn register_nodes(&mut self, nodes: Vec<NodeRecord>) -> Result<(), Failure> {
         let mut registered = self.nodes.clone();
         for node in nodes {
@@ -80,7 +80,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// A node joins. To ask for it once more does nothing, or tells its new addresses.
+    /// Adds a node. Repeating the request is a no-op, or updates the node's addresses.
     pub(super) fn add_node(&mut self, node: NodeRecord) -> Outcome {
         let number = node.member.node;
         self.check_registered()?;
@@ -110,7 +110,7 @@ impl Catalog {
         Ok(self.list_nodes())
     }
 
-    /// A node is to leave: that is noted.
+    /// Marks a node as leaving. Idempotent.
     pub(super) fn begin_leave(&mut self, node: NodeId) -> Outcome {
         self.check_registered()?;
         let record = self.nodes.get(&node).ok_or_else(|| invalid(format!("there is no node {node}")))?;
@@ -131,7 +131,7 @@ impl Catalog {
         Ok(CatalogResponse::LeaveBegun)
     }
 
-    /// A node has left, unless something counts on it still.
+    /// Marks a leaving node as having left, unless a range or log unit still counts on it.
     pub(super) fn end_leave(&mut self, node: NodeId) -> Option<Change> {
         let leaving = self.nodes.get(&node).filter(|record| record.standing == Standing::Leaving)?;
         if self.counts_on(leaving.member) && !planted(Bug::LeaverLeftBehind) {
@@ -154,8 +154,8 @@ impl Catalog {
         }
     }
 
-    /// Plans for every range on a node that is to leave to be elsewhere. What is being split or dropped is left as it
-    /// is: it is planned for when this is proposed again.
+    /// Plans to move every range away from nodes that are leaving. Ranges being split or dropped are skipped: they are
+    /// planned when this command is proposed again.
     pub(super) fn move_off(&mut self, absent: &[NodeId]) -> Option<Change> {
         let mut load: BTreeMap<NodeId, usize> = self.staying().map(|member| (member.node, 0)).collect();
         let tables = || self.tables.values().filter(|table| !table.is_dropping).flat_map(|table| &table.ranges);
@@ -187,39 +187,40 @@ impl Catalog {
         begun.then_some(Change::MoveBegun)
     }
 
-    /// The nodes that stay, in the order of their numbers.
+    /// The disks of the nodes that stay, in order of node number.
     pub fn staying(&self) -> impl Iterator<Item = Member> + '_ {
         self.nodes.values().filter(|node| node.standing == Standing::Stays).map(|node| node.member)
     }
 
-    /// The nodes that are to leave and have not yet.
+    /// The disks of the nodes that are leaving and have not left yet.
     pub fn leaving(&self) -> impl Iterator<Item = Member> + '_ {
         self.nodes.values().filter(|node| node.standing == Standing::Leaving).map(|node| node.member)
     }
 
-    /// All nodes that have not left, in the order of their numbers.
+    /// All nodes that have not left, in order of node number.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeRecord> {
         self.roster().filter(|node| node.standing != Standing::Left)
     }
 
-    /// All nodes that there ever were, in the order of their numbers.
+    /// All nodes that ever existed, in order of node number.
     pub fn roster(&self) -> impl Iterator<Item = &NodeRecord> {
         self.nodes.values()
     }
 
-    /// How many ranges, and parts that are being split off, have a replica on a node's disk, to stay or to go.
+    /// The number of ranges, and of parts being split off, with a replica on this disk, including replicas that will
+    /// move away.
     #[must_use]
     pub fn ranges_on(&self, member: Member) -> usize {
         self.parts().filter(|part| part.is_on(member)).count()
     }
 
-    /// Whether a range, a part of one, or a log unit has its place on a node's disk.
+    /// Whether a range, a part being split off, or a log unit is placed on this disk.
     #[must_use]
     pub fn counts_on(&self, member: Member) -> bool {
         self.ranges_on(member) > 0 || self.units().any(|(_, on)| on == member)
     }
 
-    /// Whether a range is to stay on a node's disk as far as is planned.
+    /// Whether the current plans keep a range on this disk.
     #[must_use]
     pub fn is_kept_on(&self, member: Member) -> bool {
         let mut ranges = self.tables.values().flat_map(|table| &table.ranges);
@@ -231,7 +232,7 @@ impl Catalog {
         ranges.map(|range| range.members.len()).max().unwrap_or(0)
     }
 
-    /// The answer to who asks for the nodes: a [`CatalogResponse::Nodes`].
+    /// Lists all nodes: a [`CatalogResponse::Nodes`].
     #[must_use]
     pub fn list_nodes(&self) -> CatalogResponse {
         let describe = |record: &NodeRecord| NodeDescription {

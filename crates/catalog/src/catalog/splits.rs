@@ -1,9 +1,9 @@
-//! How a range is split: in two steps, so that the cohort's own log decides it and not the map (guarantee 19).
+//! Splitting a range in two phases, so that the cohort's own log makes the decision and not the catalog (guarantee 19).
 //!
-//! The first entry notes the split beside the range, and gives out the new cohort. Then the range's cohort takes the
-//! split into its own log, whereupon it answers for the part before the key alone, and the new cohort for the other.
-//! The last entry puts both into the map. A split that has begun always ends: nothing undoes it, and the table isn't
-//! dropped meanwhile.
+//! `BeginSplit` records the split with the range and assigns the new cohort id. The range's cohort then commits the
+//! split to its own log. From that entry on it serves only the keys below the split key, and the new cohort serves the
+//! others. `EndSplit` puts both ranges into the map. A split that has begun always ends: it cannot be cancelled, and
+//! the table cannot be dropped until then.
 
 use base::limits::{RANGES_MAX, SPLIT_BYTES_MAX};
 use base::{CohortId, Durability, Member, shown};
@@ -14,26 +14,26 @@ use machine::{Failure, KeyPosition, Kind};
 use super::{Catalog, Change, RangeRecord, SplitRecord, TableRecord};
 use crate::request::Outcome;
 
-/// A split that is under way, for whoever drives it.
+/// A split in progress, with all that is needed to drive it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SplitUnderWay {
     /// The table's name.
     pub name: String,
-    /// The kind of its state machines.
+    /// The kind of the table's state machines.
     pub kind: Kind,
     /// The cohort whose range is split.
     pub parent: CohortId,
     /// The key at which the new range begins.
     pub key: Bytes,
-    /// Its cohort.
+    /// The new range's cohort.
     pub child: CohortId,
-    /// The members of both.
+    /// The members of both cohorts.
     pub members: Vec<Member>,
 }
 
 impl Catalog {
-    /// Notes a split. A success is no answer yet: that comes with the end. Whoever asks for a split that is under way
-    /// waits for it, too.
+    /// Begins a split. On success there is no outcome yet: the client is answered when the split ends. A repeated
+    /// request for a split in progress waits for the same end.
     pub(super) fn begin_split(&mut self, name: &str, key: &Bytes) -> (Option<Outcome>, Option<Change>) {
         match self.note_split(name, key) {
             Ok(child) => (None, Some(Change::SplitBegun { child })),
@@ -67,7 +67,7 @@ impl Catalog {
         self.check_ranges(1)?;
         let (parent, child) = (range.cohort, self.next_cohort);
         self.next_cohort = CohortId(child.0 + 1);
-        // The key is a slice of the entry that asked for it, which goes.
+        // Copied, because a slice would keep the whole entry in memory.
         let split = SplitRecord { key: Bytes::copy_from_slice(key), child };
         self.change_table(name, |table| {
             let range = table.ranges.iter_mut().find(|range| range.cohort == parent);
@@ -76,7 +76,7 @@ impl Catalog {
         Ok(child)
     }
 
-    /// Puts the two ranges of a split that is under way into the map.
+    /// Puts both ranges of a split into the map.
     pub(super) fn end_split(&mut self, name: &str, child: CohortId) -> Option<Change> {
         let is_meant = |range: &RangeRecord| range.split.as_ref().is_some_and(|split| split.child == child);
         let place = self.tables.get(name)?.ranges.iter().position(is_meant)?;
@@ -96,7 +96,7 @@ impl Catalog {
         self.bytes += table.bytes(name);
     }
 
-    /// The splits that are under way.
+    /// The splits in progress.
     pub fn splits(&self) -> impl Iterator<Item = SplitUnderWay> {
         self.tables()
             .flat_map(|(name, table)| table.ranges.iter().map(move |range| (name, table.kind, range)))
@@ -108,7 +108,7 @@ impl Catalog {
     }
 }
 
-/// A table has only so many ranges, with keys of only so many bytes in all.
+/// Checks the limits on the number of ranges of a table and on the total bytes of its split keys.
 fn check_size(name: &str, table: &TableRecord, key: &Bytes) -> Result<(), Failure> {
     let (count, bytes) =
         table.parts().fold((1, key.len()), |(count, bytes), part| (count + 1, bytes + part.range.start.len()));

@@ -1,4 +1,4 @@
-//! What is known of a table: its ranges, and where each of them lies.
+//! Metadata of a table: its ranges, and the placement of each.
 
 use base::{CohortId, Durability, Duration, KeyRange, Member, Timestamp, counted};
 use bytes::Bytes;
@@ -6,32 +6,32 @@ use machine::{Failure, KeyPosition, Kind, LogicalHash};
 
 use crate::request::{CatalogResponse, RangeDescription, TableDescription};
 
-/// Bytes of a record beside its strings, roughly.
+/// Approximate bytes of a record, without its strings.
 pub(super) const RECORD_BYTES: usize = 192;
 
 /// A range of a table's keys. It ends where the next one begins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeRecord {
-    /// Its first key; the first range's is empty.
+    /// Its first key; empty for the first range.
     pub start: Bytes,
-    /// The cohort that keeps its rows.
+    /// The cohort that serves it.
     pub cohort: CohortId,
-    /// Who is to have a replica, in the order of nodes. Who has one is decided in the cohort's own log (guarantee 8).
+    /// The planned members, in order of node. The actual members are decided in the cohort's own log (guarantee 8).
     pub members: Vec<Member>,
-    /// Who had one when the cohort was created, in the order of nodes.
+    /// The members at the cohort's creation, in order of node.
     pub genesis: Vec<Member>,
-    /// Plans made so far of who is to have one.
+    /// The number of the current placement plan; 0: it was never moved.
     pub plan: u64,
-    /// While the last plan is being carried out: who had a replica before and is to have none.
+    /// While a move is in progress: the former members that the plan removes.
     pub leaving: Option<Vec<Member>>,
-    /// The cohort whose range it was split off from, if it was.
+    /// The cohort of the range that it was split off from, if any.
     pub parent: Option<CohortId>,
-    /// The split of it that is under way.
+    /// The split in progress, if any.
     pub split: Option<SplitRecord>,
 }
 
 impl RangeRecord {
-    /// A range as it begins.
+    /// A new range.
     pub(super) fn new(start: Bytes, cohort: CohortId, members: Vec<Member>) -> Self {
         Self { start, cohort, genesis: members.clone(), members, plan: 0, leaving: None, parent: None, split: None }
     }
@@ -41,69 +41,69 @@ impl RangeRecord {
     }
 }
 
-/// A split that is under way: the cohort is being told.
+/// A split in progress: the cohort has not confirmed it yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SplitRecord {
     /// The key at which the new range begins.
     pub key: Bytes,
-    /// Its cohort, of the same members.
+    /// The new range's cohort. It has the same members as the parent.
     pub child: CohortId,
 }
 
-/// A part of a table that has a cohort: a range of the map, or what is being split off from one.
+/// A part of a table with a cohort of its own: a range in the map, or the part being split off from one.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
-    /// Its keys. Those of a part that is being split off are still among those of the range that it is split off from.
+    /// Its keys. The keys of a part being split off are also within its parent's range.
     pub range: KeyRange,
-    /// The cohort that keeps its rows.
+    /// The cohort that serves it.
     pub cohort: CohortId,
-    /// Who is to have a replica, in the order of nodes.
+    /// The planned members, in order of node.
     pub members: &'a [Member],
-    /// Who has had one and is to have none.
+    /// The members that the current plan removes.
     pub leaving: &'a [Member],
-    /// Who had one when the cohort was created, in the order of nodes.
+    /// The members at the cohort's creation, in order of node.
     pub genesis: &'a [Member],
-    /// Plans made so far of who is to have one.
+    /// The number of the current placement plan; 0: it was never moved.
     pub plan: u64,
-    /// The cohort that it was split off from, if it was.
+    /// The cohort that it was split off from, if any.
     pub parent: Option<CohortId>,
 }
 
 impl Part<'_> {
-    /// Whether it has a replica here, to stay or to go.
+    /// Whether this disk has a replica, including one that the plan removes.
     #[must_use]
     pub fn is_on(&self, member: Member) -> bool {
         self.members.contains(&member) || self.leaving.contains(&member)
     }
 }
 
-/// What is known of a table.
+/// Metadata of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableRecord {
-    /// The kind of state machine that keeps its ranges.
+    /// The kind of state machine that serves its ranges.
     pub kind: Kind,
-    /// Its ranges, in the order of their keys: all of them together hold every key once.
+    /// Its ranges, in order of key. They partition the key space.
     pub ranges: Vec<RangeRecord>,
     /// When it was created.
     pub created: Timestamp,
-    /// Replicas that each range is to have.
+    /// Replicas of each range.
     pub replicas: u32,
-    /// How long old versions are kept.
+    /// How long old versions are readable.
     pub retention: Duration,
-    /// What its logs must be on before a write counts.
+    /// The storage that a write must have reached on a majority before it is acknowledged.
     pub durability: Durability,
-    /// Whether it is being dropped: then it is there only so that its cohorts are not forgotten before they know.
+    /// Whether it is being dropped. The record remains until all its cohorts have committed the drop.
     pub is_dropping: bool,
 }
 
 impl TableRecord {
-    /// What tells it from every other table, of its own name too: its first range's cohort.
+    /// The table's id, unique even among tables of the same name: the cohort of its first range.
     #[must_use]
     pub fn id(&self) -> CohortId {
         self.ranges[0].cohort
     }
 
-    /// The range that a request is put to.
+    /// The range that contains a request's position.
     #[must_use]
     pub fn at(&self, position: &KeyPosition) -> &RangeRecord {
         let behind = match position {
@@ -114,8 +114,8 @@ impl TableRecord {
         &self.ranges[behind.saturating_sub(1)]
     }
 
-    /// The cohort that a request is put to which that range's has refused: of what is being split off, if it is there
-    /// that the request belongs.
+    /// The cohort to retry a request at after the range's cohort rejected it: the child of a split in progress, if the
+    /// position is in the part being split off.
     #[must_use]
     pub fn split_off_at(&self, position: &KeyPosition) -> Option<CohortId> {
         let (range, record) = self.ranges().find(|(range, _)| position.is_in(range))?;
@@ -124,8 +124,7 @@ impl TableRecord {
         position.is_in(&given).then_some(split.child)
     }
 
-    /// All that have a cohort, in the order of the map; what is being split off comes after the range that it is part
-    /// of.
+    /// All parts in order of the map. A part being split off follows its parent.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         self.ranges().flat_map(|(range, record)| {
             let RangeRecord { cohort, members, genesis, plan, leaving, parent, split, .. } = record;
@@ -144,13 +143,13 @@ impl TableRecord {
         })
     }
 
-    /// Its ranges with their keys.
+    /// Its ranges, with their keys.
     pub fn ranges(&self) -> impl Iterator<Item = (KeyRange, &RangeRecord)> {
         let ends = self.ranges.iter().skip(1).map(|next| Some(next.start.clone())).chain([None]);
         self.ranges.iter().zip(ends).map(|(range, end)| (KeyRange { start: range.start.clone(), end }, range))
     }
 
-    /// The answer to whoever asks for it to be created once more: it is there, and as it is asked for.
+    /// The outcome of a repeated creation: success, if the requested options equal the table's.
     pub(super) fn created_again(
         &self,
         name: &str,
@@ -199,7 +198,7 @@ impl TableRecord {
         })
     }
 
-    /// Whether the ranges hold every key once.
+    /// Whether the ranges partition the key space.
     pub(super) fn is_whole(&self) -> bool {
         self.ranges.first().is_some_and(|first| first.start.is_empty())
             && self.ranges.is_sorted_by(|a, b| a.start < b.start)

@@ -45,7 +45,7 @@ fn split(name: &str, split_at: &[&str], replicas: u32) -> CatalogCommand {
     }
 }
 
-/// A table is created once, and says so to those who come later.
+/// A repeated creation succeeds and reports that the table existed.
 #[test]
 fn creation_is_idempotent() {
     let (mut catalog, mut log) = with_nodes(3);
@@ -68,8 +68,8 @@ fn nodes_of(catalog: &Catalog, name: &str) -> Vec<Vec<u32>> {
     catalog.table(name).expect("it was created").ranges.iter().map(nodes).collect()
 }
 
-/// Spinnaker's Figure 2: over five nodes, each range lies on three neighbours, one node further on than the range
-/// before, and the next table goes on where the last one ended. Without nodes there can be no table.
+/// Spinnaker's Figure 2: over five nodes, each range is placed on three consecutive nodes, one node after the previous
+/// range, and the next table continues where the last one ended. Without nodes no table can be created.
 #[test]
 fn cohorts_overlap_round_the_ring() {
     let (mut catalog, mut log) = with_nodes(5);
@@ -87,7 +87,8 @@ fn cohorts_overlap_round_the_ring() {
     assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)));
 }
 
-/// Fewer nodes than replicas: as many as there are, unless so many were asked for by number.
+/// With fewer nodes than the default number of replicas, a range has one replica on each node. An explicit number of
+/// replicas that exceeds the nodes is rejected.
 #[test]
 fn replicas_are_at_most_the_nodes() {
     let (mut catalog, mut log) = with_nodes(1);
@@ -98,7 +99,7 @@ fn replicas_are_at_most_the_nodes() {
     assert!(why.contains("3 replicas") && why.ends_with("1 node"), "{why}");
 }
 
-/// Ranges are in the order of their keys, however they were asked for, and each key has one.
+/// Ranges are in order of key, regardless of the order of the split keys, and each key belongs to one range.
 #[test]
 fn a_key_has_one_range() {
     let (mut catalog, mut log) = with_nodes(3);
@@ -118,7 +119,7 @@ fn a_key_has_one_range() {
     }
 }
 
-/// Who creates a table once more is told that it is there, unless it is split or copied otherwise than was asked for.
+/// A repeated creation reports that the table exists, and fails if the split keys or replicas differ.
 #[test]
 fn a_table_that_is_there_is_not_made_another() {
     let (mut catalog, mut log) = with_nodes(5);
@@ -150,7 +151,7 @@ fn a_table_that_is_there_is_not_made_another() {
     assert!(matches!(keeps(1), Some(Err(Failure::Exists(_)))));
 }
 
-/// There are only so many ranges, in all tables together.
+/// The number of ranges in all tables together is limited.
 #[test]
 fn ranges_are_bounded() {
     let (mut catalog, mut log) = with_nodes(3);
@@ -164,7 +165,7 @@ fn ranges_are_bounded() {
     assert!(matches!(full, (Some(Err(Failure::Overloaded(_))), None)), "{full:?}");
 }
 
-/// Addresses may change; another disk under a known name is refused, and all that came with it.
+/// Addresses may change. A different disk under a registered node id is rejected, with all nodes of the same request.
 #[test]
 fn an_empty_disk_under_a_known_name_is_refused() {
     let (mut catalog, mut log) = with_nodes(3);
@@ -179,7 +180,7 @@ fn an_empty_disk_under_a_known_name_is_refused() {
     assert_eq!(catalog.nodes().count(), 3);
 }
 
-/// There are only so many tables and nodes.
+/// The numbers of tables and nodes are limited.
 #[test]
 fn tables_and_nodes_are_bounded() {
     let (mut catalog, mut log) = with_nodes(u32::try_from(NODES_MAX).unwrap());
@@ -195,7 +196,7 @@ fn tables_and_nodes_are_bounded() {
     assert!(matches!(full, (Some(Err(Failure::Overloaded(_))), None)));
 }
 
-/// Barriers change nothing but the place in the log; gaps and unreadable commands are fatal and change nothing.
+/// A barrier only advances the log position. Gaps and undecodable commands are fatal and change nothing.
 #[test]
 fn only_the_next_readable_entry_is_applied() {
     let (mut catalog, mut log) = with_nodes(3);
@@ -210,7 +211,8 @@ fn only_the_next_readable_entry_is_applied() {
     assert!(catalog.apply_entry(&next).is_ok());
 }
 
-/// A table that is being dropped is known to nobody, and its name is taken until the end; then it may be another's.
+/// Clients no longer find a table that is being dropped. Its name is reserved until the drop ends and can be reused
+/// then.
 #[test]
 fn a_drop_has_a_beginning_and_an_end() {
     let (mut catalog, mut log) = with_nodes(3);
@@ -240,8 +242,8 @@ fn a_drop_has_a_beginning_and_an_end() {
     assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, None), "a late end is not this table's");
 }
 
-/// A split has a beginning, which the map doesn't show, and an end; meanwhile what it gives out is known, and the table
-/// is neither dropped nor split there otherwise.
+/// A split in progress does not show in the map, but its new cohort is known. Until it ends the table can neither be
+/// dropped nor be split at another key of the same range.
 #[test]
 fn a_split_has_a_beginning_and_an_end() {
     let (mut catalog, mut log) = with_nodes(3);
@@ -286,7 +288,8 @@ fn a_split_has_a_beginning_and_an_end() {
     assert!(matches!(apply(&mut catalog, &mut log, &unknown), (Some(Err(Failure::UnknownTable(_))), None)));
 }
 
-/// What a table's logs must be on is said when it is created, and goes for all its ranges; a loss could undo a split.
+/// Durability is set at creation and applies to all ranges of a table. A table in main memory is not split, because a
+/// loss could undo the split.
 #[test]
 fn a_table_in_main_memory_stays_so_and_is_not_split() {
     let (mut catalog, mut log) = with_nodes(3);
@@ -309,8 +312,8 @@ fn a_table_in_main_memory_stays_so_and_is_not_split() {
     assert_eq!(catalog.table("t").map(|table| table.durability), Some(Durability::Memory));
 }
 
-/// A range's replicas move by two entries: those who go are named until the plan is known to be carried out, and only
-/// the last plan counts.
+/// A move takes two entries. The leaving members are recorded until the plan is complete, and only the latest plan can
+/// end.
 #[test]
 fn a_range_moves_by_plan() {
     let (mut catalog, mut log) = with_nodes(5);

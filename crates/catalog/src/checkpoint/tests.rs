@@ -52,7 +52,7 @@ fn states_come_back_from_their_chunks() {
     }
 }
 
-/// Any chunk missing, doubled, swapped, cut or changed is noticed.
+/// A chunk that is missing, duplicated, truncated or altered is detected.
 #[test]
 fn damage_is_noticed() {
     let whole = chunks(&catalog());
@@ -77,7 +77,7 @@ fn damage_is_noticed() {
     }
 }
 
-/// Under a good seal, too, any bytes are refused, or make a catalog that keeps its invariants.
+/// Arbitrary bytes under a valid checksum are rejected, or yield a catalog that keeps its invariants.
 #[test]
 fn forged_chunks_do_no_harm() {
     let mut random = SplitMix64::new(5);

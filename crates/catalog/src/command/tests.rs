@@ -37,7 +37,7 @@ fn commands() -> Vec<CatalogCommand> {
     ]
 }
 
-/// Every command is read back as it was written; every part of its bytes is refused.
+/// Every command survives a round trip, and every truncation of it is rejected.
 #[test]
 fn commands_are_read_back_and_truncated_ones_refused() {
     for command in commands() {
@@ -49,7 +49,8 @@ fn commands_are_read_back_and_truncated_ones_refused() {
     }
 }
 
-/// Random bytes, and valid ones with a byte changed, are read or refused, and what is read is written back the same.
+/// Random bytes, and valid ones with one byte changed, decode or are rejected. Bytes that decode are encoded
+/// identically.
 #[test]
 fn decoders_survive_any_bytes() {
     let mut random = SplitMix64::new(1);

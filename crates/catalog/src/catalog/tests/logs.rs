@@ -1,4 +1,4 @@
-//! Projections that are installed and refused, and the units that they may name.
+//! Accepted and rejected projections, and the units that they may name.
 
 use base::Boot;
 use sharedlog::request::LogResponse;
@@ -34,7 +34,7 @@ fn newest(catalog: &Catalog) -> Projection {
     catalog.log("l").expect("it was created").projection.clone()
 }
 
-/// Who proposes is to know what to leave out.
+/// The rejection names the missing units, so that the proposer can leave them out.
 #[test]
 fn a_projection_with_units_that_are_gone_is_refused_by_their_names() {
     let (mut catalog, mut log) = with_log();
@@ -57,7 +57,7 @@ fn a_projection_with_units_that_are_gone_is_refused_by_their_names() {
     let gone = Ok(CatalogResponse::Log(LogResponse::UnitsGone(vec![on_three])));
     assert_eq!(propose(&mut catalog, &mut log, &after), gone);
     assert_eq!(newest(&catalog), was);
-    // What is no successor is refused, too; and who comes late is told what is there.
+    // An invalid successor is rejected as well. A proposal with an outdated epoch returns the current projection.
     let mut moved = was.clone();
     (moved.epoch, moved.extents[0].from) = (moved.epoch.next(), sharedlog::Position(5));
     assert!(matches!(propose(&mut catalog, &mut log, &moved), Err(Failure::Invalid(_))));
@@ -65,7 +65,7 @@ fn a_projection_with_units_that_are_gone_is_refused_by_their_names() {
     assert_eq!(propose(&mut catalog, &mut log, &was), told);
 }
 
-/// The last one that was named there may be of no use.
+/// A new spare replaces the last one on the same disk, which may be unusable.
 #[test]
 fn a_disk_has_one_spare_of_a_log() {
     let (mut catalog, mut log) = with_log();
@@ -79,7 +79,7 @@ fn a_disk_has_one_spare_of_a_log() {
     assert!(left[0] == first[0] && left[1].0 > first[1].0);
 }
 
-/// Units that stand in the projection stay, whoever wants them forgotten.
+/// Units in the projection are kept even if a request names them.
 #[test]
 fn spares_are_forgotten_and_no_others() {
     let (mut catalog, mut log) = with_log();
@@ -94,7 +94,7 @@ fn spares_are_forgotten_and_no_others() {
     assert_eq!(forget(&mut catalog, of), Some(Change::LogProjected { log: of }));
     assert_eq!((newest(&catalog).units(), spares(&catalog)), (stand, vec![on_one]));
     assert_eq!(forget(&mut catalog, of), None, "they were forgotten before");
-    // A recovery that began before it goes on without them.
+    // A recovery that began earlier must continue without the forgotten units.
     let mut next = newest(&catalog);
     (next.epoch, next.newest_unit) = (next.epoch.next(), on_three.0);
     next.extents[0].chains[0].push(on_three.0);

@@ -1,4 +1,4 @@
-//! Nodes that join and leave.
+//! Nodes joining and leaving.
 
 use super::*;
 use crate::request::NodeDescription;
@@ -44,11 +44,11 @@ fn a_node_joins_once_and_no_number_is_used_twice() {
     refused(apply(&mut blank, &mut log, &leave(1)), "not registered yet");
 }
 
-/// What a node has goes to those that have least, and it has left once nothing of it is there.
+/// The replicas of a leaving node move to the nodes with the fewest ranges. It has left once nothing is placed on it.
 #[test]
 fn a_node_leaves_when_nothing_counts_on_it() {
     let (mut catalog, mut log) = with_nodes(5);
-    // On 1-2-3, 2-3-4, 3-4-5, 4-5-1.
+    // The placement is 1-2-3, 2-3-4, 3-4-5, 4-5-1.
     apply(&mut catalog, &mut log, &split("t", &["c", "m", "x"], 3));
     assert_eq!(apply(&mut catalog, &mut log, &gone(3)), (None, None), "it was not asked to");
     assert_eq!(
@@ -86,7 +86,7 @@ fn a_node_leaves_when_nothing_counts_on_it() {
     refused(apply(&mut catalog, &mut log, &back), "no node 3");
 }
 
-/// A range that is being split goes when it is asked for once more.
+/// A range that is being split is moved when `MoveOff` is proposed again.
 #[test]
 fn what_is_being_split_goes_later() {
     let (mut catalog, mut log) = with_nodes(4);
@@ -101,7 +101,7 @@ fn what_is_being_split_goes_later() {
     assert_eq!(nodes_of(&catalog, "t"), [vec![1, 3, 4], vec![1, 3, 4]]);
 }
 
-/// Who is not heard of is chosen last.
+/// Suspected nodes are chosen last.
 #[test]
 fn ranges_go_to_nodes_that_live() {
     let (mut catalog, mut log) = with_nodes(5);
