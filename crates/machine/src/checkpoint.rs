@@ -1,14 +1,14 @@
-//! A frozen state and its chunks: what a checkpoint file holds, and what a replica far behind is sent. Bulk data is not
-//! among it: that is in the storage's files, which go along.
+//! Snapshots as chunks: the content of a checkpoint file, and of a snapshot transfer to a replica that is far behind.
+//! Bulk data is not included: it is in the storage's files, which are transferred with the chunks.
 //!
-//! The chunks are, in order: a header (the kind of machine, the cohort, through which entry, and what the kind adds), the
-//! parts of the state, and an end that counts the chunks before it and carries the checksum of them all, one after the
-//! other. Each part is packed into chunks of [`CHUNK_BYTES`] at most, or of one record if that alone is more (a value may
-//! have 8 MiB): so a chunk always fits into one message between nodes.
+//! The chunks are, in order: a header (kind of machine, cohort, last entry, and fields of the kind), the parts of the
+//! state, and an end with the number and the checksum of all chunks before it. A part is packed into chunks of at most
+//! [`CHUNK_BYTES`], or of a single record if that is larger (a value may have 8 MiB). So a chunk always fits into one
+//! message between nodes.
 //!
-//! Everything that decides a later outcome travels along: last LSN and timestamp, the range, the sessions with their
-//! outcomes, the watermark (guarantees 9, 10, 16, 17 and 19). Nothing in a chunk that arrives is believed: every field and
-//! every order is checked, and the seal before there is a state.
+//! A snapshot contains everything that determines later outcomes: last LSN and timestamp, the range, the sessions with
+//! their outcomes, the watermark (guarantees 9, 10, 16, 17 and 19). Received chunks are not trusted: every field, every
+//! order and the checksum are checked before a state is created.
 
 use std::fmt;
 
@@ -20,137 +20,138 @@ use store::cell;
 use crate::progress::Progress;
 use crate::state_machine::{Kind, StateMachine};
 
-/// Bytes of a chunk, at most, unless one record is larger.
+/// Maximum bytes of a chunk, unless a single record is larger.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"loggos-s");
-/// A change of any layout is a new version.
+/// Incremented with every change of any layout.
 const VERSION: u32 = 6;
 
 const HEADER: u8 = 1;
-/// The first tag that a machine's own parts may have. They come in the order of their tags.
+/// The first tag available for the parts of a machine. Parts are in order of tag.
 pub const FIRST_PART: u8 = 2;
 const END: u8 = u8::MAX;
 
-/// Why chunks are no checkpoint.
+/// Why chunks are not a valid checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// Chunks are missing, or too many, or not those that were written.
+    /// Chunks are missing, surplus or altered.
     #[error("the checkpoint is not whole: {0}")]
     NotWhole(&'static str),
-    /// A version of Loggos wrote it that this one doesn't know.
+    /// A version of Loggos with an unknown format wrote it.
     #[error("the checkpoint has format {0}, which this version doesn't know")]
     UnknownFormat(u32),
-    /// It is of another cohort.
+    /// It belongs to another cohort.
     #[error("the checkpoint is of cohort {found}, not of {expected}")]
     OtherCohort {
         /// The cohort asked for.
         expected: CohortId,
-        /// The cohort that it is of.
+        /// The cohort of the checkpoint.
         found: CohortId,
     },
-    /// It is of another kind of state machine, or of one that is not known.
+    /// It belongs to another or an unknown kind of state machine.
     #[error("the checkpoint is of state machine kind {0}, which the cohort doesn't have")]
     OtherKind(u8),
-    /// The bytes are nothing that was ever written.
+    /// The bytes are not a valid encoding.
     #[error("the checkpoint can't be read: {0}")]
     Undecodable(#[from] DecodeError),
-    /// No state has ever been so.
+    /// The content violates an invariant of the state.
     #[error("the checkpoint holds what no state can: {0}")]
     Impossible(&'static str),
 }
 
-/// Where the parts of a snapshot go on: after the record of that key in the part of that tag. The default is before the
-/// first.
+/// A position within the parts of a snapshot: after the record with key `last` in the part with tag `tag`. The default
+/// is before the first record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// The tag of the chunk that was given last; 0: none was.
+    /// The tag of the previous chunk; 0 before the first.
     pub tag: u8,
-    /// The key of the last record in it, in a form of the machine's own.
+    /// The key of the last record in it, encoded by the machine.
     pub last: Bytes,
 }
 
-/// Something that is written as chunks.
+/// A state that can be written as chunks.
 pub trait Chunked: Clone + fmt::Debug {
-    /// The kind of state machine that it is a state of.
+    /// The kind of its state machine.
     fn kind(&self) -> Kind;
 
-    /// How far it has come.
+    /// Its log position.
     fn progress(&self) -> &Progress;
 
-    /// Appends what the kind adds to the header.
+    /// Appends the kind's own fields to the header.
     fn header(&self, out: &mut Writer);
 
-    /// The chunk that follows: a tag, from [`FIRST_PART`] on, and what it holds. None after the last.
+    /// The chunk after a position, starting with its tag ([`FIRST_PART`] or higher), and the position after it. None at
+    /// the end.
     fn part(&self, _after: &Cursor) -> Option<(Bytes, Cursor)> {
         None
     }
 }
 
-/// What a job on a storage may not let go of.
+/// The data that a flush or compaction must preserve.
 #[derive(Clone, Debug)]
 pub struct Keep {
-    /// No read at an earlier moment will come: versions that only such reads could see may go (guarantee 16).
+    /// The lowest timestamp that can be read: versions visible only below it may be dropped (guarantee 16).
     pub watermark: Timestamp,
-    /// The cells that are the machine's own; others may go (guarantee 19).
+    /// The cells that the machine owns; others may be dropped (guarantee 19).
     pub cells: cell::Range,
 }
 
 impl Keep {
-    /// Everything.
+    /// Preserves everything.
     #[must_use]
     pub fn all() -> Self {
         Self { watermark: Timestamp(0), cells: cell::Range::all() }
     }
 }
 
-/// A frozen state, without the data in its storage.
+/// A snapshot of a state, without the data in its storage.
 pub trait Snapshot: Chunked + Send + 'static {
-    /// The machine whose state it is.
+    /// The type of machine.
     type Machine: StateMachine<Snapshot = Self>;
-    /// What reads it back from chunks.
+    /// The loader that restores it from chunks.
     type Loader: Loader<Snapshot = Self>;
 
-    /// What must be kept in the storage for whoever starts from this.
+    /// The storage data that a restart from this snapshot needs.
     fn keep(&self) -> Keep;
 
-    /// Whether the machine's table is dropped in it.
+    /// Whether the machine's table was dropped in it.
     fn is_dropped(&self) -> bool {
         false
     }
 
-    /// The machine, with the data that it had.
+    /// Restores the machine, with its storage.
     fn into_machine(self, storage: <Self::Machine as StateMachine>::Storage) -> Self::Machine;
 }
 
-/// A snapshot in the making, from chunks that came from disk or from a peer.
+/// Restores a snapshot from chunks that were read from disk or received from a peer.
 pub trait Loader: Clone + fmt::Debug + Sized {
-    /// What it makes.
+    /// The type of snapshot.
     type Snapshot;
 
-    /// Begins with what the kind has added to the header.
+    /// Begins with the kind's own fields of the header.
     ///
     /// # Errors
-    /// When it can't be one.
+    /// The fields are invalid.
     fn begin(progress: Progress, header: Reader) -> Result<Self, LoadError>;
 
-    /// Takes a part.
+    /// Adds a part.
     ///
     /// # Errors
-    /// When it can't be one.
+    /// The part is invalid.
     fn part(&mut self, tag: u8, _input: Reader) -> Result<(), LoadError> {
         Err(unexpected(tag))
     }
 
-    /// Ends: all parts were there.
+    /// Completes the snapshot after its last part.
     ///
     /// # Errors
-    /// When what they hold together can't be a state.
+    /// The parts together are not a valid state.
     fn finish(self) -> Result<Self::Snapshot, LoadError>;
 }
 
-/// A snapshot's chunks, one at a time. Nothing is made before it is asked for, so that a transfer of minutes holds one
-/// chunk.
+/// Iterates over a snapshot's chunks. Each chunk is created on demand, so that a slow transfer holds one chunk in
+/// memory.
 #[derive(Clone, Debug)]
 pub struct Chunks<S> {
     snapshot: S,
@@ -173,7 +174,7 @@ impl<S: Chunked> Chunks<S> {
         Self { snapshot, next: Next::Header, count: 0, checksum: 0 }
     }
 
-    /// Whether the end was given.
+    /// Whether the last chunk was returned.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         matches!(self.next, Next::Nothing)
@@ -223,7 +224,7 @@ impl<S: Chunked> Iterator for Chunks<S> {
     }
 }
 
-/// The last chunk: how many chunks come before it, and the checksum of them all.
+/// The last chunk: the number of chunks before it, and their checksum.
 #[must_use]
 pub fn end(count: u64, checksum: u32) -> Bytes {
     let mut out = Writer::new();
@@ -233,18 +234,18 @@ pub fn end(count: u64, checksum: u32) -> Bytes {
     out.finish()
 }
 
-/// What a chunk is, whichever the machine.
+/// The type of a chunk, common to all machines.
 #[derive(Debug)]
 pub enum Frame {
-    /// The header, and what the kind has added to it.
+    /// The header, with the kind's own fields.
     Header(Kind, Progress, Reader),
-    /// A part, and what comes after its tag.
+    /// A part: its tag, and the content after it.
     Part(u8, Reader),
-    /// The end of all.
+    /// The end of the checkpoint.
     End,
 }
 
-/// Checks the frame of chunks as they come: header first, tags in order, the seal last.
+/// Validates the sequence of chunks: header first, parts in order of tag, checksum last.
 #[derive(Clone, Debug)]
 pub struct Frames {
     cohort: CohortId,
@@ -254,16 +255,16 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Of a checkpoint of that cohort.
+    /// Starts before the first chunk of a checkpoint of this cohort.
     #[must_use]
     pub fn new(cohort: CohortId) -> Self {
         Self { cohort, count: 0, checksum: 0, last_tag: 0 }
     }
 
-    /// Looks at the next chunk.
+    /// Validates the next chunk.
     ///
     /// # Errors
-    /// When it can't follow those before it.
+    /// The chunk cannot follow the previous ones.
     pub fn next(&mut self, chunk: &Bytes) -> Result<Frame, LoadError> {
         let tag = chunk.first().copied().unwrap_or_default();
         if tag < self.last_tag {
@@ -309,11 +310,10 @@ fn header(chunk: &Bytes, expected: CohortId) -> Result<Frame, LoadError> {
     Ok(Frame::Header(kind, progress, input))
 }
 
-/// The snapshot that all of these chunks hold.
+/// Restores a snapshot from its chunks.
 ///
 /// # Errors
-/// When they are not all the chunks of one snapshot of this cohort and kind, whole and in order. Whatever the bytes are,
-/// this doesn't panic.
+/// The chunks are not a complete snapshot of this cohort and kind, in order. No input causes a panic.
 pub fn load<S: Snapshot>(cohort: CohortId, chunks: &[Bytes]) -> Result<S, LoadError> {
     let mut frames = Frames::new(cohort);
     let mut loader: Option<S::Loader> = None;
@@ -335,23 +335,23 @@ pub fn load<S: Snapshot>(cohort: CohortId, chunks: &[Bytes]) -> Result<S, LoadEr
     whole.ok_or(LoadError::NotWhole("the end is missing"))
 }
 
-/// The refusal of a chunk that the machine doesn't have.
+/// The error for a chunk tag that the machine does not have.
 #[must_use]
 pub fn unexpected(tag: u8) -> LoadError {
     LoadError::Undecodable(DecodeError::UnknownTag { what: "checkpoint chunk", tag: u64::from(tag) })
 }
 
-/// What a part is made of.
+/// A record of a part.
 pub trait Record: Copy {
-    /// Bytes that it takes, at most.
+    /// Maximum encoded bytes.
     fn size(&self) -> usize;
 
-    /// Appends it to `out`.
+    /// Appends the encoding to `out`.
     fn encode(&self, out: &mut Writer);
 }
 
-/// Packs records of one sort into a chunk: a tag, and records until it is full. Gives the last of them too; none if
-/// there are no records.
+/// Packs records of one type into a chunk, after its tag, until it is full. Also returns the last record packed; none
+/// if there are no records.
 pub fn pack<R: Record>(tag: u8, records: impl Iterator<Item = R>) -> Option<(Bytes, R)> {
     let mut records = records.peekable();
     let mut last = records.next()?;

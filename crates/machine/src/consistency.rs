@@ -1,48 +1,49 @@
-//! What a read may show, and what it showed (Spinnaker, sections 3 and 5; Gaios, 3.3.2; guarantees 12 to 16).
+//! Consistency levels of reads, and the state that a read was answered from (Spinnaker, sections 3 and 5; Gaios, 3.3.2;
+//! guarantees 12 to 16).
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Duration, KeyRange, Lsn, Timestamp};
 
-/// What a read may show.
+/// The consistency level of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
-    /// All that was acknowledged before it was asked, as the leader has it.
+    /// Linearizable, answered by the leader.
     #[default]
     Strong,
-    /// The same, as any replica has it that has asked a majority who leads.
+    /// Linearizable, answered by any replica that has obtained a read index from a majority.
     Anywhere,
-    /// The rows as they were at some moment, which any replica tells without asking anybody, and no earlier moment than
-    /// that one client has seen.
+    /// A past state that any replica returns without asking others, but never one older than the client has already
+    /// seen.
     Timeline {
-        /// How far the client has seen the range.
+        /// The latest state of the range that the client has seen.
         at_least: Option<LogPlace>,
-        /// Whether an answer will do though no leader can be had: a single live replica gives it.
+        /// Whether a stale answer is acceptable while there is no leader: a single live replica can give it.
         stale_ok: bool,
     },
-    /// The rows as they were at a moment: a timestamp of the range's log.
+    /// The state as of a timestamp of the range's log.
     At(Timestamp),
 }
 
-/// A place in the log of a range's cohort.
+/// A position in the log of a range's cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogPlace {
     /// The cohort.
     pub cohort: CohortId,
-    /// The entry.
+    /// The last entry up to and including this position.
     pub lsn: Lsn,
 }
 
 /// The state that a read was answered from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AsOf {
-    /// The last entry of it.
+    /// Its last entry.
     pub place: LogPlace,
-    /// That entry's timestamp, or the moment asked for.
+    /// The timestamp of that entry, or the timestamp asked for.
     pub timestamp: Timestamp,
-    /// Whatever was acknowledged so long before the read was asked is in it; none: no leader has told since the replica
-    /// started.
+    /// Upper bound of the staleness: the state includes every write that was acknowledged at least this long before the
+    /// read was requested. None if no leader has confirmed a commit point since the replica started.
     pub age: Option<Duration>,
-    /// The keys that the cohort owns in it.
+    /// The keys that the cohort owned in this state.
     pub range: KeyRange,
 }
 
@@ -58,7 +59,7 @@ impl Consistency {
         !matches!(self, Self::Strong)
     }
 
-    /// Appends it to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Writer) {
         match self {
             Self::Strong => out.u8(STRONG),
@@ -78,10 +79,10 @@ impl Consistency {
         }
     }
 
-    /// Reads what [`Consistency::encode`] wrote.
+    /// Decodes the output of [`Consistency::encode`].
     ///
     /// # Errors
-    /// When the bytes are something else.
+    /// The input is not a valid encoding.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match input.u8()? {
             STRONG => Self::Strong,
@@ -109,7 +110,7 @@ impl LogPlace {
 }
 
 impl AsOf {
-    /// Appends it to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Writer) {
         self.place.encode(out);
         out.i64(self.timestamp.0);
@@ -118,10 +119,10 @@ impl AsOf {
         self.range.encode(out);
     }
 
-    /// Reads what [`AsOf::encode`] wrote.
+    /// Decodes the output of [`AsOf::encode`].
     ///
     /// # Errors
-    /// When the bytes are something else.
+    /// The input is not a valid encoding.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         let (place, timestamp) = (LogPlace::decode(input)?, Timestamp(input.i64()?));
         let age = if input.bool()? { Some(Duration(input.u64()?)) } else { input.u64().map(|_| None)? };

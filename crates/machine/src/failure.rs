@@ -1,4 +1,4 @@
-//! Why a request was not done, and the codec of that between nodes.
+//! The errors of requests, and their encoding between nodes.
 
 use base::Timestamp;
 use base::codec::{DecodeError, Reader, Writer};
@@ -7,52 +7,52 @@ use bytes::Bytes;
 use crate::sessions::SessionId;
 use crate::state_machine::Wire;
 
-/// What a request came to.
+/// The result of a request.
 pub type Outcome<R> = Result<R, Failure>;
 
-/// Why a request was not done, or is not known to be done.
+/// Why a request was not executed, or is not known to be executed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Failure {
     /// A condition was not met; nothing was written.
     #[error("version mismatch on column \"{}\": expected {expected}, actual {actual}", base::shown(column))]
     VersionMismatch {
-        /// The first column whose condition was not met.
+        /// The first column with an unmet condition.
         column: Bytes,
-        /// The version asked for.
+        /// The expected version.
         expected: Timestamp,
-        /// The version it has; 0 if it is absent.
+        /// The actual version; 0 if the column is absent.
         actual: Timestamp,
     },
-    /// There is no such table.
+    /// No table has this name.
     #[error("no table named {0:?}")]
     UnknownTable(String),
-    /// There is no such log.
+    /// No log has this name.
     #[error("no log named {0:?}")]
     UnknownLog(String),
-    /// What was to be created is there, and is not what was asked for; nothing was done.
+    /// The object to create exists with different properties; nothing was done.
     #[error("{0}")]
     Exists(String),
-    /// The session is unknown or has expired; the write was not executed *by this request*. For a retry the outcome of
-    /// the first try is unknown.
+    /// The session is unknown or has expired. *This* request did not execute the write. For a retry, the outcome of the
+    /// first attempt is unknown.
     #[error("session {id} is unknown or has expired", id = .0.0)]
     UnknownSession(SessionId),
-    /// The request breaks a limit or a rule of form; nothing was done.
+    /// The request exceeds a limit or is malformed; nothing was done.
     #[error("{0}")]
     Invalid(String),
-    /// Too much is under way; nothing was done; try again later.
+    /// A resource limit is reached, such as that on requests in progress; nothing was done; retry later.
     #[error("overloaded: {0}")]
     Overloaded(String),
-    /// No leader could be reached in time; nothing was done.
+    /// No leader was reachable in time; nothing was done.
     #[error("unavailable: {0}")]
     Unavailable(String),
     /// This attempt may have appended the batch. A retry may append it a second time; if both carry the same stamp,
     /// readers deliver it once.
     #[error("the batch may lie in the log, at position {position}")]
     MayLie {
-        /// The position that this attempt was given.
+        /// The position assigned to this attempt.
         position: u64,
     },
-    /// The write may have been done or may yet be; only a retry with the same session stamp tells.
+    /// The write may have been executed or may yet be. Only a retry with the same session stamp returns its outcome.
     #[error("outcome unknown: {0}")]
     Unknown(String),
 }
@@ -122,7 +122,7 @@ const EXISTS: u8 = 8;
 const UNKNOWN_LOG: u8 = 9;
 const MAY_LIE: u8 = 10;
 
-/// The refusal of a request that breaks a rule of form or a limit.
+/// [`Failure::Invalid`] with this message.
 #[must_use]
 pub fn invalid(message: impl Into<String>) -> Failure {
     Failure::Invalid(message.into())

@@ -1,29 +1,29 @@
-//! A stable 64-bit hash of a state's logical content: the same on every machine and in every build, unlike the standard
-//! library's. It tells states apart in simulation and at a scrub; it is no protection from a forger.
+//! A stable 64-bit hash of a state's logical content. Unlike the standard library's hash it is the same on every
+//! machine and in every build. The simulator and scrubs use it to detect diverging replicas. It is not cryptographic.
 
-/// Takes words and byte strings in, one after the other. Each step is a bijection of the state for a given word.
+/// Hashes a sequence of words and byte strings. For a given word each step is a bijection of the hash state.
 #[derive(Clone, Debug)]
 pub struct LogicalHash(u64);
 
 impl LogicalHash {
-    /// Of nothing yet.
+    /// The hash of an empty sequence.
     #[must_use]
     pub fn new() -> Self {
         Self(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Takes in a word.
+    /// Adds a word.
     pub fn word(&mut self, word: u64) {
         let mixed = (self.0 ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
         self.0 = mixed ^ (mixed >> 32);
     }
 
-    /// Takes in a signed word.
+    /// Adds a signed word.
     pub fn signed(&mut self, number: i64) {
         self.word(number.cast_unsigned());
     }
 
-    /// Takes in a byte string. The length goes first, so that no two lists of strings look alike.
+    /// Adds a byte string, preceded by its length, so that different lists of strings have different input.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         let (words, rest) = bytes.as_chunks::<8>();
@@ -37,7 +37,7 @@ impl LogicalHash {
         }
     }
 
-    /// The hash of all that was taken in.
+    /// Returns the hash of everything added.
     #[must_use]
     pub fn finish(mut self) -> u64 {
         self.word(0);

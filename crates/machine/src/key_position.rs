@@ -1,19 +1,20 @@
-//! Where in a table's order of keys a request begins: the range that holds that place answers it.
+//! The position in a table's key order at which a request begins. The range that contains the position serves the
+//! request.
 
 use base::KeyRange;
 use bytes::Bytes;
 
-/// A place in the order of keys.
+/// A position in key order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeyPosition {
-    /// At a key.
+    /// At this key.
     At(Bytes),
-    /// Right below an end, where a scan in reverse begins; none is above every key.
+    /// Immediately below this exclusive end, where a reverse scan begins. None is above every key.
     Below(Option<Bytes>),
 }
 
 impl KeyPosition {
-    /// Whether that range holds it.
+    /// Whether the range contains the position.
     #[must_use]
     pub fn is_in(&self, range: &KeyRange) -> bool {
         match self {

@@ -1,17 +1,17 @@
-//! What every replicated state machine of Loggos has in common, and the interface behind which a node hosts them.
+//! The common parts of Loggos' replicated state machines, and the interface by which a node hosts them.
 //!
-//! A cohort's log is a list of commands, and a [`StateMachine`] is what they come to: replicas that applied the same
-//! entries hold logically equal states. Everything that decides an outcome is in the state or in the entry. A node
-//! knows its machines only by this interface: requests travel as (kind, body), bulk data lies behind [`Storage`], and
-//! a frozen state travels in [`checkpoint`] chunks.
+//! A cohort's log is a sequence of commands, and a [`StateMachine`] is the result of applying them: replicas that
+//! applied the same entries hold logically equal states. The state and the entry alone determine an outcome. A node
+//! knows its machines only through this interface: requests travel as (kind, body), bulk data is behind [`Storage`],
+//! and snapshots travel as [`checkpoint`] chunks.
 //!
-//! * [`state_machine`]: the traits. [`mod@storage`]: flush, compaction, shipping and write pacing.
-//! * [`progress`]: an entry's successor, and what is refused. [`sessions`]: retries that apply once.
-//! * [`checkpoint`]: a frozen state as chunks, and back. [`consistency`]: what a read may show.
-//! * [`failure`]: why a request was not done. [`ownership`], [`key_position`]: which part of a table's keys is whose.
+//! * [`state_machine`]: the traits. [`mod@storage`]: flush, compaction, file transfer and write pacing.
+//! * [`progress`]: checks that an entry is the next one. [`sessions`]: exactly-once retries.
+//! * [`checkpoint`]: a snapshot to chunks, and back. [`consistency`]: the consistency level of a read.
+//! * [`failure`]: errors of requests. [`ownership`], [`key_position`]: the key range that a machine serves.
 //!
-//! **Architecture invariant:** no IO but through `store::files::Files`, no clock, no randomness, no iteration over hash
-//! maps. Nothing here names a particular state machine.
+//! **Architecture invariant:** no IO except through `store::files::Files`, no clock, no randomness, no iteration over
+//! hash maps. Nothing here names a particular state machine.
 
 pub mod checkpoint;
 pub mod consistency;

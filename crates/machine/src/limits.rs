@@ -1,5 +1,5 @@
-//! Checks of size, count and name that the validation of every kind of request shares. Each refusal names what was wrong,
-//! its size and the limit.
+//! Checks of size, count and name for the validation of all kinds of requests. Each error names the field, its size and
+//! the limit.
 
 use std::fmt::Display;
 
@@ -7,10 +7,10 @@ use base::limits::TABLE_NAME_BYTES_MAX;
 
 use crate::failure::Failure;
 
-/// Checks the name of a table or of a log.
+/// Checks the name of a table or a log.
 ///
 /// # Errors
-/// [`Failure::Invalid`] when it is empty, too long, or has other characters than letters, digits, `_`, `-` and `.`.
+/// [`Failure::Invalid`] if it is empty, too long, or has characters other than letters, digits, `_`, `-` and `.`.
 pub fn check_name(of: &str, name: &str) -> Result<(), Failure> {
     if name.is_empty() {
         return refuse(format!("the {of}'s name is empty"));
@@ -25,7 +25,7 @@ pub fn check_name(of: &str, name: &str) -> Result<(), Failure> {
 /// Checks a size in bytes.
 ///
 /// # Errors
-/// [`Failure::Invalid`] when it is above the limit.
+/// [`Failure::Invalid`] if it is above the limit.
 pub fn check_size(what: impl Display, bytes: usize, limit: usize) -> Result<(), Failure> {
     if bytes > limit {
         return refuse(format!("{what} has {bytes} bytes, over the limit of {limit}"));
@@ -36,7 +36,7 @@ pub fn check_size(what: impl Display, bytes: usize, limit: usize) -> Result<(), 
 /// Checks a number of items.
 ///
 /// # Errors
-/// [`Failure::Invalid`] when it is above the limit.
+/// [`Failure::Invalid`] if it is above the limit.
 pub fn check_count(what: &str, count: usize, limit: usize) -> Result<(), Failure> {
     if count > limit {
         return refuse(format!("{what} are {count}, over the limit of {limit}"));
@@ -44,10 +44,10 @@ pub fn check_count(what: &str, count: usize, limit: usize) -> Result<(), Failure
     Ok(())
 }
 
-/// Refuses a request.
+/// Rejects a request.
 ///
 /// # Errors
-/// Always: [`Failure::Invalid`] with the reason.
+/// Always [`Failure::Invalid`], with the reason.
 pub fn refuse(why: impl Into<String>) -> Result<(), Failure> {
     Err(Failure::Invalid(why.into()))
 }

@@ -1,9 +1,10 @@
-//! Which part of a table's keys a machine answers for: decided in its own log, and in nothing else (guarantee 19).
+//! The part of a table's keys that a machine serves. Only the machine's own log decides it (guarantee 19).
 //!
-//! The catalog's map says where to look for a key. A node that reads an old copy of it asks the wrong cohort, and a
-//! machine that trusted the map would answer "not found" for what another keeps, or keep what nobody will look for here.
-//! So it answers for what its log made it the owner of: the leader checks before it reads or proposes, and every replica
-//! checks again when it applies an entry, since entries that change what is owned may have come between.
+//! The catalog's map is a hint about where to find a key. A node with a stale map asks the wrong cohort. A machine that
+//! trusted the map would answer "not found" for a key that another cohort stores, or store a key that no client will
+//! look for here. So a machine serves only the keys that its log assigned to it. The leader checks before it reads or
+//! proposes. Every replica checks again when it applies an entry, because entries in between may have changed the
+//! ownership.
 
 use base::KeyRange;
 use base::codec::{DecodeError, Reader, Writer};
@@ -15,26 +16,26 @@ use crate::hash::LogicalHash;
 use crate::key_position::KeyPosition;
 use crate::state_machine::Wire;
 
-/// What a machine owns of a table's keys.
+/// The part of a table's keys that a machine owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ownership {
-    /// Nothing yet: its first leader is about to give it its range.
+    /// Nothing yet: its first leader will assign its range.
     #[default]
     Unfounded,
     /// The keys of a range.
     Owns(KeyRange),
-    /// Nothing any more: its table is dropped.
+    /// Nothing any more: the table was dropped.
     Dropped,
 }
 
-/// Whether a machine answers for a position in a table's keys.
+/// The relation of a machine to a key position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It does.
+    /// The machine serves it.
     Owned,
-    /// It has no range yet.
+    /// The machine has no range yet.
     NotYet,
-    /// Another does.
+    /// Another machine serves it.
     Elsewhere,
 }
 
@@ -52,19 +53,19 @@ impl Ownership {
         }
     }
 
-    /// The cells that it may own: all, if no range says which.
+    /// The cells that it may own; all cells if it owns no range.
     #[must_use]
     pub fn cells(&self) -> cell::Range {
         self.range().map_or_else(cell::Range::all, |range| cell::Range::rows(&range.start, range.end.as_deref()))
     }
 
-    /// Whether it owns that position.
+    /// Whether it owns the position.
     #[must_use]
     pub fn holds(&self, position: &KeyPosition) -> bool {
         self.range().is_some_and(|range| position.is_in(range))
     }
 
-    /// Whether it answers for that position.
+    /// Whether it serves the position.
     #[must_use]
     pub fn standing(&self, position: &KeyPosition) -> Standing {
         match self {
@@ -74,22 +75,22 @@ impl Ownership {
         }
     }
 
-    /// The range, if it holds that position.
+    /// The range, if it contains the position.
     ///
     /// # Errors
-    /// [`Failure::Unavailable`] when it is another's: nothing was read or written, and the range is to be looked up
-    /// again. It does not halt the node, for all replicas come to it alike.
+    /// [`Failure::Unavailable`] if it does not: nothing was read or written, and the client must look up the range
+    /// again. This does not halt the node, because all replicas reach the same result.
     pub fn check(&self, position: &KeyPosition) -> Result<&KeyRange, Failure> {
         let holds = self.range().filter(|range| position.is_in(range));
         holds.ok_or_else(|| Failure::Unavailable("the row belongs to another range by now".to_owned()))
     }
 
-    /// Gives it a range, unless it has or had one: leaders that followed each other may both have proposed it. Returns
-    /// whether the range is new.
+    /// Assigns the range, unless one was assigned before: successive leaders may both have proposed it. Returns whether
+    /// it was assigned now.
     pub fn found(&mut self, range: &KeyRange) -> bool {
         let is_new = *self == Self::Unfounded;
         if is_new {
-            // The keys are slices of the entry that brought them, which goes.
+            // Copied, because slices would keep the whole entry in memory.
             let copy = |key: &Bytes| Bytes::copy_from_slice(key);
             *self = Self::Owns(KeyRange { start: copy(&range.start), end: range.end.as_ref().map(copy) });
         }

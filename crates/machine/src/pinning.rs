@@ -1,20 +1,20 @@
-//! What of an entry's buffer a state may keep hold of.
+//! Decides when a state may keep a slice of an entry's buffer.
 //!
-//! Decoded byte strings are slices of the entry's (or a checkpoint chunk's) buffer, and one slice keeps the whole
-//! buffer alive. The entry's own buffer may be a slice too, of a message that brought a whole megabyte of entries: so a
-//! value is copied out, unless it is so large that no such message is many times its size.
+//! Decoded byte strings are slices of the buffer of an entry or a checkpoint chunk, and one slice keeps the whole
+//! buffer in memory. The entry's buffer may itself be a slice of a message with a megabyte of entries. So a value is
+//! copied unless it is a large part of any such message.
 
 use bytes::Bytes;
 
-/// Below this a value is copied. A quarter of what one message between nodes gathers (1 MiB): a larger value pins no
-/// more than four times its own size.
+/// Smaller values are copied. This is a quarter of the maximum batch in one message between nodes (1 MiB), so a larger
+/// value keeps at most four times its own size in memory.
 const COPY_BELOW_BYTES: usize = 256 << 10;
 
-/// A slice is kept only if it is this part (one n-th) of its buffer at least: memory held is bounded by n times what is
+/// A slice is kept only if it is at least one n-th of its buffer. So the memory held is at most n times the memory
 /// accounted for.
 const KEPT_PART: usize = 4;
 
-/// `slice`, which lies in a buffer of `buffer_bytes`, as something that may be kept for long.
+/// Returns `slice`, which is part of a buffer of `buffer_bytes`, in a form that may be kept for long.
 #[must_use]
 pub fn owned(slice: &Bytes, buffer_bytes: usize) -> Bytes {
     if slice.len() < COPY_BELOW_BYTES || slice.len().saturating_mul(KEPT_PART) < buffer_bytes {

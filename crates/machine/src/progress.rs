@@ -1,24 +1,25 @@
-//! How far a state has come in its cohort's log, and what it refuses to apply.
+//! The position of a state in its cohort's log, and the check of the next entry.
 //!
-//! Invariant: a state applies the direct successor of its last entry and nothing else (guarantee 1), and timestamps
-//! grow from entry to entry (guarantee 17). Both are part of the state and of its checkpoint: a replica that starts
-//! from a checkpoint has forgotten neither.
+//! Invariant: a state applies only the direct successor of its last entry (guarantee 1), and timestamps increase from
+//! entry to entry (guarantee 17). Both are part of the state and of its checkpoint, so they survive a restart from a
+//! checkpoint.
 
 use base::codec::DecodeError;
 use base::{CohortId, Entry, Epoch, Lsn, Sequence, Timestamp};
 
 use crate::hash::LogicalHash;
 
-/// The place in its log at which a machine that was split off another begins: no entry has it, and no log holds what
-/// comes before. A replica that was not there at the split has nothing, and can't mistake that for this.
+/// The log position at which a machine that was split off another one begins. No entry has this LSN, and no log
+/// contains the entries before it. So a replica that was created after the split cannot mistake its empty state for
+/// this one.
 pub const SPLIT_OFF: Lsn = Lsn { epoch: Epoch(0), sequence: Sequence(1) };
 
-/// Names that are left out at a loss: more than there are entries that a replica acknowledges before its disk has them
-/// (`replication`'s `UNFORCED_MAX`), sixteen times over.
+/// Sequence numbers that names skip after a loss. This is 16 times the maximum of entries that a replica acknowledges
+/// before they are on disk (`replication`'s `UNFORCED_MAX`).
 const NAMES_LOST: u64 = 1 << 24;
 
-/// Why an entry can't be applied. Each is fatal: the node halts, or its replica would drift apart from the others. The
-/// state is as it was before.
+/// Why an entry cannot be applied. Each error is fatal: the node must halt, or its replica would diverge. The state is
+/// unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// The entry is not the direct successor of the last one applied.
@@ -28,59 +29,60 @@ pub enum ApplyError {
         cohort: CohortId,
         /// The entry.
         lsn: Lsn,
-        /// The predecessor it names.
+        /// The entry's predecessor.
         previous: Lsn,
         /// The last entry applied.
         last_applied: Lsn,
     },
-    /// The entry's timestamp is not greater than that of the entry before it.
+    /// The entry's timestamp is not greater than that of the last one applied.
     #[error("cohort {cohort}: entry {lsn} has timestamp {timestamp}, not after {last_timestamp}, the last one applied")]
     TimestampNotAfter {
         /// The cohort.
         cohort: CohortId,
         /// The entry.
         lsn: Lsn,
-        /// Its timestamp.
+        /// The entry's timestamp.
         timestamp: Timestamp,
         /// The timestamp of the last entry applied.
         last_timestamp: Timestamp,
     },
-    /// The entry's payload is no command of this state machine.
+    /// The entry's payload is not a command of this state machine.
     #[error("cohort {cohort}: the command of entry {lsn} can't be read: {source}")]
     Undecodable {
         /// The cohort.
         cohort: CohortId,
         /// The entry.
         lsn: Lsn,
-        /// What is wrong with it.
+        /// The decoding error.
         source: DecodeError,
     },
 }
 
-/// A state's place in its cohort's log.
+/// The position of a state in its cohort's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The cohort.
     pub cohort: CohortId,
-    /// The last entry applied.
+    /// The LSN of the last applied entry.
     pub last_applied: Lsn,
-    /// Its timestamp, the greatest in the state: new ones must exceed it (guarantee 17). 0 before the first.
+    /// The timestamp of that entry, the greatest in the state: new ones must exceed it (guarantee 17). 0 before the
+    /// first.
     pub last_timestamp: Timestamp,
-    /// Losses that were declared in the log (guarantee 11).
+    /// The number of losses declared in the log (guarantee 11).
     pub losses: u32,
 }
 
 impl Progress {
-    /// Before the first entry. Timestamp 0 is the version of what is absent: no entry ever has it.
+    /// The position before the first entry. Timestamp 0 is the version of absent columns: no entry ever has it.
     #[must_use]
     pub fn new(cohort: CohortId) -> Self {
         Self { cohort, last_applied: Lsn::ZERO, last_timestamp: Timestamp(0), losses: 0 }
     }
 
-    /// Whether `entry` may be applied now.
+    /// Checks whether `entry` may be applied now.
     ///
     /// # Errors
-    /// When it is not the successor of the last entry applied, or its timestamp doesn't grow.
+    /// The entry is not the successor of the last one applied, or its timestamp does not increase.
     pub fn check(&self, entry: &Entry) -> Result<(), ApplyError> {
         let follows = entry.previous == self.last_applied
             && entry.lsn.sequence > self.last_applied.sequence
@@ -105,24 +107,24 @@ impl Progress {
         Ok(())
     }
 
-    /// Takes the place of `entry`, which was checked.
+    /// Advances to `entry`.
     ///
     /// # Panics
-    /// When it was not.
+    /// If [`Self::check`] would reject the entry.
     pub fn advance(&mut self, entry: &Entry) {
         assert!(entry.lsn > self.last_applied && entry.timestamp > self.last_timestamp, "checked before");
         self.last_applied = entry.lsn;
         self.last_timestamp = entry.timestamp;
     }
 
-    /// What an entry may be known by for ever. After a loss sequences are given out again: names go on past all that
-    /// the lost entries can have had.
+    /// A number that identifies an entry forever. After a loss the log reuses sequence numbers, so names skip all
+    /// numbers that the lost entries may have had.
     #[must_use]
     pub fn name_of(&self, sequence: Sequence) -> Sequence {
         Sequence(sequence.0 + u64::from(self.losses) * NAMES_LOST)
     }
 
-    /// The error for an entry whose command can't be read.
+    /// The error for an entry with an undecodable command.
     #[must_use]
     pub fn undecodable(&self, entry: &Entry, source: DecodeError) -> ApplyError {
         ApplyError::Undecodable { cohort: self.cohort, lsn: entry.lsn, source }

@@ -1,13 +1,13 @@
-//! Sessions: what makes a retried write apply once, whoever leads and whatever was restarted (guarantee 10).
+//! Sessions: they make a retried write execute exactly once, across leader changes and restarts (guarantee 10).
 //!
-//! A client opens a session and numbers its writes in it from 1. The tablet keeps the outcome of every numbered write
-//! (a refused one's as well: a retry must not succeed where the first try was refused) until the client says that it
-//! knows it: each write carries the lowest number whose outcome is still open, the session's *floor*. Between the floor
-//! and the floor plus [`SESSION_WINDOW`] lie all numbers that may be executed; so a session's table is bounded.
+//! A client opens a session and numbers its writes from 1. The machine keeps the outcome of each numbered write until
+//! the client acknowledges it. Failed outcomes are kept too: a retry must not succeed after its first attempt failed.
+//! Each write carries the lowest number with an unacknowledged outcome, the session's *floor*. Only numbers from the
+//! floor to the floor plus [`SESSION_WINDOW`] may be executed, so a session's memory is bounded.
 //!
-//! This table is part of the tablet: at the same LSN on every replica, in every checkpoint. A session ends by an entry
-//! that names the last use its proposer saw, and applies only if that is still the last; after it, a retry's first try
-//! is unknown, and the write is never executed.
+//! The sessions are part of the state: they are equal on all replicas at the same LSN, and in every checkpoint. A
+//! session expires by an entry that contains the last use that its proposer saw. The entry applies only if the session
+//! was not used since. After that the outcome of an earlier attempt is unknown, and its retry is never executed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,34 +27,34 @@ use crate::hash::LogicalHash;
 use crate::progress::Progress;
 use crate::state_machine::Wire;
 
-/// Sessions that one expiry entry names, at most: a small entry; the next tick brings the next.
+/// Maximum sessions in one expiry entry, to keep entries small. The next tick expires more.
 const EXPIRED_AT_ONCE_MAX: usize = 1_000;
 
-/// Bytes of a session beside its outcomes, roughly.
+/// Approximate bytes of a session without its outcomes.
 const SESSION_BYTES: usize = size_of::<Session<()>>() + 64;
 
-/// A session: the cohort whose log opened it and the sequence of the entry that did, unique in the universe for ever.
-/// So one range's session is unknown in every other range, and never taken for a stranger's.
+/// A session id: the cohort that opened the session and the sequence of the opening entry. It is unique in the cluster
+/// and never reused. So a session of one range is unknown in every other range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
 impl SessionId {
-    /// Bits of the entry's sequence: at ten thousand entries a second they last for three years. What is left names
+    /// Bits of the entry's sequence: enough for three years at ten thousand entries per second. The other bits identify
     /// sixteen million cohorts.
     const SEQUENCE_BITS: u32 = 40;
 
-    /// Cohorts that sessions can be named for: no range gets a number from here on.
+    /// Cohorts that fit into a session id: no range gets an id from here on.
     pub const COHORTS_MAX: u64 = 1 << (u64::BITS - Self::SEQUENCE_BITS);
 
-    /// The session that this entry of this cohort opens; none if its numbers are too large for a name.
+    /// The session that an entry of a cohort opens; none if the numbers do not fit into an id.
     #[must_use]
     pub fn new(cohort: CohortId, sequence: Sequence) -> Option<Self> {
         let fits = u64::from(cohort.0) < Self::COHORTS_MAX && sequence.0 >> Self::SEQUENCE_BITS == 0;
         fits.then(|| Self(u64::from(cohort.0) << Self::SEQUENCE_BITS | sequence.0))
     }
 
-    /// Whether an entry of this cohort up to `last` may have opened it, or one of the range that this one was split off
-    /// from: of a cohort that was named before.
+    /// Whether an entry of this cohort up to `last` may have opened it, or an entry of a cohort with a lower id. A
+    /// range inherits the sessions of its parent at a split, and parents have lower ids.
     pub(crate) fn may_be_known_to(self, cohort: CohortId, last: Sequence) -> bool {
         let sequence = Sequence(self.0 & ((1 << Self::SEQUENCE_BITS) - 1));
         let is_inherited = self.0 >> Self::SEQUENCE_BITS < u64::from(cohort.0);
@@ -62,19 +62,19 @@ impl SessionId {
     }
 }
 
-/// Which write of which session this is: at most one write of a stamp is ever applied.
+/// Identifies a write of a session: at most one write with a stamp is ever executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionStamp {
     /// The session.
     pub session: SessionId,
-    /// The write's number in it, from 1.
+    /// The number of the write in the session, from 1.
     pub sequence: u64,
-    /// Every lower number's outcome is known to the client, and may be forgotten.
+    /// The client knows the outcomes of all lower numbers; they may be discarded.
     pub first_incomplete: u64,
 }
 
 impl SessionStamp {
-    /// Appends the stamp of a write that may have one to `out`.
+    /// Appends the encoding of an optional stamp to `out`.
     pub fn encode(stamp: Option<&Self>, out: &mut Writer) {
         out.bool(stamp.is_some());
         if let Some(stamp) = stamp {
@@ -84,10 +84,10 @@ impl SessionStamp {
         }
     }
 
-    /// Reads what [`SessionStamp::encode`] wrote.
+    /// Decodes the output of [`SessionStamp::encode`].
     ///
     /// # Errors
-    /// When it is none.
+    /// The input is not a valid encoding.
     pub fn decode(input: &mut Reader) -> Result<Option<Self>, DecodeError> {
         if !input.bool()? {
             return Ok(None);
@@ -97,42 +97,42 @@ impl SessionStamp {
     }
 }
 
-/// The outcome of a change that was executed, in few bytes. Only what a retry may be told is one.
+/// The compact form of the outcome of an executed change. Only outcomes that a retry may receive have one.
 pub trait Remembered: Wire + Clone + fmt::Debug + PartialEq + Eq {
-    /// What the machine answers.
+    /// The machine's response type.
     type Response;
 
-    /// The least that one takes encoded, in bytes.
+    /// Minimum encoded bytes.
     const ENCODED_BYTES_MIN: usize;
 
-    /// What is kept of an outcome.
+    /// The compact form of an outcome.
     ///
     /// # Panics
-    /// When no executed change has such an outcome.
+    /// If an executed change cannot have this outcome.
     fn of(outcome: &Outcome<Self::Response>) -> Self;
 
-    /// The outcome.
+    /// Restores the outcome.
     fn outcome(&self) -> Outcome<Self::Response>;
 
-    /// Bytes that it takes on the heap, beside its own.
+    /// Bytes on the heap, without the size of the type.
     fn heap_bytes(&self) -> usize;
 
-    /// Bytes that it takes encoded.
+    /// Encoded bytes.
     fn encoded_bytes(&self) -> usize;
 }
 
 /// One client's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session<O> {
-    /// The timestamp of the last entry that used it.
+    /// Timestamp of the last entry that used it.
     last_used: Timestamp,
     /// The client knows the outcomes of all lower numbers.
     floor: u64,
-    /// Outcomes of numbers from the floor on, in order.
+    /// Outcomes of numbers from the floor on, in order of number.
     outcomes: VecDeque<(u64, O)>,
 }
 
-/// Open sessions, frozen.
+/// An immutable snapshot of the open sessions.
 pub type Open<O> = OrdMap<SessionId, Arc<Session<O>>>;
 
 /// The open sessions of a state machine.
@@ -148,42 +148,42 @@ impl<O> Default for Sessions<O> {
     }
 }
 
-/// What is to be done with a numbered write.
+/// How to proceed with a numbered write.
 #[derive(Debug)]
 pub enum Admission<R> {
-    /// It was never executed: now it is to be.
+    /// It was never executed: execute it.
     Execute,
-    /// It must not be executed; this is its answer.
+    /// It must not be executed; this is its outcome.
     Answer(Outcome<R>),
 }
 
 impl<O: Remembered> Sessions<O> {
-    /// Those of a snapshot.
+    /// Restores the sessions of a snapshot.
     #[must_use]
     pub fn of(open: Open<O>) -> Self {
         let bytes = open.values().map(|session| session.bytes()).sum();
         Self { open, bytes }
     }
 
-    /// The sessions, to be frozen.
+    /// A snapshot of the sessions.
     #[must_use]
     pub fn open_sessions(&self) -> &Open<O> {
         &self.open
     }
 
-    /// How many are open.
+    /// The number of open sessions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether none is open.
+    /// Whether no session is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Bytes of memory that they take, roughly.
+    /// Approximate memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -192,10 +192,10 @@ impl<O: Remembered> Sessions<O> {
     /// Opens a session.
     ///
     /// # Errors
-    /// [`Failure::Overloaded`] when there are too many.
+    /// [`Failure::Overloaded`] if there are too many.
     ///
     /// # Panics
-    /// When it is open already: a session is named for an entry, and no entry comes twice.
+    /// If it is open already: each entry opens a session with its own id.
     pub fn open(&mut self, id: SessionId, now: Timestamp) -> Result<(), Failure> {
         if self.open.len() >= SESSIONS_MAX {
             return Err(Failure::Overloaded(format!("{SESSIONS_MAX} sessions are open, and no more may be")));
@@ -205,7 +205,7 @@ impl<O: Remembered> Sessions<O> {
         Ok(())
     }
 
-    /// Puts a session in; false if it was there before.
+    /// Inserts a session; returns false if the id was already present.
     fn load(&mut self, id: SessionId, session: Session<O>) -> bool {
         if self.open.contains_key(&id) {
             return false;
@@ -215,7 +215,7 @@ impl<O: Remembered> Sessions<O> {
         true
     }
 
-    /// Says what is to be done with the write of `stamp`, and notes that its session is in use.
+    /// Decides how to proceed with the write of `stamp`, and marks its session as used.
     pub fn admit(&mut self, stamp: &SessionStamp, now: Timestamp) -> Admission<O::Response> {
         let Some(session) = self.open.get_mut(&stamp.session) else {
             if planted(Bug::UnknownSessionExecuted) {
@@ -229,10 +229,10 @@ impl<O: Remembered> Sessions<O> {
         session.admit(stamp.sequence)
     }
 
-    /// Keeps the outcome of a write that was admitted and executed.
+    /// Records the outcome of a write that was admitted and executed.
     ///
     /// # Panics
-    /// When its session is not open: then it was not admitted.
+    /// If its session is not open, so the write was not admitted.
     pub fn record(&mut self, stamp: &SessionStamp, outcome: &Outcome<O::Response>) {
         let Some(session) = self.open.get_mut(&stamp.session) else {
             assert!(planted(Bug::UnknownSessionExecuted), "only a known session's write is admitted");
@@ -244,7 +244,7 @@ impl<O: Remembered> Sessions<O> {
         self.bytes -= replaced.map_or(0, |outcome| outcome_bytes(&outcome));
     }
 
-    /// Ends sessions, each unless it was used after the moment given.
+    /// Ends each session that was not used after the given timestamp.
     pub fn expire(&mut self, sessions: &[(SessionId, Timestamp)]) {
         for (id, last_used) in sessions {
             let unused = |session: &Arc<Session<O>>| session.last_used <= *last_used;
@@ -256,17 +256,17 @@ impl<O: Remembered> Sessions<O> {
         }
     }
 
-    /// Sessions that were last used before `moment`, each with its last use, 1,000 at most. It looks at every one.
+    /// Sessions last used before `moment`, each with its last use; at most 1,000. It scans all sessions.
     #[must_use]
     pub fn unused_since(&self, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
         let unused = self.open.iter().filter(|(_, session)| session.last_used < moment);
         unused.map(|(id, session)| (*id, session.last_used)).take(EXPIRED_AT_ONCE_MAX).collect()
     }
 
-    /// Checks what must always hold.
+    /// Checks the invariants.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// If an invariant is broken.
     pub fn invariants(&self, cohort: CohortId, last_timestamp: Timestamp, last: Sequence) {
         assert!(self.open.len() <= SESSIONS_MAX, "sessions are bounded");
         let mut bytes = 0;
@@ -279,7 +279,7 @@ impl<O: Remembered> Sessions<O> {
         assert_eq!(bytes, self.bytes, "the account of bytes is what the sessions take");
     }
 
-    /// Adds all that decides a later outcome to a hash.
+    /// Adds everything that determines later outcomes to a hash.
     pub fn add_to(&self, hash: &mut LogicalHash) {
         hash.word(self.open.len() as u64);
         for (id, session) in &self.open {
@@ -290,8 +290,8 @@ impl<O: Remembered> Sessions<O> {
 }
 
 impl<O: Remembered> Session<O> {
-    /// Forgets the outcomes that the client says it knows, and gives back the bytes they took. A stamp can't
-    /// acknowledge its own write: the floor passes no number that might still be asked for.
+    /// Discards the outcomes that the client acknowledges, and returns the bytes freed. A stamp cannot acknowledge its
+    /// own write, so the floor never passes a number that may still be retried.
     fn acknowledge(&mut self, stamp: &SessionStamp) -> usize {
         self.floor = self.floor.max(stamp.first_incomplete.min(stamp.sequence));
         let known = self.outcomes.partition_point(|(number, _)| *number < self.floor);
@@ -333,7 +333,7 @@ impl<O: Remembered> Session<O> {
         self.outcomes.binary_search_by_key(&number, |(number, _)| *number)
     }
 
-    /// Whether outcomes are in order, and all from the floor on within the window.
+    /// Whether the outcomes are in order, within the window from the floor.
     fn is_bounded(&self) -> bool {
         let within = |number: u64| number.checked_sub(self.floor).is_some_and(|above| above < SESSION_WINDOW);
         self.outcomes.iter().is_sorted_by(|(a, _), (b, _)| a < b)
@@ -361,7 +361,7 @@ fn outcome_bytes<O: Remembered>(outcome: &O) -> usize {
     size_of::<(u64, O)>() + outcome.heap_bytes()
 }
 
-/// A session on its way into a checkpoint, with its outcomes or without (as a planted bug has it).
+/// A session encoded for a checkpoint. The flag says whether outcomes are included; only a planted bug omits them.
 impl<O: Remembered> Record for (SessionId, &Session<O>, bool) {
     fn size(&self) -> usize {
         28 + self.1.outcomes.iter().map(|(_, outcome)| 8 + outcome.encoded_bytes()).sum::<usize>()
@@ -381,7 +381,7 @@ impl<O: Remembered> Record for (SessionId, &Session<O>, bool) {
     }
 }
 
-/// The next chunk of a checkpoint that holds sessions: those after `last` in the order of their numbers.
+/// The next checkpoint chunk with the sessions after `last`, in order of id.
 #[must_use]
 pub fn pack_sessions<O: Remembered>(tag: u8, open: &Open<O>, last: Option<SessionId>) -> Option<(Bytes, SessionId)> {
     let with_outcomes = !planted(Bug::DedupeNotInCheckpoint);
@@ -390,10 +390,10 @@ pub fn pack_sessions<O: Remembered>(tag: u8, open: &Open<O>, last: Option<Sessio
     pack(tag, rest).map(|(chunk, (id, ..))| (chunk, id))
 }
 
-/// Reads a chunk that [`pack_sessions`] made into the sessions of a machine that has come as far as `progress`.
+/// Decodes a chunk of [`pack_sessions`] into the sessions of a machine at log position `progress`.
 ///
 /// # Errors
-/// When it holds what no machine can have.
+/// The chunk contains sessions that the machine cannot have.
 pub fn load_sessions<O: Remembered>(
     input: &mut Reader,
     progress: &Progress,

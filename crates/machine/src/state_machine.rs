@@ -1,10 +1,10 @@
-//! The interface between a node and the state machines that it hosts: one implementation a kind, each in a crate of its
-//! own. The node's registry is the only place that lists the kinds.
+//! The interface between a node and the state machines that it hosts. Each kind is implemented in a crate of its own,
+//! and only the node's registry lists the kinds.
 //!
-//! A request for a cohort is one of two sorts. A *read* is answered from the applied state, by [`StateMachine::read`] at
-//! the leader or by a [`View`] on any thread and replica. A *change* becomes a command in the log, by
-//! [`StateMachine::propose`]: at once, or after a [`Read`] has decided what the command is. What does not fit into
-//! memory is a [`Read`] that is carried out again where the disk may be waited for.
+//! A request to a cohort is a read or a change. A *read* is answered from the applied state, by [`StateMachine::read`]
+//! at the leader or by a [`View`] on any thread and replica. A *change* becomes a command in the log, by
+//! [`StateMachine::propose`]: immediately, or after a [`Read`] has determined the command. A [`Read`] that needs data
+//! on disk is evaluated again on a thread that may block.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -25,30 +25,30 @@ use crate::ownership::Ownership;
 use crate::progress::{ApplyError, Progress};
 use crate::storage::{ReadError, Storage};
 
-/// Which kind of state machine a cohort replicates: the tag of its requests between nodes and of its checkpoints.
+/// The kind of state machine that a cohort replicates: the tag of its requests between nodes and of its checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
 
 impl Kind {
-    /// The catalog, which is cohort 1.
+    /// The catalog (cohort 1).
     pub const CATALOG: Self = Self(1);
     /// A range of a table.
     pub const TABLET: Self = Self(2);
     /// A unit of a shared log.
     pub const LOG_UNIT: Self = Self(3);
-    /// The first of the numbers that only tests use.
+    /// The first of the numbers reserved for tests.
     pub const FIRST_OF_TESTS: Self = Self(0xf0);
 }
 
-/// A value with a binary form.
+/// A value with a binary encoding.
 pub trait Wire: Sized {
-    /// Appends the value to `out`.
+    /// Appends the encoding to `out`.
     fn encode(&self, out: &mut Writer);
 
-    /// Reads what [`Wire::encode`] wrote.
+    /// Decodes the output of [`Wire::encode`].
     ///
     /// # Errors
-    /// When the bytes are something else. It never panics, and allocates no more than the input holds.
+    /// The input is not a valid encoding. Decoding never panics, and allocates no more than the size of the input.
     fn decode(input: &mut Reader) -> Result<Self, DecodeError>;
 }
 
@@ -62,19 +62,19 @@ impl<T: Wire> Wire for Box<T> {
     }
 }
 
-/// A lock on one key of a machine that a change holds from its proposal until it is applied.
+/// A latch on one key of a machine that a change holds from its proposal until it is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock<'a> {
     /// The key.
     pub key: &'a Bytes,
-    /// Whether the change must wait for earlier changes of the key, and later ones for its decision: its outcome depends on what
-    /// the key holds. Others pass each other.
+    /// Whether the change must wait for earlier changes of the key, and later ones for it, because its outcome depends
+    /// on the current value. Changes with shared latches do not wait for each other.
     pub is_exclusive: bool,
 }
 
-/// What a cohort is asked.
+/// A request to a cohort.
 pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
-    /// Whether it only reads: it may be repeated at will. Otherwise the log decides.
+    /// Whether it is a read, which may be repeated. Otherwise it is a change, which goes through the log.
     fn reads(&self) -> bool;
 
     /// Whether it may be sent again although an earlier attempt may have been executed.
@@ -82,35 +82,35 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
         self.reads()
     }
 
-    /// What it may show, if it reads.
+    /// The consistency level, if it is a read.
     fn consistency(&self) -> Consistency {
         Consistency::Strong
     }
 
-    /// Where in the keys of a table it begins; none if it is about no key.
+    /// The position in a table's keys at which it begins; none if it is not about a key.
     fn position(&self) -> Option<KeyPosition> {
         None
     }
 
-    /// The key that it changes, if it changes one.
+    /// The latch it needs, if it changes a key.
     fn lock(&self) -> Option<Lock<'_>> {
         None
     }
 
-    /// Bytes that it adds to the storage's memory: what write pacing counts.
+    /// Bytes that it adds to the storage's memory, for write pacing.
     fn bytes(&self) -> u64 {
         0
     }
 
-    /// Bytes of keys, values and names that it holds, roughly: what is under way at a node is bounded by it.
+    /// Approximate bytes of its keys, values and names, for the memory limit on requests in progress.
     fn held_bytes(&self) -> usize {
         0
     }
 }
 
-/// A definite good answer.
+/// A successful response.
 pub trait Response: Wire + Clone + fmt::Debug + PartialEq + Eq {
-    /// Whether it answers a read: then a refusal may take its place, and the read may be asked again.
+    /// Whether it answers a read. An error may replace such a response, because the read can be repeated.
     fn is_of_read(&self) -> bool;
 }
 
@@ -120,28 +120,28 @@ impl<R: Response> Response for Box<R> {
     }
 }
 
-/// How a read begins.
+/// The first step of a read.
 #[derive(Debug)]
 pub enum Reading<R, Q> {
-    /// This is the answer.
+    /// The outcome.
     Answer(Outcome<R>),
-    /// This gives the answer, and may have to wait for the disk.
+    /// A query that gives the outcome and may have to wait for the disk.
     Evaluate(Q),
 }
 
-/// How a change begins.
+/// The first step of a change.
 #[derive(Debug)]
 pub enum Payload<Q> {
-    /// The log is to carry this command.
+    /// Propose this command.
     Command(Bytes),
-    /// This decides what the log is to carry. The request's lock is exclusive meanwhile.
+    /// Evaluate this query to determine the command. The request's latch is exclusive meanwhile.
     Decide(Q),
-    /// Nothing: the request is refused.
+    /// Reject the request without a proposal.
     Refuse(Failure),
 }
 
 impl<R, Q> Reading<R, Q> {
-    /// The same in the types of a registry.
+    /// Converts to the types of a registry.
     pub fn map<S, P>(self, response: impl Fn(R) -> S, read: impl Fn(Q) -> P) -> Reading<S, P> {
         match self {
             Self::Answer(outcome) => Reading::Answer(outcome.map(response)),
@@ -151,7 +151,7 @@ impl<R, Q> Reading<R, Q> {
 }
 
 impl<Q> Payload<Q> {
-    /// The same in the types of a registry.
+    /// Converts to the types of a registry.
     pub fn map<P>(self, read: impl Fn(Q) -> P) -> Payload<P> {
         match self {
             Self::Command(command) => Payload::Command(command),
@@ -161,32 +161,31 @@ impl<Q> Payload<Q> {
     }
 }
 
-/// A question to a machine's data as it was at one moment. It can be answered on any thread.
+/// A query on a machine's data as of one moment. Any thread can evaluate it.
 pub trait Read: Clone + fmt::Debug + Send + 'static {
-    /// What the machine answers.
+    /// The machine's response type.
     type Response;
 
-    /// The answer.
+    /// Evaluates the query.
     ///
     /// # Errors
-    /// When the data can't be read; [`ReadError::NotCached`] when the disk would have to be waited for, and `io` doesn't
-    /// allow that.
+    /// The data cannot be read; [`ReadError::NotCached`] if that would block on the disk and `io` does not allow it.
     fn answer(&self, io: Io) -> Result<Evaluated<Self::Response>, ReadError>;
 }
 
-/// What a [`Read`] comes to.
+/// The result of a [`Read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluated<R> {
-    /// The answer to a read.
+    /// The outcome of a read.
     Outcome(Outcome<R>),
     /// The command of a change.
     Decided(Verdict),
-    /// The position where the request begins is another cohort's (guarantee 19).
+    /// Another cohort owns the position where the request begins (guarantee 19).
     Elsewhere,
 }
 
 impl<R> Evaluated<R> {
-    /// The same in the types of a registry.
+    /// Converts to the types of a registry.
     pub fn map<S>(self, response: impl Fn(R) -> S) -> Evaluated<S> {
         match self {
             Self::Outcome(outcome) => Evaluated::Outcome(outcome.map(response)),
@@ -196,42 +195,42 @@ impl<R> Evaluated<R> {
     }
 }
 
-/// What was decided about a change.
+/// The decision about a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The command that the log is to carry.
+    /// The command to propose.
     pub command: Bytes,
-    /// The refusal that it carries, if it is one: it is logged, and changes nothing.
+    /// The failure that the command carries, if any: it is logged for retries, and changes nothing.
     pub refusal: Option<Failure>,
 }
 
-/// A machine's data at one moment, for any thread to read.
+/// A machine's data as of one moment, readable by any thread.
 pub trait View: Clone + fmt::Debug + Send + Sync + 'static {
-    /// What may be asked.
+    /// The machine's request type.
     type Request;
-    /// What answers it.
+    /// The query type.
     type Read;
 
-    /// How a read is answered from here; none if it can't be.
+    /// The query for a request; none if the view cannot answer it.
     fn read(&self, request: &Self::Request) -> Option<Self::Read>;
 
     /// The data as of an earlier moment.
     ///
     /// # Errors
-    /// [`Failure::Invalid`] for a moment that is no longer kept, [`Failure::Unavailable`] for one that has not come yet.
+    /// [`Failure::Invalid`] if that moment is no longer kept, [`Failure::Unavailable`] if it is in the future.
     fn at(self, moment: Timestamp) -> Result<Self, Failure>;
 
-    /// The moment that it shows.
+    /// The moment of the view.
     fn timestamp(&self) -> Timestamp;
 
-    /// The keys that it holds, if it is a range of a table.
+    /// The keys it contains, if the machine is a range of a table.
     fn range(&self) -> Option<&KeyRange>;
 
-    /// Whether another view of the same replica shows the same.
+    /// Whether another view of the same replica has the same content.
     fn is_same(&self, other: &Self) -> bool;
 }
 
-/// The view of a machine that has none.
+/// The view type of a machine without views.
 #[derive(Debug)]
 pub struct NoView<Q, R>(Infallible, PhantomData<(Q, R)>);
 
@@ -270,33 +269,33 @@ where
     }
 }
 
-/// What applying an entry came to.
+/// The result of applying an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied<R, Q, E> {
-    /// The answer to the request that was proposed; none for what no client asks for (a barrier, an expiry), and where
-    /// the effect says how it is answered.
+    /// The outcome of the proposed request. None for entries without a client (a barrier, an expiry), and if the effect
+    /// determines the outcome later.
     pub outcome: Option<Outcome<R>>,
-    /// What the node must act on.
+    /// The effect that the node must act on.
     pub effect: Option<Effect<Q, E>>,
 }
 
 impl<R, Q, E> Applied<R, Q, E> {
-    /// Nothing that anybody waits for.
+    /// No outcome and no effect.
     pub const NOTHING: Self = Self { outcome: None, effect: None };
 
-    /// An answer, and nothing for the node to act on.
+    /// An outcome without an effect.
     pub fn outcome(outcome: Outcome<R>) -> Self {
         Self { outcome: Some(outcome), effect: None }
     }
 
-    /// Something for the node to act on, and no answer.
+    /// An effect without an outcome.
     pub fn effect(effect: Effect<Q, E>) -> Self {
         Self { outcome: None, effect: Some(effect) }
     }
 }
 
 impl<R, Q, E> Applied<R, Q, E> {
-    /// The same in the types of a registry.
+    /// Converts to the types of a registry.
     pub fn map<S, P, F>(
         self,
         response: impl Fn(R) -> S,
@@ -316,84 +315,84 @@ impl<R, Q, E> Applied<R, Q, E> {
     }
 }
 
-/// What an applied entry makes the node do.
+/// The effect of an applied entry on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect<Q, E> {
-    /// Nothing was executed: the key is another cohort's by now, and the proposer is to look it up again (guarantee 19).
+    /// Nothing was executed: another cohort owns the key by now, and the proposer must look it up again (guarantee 19).
     Elsewhere,
-    /// The answer must be read.
+    /// The outcome must be read from the data.
     Evaluate(Q),
-    /// The machine was given its range: it may answer.
+    /// The machine was assigned its range: it can serve requests.
     RangeFounded,
-    /// A part of the range was split off: its replica here is to begin ([`StateMachine::split_off`]).
+    /// A part of the range was split off: the node starts a replica of it ([`StateMachine::split_off`]).
     RangeSplit {
         /// The new range's cohort.
         child: CohortId,
-        /// That one's members.
+        /// The members of the new range's cohort.
         members: Membership,
-        /// Its keys.
+        /// The keys of the new range.
         range: KeyRange,
     },
-    /// The table is dropped: the data is gone, and its files may go.
+    /// The table was dropped: the data is gone, and its files may be deleted.
     RangeDropped,
     /// The log declares that acknowledged entries may be lost (guarantee 11).
     LossDeclared,
-    /// Something that only this kind has.
+    /// An effect specific to this kind.
     Own(E),
 }
 
-/// Moments of the log's past that housekeeping counts from; none: the log has not come so far.
+/// Log timestamps from which housekeeping computes its deadlines; none while the log is younger than the interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Past {
-    /// A session that was not used since may expire.
+    /// Sessions that were last used before this may expire.
     pub session_lifetime: Option<Timestamp>,
-    /// Versions from before may go.
+    /// Versions visible only before this may be dropped.
     pub retention: Option<Timestamp>,
 }
 
-/// What a leader proposes now and then.
+/// Commands that a leader proposes periodically.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Housekeeping {
     /// The commands.
     pub commands: Vec<Bytes>,
-    /// How many sessions they expire.
+    /// The number of sessions that the commands expire.
     pub sessions_expired: u64,
 }
 
-/// What applying an entry to a machine came to.
+/// The result of applying an entry to a machine of type `M`.
 pub type AppliedBy<M> = Applied<<M as StateMachine>::Response, <M as StateMachine>::Read, <M as StateMachine>::Event>;
 
 /// A replicated state machine.
 pub trait StateMachine: fmt::Debug + Sized {
-    /// Its number, for ever.
+    /// Its kind; never changes.
     const KIND: Kind;
 
-    /// What it may be asked.
+    /// Its requests.
     type Request: Request;
-    /// What it answers.
+    /// Its successful responses.
     type Response: Response;
-    /// What an entry may make the node do that only this kind has.
+    /// Effects specific to this kind.
     type Event: Clone + fmt::Debug + PartialEq + Eq;
-    /// What may have to wait for the disk.
+    /// Queries that may have to wait for the disk.
     type Read: Read<Response = Self::Response>;
-    /// What other threads may read.
+    /// Views for other threads.
     type View: View<Request = Self::Request, Read = Self::Read>;
-    /// The state, frozen, without the data in its storage.
+    /// Snapshots of the state, without the data in the storage.
     type Snapshot: Snapshot<Machine = Self>;
-    /// Where its bulk data lies.
+    /// The storage of the bulk data.
     type Storage: Storage;
 
-    /// The machine before its first entry, with an empty storage; `disk` is that of this replica.
+    /// The machine before its first entry, with an empty storage. `disk` is the incarnation of this replica.
     fn new(cohort: CohortId, disk: Incarnation, storage: Self::Storage) -> Self;
 
-    /// How far it has come.
+    /// The log position of the state.
     fn progress(&self) -> &Progress;
 
     /// Applies an entry: the direct successor of the last one applied. Deterministic.
     ///
     /// # Errors
-    /// When it isn't that, its timestamp doesn't grow, or its command can't be read. The state is unchanged; the node
-    /// must halt, lest its replica drift apart from the others.
+    /// The entry is not the successor, its timestamp does not increase, or its command cannot be decoded. The state is
+    /// unchanged; the node must halt, because its replica would diverge.
     fn apply(&mut self, entry: &Entry) -> Result<AppliedBy<Self>, ApplyError>;
 
     /// Begins a read, at a replica that may answer it.
@@ -402,81 +401,81 @@ pub trait StateMachine: fmt::Debug + Sized {
     /// Begins a change, at the leader.
     fn propose(&self, request: &Self::Request) -> Payload<Self::Read>;
 
-    /// What other threads may read now; none if this kind is not read so.
+    /// A view of the current state for other threads; none if this kind has no views.
     fn view(&self) -> Option<Self::View>;
 
-    /// The state as it is now, frozen, without the data in its storage. It costs next to nothing to take.
+    /// A snapshot of the current state, without the data in the storage. Cheap: it copies references.
     fn snapshot(&self) -> Self::Snapshot;
 
-    /// Bytes that a checkpoint of the state would take, about.
+    /// Approximate bytes of a checkpoint of the state.
     fn snapshot_bytes(&self) -> usize;
 
-    /// Where the bulk data lies.
+    /// The storage of the bulk data.
     fn storage(&self) -> &Self::Storage;
 
-    /// Where the bulk data lies, to be flushed, compacted or replaced.
+    /// The storage, to be flushed, compacted or replaced.
     fn storage_mut(&mut self) -> &mut Self::Storage;
 
-    /// Where the bulk data lay.
+    /// Returns the storage, and drops the machine.
     fn into_storage(self) -> Self::Storage;
 
-    /// Adds what the state says, and its data, to a hash: equal for states that no read at or above the watermark, no
-    /// retry and no later entry can tell apart (guarantee 16).
+    /// Adds the logical content of the state and its data to a hash. Two states have equal hashes if no read at or
+    /// above the watermark, no retry and no later entry can distinguish them (guarantee 16).
     ///
     /// # Errors
-    /// When the data can't be read.
+    /// The data cannot be read.
     fn hash(&self, hash: &mut LogicalHash) -> Result<(), ReadError>;
 
-    /// Checks what must always hold; simulation calls it after every step.
+    /// Checks the invariants. The simulator calls it after every step.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// If an invariant is broken.
     fn invariants(&self);
 
-    /// What the leader of its cohort proposes now and then.
+    /// The commands that the cohort's leader proposes periodically.
     fn housekeeping(&self, _past: Past) -> Housekeeping {
         Housekeeping::default()
     }
 
-    /// Bytes on the disk that a newer checkpoint than that one would free at once.
+    /// Disk bytes that a new checkpoint would free, compared to the given one.
     fn reclaimable_bytes(&self, _checkpoint: Option<&Self::Snapshot>) -> u64 {
         0
     }
 
-    /// Which part of a table's keys it owns; none for a machine that is no range of a table.
+    /// The keys it owns; none for a machine that is not a range of a table.
     fn ownership(&self) -> Option<&Ownership> {
         None
     }
 
-    /// The cohorts that parts of its range were split off to.
+    /// The cohorts that were split off from its range.
     fn children(&self) -> &[CohortId] {
         &[]
     }
 
-    /// The command that gives a range to a machine that owns nothing yet.
+    /// The command that assigns a range to a machine that owns nothing yet.
     #[must_use]
     fn found(_range: &KeyRange) -> Option<Bytes> {
         None
     }
 
-    /// The request that has the log take the drop of its table.
+    /// The request that commits the drop of its table to its log.
     #[must_use]
     fn drop_request() -> Option<Self::Request> {
         None
     }
 
-    /// The request that has the log give up the keys from `key` on to another cohort.
+    /// The request that commits a split to its log: the keys from `key` on go to another cohort.
     #[must_use]
     fn split_request(_key: Bytes, _child: CohortId, _members: Membership) -> Option<Self::Request> {
         None
     }
 
-    /// The machine that was split off with the entry applied last: to be asked for before the next is applied.
+    /// The machine that the last applied entry split off. Must be called before the next entry is applied.
     fn split_off(&mut self, _range: KeyRange, _site: Site) -> Option<Self> {
         None
     }
 
-    /// The command with which a leader declares that acknowledged entries may be lost, where logs are in main memory.
+    /// The command with which a leader declares that acknowledged entries may be lost, for logs in main memory.
     #[must_use]
     fn declare_loss() -> Bytes {
         Bytes::new()

@@ -1,12 +1,12 @@
-//! Where a state machine's bulk data lies on a node's disk, behind one interface: what is flushed before a checkpoint is
-//! taken, what is done in the background, which files a manifest names, how they travel to another replica, and how fast
-//! may be written. A log-structured merge tree is one implementation (`tree`); one that writes in place can be
-//! another.
+//! The bulk data of a state machine on a node's disk, behind one interface: flushes before a checkpoint, background
+//! work, the files that a manifest names, their transfer to another replica, and write pacing. A log-structured merge
+//! tree is one implementation (`tree`); a storage with in-place updates could be another.
 //!
-//! State and IO are separate objects, as everywhere: a storage is owned by the machine's thread and never waits for a
-//! disk. A [`Job`] carries itself out wherever the driver likes, against whatever files it has.
+//! State and IO are separate objects. A storage is owned by the machine's thread and never blocks on a disk. A [`Job`]
+//! contains all it needs and runs on any thread, with the files that the driver passes in.
 //!
-//! No write or read of data goes through this interface, only what happens once for many of them.
+//! Individual reads and writes of data do not go through this interface, only operations that are amortized over many
+//! of them.
 
 use std::any::Any;
 use std::fmt;
@@ -24,33 +24,33 @@ mod tree;
 pub use store::sstable::{Io, TableId as FileId, TableRef as FileRef};
 pub use store::tree::JobError;
 
-/// How much a storage presses its writers.
+/// Backpressure of a storage on its writers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Bytes in memory that no file holds yet.
+    /// Bytes in memory that are not in a file yet.
     pub memory_bytes: u64,
-    /// Whether writers should wait: flushes or compactions don't keep up with them.
+    /// Whether writers must stall because flushes or compactions do not keep up.
     pub is_stalled: bool,
-    /// Bytes that writers may add in a second; none: as many as they like.
+    /// The rate limit for writers in bytes per second; none: unlimited.
     pub pace: Option<u64>,
 }
 
-/// A file that a storage keeps, as it is sent to another replica.
+/// A file of a storage, as it is sent to another replica.
 pub trait StoredFile: fmt::Debug + Send + Sync {
-    /// The file's bytes from `offset` on, `bytes_max` at most.
+    /// Reads up to `bytes_max` bytes of the file from `offset`.
     ///
     /// # Errors
-    /// When the disk fails, or the file has lost its end.
+    /// The disk fails, or the file is truncated.
     fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, ReadError>;
 }
 
-/// Why data can't be read.
+/// Why data cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The disk would have to be waited for, which was not allowed.
+    /// The read would block on the disk, which the caller did not allow.
     #[error("the data is not in memory")]
     NotCached,
-    /// The data is damaged, or the disk failed.
+    /// The data is corrupt, or the disk failed.
     #[error("{0}")]
     Damaged(String),
 }
@@ -64,171 +64,171 @@ impl From<TableError> for ReadError {
     }
 }
 
-/// How far a step of a job came.
+/// The result of one step of a job.
 #[derive(Debug)]
 pub enum Progress {
-    /// There is more to do. So many bytes of data were read: what a driver limits the rate of.
+    /// The job is not finished. The driver rate-limits jobs by `bytes`.
     Working {
-        /// Keys and values.
+        /// Bytes of keys and values that the step read.
         bytes: u64,
     },
-    /// All is done: to be handed to the storage.
+    /// The job is finished. The outputs are passed to the storage.
     Done(Outputs),
 }
 
-/// What a job has made. Only the storage that gave the job out knows what it is.
+/// The outputs of a job. Only the storage that created the job knows the type of the content.
 #[derive(Debug)]
 pub struct Outputs {
-    /// The files that it wrote. They are forced, and nothing names them yet.
+    /// The files written. They are synced, and no manifest names them yet.
     pub made: Vec<FileId>,
     content: Box<dyn Any + Send>,
 }
 
 impl Outputs {
-    /// What a job of one storage has made.
+    /// The outputs of a job of a storage.
     pub fn new<T: Any + Send>(made: Vec<FileId>, content: T) -> Self {
         Self { made, content: Box::new(content) }
     }
 
-    /// What it is.
+    /// The content.
     ///
     /// # Panics
-    /// When it was made by a job of another storage.
+    /// If another type of storage created the job.
     pub fn content<T: Any>(&self) -> &T {
         self.content.downcast_ref().expect("a job's outputs go to the storage that gave it out")
     }
 }
 
-/// Files that storages have given up, until nobody reads them any more.
+/// Files that storages have released, until their last reader is done.
 pub type Leftovers = store::tree::Leftovers<dyn StoredFile>;
 
-/// Work on a storage's files.
+/// Background work on a storage's files.
 pub trait Job: fmt::Debug + Send {
-    /// Does some of the work. After the last step what was made is forced, and so is its directory.
+    /// Does part of the work. After the last step the files and their directory are synced.
     ///
     /// # Errors
-    /// When a file operation fails. What was written is removed again, unless the process must end.
+    /// A file operation fails. The files written so far are removed, unless the error ends the process.
     fn step(&mut self, files: &dyn DynFiles) -> Result<Progress, JobError>;
 
-    /// Bytes that a step reads, about.
+    /// Approximate bytes that a step reads.
     fn step_bytes(&self) -> u64;
 
-    /// Whether writers wait for it, so that its rate is not to be limited.
+    /// Whether writers wait for the job, so that its rate must not be limited.
     fn is_urgent(&self) -> bool;
 }
 
-/// Files that have arrived from another replica, to be looked through.
+/// Files received from another replica, to be verified.
 pub trait Adoption: fmt::Debug + Send {
-    /// Forces the files and their directory, looks through them, and makes a storage of them.
+    /// Syncs the files and their directory, verifies them, and creates a storage from them.
     ///
     /// # Errors
-    /// [`AdoptError::File`] when the disk fails, [`AdoptError::Refused`] when they are not what they should be.
+    /// [`AdoptError::File`] if the disk fails, [`AdoptError::Refused`] if the files are not valid.
     fn run(self: Box<Self>, files: &dyn DynFiles) -> Result<Box<dyn Storage>, AdoptError>;
 }
 
-/// Why files that arrived are no storage.
+/// Why received files cannot become a storage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdoptError {
     /// A file operation failed.
     #[error(transparent)]
     File(FileError),
-    /// They are not what they should be.
+    /// The files are not valid.
     #[error("{0}")]
     Refused(String),
 }
 
 /// A state machine's bulk data on one disk.
 pub trait Storage: Any + fmt::Debug + Send {
-    /// How much it presses its writers.
+    /// The current backpressure on writers.
     fn pressure(&self) -> Pressure {
         Pressure::default()
     }
 
-    /// Whether a checkpoint is due for the sake of memory.
+    /// Whether a checkpoint is due to free memory.
     fn needs_flush(&self) -> bool {
         false
     }
 
-    /// Freezes what is in memory and gives the job that writes it into files, if there is anything: a checkpoint taken now
-    /// is complete with it. What `keep` doesn't name may be left out.
+    /// Freezes the data in memory and returns the job that writes it to files, or none if there is no data. The job's
+    /// outputs complete a checkpoint taken now. The job may drop data that `keep` does not include.
     fn flush(&mut self, _keep: &Keep) -> Option<Box<dyn Job>> {
         None
     }
 
-    /// Takes in what a flush has made.
+    /// Installs the outputs of a flush.
     fn flushed(&mut self, _outputs: &Outputs) {}
 
-    /// The flush under way ended with an error, or was dropped: it is to be done again.
+    /// The current flush failed or was dropped: the same data must be flushed again.
     fn flush_failed(&mut self) {}
 
-    /// Background work, if some is due and none is under way. What `keep` doesn't name may be left out.
+    /// Returns a compaction if one is due and none is running. The job may drop data that `keep` does not include.
     fn compaction(&mut self, _keep: &Keep) -> Option<Box<dyn Job>> {
         None
     }
 
-    /// Takes in what background work has made.
+    /// Installs the outputs of a compaction.
     fn compacted(&mut self, _outputs: &Outputs) {}
 
-    /// The background work under way ended with an error, or was dropped.
+    /// The current compaction failed or was dropped.
     fn compaction_failed(&mut self) {}
 
-    /// The files that a manifest is to name beside the newest checkpoint.
+    /// The files that a manifest must name together with the newest checkpoint.
     fn files(&self) -> Vec<FileRef> {
         Vec::new()
     }
 
-    /// Manifests that a start may find name these files: others may go.
+    /// The manifests that a restart may find name only these files: other files may be deleted.
     fn forced(&mut self, _named: &[FileRef]) {}
 
-    /// Whether it has files that it needs no more, which a manifest may still name.
+    /// Whether it has obsolete files that a manifest may still name.
     fn has_leftovers(&self) -> bool {
         false
     }
 
-    /// The files that it needs no more and that no manifest names, each with its name.
+    /// Releases the obsolete files that no manifest names, each with its id.
     fn give_up(&mut self) -> Vec<(FileId, Arc<dyn StoredFile>)> {
         Vec::new()
     }
 
-    /// The files with the names that a manifest has for them, to be sent to another replica.
+    /// The files to send to another replica, with the references that a manifest has for them.
     fn ship(&self) -> Vec<(FileRef, Arc<dyn StoredFile>)> {
         Vec::new()
     }
 
-    /// The names on this disk of files that arrive from another.
+    /// Assigns ids on this disk to files received from another replica.
     fn rename(&self, _files: &[FileRef]) -> Vec<FileRef> {
         Vec::new()
     }
 
-    /// What makes a storage of files that have arrived, under their names on this disk.
+    /// Creates a storage from received files with their ids on this disk.
     fn adoption(&self, _files: Vec<FileRef>) -> Box<dyn Adoption> {
         Box::new(NoStorage)
     }
 
-    /// Takes the place of what it held by what has arrived. Files that it had are given up once no manifest names them.
+    /// Replaces the content by received data. The previous files are released once no manifest names them.
     fn replace(&mut self, arrived: Box<dyn Storage>);
 
-    /// Gives up all its files, for good: no manifest names them.
+    /// Releases all files permanently: no manifest names them.
     fn retire(&mut self) {}
 
-    /// Checks what must always hold.
+    /// Checks the invariants.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// If an invariant is broken.
     fn invariants(&self) {}
 }
 
-/// The storage as what it is.
+/// Downcasts a storage to its concrete type.
 ///
 /// # Panics
-/// When it is another: a cohort's storage is always of its machine's kind.
+/// If the type differs: a cohort's storage always has the type of its machine's kind.
 #[must_use]
 pub fn downcast<S: Storage>(storage: Box<dyn Storage>) -> S {
     let storage: Box<dyn Any> = storage;
     *storage.downcast().expect("a cohort's storage is of its machine's kind")
 }
 
-/// The storage of a machine whose whole state is in its checkpoint.
+/// The storage of a machine that keeps its whole state in its checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStorage;
 

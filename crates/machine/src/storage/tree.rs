@@ -1,5 +1,5 @@
-//! A log-structured merge tree as the storage of a state machine: memtables are flushed into sorted tables, tables are
-//! compacted, and both are shipped as files.
+//! [`Storage`] implemented by a log-structured merge tree: memtables are flushed into sorted tables, tables are
+//! compacted, and tables are sent to other replicas as files.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl Storage for Tree {
     }
 }
 
-/// Sorted tables that have arrived.
+/// Sorted tables received from another replica.
 #[derive(Debug)]
 struct TreeAdoption {
     site: Site,
