@@ -1,4 +1,4 @@
-//! A tablet's checkpoint: all of it but the rows, which are in its tree's tables.
+//! A tablet's checkpoint: its whole state except the rows, which are in the tables of its tree.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Timestamp};
@@ -13,7 +13,7 @@ use crate::tablet::{Sessions, Tablet, WriteOutcome};
 
 const SESSIONS: u8 = FIRST_PART;
 
-/// A tablet, frozen, without its rows.
+/// An immutable snapshot of a tablet, without its rows.
 #[derive(Clone, Debug)]
 pub struct TabletSnapshot {
     progress: Progress,
@@ -77,7 +77,7 @@ impl Snapshot for TabletSnapshot {
     }
 }
 
-/// A snapshot in the making.
+/// Restores a snapshot from its chunks.
 #[derive(Clone, Debug)]
 pub struct TabletLoader {
     progress: Progress,
@@ -85,7 +85,7 @@ pub struct TabletLoader {
     children: Vec<CohortId>,
     watermark: Timestamp,
     sessions: Sessions,
-    /// How many sessions the header speaks of.
+    /// The number of sessions according to the header.
     count: u64,
 }
 

@@ -1,10 +1,10 @@
-//! What the log carries for a state machine: the payload of an entry.
+//! The commands in a tablet's log: the payloads of its entries.
 //!
-//! A payload is one tag byte and the command's fields; byte strings share the payload's buffer when it is read. An
-//! *empty* payload is a leader's barrier (guarantee 1) and no command: states take it as "nothing happens".
+//! A payload is one tag byte and the command's fields. Decoded byte strings share the payload's buffer. An *empty*
+//! payload is a leader's barrier (guarantee 1) and not a command: it has no effect.
 //!
-//! What a client may ask was checked before it was proposed (`validate`), so these decoders check form only: limits may
-//! differ between versions of Loggos, and an entry that is in the log must mean the same to all of them.
+//! Client requests are validated before they are proposed (`validate`). These decoders check the format only: limits
+//! may differ between versions of Loggos, and every replica must interpret a committed entry identically.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, KeyRange, Membership, Timestamp};
@@ -12,67 +12,68 @@ use bytes::Bytes;
 
 use crate::request::{Mismatch, SessionId, SessionStamp, Write};
 
-/// What a tablet is to do.
+/// A command of a tablet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// From here on the tablet owns that range, and answers for it (guarantee 19). Whoever leads it first takes the
-    /// range from the catalog; a second such entry changes nothing.
+    /// Assigns the range that the tablet owns and serves from here on (guarantee 19). The first leader takes the range
+    /// from the catalog. A second such entry has no effect.
     Found {
         /// The range.
         range: KeyRange,
     },
-    /// From here on the tablet's keys from that one on are another's, which begins with all that this tablet knows of
-    /// them (guarantee 19). A second such entry changes nothing.
+    /// Splits the range. From here on, the keys at and above `key` belong to another tablet, which begins with this
+    /// tablet's state for them (guarantee 19). A second entry of the same split has no effect.
     Split {
-        /// The first key of the other.
+        /// The first key of the new range.
         key: Bytes,
-        /// The other's cohort.
+        /// The new range's cohort.
         child: CohortId,
-        /// The members that it begins with: those of this one, as the catalog knows them. They don't change
-        /// meanwhile.
+        /// The members of the new cohort: those of this one according to the catalog. They do not change during a
+        /// split.
         members: Membership,
     },
-    /// From here on the tablet owns nothing, and its rows may go: its table is dropped (guarantee 19).
+    /// The table is dropped: from here on the tablet owns nothing, and its rows may be deleted (guarantee 19).
     Drop,
-    /// What was acknowledged before may be lost, from some entry on that nobody knows (guarantee 11).
+    /// Acknowledged entries may be lost, from an unknown entry on (guarantee 11).
     DeclareLoss,
-    /// Open a session, named for this entry's sequence.
+    /// Opens a session. Its id contains the sequence of this entry.
     OpenSession {
-        /// A key that it is to be good for.
+        /// A key that the session must be able to write.
         key: Bytes,
     },
-    /// Write columns of a row. Whoever proposed it has found its conditions met ([`crate::TabletView::decide`]).
+    /// Writes columns of a row. The proposer has found the conditions met ([`crate::TabletView::decide`]).
     Write {
-        /// Which write of which session it is.
+        /// The stamp of the write in its session.
         stamp: Option<SessionStamp>,
         /// The row.
         key: Bytes,
-        /// The columns, each with its new value; none deletes it.
+        /// The columns, each with its new value; none deletes the column.
         columns: Vec<(Bytes, Option<Bytes>)>,
     },
-    /// Delete a row, with all its columns.
+    /// Deletes a row, with all its columns.
     DeleteRow {
-        /// Which write of which session it is.
+        /// The stamp of the write in its session.
         stamp: Option<SessionStamp>,
         /// The row.
         key: Bytes,
     },
-    /// Write nothing, since a condition was not met: the session is to remember it, lest a retry be executed
-    /// (guarantee 10).
+    /// Writes nothing, because a condition was not met. The session records the refusal, so that a retry is not
+    /// executed (guarantee 10).
     Refuse {
-        /// Which write of which session it is.
+        /// The stamp of the write in its session.
         stamp: Option<SessionStamp>,
         /// The row.
         key: Bytes,
-        /// What was not met.
+        /// The unmet condition.
         mismatch: Mismatch,
     },
-    /// Forget sessions, each unless it was used after the given moment (guarantee 10).
+    /// Ends sessions, each unless it was used after the given timestamp (guarantee 10).
     ExpireSessions {
-        /// The sessions, each with its last use as the proposer saw it.
+        /// The sessions, each with the last use that the proposer saw.
         sessions: Vec<(SessionId, Timestamp)>,
     },
-    /// Nobody will read at an earlier moment any more: versions that only such reads could see may go (guarantee 16).
+    /// Raises the watermark: reads as of an earlier moment are rejected, and versions that only such reads could see
+    /// may be dropped (guarantee 16).
     Watermark(Timestamp),
 }
 
@@ -88,7 +89,7 @@ const SPLIT: u8 = 9;
 const DECLARE_LOSS: u8 = 10;
 
 impl Command {
-    /// A write that has no conditions, or whose conditions are met.
+    /// A write without conditions, or with all conditions met.
     #[must_use]
     pub fn unconditional(write: Write) -> Self {
         let Write { stamp, key, mutations } = write;
@@ -96,7 +97,7 @@ impl Command {
         Self::Write { stamp, key, columns }
     }
 
-    /// The key that it is about, if it is about one.
+    /// The key that it changes or refers to, if any.
     pub(crate) fn key(&self) -> Option<&Bytes> {
         match self {
             Self::OpenSession { key }
@@ -107,7 +108,7 @@ impl Command {
         }
     }
 
-    /// The command as an entry's payload.
+    /// Encodes the command as an entry's payload.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         match self {
@@ -170,10 +171,10 @@ impl Command {
         }
     }
 
-    /// Reads an entry's payload that is not empty. Byte strings are slices of it.
+    /// Decodes an entry's payload that is not empty. Byte strings are slices of it.
     ///
     /// # Errors
-    /// When it is not a tablet's command. If it came through the log, that is fatal: the node must halt.
+    /// The payload is not a tablet command. For a committed entry this is fatal: the node must halt.
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(payload);
         let command = match input.u8()? {

@@ -1,5 +1,5 @@
-//! What is answered from a tablet's rows alone: from memory where nothing may block, and otherwise wherever the disk may
-//! be waited for.
+//! Queries on a tablet's rows. They are evaluated from memory where blocking is not allowed, and otherwise on a thread
+//! that may wait for the disk.
 
 use bytes::Bytes;
 use machine::state_machine::{Evaluated, Read, Verdict, View};
@@ -10,33 +10,33 @@ use crate::command::Command;
 use crate::request::{Scan, TableRequest, TableResponse, Write};
 use crate::tablet::TabletView;
 
-/// A question to the rows of a tablet as they were at one moment.
+/// A query on the rows of a tablet as of one moment.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// The rows.
     pub view: TabletView,
-    /// What is asked.
+    /// The query.
     pub question: Question,
 }
 
-/// What may be asked of rows.
+/// A query on rows.
 #[derive(Clone, Debug)]
 pub enum Question {
-    /// Columns of a row.
+    /// Reads columns of a row.
     Get {
         /// The row.
         key: Bytes,
-        /// The columns; none: all of them.
+        /// The columns to read; none: all columns.
         columns: Option<Vec<Bytes>>,
     },
-    /// A page of rows.
+    /// Reads a page of rows.
     Scan(Scan),
-    /// Whether a write's conditions are met.
+    /// Checks the conditions of a write.
     Decide(Write),
 }
 
 impl Question {
-    /// What a request asks of rows, if it reads.
+    /// The query of a read request; none for a change.
     #[must_use]
     pub fn of(request: &TableRequest) -> Option<Self> {
         match request {
@@ -46,7 +46,7 @@ impl Question {
         }
     }
 
-    /// Where in the table's keys it begins.
+    /// The key position at which it begins.
     #[must_use]
     pub fn position(&self) -> KeyPosition {
         match self {
@@ -79,7 +79,7 @@ impl Read for Evaluation {
     }
 }
 
-/// Two of the same kind are only compared by tests.
+/// Only tests compare evaluations.
 impl PartialEq for Evaluation {
     fn eq(&self, other: &Self) -> bool {
         self.view.is_same(&other.view)

@@ -1,8 +1,8 @@
-//! A range of a table: rows, versions and sessions, as the state machine that a cohort replicates (Spinnaker, section 3,
-//! for what clients see).
+//! A tablet is one range of a table: rows, versions and sessions, as the state machine that a cohort replicates. The
+//! data model is that of Spinnaker, section 3.
 //!
-//! * [`request`]: what clients ask and are answered. [`mod@validate`]: the limits and the form of what they ask.
-//! * [`command`]: what the log carries. [`tablet`]: the rows and sessions of a range.
+//! * [`request`]: client requests and responses. [`mod@validate`]: limits and format checks for requests.
+//! * [`command`]: the commands in the log. [`tablet`]: the rows and sessions of a range.
 //! * [`evaluation`]: reads and decisions that may have to wait for the disk. [`checkpoint`]: the state as chunks.
 //!
 //! **Architecture invariant:** this crate does no IO, reads no clock, draws no randomness, and iterates over no hash map.

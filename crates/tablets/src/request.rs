@@ -1,5 +1,5 @@
-//! What a range of a table is asked, and what it answers: the API of Spinnaker's section 3, with sessions for retries
-//! (guarantee 10). These types stand between the endpoints, the node and the simulator; the gRPC messages are `api`'s.
+//! Requests to a range of a table, and its responses: the API of Spinnaker's section 3, with sessions for retries
+//! (guarantee 10). The endpoints, the node and the simulator use these types; the gRPC messages are in `api`.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, KeyRange, Membership, Timestamp};
@@ -12,72 +12,72 @@ use crate::tablet::reads::{after_prefix, least};
 
 pub use machine::{AsOf, Consistency, SessionId, SessionStamp};
 
-/// What a request to a range came to.
+/// The outcome of a request to a range.
 pub type Outcome = machine::Outcome<TableResponse>;
 
-/// What is to happen to one column.
+/// A change of one column.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mutation {
     /// The column's name.
     pub column: Bytes,
     /// The new value; none deletes the column.
     pub value: Option<Bytes>,
-    /// The version the column must have for the *whole write* to happen; `Timestamp(0)`: it must be absent.
+    /// The version that the column must have for the *whole write* to execute; `Timestamp(0)`: it must be absent.
     pub condition: Option<Timestamp>,
 }
 
-/// A write of one row: all its mutations or none.
+/// An atomic write of one row: all mutations or none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Write {
-    /// For retries that apply once; without one a retry may apply again.
+    /// Makes retries idempotent; without a stamp a retry may execute again.
     pub stamp: Option<SessionStamp>,
     /// The row.
     pub key: Bytes,
-    /// What happens to its columns: one mutation a column at most, one at least.
+    /// The changes: at least one, and at most one for each column.
     pub mutations: Vec<Mutation>,
 }
 
 impl Write {
-    /// Whether it depends on what is there.
+    /// Whether it has conditions on the current versions.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
         self.mutations.iter().any(|mutation| mutation.condition.is_some())
     }
 }
 
-/// A condition that was not met.
+/// An unmet condition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mismatch {
-    /// The first column whose condition was not met.
+    /// The first column with an unmet condition.
     pub column: Bytes,
-    /// The version asked for.
+    /// The expected version.
     pub expected: Timestamp,
-    /// The version it has; 0 if it is absent.
+    /// The actual version; 0 if the column is absent.
     pub actual: Timestamp,
 }
 
-/// Which rows, in which order, and how many.
+/// The rows to scan, their order and number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scan {
-    /// The first key, included; empty: from the table's beginning.
+    /// The first key, inclusive; empty: the beginning of the table.
     pub from: Bytes,
-    /// The last key, excluded; none: to the table's end.
+    /// The end key, exclusive; none: the end of the table.
     pub to: Option<Bytes>,
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     pub prefix: Bytes,
-    /// From the last key to the first.
+    /// Scan from the last key to the first.
     pub reverse: bool,
-    /// Rows at most; 0: as many as a page holds.
+    /// Maximum rows; 0: as many as fit into a page.
     pub limit: usize,
-    /// What the page before gave: the first key that may still come, included; in reverse the key before which the scan
-    /// goes on, excluded.
+    /// The continuation of the previous page: the first key that may follow, inclusive. In reverse it is the end key of
+    /// the remaining rows, exclusive.
     pub continuation: Option<Bytes>,
 }
 
-/// A request to the range of a table that holds the position where it begins.
+/// A request to the range that contains the request's position.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TableRequest {
-    /// Opens a session in the range that holds a key.
+    /// Opens a session in the range that contains a key.
     OpenSession {
         /// The key; empty: the first range.
         key: Bytes,
@@ -86,87 +86,87 @@ pub enum TableRequest {
     Write(Write),
     /// Deletes a row, with all its columns.
     DeleteRow {
-        /// For retries that apply once.
+        /// Makes retries idempotent.
         stamp: Option<SessionStamp>,
         /// The row.
         key: Bytes,
     },
-    /// Reads columns of a row: those named, or all.
+    /// Reads the named columns of a row, or all.
     Get {
         /// The row.
         key: Bytes,
-        /// The columns; none: all of them.
+        /// The columns; none: all columns.
         columns: Option<Vec<Bytes>>,
-        /// What it may show.
+        /// The consistency level.
         consistency: Consistency,
     },
-    /// Reads rows.
+    /// Reads a page of rows.
     Scan {
-        /// Which.
+        /// The rows to read.
         scan: Scan,
-        /// What it may show.
+        /// The consistency level.
         consistency: Consistency,
     },
-    /// Gives up the keys from one on to another cohort: what the catalog's leader asks.
+    /// Splits the range. Only the catalog's leader sends it.
     Split {
-        /// The first key of the other.
+        /// The first key of the new range.
         key: Bytes,
-        /// The other's cohort.
+        /// The new range's cohort.
         child: CohortId,
-        /// The other's members.
+        /// The members of the new cohort.
         members: Membership,
     },
-    /// Gives up everything: what the catalog's leader asks.
+    /// Drops the range. Only the catalog's leader sends it.
     Drop,
 }
 
-/// One column of an answer.
+/// One column in a response.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
     /// The column's name.
     pub column: Bytes,
     /// Its value.
     pub value: Bytes,
-    /// Its version: the commit timestamp of the write that put it there.
+    /// Its version: the commit timestamp of the write.
     pub version: Timestamp,
 }
 
-/// One row of an answer, its columns in order.
+/// One row in a response, with its columns in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Row {
     /// The key.
     pub key: Bytes,
-    /// The columns that are there.
+    /// The columns that exist.
     pub cells: Vec<Cell>,
 }
 
-/// A definite good answer of a range.
+/// A successful response of a range.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TableResponse {
-    /// The session is open.
+    /// The session was opened.
     SessionOpened {
         /// The session.
         session: SessionId,
-        /// The keys that can be written in it: the range of the tablet that opened it.
+        /// The keys that the session can write: the range of its tablet.
         range: KeyRange,
     },
     /// The write was applied.
     Written {
-        /// The version that every column it put has now.
+        /// The new version of every column that the write put.
         version: Timestamp,
     },
-    /// The columns asked for that are there; empty if none is.
+    /// The requested columns that exist; may be empty.
     Row(Vec<Cell>),
     /// A page of rows.
     Rows {
         /// The rows.
         rows: Vec<Row>,
-        /// Where the scan goes on; none: it is at its end.
+        /// The position of the next page; none: the scan is complete.
         continuation: Option<Bytes>,
     },
-    /// The range is split.
+    /// The range was split.
     Split,
-    /// The range is given up.
+    /// The range was dropped.
     Dropped,
 }
 
@@ -191,7 +191,7 @@ impl Request for TableRequest {
         matches!(self, Self::Get { .. } | Self::Scan { .. })
     }
 
-    /// A write with a stamp is executed once at most (guarantee 10); what is split or dropped may be so again.
+    /// A write with a stamp is executed at most once (guarantee 10). Splits and drops may be repeated.
     fn is_idempotent(&self) -> bool {
         match self {
             Self::Get { .. } | Self::Scan { .. } | Self::Split { .. } | Self::Drop => true,
@@ -337,7 +337,7 @@ const ROWS: u8 = 4;
 const SPLIT_DONE: u8 = 5;
 const DROPPED: u8 = 6;
 
-/// The least that an encoded cell takes: two lengths and a version.
+/// Minimum bytes of an encoded cell: two lengths and a version.
 const CELL_BYTES_MIN: usize = 16;
 
 impl Wire for TableResponse {
@@ -408,14 +408,14 @@ fn decode_cells(input: &mut Reader) -> Result<Vec<Cell>, DecodeError> {
 }
 
 impl Scan {
-    /// Where it begins, or goes on: forwards at the greatest of the keys that it may not come before, in reverse below
-    /// the least of those that it may not reach.
+    /// The position at which it begins or continues. Forward, this is the greatest of its lower bounds; in reverse, it
+    /// is just below the least of its upper bounds.
     #[must_use]
     pub fn position(&self) -> KeyPosition {
         if self.reverse {
             let end = least(least(self.to.clone(), after_prefix(&self.prefix)), self.continuation.clone());
             if end.as_ref().is_some_and(Bytes::is_empty) {
-                // No key is below the first: any range may say so.
+                // No key is below the empty one, so any range can return the empty result.
                 return KeyPosition::At(Bytes::new());
             }
             return KeyPosition::Below(end);

@@ -1,17 +1,18 @@
 //! A tablet: the rows of one range of a table, and the sessions of its clients, as one deterministic state machine.
 //!
-//! It is Spinnaker's data model (section 3): a row is a key with any number of columns, a column has a value and a
-//! version. A version *is* the timestamp of the entry that wrote it, and old ones are kept down to the watermark, so
-//! that one can read as of a moment. `rows` keeps them, `sessions` keeps what makes a retry apply once (guarantee 10),
-//! `ownership` keeps which keys are its own (guarantee 19), and `reads` answers from the applied state.
+//! The data model is Spinnaker's (section 3): a row is a key with any number of columns, and a column has a value and a
+//! version. A version *is* the timestamp of the entry that wrote it. Old versions are kept down to the watermark, for
+//! reads as of an earlier moment. `rows` stores the versions, `sessions` the outcomes that make retries idempotent
+//! (guarantee 10), and `ownership` the key range (guarantee 19). `reads` evaluates reads on the applied state.
 //!
 //! Invariants:
-//! * Whether the conditions of a write are met is decided once, by the leader that proposes it ([`TabletView::decide`]), from
-//!   applied entries, while the log holds no write of the row that is not applied. What it decided is in the entry, so
-//!   that every replica does the same, without a look at what lies on its disk.
-//! * A write of one session and number is executed once at most, and a retry gets the first try's outcome.
+//! * The conditions of a write are evaluated once, by the leader that proposes it ([`TabletView::decide`]). The leader
+//!   evaluates them on applied entries, while the log contains no unapplied write of the row. The entry contains the
+//!   result, so every replica applies it identically, without reading its disk.
+//! * A write with a given session and number is executed at most once, and a retry returns the outcome of the first
+//!   attempt.
 //! * Replicas that applied the same entries are *logically* equal: they answer every read at or above the watermark
-//!   alike. Which dead versions still take memory may differ (guarantee 16).
+//!   identically. They may differ in the obsolete versions that they still store (guarantee 16).
 
 use std::convert::Infallible;
 
@@ -44,7 +45,7 @@ pub type Sessions = machine::sessions::Sessions<WriteOutcome>;
 pub struct Tablet {
     pub(crate) progress: Progress,
     pub(crate) ownership: Ownership,
-    /// The cohorts that parts of its range were split off to.
+    /// The cohorts that were split off from its range.
     pub(crate) children: Vec<CohortId>,
     rows: Rows,
     pub(crate) sessions: Sessions,
@@ -64,8 +65,8 @@ impl Tablet {
 
     fn execute(&mut self, command: Command, entry: &Entry) -> Execution {
         if command.key().is_some_and(|key| !self.ownership.holds(&KeyPosition::At(key.clone()))) {
-            // The range was split since it was proposed. It was not executed here, nor will it be, and its session
-            // doesn't hear of it.
+            // The range was split after the proposal. The write is not executed here, and its session does not record
+            // it.
             return Applied::effect(Effect::Elsewhere);
         }
         match command {
@@ -106,15 +107,15 @@ impl Tablet {
                 Applied::NOTHING
             }
             Command::Watermark(watermark) => {
-                // No read may ever ask for a moment that isn't over yet to be forgotten.
+                // A moment that is not over yet must stay readable.
                 self.rows.raise_watermark(watermark.min(entry.timestamp));
                 Applied::NOTHING
             }
         }
     }
 
-    /// Its table is dropped: it owns nothing, and what it kept goes. What was proposed before may come after, and finds
-    /// nothing to do. Returns whether it was there before.
+    /// Applies the drop of the table: the tablet owns nothing any more, and its data is deleted. Entries that were
+    /// proposed before the drop may follow it and have no effect. Returns false if it was dropped before.
     fn drop_all(&mut self) -> bool {
         let is_news = self.ownership != Ownership::Dropped;
         if is_news {
@@ -125,7 +126,7 @@ impl Tablet {
         is_news
     }
 
-    /// What it owns.
+    /// The part of the table's keys that it owns.
     #[must_use]
     pub fn ownership(&self) -> &Ownership {
         &self.ownership
@@ -141,7 +142,7 @@ impl Tablet {
         Ok(TableResponse::SessionOpened { session, range })
     }
 
-    /// Does what a session's write comes to, unless it was done before (guarantee 10).
+    /// Executes a session's write, unless it was executed before (guarantee 10).
     fn once(
         &mut self,
         stamp: Option<&SessionStamp>,
@@ -159,7 +160,7 @@ impl Tablet {
         }
     }
 
-    /// The rows as they are now, for any thread to read.
+    /// A view of the current rows, for any thread.
     #[must_use]
     pub fn view_now(&self) -> TabletView {
         TabletView {
@@ -170,45 +171,45 @@ impl Tablet {
         }
     }
 
-    /// Where the rows are kept.
+    /// The tree with the rows.
     #[must_use]
     pub fn tree(&self) -> &Tree {
         &self.rows.tree
     }
 
-    /// The last entry applied.
+    /// LSN of the last applied entry.
     #[must_use]
     pub fn last_applied(&self) -> Lsn {
         self.progress.last_applied
     }
 
-    /// The timestamp of the last entry applied; 0 before the first.
+    /// Timestamp of the last applied entry; 0 before the first.
     #[must_use]
     pub fn last_timestamp(&self) -> Timestamp {
         self.progress.last_timestamp
     }
 
-    /// Reads at earlier moments than this are refused.
+    /// Reads as of an earlier moment than this are rejected.
     #[must_use]
     pub fn watermark(&self) -> Timestamp {
         self.rows.watermark()
     }
 
-    /// How many sessions are open.
+    /// The number of open sessions.
     #[must_use]
     pub fn sessions_open(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Sessions that were last used before `moment`, each with its last use, the oldest session first, 1,000 at most:
-    /// what a leader proposes to expire. It looks at every open session.
+    /// Sessions last used before `moment`, each with its last use, in order of session id; at most 1,000. A leader
+    /// proposes to expire them. It scans all open sessions.
     #[must_use]
     pub fn sessions_unused_since(&self, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
         self.sessions.unused_since(moment)
     }
 }
 
-/// What applying an entry comes to.
+/// The result of applying an entry.
 type Execution = Applied<TableResponse, Evaluation, Infallible>;
 
 impl StateMachine for Tablet {
@@ -308,8 +309,8 @@ impl StateMachine for Tablet {
         self.sessions.invariants(self.progress.cohort, self.last_timestamp(), last);
     }
 
-    /// Sessions that were not used for a lifetime expire, and versions older than the retention may go. No watermark is
-    /// proposed that is there already: a table that nobody writes to must not keep its logs growing.
+    /// Expires sessions that were unused for a lifetime, and raises the watermark by the retention. An unchanged
+    /// watermark is not proposed, so the log of an idle table does not grow.
     fn housekeeping(&self, past: Past) -> Housekeeping {
         let unused =
             past.session_lifetime.map(|moment| self.sessions_unused_since(Timestamp(moment.0.saturating_add(1))));
@@ -350,10 +351,10 @@ impl StateMachine for Tablet {
     }
 }
 
-/// What a session remembers of a write that was executed: only these two outcomes are possible.
+/// The outcome of an executed write, as a session stores it. An executed write has no other outcomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// It was written, as that version.
+    /// The write was applied, with this version.
     Written(Timestamp),
     /// A condition was not met.
     Mismatch(Box<Mismatch>),

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a log that mints entries, and short names for writes.
+//! Test helpers: a log that generates entries, and short constructors for writes.
 
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, NodeId, SplitMix64, Timestamp, UniverseId};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use crate::tablet::Tablet;
 /// The state under test.
 pub(crate) type State = Tablet;
 
-/// Shorter names for what tests do with a state all the time.
+/// Shorthands for frequent operations on a state.
 pub(crate) trait Tested {
     fn chunks(&self) -> Vec<Bytes>;
     fn logical_hash(&self) -> u64;
@@ -36,7 +36,7 @@ impl Tested for Tablet {
     }
 }
 
-/// Mints entries, each the successor of the last.
+/// Generates entries; each names the previous one as its predecessor.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     pub(crate) last: Lsn,
@@ -48,7 +48,7 @@ impl Log {
         Self { last: Lsn::ZERO, timestamp: Timestamp(0) }
     }
 
-    /// A log that goes on after a state.
+    /// A log that continues after a state.
     pub(crate) fn after(state: &State) -> Self {
         Self { last: state.last_applied(), timestamp: state.last_timestamp() }
     }
@@ -61,7 +61,7 @@ impl Log {
         entry
     }
 
-    /// Applies a command, and gives its outcome.
+    /// Applies a command, and returns its outcome.
     pub(crate) fn apply(&mut self, state: &mut State, command: &Command) -> Option<Outcome> {
         state.apply(&self.entry(command.encode())).expect("the log's next entry").outcome
     }
@@ -73,7 +73,7 @@ impl Log {
     }
 }
 
-/// An empty tree, of small tables.
+/// An empty tree with small tables.
 pub(crate) fn tree(cohort: CohortId) -> Tree {
     let (universe, node, incarnation) = (UniverseId(1), NodeId(1), Incarnation(1));
     let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
@@ -92,7 +92,7 @@ pub(crate) fn tablet_of_all(cohort: CohortId) -> State {
     tablet
 }
 
-/// The state of these chunks, with the rows of another.
+/// The state from these chunks, with the rows of another state.
 pub(crate) fn load(rows: &State, cohort: CohortId, chunks: &[Bytes]) -> Result<State, LoadError> {
     let snapshot: TabletSnapshot = load_chunks(cohort, chunks)?;
     let mut tree = tree(cohort);
@@ -104,25 +104,25 @@ pub(crate) fn load(rows: &State, cohort: CohortId, chunks: &[Bytes]) -> Result<S
     Ok(machine::Snapshot::into_machine(snapshot, tree))
 }
 
-/// A state that says the same.
+/// An equal copy of a state.
 pub(crate) fn copy(state: &State) -> State {
     load(state, state.progress.cohort, &state.chunks()).expect("its own chunks")
 }
 
-/// A disk for tables.
+/// A disk with the directory for tables.
 pub(crate) fn disk() -> MemoryDisk {
     let disk = MemoryDisk::new();
     store::files::Files::create_dir(&disk, DIRECTORY).expect("an empty disk");
     disk
 }
 
-/// Opens a session that is good for what the tablet owns.
+/// Opens a session in the tablet's range.
 pub(crate) fn open_session(state: &State) -> Command {
     let range = state.ownership.range();
     Command::OpenSession { key: range.map(|range| range.start.clone()).unwrap_or_default() }
 }
 
-/// Writes a tablet's memtable to the disk, and compacts as much as there is to compact.
+/// Flushes a tablet's memtable to the disk, and compacts until no compaction is due.
 pub(crate) fn settle(state: &mut State, disk: &MemoryDisk) {
     let (watermark, range) = (state.watermark(), state.ownership.cells());
     let tree = state.storage_mut();
@@ -157,7 +157,7 @@ pub(crate) fn delete(column: &str) -> Mutation {
     Mutation { column: bytes(column), value: None, condition: None }
 }
 
-/// The mutation, if the column has this version.
+/// Makes the mutation conditional on the column's version.
 pub(crate) fn if_version(mutation: Mutation, version: i64) -> Mutation {
     Mutation { condition: Some(Timestamp(version)), ..mutation }
 }
@@ -166,12 +166,12 @@ pub(crate) fn write(key: &str, mutations: impl Into<Vec<Mutation>>) -> Write {
     Write { stamp: None, key: bytes(key), mutations: mutations.into() }
 }
 
-/// The write as a session's.
+/// The write with a session stamp.
 pub(crate) fn stamped(write: Write, session: SessionId, sequence: u64, first_incomplete: u64) -> Write {
     Write { stamp: Some(SessionStamp { session, sequence, first_incomplete }), ..write }
 }
 
-/// So many random bytes.
+/// `length` random bytes.
 pub(crate) fn noise(random: &mut SplitMix64, length: usize) -> Bytes {
     (0..length).map(|_| random.draw().to_le_bytes()[0]).collect()
 }

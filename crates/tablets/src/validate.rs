@@ -1,8 +1,8 @@
-//! What a client's request to a range must keep to, checked at the endpoint and again before a proposal: a request that
-//! fails here has done nothing.
+//! Validation of client requests to a range, at the endpoint and again before a proposal. A request that fails here has
+//! had no effect.
 //!
-//! Applying an entry doesn't check any of this again: limits may change between versions, and what is in the log must
-//! come to the same on every replica.
+//! Applying an entry repeats none of these checks: limits may change between versions, and a committed entry must have
+//! the same effect on every replica.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,13 @@ use machine::limits::{check_count, check_size, refuse};
 
 use crate::request::{Mutation, Scan, SessionStamp, TableRequest, Write};
 
-/// Columns that one read may name, at most: as many as a write.
+/// Maximum columns named in one read: as many as in a write.
 const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
 
-/// Checks a request's form and limits.
+/// Checks a request's format and limits.
 ///
 /// # Errors
-/// [`Failure::Invalid`], saying what is wrong.
+/// [`Failure::Invalid`] with the reason.
 pub fn validate(request: &TableRequest) -> Result<(), Failure> {
     match request {
         TableRequest::OpenSession { key } => check_size("the session's key", key.len(), KEY_BYTES_MAX),
@@ -93,8 +93,8 @@ fn check_get(key: &Bytes, columns: Option<&[Bytes]>) -> Result<(), Failure> {
     columns.iter().try_for_each(check_column)
 }
 
-/// An end of a scan may be any byte string as long as a key, the empty one too. A continuation may be one byte longer:
-/// so long is what comes right after the longest key.
+/// An end of a scan may be any byte string with the length of a key, including the empty one. A continuation may be one
+/// byte longer, because it may be the successor of the longest key.
 fn check_scan(scan: &Scan) -> Result<(), Failure> {
     check_size("the scan's first key", scan.from.len(), KEY_BYTES_MAX)?;
     check_size("the scan's prefix", scan.prefix.len(), KEY_BYTES_MAX)?;
@@ -103,7 +103,7 @@ fn check_scan(scan: &Scan) -> Result<(), Failure> {
     check_ends(scan)
 }
 
-/// A scan goes from the lesser end to the greater, in either direction.
+/// The ends of a scan must be in order, in either direction.
 pub(crate) fn check_ends(scan: &Scan) -> Result<(), Failure> {
     match &scan.to {
         Some(to) if scan.from > *to => refuse(format!(

@@ -21,7 +21,7 @@ fn open_session() -> Command {
     Command::OpenSession { key: Bytes::new() }
 }
 
-/// A tablet with everything in it: rows, sessions with outcomes of both kinds, a watermark.
+/// A tablet with rows, sessions with outcomes of both kinds, and a watermark.
 fn small_tablet() -> State {
     let (mut state, mut log) = (tablet_of_all(COHORT), Log::new());
     for _ in 0..3 {
@@ -43,7 +43,7 @@ fn chunks(state: &State) -> Vec<Bytes> {
 
 fn is_send<T: Send + Clone + fmt::Debug>(_: &T) {}
 
-/// A state that went through chunks is the same, to the byte of its next checkpoint; it says where it is.
+/// A state restored from chunks is equal, and its next checkpoint is identical.
 #[test]
 fn states_come_back_from_their_chunks() {
     for state in [fresh(COHORT), tablet_of_all(COHORT), small_tablet()] {
@@ -61,7 +61,7 @@ fn states_come_back_from_their_chunks() {
     }
 }
 
-/// Any chunk missing, doubled, swapped, cut or changed is noticed.
+/// A chunk that is missing, duplicated, truncated or altered is detected.
 #[test]
 fn damage_is_noticed() {
     for state in [small_tablet()] {
@@ -89,7 +89,8 @@ fn damage_is_noticed() {
     }
 }
 
-/// Under a good seal, too, any bytes are refused, or make a state that keeps its invariants and goes on.
+/// Arbitrary bytes under a valid checksum are rejected, or yield a state that keeps its invariants and applies further
+/// entries.
 #[test]
 fn forged_chunks_do_no_harm() {
     let mut random = SplitMix64::new(5);
@@ -135,7 +136,7 @@ fn go_on(state: &mut State) {
     log.apply(state, &open_session());
     let now = log.timestamp;
     log.apply(state, &Command::Watermark(now));
-    // The range may be another by now, or none.
+    // The forged range may not contain the key.
     let _ = log.write(state, &write("row 2", [put("a", "1"), delete("b")]));
     state.invariants();
 }
@@ -154,7 +155,7 @@ fn busy_tablet() -> State {
     state
 }
 
-/// Chunks are as large as they say.
+/// Chunks keep their size limit.
 #[test]
 fn chunks_are_bounded() {
     let state = busy_tablet();
@@ -165,8 +166,8 @@ fn chunks_are_bounded() {
     assert_eq!(loaded.logical_hash(), state.logical_hash());
 }
 
-/// Chunks are made when they are asked for, and a copy of what is left goes on as the first would have. A loader that
-/// refused a chunk takes no other.
+/// Chunks are created on demand, and a copy of a partly read iterator continues with the same chunks. A loader that
+/// rejected a chunk accepts no other.
 #[test]
 fn chunks_can_be_left_and_gone_on_with() {
     let mut state = busy_tablet();

@@ -30,7 +30,7 @@ fn commands() -> Vec<Command> {
     ]
 }
 
-/// Every command is read back as it was written; every part of its bytes is refused.
+/// Every command survives a round trip, and every truncation of it is rejected.
 #[test]
 fn commands_are_read_back_and_truncated_ones_refused() {
     for command in commands() {
@@ -42,7 +42,8 @@ fn commands_are_read_back_and_truncated_ones_refused() {
     }
 }
 
-/// Random bytes, and valid ones with a byte changed, are read or refused, and what is read is written back the same.
+/// Random bytes, and valid ones with one byte changed, decode or are rejected. Bytes that decode are encoded
+/// identically.
 #[test]
 fn decoders_survive_any_bytes() {
     let mut random = SplitMix64::new(1);
@@ -63,7 +64,7 @@ fn decoders_survive_any_bytes() {
     }
 }
 
-/// The largest write that is valid fits into an entry.
+/// The largest valid write fits into an entry.
 #[test]
 fn the_largest_write_fits_into_an_entry() {
     let key = Bytes::from(vec![b'k'; KEY_BYTES_MAX]);
@@ -88,7 +89,7 @@ fn the_largest_write_fits_into_an_entry() {
     assert!(entry.size() > WRITE_BYTES_MAX);
 }
 
-/// What is read shares the payload's buffer.
+/// Decoded values share the payload's buffer.
 #[test]
 fn values_are_slices_of_the_payload() {
     let columns = vec![(bytes("c"), Some(bytes("value")))];

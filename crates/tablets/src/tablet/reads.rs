@@ -1,8 +1,7 @@
-//! Reads of a tablet's rows as they are after one entry, or as of an earlier moment.
+//! Reads of a tablet's rows, as of an applied entry or an earlier moment.
 //!
-//! Whether a replica *may* answer (a lease, a view check, a safe time) is decided elsewhere; here is only what the
-//! answer says. Answers are bounded in bytes and in the work they take: a scan ends its page early and says where it
-//! goes on.
+//! Whether a replica *may* answer (lease, read index, safe time) is decided elsewhere. Responses are bounded in bytes
+//! and in work: a scan ends its page early and returns a continuation.
 
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use base::{KeyRange, Timestamp, shown};
@@ -19,48 +18,48 @@ use crate::evaluation::{Evaluation, Question};
 use crate::request::{Cell, Mismatch, Mutation, Outcome, Row, Scan, TableRequest, TableResponse, Write};
 use crate::validate::check_ends;
 
-/// Bytes of names and values in one answer, at most: it must fit into one message between nodes. A row beyond can be
-/// read in parts only, by naming columns (a single one always fits).
+/// Maximum bytes of names and values in one response, so that it fits into one message between nodes. A larger row can
+/// only be read in parts, by naming columns. A single column always fits.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Versions that one page of a scan steps over, at most: a long run of deleted rows must not hold up the others. The
-/// page is then short, or even empty, and says where the scan goes on.
+/// Maximum versions that one page of a scan steps over, so that a long run of deleted rows does not delay other
+/// requests. The page is then short or even empty, and has a continuation.
 const SCAN_STEPS_MAX: usize = 65_536;
 
-/// Versions of one row that an answer steps over, at most: as many as an answer has room for if their names and values
-/// were empty. More can be there only if most of them are deleted and wait for a compaction.
+/// Maximum versions of one row that a response steps over: as many as would fit into a response if names and values
+/// were empty. A row has more only if most of them are deleted and not compacted yet.
 const ROW_STEPS_MAX: usize = ANSWER_BYTES_MAX / CELL_FRAME_BYTES;
 
-/// Bytes that a row or a cell takes in an answer beside its names and values.
+/// Bytes of a row or a cell in a response, without its names and values.
 const ROW_FRAME_BYTES: usize = 16;
 const CELL_FRAME_BYTES: usize = 24;
 
-/// A tablet's rows after one entry, for any thread to read.
+/// A tablet's rows as of one entry, readable by any thread.
 #[derive(Clone, Debug)]
 pub struct TabletView {
-    /// What the tablet owned then: it answers for nothing else (guarantee 19).
+    /// The ownership as of that entry: the view answers for no other keys (guarantee 19).
     pub(super) ownership: Ownership,
     pub(super) rows: View,
-    /// The timestamp of the last entry that counts.
+    /// The timestamp of the last visible entry.
     pub(super) applied: Timestamp,
     pub(super) watermark: Timestamp,
 }
 
 impl TabletView {
-    /// Reads columns of a row, those named (in the order named) or all: a [`TableResponse::Row`] with those that are there,
-    /// or [`Failure::Invalid`] when the answer would be too large.
+    /// Reads columns of a row: the named ones in the order given, or all. Returns a [`TableResponse::Row`] with the
+    /// columns that exist, or [`Failure::Invalid`] if the response would be too large.
     ///
     /// # Errors
-    /// When a table can't be read, or not without waiting and `io` doesn't allow that.
+    /// A table cannot be read, or only by blocking and `io` does not allow that.
     pub fn get(&self, key: &Bytes, columns: Option<&[Bytes]>, io: Io) -> Result<Outcome, TableError> {
         self.get_at(key, columns, self.applied, io)
     }
 
-    /// As [`TabletView::get`], as of a moment; [`Failure::Invalid`] also if that is before the watermark. What a moment
-    /// after the last entry shows may still change.
+    /// [`TabletView::get`] as of a moment; also [`Failure::Invalid`] if that is before the watermark. The result for a
+    /// moment after the last entry may still change.
     ///
     /// # Errors
-    /// As there.
+    /// As [`TabletView::get`].
     pub fn get_at(&self, key: &Bytes, columns: Option<&[Bytes]>, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
         let at = match self.ownership.check(&KeyPosition::At(key.clone())).and_then(|_| self.moment(at)) {
             Ok(at) => at,
@@ -87,21 +86,21 @@ impl TabletView {
         Ok(row.check_size(key).map(|()| TableResponse::Row(row.cells)))
     }
 
-    /// Reads a page of rows: a [`TableResponse::Rows`]. A page ends after [`Scan::limit`] rows, [`SCAN_ROWS_MAX`] rows or
-    /// [`SCAN_PAGE_BYTES`], after a bounded stretch of deleted rows, and at the end of the tablet's range; it may hold
-    /// no row and still have a continuation. [`Failure::Invalid`] when the ends are reversed, or a row is too large for
-    /// one answer.
+    /// Reads a page of rows: a [`TableResponse::Rows`]. A page ends after [`Scan::limit`] rows, [`SCAN_ROWS_MAX`] rows
+    /// or [`SCAN_PAGE_BYTES`], after a bounded run of deleted rows, and at the end of the tablet's range. It may
+    /// contain no row and still have a continuation. [`Failure::Invalid`] if the ends are reversed, or a row is too
+    /// large for one response.
     ///
     /// # Errors
-    /// As [`TabletView::get`] has them.
+    /// As [`TabletView::get`].
     pub fn scan(&self, scan: &Scan, io: Io) -> Result<Outcome, TableError> {
         self.scan_at(scan, self.applied, io)
     }
 
-    /// As [`TabletView::scan`], as of a moment; [`Failure::Invalid`] also if that is before the watermark.
+    /// [`TabletView::scan`] as of a moment; also [`Failure::Invalid`] if that is before the watermark.
     ///
     /// # Errors
-    /// As [`TabletView::get`] has them.
+    /// As [`TabletView::get`].
     pub fn scan_at(&self, scan: &Scan, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
         let begin = || {
             check_ends(scan)?;
@@ -119,12 +118,12 @@ impl TabletView {
         Page::new(scan, beyond).fill(self.cells(Range::rows(&from, to.as_deref()), direction, at, io))
     }
 
-    /// What the log is to carry of a write, as the rows are here: the write without its conditions, or its refusal. It
-    /// holds for the entry that comes next to touch the row, so whoever proposes it sees to it that the log holds no
-    /// entry of that row which is not applied yet. The row is one of the tablet's own.
+    /// Evaluates the conditions of a write, and returns the command to propose: the write without conditions, or its
+    /// refusal. The result is valid only for the next entry that touches the row. So the proposer must make sure that
+    /// the log contains no unapplied entry of the row. The tablet must own the row.
     ///
     /// # Errors
-    /// As [`TabletView::get`] has them.
+    /// As [`TabletView::get`].
     pub fn decide(&self, write: &Write, io: Io) -> Result<Command, TableError> {
         for Mutation { column, condition, .. } in &write.mutations {
             let Some(expected) = *condition else { continue };
@@ -138,7 +137,7 @@ impl TabletView {
         Ok(Command::unconditional(write.clone()))
     }
 
-    /// Whether it is the tablet's to answer for that place.
+    /// Whether the tablet owns the position.
     pub(crate) fn holds(&self, position: &KeyPosition) -> bool {
         self.ownership.holds(position)
     }
@@ -147,7 +146,7 @@ impl TabletView {
         self.rows.cells(range, direction, at, io).with_limits(SCAN_STEPS_MAX, ROW_STEPS_MAX)
     }
 
-    /// The moment, or the last that counts.
+    /// Limits a moment to the last visible entry.
     fn moment(&self, at: Timestamp) -> Result<Timestamp, Failure> {
         let watermark = self.watermark;
         if at < watermark {
@@ -192,7 +191,7 @@ impl MachineView for TabletView {
     }
 }
 
-/// The keys that are left to scan, as `from..to`; none if there can be none.
+/// The remaining keys of a scan, as `from..to`; none if there are none.
 fn bounds(scan: &Scan) -> Option<(Bytes, Option<Bytes>)> {
     let mut from = scan.from.clone().max(scan.prefix.clone());
     let mut to = least(scan.to.clone(), after_prefix(&scan.prefix));
@@ -204,8 +203,8 @@ fn bounds(scan: &Scan) -> Option<(Bytes, Option<Bytes>)> {
     to.as_ref().is_none_or(|to| from < *to).then_some((from, to))
 }
 
-/// The part of `from..to` that lies in the range, which holds the place where the scan begins; and where the scan goes
-/// on after it, if it goes on in another range.
+/// The part of `from..to` within the range, which contains the scan's position, and the continuation if the scan goes
+/// on in another range.
 fn clip(from: Bytes, to: Option<Bytes>, range: &KeyRange, reverse: bool) -> (Bytes, Option<Bytes>, Option<Bytes>) {
     if reverse {
         let beyond = (from < range.start).then(|| range.start.clone());
@@ -215,7 +214,7 @@ fn clip(from: Bytes, to: Option<Bytes>, range: &KeyRange, reverse: bool) -> (Byt
     (from, least(to, range.end.clone()), beyond)
 }
 
-/// The lesser of two ends; none is beyond every key.
+/// The lesser of two exclusive ends; none is above every key.
 pub(crate) fn least(one: Option<Bytes>, other: Option<Bytes>) -> Option<Bytes> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -223,7 +222,7 @@ pub(crate) fn least(one: Option<Bytes>, other: Option<Bytes>) -> Option<Bytes> {
     }
 }
 
-/// The key right after `key`.
+/// The least key above `key`.
 fn successor(key: &Bytes) -> Bytes {
     let mut next = BytesMut::with_capacity(key.len() + 1);
     next.put_slice(key);
@@ -231,7 +230,7 @@ fn successor(key: &Bytes) -> Bytes {
     next.freeze()
 }
 
-/// The first key after all that begin with `prefix`; none if they reach to the end.
+/// The least key above all keys with the prefix; none if there is no such key.
 pub(crate) fn after_prefix(prefix: &Bytes) -> Option<Bytes> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut next = BytesMut::from(&prefix[..=last]);
@@ -239,17 +238,17 @@ pub(crate) fn after_prefix(prefix: &Bytes) -> Option<Bytes> {
     Some(next.freeze())
 }
 
-/// A row of an answer in the making.
+/// Collects the cells of one row of a response.
 #[derive(Debug, Default)]
 struct RowBuilder {
     cells: Vec<Cell>,
     bytes: usize,
-    /// Whether there is more of it than was looked at.
+    /// Whether reading the row was stopped early.
     is_cut: bool,
 }
 
 impl RowBuilder {
-    /// Adds a column, if there is room.
+    /// Adds a column, if the response has room for it.
     fn add(&mut self, column: Bytes, version: Timestamp, value: Bytes) {
         self.bytes += CELL_FRAME_BYTES + column.len() + value.len();
         if !self.is_too_large() {
@@ -257,7 +256,7 @@ impl RowBuilder {
         }
     }
 
-    /// Whether no answer can hold it. Nothing is gained by looking at more of it.
+    /// Whether the row fits into no response, so that reading more of it is useless.
     fn is_too_large(&self) -> bool {
         self.bytes > ANSWER_BYTES_MAX || self.is_cut
     }
@@ -274,11 +273,11 @@ impl RowBuilder {
     }
 }
 
-/// A page of a scan in the making.
+/// Collects one page of a scan.
 struct Page {
     limit: usize,
     is_reverse: bool,
-    /// Where the scan goes on once the cells are at their end: in another range.
+    /// The continuation in another range, for use at the end of the cells.
     beyond: Option<Bytes>,
     rows: Vec<Row>,
     bytes: usize,
@@ -290,8 +289,8 @@ impl Page {
         Self { limit, is_reverse: scan.reverse, beyond, rows: Vec::new(), bytes: 0 }
     }
 
-    /// Takes rows in until the page is full or `cells` is at its end. It looks on for one row more than it takes, so
-    /// that a continuation is given only if there is something to go on with (or nobody has looked yet).
+    /// Adds rows until the page is full or `cells` ends. It reads one row beyond the page, so that a continuation is
+    /// returned only if there is another row (or if the work limit was reached before that is known).
     fn fill(mut self, mut cells: Cells<'_>) -> Result<Outcome, TableError> {
         let mut row = RowBuilder::default();
         let mut key: Option<Bytes> = None;
@@ -325,7 +324,7 @@ impl Page {
         Ok(Ok(self.end(Some(continuation))))
     }
 
-    /// The continuation of a page that goes on with this row.
+    /// The continuation of a page, if this row comes next.
     fn beginning_with(&self, key: Bytes) -> Bytes {
         if self.is_reverse { successor(&key) } else { key }
     }

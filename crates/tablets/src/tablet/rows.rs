@@ -1,6 +1,6 @@
-//! The rows of a tablet, in its tree: what an entry writes goes into the memtable, with the entry's timestamp and LSN.
+//! The rows of a tablet, in its tree. A write goes into the memtable with the timestamp and LSN of its entry.
 //!
-//! Nothing is looked up to be written, so that an entry is applied without a look at the disk.
+//! A write reads nothing, so entries are applied without disk access.
 
 use base::{Entry, Timestamp};
 use bytes::Bytes;
@@ -29,7 +29,7 @@ impl Rows {
         self.watermark = self.watermark.max(watermark);
     }
 
-    /// Gives columns of a row new values, or none.
+    /// Writes columns of a row; a column without a value is deleted.
     pub(crate) fn put(&mut self, key: &[u8], columns: Vec<(Bytes, Option<Bytes>)>, entry: &Entry) {
         for (column, value) in columns {
             let value = value.map(|value| owned(&value, entry.payload.len()));
@@ -42,12 +42,12 @@ impl Rows {
         self.tree.delete_row(key, entry.timestamp, entry.lsn);
     }
 
-    /// Lets all of them go; the watermark stays.
+    /// Deletes all rows; the watermark stays.
     pub(crate) fn clear(&mut self) {
         self.tree.replace([]).expect("nothing is a tree");
     }
 
-    /// Of the cells in that range: a split may have left others behind, which nobody asks for.
+    /// Hashes the cells in a range. A split may have left cells outside it that are not readable.
     pub(crate) fn hash(&self, range: Range, hash: &mut LogicalHash) -> Result<(), TableError> {
         hash.signed(self.watermark.0);
         let all = Timestamp(i64::MAX);

@@ -1,12 +1,12 @@
-//! How a range is split: the tablet's own log says so, and from that entry on the keys behind the one it names belong
-//! to a tablet of another cohort, on the same nodes (guarantee 19).
+//! Splitting a range. The tablet's own log decides it: from the split entry on, the keys at and above the split key
+//! belong to a tablet of another cohort, on the same nodes (guarantee 19).
 //!
-//! The other begins with all that this one knows at that entry: the rows, the sessions with their outcomes, the last
-//! timestamp, the watermark (guarantees 10, 16 and 17). So a write that was acknowledged before the split is in one of
-//! them, its retry finds its outcome in that one, and versions go on growing in both.
+//! The child begins with the parent's state at that entry: the rows, the sessions with their outcomes, the last
+//! timestamp, the watermark (guarantees 10, 16 and 17). So each write that was acknowledged before the split is in one
+//! of the two tablets, its retry finds the outcome there, and versions keep increasing in both.
 //!
-//! Invariant: what a split makes is a function of this tablet's state at the entry alone. So the replicas of the new
-//! cohort begin equal, whenever each of them comes to that entry, and however often.
+//! Invariant: the child's initial state is a function of the parent's state at the entry alone. So the replicas of the
+//! child begin equal, no matter when each of them applies the entry, or how often.
 
 use base::canary::{Bug, planted};
 use base::{CohortId, KeyRange, Timestamp};
@@ -20,7 +20,7 @@ use store::tree::Site;
 use super::{Sessions, Tablet};
 
 impl Tablet {
-    /// Gives up the keys from this one on, and says which those are; none if that was done before.
+    /// Gives up the keys from `key` on, and returns their range; none if this split was done before.
     pub(super) fn split(&mut self, key: &Bytes, child: CohortId) -> Result<Option<KeyRange>, Failure> {
         if self.children.contains(&child) {
             return Ok(None);
@@ -31,7 +31,7 @@ impl Tablet {
         if *key <= range.start || !range.contains(key) {
             return Err(invalid(format!("the range {range} can't be split at \"{}\"", base::shown(key))));
         }
-        // The key is a slice of the entry that brought it, which goes.
+        // Copied, because a slice would keep the whole entry in memory.
         let key = Bytes::copy_from_slice(key);
         let kept = KeyRange { start: range.start.clone(), end: Some(key.clone()) };
         let given = KeyRange { start: key, end: range.end.clone() };
@@ -42,8 +42,7 @@ impl Tablet {
         Ok(Some(given))
     }
 
-    /// The state of the tablet that was split off with the entry applied last: to be asked for before the next is
-    /// applied.
+    /// The tablet that the last applied entry split off. Must be called before the next entry is applied.
     pub(super) fn part_split_off(&mut self, range: KeyRange, site: Site) -> Self {
         let forgets_time = planted(Bug::SplitForgetsTimestamp);
         let last_timestamp = if forgets_time { Timestamp(1) } else { self.last_timestamp() };

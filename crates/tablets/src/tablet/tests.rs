@@ -31,7 +31,7 @@ fn open(state: &mut State, log: &mut Log) -> SessionId {
     }
 }
 
-/// Opens a session of the first range.
+/// Opens a session in the first range.
 fn open_session() -> Command {
     Command::OpenSession { key: Bytes::new() }
 }
@@ -55,8 +55,8 @@ fn written(version: i64) -> Outcome {
     Ok(TableResponse::Written { version: Timestamp(version) })
 }
 
-/// A version is its entry's timestamp; a write is all or nothing; the first column that doesn't fit is named; what is
-/// absent or deleted has version 0.
+/// A version is its entry's timestamp. A write is atomic, the first unmet condition is reported, and an absent or
+/// deleted column has version 0.
 #[test]
 fn conditions_are_all_checked_before_anything_is_written() {
     let (mut state, mut log) = fresh();
@@ -73,7 +73,7 @@ fn conditions_are_all_checked_before_anything_is_written() {
     state.invariants();
 }
 
-/// A column named twice, which no door lets through, comes to the same everywhere: the last mutation counts.
+/// If a column is named twice, which the endpoint rejects, the last mutation takes effect on all replicas.
 #[test]
 fn the_last_mutation_of_a_column_counts() {
     let (mut state, mut log) = fresh();
@@ -82,7 +82,7 @@ fn the_last_mutation_of_a_column_counts() {
     assert_eq!(read(&state, "k"), [cell("a", "2", 10)]);
 }
 
-/// Reads as of a moment see what was there then, down to the watermark and no further.
+/// A read as of a moment sees the state at that moment, down to the watermark.
 #[test]
 fn reads_at_a_moment() {
     let (mut state, mut log) = fresh();
@@ -115,7 +115,7 @@ fn reads_at_a_moment() {
     assert_eq!(tablet(&state).watermark(), log.timestamp, "a watermark is no moment of the future");
 }
 
-/// Deleted rows and old versions give their room back, and nobody can tell.
+/// Compactions free the space of deleted rows and old versions, without a visible effect.
 #[test]
 fn compactions_let_everything_dead_go() {
     let (mut state, mut log) = fresh();
@@ -140,7 +140,7 @@ fn compactions_let_everything_dead_go() {
     state.invariants();
 }
 
-/// A retry gets the first outcome, be it a refusal, and is not executed again.
+/// A retry returns the first outcome, including a refusal, and is not executed again.
 #[test]
 fn a_write_of_a_session_is_executed_once() {
     let (mut state, mut log) = fresh();
@@ -157,7 +157,7 @@ fn a_write_of_a_session_is_executed_once() {
     assert_eq!(log.write(&mut { loaded }, &first), written(20), "the outcomes travel with the state");
 }
 
-/// Below the floor nothing is known, above the window nothing is executed; both leave the rows alone.
+/// A number below the floor has an unknown outcome, and one above the window is not executed. Neither changes the rows.
 #[test]
 fn the_window_of_a_session() {
     let (mut state, mut log) = fresh();
@@ -176,7 +176,7 @@ fn the_window_of_a_session() {
     state.invariants();
 }
 
-/// An unknown session's write is not executed; an expired session is unknown; one that was used since does not expire.
+/// The write of an unknown or expired session is not executed. A session that was used in the meantime does not expire.
 #[test]
 fn sessions_expire_unless_used_since() {
     let (mut state, mut log) = fresh();
@@ -198,8 +198,8 @@ fn sessions_expire_unless_used_since() {
     state.invariants();
 }
 
-/// After a loss sequences are given out again, and a session that is opened then has no name that a lost one can have
-/// had; also where the state went through a checkpoint.
+/// After a loss the log reuses sequence numbers. A session that is opened then never gets the id of a lost one, also
+/// after a restart from a checkpoint.
 #[test]
 fn no_session_after_a_loss_has_the_name_of_one_that_was_lost() {
     let (mut state, mut log) = fresh();
@@ -229,8 +229,8 @@ fn sessions_are_bounded() {
     state.invariants();
 }
 
-/// Only the direct successor is applied, with a later timestamp and a command that can be read; anything else is fatal
-/// and changes nothing.
+/// Only the direct successor is applied, with a later timestamp and a valid command. Any other entry is fatal and has
+/// no effect.
 #[test]
 fn only_the_next_entry_is_applied() {
     let (mut state, mut log) = fresh();
@@ -259,7 +259,7 @@ fn only_the_next_entry_is_applied() {
     assert!(state.apply(&later).is_ok(), "a later epoch follows on an earlier one");
 }
 
-/// A small value doesn't keep its entry's buffer alive; a large one is not copied.
+/// A small value does not keep its entry's buffer in memory; a large one is not copied.
 #[test]
 fn small_values_do_not_pin_their_entry() {
     let (mut state, mut log) = fresh();
@@ -274,7 +274,7 @@ fn small_values_do_not_pin_their_entry() {
     }
 }
 
-/// The planted bugs undo what they say.
+/// Each planted bug has its documented effect.
 #[cfg(feature = "canary")]
 #[test]
 fn planted_bugs_bite() {

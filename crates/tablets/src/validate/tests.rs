@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::bytes;
 
-/// A tablet refuses reversed ends by itself, too, however the scan came there.
+/// A tablet itself rejects reversed ends, independent of the validation at the endpoint.
 #[test]
 fn a_tablet_refuses_reversed_ends() {
     let scan = Scan { from: bytes("b"), to: Some(bytes("a")), ..Scan::default() };

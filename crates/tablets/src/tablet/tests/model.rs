@@ -1,4 +1,4 @@
-//! Random histories against a model that keeps everything and is plain to read.
+//! Compares random histories with a simple model that discards nothing.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ struct ModelSession {
     outcomes: BTreeMap<u64, Outcome>,
 }
 
-/// Every version of every column, for ever, and every outcome above the floor.
+/// All versions of all columns, and all outcomes above the floor.
 #[derive(Default)]
 struct Model {
     columns: BTreeMap<(Bytes, Bytes), BTreeMap<i64, Option<Bytes>>>,
@@ -121,19 +121,19 @@ impl Model {
     }
 }
 
-/// What a driver draws: a write is asked for, and decided by the tablet.
+/// A generated request: the tablet decides a write before it is applied.
 #[derive(Debug)]
 enum Asked {
     Write(Write),
     Command(Command),
 }
 
-/// Draws commands that meet each other: few keys, few columns, few sessions, versions that are often right.
+/// Generates commands that conflict: few keys, few columns, few sessions, and versions that are often right.
 struct Driver {
     random: SplitMix64,
     model: Model,
     log: Log,
-    /// For each session ever opened: the next number, and the stamped writes made so far.
+    /// For each session ever opened: the next number, and the stamped writes generated so far.
     made: Vec<(u64, Vec<Write>)>,
 }
 
@@ -184,7 +184,7 @@ impl Driver {
         Mutation { column, value, condition }
     }
 
-    /// A new write of a session or, as often, one that was made before: a retry, maybe a very late one.
+    /// A new write of a session or, equally often, an earlier one: a retry, possibly a very late one.
     fn session_write(&mut self) -> Write {
         if self.made.is_empty() {
             return self.plain_write();
@@ -242,8 +242,8 @@ impl Driver {
     }
 }
 
-/// A tablet does what the model does, and so does a replica whose rows are flushed and compacted again and again: the
-/// two hold different dead versions, and are logically equal all the same.
+/// A tablet behaves as the model, and so does a replica with frequent flushes and compactions. The two store different
+/// obsolete versions and are logically equal.
 #[test]
 fn tablets_are_as_the_model_says() {
     for seed in 0..30 {

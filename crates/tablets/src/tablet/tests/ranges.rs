@@ -1,4 +1,4 @@
-//! A tablet answers for its own range and for no other (guarantee 19).
+//! A tablet serves its own range and no other (guarantee 19).
 
 use base::{KeyRange, SplitMix64};
 use machine::state_machine::{Evaluated, Read as _, Verdict};
@@ -13,14 +13,14 @@ fn range(start: &str, end: Option<&str>) -> KeyRange {
     KeyRange { start: bytes(start), end: end.map(bytes) }
 }
 
-/// A tablet of its own, which was told its range as its first leader tells it.
+/// A tablet with a range that was assigned by an entry.
 fn of(cohort: u32, range: KeyRange) -> (State, Log) {
     let (mut state, mut log) = (testing::fresh(CohortId(cohort)), Log::new());
     log.apply(&mut state, &Command::Found { range });
     (state, log)
 }
 
-/// Whether a write is not executed, since its row belongs to another range.
+/// Whether a write is not executed because its row belongs to another range.
 fn is_put_elsewhere(state: &mut State, log: &mut Log, command: &Command) -> bool {
     let applied = state.apply(&log.entry(command.encode())).expect("the next entry");
     (applied.outcome, applied.effect) == (None, Some(Effect::Elsewhere))
@@ -42,7 +42,8 @@ fn nothing_is_answered_before_there_is_a_range_and_the_first_one_stays() {
     state.invariants();
 }
 
-/// What another range keeps is neither read nor written here, and never "not found". A stamp spent on it is not spent.
+/// Keys of another range are neither read nor written here, and are never reported as "not found". A rejected write
+/// does not use up its stamp.
 #[test]
 fn keys_of_other_ranges_are_left_alone() {
     let (mut state, mut log) = of(2, range("b", Some("d")));
@@ -58,7 +59,7 @@ fn keys_of_other_ranges_are_left_alone() {
     state.invariants();
 }
 
-/// Two ranges never name two sessions alike, so a stamp that strays into another range is unknown there.
+/// Two ranges never assign equal session ids, so a stamp is unknown in any other range.
 #[test]
 fn a_session_belongs_to_one_range() {
     let (mut first, mut first_log) = of(2, range("", Some("m")));
@@ -83,7 +84,7 @@ fn names_of_sessions_are_bounded() {
     assert!(of((1 << 24) - 1, (1 << 40) - 1).is_some());
 }
 
-/// The range and what lies in it come back from a checkpoint.
+/// The range and its rows survive a checkpoint.
 #[test]
 fn a_checkpoint_keeps_the_range() {
     let (mut state, mut log) = of(2, range("b", Some("d")));
@@ -96,8 +97,8 @@ fn a_checkpoint_keeps_the_range() {
     assert_ne!(other.logical_hash(), state.logical_hash());
 }
 
-/// Over tablets that share the keys, each scan gives what it gives over one tablet: both ways, whatever ends, prefix
-/// and limit, and however the keys are split. A page may be empty at a range's end.
+/// Over several tablets with adjacent ranges, each scan returns the same as over one tablet: in both directions, with
+/// any ends, prefix, limit and split keys. A page may be empty at the end of a range.
 #[test]
 fn scans_go_on_in_the_next_range() {
     let mut random = SplitMix64::new(3);
@@ -134,7 +135,7 @@ fn owns(state: &State, key: &str) -> bool {
     tablet(state).ownership().range().is_some_and(|range| range.contains(key.as_bytes()))
 }
 
-/// The keys of all pages, each from the tablet that holds the place where it begins.
+/// The keys of all pages, each from the tablet that contains the page's position.
 fn keys(states: &[&State], scan: &Scan) -> Vec<Bytes> {
     let (mut scan, mut all) = (scan.clone(), Vec::new());
     loop {
@@ -149,7 +150,7 @@ fn keys(states: &[&State], scan: &Scan) -> Vec<Bytes> {
     }
 }
 
-/// A dropped tablet answers nothing, lets everything go, and is not founded anew.
+/// A dropped tablet answers nothing, deletes everything, and cannot be assigned a range again.
 #[test]
 fn a_dropped_tablet_is_empty_for_ever() {
     let (mut state, mut log) = of(2, KeyRange::all());
@@ -176,8 +177,8 @@ fn a_dropped_tablet_is_empty_for_ever() {
     assert_eq!(load(&state, CohortId(2), &chunks).map(|loaded| loaded.logical_hash()), Ok(state.logical_hash()));
 }
 
-/// A question that strays is not answered at all, so that whoever asked looks again, also when conditions are to be
-/// decided.
+/// A query on a key of another range has no outcome, so that the client looks up the range again. This includes the
+/// evaluation of conditions.
 #[test]
 fn questions_that_stray_are_sent_elsewhere() {
     let (state, _) = of(2, range("b", Some("d")));

@@ -38,7 +38,7 @@ fn numbered(count: usize) -> State {
     state
 }
 
-/// In pages of any size, and both ways, a scan gives the same rows.
+/// A scan returns the same rows with any page size, in both directions.
 #[test]
 fn pages_together_are_one_scan() {
     let state = numbered(100);
@@ -56,7 +56,7 @@ fn pages_together_are_one_scan() {
     assert_eq!(page(&state, &backwards).1, Some(bytes("k00000\0")), "right after the first that is left");
 }
 
-/// Ends, prefix and continuation narrow a scan, together too; an empty range is no failure.
+/// Ends, prefix and continuation limit a scan, also in combination; an empty range is not an error.
 #[test]
 fn ends_and_prefixes() {
     let (mut state, mut log) = fresh();
@@ -87,7 +87,7 @@ fn ends_and_prefixes() {
     assert_eq!(page(&state, &beyond), (vec![], None));
 }
 
-/// The prefix's end carries over bytes of 255.
+/// The end of a prefix carries over bytes of 255.
 #[test]
 fn prefixes_of_high_bytes() {
     let (mut state, mut log) = fresh();
@@ -102,7 +102,7 @@ fn prefixes_of_high_bytes() {
     assert_eq!((count(b"\x01\xff"), count(b"\x01\xff\xff"), count(b"\xff\xff"), count(b"\xff")), (3, 1, 2, 2));
 }
 
-/// A page ends by rows, by bytes, and after a long stretch of deleted rows; each time it says where to go on.
+/// A page is limited in rows, in bytes, and in the run of deleted rows; each time it has a continuation.
 #[test]
 fn pages_are_bounded() {
     let mut state = numbered(SCAN_ROWS_MAX + 1);
@@ -126,7 +126,8 @@ fn pages_are_bounded() {
     assert_eq!(pages(&state, &Scan { reverse: true, ..scan }), vec![]);
 }
 
-/// A row too large for one answer is refused in whole, and read in parts; the rows before it are still given.
+/// A row that is too large for one response is rejected as a whole, and can be read in parts. The rows before it are
+/// still returned.
 #[test]
 fn a_row_beyond_an_answer_is_read_in_parts() {
     let (mut state, mut log) = fresh();
@@ -146,8 +147,8 @@ fn a_row_beyond_an_answer_is_read_in_parts() {
     assert!(matches!(refused, Err(Failure::Invalid(_))));
 }
 
-/// What is read of one row is bounded, also if hardly any of its columns is there any more: a row of a million deleted
-/// columns is refused, and the rows before it are given.
+/// The work for one row is limited, even if few of its columns still exist: a row of a million deleted columns is
+/// rejected, and the rows before it are returned.
 #[test]
 fn the_columns_of_a_row_that_are_looked_at_are_bounded() {
     let (mut state, mut log) = fresh();

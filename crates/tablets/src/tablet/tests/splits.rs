@@ -1,5 +1,4 @@
-//! A range that is split is two tablets which hold, each for its keys, all that the one held (guarantees 10, 16, 17,
-//! 19).
+//! A split yields two tablets that together contain all rows and sessions of the original (guarantees 10, 16, 17, 19).
 
 use base::{KeyRange, Membership};
 
@@ -11,7 +10,7 @@ fn split(key: &str) -> Command {
     Command::Split { key: bytes(key), child: CHILD, members: Membership::default() }
 }
 
-/// Applies a split, and gives the tablet that it makes with its log.
+/// Applies a split, and returns the new tablet with its log.
 fn split_off(state: &mut State, log: &mut Log, key: &str) -> (State, Log) {
     let applied = state.apply(&log.entry(split(key).encode())).expect("the next entry");
     assert_eq!(applied.outcome, Some(Ok(TableResponse::Split)));
@@ -53,21 +52,22 @@ fn each_key_is_in_one_of_the_two_with_all_that_was_known_of_it() {
         mismatch: crate::request::Mismatch { column: bytes("c"), expected: Timestamp(1), actual: Timestamp(2) },
     };
     assert_eq!(log.apply(&mut state, &refused), None, "nor is it refused there");
-    // A retry finds the first try's outcome wherever its row lies by now, and what was elsewhere is executed.
+    // A retry finds the outcome of the first attempt in the tablet that has the row now. A write that was rejected
+    // there is executed.
     assert_eq!(log.write(&mut state, &stamped(write("a", [put("c", "x")]), session, 1, 1)), outcomes[0]);
     assert_eq!(child_log.write(&mut child, &stamped(write("m", [put("c", "x")]), session, 2, 1)), outcomes[1]);
     assert_eq!(child_log.write(&mut child, &stamped(write("z", [put("c", "x")]), session, 3, 1)), outcomes[2]);
     assert!(child_log.write(&mut child, &stamped(write("m", [put("c", "new")]), session, 4, 1)).is_ok());
     assert_eq!(read(&state, "a")[0].1, "a");
     assert_eq!((&read(&child, "m")[0].1[..], &read(&child, "z")[0].1[..]), ("new", "z"));
-    // Who opens a session in either is told what it is good for.
+    // Opening a session returns the range of the tablet.
     let opened = log.apply(&mut state, &open_session());
     let kept = KeyRange { start: Bytes::new(), end: Some(bytes("m")) };
     assert!(matches!(opened, Some(Ok(TableResponse::SessionOpened { range, .. })) if range == kept));
     assert_eq!(testing::copy(&child).logical_hash(), child.logical_hash(), "a checkpoint has all of it");
 }
 
-/// A second entry of the same split changes nothing; what can't be split is refused, and nothing is half done.
+/// A second entry of the same split has no effect; an invalid split is rejected without partial effects.
 #[test]
 fn a_split_is_done_once_and_at_a_key_between_the_ends() {
     let (mut state, mut log) = fresh();
@@ -84,8 +84,8 @@ fn a_split_is_done_once_and_at_a_key_between_the_ends() {
     assert!(matches!(refused, Some(Err(Failure::Unavailable(_)))));
 }
 
-/// Replicas come to the split with other tables and memtables, and begin equal; flushes and compactions rid each side
-/// of what is the other's.
+/// Replicas with different tables and memtables begin equal after a split. Flushes and compactions remove the rows of
+/// the other side.
 #[test]
 fn replicas_begin_equal_and_each_side_keeps_its_own_rows_alone() {
     let (mut one, mut log) = fresh();
