@@ -1,20 +1,20 @@
-//! One account of the bytes that clients make a node hold in memory.
+//! Accounting of the memory that clients use on a node.
 //!
-//! A [`ByteBudget`] has a limit, and may have children with a share of it each: a node's budget has a child for each
-//! connection. A reservation from a child counts against its parent as well. The root's limit always holds. A child's
+//! A [`ByteBudget`] has a limit, and may have children with a share each: a node's budget has a child for each
+//! connection. A reservation from a child also counts against its parent. The root's limit always holds. A child's
 //! share is enforced while more than half of the parent is in use: one busy connection may use half of the memory, and
-//! no connection gets more than its share once memory is short.
+//! no connection exceeds its share once memory is short.
 //!
-//! A [`Reservation`] gives its bytes back when it is dropped. A caller that finds no room is refused
-//! ([`ByteBudget::try_reserve`]), or woken whenever bytes are given back ([`ByteBudget::poll_reserve`]). Reserving takes
-//! an atomic operation for each level, and a lock only if there are waiters.
+//! A [`Reservation`] releases its bytes when it is dropped. If there is no room, a caller either fails
+//! ([`ByteBudget::try_reserve`]) or waits for a release ([`ByteBudget::poll_reserve`]). A reservation takes one atomic
+//! operation for each level, and a lock only if there are waiters.
 
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// A budget of bytes. Clones are the same budget.
+/// A budget of bytes. Clones share the same budget.
 #[derive(Clone, Debug)]
 pub struct ByteBudget(Arc<Account>);
 
@@ -29,7 +29,7 @@ struct Account {
     waiting: AtomicUsize,
 }
 
-/// Bytes of a budget, given back on drop.
+/// Bytes of a budget, released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     budget: ByteBudget,
@@ -43,7 +43,7 @@ impl ByteBudget {
         Self(Arc::new(Account { limit, ..Account::default() }))
     }
 
-    /// A child that has `share` bytes of it while more than half is in use, and any that are free otherwise.
+    /// A child budget. It is limited to `share` bytes while more than half of this budget is in use.
     #[must_use]
     pub fn child(&self, share: usize) -> Self {
         Self(Arc::new(Account { limit: share, parent: Some(self.clone()), ..Account::default() }))
@@ -55,19 +55,19 @@ impl ByteBudget {
         self.0.used.load(Ordering::SeqCst)
     }
 
-    /// Whether more than half of it is in use, so that the shares of its children hold.
+    /// Whether more than half of it is in use, so that the shares of its children are enforced.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.used() > self.0.limit / 2
     }
 
-    /// Reserves bytes, if there is room.
+    /// Reserves bytes; none if there is no room.
     #[must_use]
     pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         self.take(bytes).then(|| Reservation { budget: self.clone(), bytes })
     }
 
-    /// The same; if there is no room, `waker` is woken when some bytes have been given back.
+    /// [`ByteBudget::try_reserve`]; if there is no room, `waker` is woken by the next release.
     #[must_use]
     pub fn poll_reserve(&self, bytes: usize, waker: &Waker) -> Option<Reservation> {
         self.try_reserve(bytes).or_else(|| {
@@ -81,7 +81,7 @@ impl ByteBudget {
         })
     }
 
-    /// Reserves bytes even if there is no room, for data that is in memory already.
+    /// Reserves bytes even if there is no room, for data that is already in memory.
     #[must_use]
     pub fn charge(&self, bytes: usize) -> Reservation {
         self.add(bytes);
@@ -138,13 +138,13 @@ impl Account {
 }
 
 impl Reservation {
-    /// Bytes that are reserved.
+    /// The reserved bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Reserves as many more, if there is room; false otherwise.
+    /// Reserves additional bytes; false if there is no room.
     #[must_use]
     pub fn try_grow(&mut self, bytes: usize) -> bool {
         let fits = self.budget.take(bytes);
@@ -152,7 +152,7 @@ impl Reservation {
         fits
     }
 
-    /// Reserves as many more, whether or not there is room.
+    /// Reserves additional bytes even if there is no room.
     pub fn grow(&mut self, bytes: usize) {
         self.budget.add(bytes);
         self.bytes += bytes;
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it is woken.
+    /// Counts wakeups.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 

@@ -1,8 +1,8 @@
-//! Planted bugs: each undoes one part of one guarantee (`docs/guarantees.md`), and each must be found by the exhaustive
-//! search or by the simulator. Without the Cargo feature `canary`, [`planted`] is the constant `false` and no bug is in
-//! the binary.
+//! Planted bugs: each breaks one part of one guarantee (`docs/guarantees.md`), and the exhaustive search or the
+//! simulator must find each of them. Without the Cargo feature `canary`, [`planted`] is the constant `false`, and the
+//! binary contains none of the bugs.
 //!
-//! The active bug is the thread's: a simulation runs in one thread, and plants at most one.
+//! The active bug is thread-local: a simulation runs in one thread and plants at most one bug.
 
 macro_rules! bugs {
     ($($bug:ident($rule:literal, $what:literal),)*) => {
@@ -13,22 +13,22 @@ macro_rules! bugs {
         }
 
         impl Bug {
-            /// Every bug, in the order of the guarantees they undo.
+            /// All bugs, in order of the guarantees that they break.
             pub const ALL: &'static [Self] = &[$(Self::$bug,)*];
 
-            /// Its name, as printed and as given on the command line.
+            /// The name, as printed and as given on the command line.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$bug => stringify!($bug),)* }
             }
 
-            /// The number of the guarantee that it undoes; 0 for "acknowledged means forced".
+            /// The number of the guarantee that it breaks; 0 for "acknowledged means forced".
             #[must_use]
             pub fn guarantee(self) -> u8 {
                 match self { $(Self::$bug => $rule,)* }
             }
 
-            /// What it does wrong.
+            /// A description of the faulty behavior.
             #[must_use]
             pub fn description(self) -> &'static str {
                 match self { $(Self::$bug => $what,)* }
@@ -175,7 +175,7 @@ bugs! {
 }
 
 impl Bug {
-    /// The bug of that name.
+    /// The bug with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|bug| bug.name() == name)
@@ -191,7 +191,7 @@ mod active {
         static ACTIVE: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
-    /// Plants `bug` in this thread, or none.
+    /// Plants `bug` in this thread, or removes the current one.
     pub fn plant(bug: Option<Bug>) {
         ACTIVE.set(bug);
     }
@@ -214,5 +214,5 @@ pub const fn planted(_bug: Bug) -> bool {
     false
 }
 
-/// Whether this build holds the planted bugs at all.
+/// Whether this build contains the planted bugs.
 pub const COMPILED_IN: bool = cfg!(feature = "canary");

@@ -1,43 +1,43 @@
-//! The binary codec of frames, records and messages: little-endian numbers, byte strings with their length first.
+//! The binary codec of frames, records and messages: little-endian numbers, and byte strings after their length.
 //!
-//! Decoding never panics and never allocates more than the input holds: a byte string is a slice of the input's own
-//! buffer.
+//! Decoding never panics and never allocates more than the size of the input: a decoded byte string is a slice of the
+//! input's buffer.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{Epoch, Lsn, Sequence};
 
-/// Why bytes could not be read.
+/// Why decoding failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The input ends inside a field.
     #[error("the input ends inside a field: {wanted} bytes wanted, {left} left")]
     Truncated {
-        /// Bytes the field needs.
+        /// Bytes that the field needs.
         wanted: usize,
-        /// Bytes that were left.
+        /// Bytes that were available.
         left: usize,
     },
-    /// A tag that this version does not know.
+    /// The tag is unknown in this version.
     #[error("unknown {what} tag {tag}")]
     UnknownTag {
-        /// The kind of thing that was to be read.
+        /// The kind of object to decode.
         what: &'static str,
         /// The tag.
         tag: u64,
     },
-    /// A field holds a value that it can't have.
+    /// The value of a field is out of range.
     #[error("invalid {what}")]
     Invalid {
         /// The field.
         what: &'static str,
     },
-    /// Bytes are left over after the last field.
+    /// Bytes remain after the last field.
     #[error("{0} bytes left over")]
     TrailingBytes(usize),
 }
 
-/// Writes fields one after the other.
+/// Writes fields in sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     buffer: BytesMut,
@@ -92,16 +92,16 @@ impl Writer {
         self.u64(lsn.sequence.0);
     }
 
-    /// A byte string: its length as four bytes, then its bytes.
+    /// A byte string: its length as four bytes, then the bytes.
     ///
     /// # Panics
-    /// When the string is longer than `u32::MAX`, which every limit forbids.
+    /// If the string is longer than `u32::MAX`; all limits are lower.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.u32(u32::try_from(bytes.len()).expect("limits keep byte strings below 4 GiB"));
         self.buffer.put_slice(bytes);
     }
 
-    /// A byte string that may be absent: whether it is there, then the string.
+    /// An optional byte string: a presence flag, then the string.
     pub fn optional(&mut self, bytes: Option<&Bytes>) {
         self.bool(bytes.is_some());
         if let Some(bytes) = bytes {
@@ -109,15 +109,15 @@ impl Writer {
         }
     }
 
-    /// A number of items, as [`Reader::count`] reads it.
+    /// A number of items, for [`Reader::count`].
     ///
     /// # Panics
-    /// When it is above `u32::MAX`, which every limit forbids.
+    /// If it is above `u32::MAX`; all limits are lower.
     pub fn count(&mut self, items: usize) {
         self.u32(u32::try_from(items).expect("limits keep counts below 2^32"));
     }
 
-    /// Bytes without their length.
+    /// Bytes without a length.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.buffer.put_slice(bytes);
     }
@@ -128,49 +128,49 @@ impl Writer {
         self.buffer.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Whether nothing was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// What was written so far.
+    /// The bytes written so far.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// Overwrites four bytes written before, for a length or checksum known only later.
+    /// Overwrites four bytes, for a length or checksum that is known only later.
     ///
     /// # Panics
-    /// When `at + 4` lies past what was written.
+    /// If `at + 4` is beyond the bytes written.
     pub fn patch_u32(&mut self, at: usize, value: u32) {
         self.buffer[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Ends the writing.
+    /// Returns the bytes written.
     #[must_use]
     pub fn finish(self) -> Bytes {
         self.buffer.freeze()
     }
 
-    /// Gives what was written so far, and begins anew. Once that is dropped its room is written to again.
+    /// Returns the bytes written so far, and starts again. The buffer is reused once the returned bytes are dropped.
     pub fn take(&mut self) -> Bytes {
         self.buffer.split().freeze()
     }
 
-    /// Forgets what was written after so many bytes.
+    /// Discards everything after the first `length` bytes.
     pub fn truncate(&mut self, length: usize) {
         self.buffer.truncate(length);
     }
 
-    /// Forgets what was written, and keeps the room.
+    /// Discards everything, and keeps the buffer.
     pub fn clear(&mut self) {
         self.buffer.clear();
     }
 }
 
-/// Reads fields one after the other. Byte strings share the input's buffer.
+/// Reads fields in sequence. Byte strings share the input's buffer.
 #[derive(Clone, Debug)]
 pub struct Reader {
     input: Bytes,
@@ -199,7 +199,7 @@ impl Reader {
     /// One byte.
     ///
     /// # Errors
-    /// When the input ends first; so with every method below.
+    /// The input is too short; this also holds for all methods below.
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(self.take::<1>()?[0])
     }
@@ -207,7 +207,7 @@ impl Reader {
     /// A boolean.
     ///
     /// # Errors
-    /// Also when the byte is neither 0 nor 1.
+    /// The byte is neither 0 nor 1, or the input is too short.
     pub fn bool(&mut self) -> Result<bool, DecodeError> {
         match self.u8()? {
             0 => Ok(false),
@@ -219,7 +219,7 @@ impl Reader {
     /// Four bytes.
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
         Ok(u32::from_le_bytes(self.take()?))
     }
@@ -227,7 +227,7 @@ impl Reader {
     /// Eight bytes.
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.take()?))
     }
@@ -235,7 +235,7 @@ impl Reader {
     /// Eight bytes, signed.
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn i64(&mut self) -> Result<i64, DecodeError> {
         Ok(i64::from_le_bytes(self.take()?))
     }
@@ -243,7 +243,7 @@ impl Reader {
     /// Sixteen bytes.
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn u128(&mut self) -> Result<u128, DecodeError> {
         Ok(u128::from_le_bytes(self.take()?))
     }
@@ -251,40 +251,40 @@ impl Reader {
     /// An LSN.
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn lsn(&mut self) -> Result<Lsn, DecodeError> {
         Ok(Lsn { epoch: Epoch(self.u64()?), sequence: Sequence(self.u64()?) })
     }
 
-    /// A byte string, sharing the input's buffer.
+    /// A byte string that shares the input's buffer.
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn bytes(&mut self) -> Result<Bytes, DecodeError> {
         let wanted = self.u32()? as usize;
         self.raw(wanted)
     }
 
-    /// A byte string that may be absent, as [`Writer::optional`] writes it.
+    /// An optional byte string, as written by [`Writer::optional`].
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn optional(&mut self) -> Result<Option<Bytes>, DecodeError> {
         if self.bool()? { Ok(Some(self.bytes()?)) } else { Ok(None) }
     }
 
-    /// A byte string that is UTF-8.
+    /// A byte string in UTF-8.
     ///
     /// # Errors
-    /// When the input ends first, or `what` is not UTF-8.
+    /// The input is too short, or `what` is not UTF-8.
     pub fn text(&mut self, what: &'static str) -> Result<String, DecodeError> {
         String::from_utf8(self.bytes()?.into()).map_err(|_| DecodeError::Invalid { what })
     }
 
-    /// Exactly `wanted` bytes, sharing the input's buffer.
+    /// Exactly `wanted` bytes that share the input's buffer.
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn raw(&mut self, wanted: usize) -> Result<Bytes, DecodeError> {
         let left = self.input.len();
         if wanted > left {
@@ -293,11 +293,10 @@ impl Reader {
         Ok(self.input.split_to(wanted))
     }
 
-    /// The number of items that follow, refused when so many can't be in what is left: each takes `item_bytes` at
-    /// least.
+    /// The number of items that follow. `item_bytes` is the minimum size of an item.
     ///
     /// # Errors
-    /// When the count is a lie, or the input ends first.
+    /// The remaining input is too short for this number of items.
     pub fn count(&mut self, item_bytes: usize) -> Result<usize, DecodeError> {
         let count = self.u32()? as usize;
         let wanted = count.saturating_mul(item_bytes);
@@ -307,10 +306,10 @@ impl Reader {
         Ok(count)
     }
 
-    /// Ends the reading.
+    /// Ends reading.
     ///
     /// # Errors
-    /// When bytes are left over.
+    /// Bytes remain.
     pub fn end(self) -> Result<(), DecodeError> {
         if self.input.is_empty() { Ok(()) } else { Err(DecodeError::TrailingBytes(self.input.len())) }
     }

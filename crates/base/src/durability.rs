@@ -1,32 +1,32 @@
-//! What an entry must be on before it counts, and how soon a record is forced.
+//! Durability levels of a cohort's log, and the urgency of a sync.
 
 use crate::codec::{DecodeError, Reader, Writer};
 
-/// What an entry of a cohort's log must be on, on a majority of replicas, before it is committed.
+/// The storage that an entry must have reached on a majority of replicas before it is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Durability {
-    /// Disks: it is forced. Nothing that was acknowledged is ever lost.
+    /// Synced to disk. Acknowledged writes are never lost.
     #[default]
     Forced,
-    /// Main memories (Spinnaker, D.6.2): disks have it a little later. What was acknowledged of late is lost if a
-    /// majority of the processes end at once, and then that is declared (guarantee 11).
+    /// Main memory (Spinnaker, D.6.2), with disk writes in the background. If a majority of the processes end at once,
+    /// the latest acknowledged writes may be lost. The log then declares the loss (guarantee 11).
     Memory,
 }
 
-/// How soon a record of the write-ahead log is forced.
+/// How soon a record of the write-ahead log is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Force {
-    /// At once: somebody waits for it.
+    /// Immediately: a request waits for it.
     Now,
-    /// With the next batch, or in a while if none comes: nobody waits for it, and a replica keeps it in memory until
-    /// then.
+    /// With the next batch, or after a short delay if there is none. No request waits for it, and the replica keeps it
+    /// in memory until then.
     Soon,
-    /// With the next batch, whenever that comes.
+    /// With the next batch, without a time limit.
     WithNext,
 }
 
 impl Durability {
-    /// Its name, as people write it.
+    /// The name used in commands and output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Durability {
         }
     }
 
-    /// Appends one that may be left open to `out`.
+    /// Appends the encoding of an optional level to `out`.
     pub fn encode_wanted(wanted: Option<Self>, out: &mut Writer) {
         out.u8(match wanted {
             None => 0,
@@ -44,10 +44,10 @@ impl Durability {
         });
     }
 
-    /// Reads what [`Durability::encode_wanted`] wrote.
+    /// Decodes the output of [`Durability::encode_wanted`].
     ///
     /// # Errors
-    /// When the bytes are something else.
+    /// The input is not a valid encoding.
     pub fn decode_wanted(input: &mut Reader) -> Result<Option<Self>, DecodeError> {
         match input.u8()? {
             0 => Ok(None),
@@ -57,15 +57,15 @@ impl Durability {
         }
     }
 
-    /// Appends it to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(self, out: &mut Writer) {
         out.bool(self == Self::Memory);
     }
 
-    /// Reads what [`Durability::encode`] wrote.
+    /// Decodes the output of [`Durability::encode`].
     ///
     /// # Errors
-    /// When the bytes are something else.
+    /// The input is not a valid encoding.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(if input.bool()? { Self::Memory } else { Self::Forced })
     }

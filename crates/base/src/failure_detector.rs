@@ -1,43 +1,43 @@
 //! An adaptive-timeout failure detector.
 //!
-//! A target that is expected to say something, and has not for the length of its timeout, may be suspected. The user
-//! says when it acts on that ([`FailureDetector::suspect`]). If the target is heard of after all, the suspicion was
+//! A target that was expected to send something and stayed silent for its timeout may be suspected. The user reports
+//! when it acts on that ([`FailureDetector::suspect`]). If the target sends something afterwards, the suspicion was
 //! false, and its timeout doubles, up to a bound (Chandra and Toueg, Unreliable failure detectors for reliable
-//! distributed systems, JACM 43(2), 1996, figure 10). It halves again after each quiet time without a false suspicion:
-//! a detector that stayed slow after one overload would make every later failover slow.
+//! distributed systems, JACM 43(2), 1996, figure 10). The timeout halves again after each quiet period without a false
+//! suspicion. Otherwise every failover after an overload would be slow.
 //!
-//! Both uses are served: heartbeats, where each one heard makes the next expected, and answers, which are expected only
-//! once something was asked. Time is a parameter, and may be the user's own: one that stands still while the user's
-//! process does ([`AwakeClock`]) keeps it from suspecting everybody after a pause of its own.
+//! It supports heartbeats, where each heartbeat makes the next one expected, and responses, which are expected only
+//! after a request. Time is a parameter. Users may pass an [`AwakeClock`], which stops while the process is paused, so
+//! that a process does not suspect all others after a pause of its own.
 
 use std::collections::BTreeMap;
 
 use crate::{Duration, Monotonic};
 
-/// The one policy: how long a target may be silent.
+/// The policy: how long a target may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetectorConfig {
-    /// The timeout without false suspicions.
+    /// The initial timeout.
     pub timeout: Duration,
-    /// Doublings of the timeout, at most.
+    /// Maximum doublings of the timeout.
     pub doublings_max: u32,
-    /// Without a false suspicion for so long the timeout is halved.
+    /// After this time without a false suspicion the timeout is halved.
     pub quiet: Duration,
 }
 
 impl DetectorConfig {
-    /// That timeout, doubled up to three times, and halved after each 30 s.
+    /// A policy with this timeout, doubled up to three times, and halved after each 30 s.
     #[must_use]
     pub const fn with_timeout(timeout: Duration) -> Self {
         Self { timeout, doublings_max: 3, quiet: Duration::from_millis(30_000) }
     }
 }
 
-/// How often a delay was doubled, and has not been halved yet.
+/// The number of doublings of a delay that have not been halved yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     doublings: u32,
-    /// The last time.
+    /// The time of the last doubling.
     doubled_at: Monotonic,
 }
 
@@ -48,14 +48,14 @@ impl Backoff {
         *self = Self { doublings, doubled_at: now };
     }
 
-    /// How often the delay is doubled now.
+    /// The current number of doublings.
     #[must_use]
     pub fn doublings(&self, config: &DetectorConfig, now: Monotonic) -> u32 {
         let halved = now.since(self.doubled_at).0 / config.quiet.0.max(1);
         self.doublings.saturating_sub(u32::try_from(halved).unwrap_or(u32::MAX))
     }
 
-    /// The delay that began as `delay`.
+    /// Applies the doublings to `delay`.
     #[must_use]
     pub fn scale(&self, delay: Duration, config: &DetectorConfig, now: Monotonic) -> Duration {
         Duration(delay.0 << self.doublings(config, now))
@@ -69,13 +69,13 @@ impl Backoff {
 #[derive(Clone, Copy, Debug, Default)]
 struct Target {
     silent_since: Option<Monotonic>,
-    /// When something was expected of it last.
+    /// When a message was last expected from it.
     expected_at: Monotonic,
     is_suspected: bool,
     backoff: Backoff,
 }
 
-/// Watches targets, each with a timeout of its own.
+/// Monitors targets, each with its own timeout.
 #[derive(Clone, Debug)]
 pub struct FailureDetector<T> {
     config: DetectorConfig,
@@ -83,20 +83,21 @@ pub struct FailureDetector<T> {
 }
 
 impl<T: Ord + Copy> FailureDetector<T> {
-    /// A detector that watches nothing yet.
+    /// A detector without targets.
     #[must_use]
     pub const fn new(config: DetectorConfig) -> Self {
         Self { config, targets: BTreeMap::new() }
     }
 
-    /// A heartbeat has come, and the next is expected.
+    /// Records a heartbeat, and expects the next one.
     pub fn heartbeat(&mut self, target: T, now: Monotonic) {
         self.answered(target, now);
         let target = self.targets.entry(target).or_default();
         (target.silent_since, target.expected_at) = (Some(now), now);
     }
 
-    /// Something is expected from then on. A silence that has begun goes on, unless nothing was expected for `stale`.
+    /// Expects a message from `from` on. A silence that has already begun continues, unless nothing was expected for
+    /// `stale`.
     pub fn expect(&mut self, target: T, from: Monotonic, stale: Duration) {
         let target = self.targets.entry(target).or_default();
         if target.silent_since.is_none() || from.since(target.expected_at) > stale {
@@ -105,7 +106,7 @@ impl<T: Ord + Copy> FailureDetector<T> {
         target.expected_at = target.expected_at.max(from);
     }
 
-    /// What was expected has come, and nothing more is.
+    /// Records that the expected message arrived, and expects no other.
     pub fn answered(&mut self, target: T, now: Monotonic) {
         let Some(target) = self.targets.get_mut(&target) else { return };
         target.silent_since = None;
@@ -114,15 +115,16 @@ impl<T: Ord + Copy> FailureDetector<T> {
         }
     }
 
-    /// The user acts on the silence of a target. If that is heard of again, the suspicion was false.
+    /// Records that the user acts on the silence of a target. If the target sends something later, the suspicion was
+    /// false.
     pub fn suspect(&mut self, target: T) {
         if let Some(target) = self.targets.get_mut(&target) {
             target.is_suspected |= target.silent_since.is_some();
         }
     }
 
-    /// The target answered too late for its user, though it is alive. What several users meet with within `span` is one
-    /// false suspicion.
+    /// Records that a live target responded too late for its user. Several reports within `span` count as one false
+    /// suspicion.
     pub fn too_late(&mut self, target: T, span: Duration, now: Monotonic) {
         if let Some(target) = self.targets.get_mut(&target)
             && !target.backoff.was_doubled_within(span, now)
@@ -131,24 +133,24 @@ impl<T: Ord + Copy> FailureDetector<T> {
         }
     }
 
-    /// The target's process is another one: what is known of the former says nothing of it.
+    /// Forgets a target, because its process has restarted and its history does not apply to the new process.
     pub fn restarted(&mut self, target: T) {
         self.targets.remove(&target);
     }
 
-    /// Nothing is expected any more, and only these targets are watched still, with their timeouts.
+    /// Ends all expectations, and keeps only some targets, with their timeouts.
     pub fn retain(&mut self, is_kept: impl Fn(T) -> bool) {
         self.targets.retain(|target, _| is_kept(*target));
         self.targets.values_mut().for_each(|target| target.silent_since = None);
     }
 
-    /// For how long nothing has come that is expected.
+    /// How long an expected message has been missing; none if no message is expected.
     #[must_use]
     pub fn silence(&self, target: T, now: Monotonic) -> Option<Duration> {
         Some(now.since(self.targets.get(&target)?.silent_since?))
     }
 
-    /// How often timeouts of a target are doubled, whichever they are.
+    /// The current number of doublings for a target, for use with other timeouts of the same target.
     #[must_use]
     pub fn doublings(&self, target: T, now: Monotonic) -> u32 {
         self.targets.get(&target).map_or(0, |target| target.backoff.doublings(&self.config, now))
@@ -160,14 +162,14 @@ impl<T: Ord + Copy> FailureDetector<T> {
         Duration(self.config.timeout.0 << self.doublings(target, now))
     }
 
-    /// Whether something is expected, and has not come for the length of the target's timeout.
+    /// Whether an expected message has been missing for the target's timeout.
     #[must_use]
     pub fn is_silent(&self, target: T, now: Monotonic) -> bool {
         self.silence(target, now).is_some_and(|silence| silence >= self.timeout(target, now))
     }
 }
 
-/// A clock that stands still while its process does: it advances by `step` at most from one event to the next.
+/// A clock that stops while its process is paused: it advances by at most `step` from one event to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct AwakeClock {
     step: Duration,
@@ -176,20 +178,20 @@ pub struct AwakeClock {
 }
 
 impl AwakeClock {
-    /// An awake process takes an event after so much time, at the latest.
+    /// A running process handles an event at least every `step`.
     #[must_use]
     pub const fn new(step: Duration) -> Self {
         Self { step, time: Monotonic(0), last: None }
     }
 
-    /// An event has come.
+    /// Records an event.
     pub fn event(&mut self, now: Monotonic) {
         let passed = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.time = self.time + Duration(passed.0.min(self.step.0));
         self.last = Some(now);
     }
 
-    /// The time that it shows.
+    /// The current reading.
     #[must_use]
     pub const fn time(&self) -> Monotonic {
         self.time

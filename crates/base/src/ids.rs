@@ -1,4 +1,4 @@
-//! Identifiers, each a type of its own so that none can stand in another's place.
+//! Identifiers. Each has a type of its own, so that they cannot be confused.
 
 use crate::codec::{DecodeError, Reader, Writer};
 use std::cmp::Ordering;
@@ -22,67 +22,67 @@ macro_rules! number {
 }
 
 number! {
-    /// A node of the universe, numbered from 1.
+    /// A node of the cluster, numbered from 1.
     NodeId(u32)
 }
 
 number! {
-    /// A cohort: a group of replicas of one state machine. Cohort 1 is the catalogue's.
+    /// A cohort: a group of replicas of one state machine. Cohort 1 is the catalog.
     CohortId(u32)
 }
 
 number! {
-    /// The identity of a node's *disk*: drawn when the data directory is formatted and never again, so that an empty
-    /// disk under a known name is known for what it is (guarantee 6).
+    /// The identity of a node's *disk*, drawn at random when the data directory is formatted. It reveals an empty disk
+    /// under a known node id (guarantee 6).
     Incarnation(u64)
 }
 
 number! {
-    /// The number of a node's start on one disk: forced before anything else is done, so that messages to or from an
-    /// earlier process of the same node can be told from today's.
+    /// The number of a node's start on one disk. It is synced before the process does anything else, so that messages
+    /// of an earlier process of the same node can be detected.
     Boot(u64)
 }
 
 impl CohortId {
-    /// The first, fixed cohort: it keeps the list of tables and nodes.
+    /// The cohort of the catalog, which stores the lists of tables and nodes.
     pub const CATALOGUE: Self = Self(1);
 }
 
-/// A replica's place in a cohort: the node *and* its disk. Who has another disk is another member: an empty disk under
-/// a known name is not the replica that was there (guarantee 6).
+/// A member of a cohort: a node *and* its disk. The same node with another disk is another member: an empty disk under
+/// a known node id is not the former replica (guarantee 6).
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     /// The node.
     pub node: NodeId,
-    /// The disk it had when it was made a member.
+    /// The disk of the node when it became a member.
     pub incarnation: Incarnation,
 }
 
 impl Member {
-    /// Bytes of an encoded member.
+    /// Encoded bytes.
     pub const ENCODED_BYTES: usize = 12;
 
-    /// Appends the member to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(self, out: &mut Writer) {
         out.u32(self.node.0);
         out.u64(self.incarnation.0);
     }
 
-    /// Reads what [`Member::encode`] wrote.
+    /// Decodes the output of [`Member::encode`].
     ///
     /// # Errors
-    /// When the input ends first.
+    /// The input is too short.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) })
     }
 
-    /// Whether a node with this disk is one of `members`.
+    /// Whether `members` contains this node with this disk.
     #[must_use]
     pub fn is_among(self, members: &[Self]) -> bool {
         members.contains(&self)
     }
 
-    /// What tells members apart, everywhere.
+    /// The fields that are compared, ordered and hashed.
     fn identity(self) -> (NodeId, Incarnation) {
         let disk = if planted(Bug::BlankDiskJoins) { Incarnation(0) } else { self.incarnation };
         (self.node, disk)
@@ -121,7 +121,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// The universe that a node, a frame or a file belongs to: 128 bits, random or as good as that, fixed at its formation.
+/// The id of the cluster that a node, a frame or a file belongs to: 128 random bits, fixed when the cluster is formed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UniverseId(pub u128);
 
@@ -131,12 +131,13 @@ impl fmt::Display for UniverseId {
     }
 }
 
-/// What a replica has promised for a cohort: to accept no proposal of an older epoch, and to give this epoch to nobody
-/// else. It names the candidate's node *and* disk, and is forced in two places before it leaves (guarantees 2 and 6).
+/// The promise of a replica of a cohort: to accept no proposal of an older epoch, and to promise this epoch to no other
+/// candidate. It names the candidate's node *and* disk, and is synced in two places before it is sent (guarantees 2 and
+/// 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// The newest epoch promised.
     pub epoch: crate::Epoch,
-    /// To whom; none before the first promise.
+    /// The candidate; none before the first promise.
     pub candidate: Option<Member>,
 }

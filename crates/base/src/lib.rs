@@ -1,7 +1,6 @@
-//! What every other crate speaks in: identifiers, log sequence numbers, time, limits, checksums and the
-//! binary codec.
+//! Basic types of all crates: identifiers, log sequence numbers, time, limits, checksums and the binary codec.
 //!
-//! **Architecture invariant:** this crate knows no other crate of ours, does no IO and reads no clock.
+//! **Architecture invariant:** this crate depends on no other crate of the workspace, does no IO and reads no clock.
 
 pub mod budget;
 pub mod canary;
@@ -29,7 +28,7 @@ pub use splitmix::SplitMix64;
 pub use text::{counted, shown};
 pub use time::{Duration, Monotonic, Now, Timestamp};
 
-/// CRC-32C (Castagnoli) of `bytes`, the checksum of every frame and block that Loggos writes.
+/// CRC-32C (Castagnoli) of `bytes`: the checksum of every frame and block that Loggos writes.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)

@@ -1,74 +1,72 @@
-//! The limits that clients meet, in one place. Each is checked at the door, and again by the node
-//! that takes the request.
+//! The limits for clients. The endpoint checks each of them, and the node that executes the request checks it again.
 
 use crate::Duration;
 
-/// Bytes of a row's key, at most: keys are held in memory and compared often.
+/// Maximum bytes of a row key: keys are kept in memory and compared often.
 pub const KEY_BYTES_MAX: usize = 8 << 10;
-/// Bytes of a column's name, at most.
+/// Maximum bytes of a column name.
 pub const COLUMN_BYTES_MAX: usize = 8 << 10;
-/// Bytes of one column's value, at most: one value is one part of a log entry, a message and a batch.
+/// Maximum bytes of a column value: a value is part of a single log entry, message and batch.
 pub const VALUE_BYTES_MAX: usize = 8 << 20;
-/// Bytes of one write (key, columns and values together), at most: it is one log entry, and an entry lies in one batch.
+/// Maximum bytes of a write (key, columns and values together): it is one log entry, and an entry is within one batch.
 pub const WRITE_BYTES_MAX: usize = 12 << 20;
-/// Columns that one write may touch.
+/// Maximum columns of one write.
 pub const WRITE_COLUMNS_MAX: usize = 1_024;
-/// Bytes of a table's name, at most; letters, digits, `_`, `-` and `.` only.
+/// Maximum bytes of a table name, of letters, digits, `_`, `-` and `.`.
 pub const TABLE_NAME_BYTES_MAX: usize = 128;
-/// Tables in a universe, at most: every node holds the list.
+/// Maximum tables of a cluster: every node stores the list.
 pub const TABLES_MAX: usize = 1_000;
-/// Ranges of one table, at most: its record is one part of a checkpoint and of a message.
+/// Maximum ranges of a table: its record is within one chunk of a checkpoint and one message.
 pub const RANGES_MAX: usize = 1_000;
-/// Ranges in a universe, at most: each is a cohort, with timers and heartbeats of its own.
+/// Maximum ranges of a cluster: each is a cohort with its own timers and heartbeats.
 pub const RANGES_IN_UNIVERSE_MAX: usize = 10_000;
-/// Bytes of the keys that one table is split at, together, at most: they travel as one request and one log entry.
+/// Maximum bytes of all split keys of a table: they are in one request and one log entry.
 pub const SPLIT_BYTES_MAX: usize = 1 << 20;
-/// Nodes that a universe may be formed of: groups of which no two majorities are apart, each larger one surviving one
-/// failure more.
+/// Allowed numbers of nodes when a cluster is formed. Odd numbers, because each larger one tolerates one more failure.
 pub const UNIVERSE_NODES: [usize; 4] = [1, 3, 5, 7];
-/// Replicas of each range, at most: a majority of five survives two.
+/// Maximum replicas of a range: five tolerate two failures.
 pub const REPLICAS_MAX: u32 = 5;
-/// How long old versions of a table's rows are kept, unless its creator wants another time.
+/// Default retention of old versions of a table's rows.
 pub const RETENTION_DEFAULT: Duration = Duration::from_millis(60_000);
-/// How long old versions of a table's rows are kept, at most: a week. They take room meanwhile.
+/// Maximum retention of old versions of a table's rows: one week, because they take disk space.
 pub const RETENTION_MAX: Duration = Duration::from_millis(7 * 24 * 3_600_000);
-/// Rows in one page of a scan, at most.
+/// Maximum rows in one page of a scan.
 pub const SCAN_ROWS_MAX: usize = 1_000;
-/// Bytes after which a page of a scan ends, even if fewer rows were asked for.
+/// Bytes after which a page of a scan ends, even with fewer rows than requested.
 pub const SCAN_PAGE_BYTES: usize = 2 << 20;
-/// Writes of one session whose outcome the client hasn't yet acknowledged.
+/// Maximum writes of one session with outcomes that the client has not acknowledged.
 pub const SESSION_WINDOW: u64 = 1_024;
-/// Open sessions in one range of a table.
+/// Maximum open sessions of one range.
 pub const SESSIONS_MAX: usize = 100_000;
-/// Bytes of a log entry with all its parts, at most.
+/// Maximum encoded bytes of a log entry.
 pub const ENTRY_BYTES_MAX: usize = WRITE_BYTES_MAX + (64 << 10);
-/// Bytes of one message between nodes, at most: an entry with room for its neighbours.
+/// Maximum bytes of a message between nodes: a maximal entry and other content.
 pub const PEER_MESSAGE_BYTES_MAX: usize = 20 << 20;
-/// Requests that one node holds unanswered: more are refused as overloaded.
+/// Maximum requests in progress on one node: more are rejected as overloaded.
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 8_192;
-/// The same of reads of shared logs that wait for something to come: they have places of their own, since they take
-/// next to nothing, and stay for long.
+/// Maximum reads of shared logs that wait for new entries on one node. They are counted apart from other requests,
+/// because they take little memory and wait for long.
 pub const WAITS_IN_FLIGHT_MAX: usize = 8_192;
-/// Bytes of memory for clients' requests and responses on one node, half for each, unless it is configured: what finds no
-/// room is refused as overloaded.
+/// Default memory in bytes for clients' requests and responses on one node, half for each. Requests beyond it are
+/// rejected as overloaded.
 pub const CLIENT_MEMORY_BYTES_DEFAULT: usize = 512 << 20;
-/// The same, at least: the largest response fits into half of it.
+/// Minimum of that setting: the largest response must fit into half of it.
 pub const CLIENT_MEMORY_BYTES_MIN: usize = 64 << 20;
-/// A request without a deadline of its own gets this one.
+/// Deadline of a request that has none of its own.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_millis(10_000);
-/// A request's deadline, at most.
+/// Maximum deadline of a request.
 pub const DEADLINE_MAX: Duration = Duration::from_millis(300_000);
 
-/// Chains that the positions of a shared log are spread over, at most: twice the nodes of a large universe.
+/// Maximum chains over which the positions of a shared log are striped: twice the nodes of a large cluster.
 pub const LOG_STRIPES_MAX: u32 = 16;
-/// Copies of each position of a shared log, at most: each one more is a step more of every append.
+/// Maximum copies of each position of a shared log: each copy adds a sequential step to every append.
 pub const LOG_COPIES_MAX: u32 = 5;
-/// The positions of a shared log lie below this, so that no sum of two overflows.
+/// Positions of a shared log are below this, so that the sum of two does not overflow.
 pub const LOG_POSITION_MAX: u64 = 1 << 62;
-/// Bytes of a record of a shared log, at most: what is appended together takes 4 MiB, with 4 bytes more for each record
-/// and 4 for all.
+/// Maximum bytes of a record of a shared log. A batch has at most 4 MiB, including 4 bytes for each record and 4 bytes
+/// for the batch.
 pub const LOG_RECORD_BYTES_MAX: usize = (4 << 20) - 8;
-/// Positions that one request reads, at most.
+/// Maximum positions in one read request.
 pub const LOG_READ_MAX: u32 = 1_000;
-/// Shared logs of a universe, at most: each one takes a part of the catalogue.
+/// Maximum shared logs of a cluster: the catalog stores a record for each.
 pub const LOGS_MAX: usize = 1_000;

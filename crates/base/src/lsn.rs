@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The reign of one leader. Epochs only grow; each is promised to one candidate at most.
+/// The term of one leader. Epochs only increase, and each is promised to at most one candidate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
@@ -20,18 +20,18 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// An entry's place in its cohort's log, counted from 1 without gaps; 0 is the place before the first.
+/// An entry's index in its cohort's log, from 1 without gaps; 0 is the index before the first entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
 impl Sequence {
-    /// The place after this one.
+    /// The next index.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The place before this one; that of 0 is 0.
+    /// The previous index; 0 for 0.
     #[must_use]
     pub fn previous(self) -> Self {
         Self(self.0.saturating_sub(1))
@@ -44,18 +44,18 @@ impl fmt::Display for Sequence {
     }
 }
 
-/// The name of a log entry: the epoch in which it was *first* proposed, and its sequence. It never changes, whoever
+/// Identifies a log entry: the epoch of its *first* proposal, and its sequence. It never changes when a later leader
 /// proposes the entry again (guarantee 1). Ordered by epoch first: the log with the highest last LSN wins an election.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn {
     /// The epoch of the first proposal.
     pub epoch: Epoch,
-    /// The place in the log.
+    /// The index in the log.
     pub sequence: Sequence,
 }
 
 impl Lsn {
-    /// The LSN before every entry.
+    /// The LSN before the first entry.
     pub const ZERO: Self = Self { epoch: Epoch(0), sequence: Sequence(0) };
 
     /// The LSN `epoch.sequence`.

@@ -1,54 +1,53 @@
-//! Who has a part in a cohort (guarantee 8).
+//! The membership of a cohort (guarantee 8).
 
 use std::sync::Arc;
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::{Member, NodeId};
 
-/// The members of a cohort at one place of its log. Voters make up the majorities; *learners* are the candidate
-/// members: they are sent the log as voters are, and count in nothing.
+/// The members of a cohort at one index of its log. Voters form majorities. *Learners* are candidate members: they
+/// receive the log as voters do, and are not part of any quorum.
 ///
-/// Nobody at all is the membership that a replica knows whose log has not come to one yet.
+/// An empty membership means that the replica's log does not contain one yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Membership {
-    /// The plan that the last step was made by. Plans are numbered for each cohort by whoever makes them, and never go
-    /// back.
+    /// The plan of the last step. The catalog numbers the plans of each cohort in increasing order.
     plan: u64,
-    /// In the order of their nodes; no node is twice among voters and learners.
+    /// In order of node; voters and learners together contain each node at most once.
     voters: Vec<Member>,
     learners: Vec<Member>,
 }
 
-/// Voters and learners of one cohort, at most: five replicas, and one that takes another's place, with room for the
-/// catalogue's learners, one on every other node.
+/// Maximum voters and learners of a cohort: five replicas and a replacement, or for the catalog a learner on every
+/// other node.
 pub const MEMBERS_MAX: usize = 1_024;
 
-/// One step from a membership to the next.
+/// One step of a membership change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipChange {
-    /// A candidate member comes.
+    /// Add a learner.
     AddLearner(Member),
-    /// A candidate member becomes a voter.
+    /// Make a learner a voter.
     Promote(Member),
-    /// A voter or a candidate member goes.
+    /// Remove a voter or a learner.
     Remove(Member),
-    /// All stay as they are, by another plan.
+    /// Keep all members, and record another plan.
     Keep,
 }
 
-/// Why a step can't be made from a membership.
+/// Why a step cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoStep {
-    /// It is made already.
+    /// The step has been made already.
     #[error("it is so already")]
     AlreadySo,
-    /// The node is there with another disk: that one is to be removed first.
+    /// The node is a member with another disk, which must be removed first.
     #[error("node {} is a member with another disk", .0.node)]
     OtherDisk(Member),
-    /// What is to be promoted is no learner.
+    /// The member to promote is not a learner.
     #[error("it is no candidate member")]
     NoLearner,
-    /// Nobody would be left to vote.
+    /// The step would remove the last voter.
     #[error("it is the last voter")]
     LastVoter,
     /// There are too many members.
@@ -57,7 +56,7 @@ pub enum NoStep {
 }
 
 impl Membership {
-    /// These voters, and no learners.
+    /// A membership of these voters, without learners.
     #[must_use]
     pub fn of(mut voters: Vec<Member>) -> Self {
         voters.sort_unstable();
@@ -65,7 +64,7 @@ impl Membership {
         Self { plan: 0, voters, learners: Vec::new() }
     }
 
-    /// So many of these are voters, those with the lowest numbers, and the others are learners.
+    /// A membership with the `voters` lowest nodes as voters, and the others as learners.
     #[must_use]
     pub fn with_voters(members: Vec<Member>, voters: usize) -> Self {
         let mut all = Self::of(members);
@@ -73,31 +72,31 @@ impl Membership {
         all
     }
 
-    /// The plan that the last step was made by; 0 before any.
+    /// The plan of the last step; 0 before the first.
     #[must_use]
     pub fn plan(&self) -> u64 {
         self.plan
     }
 
-    /// The same members, by that plan.
+    /// The same members, with another plan.
     #[must_use]
     pub fn by_plan(self, plan: u64) -> Self {
         Self { plan, ..self }
     }
 
-    /// Whether nobody is a member.
+    /// Whether there are no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.voters.is_empty()
     }
 
-    /// Who makes up the majorities, in the order of nodes.
+    /// The voters, in order of node.
     #[must_use]
     pub fn voters(&self) -> &[Member] {
         &self.voters
     }
 
-    /// The candidate members, in the order of nodes.
+    /// The learners, in order of node.
     #[must_use]
     pub fn learners(&self) -> &[Member] {
         &self.learners
@@ -108,19 +107,19 @@ impl Membership {
         self.voters.iter().chain(&self.learners).copied()
     }
 
-    /// How many voters make a majority.
+    /// The number of voters in a majority.
     #[must_use]
     pub fn quorum(&self) -> usize {
         self.voters.len() / 2 + 1
     }
 
-    /// Whether it votes.
+    /// Whether the member is a voter.
     #[must_use]
     pub fn is_voter(&self, member: Member) -> bool {
         self.voters.contains(&member)
     }
 
-    /// Whether it is a candidate member.
+    /// Whether the member is a learner.
     #[must_use]
     pub fn is_learner(&self, member: Member) -> bool {
         self.learners.contains(&member)
@@ -135,7 +134,7 @@ impl Membership {
     /// The membership after a step.
     ///
     /// # Errors
-    /// When the step can't be made from here.
+    /// The step cannot be made from this membership.
     pub fn after(&self, change: MembershipChange) -> Result<Self, NoStep> {
         let mut next = self.clone();
         match change {
@@ -174,15 +173,15 @@ impl Membership {
         Ok(next)
     }
 
-    /// Whether one voter at most came or went from `before`: then every majority of the one meets every majority of the
-    /// other.
+    /// Whether at most one voter was added or removed since `before`. Then every majority of one membership intersects
+    /// every majority of the other.
     #[must_use]
     pub fn meets(&self, before: &Self) -> bool {
         let lacks = |one: &Self, other: &Self| one.voters.iter().filter(|voter| !other.is_voter(**voter)).count();
         lacks(self, before) + lacks(before, self) <= 1
     }
 
-    /// The same membership where every node has the number that `rename` says.
+    /// The same membership, with the node numbers changed by `rename`.
     #[must_use]
     pub fn renamed(&self, rename: impl Fn(NodeId) -> NodeId) -> Self {
         let all = |members: &[Member]| {
@@ -194,13 +193,13 @@ impl Membership {
         Self { plan: self.plan, voters: all(&self.voters), learners: all(&self.learners) }
     }
 
-    /// Bytes that it takes encoded.
+    /// Encoded bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         16 + (self.voters.len() + self.learners.len()) * Member::ENCODED_BYTES
     }
 
-    /// Appends the membership to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Writer) {
         out.u64(self.plan);
         for members in [&self.voters, &self.learners] {
@@ -209,10 +208,10 @@ impl Membership {
         }
     }
 
-    /// Reads what [`Membership::encode`] wrote.
+    /// Decodes the output of [`Membership::encode`].
     ///
     /// # Errors
-    /// When the bytes are not a membership.
+    /// The input is not a valid encoding.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         let plan = input.u64()?;
         let mut all = [Vec::new(), Vec::new()];
@@ -240,7 +239,7 @@ impl From<Vec<Member>> for Membership {
     }
 }
 
-/// The membership as entries, logs and replicas share it.
+/// A membership shared by entries, logs and replicas.
 pub type SharedMembership = Arc<Membership>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Ranges of keys, in the order of their bytes.
+//! Ranges of keys in byte order.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use bytes::Bytes;
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::text::shown;
 
-/// The keys from `start` on and before `end`.
+/// The keys from `start` (inclusive) to `end` (exclusive).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyRange {
-    /// The first key, included; empty: from the first there is.
+    /// The first key, inclusive; empty: unbounded.
     pub start: Bytes,
-    /// The last key, excluded; none: to the last there is.
+    /// The end, exclusive; none: unbounded.
     pub end: Option<Bytes>,
 }
 
@@ -23,13 +23,13 @@ impl KeyRange {
         Self::default()
     }
 
-    /// Whether `key` lies in it.
+    /// Whether the range contains `key`.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.start[..] <= *key && self.end.as_ref().is_none_or(|end| *key < end[..])
     }
 
-    /// Whether the keys right below `end` lie in it; none is above every key.
+    /// Whether the range contains the keys immediately below `end`; none is above every key.
     #[must_use]
     pub fn contains_below(&self, end: Option<&[u8]>) -> bool {
         match (end, &self.end) {
@@ -38,14 +38,14 @@ impl KeyRange {
         }
     }
 
-    /// Whether some key may lie in both.
+    /// Whether the two ranges have common keys.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let begins_before_end = |one: &Self, other: &Self| other.end.as_ref().is_none_or(|end| one.start < *end);
         begins_before_end(self, other) && begins_before_end(other, self)
     }
 
-    /// Appends it to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Writer) {
         out.bytes(&self.start);
         out.bool(self.end.is_some());
@@ -54,10 +54,10 @@ impl KeyRange {
         }
     }
 
-    /// Reads what [`KeyRange::encode`] wrote.
+    /// Decodes the output of [`KeyRange::encode`].
     ///
     /// # Errors
-    /// When it is none, or one that no key can lie in.
+    /// The input is not a valid encoding, or the range is empty.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         let start = input.bytes()?;
         let end = if input.bool()? { Some(input.bytes()?) } else { None };
@@ -94,7 +94,7 @@ mod tests {
         assert!(KeyRange::all().contains(b"") && KeyRange::all().contains(b"\xff\xff"));
     }
 
-    /// Backwards, a range's end belongs to it and its start to the range before.
+    /// In reverse order, a range's end belongs to it, and its start to the range before.
     #[test]
     fn the_keys_below_an_end_lie_in_one_range() {
         let ranges = [range("", Some("b")), range("b", Some("d")), range("d", None)];

@@ -1,59 +1,57 @@
-//! What the write-ahead log carries for a cohort. The log's frames are `store`'s; what the records *mean* at replay is
-//! `replication`'s.
+//! Records of the write-ahead log. The crate `store` frames them; their meaning at replay is in `replication`.
 
 use bytes::Bytes;
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::{CohortId, Lsn, Membership, Sequence, SharedMembership, Timestamp};
 
-/// One entry of a cohort's log. It keeps its LSN, bytes and timestamp for ever, and carries its predecessor's LSN, so
-/// that logs which hold the same LSN hold the same prefix (guarantee 1).
+/// An entry of a cohort's log. Its LSN, bytes and timestamp never change, and it contains its predecessor's LSN. So
+/// logs with the same LSN have the same prefix (guarantee 1).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// Its name.
+    /// Identifies the entry.
     pub lsn: Lsn,
-    /// The name of the entry before it.
+    /// The LSN of the entry before it.
     pub previous: Lsn,
-    /// Its commit timestamp: greater than that of every entry before it.
+    /// Its commit timestamp: greater than that of every earlier entry.
     pub timestamp: Timestamp,
-    /// What the state machine is to do; empty for a leader's barrier and for a change of the membership.
+    /// The command of the state machine; empty for a leader's barrier and for a membership change.
     pub payload: Bytes,
-    /// Who has a part in the cohort from this entry on, where that changes (guarantee 8). It is nothing to the state
-    /// machine.
+    /// The membership of the cohort from this entry on, if it changes (guarantee 8). The state machine ignores it.
     pub members: Option<SharedMembership>,
 }
 
 /// A record of one cohort in the write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogRecord {
-    /// An accepted entry: at replay it kills every earlier record of its cohort with the same or a higher sequence.
+    /// An accepted entry. At replay it overrides all earlier records of its cohort with the same or a higher sequence.
     Entry(Entry),
-    /// A cut: at replay it kills every earlier record of its cohort with this or a higher sequence.
+    /// A truncation. At replay it overrides all earlier records of its cohort with this or a higher sequence.
     Truncation {
-        /// The first sequence that is cut.
+        /// The first truncated sequence.
         from: Sequence,
     },
-    /// Everything up to here is known to be committed. Never forced for its own sake.
+    /// All entries up to this one are known to be committed. It is synced only together with other records.
     CommitPoint(Lsn),
 }
 
-/// A record as it lies in the log that all cohorts of a node share.
+/// A record in the log that all cohorts of a node share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Whose it is.
+    /// The cohort of the record.
     pub cohort: CohortId,
-    /// What it says.
+    /// The content.
     pub body: LogRecord,
 }
 
 impl Entry {
-    /// Bytes this entry takes in a frame, roughly: its payload and a fixed part.
+    /// Approximate bytes in a frame: the payload and a fixed part.
     #[must_use]
     pub fn size(&self) -> usize {
         self.payload.len() + 49 + self.members.as_ref().map_or(0, |members| members.bytes())
     }
 
-    /// Appends the entry to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Writer) {
         out.lsn(self.lsn);
         out.lsn(self.previous);
@@ -65,10 +63,10 @@ impl Entry {
         }
     }
 
-    /// Reads what [`Entry::encode`] wrote.
+    /// Decodes the output of [`Entry::encode`].
     ///
     /// # Errors
-    /// When the bytes are not an entry.
+    /// The input is not a valid encoding.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
             lsn: input.lsn()?,
@@ -85,7 +83,7 @@ impl Record {
     const TRUNCATION: u8 = 2;
     const COMMIT_POINT: u8 = 3;
 
-    /// The sequence that this record holds or speaks of: what must be in a checkpoint before the log may forget it.
+    /// The sequence that this record refers to. A checkpoint must include it before the log may delete the record.
     #[must_use]
     pub fn sequence(&self) -> Sequence {
         match &self.body {
@@ -95,7 +93,7 @@ impl Record {
         }
     }
 
-    /// Bytes this record takes in a batch, roughly.
+    /// Approximate bytes in a batch.
     #[must_use]
     pub fn size(&self) -> usize {
         match &self.body {
@@ -104,7 +102,7 @@ impl Record {
         }
     }
 
-    /// Appends the record to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Writer) {
         out.u32(self.cohort.0);
         match &self.body {
@@ -123,10 +121,10 @@ impl Record {
         }
     }
 
-    /// Reads what [`Record::encode`] wrote.
+    /// Decodes the output of [`Record::encode`].
     ///
     /// # Errors
-    /// When the bytes are not a record.
+    /// The input is not a valid encoding.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         let cohort = CohortId(input.u32()?);
         let body = match input.u8()? {

@@ -1,17 +1,18 @@
-//! Seeded numbers for jitter and for the simulator: the machine draws no randomness of its own.
+//! Seeded pseudorandom numbers, for jitter and for the simulator. The pure crates have no other source of randomness.
 
-/// Steele, Lea and Flood's `SplitMix64`: small, fast, good enough to spread timers and to draw faults; not for secrets.
+/// `SplitMix64` of Steele, Lea and Flood: small, fast, and good enough to spread timers and to inject faults. Not
+/// cryptographic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// A generator that gives the same numbers for the same seed, for ever.
+    /// A generator from a seed. Equal seeds give equal sequences in every version of Loggos.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,12 +21,12 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`; 0 if `bound` is 0.
+    /// Returns a number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.draw() % bound }
     }
 
-    /// True with a probability of `per_million` in a million.
+    /// Returns true with a probability of `per_million` / 1,000,000.
     pub fn chance(&mut self, per_million: u64) -> bool {
         self.below(1_000_000) < per_million
     }

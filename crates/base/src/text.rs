@@ -1,6 +1,6 @@
-//! Bytes and numbers for people.
+//! Formatting of bytes and numbers for users.
 
-/// Bytes as people can read them: text as it is, but nothing that moves the cursor; other bytes as `\xNN`.
+/// Escapes bytes for display: printable text unchanged, control characters and other bytes as `\xNN`.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -17,7 +17,7 @@ pub fn shown(bytes: &[u8]) -> String {
     text
 }
 
-/// So many of something: "1 row", "2 rows", "0 copies".
+/// A count with its noun: "1 row", "2 rows", "0 copies".
 #[must_use]
 pub fn counted(count: u64, what: &str) -> String {
     match what.strip_suffix('y') {

@@ -1,42 +1,42 @@
-//! Time as the machine sees it: handed in with every event, never read.
+//! Time as a parameter: every event carries it, and the pure crates read no clock.
 
 use std::fmt;
 use std::ops::{Add, Sub};
 
-/// Nanoseconds on this node's monotonic clock. It counts the time that the machine was suspended (`CLOCK_BOOTTIME`), at
-/// a rate within 1% of true (guarantee 14). Comparable within one node only.
+/// Nanoseconds on this node's monotonic clock. It includes the time that the machine was suspended (`CLOCK_BOOTTIME`),
+/// and its rate is within 1% of true (guarantee 14). Comparable within one node only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Monotonic(pub u64);
 
-/// A span of time in nanoseconds.
+/// A duration in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(pub u64);
 
-/// Nanoseconds since 1970 as a wall clock tells them: a hint that may be anything. A cohort's timestamps, which are of
-/// this type too, grow under any clock (guarantee 17).
+/// Nanoseconds since 1970. A wall clock reading is only a hint and may be wrong. A cohort's timestamps have this type
+/// too, and increase regardless of any clock (guarantee 17).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
-/// Both clocks at the moment of an event.
+/// Both clocks at the time of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// For timers, leases and deadlines.
     pub monotonic: Monotonic,
-    /// For the meaning of versions only.
+    /// Only for the timestamps of versions.
     pub wall: Timestamp,
 }
 
 impl Duration {
-    /// No time at all.
+    /// The empty duration.
     pub const ZERO: Self = Self(0);
 
-    /// So many milliseconds.
+    /// A duration of milliseconds.
     #[must_use]
     pub const fn from_millis(milliseconds: u64) -> Self {
         Self(milliseconds * 1_000_000)
     }
 
-    /// So many microseconds.
+    /// A duration of microseconds.
     #[must_use]
     pub const fn from_micros(microseconds: u64) -> Self {
         Self(microseconds * 1_000)
@@ -48,7 +48,7 @@ impl Duration {
         self.0 / 1_000_000
     }
 
-    /// `percent` of this span, rounded up.
+    /// `percent` of this duration, rounded up.
     #[must_use]
     pub const fn percent(self, percent: u64) -> Self {
         Self((self.0 * percent).div_ceil(100))
@@ -56,10 +56,10 @@ impl Duration {
 }
 
 impl Monotonic {
-    /// The far future: a timer that is not set.
+    /// The far future, for a timer that is not set.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The span since `earlier`, zero if that is later.
+    /// The duration since `earlier`; zero if that is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
@@ -67,7 +67,7 @@ impl Monotonic {
 }
 
 impl fmt::Display for Duration {
-    /// As people write it: a number of the largest unit that leaves no rest.
+    /// Formats it as a whole number of the largest possible unit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 6] = [
             (86_400_000_000_000, "d"),
