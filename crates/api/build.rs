@@ -1,4 +1,4 @@
-//! Compiles the protobuf definitions with `protox`, which is Rust throughout: no `protoc` is needed.
+//! Compiles the protobuf definitions with `protox`, which is written in Rust, so that no `protoc` is needed.
 
 use std::error::Error;
 use std::{env, fs, path::PathBuf};
@@ -6,12 +6,12 @@ use std::{env, fs, path::PathBuf};
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-/// What the doors serve.
+/// The services of the endpoints.
 const DOORS: [&str; 4] =
     ["loggos/columns/v1/columns.proto", "loggos/admin/v1/admin.proto", "loggos/admin/v1/formation.proto", LOG];
-/// What speaks of another package's messages, which are generated only once.
+/// Imports messages of another package, which are generated only once.
 const LOG: &str = "loggos/log/v1/log.proto";
-/// What only clients and status details need.
+/// Definitions for clients and for status details.
 const OTHERS: [&str; 2] = ["google/rpc/status.proto", "etcdserverpb/kv.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let without = |name: &str| doors.file.iter().filter(|file| file.name() != name).cloned().collect();
     let alone = FileDescriptorSet { file: without(LOG) };
     tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(alone)?;
-    // Of these only the log's are included: it names the others' messages where they are.
+    // Only the log's output is included. It refers to the messages of the other package by path.
     let log = out.join("log");
     fs::create_dir_all(&log)?;
     tonic_prost_build::configure()
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .out_dir(log)
         .compile_fds(doors.clone())?;
 
-    // The servers alone, over the same messages: they decode what strangers send, and do so with a codec of their own.
+    // Only the server stubs, for the same messages. They use their own codec to decode untrusted requests.
     let servers = out.join("servers");
     fs::create_dir_all(&servers)?;
     tonic_prost_build::configure()

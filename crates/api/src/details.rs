@@ -1,5 +1,5 @@
-//! An [`Error`] inside a gRPC status: the convention of `google.rpc.Status` in the trailer `grpc-status-details-bin`,
-//! so that every gRPC library and `grpcurl` can show it.
+//! An [`Error`] inside a gRPC status, as a `google.rpc.Status` in the trailer `grpc-status-details-bin`. This is gRPC's
+//! convention, so that all gRPC libraries and `grpcurl` can decode it.
 
 use prost::Message;
 use prost_types::Any;
@@ -8,10 +8,10 @@ use tonic::{Code, Status};
 use crate::columns::Error;
 use crate::google::rpc;
 
-/// How an `Any` says that it holds an [`Error`].
+/// The type URL of an [`Error`] in an `Any`.
 const TYPE_URL: &str = "type.googleapis.com/loggos.columns.v1.Error";
 
-/// A status that carries `error` for machines beside `message` for people.
+/// A status with `message` for users and `error` for programs.
 #[must_use]
 pub fn status(code: Code, message: String, error: &Error) -> Status {
     let any = Any { type_url: TYPE_URL.to_owned(), value: error.encode_to_vec() };
@@ -19,7 +19,7 @@ pub fn status(code: Code, message: String, error: &Error) -> Status {
     Status::with_details(code, message, details.encode_to_vec().into())
 }
 
-/// The error that a status carries; none if whoever made it was not a door of ours, or a newer one.
+/// The error in a status; none if another server or an unknown version created the status.
 #[must_use]
 pub fn error(status: &Status) -> Option<Error> {
     let details = rpc::Status::decode(status.details()).ok()?;

@@ -1,8 +1,8 @@
-//! The codec of the servers: protobuf, but a request can't take much more memory than it has bytes.
+//! The codec of the servers: protobuf, with a bound on the memory that a request of a given size can take.
 //!
-//! An empty submessage takes two bytes on the wire and dozens in memory, so that twelve megabytes of them would become
-//! half a gigabyte. A request's fields are counted before it is decoded, and none that keeps the limits has so many. A
-//! batch of a stream is counted together with the requests in it.
+//! An empty submessage takes two bytes on the wire and dozens of bytes in memory: 12 MB of them would become half a
+//! gigabyte. So a request's fields are counted before it is decoded, and the limits are higher than any valid request
+//! needs. A batch in a stream is counted together with its requests.
 
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -17,38 +17,39 @@ use crate::columns::{Error, StreamRequest, error::Kind};
 use crate::details;
 use crate::log::{AppendRequest, AppendStreamRequest, ReadStreamRequest};
 
-/// Fields of a request, those in submessages not counted: twice what the largest write needs, which has a field for
-/// each column. A write between is refused by name.
+/// Maximum fields of a request, without fields in submessages: twice as many as the largest write, which has a field
+/// for each column. A write between the two limits is rejected with the name of its limit.
 pub const REQUEST_FIELDS_MAX: usize = 2_048;
 
-/// Requests in one message of a stream. Each is some 200 bytes in memory beside its message.
+/// Maximum requests in one message of a stream. Each takes some 200 bytes of memory in addition to its message.
 pub const STREAM_BATCH_MAX: usize = 1_024;
 
-/// Fields of one message of a stream, those of the requests in it counted, and those in their submessages not: a full
-/// batch of puts has nine a request. None takes more than the 200 bytes of a request.
+/// Maximum fields of one message of a stream, including the fields of its requests but not of their submessages. A full
+/// batch of puts has nine fields for each request. No field takes more than the 200 bytes of a request.
 pub const STREAM_FIELDS_MAX: usize = 16 * STREAM_BATCH_MAX;
 
-/// Records of one append to a shared log, or of all appends in one message of a stream. Each is some 32 bytes in memory
-/// beside its message.
+/// Maximum records of one append to a shared log, or of all appends in one message of a stream. Each takes some 32
+/// bytes of memory in addition to its message.
 pub const APPEND_RECORDS_MAX: usize = 65_536;
 
-/// Fields of an append beside its records.
+/// Maximum fields of an append in addition to its records.
 const APPEND_FIELDS_BESIDE: usize = 16;
 
-/// How far down fields of a message of a stream are counted: those of the batch, of its items, of the requests in them.
+/// Nesting depth to which the fields of a stream's message are counted: fields of the batch, of its items, and of their
+/// requests.
 const STREAM_LEVELS: u32 = 2;
 
-/// What a message may hold.
+/// Limits on the content of a message.
 #[derive(Clone, Copy, Debug)]
 enum Bounds {
-    /// So many fields.
+    /// A request with at most this many fields.
     Request(usize),
-    /// A full batch of requests, and so many fields of all of them.
+    /// A batch with at most [`STREAM_BATCH_MAX`] requests and at most this many fields in total.
     Batch(usize),
 }
 
 impl Bounds {
-    /// Those of a type of messages.
+    /// The limits for a message type.
     fn of<U: 'static>() -> Self {
         let is = |other: TypeId| TypeId::of::<U>() == other;
         if is(TypeId::of::<StreamRequest>()) || is(TypeId::of::<ReadStreamRequest>()) {
@@ -62,8 +63,8 @@ impl Bounds {
         }
     }
 
-    /// Why a message is more than this; nothing, if it isn't. A message that does not lie in one piece is as good as
-    /// too much.
+    /// The reason for rejecting a message, if it exceeds the limits. A message that is not contiguous in memory cannot
+    /// be counted, and is rejected.
     fn refuse(self, message: &[u8], is_whole: bool) -> Option<String> {
         match self {
             Self::Request(fields) => {
@@ -79,7 +80,7 @@ impl Bounds {
     }
 }
 
-/// Encodes answers `T` and decodes requests `U`.
+/// Encodes responses `T` and decodes requests `U`.
 #[derive(Clone, Debug)]
 pub struct FrugalCodec<T, U>(PhantomData<(T, U)>);
 
@@ -108,7 +109,7 @@ where
     }
 }
 
-/// Decodes requests that don't have too many fields.
+/// Decodes requests, and rejects those with too many fields.
 #[derive(Debug)]
 pub struct FrugalDecoder<U>(<ProstCodec<U, U> as Codec>::Decoder)
 where
@@ -122,7 +123,7 @@ where
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // A message lies in one piece; of any other no field is seen here, and it is as good as too many.
+        // A message is normally contiguous. Otherwise its fields cannot be counted, and it is rejected.
         let is_whole = buffer.chunk().len() == buffer.remaining();
         let refused = Bounds::of::<U>().refuse(buffer.chunk(), is_whole);
         match refused {
@@ -135,14 +136,14 @@ where
     }
 }
 
-/// Whether a message has more than `most` fields before its end, or before it stops to be one: then the decoder says
-/// so. Fields in submessages count so many levels down.
+/// Whether a message has more than `most` fields. Counting stops at the end, or at malformed content, which the decoder
+/// reports. Submessages are counted to a depth of `levels`.
 fn has_more_fields(message: &[u8], most: usize, levels: u32) -> bool {
     let mut left = most;
     !count_down(message, levels, &mut left)
 }
 
-/// Takes the fields from what is left; false if there are more.
+/// Subtracts the number of fields from `left`; false if it would become negative.
 fn count_down(mut message: &[u8], levels: u32, left: &mut usize) -> bool {
     while let Some((content, rest)) = field(message) {
         message = rest;
@@ -155,7 +156,7 @@ fn count_down(mut message: &[u8], levels: u32, left: &mut usize) -> bool {
     true
 }
 
-/// What a message's first field holds, if it can be a submessage, and what follows it.
+/// Splits off a message's first field. Returns its content, if it may be a submessage, and the rest of the message.
 fn field(message: &[u8]) -> Option<(&[u8], &[u8])> {
     const NOTHING: &[u8] = &[];
     let (tag, rest) = varint(message)?;
@@ -166,7 +167,7 @@ fn field(message: &[u8]) -> Option<(&[u8], &[u8])> {
             let (length, rest) = varint(rest)?;
             rest.split_at_checked(usize::try_from(length).ok()?)
         }
-        // The beginnings and ends of groups have nothing of their own.
+        // The start and end tags of groups have no content.
         3 | 4 => Some((NOTHING, rest)),
         5 => rest.get(4..).map(|rest| (NOTHING, rest)),
         _ => None,

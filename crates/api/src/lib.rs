@@ -1,10 +1,10 @@
-//! The protobuf definitions (`proto/`) and the types generated from them, for the server, the client, and the peer that
-//! the benchmark measures.
+//! The protobuf definitions (`proto/`) and the types generated from them, for the server, the client, and the etcd
+//! client of the benchmark.
 //!
-//! Bytes fields are [`Bytes`](prost::bytes::Bytes): what is decoded shares its message's buffer, and no value is
-//! copied.
+//! Bytes fields are [`Bytes`](prost::bytes::Bytes): decoded values share the message's buffer and are not copied.
 //!
-//! **Architecture invariant:** this crate knows no other crate of ours. What a message means is the doors' and the SDK's.
+//! **Architecture invariant:** this crate depends on no other crate of the workspace. The servers and the SDK implement
+//! the meaning of the messages.
 
 pub mod details;
 pub mod frugal;
@@ -20,20 +20,20 @@ macro_rules! generated {
 }
 
 generated! {
-    /// The columns door, `loggos.columns.v1`.
+    /// The columns service, `loggos.columns.v1`.
     columns, "loggos.columns.v1"
 }
-/// The log door, `loggos.log.v1`.
+/// The log service, `loggos.log.v1`.
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
 pub mod log {
     include!(concat!(env!("OUT_DIR"), "/log/loggos.log.v1.rs"));
 }
 generated! {
-    /// Looking at a node, `loggos.admin.v1`.
+    /// The admin services, `loggos.admin.v1`.
     admin, "loggos.admin.v1"
 }
 generated! {
-    /// The little of etcd's v3 API that the benchmark needs.
+    /// The subset of etcd's v3 API that the benchmark uses.
     etcd, "etcdserverpb"
 }
 
@@ -44,7 +44,7 @@ mod google {
     }
 }
 
-/// The servers' side of the services. Requests are decoded by [`frugal`].
+/// The server stubs of the services. They decode requests with [`frugal`].
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
 pub mod servers {
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.columns.v1.rs"));
@@ -52,5 +52,5 @@ pub mod servers {
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.log.v1.rs"));
 }
 
-/// The descriptors of all services that a node serves, for gRPC reflection: an encoded `FileDescriptorSet`.
+/// An encoded `FileDescriptorSet` of all services of a node, for gRPC reflection.
 pub const DOORS_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/doors.fds"));
