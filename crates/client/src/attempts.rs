@@ -1,46 +1,46 @@
-//! What to do after an attempt failed: the client's judgement of one call.
+//! Decides how a call proceeds after a failed attempt.
 //!
-//! The one question that matters is whether the request may have reached a table. As long as it surely hasn't, anything
-//! may be tried; once it may have, what changes anything is *in doubt*: a write's outcome only the same stamp, in the
-//! same session, can tell. If the session has expired by then, nobody can (guarantee 10).
+//! The deciding fact is whether the request may have reached a range. As long as it certainly has not, everything can
+//! be retried. Once it may have, the outcome of a change is *in doubt*, and only a retry with the same stamp in the
+//! same session can determine it. After the session has expired, it cannot be determined (guarantee 10).
 
 use base::canary::{Bug, planted};
 use base::{Duration, SplitMix64};
 
 use crate::{Effect, Error};
 
-/// The pause after every endpoint has failed once ...
+/// The pause after each endpoint has failed once ...
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// ... doubles with each further round, up to this.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Sessions that one write may open: each was unknown as soon as it was used, so that something is badly wrong.
+/// Maximum sessions that one write opens. If each of them is unknown at its first use, there is a persistent fault.
 const SESSIONS_MAX: u32 = 3;
-/// How often the time that an attempt has is doubled.
+/// Maximum doublings of an attempt's timeout.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// How an attempt failed.
+/// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No connection: the request never left.
+    /// There was no connection: the request was not sent.
     NotSent(String),
-    /// The request left, and whatever happened then, no answer can come any more.
+    /// The request was sent, and no response can arrive any more.
     Lost(String),
-    /// The request left, and no answer has come in the attempt's time.
+    /// The request was sent, and no response arrived before the attempt's timeout.
     Silent,
-    /// A node says that nothing was done, because too much is under way.
+    /// A node reports that nothing was done because it is overloaded.
     Overloaded(String),
-    /// A node says that nothing was done, because it found no leader.
+    /// A node reports that nothing was done because it found no leader.
     Unavailable(String),
-    /// A node says that it doesn't know what the request came to.
+    /// A node reports that the outcome is unknown.
     Unknown(String),
-    /// The session is unknown, so that *this* attempt was not executed.
+    /// The session is unknown, so *this* attempt was not executed.
     UnknownSession,
-    /// A definite answer that no further attempt changes.
+    /// An error that a retry cannot change.
     Definite(Error),
 }
 
 impl Fault {
-    /// Why, in words.
+    /// The reason as text.
     #[must_use]
     pub fn reason(self) -> String {
         match self {
@@ -56,26 +56,26 @@ impl Fault {
     }
 }
 
-/// What to do next.
+/// The next step of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Tell the caller.
+    /// Return this error to the caller.
     GiveUp(Error),
-    /// Send the same again after a pause.
+    /// Retry the same request after a pause.
     Retry {
-        /// How long to wait first.
+        /// The pause before the retry.
         pause: Duration,
-        /// To the next endpoint.
+        /// Whether to retry at another endpoint.
         elsewhere: bool,
     },
-    /// Nothing was done and the session is gone: begin again in a new one.
+    /// Nothing was done and the session has expired: retry in a new session.
     NewSession,
-    /// There is no time for another attempt. One that is under way may still be answered; if none is, or none was by
-    /// the deadline, it is over ([`Attempts::out_of_time`]).
+    /// No time is left for another attempt. An outstanding attempt may still be answered. If there is none, or none is
+    /// answered by the deadline, the call fails ([`Attempts::out_of_time`]).
     OutOfTime,
 }
 
-/// Why an attempt failed, and who says so.
+/// The reason of a failure, and whether a node reported it.
 #[derive(Clone, Debug)]
 struct Said {
     by_node: bool,
@@ -86,37 +86,37 @@ struct Said {
 #[derive(Clone, Debug)]
 pub struct Attempts {
     endpoints: u32,
-    /// All the time that the call has.
+    /// The total time of the call.
     time: Duration,
     failures: u32,
     sessions: u32,
     effect: Effect,
     in_doubt: bool,
-    /// What a node said last, or, as long as none has said anything, what became of the connections to them.
+    /// The last reason reported by a node; before the first such report, that of the last connection failure.
     said: Option<Said>,
 }
 
 impl Attempts {
-    /// Those of a call with this effect and so much time, of a client with so many endpoints.
+    /// Starts a call with this effect and total time, for a client with this number of endpoints.
     #[must_use]
     pub fn new(effect: Effect, endpoints: u32, time: Duration) -> Self {
         Self { endpoints: endpoints.max(1), time, failures: 0, sessions: 0, effect, in_doubt: false, said: None }
     }
 
-    /// The time of the next attempt, if `first` is that of the first: twice as long after each failure.
+    /// The timeout of the next attempt: `first`, doubled after each failure.
     #[must_use]
     pub fn attempt_time(&self, first: Duration) -> Duration {
         Duration(first.0 << self.failures.min(DOUBLINGS_MAX))
     }
 
-    /// Notes that a request has left whose answer may never come.
+    /// Records that a request was sent whose outcome may never be known.
     pub fn doubt(&mut self) {
         if !planted(Bug::DoubtForgotten) {
             self.in_doubt |= self.effect != Effect::Reads;
         }
     }
 
-    /// What follows from a failed attempt when the call has `left`.
+    /// Decides how to proceed after a failed attempt, with `left` until the deadline.
     pub fn after(&mut self, fault: Fault, left: Duration, jitter: &mut SplitMix64) -> Next {
         if matches!(fault, Fault::Lost(_) | Fault::Silent | Fault::Unknown(_)) {
             self.doubt();
@@ -128,12 +128,12 @@ impl Attempts {
             Fault::NotSent(_) | Fault::Lost(_) | Fault::Silent | Fault::Unavailable(_) => {
                 self.retry(true, left, jitter)
             }
-            // The node that says so is alive, and knows the most about what happened.
+            // The responding node is alive, and has the best information about the request.
             Fault::Overloaded(_) | Fault::Unknown(_) => self.retry(false, left, jitter),
         }
     }
 
-    /// Keeps what an attempt's failure tells of the cause, for who is told that the time is over.
+    /// Records the cause of a failure, for the error message at the deadline.
     pub fn note(&mut self, fault: &Fault) {
         let (by_node, reason) = match fault {
             Fault::Overloaded(reason) | Fault::Unavailable(reason) | Fault::Unknown(reason) => (true, reason),
@@ -143,7 +143,7 @@ impl Attempts {
         self.keep(&Said { by_node, reason: reason.clone() });
     }
 
-    /// The same of what another call was told, for which this one has waited.
+    /// Records the cause from another call on which this call waited.
     pub fn note_of(&mut self, other: &Self) {
         if let Some(said) = &other.said {
             self.keep(said);
@@ -156,8 +156,8 @@ impl Attempts {
         }
     }
 
-    /// A refusal is in the session's table, and so the outcome of every attempt with the stamp. Any other error is true
-    /// of one attempt alone, and an earlier one may have been carried out.
+    /// A refusal is stored in the session, so it is the outcome of every attempt with the stamp. Any other error
+    /// applies to one attempt only, and an earlier one may have been executed.
     fn definite(&self, error: Error) -> Error {
         match error {
             Error::NotFound(reason) | Error::Exists(reason) | Error::Invalid(reason)
@@ -187,7 +187,7 @@ impl Attempts {
         if pause < left { Next::Retry { pause, elsewhere } } else { Next::OutOfTime }
     }
 
-    /// Whether an attempt may have been carried out that nobody told of.
+    /// Whether an attempt with unknown outcome may have been executed.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
@@ -199,8 +199,8 @@ impl Attempts {
         self.failures > 0
     }
 
-    /// The error of a call that has run out of time: is it in doubt? It names all the time that the call had, and the
-    /// cause as far as anybody told it.
+    /// The error of a call at its deadline: unknown if it is in doubt, otherwise unavailable. The message contains the
+    /// total time and the last reported cause.
     #[must_use]
     pub fn out_of_time(&self) -> Error {
         let cause = self.said.as_ref().map_or_else(String::new, |said| format!(": {}", said.reason));
@@ -208,8 +208,8 @@ impl Attempts {
         if self.in_doubt { Error::OutcomeUnknown(text) } else { Error::Unavailable(text) }
     }
 
-    /// None while there are endpoints that were not tried yet; then longer with each round, and never the same for two
-    /// clients that failed together.
+    /// The pause before a retry: zero until all endpoints were tried, then increasing with each round. Jitter separates
+    /// clients that failed at the same time.
     fn pause(&self, elsewhere: bool, jitter: &mut SplitMix64) -> Duration {
         let round = if elsewhere { (self.failures + 1) / self.endpoints } else { self.failures + 1 };
         if round == 0 {
@@ -230,7 +230,7 @@ mod tests {
         Attempts::new(effect, endpoints, PLENTY)
     }
 
-    /// What the caller is told if this is the last failure.
+    /// The error if this is the last failure.
     fn end(attempts: &mut Attempts, fault: Fault) -> Error {
         assert_eq!(after(attempts, fault, Duration::ZERO), Next::OutOfTime);
         attempts.out_of_time()

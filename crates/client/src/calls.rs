@@ -1,4 +1,4 @@
-//! The calls of a client that have not ended, their attempts under way, and when to look after which.
+//! The calls in progress, their outstanding attempts, and their timers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,11 @@ use crate::attempts::Attempts;
 use crate::seen::Place as SeenPlace;
 use crate::{Ask, AttemptId, CallId, Link, Position, Stamp};
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Task<Q> {
     Ask(Ask<Q>),
-    /// Opens the session that writes in a table wait for.
+    /// Opens a session for which writes in a table wait.
     OpenSession {
         table: String,
         key: Bytes,
@@ -35,7 +35,7 @@ impl<Q> Task<Q> {
         }
     }
 
-    /// Where it begins, if it is a read that any replica may answer.
+    /// The position where it begins, if it is a read that any replica may answer.
     pub(crate) fn anywhere(&self) -> Option<&Position> {
         match self {
             Self::Ask(ask) => ask.anywhere.as_ref(),
@@ -44,14 +44,14 @@ impl<Q> Task<Q> {
     }
 }
 
-/// What a call waits for.
+/// The event that a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A session, or room in its window.
     Session,
     /// A connection to this endpoint.
     Connection(usize),
-    /// The answer to its latest attempt. Its time is prolonged once, if the endpoint answers others.
+    /// The response to its latest attempt. The timeout is prolonged once if the endpoint answers other requests.
     Answer { attempt: AttemptId, is_prolonged: bool },
     /// The end of a pause.
     Pause,
@@ -64,13 +64,13 @@ pub(crate) struct Call<Q> {
     pub(crate) attempts: Attempts,
     pub(crate) stamp: Option<Stamp>,
     pub(crate) place: Place,
-    /// Attempts that may still be answered.
+    /// Outstanding attempts, including earlier ones that may still be answered.
     pub(crate) flying: Vec<AttemptId>,
-    /// The endpoint that has just failed it.
+    /// The endpoint of the last failed attempt.
     pub(crate) avoided: Option<usize>,
-    /// A read was shown less than was seen of the same cohort elsewhere: it insists on that much.
+    /// The state that a read requires, after a response was older than the state seen of the same cohort.
     pub(crate) insists: Option<SeenPlace>,
-    /// When to look after it.
+    /// When its timer fires.
     alarm: Monotonic,
 }
 
@@ -90,17 +90,17 @@ impl<Q> Call<Q> {
     }
 }
 
-/// An attempt under way.
+/// An outstanding attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flying {
     pub(crate) call: CallId,
     pub(crate) link: Link,
     pub(crate) sent_at: Monotonic,
-    /// How far it said that the client has seen what it reads.
+    /// The latest seen state that the request carried.
     pub(crate) seen: Option<SeenPlace>,
 }
 
-/// All calls that have not ended.
+/// All calls in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls<Q> {
     by_id: BTreeMap<CallId, Call<Q>>,
@@ -129,7 +129,7 @@ impl<Q> Calls<Q> {
         self.by_id.get_mut(&id)
     }
 
-    /// Ends a call: its attempts have nobody to be told to any more.
+    /// Ends a call, and forgets its outstanding attempts.
     pub(crate) fn remove(&mut self, id: CallId) -> Option<Call<Q>> {
         let call = self.by_id.remove(&id)?;
         self.alarms.remove(&(call.alarm, id));
@@ -139,7 +139,7 @@ impl<Q> Calls<Q> {
         Some(call)
     }
 
-    /// Has a call looked after at some time, by its deadline at the latest.
+    /// Sets a call's timer, at the latest to its deadline.
     pub(crate) fn set_alarm(&mut self, id: CallId, at: Monotonic) {
         let Some(call) = self.by_id.get_mut(&id) else { return };
         let at = at.min(call.deadline);
@@ -154,7 +154,7 @@ impl<Q> Calls<Q> {
         self.alarms.first().map(|(at, _)| *at)
     }
 
-    /// A call that is to be looked after by now. Its alarm is no more.
+    /// Takes a call with an expired timer, and clears the timer.
     pub(crate) fn take_alarm(&mut self, now: Monotonic) -> Option<CallId> {
         let (_, id) = self.alarms.first().filter(|(at, _)| *at <= now).copied()?;
         self.alarms.pop_first();
@@ -164,7 +164,7 @@ impl<Q> Calls<Q> {
         Some(id)
     }
 
-    /// Notes that a call's request leaves.
+    /// Records that a request is sent.
     pub(crate) fn fly(&mut self, id: CallId, link: Link, seen: Option<SeenPlace>, now: Monotonic) -> AttemptId {
         self.numbers += 1;
         let attempt = AttemptId(self.numbers);
@@ -180,7 +180,7 @@ impl<Q> Calls<Q> {
         self.flying.get(&attempt).copied()
     }
 
-    /// An attempt has come to its end.
+    /// Ends an attempt.
     pub(crate) fn land(&mut self, attempt: AttemptId) -> Option<Flying> {
         let flying = self.flying.remove(&attempt)?;
         if let Some(call) = self.by_id.get_mut(&flying.call) {
@@ -189,12 +189,12 @@ impl<Q> Calls<Q> {
         Some(flying)
     }
 
-    /// The attempts under way over a connection.
+    /// The outstanding attempts over a connection.
     pub(crate) fn over(&self, link: Link) -> Vec<AttemptId> {
         self.flying.iter().filter(|(_, flying)| flying.link == link).map(|(attempt, _)| *attempt).collect()
     }
 
-    /// Checks what must always hold.
+    /// Checks the invariants.
     pub(crate) fn invariants(&self) {
         for (id, call) in &self.by_id {
             assert!(self.alarms.contains(&(call.alarm, *id)), "every call is looked after: {id:?}");

@@ -1,4 +1,4 @@
-//! What goes into the machine and what comes out of it.
+//! The input and output types of the state machine.
 
 use base::{Duration, KeyRange, Monotonic};
 use bytes::Bytes;
@@ -9,148 +9,149 @@ use crate::{Error, Fault, Place, Position, Shown};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// One attempt of a call.
+/// An attempt of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(pub u64);
 
-/// One connection, from [`Action::Connect`] on. No two have the same number.
+/// A connection, from its [`Action::Connect`] on. Numbers are unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Link {
-    /// To whom: the endpoint's place in the list.
+    /// The index of the endpoint.
     pub endpoint: usize,
-    /// Counts all connections.
+    /// The number of the connection.
     pub number: u64,
 }
 
-/// Which write of which session a request is.
+/// Identifies a write of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
     /// The session.
     pub session: u64,
-    /// The write's number in it, from 1.
+    /// The number of the write in the session, from 1.
     pub sequence: u64,
-    /// The client will not ask again about any lower number.
+    /// The client will not retry any lower number.
     pub first_incomplete: u64,
 }
 
-/// What a call may change.
+/// The effect of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing that anybody could tell.
+    /// None: it only reads.
     Reads,
-    /// Something that is there once however often it is made, such as a table.
+    /// Repeating it is harmless, as for the creation of a table.
     Repeatable,
-    /// A row. It applies once because it carries a stamp.
+    /// Writes a row. Retries are idempotent because of the stamp.
     Writes,
-    /// An append to a shared log: a retry may append it a second time, and the stamp that the caller gave it has readers
-    /// deliver it once.
+    /// Appends to a shared log. A retry may append a second time, and readers deliver the entry once because of the
+    /// caller's stamp.
     Appends,
 }
 
-/// How soon an answer may be expected.
+/// The expected response time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Within milliseconds, as of one row.
+    /// Milliseconds, as for one row.
     Prompt,
-    /// In its own time: a page of rows, a new table.
+    /// Longer, as for a page of rows or a new table.
     Slow,
 }
 
-/// What a caller wants.
+/// A request of a caller.
 #[derive(Clone, Debug)]
 pub struct Ask<Q> {
-    /// The table; empty: none in particular.
+    /// The table; empty if none.
     pub table: String,
-    /// The row, or where a scan begins.
+    /// The row, or the position where a scan begins.
     pub key: Bytes,
-    /// What it may change.
+    /// The effect.
     pub effect: Effect,
-    /// How soon it may be answered.
+    /// The expected response time.
     pub pace: Pace,
-    /// Its bytes: many take their time on the way.
+    /// The size in bytes: large requests get more time.
     pub bytes: usize,
-    /// Of a read that any replica may answer: where it begins. It goes to all nodes in turn.
+    /// For reads that any replica may answer: the position where the read begins. Such reads are distributed over all
+    /// nodes.
     pub anywhere: Option<Position>,
     /// The request itself.
     pub request: Q,
 }
 
-/// What goes to a node.
+/// A request to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent<Q> {
-    /// A session is to be opened in the range that holds the key.
+    /// Opens a session in the range that contains the key.
     OpenSession {
         /// The table.
         table: String,
         /// The key.
         key: Bytes,
     },
-    /// What a caller wants.
+    /// A caller's request.
     Request {
         /// The request.
         request: Q,
-        /// A write's stamp.
+        /// The stamp of a write.
         stamp: Option<Stamp>,
-        /// How far the client has seen the range of a read that any replica may answer: a timeline read shows no less.
+        /// For reads that any replica may answer: the latest seen state of the range. The result of a timeline read
+        /// must not be older.
         seen: Option<Place>,
-        /// Whether an earlier attempt may have been carried out.
+        /// Whether an earlier attempt may have been executed.
         in_doubt: bool,
     },
 }
 
-/// A definite good answer of a node.
+/// A successful response of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<A> {
-    /// To [`Sent::OpenSession`].
+    /// The response to [`Sent::OpenSession`].
     Session {
         /// The session.
         session: u64,
-        /// The keys that can be written in it.
+        /// The keys that the session can write.
         range: KeyRange,
     },
-    /// To [`Sent::Request`].
+    /// The response to [`Sent::Request`].
     Of(A),
-    /// To [`Sent::Request`], by a replica that tells which state it has shown.
+    /// The response to [`Sent::Request`], with the state it was read from.
     Shown {
-        /// The answer.
+        /// The response.
         answer: A,
         /// The state.
         shown: Shown,
     },
 }
 
-/// What the driver is to do.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<Q, A> {
-    /// Connect to an endpoint; [`connected`](crate::Client::connected) or [`broken`](crate::Client::broken) must
-    /// follow.
+    /// Connect to an endpoint, and report [`connected`](crate::Client::connected) or [`broken`](crate::Client::broken).
     Connect(Link),
-    /// Leave a connection: nothing more is sent over it. What still comes from it may be handed in.
+    /// Stop using a connection. Responses that still arrive over it may be reported.
     Disconnect(Link),
-    /// Send a request over a connection that is there; [`answered`](crate::Client::answered) follows, or the connection
-    /// is broken.
+    /// Send a request over an open connection, and report [`answered`](crate::Client::answered), unless the connection
+    /// breaks.
     Send {
         /// The connection.
         link: Link,
-        /// Names the attempt in its answer.
+        /// Identifies the attempt in its response.
         attempt: AttemptId,
-        /// How long the node has for its answer.
+        /// The timeout for the node.
         time: Duration,
         /// The request.
         sent: Sent<Q>,
     },
-    /// Tell the caller.
+    /// Report the outcome to the caller.
     Done {
         /// The call.
         call: CallId,
-        /// What it came to.
+        /// The outcome.
         outcome: Result<A, Error>,
-        /// Whether an earlier attempt may have been carried out that nobody told of.
+        /// Whether an earlier attempt with unknown outcome may have been executed.
         in_doubt: bool,
     },
-    /// Call [`timer`](crate::Client::timer) at this time; it takes the place of the last one.
+    /// Call [`timer`](crate::Client::timer) at this time. This replaces the previous timer.
     SetTimer(Monotonic),
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 pub(crate) type Told<A> = Result<Answer<A>, Fault>;

@@ -1,4 +1,4 @@
-//! The nodes that a client may ask: which it is connected to, which it prefers, and from which it has heard.
+//! The endpoints of a client: connections, preference, known leaders, and response times.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use base::{Duration, KeyRange, Monotonic};
 use crate::ranges::Ranges;
 use crate::{CallId, Link, Pace};
 
-/// A prompt request's first attempt has so long before a silent endpoint is passed over: about as long as the others
-/// take to see that a leader is gone.
+/// Timeout of a prompt request's first attempt at a silent endpoint: about the time that the other nodes need to detect
+/// a failed leader.
 const PROMPT: Duration = Duration::from_millis(400);
-/// The same of a slow one, and of a prompt one at an endpoint that answers others.
+/// Timeout of a slow request's first attempt, and of a prompt one at an endpoint that answers other requests.
 const PATIENT: Duration = Duration::from_millis(1_000);
-/// An attempt has so many times as long as answers have taken lately ...
+/// A timeout is at least this multiple of the average response time ...
 const LATENCIES: u64 = 4;
-/// ... up to this: whoever was slow may be gone now.
+/// ... but at most this, because a slow endpoint may have failed since.
 const LATENCIES_MAX: Duration = Duration::from_millis(2_000);
-/// Bytes that are a nanosecond's work on a slow way: a request of 8 MiB has two seconds more.
+/// Assumed throughput of a slow network: a request of 8 MiB gets two additional seconds.
 const BYTES_PER_SECOND: u64 = 4 << 20;
-/// Who has failed is asked nothing that others can answer for so long.
+/// How long an endpoint is avoided after a failure, for requests that others can answer.
 const SHUNNED: Duration = Duration::from_millis(1_000);
-/// The share that one latency has in the average.
+/// Weight of one response time in the moving average, as 1/n.
 const LATENCY_SHARE: u64 = 8;
 
-/// Whether there is a connection.
+/// The state of the connection to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connection {
     None,
@@ -36,9 +36,9 @@ pub(crate) struct Endpoint {
     pub(crate) connection: Connection,
     /// Calls that wait for the connection.
     pub(crate) waiting: Vec<CallId>,
-    /// When anything last came from it.
+    /// Time of the last response.
     heard_at: Monotonic,
-    /// Until when nothing goes to it that may go elsewhere.
+    /// Until this time it gets no requests that others can answer.
     shunned_until: Monotonic,
 }
 
@@ -47,12 +47,12 @@ pub(crate) struct Endpoint {
 pub(crate) struct Endpoints {
     all: Vec<Endpoint>,
     preferred: usize,
-    /// Who was asked last of what anybody may answer.
+    /// The endpoint that was asked last for a read that any node may answer.
     turn: usize,
-    /// Who leads which range, as far as told.
+    /// The known leaders of ranges.
     leaders: BTreeMap<String, Ranges<usize>>,
     links: u64,
-    /// How long prompt answers take.
+    /// Moving average of the response time of prompt requests.
     latency: Duration,
 }
 
@@ -72,15 +72,15 @@ impl Endpoints {
         &mut self.all[endpoint]
     }
 
-    /// Whom to ask: the range's leader if it is known, or else the preferred endpoint; in neither case `avoided`.
+    /// Chooses the range's leader if known, otherwise the preferred endpoint; in neither case `avoided`.
     pub(crate) fn choose(&self, table: &str, key: &[u8], avoided: Option<usize>) -> usize {
         let leader = self.leaders.get(table).and_then(|ranges| ranges.find(key)).copied();
         let chosen = leader.filter(|leader| Some(*leader) != avoided).unwrap_or(self.preferred);
         if Some(chosen) == avoided { (chosen + 1) % self.count() } else { chosen }
     }
 
-    /// Whom to ask what any node may answer: all in turn, but for `avoided` and those that have failed lately, unless
-    /// there is nobody else.
+    /// Chooses an endpoint for a read that any node may answer: round robin, without `avoided` and endpoints that
+    /// failed recently, unless no other is left.
     pub(crate) fn choose_any(&mut self, avoided: Option<usize>, now: Monotonic) -> usize {
         let count = self.count();
         let next = (1..=count).map(|step| (self.turn + step) % count);
@@ -91,7 +91,8 @@ impl Endpoints {
         self.turn
     }
 
-    /// Prefers the endpoint after `failed`, unless another call has done so already, and forgets what it leads.
+    /// Prefers the endpoint after `failed`, unless another call has done so already, and forgets the ranges that it
+    /// leads.
     pub(crate) fn pass_over(&mut self, failed: usize, now: Monotonic) {
         self.all[failed].shunned_until = now + SHUNNED;
         if self.preferred == failed {
@@ -119,7 +120,7 @@ impl Endpoints {
         Link { endpoint, number: self.links }
     }
 
-    /// The connection is no more; false if another has taken its place, or none was there.
+    /// Records that a connection is closed; false if it was not the current one.
     pub(crate) fn lose(&mut self, link: Link) -> bool {
         let endpoint = &mut self.all[link.endpoint];
         let is_this =
@@ -135,18 +136,18 @@ impl Endpoints {
         *heard_at = now.max(*heard_at);
     }
 
-    /// Whether nothing has come from an endpoint since then.
+    /// Whether an endpoint has sent nothing since `moment`.
     pub(crate) fn is_silent_since(&self, endpoint: usize, moment: Monotonic) -> bool {
         self.all[endpoint].heard_at <= moment
     }
 
-    /// A prompt request was answered after so long.
+    /// Records the response time of a prompt request.
     pub(crate) fn took(&mut self, latency: Duration) {
         let Duration(average) = self.latency;
         self.latency = Duration((average * (LATENCY_SHARE - 1) + latency.0) / LATENCY_SHARE);
     }
 
-    /// How long the first attempt at such a request has at a silent endpoint.
+    /// Timeout of a request's first attempt at a silent endpoint.
     pub(crate) fn patience(&self, pace: Pace, bytes: usize) -> Duration {
         let least = match pace {
             Pace::Prompt => PROMPT,
@@ -155,7 +156,7 @@ impl Endpoints {
         self.at_least(least, bytes)
     }
 
-    /// The same at one that answers others.
+    /// The same for an endpoint that answers other requests.
     pub(crate) fn long_patience(&self, bytes: usize) -> Duration {
         self.at_least(PATIENT, bytes)
     }

@@ -1,33 +1,33 @@
-//! What a call may come to instead of its answer, by what the caller can do about it.
+//! Errors of calls, by how the caller can react.
 
 use bytes::Bytes;
 
-/// Why a call was not done, or is not known to be done.
+/// Why a call was not executed, or is not known to be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A condition was not met; nothing was written. Read again, decide again.
+    /// A condition was not met; nothing was written. Read again to decide.
     #[error("version mismatch")]
     Refused {
-        /// The first column whose condition was not met (its first 256 bytes).
+        /// The first column with an unmet condition (its first 256 bytes).
         column: Bytes,
-        /// The version asked for.
+        /// The expected version.
         expected: i64,
-        /// The version it has; 0 if it is absent.
+        /// The actual version; 0 if the column is absent.
         actual: i64,
     },
-    /// There is no such table; nothing was done.
+    /// The table or log does not exist; nothing was done.
     #[error("{0}")]
     NotFound(String),
-    /// What was to be created is there, and is not what was asked for; nothing was done.
+    /// The object to create exists with different properties; nothing was done.
     #[error("{0}")]
     Exists(String),
-    /// The request breaks a limit or a rule of form; nothing was done, and never will be.
+    /// The request exceeds a limit or is malformed; nothing was done, and a retry fails too.
     #[error("{0}")]
     Invalid(String),
-    /// No node could do it by the deadline; nothing was done. Try again later.
+    /// No node could execute it before the deadline; nothing was done. Retry later.
     #[error("{0}")]
     Unavailable(String),
-    /// What was to be changed may have been, or may yet be. Read to find out.
+    /// The change may have been executed, or may yet be. Read to find out.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(String),
 }

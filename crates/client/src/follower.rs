@@ -1,41 +1,39 @@
-//! Follows a shared log through whichever node serves it: whom to ask, from which position on, and what to make of what
-//! it tells.
+//! Follows a shared log through any node: which node to ask, from which position, and which entries to deliver.
 //!
-//! A node that fails or falls silent is left for the next one, which is asked from the first position that was not told
-//! yet. So each position is told once, and none is left out.
+//! After a node fails or falls silent, the next node is asked from the first position that was not delivered yet. So
+//! each position is delivered once, without gaps.
 
 use base::{Duration, Monotonic, SplitMix64};
 
 use crate::attempts::{Attempts, Next};
 use crate::{Effect, Error, Fault};
 
-/// One who follows a log.
+/// A subscription to a log.
 #[derive(Clone, Debug)]
 pub struct Follower {
     next: u64,
     endpoint: usize,
     endpoints: usize,
-    /// How long it goes on without having heard anything.
+    /// Maximum time without a response from any node.
     patience: Duration,
-    /// The failures since anything was heard, and when the first of them was.
+    /// The failed attempts since the last response, and the time of the first.
     failures: Option<(Attempts, Monotonic)>,
     jitter: SplitMix64,
 }
 
-/// What an entry is to a follower.
+/// How a received entry relates to the delivered ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It comes next.
+    /// It is the next entry.
     Next,
-    /// It was told before.
+    /// It was delivered before.
     Before,
-    /// Something is missing before it: whoever tells it is not to be followed.
+    /// Entries before it are missing: the node must not be followed.
     Gap,
 }
 
 impl Follower {
-    /// Follows from a position on, through one of so many endpoints, and gives up when it has heard nothing for so
-    /// long.
+    /// Follows from a position on, starting at one of the endpoints. Fails after `patience` without a response.
     #[must_use]
     pub fn new(next: u64, endpoint: usize, endpoints: usize, patience: Duration, seed: u64) -> Self {
         let endpoints = endpoints.max(1);
@@ -43,19 +41,19 @@ impl Follower {
         Self { next, endpoint: endpoint % endpoints, endpoints, patience, failures: None, jitter }
     }
 
-    /// The first position that was not told yet: the one to ask from.
+    /// The first position that was not delivered yet, from which to subscribe.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whom to ask.
+    /// The endpoint to ask.
     #[must_use]
     pub fn endpoint(&self) -> usize {
         self.endpoint
     }
 
-    /// A node tells an entry, which stands for the positions from `position` on and before `after`.
+    /// Classifies an entry, which represents the positions from `position` to `after`, exclusive.
     pub fn told(&mut self, position: u64, after: u64) -> Heard {
         if after <= self.next {
             return Heard::Before;
@@ -67,15 +65,15 @@ impl Follower {
         Heard::Next
     }
 
-    /// A node has said something.
+    /// Records a response of the node.
     pub fn heard(&mut self) {
         self.failures = None;
     }
 
-    /// Whoever was asked has failed. The next one is asked after a pause, if there is any use in it.
+    /// Records a failure of the endpoint. Returns the pause before the next endpoint is asked.
     ///
     /// # Errors
-    /// When no other node would say anything else, or none has said anything for too long.
+    /// Other nodes would fail in the same way, or no node has responded for too long.
     pub fn failed(&mut self, fault: Fault, now: Monotonic) -> Result<Duration, Error> {
         let (endpoints, patience) = (self.endpoints as u32, self.patience);
         let begun = || (Attempts::new(Effect::Reads, endpoints, patience), now);

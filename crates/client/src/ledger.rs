@@ -1,8 +1,8 @@
-//! The client's side of a session (guarantee 10): which writes of it are under way.
+//! The client's side of a session (guarantee 10): its writes in progress.
 //!
-//! A table remembers the outcome of each write of a session until the client says that it won't ask again: that is
-//! `first_incomplete`, carried by every later write. So a session never has more than [`SESSION_WINDOW`] numbers
-//! between the oldest write under way and the newest.
+//! A range stores the outcome of each write of a session until the client acknowledges it. Every write carries
+//! `first_incomplete`, which acknowledges all lower numbers. The numbers of a session's writes in progress span at most
+//! [`SESSION_WINDOW`].
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use base::limits::SESSION_WINDOW;
 
 use crate::Stamp;
 
-/// The writes of one session that are under way.
+/// The writes in progress of one session.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     session: u64,
@@ -20,19 +20,19 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of a session that was just opened.
+    /// The ledger of a newly opened session.
     #[must_use]
     pub fn new(session: u64) -> Self {
         Self { session, next: 1, under_way: BTreeSet::new() }
     }
 
-    /// The session.
+    /// The id of the session.
     #[must_use]
     pub fn session(&self) -> u64 {
         self.session
     }
 
-    /// The stamp of one more write, or none while the window is full.
+    /// The stamp of a new write; none while the window is full.
     pub fn begin(&mut self) -> Option<Stamp> {
         let (sequence, first_incomplete) = (self.next, self.first_incomplete());
         if self.room() == 0 {
@@ -43,7 +43,7 @@ impl Ledger {
         Some(Stamp { session: self.session, sequence, first_incomplete })
     }
 
-    /// How many more writes may begin now.
+    /// The number of writes that can begin now.
     #[must_use]
     pub fn room(&self) -> u64 {
         SESSION_WINDOW.saturating_sub(self.next - self.first_incomplete())
@@ -53,7 +53,7 @@ impl Ledger {
         self.under_way.first().copied().unwrap_or(self.next)
     }
 
-    /// The client won't ask again about this write: its outcome is known, or was given up.
+    /// Ends a write, because its outcome is known or no longer of interest. The client will not retry it.
     pub fn end(&mut self, sequence: u64) {
         let was_under_way = self.under_way.remove(&sequence);
         debug_assert!(was_under_way, "write {sequence} ended twice");
@@ -62,7 +62,7 @@ impl Ledger {
         }
     }
 
-    /// Whether no write is under way.
+    /// Whether no write is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()

@@ -1,19 +1,18 @@
-//! What a client of the columns door must do right, as a pure machine: which node to ask, how long to wait for it, whom
-//! to ask next, in which session a write goes and under which number, what may be tried again and what must be called
-//! unknown.
+//! The client protocol as a pure state machine: choice of the node, timeouts, retries, sessions and their stamps, and
+//! which outcomes are unknown.
 //!
-//! [`Client`] knows no clock, socket or runtime, and nothing of what is asked or answered but what it decides by: it is
-//! generic over both. Whoever drives it hands in what happened with a time, and carries out the [`Action`]s that come
-//! of it, in order. The Rust client library does so with gRPC, over calls of their own or streams; the simulator with
-//! its world.
+//! [`Client`] uses no clock, socket or runtime, and is generic over the types of requests and responses. Its driver
+//! passes in events with a time, and carries out the resulting [`Action`]s in order. The Rust client library drives it
+//! with gRPC, over single calls or streams; the simulator drives it in its virtual network.
 //!
-//! * *Writes apply once.* Each carries a stamp of a session of the range that holds its key, and every further attempt the
-//!   same one (guarantee 10). A session has many writes under way at one time ([`ledger`]).
-//! * *Silence is not an answer.* A node from which nothing comes is passed over soon: a stopped leader costs its clients no
-//!   more than the election does. One that answers others is slow, and gets more time, so that nobody asks an overloaded
-//!   node ever more. What was asked before may still be answered: the first definite answer counts, whoever gives it.
-//! * *Timeline reads never go back.* Each carries how far the client has seen the range, whoever answers it (guarantee 15).
-//! * *A log is followed without a gap.* Whichever nodes tell it, each position is told once, in order ([`follower`]).
+//! * *Writes are idempotent.* Each carries a stamp of a session of the range that contains its key. All retries carry
+//!   the same stamp (guarantee 10). A session pipelines many writes ([`ledger`]).
+//! * *A silent node is skipped soon.* So a stopped leader delays its clients no longer than the election does. A node
+//!   that answers other requests is only slow, and gets more time, so that retries do not add load to an overloaded
+//!   node. Earlier attempts may still be answered: the first definite response counts, from any node.
+//! * *Timeline reads are monotonic.* Each carries the latest state of the range that the client has seen, for any
+//!   replica to honor (guarantee 15).
+//! * *A log is followed without gaps.* Each position is delivered once, in order, across nodes ([`follower`]).
 //! * *An error other than [`Error::OutcomeUnknown`] means that nothing was written.*
 //!
 //! **Architecture invariants:** no clock, no randomness, no socket, no `async`. Every call ends with one

@@ -1,4 +1,4 @@
-//! The machine: calls and their attempts, brought one step on by whatever happens.
+//! The state machine of a client: its calls and their attempts.
 
 use base::canary::{Bug, planted};
 use base::{Duration, KeyRange, Monotonic, SplitMix64};
@@ -11,14 +11,14 @@ use crate::seen::{Place as SeenPlace, Seen, Shown};
 use crate::sessions::{Begun, Sessions};
 use crate::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Sent};
 
-/// The least time that an attempt has, unless the deadline comes before.
+/// Minimum timeout of an attempt, unless the deadline is earlier.
 const ATTEMPT_TIME_MIN: Duration = Duration::from_millis(10);
-/// A connection over which nothing has come for so long, while an answer was waited for, is left.
+/// A connection without any response for this time, while an attempt is outstanding, is abandoned.
 const LINK_SILENCE: Duration = Duration::from_millis(2_000);
 
-/// A client of one universe. What it is asked is a `Q`, and what it is answered an `A`.
+/// A client of one cluster, with requests `Q` and responses `A`.
 ///
-/// Every entry point takes the time, which never goes back, and leaves [`Action`]s to be taken with
+/// Every entry point takes the current time, which never decreases. The resulting [`Action`]s are returned by
 /// [`Client::take_actions`].
 #[derive(Debug)]
 pub struct Client<Q, A> {
@@ -32,7 +32,8 @@ pub struct Client<Q, A> {
 }
 
 impl<Q: Clone, A> Client<Q, A> {
-    /// A client with so many endpoints. Its seed is its own: clients that fail together are not to try again together.
+    /// A client with `endpoints` endpoints. Each client needs its own seed, so that clients that fail together do not
+    /// retry together.
     #[must_use]
     pub fn new(endpoints: usize, seed: u64) -> Self {
         Self {
@@ -46,7 +47,7 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// What is to be done, in order.
+    /// Returns the actions to carry out, in order.
     pub fn take_actions(&mut self) -> Vec<Action<Q, A>> {
         std::mem::take(&mut self.actions)
     }
@@ -56,13 +57,13 @@ impl<Q: Clone, A> Client<Q, A> {
         self.endpoints.prefer(endpoint);
     }
 
-    /// Whom a caller asks that goes its own way.
+    /// The preferred endpoint, for callers that send requests themselves.
     #[must_use]
     pub fn preferred(&self) -> usize {
         self.endpoints.preferred()
     }
 
-    /// Somebody says that the node at an endpoint leads a range.
+    /// Records that the node at an endpoint leads a range.
     pub fn leads(&mut self, endpoint: usize, table: &str, range: KeyRange) {
         self.endpoints.leads(endpoint, table, range);
     }
@@ -76,13 +77,13 @@ impl<Q: Clone, A> Client<Q, A> {
         id
     }
 
-    /// The caller has lost interest: nobody will ask about the call again.
+    /// Abandons a call: its outcome is no longer of interest.
     pub fn abandon(&mut self, id: CallId, now: Monotonic) {
         self.end(id, now);
         self.set_timer();
     }
 
-    /// A connection is there.
+    /// Reports that a connection is open.
     pub fn connected(&mut self, link: Link, now: Monotonic) {
         let endpoint = self.endpoints.get_mut(link.endpoint);
         if endpoint.connection == Connection::Beginning(link) {
@@ -96,7 +97,7 @@ impl<Q: Clone, A> Client<Q, A> {
         self.set_timer();
     }
 
-    /// A connection could not be made, or has ended: what was asked over it gets no answer.
+    /// Reports that a connection failed or was closed. Its outstanding attempts get no response.
     pub fn broken(&mut self, link: Link, reason: &str, now: Monotonic) {
         if self.endpoints.lose(link) {
             self.endpoints.pass_over(link.endpoint, now);
@@ -112,11 +113,11 @@ impl<Q: Clone, A> Client<Q, A> {
         self.set_timer();
     }
 
-    /// An attempt was answered, or has failed by itself. An answer that nobody waits for is let go.
+    /// Reports the result of an attempt. A late response to a finished call is ignored.
     pub fn answered(&mut self, attempt: AttemptId, told: Result<Answer<A>, Fault>, now: Monotonic) {
         if let Some(Flying { link, sent_at, call, .. }) = self.calls.flying(attempt) {
             match &told {
-                // Whatever lost the answer, the connection may be to blame.
+                // The connection may be the reason for the lost response.
                 Err(Fault::Lost(_) | Fault::Silent) => {
                     self.endpoints.pass_over(link.endpoint, now);
                     self.leave(link);
@@ -135,7 +136,7 @@ impl<Q: Clone, A> Client<Q, A> {
         self.set_timer();
     }
 
-    /// The time that [`Action::SetTimer`] named has come.
+    /// Reports that the time of [`Action::SetTimer`] has come.
     pub fn timer(&mut self, now: Monotonic) {
         self.timer = Monotonic::NEVER;
         while let Some(id) = self.calls.take_alarm(now) {
@@ -144,10 +145,10 @@ impl<Q: Clone, A> Client<Q, A> {
         self.set_timer();
     }
 
-    /// Checks what must hold between any two steps.
+    /// Checks the invariants between two steps.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// If an invariant is broken.
     pub fn invariants(&self) {
         self.calls.invariants();
         assert!(
@@ -156,7 +157,7 @@ impl<Q: Clone, A> Client<Q, A> {
         );
     }
 
-    /// The timer is left as it is if it comes too early: it then finds nothing to do.
+    /// A timer that is too early is not changed: it fires without effect.
     fn set_timer(&mut self) {
         if let Some(first) = self.calls.first_alarm()
             && first < self.timer
@@ -166,7 +167,7 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// Brings a call that waits for nothing one step on.
+    /// Takes the next step of a call.
     fn advance(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(id) else { return };
         if let Task::Ask(ask) = &call.task
@@ -223,13 +224,13 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// How long the next attempt of a call has at an endpoint from which nothing comes: never all that is left.
+    /// The timeout of a call's next attempt at a silent endpoint. It is at most half of the remaining time.
     fn attempt_time(&mut self, id: CallId, now: Monotonic) -> Duration {
         let Some(call) = self.calls.get(id) else { return Duration::ZERO };
         let first = self.endpoints.patience(pace(&call.task), bytes(&call.task));
-        // Halves of what is left come to nothing long before it does.
+        // The minimum prevents ever shorter attempts before the deadline.
         let time = call.attempts.attempt_time(first).0.min(call.deadline.since(now).0 / 2).max(ATTEMPT_TIME_MIN.0);
-        // Not all at once.
+        // Jitter, so that the attempts do not time out at the same moment.
         Duration(time + self.jitter.below(time / 8))
     }
 
@@ -253,7 +254,7 @@ impl<Q: Clone, A> Client<Q, A> {
         self.calls.set_alarm(id, now + time);
     }
 
-    /// What a client must not do.
+    /// Only for a planted bug: uses a new stamp for a retry.
     fn new_stamp_for_retry(&mut self, id: CallId) {
         let Some(call) = self.calls.get_mut(id).filter(|_| planted(Bug::RetryTakesNewStamp)) else { return };
         if let Some(old) = call.stamp.filter(|_| call.attempts.has_failed())
@@ -264,8 +265,8 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// An attempt has come to its end. Only the latest one's failure is the call's; a definite answer is, whoever gives
-    /// it.
+    /// Handles the result of an attempt. A failure counts only if it is of the latest attempt; a definite response
+    /// counts from any attempt.
     fn landed(&mut self, attempt: AttemptId, told: Told<A>, now: Monotonic) {
         let Some(Flying { call: id, link, seen, .. }) = self.calls.land(attempt) else { return };
         let Some(call) = self.calls.get_mut(id) else { return };
@@ -282,7 +283,7 @@ impl<Q: Clone, A> Client<Q, A> {
         match told {
             Ok(answer) => self.done(id, answer, now),
             Err(fault @ (Fault::Definite(_) | Fault::UnknownSession)) => {
-                // What is still on its way may be carried out.
+                // Outstanding attempts may still be executed.
                 if !call.flying.is_empty() {
                     call.attempts.doubt();
                 }
@@ -312,7 +313,7 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// Decides what a failed attempt means for its call.
+    /// Decides how a call proceeds after a failed attempt.
     fn failed(&mut self, id: CallId, endpoint: usize, fault: Fault, now: Monotonic) {
         let is_mute = matches!(fault, Fault::NotSent(_) | Fault::Unavailable(_));
         let Some(call) = self.calls.get_mut(id) else { return };
@@ -323,7 +324,7 @@ impl<Q: Clone, A> Client<Q, A> {
                 let error = call.attempts.out_of_time();
                 self.finish(id, Err(error), now);
             }
-            // What is under way may be answered until the deadline, or a node may say by then why it is not.
+            // Until the deadline an outstanding attempt may be answered, or a node may report the cause.
             Next::OutOfTime => self.wait(id, Place::Pause, Monotonic::NEVER),
             Next::NewSession => {
                 if let Some(stamp) = call.stamp.take() {
@@ -347,7 +348,7 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// Looks after a call whose time has come.
+    /// Handles the timer of a call.
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(id) else { return };
         if call.deadline <= now {
@@ -363,7 +364,7 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// A call's deadline has come.
+    /// Ends a call at its deadline.
     fn overdue(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get(id) else { return };
         let opening = if call.place == Place::Session { self.sessions.table(call.task.table()).opening } else { None };
@@ -379,7 +380,7 @@ impl<Q: Clone, A> Client<Q, A> {
         self.finish(id, Err(error), now);
     }
 
-    /// An attempt has had no answer in its time. It may still get one; the call goes on meanwhile.
+    /// Handles the timeout of an attempt. The call goes on, and the attempt may still be answered.
     fn unanswered(&mut self, id: CallId, attempt: AttemptId, is_prolonged: bool, now: Monotonic) {
         let Some(Flying { link, sent_at, .. }) = self.calls.flying(attempt) else { return };
         let Some(call) = self.calls.get_mut(id) else { return };
@@ -396,7 +397,7 @@ impl<Q: Clone, A> Client<Q, A> {
         self.failed(id, link.endpoint, Fault::Silent, now);
     }
 
-    /// Leaves a connection over which nothing has come for long.
+    /// Abandons a connection that has been silent for too long.
     fn leave_if_silent(&mut self, id: CallId, link: Link, now: Monotonic) {
         let Some(call) = self.calls.get(id) else { return };
         let of_link = call.flying.iter().filter_map(|attempt| self.calls.flying(*attempt));
@@ -407,15 +408,15 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// Nothing more is sent over a connection.
+    /// Stops sending over a connection.
     fn leave(&mut self, link: Link) {
         if self.endpoints.lose(link) {
             self.actions.push(Action::Disconnect(link));
         }
     }
 
-    /// Ends a call with what its caller is told. If it was to open a session, those who wait for it are told, too, if
-    /// no session can be had, and try again otherwise.
+    /// Ends a call with its outcome. At the end of a call that opens a session, the waiting calls fail too if the error
+    /// is permanent, and otherwise retry.
     fn finish(&mut self, id: CallId, outcome: Result<A, Error>, now: Monotonic) {
         let Some(call) = self.end(id, now) else { return };
         let in_doubt = call.attempts.is_in_doubt();
@@ -439,7 +440,7 @@ impl<Q: Clone, A> Client<Q, A> {
         std::mem::take(&mut table.waiting)
     }
 
-    /// Lets those who waited for a session try again; those whose time is over do not begin anything.
+    /// Resumes calls that waited for a session, unless their deadline has passed.
     fn wake(&mut self, ids: Vec<CallId>, now: Monotonic) {
         for id in ids {
             let waits = |call: &Call<Q>| call.place == Place::Session && call.deadline > now;
@@ -449,7 +450,7 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    /// Ends a call; its number in its session is free.
+    /// Ends a call, and acknowledges its number in the session.
     fn end(&mut self, id: CallId, now: Monotonic) -> Option<Call<Q>> {
         let call = self.calls.remove(id)?;
         if let Some(stamp) = call.stamp {
@@ -460,11 +461,13 @@ impl<Q: Clone, A> Client<Q, A> {
     }
 }
 
-/// What a read insists on from now on, if an attempt that asked for other than that was shown less (guarantee 15).
+/// The state that a read must require from now on, if a response shows an older one that the attempt did not exclude
+/// (guarantee 15).
 fn newer<Q>(known: &Seen, call: &Call<Q>, asked: Option<SeenPlace>, shown: &Shown) -> Option<SeenPlace> {
     let newer = known.newer(call.task.table(), call.task.anywhere()?, shown)?;
     let was_asked_for = asked.is_some_and(|asked| asked.cohort >= newer.cohort);
-    // A read at a moment is shown what it asks for, whatever it insists on: cohorts in turn must not go on without end.
+    // A read as of a timestamp always shows that state, whatever it requires. This condition prevents endless retries
+    // between cohorts.
     let is_insisted = call.insists.is_some_and(|place| place.cohort > newer.cohort);
     (!was_asked_for && !is_insisted).then_some(newer)
 }

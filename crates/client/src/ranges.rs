@@ -1,4 +1,4 @@
-//! What a client keeps for the ranges of one table.
+//! Per-range data of one table.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Included, Unbounded};
@@ -6,8 +6,8 @@ use std::ops::Bound::{Included, Unbounded};
 use base::KeyRange;
 use bytes::Bytes;
 
-/// One thing for each range, and no two ranges that overlap: what is known of the newer range takes the place of what
-/// was known of the older ones, whose cohorts own other keys by now.
+/// A value for each range, without overlapping ranges. A new range replaces all ranges that it overlaps, because their
+/// cohorts own other keys by now.
 #[derive(Clone, Debug)]
 pub struct Ranges<T> {
     by_start: BTreeMap<Bytes, (KeyRange, T)>,
@@ -20,25 +20,25 @@ impl<T> Default for Ranges<T> {
 }
 
 impl<T> Ranges<T> {
-    /// What is kept for the range that holds `key`.
+    /// The value of the range that contains `key`.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<&T> {
         let (_, (range, kept)) = self.by_start.range::<[u8], _>((Unbounded, Included(key))).next_back()?;
         range.contains(key).then_some(kept)
     }
 
-    /// Keeps this for the range, and nothing else for any key in it.
+    /// Sets the value of a range, and removes all ranges that it overlaps.
     pub fn keep(&mut self, range: KeyRange, kept: T) {
         self.by_start.retain(|_, (other, _)| !other.overlaps(&range));
         self.by_start.insert(range.start.clone(), (range, kept));
     }
 
-    /// What is kept, in the order of the ranges.
+    /// The values, in order of range.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.by_start.values().map(|(_, kept)| kept)
     }
 
-    /// Forgets what is chosen.
+    /// Removes the chosen values.
     pub fn forget(&mut self, is_chosen: impl Fn(&T) -> bool) {
         self.by_start.retain(|_, (_, kept)| !is_chosen(kept));
     }

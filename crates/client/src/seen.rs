@@ -1,4 +1,4 @@
-//! What a client has seen of its tables, which no timeline read of its own goes behind (guarantee 15).
+//! The states of its tables that a client has seen. Its timeline reads never return an older state (guarantee 15).
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use base::limits::RANGES_MAX;
 use base::{CohortId, KeyRange, Lsn};
 use bytes::Bytes;
 
-/// Where in a table's order of keys a read begins.
+/// The position in a table's key order at which a read begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// At a key.
+    /// At this key.
     At(Bytes),
-    /// Right below an end; none is above every key.
+    /// Immediately below this exclusive end; none is above every key.
     Below(Option<Bytes>),
 }
 
@@ -24,7 +24,7 @@ impl Position {
     }
 }
 
-/// A place in the log of a range's cohort.
+/// A position in the log of a range's cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The cohort.
@@ -33,47 +33,48 @@ pub struct Place {
     pub lsn: Lsn,
 }
 
-/// The state that an answer is of.
+/// The state that a response was read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// The last entry of it.
+    /// Its last entry.
     pub place: Place,
-    /// The keys that the cohort owns in it.
+    /// The keys that the cohort owned in this state.
     pub range: KeyRange,
 }
 
-/// How far a client has seen its tables.
+/// The latest seen states of all tables.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen(BTreeMap<String, Ranges>);
 
-/// How far it has seen the ranges of one table.
+/// The latest seen state of each cohort of one table.
 ///
-/// A cohort's range may become smaller, and what it kept is then kept by a later cohort: of those that kept a key, the
-/// last one seen counts.
+/// A split shrinks a cohort's range, and a later cohort owns the rest. So for each key the cohort with the highest id
+/// that was seen to own it is relevant.
 #[derive(Clone, Debug, Default)]
 struct Ranges(BTreeMap<CohortId, Shown>);
 
 impl Seen {
-    /// How far the range was seen that holds a place.
+    /// The latest seen state of the range that contains a position.
     pub(crate) fn at(&self, table: &str, position: &Position) -> Option<Place> {
         self.0.get(table)?.0.values().rev().find(|shown| position.is_in(&shown.range)).map(|shown| shown.place)
     }
 
-    /// How much further the cohort that has answered was seen, where it owned the place no more: what it shows of it
-    /// now is of before the split, and of before what was seen.
+    /// The newer seen state of the cohort that responded, if the cohort no longer owned the position in it. The
+    /// response then shows the position as of before the split, which is older than the state seen.
     ///
-    /// Who has seen it where it still owned the place has asked for that much already, or has seen more only since.
+    /// If the cohort still owned the position in the newer state, the read either asked for that state or began before
+    /// it was seen.
     pub(crate) fn newer(&self, table: &str, position: &Position, shown: &Shown) -> Option<Place> {
         let seen = self.0.get(table)?.0.get(&shown.place.cohort)?;
         (seen.place.lsn > shown.place.lsn && !position.is_in(&seen.range)).then_some(seen.place)
     }
 
-    /// An answer has shown this state.
+    /// Records the state of a response.
     pub(crate) fn note(&mut self, table: &str, shown: Shown) {
         let Shown { place, range } = shown.clone();
         let Ranges(ranges) = self.0.entry(table.to_owned()).or_default();
         let seen = ranges.entry(place.cohort).or_insert(shown);
-        // By epoch first: after a loss, sequences are given out again (guarantee 11).
+        // Compared by epoch first: after a loss, sequences are reused (guarantee 11).
         if place.lsn > seen.place.lsn {
             seen.place = place;
         }

@@ -1,4 +1,4 @@
-//! The sessions of a client: at most one a range that it writes, opened when the range is first written.
+//! The sessions of a client: at most one for each range that it writes, opened by the first write to the range.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,23 +8,23 @@ use crate::ledger::Ledger;
 use crate::ranges::Ranges;
 use crate::{CallId, Stamp};
 
-/// The sessions in one table.
+/// The sessions of one table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
-    /// By range, as far as they are open.
+    /// The open sessions by range.
     open: Ranges<u64>,
-    /// The call that opens another: one at a time, since all who wait may want the very same.
+    /// The call that opens a session. Only one at a time, because all waiting writes may need the same session.
     pub(crate) opening: Option<CallId>,
-    /// Writes that wait for it.
+    /// The writes that wait for it.
     pub(crate) waiting: Vec<CallId>,
 }
 
 #[derive(Clone, Debug)]
 struct Session {
     ledger: Ledger,
-    /// Writes that wait for room in the window.
+    /// Writes that wait for the window.
     waiting: VecDeque<CallId>,
-    /// Whether a range has it: new writes may begin in it.
+    /// Whether it is the current session of a range, so that new writes may use it.
     is_open: bool,
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct Sessions {
     by_name: BTreeMap<u64, Session>,
 }
 
-/// What a write that asks for its stamp is given.
+/// The result of requesting a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
     Stamped(Stamp),
-    /// The window is full: it is woken when there is room.
+    /// The window is full: the call is woken when a write ends.
     WindowFull,
     NoSession,
 }
@@ -52,7 +52,7 @@ impl Sessions {
         self.tables.get_mut(table).expect("it was put there if it was missing")
     }
 
-    /// The stamp of one more write of a key.
+    /// Requests a stamp for a write of a key.
     pub(crate) fn begin(&mut self, call: CallId, table: &str, key: &[u8]) -> Begun {
         let Some(name) = self.tables.get(table).and_then(|table| table.open.find(key)).copied() else {
             return Begun::NoSession;
@@ -67,7 +67,7 @@ impl Sessions {
         }
     }
 
-    /// Nobody will ask about a write again. Gives who has waited for the room, as many as there is room for.
+    /// Ends a write. Returns the waiting calls for which the window has room now.
     pub(crate) fn end(&mut self, stamp: Stamp) -> Vec<CallId> {
         let Some(session) = self.by_name.get_mut(&stamp.session) else { return Vec::new() };
         session.ledger.end(stamp.sequence);
@@ -77,7 +77,7 @@ impl Sessions {
         woken
     }
 
-    /// A session was opened. Gives who waits for those that it took the place of.
+    /// Adds a new session. Returns the calls that waited for the windows of the sessions it replaces.
     pub(crate) fn opened(&mut self, table: &str, name: u64, range: KeyRange) -> Vec<CallId> {
         let table = self.table(table);
         let before: Vec<u64> = table.open.iter().copied().collect();
@@ -89,7 +89,7 @@ impl Sessions {
         replaced.flat_map(|session| self.close(session)).collect()
     }
 
-    /// A session has expired. Gives who waits for room in it.
+    /// Removes an expired session. Returns the calls that waited for its window.
     pub(crate) fn expired(&mut self, table: &str, name: u64) -> Vec<CallId> {
         self.table(table).open.forget(|session| *session == name);
         self.close(name)

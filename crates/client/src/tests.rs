@@ -1,4 +1,4 @@
-//! The machine against endpoints that a test plays.
+//! The client state machine with endpoints simulated by the test.
 
 use base::{CohortId, Duration, KeyRange, Lsn, Monotonic, SplitMix64};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use crate::{
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
 
-/// A request as it left.
+/// A sent request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Left {
     link: Link,
@@ -20,10 +20,10 @@ struct Left {
     stamp: Option<Stamp>,
 }
 
-/// What a call came to.
+/// The outcome of a call, and whether it is in doubt.
 type Ended = (CallId, Result<u32, Error>, bool);
 
-/// A client, its clock, and what it has asked for. Connections are made at once, unless the test does it.
+/// A client with its clock and its sent requests. Connections succeed immediately, unless the test handles them.
 struct Bed {
     client: Client<u32, u32>,
     now: Monotonic,
@@ -32,9 +32,9 @@ struct Bed {
     connecting: Vec<Link>,
     disconnected: Vec<Link>,
     left: Vec<Left>,
-    /// How far the ranges were seen, as requests said it.
+    /// The seen states that requests carried.
     seen: Vec<Option<Place>>,
-    /// Whether an earlier attempt may have been carried out, as requests were told.
+    /// The doubt flags that requests carried.
     in_doubt: Vec<bool>,
     ended: Vec<Ended>,
 }
@@ -91,7 +91,7 @@ impl Bed {
         self.begin(ask)
     }
 
-    /// Asks for what any replica may answer.
+    /// Begins a read that any replica may answer.
     fn ask_any(&mut self, key: &'static str, request: u32) -> CallId {
         let (table, key) = ("t".to_owned(), Bytes::from(key));
         let anywhere = Some(Position::At(key.clone()));
@@ -105,7 +105,7 @@ impl Bed {
         id
     }
 
-    /// The requests that have left since this was last asked.
+    /// The requests sent since the last call.
     fn sent(&mut self) -> Vec<Left> {
         std::mem::take(&mut self.left)
     }
@@ -135,7 +135,7 @@ impl Bed {
         self.carry_out();
     }
 
-    /// Lets time go by; the timer fires whenever it is due.
+    /// Advances the clock, and fires the timer when it is due.
     fn pass(&mut self, milliseconds: u64) {
         let end = self.now + Duration::from_millis(milliseconds);
         while self.timer <= end {
@@ -147,7 +147,7 @@ impl Bed {
         self.now = end;
     }
 
-    /// A write that is under way in a session that was opened for it.
+    /// A write in progress, in a session that was opened for it.
     fn write(&mut self) -> (CallId, Left) {
         let call = self.ask(Effect::Writes, "k", 7);
         let opening = self.one_sent();
@@ -203,7 +203,7 @@ fn a_silent_endpoint_is_passed_over_soon_and_may_still_answer() {
     assert_eq!((second.stamp, second.request), (first.stamp, first.request));
     bed.answer(first.attempt, Ok(Answer::Of(3)));
     assert_eq!(bed.ended(), [(call, Ok(3), true)]);
-    // Whoever comes next does not ask the silent one.
+    // Later calls avoid the silent endpoint.
     bed.ask(Effect::Reads, "k", 8);
     assert_eq!(bed.one_sent().link.endpoint, second.link.endpoint);
     bed.answer(second.attempt, Ok(Answer::Of(3)));
@@ -224,7 +224,7 @@ fn an_endpoint_that_answers_others_is_slow_and_gets_more_time() {
     bed.pass(110);
     let second = bed.one_sent();
     assert_ne!(second.link.endpoint, 0);
-    // Others go on asking it.
+    // Other calls still use it.
     bed.ask(Effect::Reads, "k", 1);
     assert_eq!(bed.one_sent().link.endpoint, 0);
 }
@@ -246,7 +246,7 @@ fn slow_answers_have_everybody_wait_longer() {
     bed.one_sent();
 }
 
-/// However long answers took before: nobody waits for a silent endpoint until the call's deadline, and then again.
+/// A call never waits for a silent endpoint until its deadline, however slow earlier responses were.
 #[test]
 fn no_call_is_spent_on_one_endpoint() {
     let mut bed = Bed::new(3);
@@ -277,7 +277,7 @@ fn a_broken_connection_sends_all_that_was_under_way_elsewhere_with_the_same_stam
     let told = |sent: &[Left]| sent.iter().map(|left| (left.request, left.stamp)).collect::<Vec<_>>();
     assert_eq!(told(&after), told(&before));
     assert!(after.iter().all(|left| left.link.endpoint == 1));
-    // What comes late from the old connection is nobody's.
+    // A late response over the old connection is ignored.
     bed.answer(before[0].attempt, Ok(Answer::Of(1)));
     assert_eq!(bed.ended(), []);
 }
@@ -363,7 +363,7 @@ fn what_the_caller_gave_up_leaves_room_and_no_trace() {
     assert_eq!(bed.one_sent().stamp, Some(Stamp { session: 5, sequence: 2, first_incomplete: 2 }));
 }
 
-/// Anything may happen in any order: each call ends once, and the machine keeps its invariants.
+/// With random events in any order, each call ends once and the invariants hold.
 #[test]
 fn whatever_happens_each_call_ends_once() {
     for seed in 0..300 {
@@ -414,7 +414,7 @@ fn whatever_happens_each_call_ends_once() {
     }
 }
 
-/// A timer that fires late, right before a call's end, finds time for an attempt or two and not for endless halves.
+/// A timer that fires late, just before the deadline, leaves time for one or two attempts, not for ever shorter ones.
 #[test]
 fn little_time_is_not_halved_for_ever() {
     let mut bed = Bed::new(3);
@@ -427,8 +427,8 @@ fn little_time_is_not_halved_for_ever() {
     assert!(matches!(&bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
 }
 
-/// What any replica may answer goes to all nodes in turn, but for those that have failed, and says how far the client
-/// has seen the range, at each attempt anew.
+/// Reads that any replica may answer are distributed over all nodes except those that failed. Each attempt carries the
+/// latest seen state of the range.
 #[test]
 fn what_anybody_may_answer_goes_round_and_says_what_was_seen() {
     let mut bed = Bed::new(3);
@@ -459,7 +459,7 @@ fn what_anybody_may_answer_goes_round_and_says_what_was_seen() {
     assert!((8..11).any(|request| ask(&mut bed, request) == 2), "it may be well again");
 }
 
-/// What is shown of before a split is asked for again, with what was seen of that cohort since.
+/// A response as of before a split is rejected and requested again, with the newer state seen of that cohort.
 #[test]
 fn an_answer_of_before_what_was_seen_of_its_cohort_is_asked_for_again() {
     let mut bed = Bed::new(3);
@@ -492,7 +492,7 @@ fn an_answer_of_before_what_was_seen_of_its_cohort_is_asked_for_again() {
     bed.answer(next, shows(6, Some("z")));
 }
 
-/// The deadline names itself, and the cause is what a node said, be it of an attempt that was given up long before.
+/// The error at the deadline contains the total time and the cause that a node reported, even for an earlier attempt.
 #[test]
 fn who_runs_out_of_time_is_told_how_long_it_was_and_what_a_node_said() {
     let mut bed = Bed::new(3);
@@ -518,7 +518,7 @@ fn who_runs_out_of_time_is_told_how_long_it_was_and_what_a_node_said() {
     }
 }
 
-/// Whoever tries an append again says so: its first attempt may lie in the log.
+/// A retried append is marked as in doubt: its first attempt may have been executed.
 #[test]
 fn an_append_that_is_tried_again_knows_whether_it_is_in_doubt() {
     let mut bed = Bed::new(3);
