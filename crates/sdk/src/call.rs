@@ -1,4 +1,4 @@
-//! A request as a gRPC call of its own.
+//! Sends a request as a single gRPC call.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::request::{
 };
 use crate::{fault, reads};
 
-/// Bytes of an answer that the client takes, at most: twice what a door gives.
+/// Maximum bytes of a response: twice the servers' limit.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Sends a request and waits for its answer for so long.
+/// Sends a request and waits up to `time` for the response.
 pub(crate) async fn call(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<Answer<Told>, Fault> {
     match timeout(time, begin(channel, sent, time)).await {
         Ok(Ok(answer)) => Ok(answer),

@@ -1,4 +1,4 @@
-//! The calls that a program makes.
+//! The client's API for tables and the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,50 +22,50 @@ use crate::request::{Asked, Told};
 use crate::skin::{Ended, Skin};
 use crate::{Durability, Error, Reads, TableDescription, fault};
 
-/// How long one node may take to say how it is.
+/// Timeout of a node's status.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What a table is to be like.
+/// Options of a new table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewTable {
-    /// The keys at which its ranges begin, but for the first.
+    /// The first keys of its ranges, except that of the first range.
     pub split_at: Vec<Bytes>,
-    /// Replicas of each range; 0: as many as is usual.
+    /// Replicas of each range: 1, 3 or 5; 0: the default.
     pub replicas: u32,
-    /// How long old versions are kept; zero: a minute.
+    /// How long old versions are readable, at most a week; zero: one minute.
     pub retention: Duration,
-    /// What a write must be on before it is acknowledged; [`Durability::Unspecified`]: disks.
+    /// The storage that a write must have reached before it is acknowledged; [`Durability::Unspecified`]: disk.
     pub durability: Durability,
 }
 
-/// Which rows, and in which order.
+/// The rows to scan, and their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
-    /// The first key, included; empty: from the table's beginning.
+    /// The first key, inclusive; empty: the beginning of the table.
     pub from: Bytes,
-    /// The last key, excluded; none: to the table's end.
+    /// The end, exclusive; none: the end of the table.
     pub to: Option<Bytes>,
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     pub prefix: Bytes,
-    /// From the last key to the first.
+    /// Scan from the last key to the first.
     pub reverse: bool,
-    /// Rows of a page at most; 0: as many as a page holds.
+    /// Maximum rows of a page; 0: as many as fit into a page.
     pub limit: u32,
-    /// What the page before gave, as it is.
+    /// The unchanged continuation of the previous page.
     pub continuation: Option<Bytes>,
 }
 
 /// A page of rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
-    /// The rows in the scan's order.
+    /// The rows, in the order of the scan.
     pub rows: Vec<Row>,
-    /// Where the next page begins; none: this is the last. A page may hold no row and not be the last: at a range's
-    /// end.
+    /// The continuation for the next page; none: the scan is complete. At the end of a range a page may be empty and
+    /// still have one.
     pub continuation: Option<Bytes>,
 }
 
-/// A client of one universe. Clones share its connections and sessions.
+/// A client of one cluster. Clones share its connections and sessions.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) skin: Arc<Skin>,
@@ -74,21 +74,21 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that reaches its universe through these endpoints, each `HOST:PORT`. Connections are made when they are
-    /// needed. Any node serves any request, so one endpoint is enough and more are better.
+    /// A client with these endpoints, each `HOST:PORT`. Connections are opened on first use. Any node serves any
+    /// request, so one endpoint is sufficient; more endpoints allow failover.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when an endpoint is no address, or none is named.
+    /// [`Error::Invalid`] if an endpoint is not a valid address, or if there is none.
     pub fn connect<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>) -> Result<Self, Error> {
         Self::new(endpoints, false)
     }
 
-    /// The same for a program that has many calls under way at one time: they share streams, one a node, and travel in
-    /// batches, which costs client and nodes a fraction of the work. What is large, or rare, has a call of its own as
-    /// ever.
+    /// A client for programs with many concurrent calls. Calls share a stream for each node and are sent in batches,
+    /// which takes a fraction of the CPU time of single calls. Large or infrequent requests are still sent as single
+    /// calls.
     ///
     /// # Errors
-    /// As with [`Client::connect`].
+    /// As [`Client::connect`].
     pub fn streaming<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>) -> Result<Self, Error> {
         Self::new(endpoints, true)
     }
@@ -98,25 +98,25 @@ impl Client {
         Ok(Self { skin, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0), stamps: Arc::default() })
     }
 
-    /// The same client with another deadline for each of its calls.
+    /// Sets the deadline of each call.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Creates a table unless it is there; tells whether it was.
+    /// Creates a table unless it exists. Returns whether it existed.
     ///
     /// # Errors
-    /// Each call's errors are [`Error`]'s.
+    /// [`Error`].
     pub async fn create_table(&self, table: &str) -> Result<bool, Error> {
         self.create_table_of(table, NewTable::default()).await
     }
 
-    /// Creates a table as it is wanted, unless it is there; tells whether it was.
+    /// Creates a table with these options, unless it exists. Returns whether it existed.
     ///
     /// # Errors
-    /// [`Error::Exists`] when it is there, and other than it is wanted.
+    /// [`Error::Exists`] if it exists with other options.
     pub async fn create_table_of(&self, table: &str, wanted: NewTable) -> Result<bool, Error> {
         let NewTable { split_at, replicas, retention, durability } = wanted;
         let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
@@ -128,31 +128,31 @@ impl Client {
         }
     }
 
-    /// Drops a table with all its rows. When that is done, nobody reads anything of it any more, and its name is free.
+    /// Drops a table with all its rows. After success no strong read sees the table, and its name can be reused.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when there is none of that name.
+    /// [`Error::NotFound`] if the table does not exist.
     pub async fn drop_table(&self, table: &str) -> Result<(), Error> {
         let request = message::DropTableRequest { table: table.to_owned() };
         let Ended { outcome, in_doubt } = self.skin.call(Asked::DropTable(request), self.deadline).await;
         match outcome {
-            // It was there when it was first asked for: that attempt, or another's, has done it.
+            // The table existed at the first attempt: that attempt, or another client, has dropped it.
             Err(Error::NotFound(_)) if in_doubt => Ok(()),
             outcome => outcome.map(|_| ()),
         }
     }
 
-    /// Splits a range of a table in two, while it is read and written; gives the cohort of the new one, which begins at
-    /// the key.
+    /// Splits a range of a table in two, while it is read and written. Returns the cohort of the new range, which
+    /// begins at the key.
     ///
     /// # Errors
-    /// [`Error::Exists`] when a range begins there already, [`Error::NotFound`] when there is no such table.
+    /// [`Error::Exists`] if a range already begins at the key, [`Error::NotFound`] if the table does not exist.
     pub async fn split_range(&self, table: &str, key: impl Into<Bytes>) -> Result<u32, Error> {
         let request = SplitRangeRequest { table: table.to_owned(), key: key.into() };
         let Ended { outcome, in_doubt } = self.skin.call(Asked::SplitRange(request.clone()), self.deadline).await;
         match outcome {
             Ok(Told::RangeSplit(answer)) => Ok(answer.cohort),
-            // It was not when it was first asked for: that attempt, or another's, has done it.
+            // There was no such range at the first attempt: that attempt, or another client, has split it.
             Err(Error::Exists(_)) if in_doubt => {
                 let known = self.describe_table(table).await?;
                 let range = known.ranges.iter().find(|range| range.start == request.key);
@@ -163,11 +163,11 @@ impl Client {
         }
     }
 
-    /// Has the replicas of a range move to these nodes, while it is read and written. It is begun, and goes on by
-    /// itself: the table's description says when they are there.
+    /// Begins to move the replicas of a range to these nodes, while it is read and written. The move continues in the
+    /// background; [`Client::describe_table`] shows whether it is in progress.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is no such cohort, or no such node.
+    /// [`Error::Invalid`] if the cohort or a node does not exist.
     pub async fn move_range(&self, cohort: u32, nodes: &[u32]) -> Result<(), Error> {
         let request = MoveRangeRequest { cohort, nodes: nodes.to_vec() };
         match self.ask(Asked::MoveRange(request)).await? {
@@ -176,11 +176,11 @@ impl Client {
         }
     }
 
-    /// Puts a node with a blank disk on the universe's list; gives all nodes that there ever were. A node that is on it
-    /// already stays there. The disk is made the universe's next: [`crate::formation::join`] does both.
+    /// Adds a node with a blank disk to the cluster's roster, and returns all nodes that ever existed. Idempotent. The
+    /// disk must be formatted next: [`crate::formation::join`] does both.
     ///
     /// # Errors
-    /// [`Error::Exists`] when the number or an address is taken, or the node has left.
+    /// [`Error::Exists`] if the number or an address is taken, or the node has left.
     pub(crate) async fn add_node(&self, node: AddNodeRequest) -> Result<Vec<RosterNode>, Error> {
         match self.ask(Asked::AddNode(node)).await? {
             Told::Nodes(answer) => Ok(answer.nodes),
@@ -188,11 +188,11 @@ impl Client {
         }
     }
 
-    /// Has a node leave, whether it lives or not. It is begun, and goes on by itself: [`Client::nodes`] says when it
-    /// has left.
+    /// Begins to remove a node, whether it is alive or not. The removal continues in the background; [`Client::nodes`]
+    /// shows when the node has left.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is no such node, or too few would be left.
+    /// [`Error::Invalid`] if the node does not exist, or too few nodes would remain.
     pub async fn remove_node(&self, node: u32) -> Result<(), Error> {
         match self.ask(Asked::RemoveNode(RemoveNodeRequest { node })).await? {
             Told::LeaveBegun => Ok(()),
@@ -200,10 +200,10 @@ impl Client {
         }
     }
 
-    /// All nodes that there ever were, in the order of their numbers.
+    /// Lists all nodes that ever existed, in order of node number.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn nodes(&self) -> Result<Vec<RosterNode>, Error> {
         match self.ask(Asked::ListNodes(ListNodesRequest {})).await? {
             Told::Nodes(answer) => Ok(answer.nodes),
@@ -211,10 +211,10 @@ impl Client {
         }
     }
 
-    /// The tables' names in order.
+    /// Lists the names of the tables, sorted.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn list_tables(&self) -> Result<Vec<String>, Error> {
         match self.ask(Asked::ListTables).await? {
             Told::Tables(answer) => Ok(answer.tables),
@@ -222,10 +222,10 @@ impl Client {
         }
     }
 
-    /// What is known of a table: its ranges, and where they lie.
+    /// Describes a table: its ranges, and their placement.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error::NotFound`] if the table does not exist.
     pub async fn describe_table(&self, table: &str) -> Result<TableDescription, Error> {
         let request = message::DescribeTableRequest { table: table.to_owned() };
         match self.ask(Asked::DescribeTable(request)).await? {
@@ -234,10 +234,10 @@ impl Client {
         }
     }
 
-    /// A column as it is now, or none.
+    /// Reads a column with a strong read; none if it is absent.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn get(
         &self,
         table: &str,
@@ -247,19 +247,19 @@ impl Client {
         Ok(self.row(table, key, vec![column.into()]).await?.pop())
     }
 
-    /// The columns of a row that are there: of those named, or of all if none is.
+    /// Reads columns of a row with a strong read: the named ones that exist, or all if none is named.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn row(&self, table: &str, key: impl Into<Bytes>, columns: Vec<Bytes>) -> Result<Vec<Cell>, Error> {
         Ok(self.read_row(table, key, columns, Reads::Strong).await?.0)
     }
 
-    /// The columns of a row as [`Client::row`] gives them, as another kind of read shows them; and the state that they
-    /// are of, unless it is strong.
+    /// [`Client::row`] with another consistency level. Also returns the state that was read, unless the read was
+    /// strong.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn read_row(
         &self,
         table: &str,
@@ -275,18 +275,19 @@ impl Client {
         }
     }
 
-    /// One page of rows.
+    /// Reads one page of rows with a strong read.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn scan(&self, table: &str, scan: Scan) -> Result<Page, Error> {
         Ok(self.read_page(table, scan, Reads::Strong).await?.0)
     }
 
-    /// One page of rows, as another kind of read shows them; and the state that they are of, unless it is strong.
+    /// [`Client::scan`] with another consistency level. Also returns the state that was read, unless the read was
+    /// strong.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn read_page(&self, table: &str, scan: Scan, reads: Reads) -> Result<(Page, Option<AsOf>), Error> {
         let Scan { from, to, prefix, reverse, limit, continuation } = scan;
         let (table, options) = (table.to_owned(), reads.options());
@@ -297,10 +298,10 @@ impl Client {
         }
     }
 
-    /// Puts one column; gives its new version.
+    /// Puts one column, and returns its new version: a timestamp in nanoseconds.
     ///
     /// # Errors
-    /// As [`Error`] has them; so with every write.
+    /// [`Error`]; this holds for all writes.
     pub async fn put(
         &self,
         table: &str,
@@ -312,10 +313,10 @@ impl Client {
         self.write(table, key, vec![mutation]).await
     }
 
-    /// Deletes one column, whether it is there or not.
+    /// Deletes one column, whether it exists or not.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn delete(&self, table: &str, key: impl Into<Bytes>, column: impl Into<Bytes>) -> Result<i64, Error> {
         let mutation = Mutation { column: column.into(), value: None, condition: None };
         self.write(table, key, vec![mutation]).await
@@ -324,7 +325,7 @@ impl Client {
     /// Puts one column if it has this version (0: if it is absent).
     ///
     /// # Errors
-    /// [`Error::Refused`] when it has another.
+    /// [`Error::Refused`] if it has another version.
     pub async fn conditional_put(
         &self,
         table: &str,
@@ -340,7 +341,7 @@ impl Client {
     /// Deletes one column if it has this version.
     ///
     /// # Errors
-    /// [`Error::Refused`] when it has another.
+    /// [`Error::Refused`] if it has another version.
     pub async fn conditional_delete(
         &self,
         table: &str,
@@ -352,28 +353,28 @@ impl Client {
         self.write(table, key, vec![mutation]).await
     }
 
-    /// Changes columns of one row, all or none; gives the version of those that were put.
+    /// Changes columns of one row atomically, and returns the new version of the columns that were put.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn write(&self, table: &str, key: impl Into<Bytes>, mutations: Vec<Mutation>) -> Result<i64, Error> {
         let request = message::WriteRequest { table: table.to_owned(), key: key.into(), mutations, stamp: None };
         self.once(Asked::Write(request)).await
     }
 
-    /// Deletes a row with all its columns, whether it is there or not.
+    /// Deletes a row with all its columns, whether it exists or not.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn delete_row(&self, table: &str, key: impl Into<Bytes>) -> Result<i64, Error> {
         let request = message::DeleteRowRequest { table: table.to_owned(), key: key.into(), stamp: None };
         self.once(Asked::DeleteRow(request)).await
     }
 
-    /// How the universe is, as the first node that answers sees it.
+    /// The status of the cluster, according to the first node that responds.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn status(&self) -> Result<StatusResponse, Error> {
         match self.ask(Asked::Status(StatusRequest {})).await? {
             Told::Status(status) => Ok(*status),
@@ -381,7 +382,7 @@ impl Client {
         }
     }
 
-    /// What each endpoint's node says of itself, in the endpoints' order.
+    /// The status of each endpoint's node, in order of endpoint.
     pub async fn status_of_each(&self) -> Vec<Result<StatusResponse, Error>> {
         let mut asking = JoinSet::new();
         for endpoint in 0..self.skin.endpoints.count() {
@@ -393,8 +394,8 @@ impl Client {
         all.into_iter().map(|(_, status)| status).collect()
     }
 
-    /// Asks the nodes who leads the ranges of `table`, and goes to the leaders from now on, as far as they are among
-    /// our endpoints: calls then need no forwarding. What fails is passed over as ever.
+    /// Asks the nodes for the leaders of the ranges of `table`, and sends later calls to these leaders if they are
+    /// among the client's endpoints. This saves forwarding. A leader that fails is skipped as usual.
     pub async fn prefer_leader(&self, table: &str) {
         let all = self.status_of_each().await;
         let mut led = Vec::new();
@@ -403,7 +404,7 @@ impl Client {
             let of_table = status.cohorts.iter().filter(|cohort| cohort.table == table);
             led.extend(of_table.filter(|cohort| cohort.leader == Some(status.node)).map(|cohort| (endpoint, cohort)));
         }
-        // Who led before may not know yet: the newest epoch is believed.
+        // A former leader may not know that it was replaced, so the highest epoch wins.
         led.sort_by_key(|(_, cohort)| cohort.epoch);
         for (endpoint, cohort) in led {
             let range = KeyRange { start: cohort.start.clone(), end: cohort.end.clone() };
@@ -431,7 +432,7 @@ impl Client {
         told.map(tonic::Response::into_inner)
     }
 
-    /// A write that applies once, however often it is tried.
+    /// A write with a stamp, which is executed at most once.
     async fn once(&self, asked: Asked) -> Result<i64, Error> {
         match self.ask(asked).await? {
             Told::Written(answer) => Ok(answer.version),
@@ -444,7 +445,7 @@ impl Client {
     }
 }
 
-/// The node answered another question than it was asked.
+/// The error for a response that does not match the request.
 pub(crate) fn unexpected(told: &Told) -> Error {
     Error::Unavailable(format!("the node's answer does not fit the question: {told:?}"))
 }

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection per endpoint, made when it is first needed and again when it broke.
+//! One HTTP/2 connection for each endpoint, opened on first use and again after it breaks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,14 +7,14 @@ use client::{Error, Fault};
 use tokio::sync::Mutex;
 use tonic::transport::{Channel, Endpoint};
 
-/// How long a connection may take to be made: a machine that is gone doesn't answer at all.
+/// Connect timeout: an unreachable machine does not respond at all.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
-/// HTTP/2's window of one stream: the largest value in one go.
+/// HTTP/2 flow control window of a stream: the largest value in one round trip.
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-/// HTTP/2's window of one connection.
+/// HTTP/2 flow control window of a connection.
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// A connection, and which of its endpoint's it is.
+/// A connection, with its endpoint and generation.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) channel: Channel,
@@ -26,13 +26,13 @@ pub(crate) struct Connection {
 struct Place {
     endpoint: Endpoint,
     name: String,
-    /// The connection if there is one, and the number of the last.
+    /// The current connection, if any, and the generation of the last one.
     slot: Mutex<(Option<Channel>, u64)>,
-    /// Whether a node has ever answered there.
+    /// Whether a node has ever responded at this endpoint.
     has_answered: AtomicBool,
 }
 
-/// The endpoints of a universe.
+/// The endpoints of a cluster.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     places: Vec<Place>,
@@ -55,7 +55,7 @@ impl Endpoints {
         &self.places[endpoint].name
     }
 
-    /// The connection to an endpoint; those who ask while it is being made wait for the one that is.
+    /// The connection to an endpoint. Concurrent callers wait for the same connection attempt.
     pub(crate) async fn connection(&self, endpoint: usize) -> Result<Connection, String> {
         let place = &self.places[endpoint];
         let mut slot = place.slot.lock().await;
@@ -71,8 +71,8 @@ impl Endpoints {
         Ok(Connection { channel, endpoint, generation: slot.1 })
     }
 
-    /// What a call over such a connection came to. As long as no node has answered there, whatever ends the connections
-    /// may be none: anything that listens can be connected to.
+    /// Adds a hint to a lost call's error if no node has ever responded at the endpoint: the listener there may be
+    /// another service.
     pub(crate) fn judged<T>(&self, endpoint: usize, told: Result<T, Fault>) -> Result<T, Fault> {
         let Place { name, has_answered, .. } = &self.places[endpoint];
         match told {
@@ -87,7 +87,7 @@ impl Endpoints {
         }
     }
 
-    /// The next call makes a new connection in the place of this one.
+    /// Closes this connection, unless a newer one exists, so that the next call opens a new one.
     pub(crate) async fn drop_connection(&self, connection: &Connection) {
         let mut slot = self.places[connection.endpoint].slot.lock().await;
         if slot.1 == connection.generation {
@@ -111,7 +111,7 @@ fn place(name: &str) -> Result<Place, Error> {
     Ok(Place { endpoint, name: address.to_owned(), slot: Mutex::new((None, 0)), has_answered: AtomicBool::new(false) })
 }
 
-/// The cause of an error that says most: "Connection refused" rather than "transport error".
+/// The innermost cause of an error, which is the most specific: "Connection refused" rather than "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {

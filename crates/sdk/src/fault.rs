@@ -1,5 +1,6 @@
-//! What a gRPC status says about an attempt. A door of ours says it in the status's details; anything else (a broken
-//! connection, a proxy, another server) is judged by its code, and in doubt counts as lost.
+//! Classifies the gRPC status of a failed attempt. Loggos' servers put the error into the status's details. Any other
+//! status (broken connection, proxy, other server) is classified by its code, and counts as lost if the outcome is
+//! unclear.
 
 use std::error::Error as _;
 
@@ -15,7 +16,7 @@ pub(crate) fn of(status: &Status) -> Fault {
     }
 }
 
-/// The same of one request in a stream.
+/// Classifies the failure of one request in a stream.
 pub(crate) fn of_refusal(Refusal { code, message, error }: Refusal) -> Fault {
     match error {
         Some(error) => of_door(message, error),
@@ -38,7 +39,7 @@ fn of_door(message: String, error: api::columns::Error) -> Fault {
     }
 }
 
-/// The reason alone: the error that it becomes says itself what it is.
+/// Removes the prefix that the resulting error adds again.
 fn reason(message: &str, what: &str) -> String {
     message.strip_prefix(what).unwrap_or(message).to_owned()
 }
@@ -54,7 +55,7 @@ fn of_stranger(status: &Status) -> Fault {
     }
 }
 
-/// The status's message, and what it was caused by: "transport error" alone says little.
+/// The status's message and its causes, because "transport error" alone is not informative.
 pub(crate) fn with_causes(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut cause = status.source();
@@ -77,7 +78,7 @@ mod tests {
         of(&api::details::status(Code::Unknown, "why".into(), &error))
     }
 
-    /// A door's sentence says already what the error says again.
+    /// The server's message already contains the prefix that the error adds.
     #[test]
     fn what_is_unknown_is_said_once() {
         let said = Error::OutcomeUnknown("why".to_owned()).to_string();

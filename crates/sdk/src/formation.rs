@@ -1,5 +1,5 @@
-//! Forming a universe of nodes that run on blank disks. It may be cut short anywhere and done again, by anybody: the
-//! same disks always come to the same universe.
+//! Forms a cluster from nodes with blank disks. After a failure the operation can be repeated from anywhere: the same
+//! disks always form the same cluster.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use crate::endpoints::Endpoints;
 use crate::fault;
 use crate::{Client, Error};
 
-/// How long a node may take for an answer; formatting fills some files with zeros.
+/// Timeout of a node's response. Formatting takes long because it fills files with zeros.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long one node of several is asked before the next is.
+/// Timeout of one node before the next one is asked.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
-/// Between two attempts at a node that does not answer.
+/// Pause between attempts at a node that does not respond.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Forms a universe of the nodes that serve gRPC at these endpoints: all of them, and no others. A universe that they
-/// are all members of already is left as it is.
+/// Forms a cluster from the nodes with gRPC endpoints at these addresses: all of them, and no others. Has no effect if
+/// they are a cluster already.
 ///
 /// # Errors
-/// [`Error::Invalid`] when they can't be a universe, [`Error::Exists`] when one of them belongs to another one or has
-/// another disk than the universe was formed with, [`Error::Unavailable`] when one did not answer within `patience`: to
-/// try again does no harm.
+/// [`Error::Invalid`] if they cannot form a cluster. [`Error::Exists`] if one of them belongs to another cluster or has
+/// another disk than the cluster was formed with. [`Error::Unavailable`] if one did not respond within `patience`.
+/// Repeating the call is safe.
 pub async fn form<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, patience: Duration) -> Result<Genesis, Error> {
     let until = Instant::now() + patience;
     let endpoints = Endpoints::parse(endpoints)?;
@@ -48,23 +48,23 @@ pub async fn form<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, patienc
     formed.ok_or_else(|| Error::Unavailable("a node did not say what it was formed as".to_owned()))
 }
 
-/// A node that has joined a universe.
+/// A node that has joined a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// The universe.
+    /// The id of the cluster: 32 hexadecimal digits.
     pub universe: String,
-    /// The node.
+    /// The number of the node.
     pub node: u32,
 }
 
-/// Has the node that serves gRPC at `newcomer`, with a blank disk, join the universe whose nodes serve at these
-/// endpoints. First the universe puts it on its list of nodes, for good, and only then its disk is made the universe's:
-/// so whatever cuts this short, doing it again ends it, and another disk never takes the node's place.
+/// Adds the node at `newcomer`, which has a blank disk, to the cluster with nodes at these endpoints. The cluster first
+/// commits the node to its roster, and then the node's disk is formatted. So after a failure the call can be repeated,
+/// and another disk never takes the node's place.
 ///
 /// # Errors
-/// [`Error::Exists`] when it is one of another universe, its number or an address is taken, or it has left this one;
-/// [`Error::Invalid`] when it is of another version; [`Error::Unavailable`] when a node did not answer within
-/// `patience`: to try again does no harm.
+/// [`Error::Exists`] if the node belongs to another cluster, if its number or an address is taken, or if it has left
+/// this cluster. [`Error::Invalid`] if its version differs. [`Error::Unavailable`] if a node did not respond within
+/// `patience`. Repeating the call is safe.
 pub async fn join<S: AsRef<str>>(
     newcomer: &str,
     endpoints: impl IntoIterator<Item = S>,
@@ -88,7 +88,7 @@ pub async fn join<S: AsRef<str>>(
     Ok(Joined { universe, node })
 }
 
-/// What one of a universe's nodes says, whichever answers.
+/// Asks the cluster's nodes in turn until one responds.
 async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookResponse, Error> {
     let mut last = Error::Unavailable("no node answers".to_owned());
     for endpoint in (0..endpoints.count()).cycle() {
@@ -108,7 +108,7 @@ async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookRespon
     Err(last)
 }
 
-/// What a universe is asked, if a node may join it.
+/// The request to add a node, after checks of its version and disk.
 fn request(universe: &LookResponse, newcomer: LookResponse) -> Result<AddNodeRequest, Error> {
     let LookResponse { disk, genesis, format, protocol, peer, grpc, version } = newcomer;
     let Some(Disk { node, incarnation }) = disk else {
@@ -144,7 +144,7 @@ async fn format(mut node: Channel, request: FormRequest) -> Result<FormResponse,
     Ok(node.form(request).await?.into_inner())
 }
 
-/// Asks one node, again and again until it answers: each question may be put any number of times.
+/// Asks one node until it responds or the time is over: all of these requests may be repeated.
 async fn ask<Q: Clone, A, F: Future<Output = Result<A, Status>>>(
     endpoints: &Endpoints,
     endpoint: usize,
@@ -178,7 +178,7 @@ async fn ask<Q: Clone, A, F: Future<Output = Result<A, Status>>>(
     }
 }
 
-/// The disks that the universe is formed of, by what its nodes say.
+/// The disks of the cluster, from the responses of its nodes.
 fn disks(looks: &[LookResponse]) -> Result<Vec<Disk>, Error> {
     let mut disks: Vec<Disk> = looks.iter().filter_map(|look| look.disk).collect();
     disks.sort_by_key(|disk| disk.node);
@@ -203,7 +203,7 @@ fn disks(looks: &[LookResponse]) -> Result<Vec<Disk>, Error> {
     Ok(genesis.disks)
 }
 
-/// Whether what was begun can be ended with these nodes.
+/// Checks whether an interrupted formation can be completed with these nodes.
 fn check_against(genesis: &Genesis, looks: &[LookResponse], disks: &[Disk]) -> Result<(), Error> {
     let universe = &genesis.universe;
     if let Some(other) = looks.iter().filter_map(|look| look.genesis.as_ref()).find(|other| *other != genesis) {

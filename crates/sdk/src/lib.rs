@@ -1,4 +1,4 @@
-//! The client library: rows of versioned columns, and shared logs, from any async Rust program.
+//! The client library: tables of versioned columns, and shared logs, for async Rust programs.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sdk::Error> {
@@ -10,7 +10,7 @@
 //! # }
 //! ```
 //!
-//! A [`Log`] is appended to by any number of programs and read by any number, in one order:
+//! Any number of programs append to a [`Log`], and any number read it; all see the same order:
 //!
 //! ```no_run
 //! # async fn example(client: sdk::Client) -> Result<(), sdk::Error> {
@@ -25,16 +25,16 @@
 //! # }
 //! ```
 //!
-//! What it does so that its users needn't:
-//! * It goes to another endpoint when one fails or falls silent, and tries again until the call's deadline.
-//! * *Writes apply once.* Each carries a stamp of a session that the table knows, and a retry carries the same stamp,
-//!   so that the table answers it with what the first try came to (guarantee 10). When even that can't be learned by
-//!   the deadline the error says so: [`Error::OutcomeUnknown`].
-//! * *Timeline reads never go back*, whichever replica answers them ([`Reads::Timeline`], guarantee 15).
-//! * [`Client::streaming`] puts calls that are under way together into few messages: for programs that have many.
+//! Features:
+//! * *Failover.* Calls are retried at other endpoints until their deadline.
+//! * *Idempotent writes.* Each write carries a stamp of a session. A retry carries the same stamp, and returns the
+//!   outcome of the first attempt (guarantee 10). If the outcome is still unknown at the deadline, the error is
+//!   [`Error::OutcomeUnknown`].
+//! * *Monotonic timeline reads*, across replicas ([`Reads::Timeline`], guarantee 15).
+//! * [`Client::streaming`] batches concurrent calls into few messages, for programs with many calls.
 //!
-//! What to do when is decided by [`client::Client`], a pure machine, which the simulator drives as well. What is here
-//! is its async skin: connections, calls, streams and the clock.
+//! The protocol is implemented by [`client::Client`], a pure state machine that the simulator also drives. This crate
+//! is its async driver: connections, calls, streams and the clock.
 //!
 //! **Architecture invariant:** an error other than [`Error::OutcomeUnknown`] means that nothing was written.
 

@@ -20,49 +20,50 @@ pub use snapshots::Snapshot;
 pub(crate) use stamps::Stamps;
 pub use subscription::{Cursor, Subscription};
 
-/// What lies before or within a snapshot is waited for so long before it is made a hole.
+/// How long an unwritten position below or within a snapshot is awaited before it is filled as a hole.
 const HOLE: Duration = Duration::from_millis(100);
 
-/// What a log is to be like.
+/// Options of a new log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewLog {
-    /// Chains that its positions are spread over; 0: one.
+    /// Chains over which its positions are striped, at most 16; 0: one.
     pub stripes: u32,
-    /// Copies of each position, on as many nodes; 0: as many as is usual.
+    /// Copies of each position, each on another node, at most 5; 0: the default.
     pub copies: u32,
 }
 
-/// What lies at a position of a log.
+/// An entry of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The position.
     pub position: u64,
-    /// What lies there.
+    /// The content.
     pub content: Content,
 }
 
-/// What may lie at a position of a log.
+/// The content of a log position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// What was appended, in one batch.
+    /// The records of an append.
     Records(Vec<Bytes>),
-    /// A part of what a program keeps of the log ([`Log::keep_snapshot`]).
+    /// A part of an application's snapshot ([`Log::keep_snapshot`]).
     Snapshot(Vec<Bytes>),
-    /// A hole: whoever was to write there never did, and nobody will.
+    /// A hole: the writer failed before it wrote, and the position will never be written.
     Junk,
-    /// Of a subscription: a retried append, which was delivered at a position before.
+    /// In a subscription: a retried append that was delivered at an earlier position.
     Repeated,
-    /// A hole: what lay there is lost with all nodes that had it, and was given up by an operator's word.
+    /// A hole: all nodes with a copy were lost, and an operator declared the entry as lost.
     Lost,
-    /// It was given up.
+    /// The position was trimmed.
     Trimmed {
-        /// All below this was. If that is more than the entry's own position, the entry stands for all from there on.
+        /// All positions below this were trimmed. If it exceeds the entry's own position, the entry represents all
+        /// positions from its own up to this one, exclusive.
         before: u64,
     },
 }
 
 impl Entry {
-    /// The first position that the entry does not stand for.
+    /// The first position after the positions that the entry represents.
     #[must_use]
     pub fn after(&self) -> u64 {
         let next = self.position.saturating_add(1);
@@ -72,8 +73,7 @@ impl Entry {
         }
     }
 
-    /// The records, if there are any: a hole has none, and neither has a part of a snapshot, or an append that was
-    /// delivered before.
+    /// The records; empty for holes, parts of snapshots, and repeated appends.
     #[must_use]
     pub fn records(&self) -> &[Bytes] {
         match &self.content {
@@ -82,7 +82,7 @@ impl Entry {
         }
     }
 
-    /// As a node tells it; none of one that a newer node tells, of a kind that is not known here.
+    /// Converts a node's message; none if a newer node sent an unknown kind of entry.
     fn told(entry: message::LogEntry) -> Option<Self> {
         use message::log_entry::Content as Told;
         let content = match entry.content? {
@@ -97,7 +97,7 @@ impl Entry {
     }
 }
 
-/// A shared log of a client's universe.
+/// A shared log of a client's cluster.
 #[derive(Clone, Debug)]
 pub struct Log {
     client: Client,
@@ -105,16 +105,16 @@ pub struct Log {
 }
 
 impl Client {
-    /// A log by its name, whether it is there or not.
+    /// A handle for the log with this name, which may not exist yet.
     #[must_use]
     pub fn log(&self, name: impl Into<String>) -> Log {
         Log { client: self.clone(), name: name.into() }
     }
 
-    /// The logs' names in order.
+    /// Lists the names of the logs, sorted.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn list_logs(&self) -> Result<Vec<String>, Error> {
         match self.ask(Asked::Log(LogAsked::List)).await? {
             Told::Log(LogTold::Logs(answer)) => Ok(answer.logs),
@@ -124,24 +124,24 @@ impl Client {
 }
 
 impl Log {
-    /// Its name.
+    /// The log's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Creates the log unless it is there; tells whether it was.
+    /// Creates the log unless it exists. Returns whether it existed.
     ///
     /// # Errors
-    /// Each call's errors are [`Error`]'s.
+    /// [`Error`].
     pub async fn create(&self) -> Result<bool, Error> {
         self.create_of(NewLog::default()).await
     }
 
-    /// Creates the log as it is wanted, unless it is there; tells whether it was.
+    /// Creates the log with these options, unless it exists. Returns whether it existed.
     ///
     /// # Errors
-    /// [`Error::Exists`] when it is there, and other than it is wanted.
+    /// [`Error::Exists`] if it exists with other options.
     pub async fn create_of(&self, wanted: NewLog) -> Result<bool, Error> {
         let NewLog { stripes, copies } = wanted;
         let request = message::CreateLogRequest { log: self.name.clone(), stripes, copies };
@@ -151,10 +151,10 @@ impl Log {
         }
     }
 
-    /// Where its positions lie, and who hands them out.
+    /// Describes the log: its sequencer, and the placement of its positions.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when there is no such log; so with every call.
+    /// [`Error::NotFound`] if the log does not exist; this holds for all calls.
     pub async fn describe(&self) -> Result<LogDescription, Error> {
         match self.ask(LogAsked::Describe(message::DescribeLogRequest { log: self.name.clone() })).await? {
             LogTold::Log(known) => Ok(known),
@@ -162,14 +162,14 @@ impl Log {
         }
     }
 
-    /// Appends records, in one batch at one position; gives the position. Where an attempt is not answered it is retried, and
-    /// the records may lie at a second position: subscriptions deliver them once, reads return the entry of each position.
+    /// Appends records as one batch at one position, and returns the position. Attempts without a response are retried,
+    /// so the batch may be written to a second position: subscriptions deliver it once, reads return both entries.
     ///
-    /// Appends that are under way at one time come to lie in any order. One that begins after another has ended lies
-    /// after it.
+    /// Concurrent appends may be ordered in any way. An append that begins after another has completed gets a higher
+    /// position.
     ///
     /// # Errors
-    /// As [`Error`] has them. After [`Error::OutcomeUnknown`] the records may lie in the log, or may yet.
+    /// [`Error`]. After [`Error::OutcomeUnknown`] the batch may be in the log, or may yet be appended.
     pub async fn append<R: Into<Bytes>>(&self, records: impl IntoIterator<Item = R>) -> Result<u64, Error> {
         let records = records.into_iter().map(Into::into).collect();
         self.append_batch(records).await
@@ -183,23 +183,22 @@ impl Log {
         }
     }
 
-    /// What lies at positions in a row, so many at most, up to one where nothing lies yet; none, if that is the first. A
-    /// retried append may lie at two positions.
-    /// There may be fewer, where entries are large: an answer holds 2 MiB or so. Only an empty one says that nothing is
-    /// there.
+    /// Reads up to `count` consecutive positions, until one that is not written yet. A retried append may appear at two
+    /// positions. The result may be shorter if entries are large: a response has about 2 MiB. Only an empty result
+    /// means that the first position is not written.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn read(&self, from: u64, count: u32) -> Result<Vec<Entry>, Error> {
         self.read_waiting(from, count, Duration::ZERO).await
     }
 
-    /// The same, but that it waits for so long for the first, if nothing lies there yet. If that is below the tail and
-    /// nothing has come by then, it is made a hole. The client's deadline should be a quarter of a second longer: if it
-    /// isn't, the answer is empty, and no hole is made.
+    /// [`Log::read`], but waits up to `wait` for the first position to be written. If it is below the tail and still
+    /// not written after that time, it is filled as a hole. The client's deadline should be 250 ms longer; otherwise
+    /// the result is empty, and no hole is filled.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn read_waiting(&self, from: u64, count: u32, wait: Duration) -> Result<Vec<Entry>, Error> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let request = message::ReadRequest { log: self.name.clone(), from, count, wait_ms };
@@ -210,10 +209,10 @@ impl Log {
         entries.ok_or_else(of_no_kind)
     }
 
-    /// Where the log ends: every append that had ended before lies below.
+    /// The end of the log: all appends that completed before the call are below this position.
     ///
     /// # Errors
-    /// As [`Error`] has them.
+    /// [`Error`].
     pub async fn tail(&self) -> Result<u64, Error> {
         match self.ask(LogAsked::Tail(message::TailRequest { log: self.name.clone() })).await? {
             LogTold::Tail(answer) => Ok(answer.position),
@@ -221,28 +220,28 @@ impl Log {
         }
     }
 
-    /// Gives up what lies below a position.
+    /// Discards all entries below a position.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the log does not reach there.
+    /// [`Error::Invalid`] if the log does not reach that position.
     pub async fn trim(&self, before: u64) -> Result<(), Error> {
         self.ask(LogAsked::Trim(message::TrimRequest { log: self.name.clone(), before })).await.map(|_| ())
     }
 
-    /// Gives up what lies at one position.
+    /// Discards the entry at one position.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the log does not reach there.
+    /// [`Error::Invalid`] if the log does not reach that position.
     pub async fn trim_one(&self, position: u64) -> Result<(), Error> {
         let request = message::TrimPositionRequest { log: self.name.clone(), position };
         self.ask(LogAsked::TrimPosition(request)).await.map(|_| ())
     }
 
-    /// What lies at a position and at all that follow, in order, as it comes, for as long as the subscription is kept. When
-    /// the node that tells it fails, another does. A retried append is delivered once: from a position on, or, from another
-    /// subscription's [cursor](Subscription::cursor) on, as if they were one.
+    /// Subscribes to the entries from a position on, in order, until the subscription is dropped. If the node fails,
+    /// another one takes over. A retried append is delivered once. If `from` is another subscription's
+    /// [cursor](Subscription::cursor), this also applies to the entries that it delivered.
     ///
-    /// Who subscribes and who polls the subscription is to be within a tokio runtime.
+    /// Must be called and polled within a tokio runtime.
     #[must_use]
     pub fn subscribe(&self, from: impl Into<Cursor>) -> Subscription {
         Subscription::begin(&self.client, &self.name, from.into())

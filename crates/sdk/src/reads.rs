@@ -1,29 +1,29 @@
-//! What a read may show, as messages say it.
+//! Consistency levels of reads, and their representation in messages.
 
 use api::columns::read_options::Consistency;
 use api::columns::{self as message, AnywhereRead, AsOf, ReadOptions, TimelineRead};
 use base::{CohortId, KeyRange, Lsn};
 use client::{Answer, Place, Shown};
 
-/// What a read may show.
+/// The consistency level of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reads {
-    /// All that was acknowledged before the call.
+    /// Linearizable, answered by the leader: sees all writes acknowledged before the call.
     #[default]
     Strong,
-    /// The same, answered by any replica after it has asked a majority who leads.
+    /// Linearizable, answered by any replica with a read index from a majority.
     Anywhere,
-    /// The rows as they were at some moment, and no earlier one than this client has seen: any replica answers.
+    /// A past state from any replica, but never older than a state that this client has already seen.
     Timeline {
-        /// An answer will do though no leader can be had.
+        /// Whether a stale answer is acceptable while there is no leader.
         stale_ok: bool,
     },
-    /// The rows as they were at a timestamp: a version, or nanoseconds since 1970.
+    /// The state as of a timestamp: a version, or nanoseconds since 1970.
     At(i64),
 }
 
 impl Reads {
-    /// As a request says it.
+    /// The options of a request; none for a strong read.
     pub(crate) fn options(self) -> Option<ReadOptions> {
         let consistency = match self {
             Self::Strong => return None,
@@ -35,7 +35,7 @@ impl Reads {
     }
 }
 
-/// The options of a client that has seen so much.
+/// Adds the latest state that the client has seen to the options.
 pub(crate) fn after(options: Option<ReadOptions>, seen: Option<Place>) -> Option<ReadOptions> {
     let consistency = match options?.consistency? {
         Consistency::Timeline(read) => {
@@ -51,7 +51,7 @@ pub(crate) fn after(options: Option<ReadOptions>, seen: Option<Place>) -> Option
     Some(ReadOptions { consistency: Some(consistency) })
 }
 
-/// An answer, and what it shows if it says so.
+/// The response, with the state it was read from if the node reported one.
 pub(crate) fn answered<A>(answer: A, as_of: Option<&AsOf>) -> Answer<A> {
     match as_of.and_then(|as_of| Some((as_of, as_of.place?))) {
         None => Answer::Of(answer),

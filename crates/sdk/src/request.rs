@@ -1,4 +1,4 @@
-//! What the client library asks and is answered, whichever way it goes.
+//! Requests and responses of the client library, independent of the transport.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use prost::Message;
 
 use crate::{fault, reads};
 
-/// A larger request has a call of its own: nothing should wait behind it.
+/// Larger requests are sent as single calls, so that requests behind them in a stream are not delayed.
 const STREAMED_BYTES_MAX: usize = 512 << 10;
 
 /// A request.
@@ -47,7 +47,7 @@ pub(crate) enum LogAsked {
     Create(log::CreateLogRequest),
     List,
     Describe(log::DescribeLogRequest),
-    /// Its `since` is for when it is tried again.
+    /// The caller sets the stamp, for retries.
     Append(log::AppendRequest),
     Read(log::ReadRequest),
     Tail(log::TailRequest),
@@ -55,7 +55,7 @@ pub(crate) enum LogAsked {
     TrimPosition(log::TrimPositionRequest),
 }
 
-/// Its answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) enum Told {
     TableCreated(message::CreateTableResponse),
@@ -73,7 +73,7 @@ pub(crate) enum Told {
     Log(LogTold),
 }
 
-/// An answer about a shared log.
+/// A response about a shared log.
 #[derive(Debug)]
 pub(crate) enum LogTold {
     Created(log::CreateLogResponse),
@@ -111,7 +111,7 @@ impl LogAsked {
 }
 
 impl Asked {
-    /// What the machine needs to know of it.
+    /// The request with the properties that the client state machine needs.
     pub(crate) fn ask(self) -> Ask<Self> {
         let (effect, pace) = match &self {
             Self::CreateTable(_) | Self::DropTable(_) | Self::SplitRange(_) | Self::MoveRange(_) => {
@@ -147,7 +147,8 @@ impl Asked {
     }
 }
 
-/// A place where a scan begins, or goes on; a prefix in reverse is held for the range where it begins forwards.
+/// The position where a scan begins or continues. A reverse scan of a prefix without an end is sent to the range of the
+/// prefix itself.
 fn position(scan: &message::ScanRequest) -> Position {
     let message::ScanRequest { from, to, prefix, continuation, .. } = scan;
     if !scan.reverse {
@@ -161,18 +162,18 @@ fn position(scan: &message::ScanRequest) -> Position {
     }
 }
 
-/// A request that goes into a stream.
+/// A request for a stream.
 #[derive(Debug)]
 pub(crate) struct Streamed {
     pub(crate) request: message::StreamedRequest,
-    /// Bytes of it, and fields, as the door counts them.
+    /// Bytes and fields as the server counts them.
     pub(crate) bytes: usize,
     pub(crate) fields: usize,
 }
 
-/// The request as a stream carries it; back as it was, if it needs a call of its own.
+/// Converts a request for a stream. Returns it unchanged if it must be sent as a single call.
 pub(crate) fn streamed(sent: Sent<Asked>, number: u64, time: Duration) -> Result<Streamed, Box<Sent<Asked>>> {
-    /// Those of an item of the batch, of which each request has one, and those of the largest request beside its lists.
+    /// Fields of a batch item and of the largest request, without its lists.
     const FIELDS_BESIDE: usize = 16;
     let listed = match &sent {
         Sent::OpenSession { .. } | Sent::Request { request: Asked::DeleteRow(_), .. } => 0,
@@ -203,7 +204,7 @@ pub(crate) fn streamed(sent: Sent<Asked>, number: u64, time: Duration) -> Result
     Ok(Streamed { request, bytes: bytes + 64, fields: listed + FIELDS_BESIDE })
 }
 
-/// The request of a client that has seen so much.
+/// Adds the latest state that the client has seen to a request.
 pub(crate) fn get_after(request: message::GetRequest, seen: Option<Place>) -> message::GetRequest {
     message::GetRequest { options: reads::after(request.options, seen), ..request }
 }
@@ -231,7 +232,7 @@ pub(crate) fn rows_told(rows: message::ScanResponse) -> Answer<Told> {
     reads::answered(Told::Rows(rows), as_of.as_ref())
 }
 
-/// What a stream's answer says.
+/// The result in a stream's response.
 pub(crate) fn of_stream(answer: Option<StreamedAnswer>) -> Result<Answer<Told>, Fault> {
     match answer {
         Some(StreamedAnswer::Get(row)) => Ok(row_told(row)),

@@ -1,9 +1,9 @@
-//! The async skin of the machine: it makes connections, sends requests as calls or in streams, keeps the time, and
-//! tells the callers.
+//! The async driver of the client state machine: opens connections, sends requests as calls or in streams, runs the
+//! timer, and returns outcomes to the callers.
 //!
-//! The machine is behind a lock that is held for steps of it only, never while something is waited for. Tasks run on
-//! the runtime of whoever calls; each knows the skin only while it has something to tell, so that they end with the
-//! last client. A task that ends with its runtime is begun anew, and its connection is found closed.
+//! A lock protects the state machine. It is held only for single steps, never across an await. Tasks run on the
+//! caller's runtime. They hold a strong reference only while they report an event, so they end with the last client. If
+//! a task ends with its runtime, the next call starts it again and finds its connection closed.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -26,26 +26,26 @@ use crate::fault::{self, with_causes};
 use crate::request::{Asked, Told, of_stream, streamed};
 use crate::stream::Outgoing;
 
-/// How long a connection and the stream on it may take to be made.
+/// Timeout for opening a connection and its stream.
 const LINK_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) outcome: Result<Told, Error>,
-    /// Whether an earlier attempt may have been carried out that nobody told of.
+    /// Whether an earlier attempt with unknown outcome may have been executed.
     pub(crate) in_doubt: bool,
 }
 
-/// What all clones of a client share.
+/// The state shared by all clones of a client.
 #[derive(Debug)]
 pub(crate) struct Skin {
     pub(crate) endpoints: Endpoints,
-    /// Whether requests go into streams.
+    /// Whether requests are sent in streams.
     streams: bool,
     began: Instant,
     core: Mutex<Core>,
-    /// Told when the timer is set, and when the skin goes.
+    /// Notified when the timer is set, and when the driver is dropped.
     timer_set: Arc<Notify>,
     this: Weak<Self>,
 }
@@ -54,13 +54,13 @@ pub(crate) struct Skin {
 struct Core {
     machine: client::Client<Asked, Told>,
     callers: HashMap<CallId, oneshot::Sender<Ended>>,
-    /// By endpoint.
+    /// Indexed by endpoint.
     lines: Vec<Option<Line>>,
     timer: Option<Monotonic>,
     timekeeper: Option<JoinHandle<()>>,
 }
 
-/// A connection that is there.
+/// An open connection.
 #[derive(Debug)]
 struct Line {
     link: Link,
@@ -96,7 +96,7 @@ impl Skin {
         })
     }
 
-    /// Carries a call out. It is given up if this is dropped.
+    /// Executes a call. Dropping the future abandons it.
     pub(crate) async fn call(&self, asked: Asked, deadline: Duration) -> Ended {
         let (sender, receiver) = oneshot::channel();
         let mut caller = self.step(|core, now| {
@@ -107,34 +107,34 @@ impl Skin {
         });
         let ended = receiver.await;
         caller.has_ended = true;
-        // The machine ends every call; its skin keeps who waits until then.
+        // The state machine ends every call, so the sender is dropped only with the client itself.
         ended.unwrap_or_else(|_| Ended {
             outcome: Err(Error::OutcomeUnknown("the client is gone".to_owned())),
             in_doubt: true,
         })
     }
 
-    /// Whom a caller asks that goes its own way.
+    /// The preferred endpoint, for callers that send requests themselves.
     pub(crate) fn preferred(&self) -> usize {
         self.step(|core, _| core.machine.preferred())
     }
 
-    /// The time since the skin was made, as its machines know it.
+    /// The time since the driver was created, as passed to its state machines.
     pub(crate) fn now(&self) -> Monotonic {
         Monotonic(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Prefers an endpoint, until it fails.
+    /// Prefers an endpoint until it fails.
     pub(crate) fn prefer(&self, endpoint: usize) {
         self.step(|core, _| core.machine.prefer(endpoint));
     }
 
-    /// The node at an endpoint leads a range, as it says.
+    /// Records that the node at an endpoint leads a range.
     pub(crate) fn leads(&self, endpoint: usize, table: &str, range: KeyRange) {
         self.step(|core, _| core.machine.leads(endpoint, table, range));
     }
 
-    /// A step of the machine, with all that comes of it.
+    /// Runs a step of the state machine, and carries out the resulting actions.
     fn step<T>(&self, step: impl FnOnce(&mut Core, Monotonic) -> T) -> T {
         let mut core = self.lock();
         let now = self.now();
@@ -151,7 +151,7 @@ impl Skin {
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
-        // A panic in a step is a fault of ours, and another step would only hide it.
+        // A panic in a step is a bug of this crate. Another panic for the poisoned lock would only hide it.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -169,7 +169,7 @@ impl Skin {
             }
             Action::Done { call, outcome, in_doubt } => {
                 if let Some(caller) = core.callers.remove(&call) {
-                    // Whoever asked may be gone.
+                    // The caller may have been dropped.
                     let _ = caller.send(Ended { outcome, in_doubt });
                 }
             }
@@ -177,7 +177,7 @@ impl Skin {
         }
     }
 
-    /// Runs something that holds the skin until it ends.
+    /// Spawns a task that holds a reference to the driver until it ends.
     fn spawn<F>(&self, run: impl FnOnce(Arc<Self>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -187,7 +187,7 @@ impl Skin {
         }
     }
 
-    /// Sends a request; false if the connection is no more.
+    /// Sends a request; false if the connection is closed.
     fn send(&self, core: &Core, link: Link, attempt: AttemptId, time: Duration, sent: Sent<Asked>) -> bool {
         let Some(line) = core.lines[link.endpoint].as_ref().filter(|line| line.link == link) else { return false };
         let sent = match &line.stream {
@@ -235,7 +235,7 @@ impl Skin {
         }
     }
 
-    /// Leaves a connection; the next one to the endpoint is a new one.
+    /// Closes a connection, so that the next use of the endpoint opens a new one.
     fn disconnect(&self, core: &mut Core, link: Link) {
         let Some(line) = core.lines[link.endpoint].take_if(|line| line.link == link) else { return };
         let connection = line.connection.clone();
@@ -250,7 +250,7 @@ impl Skin {
         self.timer_set.notify_one();
     }
 
-    /// When the timer fires next.
+    /// The time at which the timer fires.
     fn timer(&self) -> Option<Instant> {
         let at = self.lock().timer?;
         Some(self.began + Duration::from_nanos(at.0))
@@ -263,7 +263,7 @@ impl Drop for Skin {
     }
 }
 
-/// Hands in the answers of a stream, until it ends.
+/// Passes the responses of a stream to the state machine, until the stream ends.
 async fn read(skin: Weak<Skin>, link: Link, mut answers: Streaming<StreamResponse>) {
     let reason = loop {
         match answers.message().await {
@@ -287,7 +287,7 @@ async fn read(skin: Weak<Skin>, link: Link, mut answers: Streaming<StreamRespons
     }
 }
 
-/// Calls the machine whenever its timer is due.
+/// Fires the state machine's timer when it is due.
 async fn keep_time(skin: Weak<Skin>, timer_set: Arc<Notify>) {
     loop {
         let Some(at) = skin.upgrade().map(|skin| skin.timer()) else { return };
@@ -308,7 +308,7 @@ async fn keep_time(skin: Weak<Skin>, timer_set: Arc<Notify>) {
     }
 }
 
-/// Whoever waits for a call. When this goes before the call has ended, nobody will ask about the call again.
+/// A caller that waits for its call. Dropping it earlier abandons the call.
 struct Caller<'a> {
     skin: &'a Skin,
     id: CallId,
@@ -317,7 +317,7 @@ struct Caller<'a> {
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        // Outside of any runtime nothing can be sent; who waits is looked after with the next call.
+        // Nothing can be sent without a runtime. The next call wakes the calls that wait for this one.
         if self.has_ended || Handle::try_current().is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Requests in a stream: what gathers while one message is sent leaves with the next.
+//! Batches requests in a stream: requests that arrive while a message is being sent go into the next message.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use tonic::{Status, Streaming};
 use crate::call::columns;
 use crate::request::Streamed;
 
-/// Bytes of a message of several requests.
+/// Maximum bytes of a message with several requests.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// Requests that wait to be sent.
+/// The queue of requests to send.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing(Mutex<Queue>);
 
@@ -29,14 +29,14 @@ struct Queue {
 }
 
 impl Outgoing {
-    /// Begins a stream.
+    /// Opens a stream.
     pub(crate) async fn begin(channel: Channel) -> Result<(Arc<Self>, Streaming<StreamResponse>), Status> {
         let outgoing = Arc::new(Self::default());
         let answers = columns(channel).stream(Feed(Arc::clone(&outgoing))).await?.into_inner();
         Ok((outgoing, answers))
     }
 
-    /// Sends a request; false if nothing can be sent any more.
+    /// Queues a request; false if the stream is closed.
     pub(crate) fn push(&self, request: Streamed) -> bool {
         let waker = {
             let mut queue = self.queue();
@@ -50,7 +50,7 @@ impl Outgoing {
         true
     }
 
-    /// Ends the client's side.
+    /// Closes the client's side.
     pub(crate) fn close(&self) {
         let waker = {
             let mut queue = self.queue();
@@ -61,13 +61,13 @@ impl Outgoing {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // A queue is whole between any two of its calls, whoever panicked.
+        // A panic cannot leave the queue in an inconsistent state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Queue {
-    /// As many as fit into a message.
+    /// Takes the requests for the next message, within its limits.
     fn message(&mut self) -> StreamRequest {
         let mut requests = Vec::with_capacity(self.requests.len().min(STREAM_BATCH_MAX));
         let (mut bytes, mut fields) = (0, 0);
@@ -84,7 +84,7 @@ impl Queue {
     }
 }
 
-/// What gRPC takes the messages from.
+/// The source of messages for gRPC.
 struct Feed(Arc<Outgoing>);
 
 impl Stream for Feed {
@@ -104,7 +104,7 @@ impl Stream for Feed {
 }
 
 impl Drop for Feed {
-    /// Nobody takes messages any more.
+    /// gRPC dropped the stream, so no more messages can be sent.
     fn drop(&mut self) {
         self.0.close();
     }

@@ -1,7 +1,7 @@
-//! Snapshots: what a program has made of a log, kept in the log itself, so that what is before may be trimmed.
+//! Snapshots of an application's state, stored in the log itself, so that earlier entries can be trimmed.
 //!
-//! What is appended when, and where to look, is decided by [`Keeper`] and [`Finder`], pure machines; what makes that
-//! safe is said with them ([`sharedlog::snapshot`], guarantee 20).
+//! [`Keeper`] and [`Finder`] are pure state machines that decide which parts are appended, and where snapshots are
+//! searched for. The safety argument is in [`sharedlog::snapshot`] (guarantee 20).
 
 use std::time::Instant;
 
@@ -13,29 +13,30 @@ use tokio::task::JoinSet;
 use super::{Content, Cursor, Entry, HOLE, Log};
 use crate::Error;
 
-/// What a program made of a log.
+/// An application's state, derived from a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All before was played for it: the program goes on here.
+    /// The state includes all entries before this; the application continues here.
     pub at: Cursor,
-    /// What was kept.
+    /// The stored state.
     pub state: Bytes,
 }
 
 impl Log {
-    /// Keeps what a program has made of all that lies below a position, 4 GiB at most, with what was seen there if the position
-    /// is a subscription's [cursor](crate::Subscription::cursor). Once it is kept, what lies below that position may be
-    /// trimmed ([`Log::trim`]): who can't play it any more begins with [`Log::snapshot`].
+    /// Stores the state that an application derived from all entries below a position, at most 4 GiB. The snapshot
+    /// includes the stamps seen, if `at` is a subscription's [cursor](crate::Subscription::cursor). After success the
+    /// log may be trimmed below that position ([`Log::trim`]): applications that can no longer read those entries start
+    /// from [`Log::snapshot`].
     ///
     /// # Errors
-    /// As [`Error`] has them; [`Error::Invalid`], too, if the log doesn't reach that position yet, or there is too much
-    /// of it. After any error it may be kept again; what the log has of it by then does no harm.
+    /// [`Error`]; [`Error::Invalid`] also if the log does not reach that position yet, or if the state is too large.
+    /// After any error the call may be repeated; parts of an incomplete snapshot are ignored.
     pub async fn keep_snapshot(&self, at: impl Into<Cursor>, state: impl Into<Bytes>) -> Result<(), Error> {
         let Cursor { next, seen: duplicates } = at.into();
         if next > self.tail().await? {
             return Err(Error::Invalid(format!("log {} does not reach position {next} yet", self.name)));
         }
-        // Whatever is appended from now on lies above what is held there.
+        // Makes sure that later appends are above the entries included in the snapshot.
         if next > 0 && self.read_waiting(next - 1, 1, HOLE).await?.is_empty() {
             return Err(Error::Unavailable(format!("nothing was told of position {}", next - 1)));
         }
@@ -54,10 +55,10 @@ impl Log {
         }
     }
 
-    /// What a program begins with if the log has been trimmed; none, if it can play all of it.
+    /// Finds the snapshot to start from if the log was trimmed; none if the whole log can still be read.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the log was trimmed further than any snapshot reaches; else as [`Error`] has them.
+    /// [`Error::NotFound`] if the log was trimmed beyond all snapshots; otherwise [`Error`].
     pub async fn snapshot(&self) -> Result<Option<Snapshot>, Error> {
         let first = self.read(0, 1).await?;
         let Some(Content::Trimmed { before: mark @ 1.. }) = first.first().map(|entry| &entry.content) else {
@@ -74,7 +75,7 @@ impl Log {
                     if !entries.is_empty() {
                         progress = Instant::now();
                     } else if progress.elapsed() < self.client.deadline {
-                        // What was given out and never written may be given out again.
+                        // Positions that were assigned but never written may be assigned again.
                         finder.tail(Position(self.tail().await?));
                     } else {
                         return Err(Error::Unavailable(format!("nothing was told of position {from}")));

@@ -1,4 +1,5 @@
-//! The stamps of a client's appends: a retry carries the stamp of the first attempt, so that readers deliver it once.
+//! Stamps of a client's appends. A retry carries the stamp of the first attempt, so that readers deliver the entry
+//! once.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -7,7 +8,7 @@ use std::time::SystemTime;
 
 use api::log::Stamp;
 
-/// Stamps the appends of one client, to all its logs.
+/// Assigns the stamps of one client, for appends to all its logs.
 #[derive(Debug)]
 pub(crate) struct Stamps {
     client: u64,
@@ -21,19 +22,19 @@ impl Default for Stamps {
 }
 
 impl Stamps {
-    /// The stamp of the next append.
+    /// The stamp for the next append.
     pub(crate) fn next(&self) -> Stamp {
         Stamp { client: self.client, sequence: self.last.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 }
 
-/// A number that no other client has: the standard library's own keys are drawn at random for each process.
+/// A unique client number: the standard library's hash keys are random for each process.
 fn drawn() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
     hasher.write_u32(std::process::id());
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     hasher.write_u128(since_epoch.as_nanos());
-    // Numbers from 2^63 on belong to nodes.
+    // Numbers from 2^63 on are reserved for nodes.
     (hasher.finish() >> 1).max(1)
 }
 

@@ -1,4 +1,5 @@
-//! A subscription to a log. A task of its own asks the nodes, as [`Follower`] has it, and hands on what they tell.
+//! A subscription to a log. A background task requests entries from the nodes, as directed by [`Follower`], and passes
+//! them on.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -24,15 +25,15 @@ use crate::endpoints::Connection;
 use crate::fault;
 use crate::skin::Skin;
 
-/// Messages of a node that wait for the subscriber; HTTP/2 has the node wait while there are as many.
+/// Maximum messages buffered for the subscriber. When the buffer is full, HTTP/2 flow control blocks the node.
 const MESSAGES_WAITING: usize = 4;
-/// A connection and the beginning of a subscription take no longer.
+/// Timeout for a connection and the start of a subscription.
 const BEGIN_TIME_MAX: Duration = Duration::from_secs(2);
-/// A node says every second that it lives. One that says nothing for so long is left.
+/// A node sends a keepalive every second. After this silence the next node is asked.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Where a reader of a log stands: the position that comes next, and which appends it has seen. It remembers 8,192 runs of
-/// successive appends; of the client that appended longest ago it forgets the first ones first.
+/// The state of a log reader: the next position, and the stamps of appends it has seen. It remembers 8,192 runs of
+/// successive appends. Beyond that it forgets the lowest run of the client with the least recent append.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     pub(super) next: u64,
@@ -40,20 +41,20 @@ pub struct Cursor {
 }
 
 impl From<u64> for Cursor {
-    /// A reader that begins at a position, and has seen nothing.
+    /// A reader that starts at a position and has seen no stamps.
     fn from(next: u64) -> Self {
         Self { next, seen: Duplicates::default() }
     }
 }
 
 impl Cursor {
-    /// The first position that was not read.
+    /// The first position that was not read yet.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.next
     }
 
-    /// An entry as it is delivered: without its records, if it is an append that was seen before.
+    /// The entry to deliver. Its records are removed if its append was seen before.
     fn pass(&mut self, Stamped { mut entry, stamp }: Stamped) -> Entry {
         self.next = entry.after();
         if let Some(stamp) = stamp
@@ -72,11 +73,10 @@ struct Stamped {
     stamp: Option<Stamp>,
 }
 
-/// A log as it grows: a stream of its entries. An append that was retried, and lies at two positions, is delivered at the
-/// first; the other one is [`Content::Repeated`].
+/// A stream of a log's entries, as they are appended. If a retried append is at two positions, it is delivered at the
+/// first; the second entry is [`Content::Repeated`].
 ///
-/// It ends after an error: when there is no such log, or no node has told anything for as long as the client's deadline
-/// is.
+/// It ends after an error: the log does not exist, or no node responded for the client's deadline.
 #[derive(Debug)]
 pub struct Subscription {
     told: mpsc::Receiver<Result<Vec<Stamped>, Error>>,
@@ -96,22 +96,22 @@ impl Subscription {
         Self { told, entries: VecDeque::new(), at }
     }
 
-    /// The first position that was not given yet.
+    /// The first position that was not delivered yet.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.at.next
     }
 
-    /// The position after the last entry delivered, with the stamps seen: another subscription continues from there.
+    /// The position after the last delivered entry, with the stamps seen: another subscription can continue from there.
     #[must_use]
     pub fn cursor(&self) -> &Cursor {
         &self.at
     }
 
-    /// The entries that come next, as many as a node has told together; none after the end.
+    /// The next entries, as received in one message from a node; none after the end.
     ///
     /// # Errors
-    /// What the subscription ends with.
+    /// The error that ends the subscription.
     pub async fn next_many(&mut self) -> Option<Result<Vec<Entry>, Error>> {
         let entries: Vec<Stamped> = match std::mem::take(&mut self.entries) {
             rest if !rest.is_empty() => rest.into(),
@@ -126,7 +126,7 @@ impl Subscription {
     /// The next entry; none after the end.
     ///
     /// # Errors
-    /// What the subscription ends with.
+    /// The error that ends the subscription.
     pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
@@ -150,7 +150,7 @@ impl Stream for Subscription {
     }
 }
 
-/// What asks the nodes.
+/// The background task of a subscription.
 struct Task {
     skin: Arc<Skin>,
     log: String,
@@ -159,7 +159,7 @@ struct Task {
 }
 
 impl Task {
-    /// Goes on until nobody listens, or there is nothing more to be told.
+    /// Runs until the subscriber is dropped, or the subscription fails.
     async fn run(mut self) {
         loop {
             let endpoint = self.follower.endpoint();
@@ -168,7 +168,7 @@ impl Task {
             match self.follower.failed(fault, self.skin.now()) {
                 Ok(pause) => sleep(Duration::from_nanos(pause.0)).await,
                 Err(error) => {
-                    // Whoever listened may be gone.
+                    // The subscriber may have been dropped.
                     let _ = self.tell.send(Err(error)).await;
                     return;
                 }
@@ -176,7 +176,7 @@ impl Task {
         }
     }
 
-    /// Follows one node for as long as it tells something: then why it did not; nothing if nobody listens any more.
+    /// Follows one node. Returns the fault that ended it, or none if the subscriber was dropped.
     async fn follow(&mut self) -> Option<Fault> {
         let (connection, mut messages) = match timeout(BEGIN_TIME_MAX, self.begin()).await {
             Ok(Ok(begun)) => begun,
@@ -225,7 +225,7 @@ impl Task {
         }
     }
 
-    /// The entries of a message that come next.
+    /// Selects the entries of a message that were not delivered yet.
     fn take(&mut self, message: SubscribeResponse) -> Result<Vec<Stamped>, Fault> {
         self.follower.heard();
         let mut entries = Vec::with_capacity(message.entries.len());
@@ -235,7 +235,7 @@ impl Task {
             let next = self.follower.next();
             match self.follower.told(entry.position, entry.after()) {
                 Heard::Next => {
-                    // Of what was given up together some may have been told.
+                    // A part of the trimmed positions may have been delivered before.
                     entry.position = entry.position.max(next);
                     entries.push(Stamped { entry, stamp });
                 }
