@@ -1,22 +1,22 @@
-//! Values of options that several commands have.
+//! Values of options that several commands share.
 
 use clap::ValueEnum;
 use sdk::Reads;
 
-/// A kind of read.
+/// The consistency level of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ReadKind {
-    /// All that was acknowledged before.
+    /// Linearizable, answered by the leader.
     #[default]
     Strong,
-    /// The same, as any replica has it after it has asked a majority who leads.
+    /// Linearizable, answered by any replica after it has asked a majority for the leader.
     Any,
-    /// What any replica has, and how old that may be.
+    /// A possibly stale state of any replica, with its age.
     Timeline,
 }
 
 impl ReadKind {
-    /// What a client is asked for.
+    /// The level in the client library.
     #[must_use]
     pub fn reads(self) -> Reads {
         match self {
@@ -26,7 +26,7 @@ impl ReadKind {
         }
     }
 
-    /// Its name, as people write it.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,18 +37,18 @@ impl ReadKind {
     }
 }
 
-/// What a write must be on before it is acknowledged.
+/// The storage that a write must have reached before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Durability {
-    /// The disks of a majority; `disk` says the same.
+    /// The disks of a majority; `disk` is an alias.
     #[value(alias = "disk")]
     Forced,
-    /// The main memories of a majority; their disks have it a little later.
+    /// The main memory of a majority; disk writes follow in the background.
     Memory,
 }
 
 impl Durability {
-    /// Its name, as people write it.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,5 +1,4 @@
-//! What the commands of the binary share: how they print, why they stop, with which exit status, and the values of their
-//! common options.
+//! Common parts of the commands of the binary: output, errors with their exit statuses, and values of common options.
 
 mod arguments;
 mod output;
@@ -11,5 +10,5 @@ pub use output::{Output, to_json};
 pub use stop::{Appended, LoadedUntil, Stop, unless_interrupted};
 pub use table::Table;
 
-/// The directory of a local universe, unless an option names another.
+/// Default directory of a local cluster.
 pub const DATA_DEFAULT: &str = "./loggos-data";

@@ -1,4 +1,4 @@
-//! How commands print: one JSON object a line for programs, or what people read.
+//! Output of commands: text for users, or one JSON object per line for programs.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,49 +9,49 @@ use serde_json::{Map, Value};
 
 use crate::stop::Stop;
 
-/// How to print: for people or for programs.
+/// The output format.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     json: bool,
 }
 
 impl Output {
-    /// As JSON, or for people.
+    /// JSON if `json`, otherwise text.
     #[must_use]
     pub fn new(json: bool) -> Self {
         Self { json }
     }
 
-    /// Whether it is printed for programs.
+    /// Whether the output is JSON.
     #[must_use]
     pub fn is_json(self) -> bool {
         self.json
     }
 
-    /// One JSON object, or what people read in its place.
+    /// Prints one JSON object, or its text for users.
     ///
     /// # Errors
-    /// [`Stop::Print`] when standard output can't be written.
+    /// [`Stop::Print`] if writing to standard output fails.
     pub fn print(self, object: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Stop> {
         let line = if self.json { to_json(object) } else { people() };
         writeln!(io::stdout().lock(), "{line}")?;
         Ok(())
     }
 
-    /// Says on standard error why a command stopped, and gives its exit status.
+    /// Prints the error of a command to standard error, and returns its exit status.
     pub fn report(self, stop: &Stop) -> ExitCode {
         if matches!(stop, Stop::Print(error) if error.kind() == io::ErrorKind::BrokenPipe) {
-            // `loggos columns scan t | head` has what it wanted.
+            // The reader has closed the pipe, as in `loggos columns scan t | head`. This is not an error.
             return ExitCode::SUCCESS;
         }
         let line = if self.json { to_json(&refusal(stop)) } else { format!("loggos: {}", sentence(stop)) };
-        // Where standard error is closed too there is nobody left to tell.
+        // If standard error is closed too, the error cannot be reported.
         let _ = writeln!(io::stderr().lock(), "{line}");
         ExitCode::from(stop.exit_status())
     }
 }
 
-/// The object that stands on standard error for a command that stopped.
+/// The JSON object printed to standard error for a failed command.
 fn refusal(stop: &Stop) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("error".into(), stop.to_string().into());
@@ -90,10 +90,10 @@ fn sentence(stop: &Stop) -> String {
     }
 }
 
-/// An object on one line.
+/// Serializes an object on one line.
 ///
 /// # Panics
-/// Where a map's keys aren't strings.
+/// If the keys of a map are not strings.
 #[must_use]
 pub fn to_json(object: &impl Serialize) -> String {
     serde_json::to_string(object).expect("our objects have only strings for keys")

@@ -1,98 +1,98 @@
-//! Why a command did not do what it was asked, and the exit status and kind that scripts know it by.
+//! Errors of commands, with the exit status and kind that scripts use.
 
 use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Why a command stopped short.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
-    /// A table, row or column isn't there.
+    /// A table, row or column does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The command is used wrongly, or its input breaks a rule.
+    /// The command line or its input is invalid.
     #[error("{message}")]
     Invalid {
-        /// What is wrong.
+        /// The error message.
         message: String,
-        /// Of a load: the line of its file that is wrong, and the rows that are done.
+        /// For a load: the invalid line of its file, and the progress so far.
         at: Option<LoadedUntil>,
     },
-    /// A load ended before its file did, through no fault of the file's.
+    /// A load stopped early, although its file is valid.
     #[error("{error}; {} loaded{}", base::counted(*rows, "row"), advice(error))]
     LoadCutShort {
-        /// What came between.
+        /// The error that stopped it.
         error: sdk::Error,
-        /// The rows that are done.
+        /// The number of rows loaded.
         rows: u64,
     },
-    /// Lines were appended to a log, and not all of them.
+    /// Only a part of the lines was appended to a log.
     #[error("{error}; {} before", appended.told())]
     AppendCutShort {
-        /// What came between.
+        /// The error that stopped it.
         error: sdk::Error,
-        /// What is done.
+        /// The records appended.
         appended: Appended,
     },
-    /// A universe refused, or didn't answer.
+    /// The cluster returned an error, or did not respond.
     #[error(transparent)]
     Universe(#[from] sdk::Error),
-    /// A benchmark in which not one operation succeeded: its figures mean nothing.
+    /// No operation of a benchmark succeeded, so there are no results.
     #[error("{run}: no operation succeeded{}", error.as_ref().map_or_else(String::new, |error| format!("; {error}")))]
     NothingDone {
-        /// What was measured.
+        /// The name of the benchmark.
         run: String,
-        /// How the last operation failed, if any ended.
+        /// The error of the last operation, if any completed.
         error: Option<sdk::Error>,
     },
-    /// A signal asked for the end before there was one.
+    /// A signal ended the command before it was complete.
     #[error("interrupted")]
     Interrupted,
     /// A local file or device failed.
     #[error("can't {what}: {error}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: String,
-        /// What came of it.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// Standard output failed; its reader may just have seen enough.
+    /// Writing to standard output failed; the reader may have closed it.
     #[error("can't print: {0}")]
     Print(#[from] io::Error),
 }
 
-/// How far a load came.
+/// The progress of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedUntil {
     /// The line of the row that stopped it, from 1.
     pub line: u64,
-    /// The rows that are done.
+    /// The number of rows loaded.
     pub rows: u64,
 }
 
-/// What was appended to a log.
+/// The records appended to a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// How many entries.
+    /// The number of records.
     pub records: u64,
-    /// Where the first of them lie, and the last.
+    /// The positions of the first and the last entry.
     pub positions: Option<(u64, u64)>,
 }
 
 impl Appended {
-    /// So many more, at that position.
+    /// Adds records appended at a position.
     pub fn note(&mut self, records: u64, position: u64) {
         self.records += records;
         self.positions = Some((self.positions.map_or(position, |(first, _)| first), position));
     }
 
-    /// How much, and where.
+    /// The number of records and their positions, as text.
     pub fn told(self) -> String {
         let place = self.place().map_or_else(String::new, |place| format!(" {place}"));
         format!("{} appended{place}", base::counted(self.records, "record"))
     }
 
-    /// Where that lies, if anything does.
+    /// The positions as text, if any.
     pub fn place(self) -> Option<String> {
         self.positions.map(|(first, last)| match last == first {
             true => format!("at position {first}"),
@@ -102,17 +102,17 @@ impl Appended {
 }
 
 impl Stop {
-    /// Wrong use.
+    /// Invalid use of a command.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid { message: message.into(), at: None }
     }
 
-    /// A local failure of something named.
+    /// A local failure of a named operation.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Io { what: what.into(), error }
     }
 
-    /// 1 refused, 2 wrong use, 3 unavailable or outcome unknown.
+    /// The exit status: 1 for an error, 2 for invalid use, 3 for unavailable or outcome unknown.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::NotFound(_)
@@ -120,7 +120,7 @@ impl Stop {
             | Self::AppendCutShort { error: sdk::Error::NotFound(_), .. }
             | Self::Universe(sdk::Error::Refused { .. } | sdk::Error::NotFound(_) | sdk::Error::Exists(_)) => 1,
             Self::Invalid { .. } | Self::Universe(sdk::Error::Invalid(_)) => 2,
-            // A file that can't be opened is a wrong argument more often than not.
+            // A file that cannot be opened is usually a wrong argument.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
             Self::AppendCutShort { error: sdk::Error::Invalid(_), .. } => 2,
             Self::LoadCutShort { .. }
@@ -133,7 +133,7 @@ impl Stop {
         }
     }
 
-    /// The word for it in JSON.
+    /// The kind of error in JSON.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::NotFound(_) => "not found",
@@ -156,16 +156,16 @@ impl Stop {
     }
 }
 
-/// What may be done about a load that was cut short.
+/// Advice for a load that stopped early.
 fn advice(error: &sdk::Error) -> &'static str {
     match error {
-        // Another load would create the table that somebody has dropped.
+        // Another load would create the table again that was dropped.
         sdk::Error::NotFound(_) => "",
         _ => ", run it again to load the rest",
     }
 }
 
-/// Runs what leaves nothing half-done behind when it is dropped, until SIGINT or SIGTERM asks for the end.
+/// Runs `work` until it is complete, or until SIGINT or SIGTERM. Dropping `work` must not leave partial effects.
 pub async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Stop>>) -> Result<T, Stop> {
     let waiting = Stop::io("wait for signals");
     let (mut interrupt, mut terminate) = match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {

@@ -1,28 +1,28 @@
-//! Tables for people: columns as wide as their widest cell, the last one as long as it likes.
+//! Text tables: each column is as wide as its widest cell, except the last one.
 
 use std::fmt;
 
-/// Lines of cells under a heading.
+/// Rows of cells with a heading.
 #[derive(Clone, Debug)]
 pub struct Table<const N: usize> {
     lines: Vec<[String; N]>,
-    /// The heading stands above already.
+    /// Whether the heading was printed before.
     goes_on: bool,
 }
 
 impl<const N: usize> Table<N> {
-    /// No lines yet.
+    /// A table without rows.
     #[must_use]
     pub fn new(heading: [&str; N]) -> Self {
         Self { lines: vec![heading.map(str::to_owned)], goes_on: false }
     }
 
-    /// Adds a line below the others.
+    /// Adds a row.
     pub fn add(&mut self, line: [String; N]) {
         self.lines.push(line);
     }
 
-    /// Leaves the heading out, as wide as it is.
+    /// Omits the heading, but keeps its width.
     pub fn go_on(&mut self) {
         self.goes_on = true;
     }
@@ -39,7 +39,7 @@ impl<const N: usize> Table<N> {
 }
 
 impl<const N: usize> fmt::Display for Table<N> {
-    /// Nothing at all if there is only the heading.
+    /// Prints nothing if there is only the heading.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.lines.len() == 1 {
             return Ok(());
