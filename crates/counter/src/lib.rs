@@ -1,5 +1,5 @@
-//! A counter: the smallest state machine that a node can host, for tests of the interface and as a model for new ones. No
-//! product binary contains it: `node` lists it under its feature `counter`, which only tests switch on.
+//! A counter: the smallest state machine that a node can host. It tests the interface and is a template for new state
+//! machines. No release binary contains it: `node` registers it only with its feature `counter`, which tests enable.
 
 use std::convert::Infallible;
 
@@ -12,16 +12,16 @@ use machine::state_machine::{
 use machine::storage::{NoStorage, ReadError};
 use machine::{ApplyError, Consistency, Failure, KeyPosition, LogicalHash, Outcome, Progress};
 
-/// What a counter is asked.
+/// A request to a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterRequest {
-    /// Adds to it, and answers what it has come to. A retry may add again.
+    /// Adds to the counter, and returns its new value. Not idempotent: a retry may add again.
     Add(u64),
-    /// Asks what it has come to.
+    /// Returns the current value.
     Get(Consistency),
 }
 
-/// What a counter has come to.
+/// The value of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64);
 
@@ -73,13 +73,13 @@ impl Request for CounterRequest {
         if let Self::Get(consistency) = self { *consistency } else { Consistency::Strong }
     }
 
-    /// It is the only range of its table.
+    /// A counter is the only range of its table.
     fn position(&self) -> Option<KeyPosition> {
         Some(KeyPosition::At([].as_slice().into()))
     }
 }
 
-/// A counter.
+/// The state of a counter.
 #[derive(Clone, Debug)]
 pub struct Counter {
     progress: Progress,
@@ -87,7 +87,7 @@ pub struct Counter {
     storage: NoStorage,
 }
 
-/// A read of a counter: it is answered from memory.
+/// A read of a counter. It is answered from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterRead(Count);
 
@@ -211,7 +211,7 @@ impl StateMachine for Counter {
     fn invariants(&self) {}
 }
 
-/// A counter, frozen.
+/// An immutable snapshot of a counter.
 #[derive(Clone, Debug)]
 pub struct CounterSnapshot {
     progress: Progress,
@@ -245,7 +245,7 @@ impl Snapshot for CounterSnapshot {
     }
 }
 
-/// All of it is in the header.
+/// The header contains the whole state.
 impl Loader for CounterSnapshot {
     type Snapshot = Self;
 
