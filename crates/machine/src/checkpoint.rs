@@ -303,6 +303,9 @@ fn header(chunk: &Bytes, expected: CohortId) -> Result<Frame, LoadError> {
     }
     let (last_applied, last_timestamp, losses) = (input.lsn()?, Timestamp(input.i64()?), input.u32()?);
     let progress = Progress { cohort: found, last_applied, last_timestamp, losses };
+    if last_applied.sequence.0 > i64::MAX as u64 {
+        return Err(LoadError::Impossible("a sequence that no log comes to"));
+    }
     let untouched = progress.last_applied == Lsn::ZERO;
     if progress.last_timestamp.0 < 0 || untouched != (progress.last_timestamp == Timestamp(0)) {
         return Err(LoadError::Impossible("a last timestamp that doesn't go with the last entry"));

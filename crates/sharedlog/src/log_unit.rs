@@ -212,7 +212,7 @@ impl state_machine::Request for Request {
     }
 }
 
-/// Reads of units have bounds of their own: none of their answers is replaced.
+/// The endpoints bound the bytes of log reads in flight: their answers are not replaced when the queue to a peer is long.
 impl state_machine::Response for Reply {
     fn is_of_read(&self) -> bool {
         false

@@ -401,7 +401,9 @@ impl Remembered for WriteOutcome {
         match outcome {
             Ok(TableResponse::Written { version }) => Self::Written(*version),
             Err(Failure::VersionMismatch { column, expected, actual }) => {
-                Self::Mismatch(Box::new(Mismatch { column: column.clone(), expected: *expected, actual: *actual }))
+                // A copy: the column's name is part of the message that brought it, and must not keep that in memory.
+                let column = Bytes::copy_from_slice(column);
+                Self::Mismatch(Box::new(Mismatch { column, expected: *expected, actual: *actual }))
             }
             other => unreachable!("a write that is executed is written or mismatched, not {other:?}"),
         }

@@ -60,6 +60,14 @@ impl Connection {
         let log_read = self.log_reads.try_reserve(bytes + positions * POSITION_BYTES)?;
         Some((response, Held { _log_read: Some(log_read), ..Held::of(self) }))
     }
+
+    /// Memory for a subscription's read that waits at the tail. None if memory is short: such a read asks for
+    /// [`SMALL_BYTES`] only, and learns that there is something to read.
+    pub(crate) fn try_tail_room(self: &Arc<Self>, bytes: usize) -> Option<(Reservation, Held)> {
+        let response = self.responses.try_reserve(bytes)?;
+        let log_read = self.tail_reads.try_reserve(bytes)?;
+        Some((response, Held { _log_read: Some(log_read), ..Held::of(self) }))
+    }
 }
 
 /// A client's read, and the next step of it.

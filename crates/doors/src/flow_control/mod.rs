@@ -34,8 +34,10 @@ use crate::refusal;
 const CONNECTION_SHARES: usize = 16;
 /// Minimum of a share: two of the largest log entries.
 const SHARE_BYTES_MIN: usize = 8 << 20;
-/// Limit of log reads in flight. A peer refuses reads of a node for which 24 MiB are queued.
+/// Limit of log reads in flight below the tail. Their results pass through the queues between nodes, which hold 96 MiB.
 const LOG_READS_BYTES_MAX: usize = 20 << 20;
+/// Limit of the subscriptions' reads that wait at a tail: one append may answer all of them at once.
+const TAIL_READS_BYTES_MAX: usize = 16 << 20;
 /// Memory of a call without its messages. It includes a response of up to [`SMALL_BYTES`].
 const CALL_BYTES: usize = 8 << 10;
 pub(crate) const SMALL_BYTES: usize = 1 << 10;
@@ -54,6 +56,7 @@ pub(crate) struct ClientMemory {
     requests: ByteBudget,
     responses: ByteBudget,
     log_reads: InTurn,
+    tail_reads: ByteBudget,
     share: usize,
     connections: Mutex<Vec<Weak<Connection>>>,
 }
@@ -67,6 +70,8 @@ pub(crate) struct Connection {
     read_responses: InTurn,
     /// Shared by all connections.
     log_reads: InTurn,
+    /// Shared by all connections.
+    tail_reads: ByteBudget,
     /// The last call's number, and the calls in progress by number.
     calls: Mutex<(u64, HashMap<u64, Weak<Call>>)>,
 }
@@ -84,16 +89,18 @@ impl ClientMemory {
     pub(crate) fn new(bytes: usize) -> Self {
         let [requests, responses] = [bytes / 2; 2].map(ByteBudget::new);
         let log_reads = InTurn(ByteBudget::new(LOG_READS_BYTES_MAX), Arc::default());
+        let tail_reads = ByteBudget::new(TAIL_READS_BYTES_MAX);
         let share = (bytes / 2 / CONNECTION_SHARES).max(SHARE_BYTES_MIN);
-        Self { requests, responses, log_reads, share, connections: Mutex::default() }
+        Self { requests, responses, log_reads, tail_reads, share, connections: Mutex::default() }
     }
 
     /// Registers a new connection.
     pub(crate) fn connection(&self) -> Arc<Connection> {
         let [requests, responses] = [&self.requests, &self.responses].map(|budget| budget.child(self.share));
         let read_responses = InTurn(responses.clone(), Arc::default());
-        let (log_reads, calls) = (self.log_reads.clone(), Mutex::default());
-        let connection = Arc::new(Connection { requests, responses, read_responses, log_reads, calls });
+        let (log_reads, tail_reads) = (self.log_reads.clone(), self.tail_reads.clone());
+        let calls = Mutex::default();
+        let connection = Arc::new(Connection { requests, responses, read_responses, log_reads, tail_reads, calls });
         lock(&self.connections).push(Arc::downgrade(&connection));
         connection
     }

@@ -216,10 +216,11 @@ impl<G: Gateway> Follower<G> {
             (self.tail, self.wants_tail) = (self.tail.max(tail), false);
             return Ok(());
         }
-        let room = self.connection.responses.try_reserve(self.bytes(self.at_tail).min(PREFETCH_READ_BYTES));
+        let (room, held) = self.connection.try_tail_room(self.bytes(self.at_tail).min(PREFETCH_READ_BYTES)).unzip();
         let bytes = room.as_ref().map_or(SMALL_BYTES, Reservation::bytes);
+        let held = held.unwrap_or_else(|| Held::of(&self.connection));
         let (from, asked_at) = (self.next, Instant::now());
-        let outcome = self.ask(self.request(from, self.at_tail, bytes), Held::of(&self.connection)).await?;
+        let outcome = self.ask(self.request(from, self.at_tail, bytes), held).await?;
         let Some(entries) = self.entries(from, outcome)? else { return Ok(()) };
         if entries.is_empty() {
             if self.delivered_at.elapsed() >= SUBSCRIPTION_SILENCE {

@@ -21,7 +21,7 @@ use node::message::Message;
 /// Opens every hello: whoever doesn't say it, isn't a node.
 const MAGIC: u64 = u64::from_le_bytes(*b"loggos/p");
 /// The version of the protocol between nodes: nodes of different versions refuse each other.
-pub(crate) const PROTOCOL_VERSION: u32 = 8;
+pub(crate) const PROTOCOL_VERSION: u32 = 9;
 /// Length and checksum.
 const HEADER_BYTES: usize = 8;
 /// A frame of a stranger, at most: a hello takes less than 100 bytes, a refusal a line of text more.

@@ -13,9 +13,9 @@ use node::message::Message;
 
 use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 
-/// Bytes waiting for one peer, at most: what reads of logs may bring at one time (44 MiB, `node/src/logs/reading.rs`),
-/// what other reads may, and some more. A peer that lets more gather is as good as gone; its connection is dropped, and
-/// the protocol sends anew what is still wanted.
+/// Maximum number of bytes queued for one peer: the results of log reads in flight (36 MiB, `doors/src/flow_control`),
+/// those of other reads (24 MiB), and a reserve. The connection of a peer that lets more accumulate is closed; the
+/// protocol retransmits what is still needed.
 const OUTPUT_BYTES_MAX: usize = 96 << 20;
 /// With so many, what it asked to read is refused, but for logs: whoever reads much through another node ends no
 /// connection between the two, on which cohorts live. A last answer may be as long as any message.
