@@ -130,7 +130,9 @@ impl Node {
                 self.push_roster(now);
             }
             self.tell_roster();
-            while !self.pendings.unlatched.is_empty() { self.run_requests(now); }
+            while !self.pendings.unlatched.is_empty() {
+                self.run_requests(now);
+            }
             self.run_requests(now);
             self.run_logs(now);
             self.settle_replicas(now);

@@ -176,7 +176,8 @@ impl Log {
     }
 
     async fn append_batch(&self, records: Vec<Bytes>) -> Result<u64, Error> {
-        let append = message::AppendRequest { log: self.name.clone(), records, stamp: Some(self.client.stamps.next()) };
+        let stamp = Some(self.client.stamps.next(&self.name));
+        let append = message::AppendRequest { log: self.name.clone(), records, stamp };
         match self.ask(LogAsked::Append(append)).await? {
             LogTold::Appended(answer) => Ok(answer.position),
             other => Err(Error::OutcomeUnknown(format!("the node's answer does not fit: {other:?}"))),

@@ -24,6 +24,11 @@ use bytes::Bytes;
 use crate::limits::DUPLICATES_MAX;
 use crate::{ClientId, Position, Stamp};
 
+/// Memory of an interval: a key and a value of a B-tree whose nodes are half full.
+const INTERVAL_BYTES: usize = 48;
+/// Memory of a client, in two such trees.
+const CLIENT_BYTES: usize = 64;
+
 /// The appends that were seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Duplicates {
@@ -89,6 +94,12 @@ impl Duplicates {
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()
+    }
+
+    /// Approximate size in memory, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.seen.len() * INTERVAL_BYTES + self.clients.len() * CLIENT_BYTES
     }
 
     /// Writes the table, for a snapshot.

@@ -77,6 +77,7 @@ pub(super) fn begin<G: Gateway>(
         log,
         next: from,
         seen: Duplicates::default(),
+        seen_memory: call.connection.responses.charge(0),
         asked: from,
         tail: Position(0),
         ahead: VecDeque::new(),
@@ -123,6 +124,8 @@ struct Follower<G> {
     next: Position,
     /// The stamps of the entries before.
     seen: Duplicates,
+    /// The memory of `seen`.
+    seen_memory: Reservation,
     /// The next position to read.
     asked: Position,
     /// The highest known tail: positions below it are taken.
@@ -190,7 +193,11 @@ impl<G: Gateway> Follower<G> {
         };
         room.shrink_to(entries.iter().map(entry_bytes).sum());
         if entries.is_empty() {
+            // The known tail may be too high: a sequencer that died had assigned positions that its successor assigns anew.
+            self.retreat();
+            (self.tail, self.wants_tail) = (self.next, true);
             sleep(SUBSCRIPTION_PAUSE_MIN).await;
+            return Ok(());
         }
         self.deliver(entries, room, out).await;
         self.ahead.retain(|read| read.end() > self.next);
@@ -287,6 +294,9 @@ impl<G: Gateway> Follower<G> {
             self.send(batch, bytes, &mut room, out).await;
         }
         self.tail = self.tail.max(self.next);
+        let bytes = self.seen.memory_bytes();
+        self.seen_memory.shrink_to(bytes);
+        self.seen_memory.grow(bytes - self.seen_memory.bytes());
     }
 
     /// Sends a message, with its part of the read's reservation.

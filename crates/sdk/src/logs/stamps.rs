@@ -1,30 +1,40 @@
 //! Stamps of a client's appends. A retry carries the stamp of the first attempt, so that readers deliver the entry
 //! once.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use api::log::Stamp;
 
-/// Assigns the stamps of one client, for appends to all its logs.
+/// Assigns the stamps of one client. Each log has a sequence of its own: readers remember consecutive sequences of a
+/// client as one interval.
 #[derive(Debug)]
 pub(crate) struct Stamps {
     client: u64,
-    last: AtomicU64,
+    last: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Default for Stamps {
     fn default() -> Self {
-        Self { client: drawn(), last: AtomicU64::new(0) }
+        Self { client: drawn(), last: Mutex::default() }
     }
 }
 
 impl Stamps {
-    /// The stamp for the next append.
-    pub(crate) fn next(&self) -> Stamp {
-        Stamp { client: self.client, sequence: self.last.fetch_add(1, Ordering::Relaxed) + 1 }
+    /// The stamp for the next append to a log.
+    pub(crate) fn next(&self, log: &str) -> Stamp {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let sequence = match last.get_mut(log) {
+            Some(last) => {
+                *last += 1;
+                *last
+            }
+            None => *last.entry(log.to_owned()).or_insert(1),
+        };
+        Stamp { client: self.client, sequence }
     }
 }
 
@@ -43,9 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_have_numbers_of_their_own_and_count_their_appends() {
+    fn each_log_has_consecutive_sequences() {
         let (one, other) = (Stamps::default(), Stamps::default());
         assert_ne!(one.client, other.client);
-        assert_eq!([one.next().sequence, one.next().sequence, other.next().sequence], [1, 2, 1]);
+        let sequences = ["a", "b", "a", "a"].map(|log| one.next(log).sequence);
+        assert_eq!((sequences, other.next("a").sequence), ([1, 1, 2, 3], 1));
     }
 }
