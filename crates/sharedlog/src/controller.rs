@@ -1,13 +1,12 @@
 //! The reconfiguration controller of shared logs (CORFU, section 3.4; guarantee 20).
 //!
-//! It replaces projections where something keeps a log from going on, or where a log has fewer copies than it should
-//! (`reconfiguration`), has new units named and old extents copied to them (`re_replication`), and reports what is
-//! under-replicated. It decides by what it hears of nodes: its failure detector says which are silent, clients report
-//! whom they suspect, and nodes report which of their units will never answer again.
+//! It replaces the projection of a log that is blocked or under-replicated (`reconfiguration`), creates new units and
+//! copies old extents to them (`re_replication`), and reports under-replicated logs. Its inputs are heartbeats, which
+//! feed its failure detector, suspicions reported by clients, and nodes' reports of units that will never answer again.
 //!
-//! Every node has one, since each hears of the others all the time. One at a time is to lead: in the product that of the
-//! catalog's leader. Two that lead at one time do no harm, because a projection is installed by compare-and-set on its
-//! epoch.
+//! Every node runs a controller, because every node receives heartbeats all the time. Only one should lead: in the
+//! product, the one on the node of the catalog's leader. Two concurrent leaders are safe, because a projection is
+//! installed by compare-and-set on its epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,45 +30,46 @@ pub use under_replication::UnderReplication;
 use re_replication::ReReplication;
 use reconfiguration::{History, Reconfiguration};
 
-/// Units in doubt that one node is believed of at one time, at most: more than one disk has in practice. The rest is
-/// reported again once some of these were replaced.
+/// Maximum units in doubt accepted from one node at a time: more than one disk has in practice. The node reports the
+/// others again after some of these were replaced.
 pub const UNITS_IN_DOUBT_MAX: usize = 4_096;
 
-/// How long a controller waits for what.
+/// Timeouts and intervals of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How long a node may be silent. Its units are not waited for then, since appends are to go on soon after it died.
-    /// A false suspicion is dear: the node's units are left out, and copied anew.
+    /// Detects failed nodes. Recovery does not wait for the units of a suspected node, because appends must resume soon
+    /// after a crash. A false suspicion is expensive: the node's units are removed from the log and copied again.
     pub detector: DetectorConfig,
-    /// A controller whose process runs takes an event after so much time, at the latest.
+    /// Upper bound of the time between two events of a running process. Longer gaps do not count as silence of other
+    /// nodes.
     pub awake_step: Duration,
-    /// A node that is silent for so long is gone where no client reports that it misses it.
+    /// A node that is silent for this time counts as failed, even if no client reports a suspicion.
     pub gone: Duration,
-    /// Between two replacements of a log's projection while all its nodes are heard of. Each costs appends in flight, and
-    /// a slow unit becomes no faster by it.
+    /// Minimum time between two replacements of a log's projection while all its nodes are alive. Each replacement
+    /// disrupts appends in flight and does not make a slow unit faster.
     pub pause: Duration,
-    /// The same where the log can go on, and only lacks copies.
+    /// The same for a log that works and only lacks copies. Doubled while replacements change nothing.
     pub lazy_pause: Duration,
-    /// For the registry to name or forget units, before it is asked again.
+    /// Time for the registry to create or delete units before the request is repeated.
     pub naming: Duration,
-    /// For seals of units whose nodes are heard of, and for new units to begin.
+    /// Time for live nodes to seal their units, and for new units to start.
     pub sealing: Duration,
-    /// Suspicions of one unit, though its node is heard of, count as a further one after so much time ...
+    /// Minimum time between two suspicions of a unit on a live node that count separately ...
     pub slow_again: Duration,
-    /// ... and no later than this.
+    /// ... and the maximum time between them to count as consecutive.
     pub slow_within: Duration,
-    /// A log does without the units of a slow node for so long.
+    /// How long a log avoids the units of a slow node.
     pub slow_for: Duration,
-    /// For each recovery. How long it waits for answers is [`Config::sealing`].
+    /// Timeouts of each recovery. [`Config::sealing`] determines how long it waits for replies.
     pub recovery: Timing,
-    /// For each copier.
+    /// Configuration of each copier.
     pub copier: copier::Config,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            // Heartbeats come every 100 ms.
+            // Heartbeats arrive every 100 ms.
             detector: DetectorConfig::with_timeout(Duration::from_millis(250)),
             awake_step: Duration::from_millis(100),
             gone: Duration::from_millis(5_000),
@@ -78,7 +78,7 @@ impl Default for Config {
             naming: Duration::from_millis(2_000),
             sealing: Duration::from_millis(1_000),
             slow_again: Duration::from_millis(1_000),
-            // A call without an answer reports that at growing intervals, up to 4.2 s.
+            // A pending call reports its suspicion at growing intervals, up to 4.2 s.
             slow_within: Duration::from_millis(10_000),
             slow_for: Duration::from_millis(30_000),
             recovery: Timing::default(),
@@ -87,27 +87,27 @@ impl Default for Config {
     }
 }
 
-/// A log, as the registry has it.
+/// A log as recorded in the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogState {
     /// The newest projection.
     pub projection: Projection,
-    /// Chains that the log should have.
+    /// Target number of chains.
     pub stripes: usize,
-    /// Positions in a row that are of one chain, in new extents.
+    /// Stripe width of new extents.
     pub width: u64,
-    /// Units that each chain should have.
+    /// Target number of units per chain.
     pub copies: usize,
-    /// The units that stand in the projection, or may come to, each with its disk.
+    /// Units in the projection and spare units, each with its disk.
     pub units: Homes,
-    /// Units that an operator declares lost, with their disks.
+    /// Units that an operator declared lost.
     pub lost: BTreeSet<UnitId>,
-    /// No projection begins below this: an end of the log that an operator remembers.
+    /// Lower bound for the start of the next projection: an end of the log that an operator supplied.
     pub at_least: Position,
 }
 
 impl LogState {
-    /// The log's number.
+    /// The log described by the projection.
     #[must_use]
     pub fn id(&self) -> LogId {
         self.projection.log
@@ -117,7 +117,7 @@ impl LogState {
         self.units.0.get(&unit).copied()
     }
 
-    /// Units that stand in no projection yet.
+    /// Units that are not in the projection yet.
     fn spares(&self) -> Vec<(UnitId, Member)> {
         let standing = BTreeSet::from_iter(self.projection.units());
         let spares = self.units.0.iter().filter(|(unit, _)| !standing.contains(unit));
@@ -129,108 +129,106 @@ impl LogState {
     }
 }
 
-/// What the registry knows: the nodes, and the logs.
+/// The registry's content: nodes and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterState {
-    /// The nodes' disks, but for those that are to leave.
+    /// Disks of nodes that stay in the cluster.
     pub staying: Vec<Member>,
-    /// Disks of nodes that are to leave, and have not left.
+    /// Disks of nodes that are being removed.
     pub leaving: Vec<Member>,
-    /// The logs.
+    /// All logs of the cluster.
     pub logs: BTreeMap<LogId, Arc<LogState>>,
 }
 
-/// The part of a controller that asked a unit.
+/// The part of a controller that sent a request to a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Requester {
-    /// The replacement of the projection of that epoch.
+    /// The recovery that replaces the projection of this epoch.
     Recovery(ProjectionEpoch),
-    /// A copier.
+    /// A copier of older extents.
     Copier(CopierId),
 }
 
-/// What the driver is to do.
+/// An effect for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask a unit; [`Controller::answered`] may follow.
+    /// Send a request to a unit; [`Controller::answered`] may follow.
     Ask {
-        /// The log.
+        /// The unit's log.
         log: LogId,
-        /// Who asks.
+        /// Routes the reply within the controller.
         requester: Requester,
-        /// Names the answer.
+        /// Matches the reply to the request.
         ask: AskId,
-        /// The unit.
+        /// The addressed unit.
         unit: UnitId,
-        /// What it is asked.
+        /// The request to send.
         request: unit::Request,
     },
-    /// Read these positions with a client of the log, and fill at once those where nothing is, as [`copier::Action::Read`]
-    /// says; [`Controller::read`] follows.
+    /// Read these positions with a client of the log and fill empty ones immediately, as described for
+    /// [`copier::Action::Read`]; [`Controller::read`] follows.
     Read {
-        /// The log.
+        /// The log to read.
         log: LogId,
-        /// For whom.
+        /// The copier that needs the entries.
         copier: CopierId,
-        /// The positions.
+        /// The positions to read.
         run: Run,
     },
-    /// Put this in the place of the projection whose epoch is one less, if that is the newest; [`Controller::verdict`]
-    /// may follow.
+    /// Install this projection if the newest one has the preceding epoch; [`Controller::verdict`] may follow.
     Propose(Projection),
-    /// Have the registry name a new unit on each of these nodes.
+    /// Have the registry create a unit on each of these nodes.
     AddUnits {
-        /// The log.
+        /// The log that gets the units.
         log: LogId,
-        /// The nodes.
+        /// The nodes that get a unit.
         nodes: Vec<NodeId>,
     },
-    /// Have the registry forget units that stand in no projection.
+    /// Have the registry delete units that are not in the projection.
     ForgetSpares {
-        /// The log.
+        /// The log that has the units.
         log: LogId,
-        /// The units.
+        /// The units to delete.
         units: Vec<UnitId>,
     },
 }
 
-/// What a controller has done since it began.
+/// Totals since the controller started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Projections that it began to replace.
+    /// Replacements started.
     pub reconfigurations: u64,
-    /// Those that it replaced.
+    /// Replacements completed.
     pub installed: u64,
-    /// Those that somebody else replaced.
+    /// Replacements that lost the compare-and-set to another controller.
     pub superseded: u64,
-    /// Those that could not be sealed, or proposed, in time.
+    /// Replacements that timed out while sealing or proposing.
     pub timed_out: u64,
-    /// Those that nothing can follow.
+    /// Replacements that found no valid successor.
     pub no_successor: u64,
-    /// Copiers that it began.
+    /// Copiers started.
     pub copiers: u64,
-    /// Those that made all their units whole.
+    /// Copiers that completed all of their units.
     pub copied: u64,
-    /// Units of which it was told that they are in doubt.
+    /// Units reported to be in doubt.
     pub units_in_doubt: u64,
 }
 
-/// Keeps the logs going while nodes come and go.
+/// Keeps the logs available while nodes fail and join.
 ///
-/// Entry points take the time, which never goes back, and leave [`Action`]s to be taken with
-/// [`Controller::take_actions`].
+/// Entry points take the current time, which never goes back, and queue [`Action`]s for [`Controller::take_actions`].
 #[derive(Debug)]
 pub struct Controller {
     me: SequencerId,
     config: Config,
-    /// Silence of others is counted while this process runs.
+    /// Measures the silence of other nodes only while this process runs.
     clock: AwakeClock,
     detector: FailureDetector<NodeId>,
-    /// The newest process of each node that was heard of.
+    /// The newest process of each node from which a message arrived.
     processes: BTreeMap<NodeId, Boot>,
-    /// None while another controller leads.
+    /// `None` while another controller leads.
     cluster: Option<ClusterState>,
-    /// Units whose nodes say that they will never answer again.
+    /// Units that will never answer again, as reported by their nodes.
     in_doubt: BTreeSet<UnitId>,
     reconfigurations: BTreeMap<LogId, Reconfiguration>,
     history: BTreeMap<LogId, History>,
@@ -240,7 +238,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// The controller of a process.
+    /// Creates the controller of one process.
     #[must_use]
     pub fn new(me: SequencerId, config: Config) -> Self {
         Self {
@@ -259,29 +257,29 @@ impl Controller {
         }
     }
 
-    /// What is to be done, in order.
+    /// Drains the queued actions, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// What it has done since it began.
+    /// Totals since the controller started.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Whether it leads.
+    /// Whether this controller leads.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.cluster.is_some()
     }
 
-    /// The process takes an event, whichever: it runs.
+    /// Records that the process handled an event, so it was running until now.
     pub fn awake(&mut self, now: Monotonic) {
         self.clock.event(now);
     }
 
-    /// A message of a node's process has come, after [`Controller::awake`].
+    /// Records a message from a process of another node. Call [`Controller::awake`] first.
     pub fn heard(&mut self, node: NodeId, boot: Boot) {
         let known = self.processes.entry(node).or_insert(boot);
         if boot > *known {
@@ -291,14 +289,14 @@ impl Controller {
         self.detector.heartbeat(node, self.clock.time());
     }
 
-    /// A node is none of the cluster's any more.
+    /// Removes a node that left the cluster.
     pub fn forget(&mut self, node: NodeId) {
         self.processes.remove(&node);
         self.detector.restarted(node);
     }
 
-    /// It leads, or goes on to, and the registry has this: to be called on changes, and every now and then. Logs that
-    /// lack something are seen to, without waiting for a client to meet with it.
+    /// Makes this controller the leader, or updates the leader's view of the registry. Call it on changes and
+    /// periodically. It repairs logs that need it without waiting for a client's report.
     pub fn observe(&mut self, cluster: ClusterState, now: Monotonic) {
         let named: BTreeSet<UnitId> = cluster.logs.values().flat_map(|log| log.units.0.keys().copied()).collect();
         self.in_doubt.retain(|unit| named.contains(unit));
@@ -308,15 +306,15 @@ impl Controller {
         self.run(now);
     }
 
-    /// Another controller leads. What was begun goes on, but for copies.
+    /// Another controller leads. Recoveries under way continue; copiers stop.
     pub fn step_down(&mut self) {
         self.cluster = None;
         self.in_doubt.clear();
         self.re_replication.stop();
     }
 
-    /// A node reports that units on its disk are in doubt for good. It is believed of its own alone. Whether any is news:
-    /// then [`Controller::observe`] is to be called soon, once the reports of this moment have come.
+    /// Records a node's report that units on its own disk are permanently in doubt. Units of other disks are ignored.
+    /// Returns whether any unit is new; then call [`Controller::observe`] soon, after the reports that arrive together.
     pub fn units_in_doubt(&mut self, from: Member, units: &[UnitId]) -> bool {
         let Some(cluster) = &self.cluster else { return false };
         let told: BTreeSet<UnitId> = units.iter().copied().take(UNITS_IN_DOUBT_MAX).collect();
@@ -329,7 +327,7 @@ impl Controller {
         is_news
     }
 
-    /// A unit has answered.
+    /// Handles the reply of a unit.
     pub fn answered(&mut self, log: LogId, requester: Requester, ask: AskId, reply: unit::Reply, now: Monotonic) {
         match requester {
             Requester::Recovery(epoch) => {
@@ -346,7 +344,7 @@ impl Controller {
         self.run(now);
     }
 
-    /// What became of the proposed projection of that epoch.
+    /// Handles the outcome of proposing the projection of that epoch.
     pub fn verdict(&mut self, log: LogId, epoch: ProjectionEpoch, verdict: Verdict, now: Monotonic) {
         if let Some(recovery) = self.recovery(log, ProjectionEpoch(epoch.0.saturating_sub(1))) {
             recovery.verdict(verdict, now);
@@ -354,7 +352,7 @@ impl Controller {
         }
     }
 
-    /// Positions that a copier needs were read.
+    /// Handles the outcome of a read for a copier.
     pub fn read(&mut self, log: LogId, id: CopierId, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
         if let Some(copier) = self.re_replication.copier(log, id) {
             copier.read(run, outcome, now);
@@ -362,52 +360,52 @@ impl Controller {
         }
     }
 
-    /// When [`Controller::timer`] is to be called.
+    /// The time at which [`Controller::timer`] must be called.
     #[must_use]
     pub fn next_timer(&self) -> Option<Monotonic> {
         let recoveries = self.reconfigurations.values().map(|reconfiguration| reconfiguration.at);
         recoveries.chain(self.re_replication.next_timer()).min().filter(|at| *at < Monotonic::NEVER)
     }
 
-    /// Time has passed.
+    /// Runs the timers that are due.
     pub fn timer(&mut self, now: Monotonic) {
         self.recovery_timers(now);
         self.re_replication.timer(now);
         self.run(now);
     }
 
-    /// Carries on until the machines of the parts want nothing more.
+    /// Runs recoveries and copiers until neither produces an action.
     fn run(&mut self, now: Monotonic) {
         while self.run_recoveries() || self.run_copiers(now) {}
     }
 
-    /// A log, unless its projection is being replaced, or known to have been.
+    /// The state of a log, unless its projection is being replaced or the registry's view of it is outdated.
     fn log(&self, id: LogId) -> Option<Arc<LogState>> {
         let log = self.cluster.as_ref()?.logs.get(&id)?;
         let is_current = !self.reconfigurations.contains_key(&id) && log.projection.epoch >= self.installed(id);
         is_current.then(|| log.clone())
     }
 
-    /// Whether a node is heard of.
+    /// Whether a node is not suspected.
     fn is_alive(&self, node: NodeId) -> bool {
         self.is_alive_within(node, self.config.detector.timeout)
     }
 
-    /// Whether a node was heard of within that time, or within its timeout, if that is longer.
+    /// Whether a node's silence is shorter than `time`, or than its detection timeout if that is longer.
     fn is_alive_within(&self, node: NodeId, time: Duration) -> bool {
         let now = self.clock.time();
         let is_alive = |silence| silence < time.max(self.detector.timeout(node, now));
         node == self.me.node || self.detector.silence(node, now).is_some_and(is_alive)
     }
 
-    /// Whether a node would be suspected by now, if there had not been false suspicions of it lately: it may well be
-    /// dead, and a recovery that needs its units would keep waiting with all that it has sealed.
+    /// Whether a node's silence exceeds the base timeout, although earlier false suspicions extended its own timeout.
+    /// The node may be dead, and a recovery that needs its units would block after it has sealed the others.
     fn is_overdue(&self, node: NodeId) -> bool {
         let silence = self.detector.silence(node, self.clock.time());
         silence.is_some_and(|silence| silence >= self.config.detector.timeout) && self.is_alive(node)
     }
 
-    /// The process of a node that is heard of.
+    /// The current process of a live node.
     fn process_on(&self, node: NodeId) -> Option<SequencerId> {
         if node == self.me.node {
             return Some(self.me);
@@ -420,13 +418,13 @@ impl Controller {
         self.process_on(process.node) == Some(process)
     }
 
-    /// Whether the node of a disk stays, and is heard of in time.
+    /// Whether the disk's node stays in the cluster, is alive and is not overdue.
     fn stays_and_is_alive(&self, member: Member) -> bool {
         let stays = self.cluster.as_ref().is_some_and(|cluster| cluster.staying.contains(&member));
         stays && self.is_alive(member.node) && !self.is_overdue(member.node)
     }
 
-    /// Whether a unit is a copy: its disk is one of the cluster's, and it is not in doubt.
+    /// Whether a unit counts as a copy: its disk belongs to the cluster, and it is not in doubt.
     fn is_copy(&self, log: &LogState, unit: UnitId) -> bool {
         let is_there = |member: Member| {
             let cluster = self.cluster.as_ref();
@@ -435,26 +433,26 @@ impl Controller {
         !self.in_doubt.contains(&unit) && log.member_of(unit).is_some_and(is_there)
     }
 
-    /// Whether a log is to go on without a unit: it is no copy, or its node was silent for that time.
+    /// Whether a log should continue without a unit: it is not a copy, or its node was silent for `time`.
     fn is_out(&self, log: &LogState, unit: UnitId, time: Duration) -> bool {
         let is_silent = |member: Member| !self.is_alive_within(member.node, time);
         !self.is_copy(log, unit) || log.member_of(unit).is_none_or(is_silent)
     }
 
-    /// Copies of each position that a log should have, and can.
+    /// Target number of copies, limited by the number of nodes.
     fn copies(&self, log: &LogState) -> usize {
         let nodes = self.cluster.as_ref().map_or(0, |cluster| cluster.staying.len());
         log.copies.min(nodes).max(1)
     }
 
-    /// Units on nodes that are to leave.
+    /// Units on nodes that are being removed.
     fn leaving(&self, log: &LogState) -> BTreeSet<UnitId> {
         let Some(cluster) = &self.cluster else { return BTreeSet::new() };
         let leaving = log.units.0.iter().filter(|(_, member)| cluster.leaving.contains(member));
         leaving.map(|(unit, _)| *unit).collect()
     }
 
-    /// Looks after each log: first after that whose turn to be copied is next.
+    /// Checks every log, starting after the log that was copied last.
     fn check_logs(&mut self, now: Monotonic) {
         let Some(cluster) = &self.cluster else { return };
         let (before, after): (Vec<_>, Vec<_>) =
@@ -469,7 +467,7 @@ impl Controller {
 
 #[cfg(any(test, feature = "sim"))]
 impl Controller {
-    /// The replacements under way.
+    /// The recoveries under way.
     pub(crate) fn recoveries(&self) -> impl Iterator<Item = &crate::recovery::Recovery> {
         self.reconfigurations.values().map(|reconfiguration| &reconfiguration.recovery)
     }

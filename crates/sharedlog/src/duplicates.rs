@@ -1,19 +1,19 @@
-//! Which appends a reader has seen already (guarantee 20).
+//! Recognises appends that a reader has already delivered (guarantee 20).
 //!
-//! A retried append may lie in the log twice, if the node that made the first attempt crashed or timed out before it
-//! answered. Units and sequencers do not deduplicate: readers deliver the first entry of each stamp and skip the others.
-//! For each client the table holds the sequences seen, as intervals. A client counts its appends, so any number of them is
-//! one interval, plus one for each append that is missing.
+//! A retried append may be in the log twice, if the node that made the first attempt crashed or timed out before it
+//! replied. Units and sequencers do not deduplicate: readers deliver the first entry of each stamp and skip the others.
+//! For each client the table holds the delivered sequences as intervals. A client numbers its appends consecutively, so
+//! its appends form one interval, plus one for each missing append.
 //!
-//! *Bound.* The table holds [`DUPLICATES_MAX`] intervals. Beyond that it forgets the lowest sequences of the client that
-//! appended longest ago. A stamp that is forgotten counts as new: an entry may be delivered twice then, but an entry that
-//! was not delivered is never passed over.
+//! *Limit.* The table holds [`DUPLICATES_MAX`] intervals. Beyond that it evicts the lowest sequences of the client that
+//! appended least recently. An evicted stamp counts as new: its entry may be delivered twice, but no entry is ever
+//! skipped without having been delivered.
 //!
-//! Appends that their callers did not stamp have stamps of the node that appended them ([`ClientId::FIRST_OF_NODES`]). A node
-//! never appends anything again before it has resolved the first position, so these are not remembered.
+//! An append without a caller's stamp has a stamp of the node that appended it ([`ClientId::FIRST_OF_NODES`]). A node
+//! never repeats such an append before it has resolved the first position, so these stamps are not recorded.
 //!
-//! The table is a function of the entries that were played: a reader that starts from a snapshot starts with the
-//! snapshot's table, and decides as the readers before it.
+//! The table is a function of the entries played: a reader that starts from a snapshot starts with the snapshot's
+//! table, and makes the same decisions as the readers before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,19 +29,19 @@ const INTERVAL_BYTES: usize = 48;
 /// Memory of a client, in two such trees.
 const CLIENT_BYTES: usize = 64;
 
-/// The appends that were seen.
+/// The stamps delivered so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Duplicates {
     /// The first stamp of each interval, and its last sequence. Intervals of a client neither overlap nor touch.
     seen: BTreeMap<Stamp, u64>,
-    /// Where each client's last entry lies.
+    /// Position of each client's last entry.
     clients: BTreeMap<ClientId, Position>,
-    /// The same, in the order of positions.
+    /// The same, ordered by position: the least recent client is first.
     by_age: BTreeSet<(Position, ClientId)>,
 }
 
 impl Duplicates {
-    /// Notes an append at a position, in the log's order, and says whether it is the first of its stamp.
+    /// Records an append, in the order of the log. Returns whether it is the first with its stamp.
     pub fn is_first(&mut self, stamp: Stamp, position: Position) -> bool {
         if stamp.client >= ClientId::FIRST_OF_NODES {
             return true;
@@ -57,7 +57,7 @@ impl Duplicates {
         is_first || planted(Bug::DuplicateDelivered)
     }
 
-    /// Adds a sequence to those of its client, and says whether it is new.
+    /// Adds a sequence to its client's intervals. Returns whether it is new.
     fn insert(&mut self, stamp: Stamp) -> bool {
         let of = |sequence| Stamp { sequence, ..stamp };
         let below = self.seen.range_mut(of(0)..=stamp).next_back();
@@ -77,7 +77,7 @@ impl Duplicates {
         true
     }
 
-    /// Forgets the lowest interval of the client that appended longest ago, and the client with its last one.
+    /// Evicts the lowest interval of the client that appended least recently, and the client with its last interval.
     fn forget_one(&mut self) {
         let Some((position, client)) = self.by_age.first().copied() else { return };
         let of_client = Stamp { client, sequence: 0 }..=Stamp { client, sequence: u64::MAX };
@@ -90,7 +90,7 @@ impl Duplicates {
         }
     }
 
-    /// Clients that are remembered.
+    /// Number of clients in the table.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()
@@ -102,7 +102,7 @@ impl Duplicates {
         self.seen.len() * INTERVAL_BYTES + self.clients.len() * CLIENT_BYTES
     }
 
-    /// Writes the table, for a snapshot.
+    /// The encoding for a snapshot.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
@@ -119,10 +119,10 @@ impl Duplicates {
         writer.finish()
     }
 
-    /// Reads a table.
+    /// Decodes a table.
     ///
     /// # Errors
-    /// When the bytes are none.
+    /// When the bytes are malformed or exceed a limit.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let mut table = Self::default();
@@ -161,7 +161,7 @@ mod tests {
         Stamp { client: ClientId(client), sequence }
     }
 
-    /// Against a plain set, as long as nothing is forgotten.
+    /// Compares with a plain set while nothing is evicted.
     #[test]
     fn first_of_each_stamp_is_told() {
         let mut random = SplitMix64::new(5);
@@ -204,7 +204,7 @@ mod tests {
         assert!(table.is_first(stamp(2, 9), Position(max + 1)));
         assert_eq!(table.clients(), 2, "client 9 is forgotten");
         assert!(!table.is_first(stamp(1, 4), Position(max + 2)));
-        // With a single client it forgets the lowest interval.
+        // With a single client it evicts that client's lowest interval.
         let mut table = Duplicates::default();
         for sequence in (1..=max + 1).map(|number| 2 * number) {
             assert!(table.is_first(stamp(1, sequence), Position(sequence)));

@@ -1,10 +1,10 @@
-//! What lies at a position.
+//! The content of a position.
 //!
-//! An append of several records is *one* entry at *one* position that holds them all: it is there whole or not at all,
-//! costs one position, and its records follow one another.
+//! An append of several records is *one* entry at *one* position. The records are written atomically, use one position,
+//! and are adjacent.
 //!
-//! Every entry has a stamp: the caller's, or else one of the client machine's own. By its stamp the machine recognises its
-//! entry at the position that it was given, and readers recognise the second entry of a retried append.
+//! Every entry has a stamp, from the caller or from the client machine. The client machine recognises its own entry at
+//! a position by the stamp, and readers recognise the second entry of a retried append.
 
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
@@ -16,21 +16,21 @@ use crate::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Batch(Bytes);
 
-/// An append holds too much: [`BATCH_BYTES_MAX`] or [`RECORDS_MAX`].
+/// An append exceeds [`BATCH_BYTES_MAX`] or [`RECORDS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("one append can't hold {} of {bytes} bytes", base::counted(*records as u64, "record"))]
 pub struct BatchTooLarge {
-    /// How many records there are.
+    /// Number of records.
     pub records: usize,
-    /// How long they are together.
+    /// Encoded length of all records.
     pub bytes: usize,
 }
 
 impl Batch {
-    /// A batch of these records.
+    /// Encodes records as a batch.
     ///
     /// # Errors
-    /// When they are too many or too long.
+    /// [`BatchTooLarge`] when a limit is exceeded.
     pub fn of(records: &[Bytes]) -> Result<Self, BatchTooLarge> {
         let bytes = records.iter().fold(4usize, |sum, record| sum.saturating_add(record.len()).saturating_add(4));
         if records.len() > RECORDS_MAX || bytes > BATCH_BYTES_MAX {
@@ -42,10 +42,10 @@ impl Batch {
         Ok(Self(writer.finish()))
     }
 
-    /// The records.
+    /// Decodes the records.
     ///
     /// # Errors
-    /// Never, of a batch that was made or decoded here.
+    /// Never, for a batch that was built or decoded here.
     pub fn records(&self) -> Result<Vec<Bytes>, DecodeError> {
         let mut reader = Reader::new(self.0.clone());
         let count = reader.count(4)?;
@@ -57,38 +57,38 @@ impl Batch {
         Ok(records)
     }
 
-    /// Bytes that the batch takes.
+    /// Length of the encoding in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is no record in it.
+    /// Whether the batch has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.len() <= 4
     }
 }
 
-/// What was appended.
+/// An appended entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Data {
-    /// Which append of which client it is.
+    /// Identifies the append.
     pub stamp: Stamp,
-    /// The records.
+    /// The appended records.
     pub batch: Batch,
 }
 
-/// What a position is written with, once.
+/// The value written to a position, once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Entry {
-    /// What was appended.
+    /// An appended entry.
     Data(Data),
-    /// Nothing: a hole that was filled so that nobody waits for it.
+    /// No data: a filled hole, so that readers do not wait for it.
     Junk,
 }
 
-/// What kind of entry lies at a position.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// [`Entry::Data`].
@@ -97,17 +97,17 @@ pub enum Kind {
     Junk,
 }
 
-/// What a unit's store keeps under a position.
+/// The value that a unit stores for a position.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kept {
-    /// The entry.
+    /// The position was written.
     Entry(Entry),
-    /// A note that there was one, which was trimmed by itself.
+    /// A tombstone: the position was written and then trimmed individually.
     Trimmed,
 }
 
 impl Entry {
-    /// Its kind.
+    /// The kind of the entry.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -116,7 +116,7 @@ impl Entry {
         }
     }
 
-    /// Its stamp, if it was appended.
+    /// The stamp of an appended entry; `None` for junk.
     #[must_use]
     pub fn stamp(&self) -> Option<Stamp> {
         match self {
@@ -125,7 +125,7 @@ impl Entry {
         }
     }
 
-    /// Writes it.
+    /// Appends the encoding to `writer`.
     pub fn encode(&self, writer: &mut Writer) {
         match self {
             Self::Junk => writer.u8(0),
@@ -137,10 +137,10 @@ impl Entry {
         }
     }
 
-    /// Reads it.
+    /// Decodes an entry.
     ///
     /// # Errors
-    /// When it is none, or its batch is too large or none.
+    /// When the bytes are not an entry, or its batch is malformed or too large.
     pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let tag = reader.u8()?;
         match tag {
@@ -162,12 +162,12 @@ impl Entry {
 impl Kept {
     const TRIMMED: u8 = 255;
 
-    /// Bytes of the batch in it.
+    /// Length of the batch in bytes, 0 without one.
     pub(crate) fn value_bytes(&self) -> usize {
         if let Self::Entry(Entry::Data(data)) = self { data.batch.len() } else { 0 }
     }
 
-    /// Writes it.
+    /// Appends the encoding to `writer`.
     pub fn encode(&self, writer: &mut Writer) {
         match self {
             Self::Entry(entry) => entry.encode(writer),
@@ -175,10 +175,10 @@ impl Kept {
         }
     }
 
-    /// Reads it.
+    /// Decodes a stored value.
     ///
     /// # Errors
-    /// As [`Entry::decode`].
+    /// As for [`Entry::decode`].
     pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let mut ahead = reader.clone();
         if ahead.u8()? == Self::TRIMMED {

@@ -1,4 +1,4 @@
-//! Identifiers, each a type of its own so that none can stand in another's place.
+//! Identifiers, each a separate type so that they cannot be confused.
 
 use std::fmt;
 
@@ -22,34 +22,34 @@ macro_rules! number {
 }
 
 number! {
-    /// A shared log of the universe.
+    /// A shared log in the cluster.
     LogId
 }
 
 number! {
-    /// A place in a log, counted from 0.
+    /// A position in a log, counted from 0.
     Position
 }
 
 number! {
-    /// A log unit, from when it begins empty on one disk. A unit that was left out and begins anew is another one, with
-    /// a higher number: no number is used twice, whatever becomes of its disk.
+    /// A log unit: one replica of log entries on one disk, created empty. A replacement is a new unit with a higher
+    /// number. Numbers are never reused, whatever happens to the disk.
     UnitId
 }
 
 number! {
-    /// Counts the projections of a log, from 1. (`base::Epoch` counts the reigns of a cohort.)
+    /// Counts the projections of a log, from 1. (`base::Epoch` counts the leaders' terms of a cohort.)
     ProjectionEpoch
 }
 
 number! {
-    /// An appending client, as its stamps name it. No two clients have the same number.
+    /// An appending client, as named in its stamps. No two clients share a number.
     ClientId
 }
 
 number! {
-    /// Numbers what one machine asks. The answer names it. Whoever carries messages lets no answer through to another
-    /// process, or another machine, than the one that asked.
+    /// Matches a reply to its request; unique within one machine. The transport must not deliver a reply to any process
+    /// or machine other than the sender of the request.
     AskId
 }
 
@@ -75,11 +75,11 @@ impl ProjectionEpoch {
 }
 
 impl ClientId {
-    /// Numbers from here on belong to nodes' own client machines, which stamp the appends of callers that give no stamp.
-    /// No caller's stamp may name one.
+    /// Numbers from here on belong to the client machines of nodes, which stamp appends that arrive without a stamp.
+    /// Callers must not use them.
     pub const FIRST_OF_NODES: Self = Self(1 << 63);
 
-    /// The client machine of a process, on its node.
+    /// The client machine of one process on a node. Uses the low 31 bits of `boot`.
     #[must_use]
     pub fn of_process(node: NodeId, boot: Boot) -> Self {
         const BOOTS: u64 = (1 << 31) - 1;
@@ -87,20 +87,20 @@ impl ClientId {
     }
 }
 
-/// The process that hands out positions. A restarted one is another: it has forgotten what it gave out.
+/// The process that hands out positions. A restarted process is a different sequencer, because it has lost its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequencerId {
-    /// Its node.
+    /// The node that runs the process.
     pub node: NodeId,
-    /// Its process.
+    /// Distinguishes processes of the same node.
     pub boot: Boot,
 }
 
-/// Which append of which client an entry is. A retried append keeps its stamp, so that readers can tell the second entry
-/// of an append from the first.
+/// Identifies one append of one client. A retried append keeps its stamp, so that readers can recognise a second entry
+/// of the same append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// The client.
+    /// The appending client.
     pub client: ClientId,
     /// Counts the client's appends, from 1.
     pub sequence: u64,

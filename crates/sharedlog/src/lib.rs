@@ -1,28 +1,30 @@
-//! CORFU's shared log (Balakrishnan et al., NSDI 2012) as pure machines: one total order that many append to.
+//! A shared log after CORFU (Balakrishnan et al., NSDI 2012) as pure state machines: one total order with many writers
+//! and subscribers.
 //!
-//! A log is a sequence of *positions*, each written once. The positions are spread over *chains* of *log units*; every
-//! unit of a chain holds a copy. A *projection* says which chain holds which positions, and who the *sequencer* is: it
-//! hands positions out from memory, so that clients don't contend for them. It is a hint: what counts is what the units
-//! take.
+//! A log is a sequence of *positions*, each written once. The positions are striped over *chains* of *log units*; every
+//! unit of a chain holds a copy. A *projection* maps positions to chains and names the *sequencer*, which hands out
+//! positions from memory so that clients do not contend for them. A position from the sequencer is only a hint: the
+//! units decide which entry a position holds.
 //!
-//! * [`projection`]: which units hold which positions, as of an epoch, and what may follow.
+//! * [`projection`]: the map from positions to units at one epoch, and the rules for its successor.
 //! * [`mod@unit`]: the replicated state of one unit: write once, seal, trim, copy.
-//! * [`sequencer`]: positions from memory, and the tail, checked.
-//! * [`client`]: appends, reads, fills and trims as a client must do them: head first, and read at the tail.
-//! * [`recovery`]: replaces a projection: seals, finds the tail, proposes what follows. [`copier`] makes new units whole.
-//! * [`hole_fill`]: fills what was given out and never written.
-//! * [`controller`]: replaces projections where nodes fail, and has what they held copied.
-//! * [`player`]: follows the log in order, and delivers each entry once ([`duplicates`]).
-//! * [`snapshot`]: keeps what players have come to in the log, so that what is before may be trimmed.
+//! * [`sequencer`]: positions from memory, and the checked tail.
+//! * [`client`]: the client side of appends, reads, fills and trims: writes go to the head first, reads go to the tail.
+//! * [`recovery`]: replaces a projection: seals units, finds the tail, proposes the successor. [`copier`] copies
+//!   entries to new units.
+//! * [`hole_fill`]: fills positions that were handed out and never written.
+//! * [`controller`]: replaces projections when nodes fail, and re-replicates their entries.
+//! * [`player`]: follows the log in order and delivers each entry once ([`duplicates`]).
+//! * [`snapshot`]: stores players' snapshots in the log, so that earlier positions can be trimmed.
 //!
-//! *Guarantee 20*, in short. A write goes down its chain head first. So the units that hold a position are the first ones of
-//! its chain, what the tail holds the whole chain holds, and the head decides. Whoever finds a hole puts junk at the
-//! head, or takes what it finds there down the chain. A unit that is *sealed* refuses everything of that epoch and
-//! before. The next projection keeps sealed units only, at least one of every chain: what was complete is in it, and
-//! nothing of an older epoch completes any more.
+//! *Guarantee 20*, in short. A write goes down its chain, head first. Therefore the units that hold a position form a
+//! prefix of its chain, an entry at the tail is at every unit of the chain, and the head decides between competing
+//! writers. A client that finds a hole writes junk to the head, or copies the entry found at the head down the chain. A
+//! *sealed* unit refuses every request of that epoch and earlier ones. The next projection keeps only sealed units, at
+//! least one of every chain: it contains every completed write, and no write of an older epoch can complete afterwards.
 //!
-//! **Architecture invariants:** no clock, no randomness but a seed's, no socket, no file, no thread, no `async`. Bytes and
-//! messages from outside never panic. What a machine is asked for is bounded by [`limits`].
+//! **Architecture invariants:** no clock, no randomness except from a seed, no socket, no file, no thread, no `async`.
+//! Bytes and messages from outside never panic. [`limits`] bounds every request to a machine.
 
 pub mod client;
 pub mod controller;

@@ -1,63 +1,64 @@
-//! What bounds the parts of a shared log, each with its reason.
+//! Size limits of the parts of a shared log, each with its reason.
 
 use base::Duration;
 
-/// Chains of one extent, at most: a projection goes whole into one entry of the catalogue.
+/// Maximum chains in one extent. A projection is stored as one entry in the catalog's log.
 pub const STRIPES_MAX: usize = 64;
-/// Positions in a row that are of one chain, at most.
+/// Maximum stripe width: consecutive positions in one chain.
 pub const STRIPE_WIDTH_MAX: u64 = 1 << 10;
-/// As many as a log has that is created now. What gets its positions at one time, some ten appends at a door that is
-/// busy, mostly goes down one chain together, and costs no more than in a log of one chain. With more, it would take
-/// more appends at one time to keep all chains busy.
+/// Stripe width of a new log. The appends that a busy server assigns positions to at one time (about ten) then mostly
+/// go down one chain together and cost no more than in a log with one chain. A larger width would need more concurrent
+/// appends to keep all chains busy.
 pub const STRIPE_WIDTH: u64 = 64;
-/// Units of one chain, at most: each further one is a step more of every append.
+/// Maximum units in one chain. Each unit adds one step to every append.
 pub const COPIES_MAX: usize = 8;
-/// Extents of a projection, at most. Trimming and copying make them fewer again.
+/// Maximum extents in a projection. Trimming and copying reduce their number.
 pub const EXTENTS_MAX: usize = 64;
-/// Stripes that one unit is told of, at most: one for each extent, and as many that are over.
+/// Maximum stripes assigned to one unit: one per current extent, and the same number of obsolete ones.
 pub const UNIT_STRIPES_MAX: usize = 2 * EXTENTS_MAX;
-/// Damaged positions that a unit remembers, at most. What else is damaged is found when it is looked up.
+/// Maximum damaged positions that a unit remembers. Further damage is found when the position is read.
 pub const DAMAGED_MAX: usize = 1_024;
-/// Bytes of one batch, at most: an append travels as one message and one log entry.
+/// Maximum bytes in one batch: an append travels as one message and becomes one entry.
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Records of one batch, at most.
+/// Maximum records in one batch.
 pub const RECORDS_MAX: usize = 65_536;
-/// The positions of a log lie below this.
+/// Positions of a log are below this.
 pub const POSITION_MAX: u64 = base::limits::LOG_POSITION_MAX;
-/// Positions that a sequencer hands out at one asking, at most: those that are not written must be filled.
+/// Maximum positions in one grant of a sequencer. Positions that the client does not write must be filled.
 pub const POSITIONS_AT_ONCE_MAX: u64 = 4_096;
-/// Positions that a sequencer gives one client within [`POSITIONS_WINDOW`], at most: so many holes it may leave before
-/// they are filled. Small in this crate's own tests.
+/// Maximum positions that a sequencer grants to one client within [`POSITIONS_WINDOW`]. Bounds the holes that the
+/// client can leave. Small in this crate's own tests.
 pub const POSITIONS_OUTSTANDING_MAX: u64 = if cfg!(test) { 8 } else { 262_144 };
-/// For how long a sequencer counts what it gave a client.
+/// The window over which a sequencer counts the positions granted to a client.
 pub const POSITIONS_WINDOW: Duration = Duration::from_millis(if cfg!(test) { 40 } else { 1_000 });
-/// Holes that a unit tells at one asking, at most. Small in this crate's own tests.
+/// Maximum holes that a unit reports in one reply. Small in this crate's own tests.
 pub const HOLES_MAX: usize = if cfg!(test) { 3 } else { 1_024 };
-/// Positions that a unit is asked for at one time, or that are copied to it by one command, at most: an answer takes no
-/// more of its node's time than a large append does. Small in this crate's own tests.
+/// Maximum positions in one multi-position request to a unit, or copied to it by one command. Keeps the processing time
+/// at about that of a large append. Small in this crate's own tests.
 pub const MANY_MAX: usize = if cfg!(test) { 3 } else { 256 };
-/// Bytes of the values in one answer to that, or in one such command, at most; a single value may be longer. Small in
-/// this crate's own tests: two of their values.
+/// Maximum bytes of values in a reply to such a request, or in such a command. A single value may be longer. In this
+/// crate's own tests: two of their values.
 pub const MANY_BYTES_MAX: usize = if cfg!(test) { 32 } else { 1 << 20 };
-/// How long a unit holds an answer back, at most, until something comes.
+/// Longest time for which a unit parks a read of an unwritten position.
 pub const AWAIT_MAX: Duration = Duration::from_millis(300);
-/// Positions of one row, at most: what a client machine is asked to read at one time.
+/// Maximum positions in one range read of a client machine.
 pub const ROW_MAX: usize = 4_096;
-/// Calls that a row has under way, at most: all that may bring many positions share its bytes. Small in this crate's
-/// own tests.
+/// Maximum calls that a range read has in flight. Calls for many positions share [`ROW_BYTES_MAX`]. Small in this
+/// crate's own tests.
 pub const ROW_CALLS_MAX: usize = if cfg!(test) { 3 } else { 16 };
-/// Bytes that the parts of a row may bring together, at most: with so many it asks for nothing more. Small in this
+/// Maximum bytes that the calls of a range read may return together. At the limit no further call starts. Small in this
 /// crate's own tests.
 pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
-/// Intervals of sequences that a table of duplicates holds over all clients, at most. In memory an interval takes 130 bytes
-/// at worst (each of another client), 1 MB in all; in a snapshot 40 bytes, 330 KB in all. Small in this crate's own tests, so
-/// that they come to it.
+/// Maximum intervals of sequences in a table of duplicates, over all clients. An interval takes up to 130 bytes of
+/// memory (each of another client), 1 MB in all, and 40 bytes in a snapshot, 330 KB in all. Small in this crate's own
+/// tests, so that they reach it.
 pub const DUPLICATES_MAX: usize = if cfg!(test) { 64 } else { 8_192 };
-/// Clients for which a sequencer counts the positions of one [`POSITIONS_WINDOW`], at most.
+/// Maximum clients for which a sequencer counts positions within one [`POSITIONS_WINDOW`].
 pub const GRANTED_CLIENTS_MAX: usize = 100_000;
-/// Bytes of a part of a snapshot, at most: one append. Small in this crate's own tests, so that there are several.
+/// Maximum bytes in one part of a snapshot, which is one append. Small in this crate's own tests, so that a snapshot
+/// has several parts.
 pub const SNAPSHOT_PART_BYTES: usize = if cfg!(test) { 32 } else { 1 << 20 };
-/// Parts of a snapshot, at most: 4 GiB, and the pointer that names them is a small append.
+/// Maximum parts of a snapshot: 4 GiB in all, and the pointer that names them remains a small append.
 pub const SNAPSHOT_PARTS_MAX: usize = 1 << 12;
-/// Parts that are appended at one time: others' appends go on beside.
+/// Maximum parts of a snapshot appended concurrently, so that other appends make progress.
 pub const SNAPSHOT_PARTS_AT_ONCE: usize = 4;

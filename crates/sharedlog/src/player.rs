@@ -1,11 +1,11 @@
-//! A follower of a log: every entry once, in the log's order, without waiting for anybody who died.
+//! A subscriber of a log: delivers every entry once, in order, without blocking on crashed writers.
 //!
-//! It reads ahead, over all chains at once, but no further than its window from what was taken; and no further than a
-//! tail that it was told. A position where nothing comes is filled after a wait
-//! ([`Client::read_many`](crate::client::Client::read_many) does both). Junk is passed over, and so is the second entry
-//! of a stamp ([`Duplicates`]).
+//! It reads ahead on all chains in parallel, up to `window` positions beyond the last delivered one, and never beyond a
+//! tail that it has learned. A position that remains unwritten is filled after a wait
+//! ([`Client::read_many`](crate::client::Client::read_many) does both). It skips junk and the second entry of a stamp
+//! ([`Duplicates`]).
 //!
-//! What it delivers is taken from it ([`Player::take`]): who takes nothing has nothing read.
+//! The consumer pulls entries with [`Player::take`]. A consumer that stops pulling stops the reads (backpressure).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,85 +16,85 @@ use crate::duplicates::Duplicates;
 use crate::limits::ROW_MAX;
 use crate::{Data, Position, Run};
 
-/// How a player reads.
+/// Configuration of a player.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Positions that it reads ahead of what was taken, at most.
+    /// Maximum positions read ahead of the consumer.
     pub window: usize,
-    /// How long it waits at the tail before it asks for it again.
+    /// Interval between tail queries while the player is at the tail.
     pub poll: Duration,
-    /// How long a position may be given out before it is filled where nothing lies.
+    /// How long a position may remain unwritten after it was handed out, before it is filled.
     pub wait: Duration,
 }
 
-/// What the driver is to do.
+/// An effect for the driver to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Read positions in a row, and fill each after the wait; [`Player::read`] follows.
+    /// Read consecutive positions and fill each unwritten one after the wait; [`Player::read`] follows.
     Read {
-        /// The positions.
+        /// The positions to read.
         run: Run,
-        /// What is left of the wait, counted from when the player was told that the position is given out. So it waits
-        /// once for all positions that a dead writer took, not once for each.
+        /// Remaining wait, counted from when the player learned that the positions were handed out. So it waits once
+        /// for all positions of a dead writer, not once for each.
         wait: Duration,
     },
-    /// Ask for the tail; [`Player::tail`] follows.
+    /// Query the tail; [`Player::tail`] follows.
     Tail,
     /// Call [`Player::timer`] at this time.
     SetTimer(Monotonic),
 }
 
-/// What a player delivers.
+/// An item delivered to the consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// The next entry of the log.
     Entry {
-        /// Where it lies.
+        /// Position of the entry.
         position: Position,
-        /// It.
+        /// The stamp and the records.
         data: Data,
     },
-    /// What lay there is lost, by an operator's word. What comes after it follows.
+    /// The entry was lost, as declared by an operator. Later entries follow.
     Lost {
-        /// Where it lay.
+        /// Position of the lost entry.
         position: Position,
     },
-    /// What comes next was given up: there is nothing more to be had before the mark. A snapshot that is as new must be
-    /// taken instead, with its table of duplicates.
+    /// The next positions were trimmed: nothing is readable below the mark. The consumer must load a snapshot at or
+    /// above the mark, with its table of duplicates.
     Trimmed {
-        /// The first position that may be there.
+        /// The first position that may be readable.
         mark: Position,
     },
 }
 
-/// Tails that are remembered with their times, at most.
+/// Maximum remembered tails.
 const TOLD_MAX: usize = 64;
-/// Where it is behind, it reads such a part of its window at one time.
+/// While it is behind, a read covers at least the window divided by this.
 const SHARE: usize = 4;
 
-/// A follower of a log.
+/// A subscriber of a log.
 #[derive(Debug)]
 pub struct Player {
     config: Config,
-    /// All before was delivered or passed over.
+    /// Positions below were delivered or skipped.
     next: Position,
-    /// Positions below are given out, as far as is known.
+    /// Highest known tail: positions below were handed out.
     tail: Position,
-    /// Tails, and when they were told.
+    /// Known tails, each with the time at which it was learned.
     told: VecDeque<(Position, Monotonic)>,
     asks_tail: bool,
-    /// When the tail is asked for next.
+    /// Time of the next tail query.
     poll_at: Option<Monotonic>,
-    /// The time that was asked for last.
+    /// The time of the last [`Action::SetTimer`].
     timer: Option<Monotonic>,
-    /// What was read, or is being read: `None`.
+    /// Outcomes read ahead; `None` while the read is in flight.
     ahead: BTreeMap<Position, Option<Answer>>,
     duplicates: Duplicates,
     actions: Vec<Action>,
 }
 
 impl Player {
-    /// A player that begins at a position, with the table of duplicates of what came before.
+    /// Creates a player that starts at `next`, with the table of duplicates of the entries before it.
     #[must_use]
     pub fn new(config: Config, next: Position, duplicates: Duplicates) -> Self {
         Self {
@@ -111,30 +111,31 @@ impl Player {
         }
     }
 
-    /// All before this was delivered or passed over: with [`Player::duplicates`], a snapshot's place.
+    /// Positions below were delivered or skipped. A snapshot consists of this position, [`Player::duplicates`] and the
+    /// consumer's state.
     #[must_use]
     pub fn next(&self) -> Position {
         self.next
     }
 
-    /// The appends that were seen before [`Player::next`].
+    /// The appends seen before [`Player::next`].
     #[must_use]
     pub fn duplicates(&self) -> &Duplicates {
         &self.duplicates
     }
 
-    /// What is to be done, in order.
+    /// Drains the queued actions, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Begins, or goes on at once: there may be something new.
+    /// Starts the player, or makes it query the tail at once because there may be new entries.
     pub fn nudge(&mut self, now: Monotonic) {
         self.poll_at = None;
         self.look(now);
     }
 
-    /// The next thing to be delivered, if it is there.
+    /// Returns the next delivery, if it has been read.
     pub fn take(&mut self, now: Monotonic) -> Option<Delivery> {
         let mut taken = None;
         while taken.is_none() {
@@ -156,7 +157,7 @@ impl Player {
                     self.pass();
                     taken = Some(Delivery::Lost { position });
                 }
-                // Junk, or given up by itself.
+                // Junk, or trimmed individually.
                 _ => self.pass(),
             }
         }
@@ -169,12 +170,12 @@ impl Player {
         self.next = self.next.next();
     }
 
-    /// A read has ended. What it brought no answer for is read again.
+    /// Handles the outcome of a read. Positions without an answer are read again.
     pub fn read(&mut self, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
         let answers = match outcome {
             Ok(Answer::Row(answers)) => answers,
             Err(Error::BeyondTail { tail }) => {
-                // What a sequencer gave out that is gone counts no more.
+                // Positions handed out by a replaced sequencer no longer count.
                 run.positions().for_each(|position| {
                     self.ahead.remove(&position);
                 });
@@ -195,13 +196,14 @@ impl Player {
         self.look(now);
     }
 
-    /// How long to wait yet for a position.
+    /// Remaining wait for a position.
     fn wait_for(&self, position: Position, now: Monotonic) -> Duration {
         let told = self.told.iter().find(|(tail, _)| position < *tail).map_or(now, |(_, at)| *at);
         Duration(self.config.wait.0.saturating_sub(now.0.saturating_sub(told.0)))
     }
 
-    /// Notes when positions were told to be given out. Where that is too much to be noted, they count from later on.
+    /// Records a newly learned tail. If the list is full, the newest tail is replaced, and its positions are waited for
+    /// from now on.
     fn note_tail(&mut self, tail: Position, now: Monotonic) {
         if tail > self.tail {
             self.tail = tail;
@@ -212,7 +214,7 @@ impl Player {
         }
     }
 
-    /// The tail was told, or could not be.
+    /// Handles the outcome of a tail query.
     pub fn tail(&mut self, outcome: Result<Position, Error>, now: Monotonic) {
         self.asks_tail = false;
         self.poll_at = Some(now + self.config.poll);
@@ -222,22 +224,22 @@ impl Player {
         self.look(now);
     }
 
-    /// The time that [`Action::SetTimer`] named has come.
+    /// Handles the timer set by [`Action::SetTimer`].
     pub fn timer(&mut self, now: Monotonic) {
         self.timer = None;
         self.look(now);
     }
 
-    /// Reads what may be read, and asks for the tail where all below it is being read.
+    /// Starts the reads that the window allows, and queries the tail once every position below it is being read.
     fn look(&mut self, now: Monotonic) {
         let end = Position(self.next.0.saturating_add(self.config.window as u64)).min(self.tail);
         while self.told.front().is_some_and(|(told, _)| *told <= self.next) {
             self.told.pop_front();
         }
-        // What is beyond a tail that went back is not read, and is not in `ahead`.
+        // If the tail moved back, positions above it are not read and are not in `ahead`.
         let is_vacant = |position: &Position| !self.ahead.contains_key(position);
         let vacant: Vec<Position> = (self.next.0..end.0).map(Position).filter(is_vacant).collect();
-        // Where there is more to come, not each is read as soon as there is room for it.
+        // While it is behind, it waits until several positions can be read together.
         let is_gap = vacant.first() < self.ahead.last_key_value().map(|(last, _)| last);
         if end == self.tail || is_gap || vacant.len() >= self.config.window / SHARE {
             self.begin_reads(&vacant, now);
@@ -258,7 +260,7 @@ impl Player {
         }
     }
 
-    /// Reads positions: in a row what lies in a row, and is waited for as long.
+    /// Starts reads; consecutive positions with the same wait share one.
     fn begin_reads(&mut self, positions: &[Position], now: Monotonic) {
         let mut reads: Vec<(Run, Duration)> = Vec::new();
         for position in positions.iter().copied() {
@@ -273,10 +275,10 @@ impl Player {
         self.actions.extend(reads.into_iter().map(|(run, wait)| Action::Read { run, wait }));
     }
 
-    /// Checks what must hold between any two steps.
+    /// Checks the invariants that hold between any two steps.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// When an invariant is violated.
     pub fn invariants(&self) {
         assert!(self.ahead.len() <= self.config.window, "it reads no further ahead than it may");
         assert!(self.ahead.first_key_value().is_none_or(|(first, _)| *first >= self.next), "what was passed is gone");

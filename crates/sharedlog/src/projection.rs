@@ -1,18 +1,18 @@
-//! Which units hold which positions (CORFU, section 2.2), as of one epoch.
+//! The map from positions to units (CORFU, section 2.2) at one epoch.
 //!
-//! A projection is kept by the catalogue and changed by compare-and-set on its epoch, so there is one of each epoch. A
-//! position lies in the last extent that begins at or before it, and there in the chain of its turn. Writes go down a
-//! chain in its order; its last unit, the *tail*, answers reads.
+//! The catalog stores the projection and replaces it by compare-and-set on the epoch, so each epoch has exactly one
+//! projection. A position belongs to the last extent that begins at or before it, and within the extent to a chain
+//! chosen round-robin. Writes go down the chain in order; its last unit, the *tail*, serves reads.
 //!
-//! What may follow a projection ([`Projection::may_follow`]) keeps guarantee 20 as far as it can be told from the two
-//! alone:
-//! * Below the start, where something may be written, a chain keeps its order, loses units but not all, and gains only such as
-//!   stood in the last extent before, at its end. That those are whole, and that those who stay are sealed, is the
-//!   recovery's business.
-//! * A unit that loses a place which it may have been written for stands in the last extent no more. It may hold what its
-//!   chain never agreed on, and would disagree if it came back: and only units of the last extent join older chains.
-//! * A unit that comes has a higher number than any before it.
-//! * A chain that is given up has no unit, and never has one again.
+//! The rules for a successor ([`Projection::may_follow`]) preserve guarantee 20 as far as the two projections alone can
+//! show:
+//! * Below the start, where entries may exist, a chain keeps its order. It may lose units, but not all of them. It may
+//!   gain units at its end, and only units of the previous last extent. Recovery ensures that the new units are
+//!   complete and that the remaining ones are sealed.
+//! * A unit that leaves a chain to which it may have been written leaves the last extent too. It may hold entries that
+//!   its chain never agreed on, and only units of the last extent join older chains, so it can never return with them.
+//! * A new unit has a higher number than any earlier unit.
+//! * An abandoned chain has no unit and never gets one again.
 
 use std::collections::BTreeSet;
 
@@ -24,95 +24,97 @@ use bytes::Bytes;
 use crate::limits::{COPIES_MAX, EXTENTS_MAX, POSITION_MAX, STRIPE_WIDTH_MAX, STRIPES_MAX};
 use crate::{LogId, Position, ProjectionEpoch, SequencerId, Stripe, UnitId, stripe};
 
-/// Positions that are spread over the same chains.
+/// A range of positions that are striped over the same chains.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     /// Its first position. It ends where the next extent begins.
     pub from: Position,
-    /// How many positions in a row are of one chain, before the next one's come.
+    /// Stripe width: consecutive positions in one chain.
     pub width: u64,
-    /// Its chains, each from head to tail. No unit stands in it twice. One without a unit was given up, with all that
-    /// it held.
+    /// The chains, each from head to tail. A unit occurs at most once in an extent. An empty chain was abandoned, and
+    /// its entries are lost.
     pub chains: Vec<Vec<UnitId>>,
 }
 
-/// Which units hold which positions.
+/// The map from positions to units at one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Projection {
-    /// The log.
+    /// The log that it describes.
     pub log: LogId,
     /// Counts the log's projections, from 1.
     pub epoch: ProjectionEpoch,
-    /// Who hands out positions.
+    /// The process that hands out positions in this epoch.
     pub sequencer: SequencerId,
-    /// The first position that it hands out. There and above nothing was written when the projection was made.
+    /// The first position that the sequencer hands out. No position from here on was written when the projection was
+    /// made.
     pub start: Position,
-    /// The highest number of a unit that has stood in a projection of the log. A unit that comes has a higher one: so
-    /// none comes back that was left out.
+    /// The highest unit number in any projection of the log so far. New units get higher numbers, so a removed unit
+    /// cannot return.
     pub newest_unit: UnitId,
-    /// The extents, by their first positions. What lies before the first one was trimmed.
+    /// The extents in ascending order. Positions below the first extent are trimmed.
     pub extents: Vec<Extent>,
 }
 
-/// Why a projection can't be, or can't follow another.
+/// Why a projection is invalid, or cannot follow another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// There is no extent, chain or unit in a place, or there are too many.
+    /// The number of extents, chains or units is out of range.
     #[error("{0} are missing or too many")]
     Count(&'static str),
-    /// The extents are not in their order, or begin too far up.
+    /// The extents are not in ascending order, or a position is above the limit.
     #[error("the extents are out of order")]
     Order,
-    /// A unit stands twice in one extent.
+    /// A unit occurs twice in one extent.
     #[error("unit {0} stands twice in one extent")]
     Twice(UnitId),
-    /// The log is another, the epoch is not the next, or the start goes back.
+    /// The log differs, the epoch is not the next, or the start moves back.
     #[error("it does not follow: {0}")]
     Succession(&'static str),
-    /// Positions are spread in another way than they were written.
+    /// Written positions would be striped differently.
     #[error("position {0} lies in another place than before")]
     Moved(Position),
-    /// A chain has lost its order or all of its units.
+    /// A chain lost all of its units, or changed their order.
     #[error("the chain of position {0} keeps none of its units, or not their order")]
     Chain(Position),
-    /// A unit that didn't stand in the last extent takes part in a chain that was written.
+    /// A unit that was not in the last extent joins a chain that was already written.
     #[error("unit {0} stands in a chain that was written before it came")]
     Stranger(UnitId),
-    /// A unit's number is not new, or is higher than the highest.
+    /// A unit's number was used before, or exceeds `newest_unit`.
     #[error("unit {0} has a number that was used before, or is not noted")]
     Number(UnitId),
-    /// A unit that lost one of its places stands in the last extent.
+    /// A unit that was removed from one chain remains in the last extent.
     #[error("unit {0} was left out of one chain, and stands in the last extent")]
     HalfLeftOut(UnitId),
 }
 
 impl Extent {
-    /// An extent. Where there is one chain it has all positions in a row.
+    /// Creates an extent. With one chain the width is irrelevant and set to 1.
     #[must_use]
     pub fn new(from: Position, width: u64, chains: Vec<Vec<UnitId>>) -> Self {
         let width = if chains.len() > 1 { width } else { 1 };
         Self { from, width, chains }
     }
 
-    /// Whether an extent that begins at or after it spreads its positions as this one would if it went on.
+    /// Whether `next`, which begins at or after this extent, stripes its positions as this extent would if it
+    /// continued.
     pub(crate) fn goes_on_in(&self, next: &Self) -> bool {
         let is_alike = (self.width, self.chains.len()) == (next.width, next.chains.len());
         let turned = self.chains.iter().cycle().skip(self.turn(next.from) as usize);
         is_alike && turned.zip(&next.chains).all(|(chain, next)| chain == next)
     }
 
-    /// The chain of a position at or after its first.
+    /// The chain of a position in this extent.
     fn chain_of(&self, position: Position) -> &[UnitId] {
         let index = self.turn(position);
         self.chains.get(index as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Whose turn a position is.
+    /// Index of the chain of a position.
     pub(crate) fn turn(&self, position: Position) -> u64 {
         stripe::turn(self.from, self.width.max(1), self.chains.len().max(1) as u64, position)
     }
 
-    /// The positions of one of its chains, as if it had no end.
+    /// The positions of one chain, as if the extent had no end.
     #[must_use]
     pub fn stripe(&self, chain: usize) -> Stripe {
         let (count, width) = (self.chains.len().max(1) as u64, self.width.max(1));
@@ -126,28 +128,28 @@ impl Extent {
 }
 
 impl Projection {
-    /// The chain that holds a position; none if it lies before the first extent, and so was trimmed. It is empty if
-    /// what it held was given up.
+    /// The chain that holds a position. `None` if the position is below the first extent, and so is trimmed. Empty if
+    /// the chain was abandoned.
     #[must_use]
     pub fn chain_of(&self, position: Position) -> Option<&[UnitId]> {
         let extent = self.extents.iter().rev().find(|extent| extent.from <= position)?;
         Some(extent.chain_of(position))
     }
 
-    /// Which of the extents, and which of its chains, a position lies in.
+    /// Index of the extent and of the chain that hold a position.
     pub(crate) fn place_of(&self, position: Position) -> Option<(usize, u64)> {
         let index = self.extents.iter().rposition(|extent| extent.from <= position)?;
         let extent = self.extents.get(index)?;
         Some((index, extent.turn(position)))
     }
 
-    /// The first position that was not trimmed with its whole extent.
+    /// The first position of the first extent. Everything below is trimmed.
     #[must_use]
     pub fn first(&self) -> Position {
         self.extents.first().map_or(Position(0), |extent| extent.from)
     }
 
-    /// The extent that new entries go to, once positions have come so far.
+    /// The extent in which new entries are written.
     #[must_use]
     pub fn last(&self) -> &Extent {
         const NONE: &Extent = &Extent { from: Position(0), width: 1, chains: Vec::new() };
@@ -160,15 +162,15 @@ impl Projection {
         self.extents.iter().zip(ends)
     }
 
-    /// Every unit once, heads before those who come after them in the first chain that both stand in.
+    /// Every unit once, in the order of extents and chains.
     #[must_use]
     pub fn units(&self) -> Vec<UnitId> {
         let mut seen = BTreeSet::new();
         self.extents.iter().flat_map(Extent::units).filter(|unit| seen.insert(*unit)).collect()
     }
 
-    /// The stripes that a unit holds. Its node has it know them ([`Command::Tell`](crate::unit::Command::Tell)) when it
-    /// learns of the projection.
+    /// The stripes assigned to a unit. Its node passes them to the unit ([`Command::Tell`](crate::unit::Command::Tell))
+    /// when it learns of the projection.
     #[must_use]
     pub fn stripes_of(&self, unit: UnitId) -> Vec<Stripe> {
         let of_extent = |extent: &Extent| {
@@ -178,10 +180,10 @@ impl Projection {
         self.extents.iter().flat_map(of_extent).collect()
     }
 
-    /// Whether a projection can be such.
+    /// Checks that a projection is valid by itself.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first violation found.
     pub fn check(&self) -> Result<(), Unfit> {
         let is_within = |count: usize, max: usize| (1..=max).contains(&count);
         if !is_within(self.extents.len(), EXTENTS_MAX) {
@@ -202,7 +204,7 @@ impl Projection {
                 if !(1..=STRIPE_WIDTH_MAX).contains(&extent.width) {
                     return Err(Unfit::Count("positions in a row"));
                 }
-                // What was given up is not written any more.
+                // Only earlier extents may have abandoned chains, because nothing is written there any more.
                 let least = if std::ptr::eq(extent, self.last()) { 1 } else { 0 };
                 if !extent.chains.iter().all(|chain| (least..=COPIES_MAX).contains(&chain.len())) {
                     return Err(Unfit::Count("units"));
@@ -215,10 +217,10 @@ impl Projection {
         }
     }
 
-    /// Whether this projection may take the place of another.
+    /// Checks that this projection may replace `old`.
     ///
     /// # Errors
-    /// The first thing that is wrong with it, by itself or as a successor.
+    /// The first violation found, in this projection alone or as a successor.
     pub fn may_follow(&self, old: &Self) -> Result<(), Unfit> {
         self.check()?;
         if self.log != old.log {
@@ -240,7 +242,7 @@ impl Projection {
         if self.newest_unit < old.newest_unit {
             return Err(Unfit::Number(old.newest_unit));
         }
-        // Whole extents may have been trimmed away.
+        // Whole extents may have been trimmed.
         if !old.extents.iter().any(|extent| extent.from == self.first()) {
             return Err(Unfit::Moved(self.first()));
         }
@@ -255,7 +257,7 @@ impl Projection {
         self.last().units().find(|unit| left_out.contains(unit)).map_or(Ok(()), |unit| Err(Unfit::HalfLeftOut(unit)))
     }
 
-    /// Whether positions from `from` to `end`, in one extent of each, are where they were.
+    /// Checks that the positions from `from` to `end`, within one extent of each projection, keep their chains.
     fn keeps(
         &self,
         old: &Self,
@@ -290,7 +292,7 @@ impl Projection {
         Ok(())
     }
 
-    /// Writes it.
+    /// The encoding, as the catalog stores it.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
@@ -312,10 +314,10 @@ impl Projection {
         writer.finish()
     }
 
-    /// Reads one that passes its check.
+    /// Decodes and checks a projection.
     ///
     /// # Errors
-    /// When the bytes are not one, or it can't be.
+    /// When the bytes are malformed or [`Projection::check`] fails.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let (log, epoch) = (LogId(reader.u64()?), ProjectionEpoch(reader.u64()?));
@@ -335,7 +337,7 @@ impl Projection {
     }
 }
 
-/// A number of items, each of so many bytes at least.
+/// Decodes a counted list of items with at least `bytes` bytes each.
 fn many<T>(
     reader: &mut Reader,
     bytes: usize,

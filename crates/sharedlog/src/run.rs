@@ -1,63 +1,63 @@
-//! Positions at equal distances: what is asked for at one time.
+//! Equidistant positions: the unit of a request for many positions.
 
 use base::codec::{DecodeError, Reader, Writer};
 
 use crate::Position;
 use crate::limits::POSITION_MAX;
 
-/// So many positions from one on, at equal distances: `from`, `from + step`, and so on. With a step of 1 they lie in a
-/// row; a chain of an extent of n chains holds such with a step of n.
+/// Equidistant positions: `from`, `from + step`, and so on, `count` in all. With a step of 1 they are consecutive; a
+/// chain in an extent of n chains with a width of 1 holds positions with a step of n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// The first position.
     pub from: Position,
-    /// From one to the next, 1 at least.
+    /// Distance between two positions, at least 1.
     pub step: u64,
-    /// How many they are.
+    /// Number of positions.
     pub count: usize,
 }
 
 impl Run {
-    /// Positions in a row.
+    /// Consecutive positions.
     #[must_use]
     pub fn of(from: Position, count: usize) -> Self {
         Self { from, step: 1, count }
     }
 
-    /// The positions, in their order.
+    /// The positions in ascending order.
     pub fn positions(self) -> impl Iterator<Item = Position> {
         (0..self.count as u64).map(move |number| self.position(number))
     }
 
-    /// Its n-th position, from 0.
+    /// The position with index `number`, from 0.
     #[must_use]
     pub fn position(self, number: u64) -> Position {
         Position(self.from.0.saturating_add(number.saturating_mul(self.step)).min(POSITION_MAX))
     }
 
-    /// What is left of it without its first positions.
+    /// The run without its first `count` positions.
     #[must_use]
     pub fn after(self, count: usize) -> Self {
         Self { from: self.position(count as u64), count: self.count.saturating_sub(count), ..self }
     }
 
-    /// No more of it than its first positions.
+    /// The first `count` positions of the run.
     #[must_use]
     pub fn first(self, count: usize) -> Self {
         Self { count: self.count.min(count), ..self }
     }
 
-    /// Writes it.
+    /// Appends the encoding to `writer`.
     pub fn encode(self, writer: &mut Writer) {
         writer.u64(self.from.0);
         writer.u64(self.step);
         writer.u32(u32::try_from(self.count).unwrap_or(u32::MAX));
     }
 
-    /// Reads it.
+    /// Decodes a run.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the bytes are malformed, or the step is 0.
     pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let run = Self { from: Position::decode(reader)?, step: reader.u64()?, count: reader.u32()? as usize };
         if run.step == 0 { Err(DecodeError::Invalid { what: "step" }) } else { Ok(run) }

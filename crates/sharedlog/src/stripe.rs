@@ -1,38 +1,39 @@
-//! What one chain of an extent holds: so many positions in a row, then as many of each other chain, and so on.
+//! The positions of one chain within an extent: blocks of `width` consecutive positions, assigned to the chains
+//! round-robin.
 //!
-//! Whoever asks for several positions at one time is given such as follow each other. Where so many of them as are
-//! usual lie on one chain, they go down that together, and cost as many messages and forces as in a log of one chain.
+//! A request for several positions gets consecutive ones. If the width covers a typical request, its appends go down
+//! one chain together and cost as many messages and forced writes as in a log with one chain.
 
 use base::codec::{DecodeError, Reader, Writer};
 
 use crate::limits::{STRIPE_WIDTH_MAX, STRIPES_MAX};
 use crate::{Position, Run};
 
-/// The positions of one chain. All begin to be counted at a multiple of the width: where an extent begins between two,
-/// its first chain has fewer of them at first.
+/// The positions of one chain. Blocks are aligned to multiples of the width. If the extent begins within a block, its
+/// first block is shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stripe {
-    /// Where the extent begins.
+    /// First position of the extent.
     pub from: Position,
-    /// How many chains it has.
+    /// Number of chains in the extent.
     pub count: u64,
-    /// Which of them this is, from 0.
+    /// Index of this chain, from 0.
     pub index: u64,
-    /// How many positions in a row are of one chain.
+    /// Consecutive positions per block.
     pub width: u64,
 }
 
 impl Stripe {
-    /// Every position.
+    /// Every position: an extent with one chain from position 0.
     pub(crate) const ALL: Self = Self { from: Position(0), count: 1, index: 0, width: 1 };
 
-    /// Whether a position is one of its own.
+    /// Whether the chain holds a position.
     #[must_use]
     pub fn holds(&self, position: Position) -> bool {
         position >= self.from && turn(self.from, self.width, self.count, position) == self.index
     }
 
-    /// Its n-th position, from 0.
+    /// The position with index `number` in this stripe, from 0.
     #[must_use]
     pub fn position(&self, number: u64) -> Position {
         let number = number.saturating_add(self.counted(self.from));
@@ -40,13 +41,14 @@ impl Stripe {
         Position(self.base().saturating_add(row.saturating_mul(self.width)).saturating_add(number % self.width))
     }
 
-    /// How many of its positions lie before a position.
+    /// Number of positions in this stripe below `position`.
     #[must_use]
     pub fn before(&self, position: Position) -> u64 {
         self.counted(position.max(self.from)) - self.counted(self.from)
     }
 
-    /// Its positions from one of them on, up to an end: as many as lie at equal distances, so many at most.
+    /// The longest run of equidistant positions of this stripe from `from` to below `end`, with at most `most`
+    /// positions.
     #[must_use]
     pub fn run(&self, from: Position, end: Position, most: usize) -> Run {
         let step = if self.width == 1 { self.count } else { 1 };
@@ -55,41 +57,41 @@ impl Stripe {
         Run { from, step, count: left.min(in_row).min(most as u64) as usize }
     }
 
-    /// The multiple of the width that it is counted from.
+    /// Start of the block in which the extent begins.
     fn base(&self) -> u64 {
         self.from.0 - self.from.0 % self.width
     }
 
-    /// How many positions, from the base to that one, are of its chain.
+    /// Number of positions of this chain between the base and `to`.
     fn counted(&self, to: Position) -> u64 {
         let round = self.width * self.count;
         let to = to.0 - self.base();
         to / round * self.width + (to % round).saturating_sub(self.index * self.width).min(self.width)
     }
 
-    /// Stripes of later extents come after those of earlier ones. An extent that holds nothing yet may be given more
+    /// Sort key: stripes of later extents come after those of earlier ones. An extent that is still empty may get more
     /// chains.
     pub(crate) fn order(&self) -> (Position, u64, u64, u64) {
         (self.from, self.count, self.index, self.width)
     }
 
-    /// Whether all of its positions from `position` on are the other's too.
+    /// Whether every position of this stripe from `position` on is also in `other`.
     pub(crate) fn is_within(&self, other: &Self, position: Position) -> bool {
         let is_aligned = other.count == 1 || self.width == other.width && self.count.is_multiple_of(other.count);
         is_aligned && other.holds(position)
     }
 
-    /// Writes it.
+    /// Appends the encoding ([`Stripe::BYTES`]) to `writer`.
     pub fn encode(&self, writer: &mut Writer) {
         writer.u64(self.from.0);
         encode_count(writer, self.count, self.width);
         writer.u32(self.index as u32);
     }
 
-    /// Reads it.
+    /// Decodes a stripe.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the bytes are not a valid stripe.
     pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let from = Position::decode(reader)?;
         let (count, width) = decode_count(reader)?;
@@ -100,21 +102,21 @@ impl Stripe {
         Ok(Self { from, count, index, width })
     }
 
-    /// Bytes of one, encoded.
+    /// Length of the encoding in bytes.
     pub const BYTES: usize = 16;
 }
 
-/// Whose turn a position is, among the chains of an extent that begins at or before it.
+/// Index of the chain that holds `position`, in an extent that begins at or before it.
 pub(crate) fn turn(from: Position, width: u64, count: u64, position: Position) -> u64 {
     (position.0 / width).saturating_sub(from.0 / width) % count
 }
 
-/// Writes the number of an extent's chains, and how many positions in a row are of each: one, where nothing was said.
+/// Writes the number of chains and the width as one `u32`. The upper half is the width minus 1.
 pub(crate) fn encode_count(writer: &mut Writer, count: u64, width: u64) {
     writer.u32((width - 1) as u32 * WIDTH_UNIT + count as u32);
 }
 
-/// Reads both.
+/// Decodes the number of chains and the width.
 pub(crate) fn decode_count(reader: &mut Reader) -> Result<(u64, u64), DecodeError> {
     let both = reader.u32()?;
     let (count, width) = (u64::from(both % WIDTH_UNIT), u64::from(both / WIDTH_UNIT) + 1);
@@ -131,7 +133,7 @@ const WIDTH_UNIT: u32 = 1 << 16;
 mod tests {
     use super::*;
 
-    /// Against the plain rule: who comes next, block by block.
+    /// Compares with the definition: blocks assigned round-robin.
     #[test]
     fn positions_are_counted_within_their_stripe() {
         for (from, count, width) in [(10, 3, 1), (0, 4, 2), (10, 3, 4), (12, 3, 4), (7, 1, 5), (1, 2, 16)] {
@@ -187,7 +189,7 @@ mod tests {
         }
         writer.u32(3);
         writer.u32(2);
-        // A position is written with its lower half first.
+        // A position is encoded with its lower half first.
         let stripe = Stripe { from: Position(7), count: 3, index: 2, width: 1 };
         assert_eq!(Stripe::decode(&mut Reader::new(writer.finish())), Ok(stripe));
         for stripe in [stripe, Stripe { width: 32, ..stripe }, Stripe { width: STRIPE_WIDTH_MAX, ..stripe }] {

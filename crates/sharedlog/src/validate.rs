@@ -1,4 +1,4 @@
-//! What requests about shared logs must keep to.
+//! Validation of requests about shared logs.
 
 use base::limits::{LOG_COPIES_MAX, LOG_READ_MAX, LOG_STRIPES_MAX};
 use machine::Failure;
@@ -11,7 +11,7 @@ use crate::{ClientId, Position, Stamp};
 /// Checks the form and the limits of a request about a log.
 ///
 /// # Errors
-/// [`Failure::Invalid`], saying what is wrong.
+/// [`Failure::Invalid`] with the reason.
 pub fn validate(request: &LogRequest) -> Result<(), Failure> {
     request.log().map_or(Ok(()), |name| check_name("log", name))?;
     match request {
@@ -38,10 +38,10 @@ pub fn validate(request: &LogRequest) -> Result<(), Failure> {
     }
 }
 
-/// The name of a log that is not there yet. It may stand on a command line and in a path, as what it is.
+/// Checks the name of a log to be created. A name must be usable on a command line and in a path without quoting.
 ///
 /// # Errors
-/// [`Failure::Invalid`] with the rule.
+/// [`Failure::Invalid`] with the violated rule.
 pub fn new_log_name(name: &str) -> Result<(), Failure> {
     check_name("log", name)?;
     match name {
@@ -63,7 +63,7 @@ fn check_stamp(Stamp { client, sequence }: Stamp) -> Result<(), Failure> {
     }
 }
 
-/// A position where something may lie. The end of all positions is none.
+/// Checks a position that can hold an entry. `POSITION_MAX` itself cannot.
 fn check_lies_below(position: Position) -> Result<(), Failure> {
     if position.0 < POSITION_MAX { Ok(()) } else { refuse_position(position) }
 }

@@ -1,5 +1,4 @@
-//! Copies older extents to units that are to stand in them, so that each position has as many copies as it should again
-//! (CORFU, section 3.4).
+//! Copies older extents to new units, so that each position regains its target number of copies (CORFU, section 3.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +9,18 @@ use crate::copier::{self, Copier};
 use crate::recovery::healings;
 use crate::{LogId, ProjectionEpoch, UnitId};
 
-/// Logs of which units are copied at one time: the log's users go first.
+/// Maximum logs copied concurrently, so that clients' requests keep most of the capacity.
 const COPIERS_MAX: usize = 2;
 
 /// Names a copier of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CopierId(pub u64);
 
-/// The copiers under way, one of each log at a time.
+/// The copiers under way, at most one per log.
 #[derive(Debug, Default)]
 pub(super) struct ReReplication {
     by_log: BTreeMap<LogId, Copying>,
-    /// The log whose turn was last.
+    /// The log for which a copier was started last.
     pub(super) last_log: LogId,
     last: CopierId,
 }
@@ -29,7 +28,7 @@ pub(super) struct ReReplication {
 #[derive(Debug)]
 struct Copying {
     id: CopierId,
-    /// Of the projection that needs it. In the next one other units may be whole, or gone.
+    /// The epoch of the projection that needs the copies. A newer projection may have other complete units.
     epoch: ProjectionEpoch,
     copier: Copier,
     at: Monotonic,
@@ -47,7 +46,7 @@ impl ReReplication {
         }
     }
 
-    /// Ends what earlier projections needed: other logs wait for their turn.
+    /// Stops copiers of outdated projections, which frees slots for other logs.
     pub(super) fn keep(&mut self, cluster: &ClusterState) {
         let epoch = |log: &LogId| cluster.logs.get(log).map(|log| log.projection.epoch);
         self.by_log.retain(|log, copying| epoch(log) == Some(copying.epoch));
@@ -63,7 +62,7 @@ impl ReReplication {
 }
 
 impl Controller {
-    /// Begins to copy what some older extent of a log lacks, counting out units that are to go.
+    /// Starts a copier if an older extent of the log lacks copies. Units in `going` do not count as copies.
     pub(super) fn re_replicate(&mut self, log: &LogState, going: &BTreeSet<UnitId>, now: Monotonic) {
         let (id, epoch) = (log.id(), log.projection.epoch);
         if self.re_replication.by_log.get(&id).is_some_and(|copying| copying.epoch == epoch) {
@@ -85,7 +84,7 @@ impl Controller {
         self.counters.copiers += 1;
     }
 
-    /// Carries out what copiers want; whether there was anything.
+    /// Carries out the copiers' actions. Returns whether there were any.
     pub(super) fn run_copiers(&mut self, now: Monotonic) -> bool {
         let mut ended = Vec::new();
         let mut is_any = false;

@@ -1,10 +1,9 @@
-//! When projections are replaced, and by what.
+//! Decides when to replace a projection, and by which one.
 //!
-//! A client that gets no answer reports whom it suspects. If that one's node is silent, a recovery without its units
-//! begins at once; if the sequencer's process is gone, the log goes on with another. A unit that is suspected again and
-//! again though its node is heard of is slow, and is left out, too; and so is one that its own node reports to be in
-//! doubt. Where a chain has fewer units than it should, new ones are named on other nodes, and the next recovery has
-//! them stand in it.
+//! A client that gets no reply reports a suspect. If the suspect's node is silent, a recovery without its units starts
+//! at once. If the sequencer's process is gone, the recovery chooses another one. A unit that is suspected repeatedly
+//! although its node is alive is slow and is left out too, and so is a unit that its own node reports to be in doubt.
+//! If a chain has too few units, new ones are created on other nodes, and the next recovery adds them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,33 +15,33 @@ use crate::client::Suspect;
 use crate::recovery::{self, Ended, Homes, Plan, Recovery, Timing};
 use crate::{LogId, ProjectionEpoch, SequencerId, UnitId};
 
-/// The pause between replacements that changed nothing is doubled so often, at most.
+/// Maximum doublings of the pause between replacements that change nothing.
 const VAIN_DOUBLINGS_MAX: u32 = 5;
 
 /// A replacement under way.
 #[derive(Debug)]
 pub(super) struct Reconfiguration {
     pub(super) recovery: Recovery,
-    /// Where the log's units were when it began.
+    /// Disks of the log's units when it started.
     homes: Homes,
     pub(super) at: Monotonic,
 }
 
-/// What was done about a log before.
+/// Past decisions about a log.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// The projection of this epoch is installed, or a newer one. The registry's word may come later.
+    /// Highest epoch known to be installed. The registry's view may lag behind.
     installed: ProjectionEpoch,
-    /// When its projection was last begun to be replaced.
+    /// Start of the last replacement.
     began: Option<Monotonic>,
-    /// When the registry was last asked to name units of it, and to forget some.
+    /// Last requests to the registry to create units and to delete spares.
     named: Option<Monotonic>,
     forgotten: Option<Monotonic>,
-    /// Of the pause, where the projection was replaced though the suspect is heard of: where all are slow the log
-    /// becomes no faster by it.
+    /// Scales the pause after replacements with a live suspect. If all nodes are slow, replacing the projection does
+    /// not help.
     backoff: Backoff,
     slow: BTreeMap<NodeId, SlowUnit>,
-    /// Replacements in a row that no client asked for, and that left the log with these units.
+    /// Number of consecutive replacements without a client's report that left the log with these units.
     in_vain: (u32, Vec<UnitId>),
 }
 
@@ -56,7 +55,7 @@ impl Controller {
         self.history.get(&log).map(|history| history.installed).unwrap_or_default()
     }
 
-    /// A client reports who keeps it from going on in the projection of that epoch.
+    /// Handles a client's report of the suspect that blocks it in the projection of that epoch.
     pub fn suspected(&mut self, id: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Monotonic) {
         let Some(log) = self.log(id).filter(|log| log.projection.epoch == epoch) else { return };
         let (is_gone, can_go, node) = match suspect {
@@ -67,7 +66,7 @@ impl Controller {
             }
             Suspect::Unit(unit) => {
                 let is_gone = self.is_out(&log, unit, self.config.detector.timeout);
-                // Where new entries go it is left out whatever it has.
+                // A unit of the last extent is left out in any case, because it blocks appends.
                 let is_written_to = log.projection.last().units().any(|other| other == unit);
                 let can_go = is_written_to || self.has_stand_ins(&log, unit);
                 (is_gone, can_go, log.member_of(unit).map(|member| member.node))
@@ -81,8 +80,8 @@ impl Controller {
         self.run(now);
     }
 
-    /// The suspect's node is heard of: the projection is replaced after a pause, and if the suspect is a unit, only once
-    /// that is slow.
+    /// Handles a suspicion although the suspect's node is alive. The projection is replaced after a pause, and for a
+    /// unit only once it counts as slow.
     fn suspected_though_alive(&mut self, log: &LogState, suspect: Suspect, node: NodeId, now: Monotonic) {
         let (config, history) = (self.config, self.history.entry(log.id()).or_default());
         let is_unit = matches!(suspect, Suspect::Unit(_));
@@ -97,13 +96,13 @@ impl Controller {
         }
     }
 
-    /// Whether each chain of a unit has another that isn't out.
+    /// Whether each chain that contains the unit has another available unit.
     fn has_stand_ins(&self, log: &LogState, unit: UnitId) -> bool {
         let is_in = |other: &UnitId| *other != unit && !self.is_out(log, *other, self.config.detector.timeout);
         log.chains().all(|chain| !chain.contains(&unit) || chain.iter().any(is_in))
     }
 
-    /// Whether a recovery of a log would wait for no node that may well be dead.
+    /// Whether a recovery of the log would not depend on an overdue node.
     fn awaits_nobody(&self, log: &LogState) -> bool {
         log.units.of(log.projection.units()).all(|node| !self.is_overdue(node))
     }
@@ -118,7 +117,7 @@ impl Controller {
         slow.is_some_and(|unit| unit.is_slow(&self.config, now))
     }
 
-    /// Begins to replace a projection, if that may come to an end; whether it does.
+    /// Starts a recovery if the log can be sealed. Returns whether it did.
     fn reconfigure(&mut self, log: &LogState, now: Monotonic) -> bool {
         if !self.can_be_sealed(log) {
             return false;
@@ -161,8 +160,8 @@ impl Controller {
         true
     }
 
-    /// The sequencer goes on, if its process does. Else it is one on a node that has a unit of the log, and that is not
-    /// this one, if there is one: so that sequencer and controller are not lost together.
+    /// Keeps the sequencer if its process is alive. Otherwise chooses a live node with a unit of the log, preferably
+    /// not this one, so that one crash does not take both the sequencer and the controller.
     fn next_sequencer(&self, log: &LogState) -> SequencerId {
         let old = log.projection.sequencer;
         if self.is_process(old) {
@@ -173,7 +172,7 @@ impl Controller {
         processes.filter(|process| *process != self.me).min_by_key(|process| process.node).unwrap_or(self.me)
     }
 
-    /// Carries out what recoveries want; whether there was anything.
+    /// Carries out the recoveries' actions. Returns whether there were any.
     pub(super) fn run_recoveries(&mut self) -> bool {
         let mut ended = Vec::new();
         let mut is_any = false;
@@ -204,7 +203,8 @@ impl Controller {
                 Ended::NoSuccessor => &mut self.counters.no_successor,
             } += 1;
             if let (Some(Reconfiguration { recovery, homes, .. }), Ended::Installed(_)) = (ended, outcome) {
-                // They did not answer in time. Several logs may meet with the same.
+                // These nodes replied too late. The detector extends their timeouts once, even if several logs report
+                // the same delay.
                 let (time, late) = (self.clock.time(), BTreeSet::from_iter(homes.of(recovery.unanswered())));
                 late.into_iter().for_each(|node| self.detector.too_late(node, self.config.sealing, time));
             }
@@ -223,7 +223,7 @@ impl Controller {
         }
     }
 
-    /// A recovery waits no longer for units whose nodes have become silent since it began.
+    /// Stops waiting for units on nodes that became silent after the recovery started.
     fn await_silent_no_more(&mut self, id: LogId, now: Monotonic) {
         let Some(Reconfiguration { recovery, homes, .. }) = self.reconfigurations.get(&id) else { return };
         let mut silent = BTreeSet::from_iter(recovery.unanswered());
@@ -238,8 +238,8 @@ impl Controller {
         }
     }
 
-    /// Units were copied: they are to stand where they are needed. If that can't be now, they are asked whether they are
-    /// whole again later.
+    /// A copier has completed: starts a recovery that adds the copied units. If it cannot start now, a later copier
+    /// asks the units whether they are still complete.
     pub(super) fn copied(&mut self, id: LogId, now: Monotonic) {
         if let Some(log) = self.log(id)
             && self.awaits_nobody(&log)
@@ -248,11 +248,11 @@ impl Controller {
         }
     }
 
-    /// Has a log go on that lacks something.
+    /// Repairs a log that lacks units or has obsolete ones.
     pub(super) fn check_log(&mut self, log: &LogState, now: Monotonic) {
         let id = log.id();
         let leaving = self.leaving(log);
-        // They count as copies no more, whether there is a projection without them yet or not.
+        // These do not count as copies, even while they are still in the projection.
         let in_doubt = log.units.0.keys().copied().filter(|unit| self.in_doubt.contains(unit));
         let going: BTreeSet<UnitId> = leaving.iter().chain(&log.lost).copied().chain(in_doubt).collect();
         self.re_replicate(log, &going, now);
@@ -274,8 +274,8 @@ impl Controller {
         }
     }
 
-    /// Has the registry name units on nodes, and forget spares in doubt, which never come to stand in the log; unless it
-    /// was asked to just now.
+    /// Asks the registry to create units on nodes, and to delete spares in doubt, which can never join the log. Does
+    /// nothing while an earlier request is recent.
     fn change_units(&mut self, log: &LogState, nodes: Vec<NodeId>, now: Monotonic) {
         let (id, naming, history) = (log.id(), self.config.naming, self.history.entry(log.id()).or_default());
         let is_due = |asked: Option<Monotonic>| asked.is_none_or(|asked| now.since(asked) > naming);
@@ -291,15 +291,15 @@ impl Controller {
         }
     }
 
-    /// Whether each chain that is written to has a unit that isn't out, or is declared lost. Where one has none a
-    /// recovery comes to no end, and what it has sealed by then can't be read.
+    /// Whether every chain of the last extent has an available unit or is declared lost. Otherwise a recovery could not
+    /// finish, and the units that it sealed would be unreadable.
     fn can_be_sealed(&self, log: &LogState) -> bool {
         let is_in = |unit: &UnitId| !self.is_out(log, *unit, self.config.detector.timeout);
         let is_lost = |chain: &[UnitId]| chain.iter().all(|unit| log.lost.contains(unit));
         log.projection.last().chains.iter().all(|chain| chain.iter().any(is_in) || is_lost(chain))
     }
 
-    /// Replaces a projection though the log can go on: ever more rarely, as long as that changes nothing.
+    /// Replaces the projection of a log that works. The pause doubles while replacements change nothing.
     fn reconfigure_lazily(&mut self, log: &LogState, now: Monotonic) {
         let (config, history) = (self.config, self.history.entry(log.id()).or_default());
         let units = log.projection.units();
@@ -312,8 +312,8 @@ impl Controller {
         }
     }
 
-    /// Whether there is a unit that the log is to go on without, and can: if it is gone, each of its chains has
-    /// another; if it leaves, as many as the chain should have; if it is lost, in any case.
+    /// Whether the projection contains a unit that should and can be removed: a failed unit if each of its chains has
+    /// another one, a leaving unit if each chain keeps its target number, and a lost unit always.
     fn can_do_without(&self, log: &LogState, leaving: &BTreeSet<UnitId>) -> bool {
         let units = log.projection.units();
         let is_out = |unit: &UnitId| self.is_out(log, *unit, self.config.gone);
@@ -327,8 +327,8 @@ impl Controller {
             || units.iter().any(|unit| log.lost.contains(unit))
     }
 
-    /// Nodes on which the newest extent lacks a unit: one for each unit that is missing in a chain, as far as there are
-    /// any, and for each chain that is missing as many as it should have. Units that are to go count as missing.
+    /// Nodes that need a new unit for the newest extent: one per missing unit of each chain, as far as there are nodes,
+    /// and a full set for each missing chain. Units in `going` count as missing.
     fn wanted_homes(&self, log: &LogState, going: &BTreeSet<UnitId>, now: Monotonic) -> Vec<NodeId> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         let is_fit = |node: &NodeId| self.is_alive(*node) && !self.is_slow_on(log.id(), *node, now);
@@ -343,7 +343,7 @@ impl Controller {
             let taken: BTreeSet<NodeId> = stay.iter().filter_map(on).collect();
             let free = nodes.iter().cycle().skip(turn).take(nodes.len()).filter(|node| !taken.contains(node));
             let free: Vec<NodeId> = free.copied().take(copies.saturating_sub(stay.len())).collect();
-            // A new chain is made only if it is full.
+            // A new chain is created only if it is full.
             if turn < chains.len() || free.len() == copies {
                 wanted.extend(free);
             }

@@ -1,20 +1,20 @@
-//! Units that keep their log from going on though their nodes are heard of.
+//! Detects units that block their log although their nodes are alive.
 //!
-//! A full disk, or a slow one, does not show in heartbeats. A unit that clients suspect again and again for seconds is
-//! slow, and the log does without it for a while. One suspicion says little: the unit may have answered since.
+//! Heartbeats do not reveal a full or slow disk. A unit that clients suspect repeatedly over seconds counts as slow,
+//! and the log avoids it for a while. One suspicion is not enough, since the unit may have answered in the meantime.
 
 use base::Monotonic;
 
 use super::Config;
 
-/// So many suspicions in a row make a unit slow.
+/// Consecutive suspicions that make a unit slow.
 const SUSPICIONS: u32 = 3;
 
-/// How often a log's unit on a node was suspected in a row.
+/// Counts consecutive suspicions of a log's unit on one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SlowUnit {
     suspicions: u32,
-    /// The last time.
+    /// Time of the last counted suspicion.
     at: Monotonic,
 }
 
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn unit_suspected_for_seconds_is_slow() {
         assert!(is_slow(&[5_000, 6_000, 7_000]));
-        // As one call reports that gets no answer.
+        // The report times of one call that gets no reply.
         assert!(is_slow(&[350, 800, 1_750, 3_600]));
         assert!(is_slow(&[3_600, 7_400, 11_200]));
         assert!(!is_slow(&[5_000, 6_000, 6_900]), "it answers again after two seconds");

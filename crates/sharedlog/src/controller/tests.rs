@@ -1,4 +1,4 @@
-//! A controller alone: what it begins, and with which units, after what it hears.
+//! Tests of a single controller: which recoveries it starts, and with which units.
 
 use base::Incarnation;
 
@@ -19,13 +19,13 @@ fn sealed(epoch: u64, tail: u64) -> Reply {
     Reply::Sealed(Report { sealed, tail, trimmed: Position(0), damaged: 0, whole: Vec::new() })
 }
 
-/// A log with one chain of three units, the unit of a number on the node of that number, and a fourth node. The
-/// controller is on node 4, and the sequencer on node 1.
+/// A log with one chain of units 1, 2 and 3 on nodes 1, 2 and 3, and a fourth node. The controller runs on node 4, the
+/// sequencer on node 1.
 struct Bed {
     controller: Controller,
     cluster: ClusterState,
     now: Monotonic,
-    /// The processes of nodes that are heard of every 50 ms.
+    /// Processes that send a heartbeat every 50 ms, by node.
     alive: BTreeMap<u32, u64>,
 }
 
@@ -71,7 +71,7 @@ impl Bed {
         Arc::make_mut(self.cluster.logs.get_mut(&LOG).expect("there is one"))
     }
 
-    /// Time passes in which the process runs, and hears of the others.
+    /// Advances the time while the process runs and receives heartbeats.
     fn pass(&mut self, millis: u64) {
         for _ in 0..millis / STEP {
             self.now = self.now + Duration::from_millis(STEP);
@@ -88,8 +88,8 @@ impl Bed {
         self.controller.suspected(LOG, epoch, suspect, self.now);
     }
 
-    /// Whether a suspicion of unit 2, after its node was silent for so long, has the log go on without it. Another
-    /// controller replaces the projection then.
+    /// Whether a suspicion of unit 2, after its node was silent for `millis`, starts a recovery. Another controller
+    /// then replaces the projection.
     fn is_left_out_after(&mut self, millis: u64) -> bool {
         let before = self.controller.counters().reconfigurations;
         let boot = self.alive.remove(&2).expect("it was alive");
@@ -114,7 +114,7 @@ impl Bed {
         self.controller.recoveries().next()
     }
 
-    /// Checks the logs, and tells which units are named where meanwhile.
+    /// Checks the logs and returns the requests to the registry.
     fn observe(&mut self) -> Vec<Action> {
         self.controller.take_actions();
         self.controller.observe(self.cluster.clone(), self.now);
@@ -122,7 +122,8 @@ impl Bed {
         self.controller.take_actions().into_iter().filter(is_naming).collect()
     }
 
-    /// Units answer the seals, as if they held what lies below a position; the projection that is proposed then.
+    /// The units reply to the seals as if they held every position below `tail`. Returns the projection that is then
+    /// proposed.
     fn seal(&mut self, units: &[u64], tail: u64) -> Option<Projection> {
         for action in self.controller.take_actions() {
             if let Action::Ask { log, requester, ask, unit, .. } = action
@@ -169,7 +170,7 @@ fn silent_node_is_left_out_at_once() {
     assert_eq!(bed.observe(), [], "it was asked for just now");
     let lacking = UnderReplication { log: LOG, copies: 2, wanted: 3 };
     assert_eq!((bed.controller.under_replicated(), bed.controller.out_of_reach()), (vec![lacking], vec![]));
-    // The new unit stands in the next projection.
+    // The new unit joins the next projection.
     bed.log().units.0.insert(UnitId(4), member(4));
     bed.pass(4_000);
     bed.observe();
@@ -188,8 +189,8 @@ fn node_that_was_falsely_suspected_has_longer() {
     assert!(bed.is_left_out_after(2_000), "however often it was suspected falsely");
 }
 
-/// One that may well be dead, though it is not suspected yet, keeps nothing waiting: it is no reason to begin, and no
-/// sequencer.
+/// An overdue node may be dead although it is not suspected yet. It must not block anything: it neither triggers a
+/// recovery nor becomes the sequencer.
 #[test]
 fn overdue_node_is_neither_slow_nor_chosen() {
     let mut bed = Bed::new();
@@ -225,7 +226,7 @@ fn slow_unit_is_left_out() {
     assert_eq!(bed.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }], "not on the slow node again");
 }
 
-/// It was alive, and too slow for a seal: the next recovery waits for it for longer.
+/// The unit was alive but too slow to seal: the next recovery waits longer for it.
 #[test]
 fn late_unit_has_longer_next_time() {
     let mut bed = Bed::new();
@@ -243,7 +244,7 @@ fn late_unit_has_longer_next_time() {
     assert!(bed.controller.take_actions().iter().any(|action| matches!(action, Action::Propose(_))));
 }
 
-/// Nothing can follow a projection while one of its chains has no unit that answers: nothing is sealed for nothing.
+/// No projection can follow while one chain has no unit that answers, so no unit is sealed.
 #[test]
 fn log_without_a_whole_quorum_of_chains_is_left_alone() {
     let mut bed = Bed::new();
@@ -304,7 +305,7 @@ fn units_of_a_leaving_node_are_replaced_first() {
     assert_eq!(recovery.epoch(), ProjectionEpoch(1));
 }
 
-/// A log in which nothing can be changed costs its users ever less.
+/// Replacements that change nothing become less frequent.
 #[test]
 fn replacements_in_vain_become_rare() {
     let mut bed = Bed::new();
@@ -322,7 +323,7 @@ fn replacements_in_vain_become_rare() {
     assert!(begun.windows(3).all(|of| of[2] - of[1] >= of[1] - of[0]), "{begun:?}");
 }
 
-/// Whether another controller leads is the driver's business.
+/// The driver decides whether another controller leads.
 #[test]
 fn controller_that_does_not_lead_does_nothing() {
     let mut bed = Bed::new();

@@ -1,21 +1,21 @@
-//! Reports on logs that lack copies, or of which some positions are out of reach.
+//! Reports logs that lack copies, and logs with unavailable positions.
 
 use super::{Controller, LogState};
 use crate::{LogId, UnitId};
 
-/// A log with fewer copies of some positions than it should have.
+/// A log with fewer copies of some positions than its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnderReplication {
-    /// The log.
+    /// The affected log.
     pub log: LogId,
-    /// Copies of those positions that have fewest.
+    /// Lowest number of copies over all positions.
     pub copies: usize,
-    /// Copies that each should have, as far as there are nodes for them.
+    /// Target number of copies, limited by the number of nodes.
     pub wanted: usize,
 }
 
 impl Controller {
-    /// Logs that lack copies; none while another controller leads.
+    /// Under-replicated logs; empty unless this controller leads.
     #[must_use]
     pub fn under_replicated(&self) -> Vec<UnderReplication> {
         let lacking = |log: &LogState| {
@@ -26,7 +26,7 @@ impl Controller {
         self.logs().filter_map(lacking).collect()
     }
 
-    /// Logs of which some positions have no copy on a node that is heard of: they can't be read or written as a whole.
+    /// Logs with positions that have no copy on a live node, so that they cannot be read or written completely.
     #[must_use]
     pub fn out_of_reach(&self) -> Vec<LogId> {
         let is_reached = |log: &LogState, unit| !self.is_out(log, unit, self.config.gone);
@@ -39,8 +39,7 @@ impl Controller {
     }
 }
 
-/// How many units of a kind a log's chains have where they have fewest. A chain that was given up has none, and can have
-/// none again.
+/// The lowest number of matching units over all chains. Skips abandoned chains, which can never have units again.
 fn fewest(log: &LogState, is_kind: impl Fn(UnitId) -> bool) -> Option<usize> {
     let chains = log.chains().filter(|chain| !chain.is_empty());
     chains.map(|chain| chain.iter().filter(|unit| is_kind(**unit)).count()).min()

@@ -1,4 +1,4 @@
-//! A player whose reads a test answers.
+//! A player with reads that the test answers.
 
 use super::*;
 use crate::{Batch, ClientId, Stamp};
@@ -58,7 +58,7 @@ impl Bed {
         self.carry_out();
     }
 
-    /// The positions of what is delivered.
+    /// Positions of the deliveries.
     fn take(&mut self) -> Vec<u64> {
         let mut taken = Vec::new();
         while let Some(delivery) = self.player.take(self.now) {
@@ -94,7 +94,7 @@ fn it_reads_ahead_within_its_window_and_delivers_in_order() {
     assert_eq!(bed.player.next(), Position(7));
 }
 
-/// What is asked for in a row may be answered in part: the rest is asked for again.
+/// A range read may be answered in part: the other positions are read again.
 #[test]
 fn it_reads_in_a_row() {
     let mut bed = Bed::new(0);
@@ -114,7 +114,7 @@ fn it_reads_in_a_row() {
     assert_eq!(bed.reads.len(), 9, "what is beyond the tail is not read again");
 }
 
-/// Where one of its positions was beyond the tail, and those after it weren't, it is not left out.
+/// A position that was beyond the tail, although later ones were not, is read again.
 #[test]
 fn a_gap_is_read_at_once() {
     let mut bed = Bed::new(0);
@@ -136,7 +136,7 @@ fn what_failed_is_read_again_and_what_was_given_out_in_vain_is_not_waited_for() 
     bed.answer(0, Err(Error::OutOfTime));
     assert_eq!(bed.reads, [0, 1, 2, 0]);
     bed.answer(0, Ok(Answer::Entry(data(1))));
-    // A newer sequencer begins at 1.
+    // A newer sequencer starts at 1.
     bed.answer(2, Err(Error::BeyondTail { tail: Position(1) }));
     bed.answer(1, Err(Error::BeyondTail { tail: Position(1) }));
     assert_eq!(bed.take(), [0]);
@@ -148,7 +148,7 @@ fn what_failed_is_read_again_and_what_was_given_out_in_vain_is_not_waited_for() 
     assert_eq!(bed.reads, [0, 1, 2, 0, 1]);
 }
 
-/// However many positions a dead writer has left, they are waited for once.
+/// The holes of a dead writer are waited for once, however many there are.
 #[test]
 fn holes_are_waited_for_together() {
     let mut bed = Bed::new(0);
