@@ -1,19 +1,20 @@
-//! What a client of a log must do right, as a pure machine: appends, reads, fills, trims, and asking for the tail.
+//! The client protocol of a log as a pure state machine: append, read, fill, trim, and query the tail.
 //!
-//! The machine knows no socket and no clock. Whoever drives it hands in what happened with a time, and carries out the
-//! [`Action`]s that come of it. Each call is a small machine of its own that says what it needs next (`task.rs`); this
-//! machine does what is common to all: who is asked, time-outs, retries, projections, deadlines.
+//! The machine has no socket and no clock. The driver passes in events with the current time, and carries out the
+//! resulting [`Action`]s. Each call is a small machine of its own that states its next request (`task.rs`). This module
+//! does the common part: routing, timeouts, retries, projections, deadlines.
 //!
-//! * *Append* (CORFU, section 3.3). A position from the sequencer, then the entry down its chain, one unit after the other.
-//!   A position is written in the epoch it was given in, or not at all: in a newer one an append that began later might
-//!   already lie above it. So where a projection was replaced, the old position is *resolved* first: if it was written, it is
-//!   completed, else it is junk. Only then another is taken. A client that lives leaves no duplicate.
-//! * *Fill* (`filling.rs`). Junk to the head of the chain, or what the head holds down the chain.
-//! * *Read*. From the tail of the chain: what is there, the whole chain holds.
+//! * *Append* (CORFU, section 3.3). Gets a position from the sequencer, then writes the entry down its chain, one unit
+//!   after the other. A position is written only in the epoch in which it was handed out: in a newer epoch, an append
+//!   that started later may already have completed above it. So after the projection was replaced, the old position is
+//!   *resolved* first: it is completed if the entry was written, and otherwise filled with junk. Only then does the
+//!   append take another position. A client that does not crash leaves no duplicate.
+//! * *Fill* (`filling.rs`). Writes junk to the head of the chain, or copies the head's entry down the chain.
+//! * *Read*. Reads from the tail of the chain: an entry there is held by the whole chain.
 //!
-//! A call ends once, by its deadline. [`Error::Unknown`] says that an append may have been made, and where. Appending it again
-//! under the same stamp may append it twice: readers deliver the first entry of a stamp
-//! ([`duplicates`](crate::duplicates)).
+//! A call ends exactly once, at its deadline at the latest. [`Error::Unknown`] means that the append may have happened,
+//! and at which position. Repeating it with the same stamp may append it twice; readers deliver the first entry of a
+//! stamp ([`duplicates`](crate::duplicates)).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,33 +49,32 @@ use suspicion::Suspicions;
 use task::Fill;
 use trim::{Trim, TrimOne};
 
-/// A call or an errand of the machine's own.
+/// Identifies a caller's call or an internal one.
 type CallId = u64;
 
 /// A client of one log.
 ///
-/// Every entry point takes the time, which never goes back, and leaves [`Action`]s to be taken with
-/// [`Client::take_actions`].
+/// Entry points take the current time, which never goes back, and queue [`Action`]s for [`Client::take_actions`].
 #[derive(Debug)]
 pub struct Client {
     id: ClientId,
-    /// The sequence of the last stamp of its own.
+    /// Sequence of the last stamp created by this client.
     last_stamp: u64,
     timing: Timing,
     jitter: SplitMix64,
     projection: Option<Projection>,
-    /// The highest tail that a sequencer of that epoch told.
+    /// The highest tail reported by the sequencer of that epoch.
     tail: Option<(ProjectionEpoch, Position)>,
     calls: BTreeMap<CallId, Call>,
     last_call: CallId,
     asks: BTreeMap<AskId, CallId>,
     last_ask: AskId,
     alarms: BTreeSet<(Monotonic, CallId)>,
-    /// Appends that want a position, in their order.
+    /// Appends that need a position, in order.
     wanting: Vec<CallId>,
-    /// The appends that the asking under way is for.
+    /// The pending request for positions.
     asking: Option<CallId>,
-    /// Rows that go on with what a call of theirs has come to.
+    /// Range reads to advance because one of their calls has ended.
     going_on: BTreeSet<CallId>,
     fetching: Option<Fetching>,
     suspicions: Suspicions,
@@ -88,31 +88,32 @@ struct Call {
     deadline: Monotonic,
     alarm: Monotonic,
     ask: Option<AskId>,
-    /// The epoch of what was asked last.
+    /// The epoch of the last request.
     asked_in: ProjectionEpoch,
-    /// Askings in a row that came to nothing.
+    /// Consecutive failed requests.
     failures: u32,
-    /// It waits for a newer projection than this.
+    /// The call waits for a projection newer than this epoch.
     outdated: Option<ProjectionEpoch>,
     task: Task,
 }
 
-/// Whom the end of a call is told.
+/// The receiver of a call's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     /// The caller.
     Caller(Token),
-    /// The row that it is read for.
+    /// The range read that started the call.
     Row(CallId),
-    /// Nobody: it is an errand of the machine's own.
+    /// None: an internal call.
     Nobody,
 }
 
-/// Askings in a row that come to nothing before somebody is suspected.
+/// Consecutive failed requests before the target is reported as suspect.
 const SUSPECT_AFTER: u32 = 2;
 
 impl Client {
-    /// A client. Its number is its own: appends without a stamp are stamped with it. Its seed spreads retries.
+    /// Creates a client. `id` must be unique: it identifies the stamps of appends that arrive without one. `seed`
+    /// drives the jitter of retries.
     #[must_use]
     pub fn new(id: ClientId, timing: Timing, seed: u64) -> Self {
         Self {
@@ -137,24 +138,24 @@ impl Client {
         }
     }
 
-    /// What is to be done, in order.
+    /// Drains the queued actions, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// The newest projection that it knows.
+    /// The newest known projection.
     #[must_use]
     pub fn known(&self) -> Option<&Projection> {
         self.projection.as_ref()
     }
 
-    /// Calls under way, and errands of its own.
+    /// Number of calls in progress, including internal ones.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.calls.len()
     }
 
-    /// Appends a batch: one entry, at one position, however many records. Without a stamp it gets one of the machine's own.
+    /// Appends a batch as one entry at one position. Without `stamp`, the client creates one.
     pub fn append(&mut self, token: Token, batch: Batch, stamp: Option<Stamp>, deadline: Monotonic, now: Monotonic) {
         let stamp = stamp.unwrap_or_else(|| {
             self.last_stamp += 1;
@@ -163,8 +164,8 @@ impl Client {
         self.begin(token, Task::Append(Append::new(Data { stamp, batch })), deadline, now);
     }
 
-    /// Reads a position. If nothing is there, it looks again until `wait` has passed, and then fills it; with none it
-    /// says so.
+    /// Reads a position. If it is unwritten, the read is repeated until `wait` has passed, and then fills it. With
+    /// `None` the answer is [`Answer::Unwritten`].
     pub fn read(
         &mut self,
         token: Token,
@@ -178,38 +179,38 @@ impl Client {
         self.begin(token, Task::Read(read), deadline, now);
     }
 
-    /// Reads many positions: [`Answer::Row`] has, from the first on, what [`Client::read`] of each would have come to.
-    /// It may end before they do, where something is not there yet or can't be read just now, or where there is enough
-    /// of it; where the first has too many bytes, it is [`Answer::Larger`]. By its deadline it tells what it has. It
-    /// fails only if its first position can't be read.
+    /// Reads many positions. [`Answer::Row`] contains, from the first position on, the answers that [`Client::read`]
+    /// would give. It may end early at an unwritten or unavailable position, or at the size limit. If the first entry
+    /// exceeds the limit, the answer is [`Answer::Larger`]. At the deadline it contains the answers so far. The call
+    /// fails only if the first position cannot be read.
     pub fn read_many(&mut self, token: Token, wanted: ReadMany, deadline: Monotonic, now: Monotonic) {
         let row = Row::new(wanted, self.timing);
         self.begin(token, Task::Row(Box::new(row)), deadline, now);
     }
 
-    /// Asks for the tail: every append that has ended by now lies below. It may be lower than an earlier one: positions
-    /// that were given out and never written are given out again by another sequencer.
+    /// Queries the tail: every append that has completed by now is below it. It may be lower than an earlier tail,
+    /// because a new sequencer reuses positions that were handed out and never written.
     pub fn tail(&mut self, token: Token, deadline: Monotonic, now: Monotonic) {
         self.begin(token, Task::Tail(None), deadline, now);
     }
 
-    /// Sees to it that something lies at a position below the tail.
+    /// Ensures that a position below the tail is written, with junk if necessary.
     pub fn fill(&mut self, token: Token, position: Position, deadline: Monotonic, now: Monotonic) {
         self.begin(token, Task::Fill(Fill::new(position)), deadline, now);
     }
 
-    /// Gives up everything below a position, which is not above the tail.
+    /// Trims every position below `before`, which must not exceed the tail.
     pub fn trim(&mut self, token: Token, before: Position, deadline: Monotonic, now: Monotonic) {
         self.begin(token, Task::Trim(Trim::new(before)), deadline, now);
     }
 
-    /// Gives up what lies at one position below the tail. A unit that is copied meanwhile may keep it: this gives room
-    /// back, it does not hide anything.
+    /// Trims one position below the tail. A unit that is being copied may keep the entry: this call frees space, it
+    /// does not guarantee that the entry is unreadable.
     pub fn trim_one(&mut self, token: Token, position: Position, deadline: Monotonic, now: Monotonic) {
         self.begin(token, Task::TrimOne(TrimOne::new(position)), deadline, now);
     }
 
-    /// Nobody waits for these calls any more: they end as at their deadlines.
+    /// Cancels these calls: they end as at their deadlines.
     pub fn give_up(&mut self, tokens: &BTreeSet<Token>, now: Monotonic) {
         let is_among = |whose| matches!(whose, Whose::Caller(token) if tokens.contains(&token));
         let given_up: Vec<CallId> =
@@ -223,7 +224,7 @@ impl Client {
         self.settle(now);
     }
 
-    /// Starts a call, under the next number.
+    /// Starts a call with the next number.
     fn start(&mut self, whose: Whose, task: Task, deadline: Monotonic, now: Monotonic) {
         self.last_call += 1;
         let id = self.last_call;
@@ -242,7 +243,7 @@ impl Client {
         self.advance(id, now);
     }
 
-    /// What follows whatever has happened.
+    /// Runs the work that every event may cause.
     fn settle(&mut self, now: Monotonic) {
         while let Some(id) = self.going_on.pop_first() {
             if self.calls.get(&id).is_some_and(|call| call.ask.is_none()) {
@@ -253,7 +254,7 @@ impl Client {
         self.set_timer();
     }
 
-    /// A unit has answered. An answer that nobody waits for is let go.
+    /// Handles the reply of a unit. A reply without a waiting call only counts as a sign of life.
     pub fn unit_answered(&mut self, ask: AskId, reply: unit::Reply, now: Monotonic) {
         if let Some(id) = self.landed(ask, now) {
             self.heard_unit(id, reply, now);
@@ -264,7 +265,7 @@ impl Client {
     fn heard_unit(&mut self, id: CallId, reply: unit::Reply, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         let reply = match reply {
-            // A read of one position with no more than so many bytes.
+            // A size-limited read of one position returns a list.
             unit::Reply::Many(one) if matches!(call.task, Task::Read(_)) && one.len() <= 1 => {
                 one.into_iter().next().unwrap_or(unit::Reply::Many(Vec::new()))
             }
@@ -277,7 +278,7 @@ impl Client {
                     call.outdated = Some(sealed.max(call.asked_in));
                 }
             }
-            // As good as no answer.
+            // Handled like a missing reply.
             unit::Reply::Unknown => {
                 let suspect = call.task.asked_unit().map(Suspect::Unit);
                 return self.failed(id, suspect, now);
@@ -294,7 +295,7 @@ impl Client {
         self.advance(id, now);
     }
 
-    /// The sequencer has answered.
+    /// Handles the reply of the sequencer.
     pub fn sequencer_answered(&mut self, ask: AskId, reply: sequencer::Reply, now: Monotonic) {
         if let Some(id) = self.landed(ask, now) {
             self.heard_sequencer(id, reply, now);
@@ -326,9 +327,9 @@ impl Client {
         }
     }
 
-    /// A projection has come, from whomever. Only a newer one counts: with it every call goes on at once. What was
-    /// asked in the older one is let go: its answers say nothing any more, but for a write, which is in doubt from now
-    /// on.
+    /// Handles a projection from any source. Only a newer one has an effect: every call continues in it. Requests sent
+    /// in the old epoch are abandoned, since their replies no longer prove anything; an unanswered write is in doubt
+    /// from then on.
     pub fn projected(&mut self, projection: Projection, now: Monotonic) {
         if self.projection.as_ref().is_none_or(|known| known.epoch < projection.epoch) {
             self.suspicions.projected(self.projection.as_ref(), &projection);
@@ -342,7 +343,7 @@ impl Client {
         self.settle(now);
     }
 
-    /// Has a call go on in a newer projection.
+    /// Continues a call in a newer projection.
     fn begin_anew(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if planted(Bug::OldTailCounts) && call.ask.is_some() && call.task.asked_unit().is_none() {
@@ -356,7 +357,7 @@ impl Client {
         self.advance(id, now);
     }
 
-    /// The time that [`Action::SetTimer`] named has come.
+    /// Handles the timer set by [`Action::SetTimer`].
     pub fn timer(&mut self, now: Monotonic) {
         self.timer = Monotonic::NEVER;
         while let Some((at, id)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
@@ -374,7 +375,7 @@ impl Client {
 
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
-        // Whom it was that didn't answer; a newer projection may have another in his place.
+        // The target of the request; a newer projection may have replaced it.
         let suspect = call.ask.map(|_| call.task.whom());
         match suspect {
             _ if call.deadline <= now => {
@@ -386,8 +387,8 @@ impl Client {
         }
     }
 
-    /// Reports who has been silent for long, of those that a call waits for, or its calls if it is a row: all calls may
-    /// be shorter than the time that an answer is waited for.
+    /// Reports the targets of a call, or of a range read's calls, that have been silent for too long. Without this,
+    /// calls with deadlines shorter than the reply timeout would never report a suspect.
     fn suspect_silent(&mut self, id: CallId, now: Monotonic) {
         let of_row = match self.calls.get(&id).map(|call| &call.task) {
             Some(Task::Row(row)) => row.calls().collect(),
@@ -400,13 +401,13 @@ impl Client {
         silent.into_iter().for_each(|(epoch, suspect)| self.suspect(epoch, suspect));
     }
 
-    /// Reports who keeps calls from going on.
+    /// Reports a suspect that blocks calls.
     fn suspect(&mut self, epoch: ProjectionEpoch, suspect: Suspect) {
         self.suspicions.suspect(suspect);
         self.actions.push(Action::Suspect { epoch, suspect });
     }
 
-    /// A call's deadline has come; that of its calls, if it is a row, is the same.
+    /// Ends a call at its deadline. The calls of a range read share its deadline.
     fn out_of_time(&mut self, id: CallId) {
         let Some(call) = self.calls.get(&id) else { return };
         let of_row = if let Task::Row(row) = &call.task { row.calls().collect() } else { Vec::new() };
@@ -416,7 +417,7 @@ impl Client {
         self.finish(id, outcome);
     }
 
-    /// What was asked came to nothing: it is asked again after a while.
+    /// A request failed: it is repeated after a pause.
     fn failed(&mut self, id: CallId, suspect: Option<Suspect>, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let Some(ask) = call.ask.take() {
@@ -436,20 +437,20 @@ impl Client {
         self.set_alarm(id, now + pause);
     }
 
-    /// Twice as long each time, spread by up to a quarter.
+    /// Exponential backoff with a jitter of up to 25%.
     fn backoff(&mut self, first: Duration, failures: u32) -> Duration {
         let doubled = first.0.saturating_mul(1 << failures.min(5));
         Duration(doubled + self.jitter.below(doubled / 4 + 1))
     }
 
-    /// Brings a call one step on that waits for no answer.
+    /// Advances a call that has no pending request.
     fn advance(&mut self, id: CallId, now: Monotonic) {
         if self.is_in_vain(id) {
             self.asking = None;
             self.end(id);
             return;
         }
-        // By its deadline it is woken in any case.
+        // The deadline wakes it in any case.
         self.set_alarm(id, Monotonic::NEVER);
         let Some(call) = self.calls.get_mut(&id) else { return };
         let Some(projection) = &self.projection else { return self.fetch(now) };
@@ -491,7 +492,7 @@ impl Client {
         }
     }
 
-    /// Notes that something is asked, and how long an answer may take; it may be held back for a while.
+    /// Registers a request and its timeout. `held` is the time for which the unit may park it.
     fn asked(&mut self, id: CallId, epoch: ProjectionEpoch, held: Duration, now: Monotonic) -> AskId {
         self.last_ask.0 += 1;
         let ask = self.last_ask;
@@ -547,7 +548,7 @@ impl Client {
         Some(call)
     }
 
-    /// Wakes a call at a time, or at its deadline if that is sooner.
+    /// Wakes a call at `at`, or at its deadline if that is earlier.
     fn set_alarm(&mut self, id: CallId, at: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         self.alarms.remove(&(call.alarm, id));
@@ -568,10 +569,10 @@ impl Client {
         }
     }
 
-    /// Checks what must hold between any two steps.
+    /// Checks the invariants that hold between any two steps.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// When an invariant is violated.
     pub fn invariants(&self) {
         assert!(self.asking.is_none_or(|id| self.calls.contains_key(&id)), "the asking under way is there");
         assert!(self.wanting.is_empty() || self.asking.is_some(), "who wants a position has one asked for");

@@ -1,10 +1,10 @@
-//! Filling a new unit with what older chains hold (guarantee 20).
+//! Copies the entries of older chains to a new unit (guarantee 20).
 //!
-//! A new unit stands in the last extent from its beginning; in those before it stands once it is whole. Many positions
-//! at one time, what the chain holds is read: at its tail, so that the whole chain holds it, and with a fill where
-//! nothing is. That is decided for ever, so it is copied as it is, in whatever epoch. The copier only makes units
-//! whole. Whether one is, it says itself when it is sealed ([`recovery`](crate::recovery)): a copier that dies, or two
-//! at once, do no harm.
+//! A new unit is in the last extent from the start. It joins older extents once it is complete. The copier reads many
+//! positions at a time from the chain's tail, so that the whole chain holds them, and fills holes. A position read this
+//! way never changes, so it can be copied in any epoch. The copier only copies; the unit itself reports whether it is
+//! complete when it is sealed ([`recovery`](crate::recovery)). Therefore a copier may crash, and several may run
+//! concurrently.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,56 +16,56 @@ use crate::recovery::Healing;
 use crate::unit::{Command, Reply, Request};
 use crate::{AskId, Entry, Kept, Position, Run, UnitId};
 
-/// What the driver is to do.
+/// An effect for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask a unit; [`Copier::answered`] may follow.
+    /// Send a request to a unit; [`Copier::answered`] may follow.
     Ask {
-        /// Names the answer.
+        /// Matches the reply to the request.
         ask: AskId,
-        /// The unit.
+        /// The addressed unit.
         unit: UnitId,
-        /// What it is asked.
+        /// The request to send.
         request: Request,
     },
-    /// Read these positions, and fill at once those where nothing is
-    /// ([`Client::read_many`](crate::client::Client::read_many), which waits for each of them, for no time);
-    /// [`Copier::read`] follows.
+    /// Read these positions and fill unwritten ones immediately
+    /// ([`Client::read_many`](crate::client::Client::read_many) with a wait of zero for each); [`Copier::read`]
+    /// follows.
     Read(Run),
     /// Call [`Copier::timer`] at this time.
     SetTimer(Monotonic),
-    /// It has come to its end: every unit says that it is whole, or one could not be made so. If units are whole, a
-    /// recovery has them stand where they should.
+    /// The copier has ended: every unit reports that it is complete, or one could not be completed. A recovery adds
+    /// complete units to their chains.
     Done {
-        /// Whether all are.
+        /// Whether every unit is complete.
         is_whole: bool,
     },
 }
 
-/// How a copier works.
+/// Configuration of a copier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Runs of positions that are read or copied at one time, at most: each is of [`MANY_MAX`] positions or fewer, and
-    /// has [`MANY_BYTES_MAX`] of values or a single one.
+    /// Maximum runs read or copied concurrently. A run has at most [`MANY_MAX`] positions, and [`MANY_BYTES_MAX`] of
+    /// values or a single one.
     pub window: usize,
-    /// For an answer, before it is asked again.
+    /// Timeout before a request is repeated.
     pub again: Duration,
-    /// Askings in a row that come to nothing before it gives up.
+    /// Consecutive failures after which it ends.
     pub failures: u32,
 }
 
-/// Copies what healings need, one after the other.
+/// Copies the stripes listed by healings, one healing after the other.
 #[derive(Clone, Debug)]
 pub struct Copier {
     config: Config,
     healings: Vec<Healing>,
-    /// The healing under way, if the unit has said from where on; else it is asked.
+    /// Next position to copy, once the unit has reported how far it is.
     next: Option<Position>,
-    /// What reads and copies have left over.
+    /// Runs to repeat, because a read or a copy covered only a part.
     left: VecDeque<Run>,
-    /// Runs under way, by their first positions, and what the unit is told once they are read.
+    /// Runs in progress by first position, with the command for the unit once they were read.
     under_way: BTreeMap<Position, (Run, Option<Command>)>,
-    /// What was asked, by the run's first position; with none: how far the unit is.
+    /// Pending requests by the run's first position; `None` asks for the unit's progress.
     asks: BTreeMap<AskId, Option<Position>>,
     last_ask: AskId,
     failures: u32,
@@ -75,7 +75,7 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Begins.
+    /// Starts a copier.
     #[must_use]
     pub fn begin(mut healings: Vec<Healing>, config: Config, now: Monotonic) -> Self {
         healings.reverse();
@@ -96,18 +96,18 @@ impl Copier {
         copier
     }
 
-    /// What is to be done, in order.
+    /// Drains the queued actions, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether it has come to its end.
+    /// Whether it has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Asks, reads and copies what is to come next.
+    /// Sends the next requests.
     fn go_on(&mut self, now: Monotonic) {
         let Some(healing) = self.healings.last().copied() else { return self.end(true) };
         self.again_at = now + self.config.again;
@@ -124,7 +124,7 @@ impl Copier {
                     self.actions.push(Action::Read(run));
                 }
                 if self.under_way.is_empty() {
-                    // All was copied, by what we know. What does the unit say?
+                    // Everything was copied as far as is known. Ask the unit to confirm.
                     self.next = None;
                     return self.go_on(now);
                 }
@@ -133,7 +133,7 @@ impl Copier {
         self.actions.push(Action::SetTimer(self.again_at));
     }
 
-    /// The positions that come next.
+    /// The next run of the current healing.
     fn next_run(&mut self, healing: &Healing) -> Option<Run> {
         let next = self.next.filter(|next| *next < healing.to)?;
         let run = healing.stripe.run(next, healing.to, MANY_MAX);
@@ -142,7 +142,7 @@ impl Copier {
         Some(run)
     }
 
-    /// A read has ended.
+    /// Handles the outcome of a read.
     pub fn read(&mut self, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
         let (Some(healing), Some((of, None))) = (self.healings.last().copied(), self.under_way.get(&run.from)) else {
             return;
@@ -172,7 +172,7 @@ impl Copier {
         }
     }
 
-    /// A unit has answered.
+    /// Handles the reply of a unit.
     pub fn answered(&mut self, ask: AskId, reply: Reply, now: Monotonic) {
         let Some(position) = self.asks.remove(&ask) else { return };
         let Some(healing) = self.healings.last().copied() else { return };
@@ -187,7 +187,7 @@ impl Copier {
                     None => return self.end(false),
                 }
             }
-            // What lies below the unit's mark need not be copied.
+            // Positions below the unit's trim mark need no copy.
             (Some(from), Reply::Done) => {
                 self.under_way.remove(&from);
             }
@@ -206,7 +206,7 @@ impl Copier {
         self.go_on(now);
     }
 
-    /// The time that [`Action::SetTimer`] named has come.
+    /// Handles the timer set by [`Action::SetTimer`].
     pub fn timer(&mut self, now: Monotonic) {
         if self.has_ended {
             return;
@@ -214,7 +214,7 @@ impl Copier {
         if now < self.again_at {
             return self.actions.push(Action::SetTimer(self.again_at));
         }
-        // Reads end by themselves; what was to be copied is asked again.
+        // Reads have their own deadline; copy requests are repeated.
         self.failed(now, |copier| {
             let Some(healing) = copier.healings.last().copied() else { return };
             copier.asks.clear();
@@ -251,7 +251,8 @@ impl Copier {
     }
 }
 
-/// What a unit is told of the first positions of a run, and of how many; none if there is nothing to be told yet.
+/// The command that stores the first answers of a run, and the number of positions it covers. `None` if the first
+/// answer is not final.
 fn command(run: Run, answers: Vec<Answer>) -> Option<(Command, usize)> {
     let (mut copies, mut bytes) = (Vec::new(), 0);
     for (position, answer) in run.positions().zip(answers) {

@@ -1,9 +1,9 @@
-//! Fills positions that were given out and never written, before a reader comes to them (CORFU, section 3.2).
+//! Fills positions that were handed out and never written, before a reader reaches them (CORFU, section 3.2).
 //!
-//! A writer that dies leaves the positions that it took. This machine goes with the sequencer, which knows what it gave
-//! out. It asks for the tail every now and then, and scans what lies below a tail that is old enough. Units list their
-//! holes from memory, many in one answer, and only those are filled. It rests while all that was given out is filled.
-//! More than one at a time do no harm: a fill changes nothing that is decided.
+//! A writer that crashes leaves its positions unwritten. This machine runs beside the sequencer, which knows the
+//! positions that it handed out. It queries the tail periodically and scans the positions below any tail older than a
+//! limit. Units list their holes from memory, many in one reply, and only those are filled. It is idle while there are
+//! no holes. Several instances are safe: a fill never changes a written position.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,29 +14,29 @@ use crate::limits::HOLES_MAX;
 use crate::unit::{Reply, Request};
 use crate::{AskId, Position, Projection, ProjectionEpoch, Stripe, UnitId};
 
-/// How fast holes are filled.
+/// Configuration of the hole fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What was given out so long ago is filled.
+    /// Positions handed out longer ago than this are filled.
     pub age: Duration,
-    /// Between two requests for the tail, and for an answer before it is asked again.
+    /// Interval between tail queries, and timeout before a request is repeated.
     pub again: Duration,
-    /// Positions that are filled at one time, at most.
+    /// Maximum concurrent fills.
     pub window: usize,
 }
 
-/// What the driver is to do.
+/// An effect for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask for the tail; [`HoleFill::tail`] follows.
+    /// Query the tail; [`HoleFill::tail`] follows.
     Tail,
-    /// Ask a unit; [`HoleFill::answered`] may follow.
+    /// Send a request to a unit; [`HoleFill::answered`] may follow.
     Ask {
-        /// Names the answer.
+        /// Matches the reply to the request.
         ask: AskId,
-        /// The unit.
+        /// The addressed unit.
         unit: UnitId,
-        /// What it is asked.
+        /// The request to send.
         request: Request,
     },
     /// Fill a position; [`HoleFill::filled`] follows.
@@ -45,28 +45,28 @@ pub enum Action {
     SetTimer(Monotonic),
 }
 
-/// Tails that are remembered with their times, at most.
+/// Maximum remembered tails.
 const TOLD_MAX: usize = 64;
 
-/// Fills the holes of one projection's sequencer, and of those before it.
+/// Fills the holes of one projection's sequencer and of its predecessors.
 #[derive(Clone, Debug)]
 pub struct HoleFill {
     config: Config,
     projection: Projection,
-    /// All before is filled.
+    /// Positions below are filled.
     done: Position,
-    /// All before was given out.
+    /// Positions below were handed out.
     given_out: Position,
-    /// Tails, and when they were told.
+    /// Known tails, each with the time at which it was learned.
     told: VecDeque<(Position, Monotonic)>,
     asks_tail: bool,
-    /// What is looked through: up to there.
+    /// The scan ends here.
     until: Position,
-    /// Chains that are to be asked yet, each with the first position that is asked for, and the end.
+    /// Chains to scan, each with the next position and the end.
     chains: Vec<(Stripe, UnitId, Position, Position)>,
     asked: Option<AskId>,
     last_ask: AskId,
-    /// Holes that are to be filled, and those that are being filled.
+    /// Holes to fill, and holes being filled.
     holes: VecDeque<Position>,
     filling: BTreeSet<Position>,
     again_at: Monotonic,
@@ -74,7 +74,7 @@ pub struct HoleFill {
 }
 
 impl HoleFill {
-    /// Begins with what earlier sequencers gave out.
+    /// Starts with the positions handed out by earlier sequencers.
     #[must_use]
     pub fn begin(projection: Projection, config: Config, now: Monotonic) -> Self {
         let done = projection.first();
@@ -104,7 +104,7 @@ impl HoleFill {
         self.projection.epoch
     }
 
-    /// The sequencer has given out all before a position.
+    /// The sequencer has handed out every position below `before`.
     pub fn given_out(&mut self, before: Position, now: Monotonic) {
         self.given_out = self.given_out.max(before);
         if self.again_at == Monotonic::NEVER && self.done < self.given_out {
@@ -113,12 +113,12 @@ impl HoleFill {
         }
     }
 
-    /// What is to be done, in order.
+    /// Drains the queued actions, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// The tail was told, or could not be.
+    /// Handles the outcome of a tail query.
     pub fn tail(&mut self, outcome: Result<Position, Error>, now: Monotonic) {
         self.asks_tail = false;
         if let Ok(tail) = outcome
@@ -132,12 +132,12 @@ impl HoleFill {
         self.go_on(now);
     }
 
-    /// A unit has answered.
+    /// Handles the reply of a unit.
     pub fn answered(&mut self, ask: AskId, reply: Reply, now: Monotonic) {
         if self.asked != Some(ask) {
             return;
         }
-        // Whatever else it says, it is asked again in a while.
+        // After any other reply the request is repeated later.
         let (Reply::Holes(holes), Some((_, _, from, _))) = (reply, self.chains.last_mut()) else { return };
         self.asked = None;
         match holes.last() {
@@ -150,7 +150,7 @@ impl HoleFill {
         self.go_on(now);
     }
 
-    /// A fill has ended.
+    /// Handles the outcome of a fill.
     pub fn filled(&mut self, position: Position, outcome: &Result<Answer, Error>, now: Monotonic) {
         if !self.filling.remove(&position) {
             return;
@@ -162,7 +162,7 @@ impl HoleFill {
         self.go_on(now);
     }
 
-    /// The time that [`Action::SetTimer`] named has come.
+    /// Handles the timer set by [`Action::SetTimer`].
     pub fn timer(&mut self, now: Monotonic) {
         if self.again_at > now {
             self.actions.push(Action::SetTimer(self.again_at));
@@ -184,7 +184,7 @@ impl HoleFill {
         self.go_on(now);
     }
 
-    /// Scans what is old enough, chain by chain, and fills what is found.
+    /// Scans positions that are old enough, chain by chain, and fills the holes found.
     fn go_on(&mut self, now: Monotonic) {
         while self.filling.len() < self.config.window
             && let Some(position) = self.holes.pop_front()
@@ -197,7 +197,7 @@ impl HoleFill {
             self.done = self.done.max(self.until);
             self.look_through(now);
         }
-        // No more is asked for than can be filled.
+        // Limits the scan to the rate of the fills.
         if self.asked.is_none()
             && self.holes.is_empty()
             && let Some((stripe, unit, from, to)) = self.chains.last().copied()
@@ -209,7 +209,7 @@ impl HoleFill {
         }
     }
 
-    /// Begins with what has become old enough meanwhile.
+    /// Starts to scan the positions that have become old enough.
     fn look_through(&mut self, now: Monotonic) {
         while let Some((tail, at)) = self.told.front().copied()
             && at + self.config.age <= now

@@ -1,17 +1,17 @@
-//! Replacing a projection (CORFU, section 3.4; guarantee 20).
+//! Replaces a projection (CORFU, section 3.4; guarantee 20).
 //!
-//! All units are sealed, or as many as answer: at least one of every chain, or nothing may be installed, since a writer
-//! of the old projection could go on where none is. What the sealed ones hold tells where the log ends: every append
-//! that was complete lies on all units of its chain, so on a sealed one. The successor keeps sealed units only, but for
-//! chains of older, closed extents where none answers: those stay as they are. Extents that were trimmed go. New units,
-//! which begin empty, stand in a new extent from that end on; a unit that says at its seal that it holds all of an
-//! older stripe joins the chain of that stripe, too ([`copier`](crate::copier)).
+//! A recovery seals all units, or as many as reply: at least one of every chain, because a writer of the old projection
+//! could continue on a chain without a sealed unit. The reports of the sealed units determine the end of the log: a
+//! completed append is on all units of its chain, and so on a sealed one. The successor keeps only sealed units, with
+//! one exception: a chain of an older, closed extent where no unit replies stays unchanged. Extents that were trimmed
+//! are dropped. New units, which are empty, join a new extent that starts at the end of the log. A unit that reports at
+//! its seal that it holds all of an older stripe joins the chain of that stripe ([`copier`](crate::copier)).
 //!
-//! Between the sealing and the proposal the lease of the sequencer that is replaced ends
+//! Between sealing and proposing, the recovery waits for the lease of the replaced sequencer to expire
 //! ([`sequencer`](crate::sequencer)).
 //!
-//! Any number of nodes may do this at one time: sealing hurts nobody twice, and of the projections that are proposed
-//! one is installed, since that is a compare-and-set on the epoch.
+//! Any number of nodes may run a recovery concurrently: sealing is idempotent, and of the proposed projections only one
+//! is installed, by compare-and-set on the epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,45 +30,44 @@ mod tests;
 pub use placement::Homes;
 pub use successor::{Healing, healings};
 
-/// What a recovery is to come to.
+/// The target of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The sequencer of the successor.
     pub sequencer: SequencerId,
-    /// Units that are not to stand in it, whether they answer or not, if their chains have others: they are slow or
-    /// full.
+    /// Slow or full units to leave out whether they reply or not, if their chains have others.
     pub leave_out: BTreeSet<UnitId>,
-    /// Units that are to go once each of their chains has as many others as it should: their nodes leave.
+    /// Units on leaving nodes. They are removed once each of their chains has its target number of other units.
     pub leaving: BTreeSet<UnitId>,
-    /// Units that have not begun, with higher numbers than any that stood in a projection of the log, to stand in for
-    /// those that are missing, the best first.
+    /// Empty units that can replace missing ones, best first. Their numbers are above those of all units in earlier
+    /// projections.
     pub spares: Vec<UnitId>,
-    /// Where units are: those of the projection that is replaced, and the spares. Two of one node don't share a chain;
-    /// a spare whose place isn't told stands in none.
+    /// Disks of the units of the old projection and of the spares. Units of one node do not share a chain. A spare
+    /// without a known disk is not used.
     pub homes: Homes,
-    /// Units that an operator declares lost, with their disks. A chain that has no other is given up: what it held
-    /// reads as lost from then on, and nothing brings it back.
+    /// Units that an operator declared lost. A chain without any other unit is abandoned: its entries read as lost from
+    /// then on, permanently.
     pub lost: BTreeSet<UnitId>,
-    /// The successor does not begin below this: where chains are given up, an end of the log that somebody remembers.
+    /// Lower bound for the successor's start: an end of the log that an operator supplied because chains are abandoned.
     pub at_least: Position,
-    /// Chains that the log should have. A further one is made only when it is full from its beginning.
+    /// Target number of chains. A further chain is added only with its full number of units.
     pub stripes: usize,
-    /// How many positions in a row are of one chain, where there are several.
+    /// Stripe width, if there are several chains.
     pub width: u64,
-    /// Units that a chain should have.
+    /// Target number of units per chain.
     pub copies: usize,
 }
 
-/// How long a recovery waits for what.
+/// Timeouts of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// For an answer, before it is asked again.
+    /// Interval between retransmissions of a request.
     pub again: Duration,
-    /// For units that don't answer, once every chain that is written to has one that did.
+    /// How long to wait for the other units once every chain that is written to has a sealed unit.
     pub patience: Duration,
-    /// For new units to begin.
+    /// How long to wait for new units to start.
     pub beginning: Duration,
-    /// For everything.
+    /// Total duration after which the recovery fails.
     pub limit: Duration,
 }
 
@@ -83,49 +82,48 @@ impl Default for Timing {
     }
 }
 
-/// What the driver is to do.
+/// An effect for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask a unit; [`Recovery::answered`] may follow.
+    /// Send a request to a unit; [`Recovery::answered`] may follow.
     Ask {
-        /// Names the answer.
+        /// Matches the reply to the request.
         ask: AskId,
-        /// The unit.
+        /// The addressed unit.
         unit: UnitId,
-        /// What it is asked.
+        /// The request to send.
         request: Request,
     },
-    /// Put this in the place of the projection whose epoch is one less, if that is the newest; [`Recovery::verdict`]
-    /// may follow.
+    /// Install this projection if the newest one has the preceding epoch; [`Recovery::verdict`] may follow.
     Propose(Projection),
     /// Call [`Recovery::timer`] at this time.
     SetTimer(Monotonic),
-    /// It has come to its end.
+    /// The recovery has ended.
     Done(Ended),
 }
 
-/// What a recovery came to.
+/// The outcome of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Its projection is installed.
+    /// The proposed projection is installed.
     Installed(Projection),
-    /// Another one is.
+    /// Another projection is installed.
     Lost,
-    /// Some chain had no unit that could be sealed, or nobody took the proposal, in time. Nothing is known to be
-    /// installed.
+    /// The limit passed: a chain had no unit that could be sealed, or the proposal was not answered. The proposal may
+    /// have been installed.
     OutOfTime,
-    /// No projection may follow: there would be too many extents, or it was refused.
+    /// No valid successor exists: too many extents, or the proposal was refused.
     NoSuccessor,
 }
 
-/// What became of a proposal.
+/// The outcome of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// This is the newest projection now: the one that was proposed, or another.
+    /// The newest projection now: the proposed one or another.
     Newest(Projection),
-    /// It was refused, since these of its units are there no more.
+    /// Refused, because these units no longer exist.
     UnitsGone(Vec<UnitId>),
-    /// It was refused, and would be again.
+    /// Refused permanently.
     Unfit,
 }
 
@@ -137,15 +135,15 @@ pub struct Recovery {
     timing: Timing,
     stage: Stage,
     began_at: Monotonic,
-    /// Since then every chain that positions may be written to has a unit that is sealed.
+    /// When every chain that may be written to had a sealed unit.
     sealed_at: Option<Monotonic>,
     asks: AskId,
     asked: BTreeMap<AskId, UnitId>,
-    /// What sealed units said.
+    /// Reports of sealed units.
     reports: BTreeMap<UnitId, Report>,
-    /// Units that are not waited for any longer.
+    /// Units that the recovery no longer waits for.
     unawaited: BTreeSet<UnitId>,
-    /// New units that have begun.
+    /// New units that have started.
     begun: BTreeSet<UnitId>,
     again_at: Monotonic,
     actions: Vec<Action>,
@@ -154,7 +152,7 @@ pub struct Recovery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     Sealing,
-    /// New units begin, by that time.
+    /// Waits until that time for new units to start.
     Beginning {
         successor: Projection,
         until: Monotonic,
@@ -164,7 +162,7 @@ enum Stage {
 }
 
 impl Recovery {
-    /// Begins to replace a projection.
+    /// Starts a recovery.
     #[must_use]
     pub fn begin(old: Projection, plan: Plan, timing: Timing, now: Monotonic) -> Self {
         let mut recovery = Self {
@@ -190,25 +188,25 @@ impl Recovery {
         recovery
     }
 
-    /// What is to be done, in order.
+    /// Drains the queued actions, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// The epoch of the projection that is to be replaced.
+    /// The epoch of the projection to replace.
     #[must_use]
     pub fn epoch(&self) -> ProjectionEpoch {
         self.old.epoch
     }
 
-    /// Whether it has come to its end.
+    /// Whether the recovery has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.stage == Stage::Ended
     }
 
-    /// These units are not to be waited for any longer, where each of their chains has another that has answered. One
-    /// that answers all the same before the others have stays.
+    /// Stops waiting for these units, if each of their chains has another unit that has replied. A unit that still
+    /// replies in time stays.
     pub fn await_no_more(&mut self, units: &BTreeSet<UnitId>, now: Monotonic) {
         if self.stage == Stage::Sealing && !units.is_subset(&self.unawaited) {
             self.unawaited.extend(units);
@@ -216,15 +214,14 @@ impl Recovery {
         }
     }
 
-    /// Units of the projection that is replaced that were to stay, and have not answered.
+    /// Units of the old projection that should stay and have not replied.
     #[must_use]
     pub fn unanswered(&self) -> Vec<UnitId> {
         let is_missed = |unit: &UnitId| !self.has_answered(*unit) && !self.plan.leave_out.contains(unit);
         self.old.units().into_iter().filter(is_missed).collect()
     }
 
-    /// Units of the projection that is replaced that have been sealed and surely stay, and those of what is proposed,
-    /// if anything is by now.
+    /// Sealed units that certainly stay, and the successor if one was built.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn counts_on(&self) -> (BTreeSet<UnitId>, Option<&Projection>) {
         let successor = match &self.stage {
@@ -235,13 +232,13 @@ impl Recovery {
         (stay.collect(), successor)
     }
 
-    /// The projection that is to be replaced.
+    /// The projection to replace.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn replaces(&self) -> &Projection {
         &self.old
     }
 
-    /// A unit has answered.
+    /// Handles the reply of a unit.
     pub fn answered(&mut self, ask: AskId, reply: Reply, now: Monotonic) {
         let Some(unit) = self.asked.remove(&ask) else { return };
         match (&self.stage, reply) {
@@ -271,13 +268,13 @@ impl Recovery {
         }
     }
 
-    /// A unit that has answered needn't be waited for, nor one that is to be left out, or is lost.
+    /// Whether a unit needs no further wait: it has replied, is lost, or is left out.
     fn has_answered(&self, unit: UnitId) -> bool {
         let is_unawaited = || self.unawaited.contains(&unit) && self.has_others(unit, 1);
         self.reports.contains_key(&unit) || self.plan.lost.contains(&unit) || self.is_left_out(unit) || is_unawaited()
     }
 
-    /// Whether a unit is sealed, and knows of nothing that it has lost.
+    /// Whether a unit is sealed and knows of no damage.
     fn is_sound(&self, unit: UnitId) -> bool {
         self.reports.get(&unit).is_some_and(|report| report.damaged == 0)
     }
@@ -287,23 +284,23 @@ impl Recovery {
         chain.iter().all(|unit| !self.reports.contains_key(unit))
     }
 
-    /// Whether a chain is given up: nobody has answered, and all are declared lost.
+    /// Whether a chain is abandoned: no unit has replied, and all are declared lost.
     fn is_given_up(&self, chain: &[UnitId]) -> bool {
         self.is_silent(chain) && chain.iter().all(|unit| self.plan.lost.contains(unit))
     }
 
-    /// Whether an extent that ends there had its end before our projection: its units were sealed when it got that, and
-    /// nobody is given a position in it any more.
+    /// Whether an extent with this end was already closed in the old projection: its units were sealed when it was
+    /// closed, and none of its positions is handed out any more.
     fn is_closed(&self, end: Option<Position>) -> bool {
         end.is_some_and(|end| end <= self.old.start)
     }
 
-    /// Whether a unit is to go, if that can be.
+    /// Whether a unit should be removed if possible.
     fn goes(&self, unit: UnitId) -> bool {
         self.plan.leave_out.contains(&unit) || self.plan.leaving.contains(&unit)
     }
 
-    /// Whether a unit is left out though it may answer: only where each of its chains has another that has.
+    /// Whether a unit is left out even if it replies: only if each of its chains has another one that did.
     fn is_left_out(&self, unit: UnitId) -> bool {
         let least = match () {
             () if self.plan.leave_out.contains(&unit) => 1,
@@ -313,7 +310,7 @@ impl Recovery {
         self.has_others(unit, least)
     }
 
-    /// Whether each chain of a unit has so many that have answered and stay.
+    /// Whether each chain of a unit has at least `least` other sound units that stay.
     fn has_others(&self, unit: UnitId, least: usize) -> bool {
         let has_others = |chain: &Vec<UnitId>| {
             let others = chain.iter().filter(|other| self.is_sound(**other) && !self.goes(**other));
@@ -322,17 +319,16 @@ impl Recovery {
         self.old.extents.iter().flat_map(|extent| &extent.chains).all(has_others)
     }
 
-    /// Whether every chain that positions may still be written to has a unit that is sealed, or is given up. A chain of
-    /// a closed extent needs none: as long as it stays as it is, all that is done to it goes down the same units, in
-    /// whichever epoch.
+    /// Whether every chain that may still be written to has a sealed unit or is abandoned. A chain of a closed extent
+    /// needs none: while it stays unchanged, all writes in any epoch go down the same units.
     ///
-    /// A unit that has lost something counts once nobody else has come for a long time: what it has lost is lost then.
+    /// A unit with damage counts only after half of the limit without a better one: its damaged entries are then lost.
     fn is_enough(&self, now: Monotonic) -> bool {
         let is_late = self.began_at + Duration(self.timing.limit.0 / 2) <= now;
         self.are_sealed(|unit| self.is_sound(unit) || is_late && self.reports.contains_key(&unit))
     }
 
-    /// Whether each of those chains has a unit that counts, or is given up.
+    /// Whether each of those chains has a unit that counts, or is abandoned.
     fn are_sealed(&self, counts: impl Fn(UnitId) -> bool) -> bool {
         let is_sealed = |chain: &Vec<UnitId>| chain.iter().any(|unit| counts(*unit)) || self.is_given_up(chain);
         let open = self.old.bounded().filter(|(_, end)| !self.is_closed(*end));
@@ -340,24 +336,24 @@ impl Recovery {
         if planted(Bug::ChainUnsealed) { chains.any(is_sealed) } else { chains.all(is_sealed) }
     }
 
-    /// Nothing is proposed before this: the sequencer that is replaced may hold a lease until then.
+    /// Earliest time of a proposal: the replaced sequencer may hold a lease until then.
     fn not_before(&self) -> Monotonic {
         if planted(Bug::LeaseNotWaited) { self.began_at } else { self.sealed_at.unwrap_or(self.began_at) + LEASE_GRACE }
     }
 
-    /// What stays: sealed units, but for those that are to be left out.
+    /// Whether a unit stays: it is sealed and not left out.
     fn stays(&self, unit: UnitId) -> bool {
         let is_sealed = self.reports.contains_key(&unit) && !self.is_left_out(unit);
         is_sealed || planted(Bug::ChainUnsealed) && self.is_alone_unsealed(unit)
     }
 
-    /// Whether no unit of a chain of this one's is sealed.
+    /// Whether one of the unit's chains has no sealed unit.
     fn is_alone_unsealed(&self, unit: UnitId) -> bool {
         let mut chains = self.old.extents.iter().flat_map(|extent| &extent.chains);
         chains.any(|chain| chain.contains(&unit) && chain.iter().all(|unit| !self.reports.contains_key(unit)))
     }
 
-    /// Where the log ends: above all that a sealed unit holds, and not below where it began.
+    /// The end of the log: above every position that a sealed unit holds, and not below the old start.
     fn tail(&self) -> Position {
         let tails = self.reports.values().map(|report| report.tail.max(report.trimmed));
         tails.fold(self.old.start.max(self.plan.at_least), Position::max)
@@ -367,7 +363,7 @@ impl Recovery {
         self.reports.values().map(|report| report.trimmed).fold(Position(0), Position::max)
     }
 
-    /// Makes the successor, and has its new units begin.
+    /// Builds the successor and starts its new units.
     fn build(&mut self, now: Monotonic) {
         let Some(successor) = self.successor() else { return self.end(Ended::NoSuccessor) };
         let until = match self.stage {
@@ -396,7 +392,7 @@ impl Recovery {
         }
     }
 
-    /// What became of the proposal.
+    /// Handles the outcome of the proposal.
     pub fn verdict(&mut self, verdict: Verdict, now: Monotonic) {
         let Stage::Proposing(successor) = &self.stage else { return };
         match verdict {
@@ -404,7 +400,7 @@ impl Recovery {
             Verdict::Newest(newest) if newest == *successor => self.end(Ended::Installed(newest)),
             Verdict::Newest(_) => self.end(Ended::Lost),
             Verdict::UnitsGone(gone) => {
-                // An earlier proposal may be meant, with units that this one lacks.
+                // The verdict may refer to an earlier proposal, with units that this one lacks.
                 if self.new_units(successor).iter().any(|unit| gone.contains(unit)) {
                     self.plan.spares.retain(|spare| !gone.contains(spare));
                     self.build(now);
@@ -419,7 +415,7 @@ impl Recovery {
         self.actions.push(Action::Done(ended));
     }
 
-    /// The time that [`Action::SetTimer`] named has come.
+    /// Handles the timer set by [`Action::SetTimer`].
     pub fn timer(&mut self, now: Monotonic) {
         if self.has_ended() {
             return;
@@ -432,7 +428,7 @@ impl Recovery {
                 return self.build(now);
             }
             Stage::Beginning { until, .. } if *until <= now => {
-                // Without those that don't begin.
+                // Continues without the units that did not start.
                 self.plan.spares.retain(|spare| self.begun.contains(spare));
                 return self.build(now);
             }
@@ -445,7 +441,7 @@ impl Recovery {
         }
     }
 
-    /// Asks whoever has not answered yet.
+    /// Repeats the requests of the current stage.
     fn ask_again(&mut self, now: Monotonic) {
         self.again_at = now + self.timing.again;
         match self.stage.clone() {

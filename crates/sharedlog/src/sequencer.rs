@@ -1,26 +1,25 @@
-//! The sequencer (CORFU, section 3.3): hands positions out from memory, and says where the log ends.
+//! The sequencer (CORFU, section 3.3): hands out positions from memory and reports the tail of the log.
 //!
-//! What it hands out is a hint: two sequencers may give one position out, and the units let one writer have it. The
-//! *tail* is not a hint. It must lie above every append that ended before it was asked for, so a sequencer that was
-//! replaced may not answer. It notes its next position, and then has every unit of one chain confirm that its epoch
-//! isn't sealed (guarantee 20). Why that is enough: a projection that takes the place of ours is installed only after
-//! at least one unit of
-//! *every* chain is sealed. One unit of the chain that was asked, then, was sealed after it had confirmed. So ours was the
-//! newest projection when the tail was noted, and every append that had ended by then had its position from us, or lay
-//! below our start.
+//! A position is only a hint: two sequencers may hand out the same one, and the units accept one writer. The *tail* is
+//! not a hint. It must be above every append that completed before the query, so a replaced sequencer must not answer.
+//! The sequencer records its next position, and then asks every unit of one chain to confirm that its epoch is not
+//! sealed (guarantee 20). This suffices: a successor is installed only after at least one unit of *every* chain was
+//! sealed. So if the chain had been sealed first, one of its units would have refused. Hence the projection was the
+//! newest when the tail was recorded, and every append completed by then has a position from this sequencer or below
+//! its start.
 //!
-//! Who takes positions and dies leaves holes that readers wait for. So one client is given a bounded number of them at
-//! a time, and what is not written is filled in bulk ([`hole_fill`](crate::hole_fill)).
+//! A client that takes positions and crashes leaves holes that readers wait for. So the number of positions per client
+//! and time window is limited, and unwritten positions are filled in bulk ([`hole_fill`](crate::hole_fill)).
 //!
-//! A sequencer knows nothing of appends: each position is given once in its epoch, to one asker, which resolves what became
-//! of it. Whether a retried append lies in the log already is for readers to tell ([`duplicates`](crate::duplicates)).
+//! A sequencer does not track appends: each position is handed out once in its epoch, and the client resolves the
+//! outcome. Readers detect whether a retried append is in the log twice ([`duplicates`](crate::duplicates)).
 //!
-//! One check is under way at a time. Whoever asks meanwhile waits for its end, however many they are.
+//! One check runs at a time. Queries that arrive meanwhile wait for its end and share the next one.
 //!
-//! A check is good for a *lease*, [`LEASE`] from when the units were asked: until it ends the tail is answered from
-//! memory. Whoever replaces the projection has every chain sealed first, so that one of them is sealed after it has
-//! confirmed, and then waits for [`LEASE_GRACE`] before proposing: by then the lease has ended, on any clock within 1%
-//! of true.
+//! A check grants a *lease* of [`LEASE`] from the time at which the units were asked: until it ends, the tail is
+//! answered from memory. A recovery first seals every chain, so that one of the units is sealed after it confirmed, and
+//! then waits for [`LEASE_GRACE`] before proposing. By then the lease has expired on any clock with a rate error below
+//! 1%.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,92 +31,92 @@ use crate::limits::{
 };
 use crate::unit;
 use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
-/// What is asked of a sequencer.
+/// A request to a sequencer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Positions in a row, for this client alone.
+    /// Request consecutive positions for the exclusive use of one client.
     Positions {
-        /// The projection of who asks.
+        /// The epoch of the client's projection.
         epoch: ProjectionEpoch,
-        /// Who asks.
+        /// The requesting client.
         client: ClientId,
-        /// How many.
+        /// Number of positions.
         count: u64,
     },
-    /// Where does the log end?
+    /// Query the tail of the log.
     Tail {
-        /// The projection of who asks.
+        /// The epoch of the client's projection.
         epoch: ProjectionEpoch,
     },
 }
 
-/// What a sequencer answers.
+/// The reply of a sequencer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Positions of its epoch.
+    /// Positions, valid in its epoch.
     Positions {
-        /// The first of them.
+        /// The first position.
         first: Position,
-        /// How many; they may be fewer than were asked for, or none, if the client has been given so many of late.
+        /// Number of positions. May be less than requested, or 0 if the client has reached its limit.
         count: u64,
     },
-    /// Every append that ended before the request lies below this.
+    /// Every append that completed before the query is below this position.
     Tail(Position),
-    /// It is not, or no longer, the sequencer of that epoch.
+    /// The process is not, or no longer, the sequencer of that epoch.
     Refused {
         /// The newest epoch that it knows of.
         newest: ProjectionEpoch,
     },
 }
 
-/// What the driver is to do.
+/// An effect for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<A> {
-    /// Ask a unit; [`Sequencer::answered`] may follow.
+    /// Send a request to a unit; [`Sequencer::answered`] may follow.
     Ask {
-        /// Names the answer.
+        /// Matches the reply to the request.
         ask: AskId,
-        /// The unit.
+        /// The addressed unit.
         unit: UnitId,
-        /// What it is asked.
+        /// The request to send.
         request: unit::Request,
     },
-    /// Answer whoever asked.
+    /// Send a reply to a client.
     Answer {
-        /// It.
+        /// The client, as passed to [`Sequencer::asked`].
         asker: A,
-        /// The answer.
+        /// The reply to send.
         reply: Reply,
     },
-    /// Call [`Sequencer::timer`] at this time; it takes the place of the last one.
+    /// Call [`Sequencer::timer`] at this time. Replaces the previous timer.
     SetTimer(Monotonic),
 }
 
-/// A check that has had no end for so long is made again, with another chain.
+/// Timeout of a check, which is then repeated with another chain.
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
-/// For so long from when units were asked to confirm an epoch, its sequencer answers the tail without asking again.
+/// After a check, the tail is answered from memory for this time, counted from when the units were asked.
 pub const LEASE: Duration = Duration::from_millis(40);
-/// What replaces a projection waits for so long from when every chain was sealed: [`LEASE`], and what two clocks within
-/// 1% of true can drift apart.
+/// A recovery waits this long after sealing every chain: [`LEASE`] plus the drift between two clocks with a rate error
+/// of 1%.
 pub const LEASE_GRACE: Duration = Duration(LEASE.0 + LEASE.0 / 40);
-/// Askers of the tail that may wait at one time, at most: more are refused by silence.
+/// Maximum waiting tail queries. Further ones get no reply.
 const WAITING_MAX: usize = 16_384;
 
-/// The sequencer of one epoch. Whoever asks is an `A`.
+/// The sequencer of one epoch. `A` identifies a requester.
 #[derive(Clone, Debug)]
 pub struct Sequencer<A> {
     projection: Projection,
     next: Position,
-    /// How many positions each client was given since then.
+    /// Positions handed out to each client in the current window.
     given: BTreeMap<ClientId, u64>,
     given_since: Monotonic,
-    /// The newest epoch known; above our own, we are none any more.
+    /// The newest known epoch. If it is above the own epoch, this sequencer is obsolete.
     newest: ProjectionEpoch,
     check: Option<Check<A>>,
     waiting: Vec<A>,
-    /// No projection takes the place of ours before this.
+    /// No successor of the projection is installed before this time.
     leased_until: Monotonic,
-    /// Counts checks and their repetitions: each goes to another chain.
+    /// Counts checks and their repetitions, to rotate between chains.
     turn: usize,
     asks: AskId,
     actions: Vec<Action<A>>,
@@ -134,8 +133,8 @@ struct Check<A> {
 }
 
 impl<A> Sequencer<A> {
-    /// The sequencer that a projection names, if that is this process. A process begins one of an epoch once only:
-    /// another one of the same epoch would hand out the same positions.
+    /// Creates the sequencer of a projection if it names this process. A process must create the sequencer of an epoch
+    /// only once, because a second one would hand out the same positions.
     #[must_use]
     pub fn begin(projection: &Projection, me: SequencerId) -> Option<Self> {
         let is_me = projection.sequencer == me || planted(Bug::SequencerReborn) && projection.sequencer.node == me.node;
@@ -154,7 +153,7 @@ impl<A> Sequencer<A> {
         })
     }
 
-    /// The epoch that it is of.
+    /// The epoch of its projection.
     #[must_use]
     pub fn epoch(&self) -> ProjectionEpoch {
         self.projection.epoch
@@ -166,12 +165,12 @@ impl<A> Sequencer<A> {
         self.next
     }
 
-    /// What is to be done, in order.
+    /// Drains the queued actions, in order.
     pub fn take_actions(&mut self) -> Vec<Action<A>> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Somebody asks.
+    /// Handles a request.
     pub fn asked(&mut self, asker: A, request: Request, now: Monotonic) {
         let (Request::Positions { epoch, .. } | Request::Tail { epoch }) = request;
         if epoch != self.projection.epoch || self.newest > self.projection.epoch {
@@ -203,7 +202,7 @@ impl<A> Sequencer<A> {
         }
     }
 
-    /// Hands out so many positions, or fewer.
+    /// Hands out up to `count` positions.
     fn hand_out(&mut self, client: ClientId, count: u64, now: Monotonic) -> (Position, u64) {
         let left = POSITION_MAX.saturating_sub(self.next.0);
         let count = self.granted(client, count.min(POSITIONS_AT_ONCE_MAX).min(left), now);
@@ -212,7 +211,7 @@ impl<A> Sequencer<A> {
         (first, count)
     }
 
-    /// How many of so many positions a client is given: with those that it was given of late no more than it may leave
+    /// The number of positions that a client may get now, at most `count`. Limits the positions that it can leave
     /// unwritten.
     fn granted(&mut self, client: ClientId, count: u64, now: Monotonic) -> u64 {
         if self.given_since + POSITIONS_WINDOW <= now {
@@ -242,7 +241,7 @@ impl<A> Sequencer<A> {
         self.ask_chain(now);
     }
 
-    /// Has every unit of one chain confirm. What units of another said before does not count.
+    /// Asks every unit of the next chain to confirm the epoch. Earlier confirmations do not count.
     fn ask_chain(&mut self, now: Monotonic) {
         let Some(check) = &mut self.check else { return };
         let chains = &self.projection.last().chains;
@@ -261,7 +260,7 @@ impl<A> Sequencer<A> {
         self.set_timer();
     }
 
-    /// A unit has answered.
+    /// Handles the reply of a unit.
     pub fn answered(&mut self, ask: AskId, reply: &unit::Reply, now: Monotonic) {
         let Some(check) = &mut self.check else { return };
         let Some((_, unit)) = check.asked.iter().find(|(asked, _)| *asked == ask) else { return };
@@ -287,7 +286,7 @@ impl<A> Sequencer<A> {
         }
     }
 
-    /// The time that [`Action::SetTimer`] named has come.
+    /// Handles the timer set by [`Action::SetTimer`].
     pub fn timer(&mut self, now: Monotonic) {
         if self.check.as_ref().is_some_and(|check| check.again_at <= now) {
             self.ask_chain(now);
@@ -299,7 +298,7 @@ impl<A> Sequencer<A> {
         self.actions.extend(self.check.as_ref().map(|check| Action::SetTimer(check.again_at)));
     }
 
-    /// There is, or will be, a projection of that epoch: of ours nothing is handed out or answered any more.
+    /// A newer epoch exists or is about to: refuses all pending and later requests.
     pub fn superseded(&mut self, newest: ProjectionEpoch) {
         self.newest = self.newest.max(newest);
         if self.newest == self.projection.epoch {

@@ -1,18 +1,18 @@
-//! Snapshots of what the players of a log have come to, kept in the log itself (guarantee 20).
+//! Snapshots of the players' state, stored in the log itself (guarantee 20).
 //!
-//! A snapshot is a state as of a position: all below was played. Its *parts* are entries of the log, and so is its *pointer*,
-//! which names them. Who begins once the log was trimmed looks for a pointer ([`Finder`]) from the mark on, takes the
-//! state, and plays on from the snapshot's position.
+//! A snapshot is the state at a position: the result of all entries below. Its *parts* are entries of the log, and so
+//! is its *pointer*, which lists them. A reader that starts after the log was trimmed searches for a pointer from the
+//! trim mark on ([`Finder`]), loads the state, and continues from the snapshot's position.
 //!
-//! *What a trim may take.* A [`Keeper`] appends the pointer once every part is known to lie on its whole chain, and says
-//! that what is below the snapshot's position may be trimmed once the pointer is known to, too. Its player has passed
-//! that position's predecessor, so that something is held there; every position that is given out from then on is
-//! higher, whatever becomes of the sequencer. So the parts and the pointer lie at the snapshot's position or after it.
-//! Trim to that position for the sake of the snapshot, and it is whole: to any mark that is trimmed to so there is
-//! a pointer at the mark or after it, of a snapshot of that position or a later one. Of several keepers at one time the
-//! one whose snapshot is newest may trim another's parts; then its own is the one that is found.
+//! *When to trim.* A [`Keeper`] appends the pointer once every part is known to be on its whole chain. Once the pointer
+//! is too, positions below the snapshot's position may be trimmed. The player has passed the position before the
+//! snapshot's, so that position is written, and every position handed out later is higher, even by another sequencer.
+//! So the parts and the pointer are at or above the snapshot's position, and a trim to that position keeps the snapshot
+//! complete: for any such trim mark there is a pointer at or above the mark, to a snapshot of that position or a later
+//! one. With several keepers, the one with the newest snapshot may trim another's parts; a finder then finds the newest
+//! one.
 //!
-//! A part that may lie in the log, and is not known to, is appended anew. What lies there of it is nobody's.
+//! A part with an unknown outcome is appended again. Its first copy is never referenced.
 
 use base::canary::{Bug, planted};
 use base::checksum;
@@ -24,49 +24,49 @@ use crate::duplicates::Duplicates;
 use crate::limits::{POSITION_MAX, SNAPSHOT_PART_BYTES, SNAPSHOT_PARTS_AT_ONCE, SNAPSHOT_PARTS_MAX};
 use crate::{Batch, Position, Run};
 
-/// The first record of a part; the second one is what it holds.
+/// First record of a part; the second record is its content.
 const PART: &[u8] = b"loggos: a part of a snapshot";
-/// The first record of a pointer; the second one names the parts.
+/// First record of a pointer; the second record lists the parts.
 const POINTER: &[u8] = b"loggos: a snapshot";
-/// Positions that are looked through at one time.
+/// Positions read at one time in a search.
 const LOOK: usize = 64;
 
-/// What players have come to.
+/// The state of players at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All below was played.
+    /// The state includes all entries below this position.
     pub next: Position,
-    /// The appends that were seen there.
+    /// The appends delivered below this position.
     pub duplicates: Duplicates,
-    /// What the players made of it.
+    /// The application's state.
     pub state: Bytes,
 }
 
-/// A snapshot takes more parts than a pointer names: [`SNAPSHOT_PARTS_MAX`].
+/// A snapshot needs more than [`SNAPSHOT_PARTS_MAX`] parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a snapshot of {bytes} bytes is too large: with the appends that were seen it may have {max}",
     max = SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES
 )]
 pub struct SnapshotTooLarge {
-    /// How large it is.
+    /// Size of the snapshot.
     pub bytes: usize,
 }
 
-/// Whether these are the records of a snapshot's entry: players pass over it.
+/// Whether these are the records of a snapshot's part or pointer, which players skip.
 #[must_use]
 pub fn is_of_snapshot(records: &[Bytes]) -> bool {
     matches!(records, [first, _] if first == PART || first == POINTER)
 }
 
-/// Names a snapshot's parts.
+/// The list of a snapshot's parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pointer {
     next: Position,
-    /// Of all parts together.
+    /// Size and checksum of all parts together.
     bytes: u64,
     checksum: u32,
-    /// Where they lie, in their order.
+    /// Positions of the parts, in order.
     parts: Vec<Position>,
 }
 
@@ -112,7 +112,7 @@ impl Snapshot {
     }
 }
 
-/// Something that is to lie in the log.
+/// The state of one append of a keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     Wanting,
@@ -120,14 +120,14 @@ enum Piece {
     At(Position),
 }
 
-/// What an append of a keeper's has come to.
+/// The outcome of one append of a keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
-    /// It lies there, on the whole chain.
+    /// The whole chain holds it at this position.
     At(Position),
-    /// It may lie there.
+    /// The append may have happened at this position.
     InDoubt(Position),
-    /// It doesn't lie in the log, or nobody knows where.
+    /// The append failed or has no known position.
     Failed,
 }
 
@@ -141,7 +141,7 @@ impl From<&Result<Answer, Error>> for Appended {
     }
 }
 
-/// Keeps a snapshot in its log.
+/// Stores a snapshot in its log.
 #[derive(Debug)]
 pub struct Keeper {
     next: Position,
@@ -151,10 +151,10 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// What is to be kept. Its player has passed the position before the snapshot's.
+    /// Prepares a snapshot. The player must have passed the position before the snapshot's.
     ///
     /// # Errors
-    /// When it is too large.
+    /// [`SnapshotTooLarge`] when it exceeds the maximum size.
     pub fn new(snapshot: &Snapshot) -> Result<Self, SnapshotTooLarge> {
         if snapshot.state.len() >= SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES {
             return Err(SnapshotTooLarge { bytes: snapshot.state.len() });
@@ -167,8 +167,8 @@ impl Keeper {
         Ok(Self { next: snapshot.next, bytes, parts: vec![Piece::Wanting; parts], pointer: Piece::Wanting })
     }
 
-    /// What is to be appended now, with a number for [`Keeper::appended`]. None, while enough is under way, or once all
-    /// lies in the log.
+    /// The next append, with a number for [`Keeper::appended`]. `None` while the maximum is in flight, or after the
+    /// last one.
     pub fn next_append(&mut self) -> Option<(usize, Batch)> {
         let under_way = self.parts.iter().filter(|piece| **piece == Piece::UnderWay).count();
         let wanting = self.parts.iter().position(|piece| *piece == Piece::Wanting);
@@ -192,7 +192,7 @@ impl Keeper {
         Some((number, Batch::of(&records).expect("it is smaller than the largest")))
     }
 
-    /// An append has ended.
+    /// Handles the outcome of an append.
     pub fn appended(&mut self, number: usize, outcome: Appended) {
         let piece = match outcome {
             Appended::At(position) => Piece::At(position),
@@ -205,13 +205,13 @@ impl Keeper {
         }
     }
 
-    /// Where the pointer lies, once it is known to.
+    /// Position of the pointer, once it is stored.
     #[must_use]
     pub fn kept_at(&self) -> Option<Position> {
         if let Piece::At(position) = self.pointer { Some(position) } else { None }
     }
 
-    /// What lies below this the snapshot needs no more; none, as long as it isn't kept.
+    /// Positions below this may be trimmed; `None` until the snapshot is stored.
     #[must_use]
     pub fn may_trim_below(&self) -> Option<Position> {
         let is_early = planted(Bug::TrimmedBeforeKept) && self.pointer != Piece::Wanting;
@@ -219,19 +219,19 @@ impl Keeper {
     }
 }
 
-/// What lies at a position, for a [`Finder`].
+/// The content of a position, for a [`Finder`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum There {
-    /// These records.
+    /// An entry with these records.
     Records(Vec<Bytes>),
-    /// Nothing, and never will; or what lay there is lost, or was given up by itself.
+    /// No records: junk, lost, or trimmed individually.
     Nothing,
-    /// What lies below was given up, this position with it.
+    /// All positions below this one are trimmed, including the requested one.
     TrimmedBelow(Position),
 }
 
 impl There {
-    /// What an answer to a read of a position says; none, if it says nothing of it.
+    /// Converts the answer to a read; `None` if it is not final.
     #[must_use]
     pub fn of(answer: &Answer, position: Position) -> Option<Self> {
         match answer {
@@ -243,36 +243,36 @@ impl There {
     }
 }
 
-/// What a finder wants to know.
+/// The next input that a finder needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Where the log ends; [`Finder::tail`].
+    /// The tail of the log; call [`Finder::tail`].
     Tail,
-    /// What lies at positions in a row; [`Finder::read`]. A hole is waited for, and filled.
+    /// The content of consecutive positions; call [`Finder::read`]. Holes must be filled.
     Read(Run),
-    /// Nothing more: [`Finder::found`] says what it has come to.
+    /// The search has ended; call [`Finder::found`].
     Nothing,
 }
 
-/// What a finder has come to.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The first snapshot that the log has.
+    /// The first complete snapshot in the log.
     Snapshot(Snapshot),
-    /// None that can be had.
+    /// No complete snapshot.
     Nothing {
-        /// What lies below was trimmed: it can't be played either.
+        /// Positions below are trimmed, so the log cannot be played from the start either unless this is 0.
         mark: Position,
     },
 }
 
-/// Looks for a snapshot in a log.
+/// Searches a log for a snapshot.
 #[derive(Debug)]
 pub struct Finder {
     mark: Position,
-    /// Where it looks next.
+    /// Next position to read.
     next: Position,
-    /// Where the log ended, at some time since the mark was told.
+    /// The tail, queried after the mark was learned.
     tail: Option<Position>,
     fetching: Option<Fetching>,
     found: Option<Snapshot>,
@@ -281,20 +281,20 @@ pub struct Finder {
 #[derive(Debug)]
 struct Fetching {
     pointer: Pointer,
-    /// So many parts have come.
+    /// Number of parts read.
     count: usize,
-    /// What they hold.
+    /// Content of the parts read.
     bytes: Vec<u8>,
 }
 
 impl Finder {
-    /// What lies below the mark is trimmed, as far as is known.
+    /// Creates a finder. Positions below `mark` are known to be trimmed.
     #[must_use]
     pub fn new(mark: Position) -> Self {
         Self { mark, next: mark, tail: None, fetching: None, found: None }
     }
 
-    /// What it wants to know now: the same until it was told something.
+    /// The next input needed. Unchanged until an input arrives.
     #[must_use]
     pub fn wants(&self) -> Wanted {
         if let Some(Fetching { pointer, count, .. }) = &self.fetching {
@@ -308,23 +308,23 @@ impl Finder {
         }
     }
 
-    /// What it has come to.
+    /// The result of the search.
     #[must_use]
     pub fn found(self) -> Found {
         self.found.map_or(Found::Nothing { mark: self.mark }, Found::Snapshot)
     }
 
-    /// Where the log ends.
+    /// Supplies the tail of the log.
     pub fn tail(&mut self, tail: Position) {
         self.tail = Some(tail);
     }
 
-    /// What lies at the first of the positions that it wants to read. What wasn't told it wants anew.
+    /// Supplies the content of the first requested positions. The finder requests the others again.
     pub fn read(&mut self, there: impl IntoIterator<Item = There>) {
         for there in there {
             let goes_on = match there {
                 There::TrimmedBelow(mark) => {
-                    // There is a newer snapshot, and the log may have grown.
+                    // A newer snapshot exists, and the log may have grown.
                     *self = Self::new(mark.max(self.mark));
                     false
                 }
@@ -340,7 +340,7 @@ impl Finder {
         }
     }
 
-    /// Looks at what comes next, and whether it is to look further.
+    /// Examines the next position. Returns whether to continue with the one after it.
     fn look(&mut self, there: There) -> bool {
         let at = self.next;
         self.next = at.next();
@@ -349,7 +349,7 @@ impl Finder {
         if first != POINTER {
             return true;
         }
-        // Its parts were placed after what it is of, and before it.
+        // The parts are at or above the snapshot's position and below the pointer.
         let is_sound = |pointer: &Pointer| {
             let mut parts = pointer.parts.iter();
             !pointer.parts.is_empty() && parts.all(|part| (pointer.next..at).contains(part))
@@ -359,7 +359,7 @@ impl Finder {
                 self.fetching = Some(Fetching { pointer, count: 0, bytes: Vec::new() });
                 false
             }
-            // It is of a time before, or no pointer.
+            // The snapshot is older than the mark, or the entry is not a pointer.
             _ => true,
         }
     }
@@ -369,7 +369,7 @@ impl Finder {
         let There::Records(records) = there else { return };
         let [first, part] = &records[..] else { return };
         let Fetching { pointer, count, bytes } = &mut fetching;
-        // Where something else lies, the snapshot can't be had. Another may be, further on.
+        // A part is missing, so this snapshot is incomplete. A later one may be complete.
         if first != PART || bytes.len() as u64 + part.len() as u64 > pointer.bytes {
             return;
         }
@@ -382,10 +382,10 @@ impl Finder {
         }
     }
 
-    /// Checks what must hold between any two steps.
+    /// Checks the invariants that hold between any two steps.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// When an invariant is violated.
     pub fn invariants(&self) {
         assert!(self.mark <= self.next && self.next.0 <= POSITION_MAX, "it looks at what is kept");
         let is_short = |fetching: &Fetching| fetching.count < fetching.pointer.parts.len();

@@ -1,19 +1,19 @@
-//! A log unit (CORFU, section 2.1 and 3.2): a write-once address space, as a replicated state machine.
+//! A log unit (CORFU, sections 2.1 and 3.2): a write-once address space, as a replicated state machine.
 //!
-//! Its commands are entries of its node's write-ahead log, applied once they are forced, and again after a restart. So
-//! what a unit says that it took, or that it is sealed, is on its disk (guarantee 20). Its values lie elsewhere: an
-//! [`Outcome`] says which to store, and which to look up for an answer. What a unit knows by itself is small: how far
-//! it is sealed, how far it is trimmed, and which positions it holds.
+//! Its commands are entries of its node's write-ahead log, applied once they are forced to disk and again after a
+//! restart. So an acknowledged write or seal is durable (guarantee 20). The values are stored separately: an
+//! [`Outcome`] states which value to store, and which to look up for a reply. The unit's own state is small: its sealed
+//! epoch, its trim mark, and the set of positions that it holds.
 //!
-//! * *One disk.* A unit begins on the disk that its number was given for. Where that is lost, so is the unit: a message that
-//!   was late can't have it begin again, empty, and answer for what it held.
-//! * *Write once.* The same entry again is [`Reply::Written`]; another one is [`Reply::Occupied`].
-//! * *Sealed.* A request of the sealed epoch, or of an older one, is refused. A unit stands in a projection only if it was
-//!   sealed in the epoch before, or began with that.
-//! * *Trimmed.* What lies below the mark was given up by the log's users. The mark only rises.
+//! * *One disk.* A unit starts only on the disk for which it was created. If the disk is lost, so is the unit: a
+//!   delayed message cannot restart it empty and let it answer for entries that it lost.
+//! * *Write once.* Writing the same entry again returns [`Reply::Written`]; another entry returns [`Reply::Occupied`].
+//! * *Sealed.* A request of the sealed epoch or an older one is refused. A unit joins a projection only if it was
+//!   sealed in the preceding epoch or started with it.
+//! * *Trimmed.* Clients trimmed all positions below the mark. The mark only rises.
 //!
-//! What a request says about the unit is true of the state that all forced commands have come to. So requests may be
-//! answered from it without the log where they change nothing: [`Unit::meet`].
+//! A reply reflects the state after all forced commands. So requests that change nothing are answered from that state
+//! without the log: [`Unit::meet`].
 
 use std::collections::BTreeSet;
 
@@ -34,90 +34,90 @@ mod tests;
 
 pub use message::{Command, Reply, Report, Request};
 
-/// What a request or a command comes to.
+/// The effect of a request or a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// This is the answer.
+    /// Send this reply.
     Reply(Reply),
-    /// Keep this under the position, then answer.
+    /// Store a value at a position, then reply.
     Store {
-        /// The position.
+        /// The position to write.
         position: Position,
-        /// What takes the place of anything that is kept there.
+        /// The value. Replaces any stored value.
         kept: Kept,
-        /// The answer.
+        /// The reply after storing.
         reply: Reply,
     },
-    /// Values below the mark may go; answer.
+    /// Values below the mark may be deleted; reply.
     Forget {
-        /// The mark.
+        /// The trim mark.
         before: Position,
-        /// The answer.
+        /// The reply to send.
         reply: Reply,
     },
-    /// Look up what is kept there; [`found`] says what it means to a reader.
+    /// Look up the stored value; [`found`] converts it to a reader's reply.
     Look {
-        /// The position.
+        /// The position to look up.
         position: Position,
     },
-    /// All of these, one after the other; [`Reply::of_many`] makes one answer of theirs.
+    /// Carry out all of these in order; [`Reply::of_many`] combines their replies.
     Many {
-        /// They.
+        /// The individual outcomes.
         each: Vec<Self>,
-        /// Bytes of values in the answer, at most.
+        /// Maximum bytes of values in the reply.
         bytes: usize,
     },
-    /// Look up what is kept there; [`compared`] says what it means to who wanted to write.
+    /// Look up the stored value; [`compared`] converts it to a writer's reply.
     Compare {
-        /// The position.
+        /// The position to look up.
         position: Position,
-        /// What was to be written.
+        /// The entry to write.
         entry: Entry,
     },
 }
 
 impl Outcome {
-    /// What commands come to has no values in it.
+    /// Replies to commands contain no values.
     fn many(each: Vec<Self>) -> Self {
         Self::Many { each, bytes: 0 }
     }
 }
 
-/// What becomes of a request.
+/// How a request is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// It changes nothing, and is answered.
+    /// It changes nothing and is answered immediately.
     Answer(Outcome),
-    /// It goes to the log, and is answered when it is applied.
+    /// It is appended to the write-ahead log and answered when it is applied.
     Log {
-        /// What goes to the log.
+        /// The command to append.
         command: Command,
-        /// An answer that leaves before the log is forced: never, but for a planted bug.
+        /// A reply sent before the log is forced: only with a planted bug.
         early: Option<Outcome>,
     },
 }
 
-/// What a unit knows by itself.
+/// The state of a unit, without the values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Unit {
-    /// The disk that it is on.
+    /// The disk that holds the unit.
     disk: Incarnation,
     log: LogId,
-    /// Whether it was begun. Before that it takes nothing.
+    /// Whether the unit was started. Before that it accepts nothing else.
     begun: bool,
-    /// Everything of this epoch and before is refused.
+    /// Requests of this epoch and earlier ones are refused.
     sealed: ProjectionEpoch,
-    /// What lies below is trimmed.
+    /// Positions below are trimmed.
     trimmed: Position,
     /// One more than the highest position ever written.
     tail: Position,
     occupied: Occupied,
-    /// Positions that it holds, and whose values can't be read.
+    /// Positions that it holds but that have unreadable values.
     damaged: BTreeSet<Position>,
 }
 
-/// What a reader is told of what lies at a position that a unit holds. None: the value can't be read. Whoever finds
-/// that gives the unit a [`Command::Damaged`], so that it is known for a position that the unit lacks.
+/// A reader's reply, from the stored value of a position that the unit holds. `None` means that the value is
+/// unreadable. The caller then submits [`Command::Damaged`], so that the unit counts the position as missing.
 #[must_use]
 pub fn found(kept: Option<Kept>, mark: Position) -> Reply {
     match kept {
@@ -127,7 +127,7 @@ pub fn found(kept: Option<Kept>, mark: Position) -> Reply {
     }
 }
 
-/// What somebody is told who wanted to write to a position that a unit holds.
+/// A writer's reply, from the stored value of a position that the unit holds.
 #[must_use]
 pub fn compared(kept: Option<&Kept>, entry: &Entry, mark: Position) -> Reply {
     match kept {
@@ -139,25 +139,25 @@ pub fn compared(kept: Option<&Kept>, entry: &Entry, mark: Position) -> Reply {
 }
 
 impl Unit {
-    /// A unit that has not begun, on a node's disk: a [`Command::Begin`] that is meant for that disk begins it.
+    /// A unit that was not started, on a node's disk. [`Command::Begin`] for the same disk starts it.
     #[must_use]
     pub fn new(disk: Incarnation) -> Self {
         Self { disk, ..Self::default() }
     }
 
-    /// The disk that it is on.
+    /// The disk that holds the unit.
     #[must_use]
     pub fn disk(&self) -> Incarnation {
         self.disk
     }
 
-    /// Everything of this epoch and before is refused.
+    /// Requests of this epoch and earlier ones are refused.
     #[must_use]
     pub fn sealed(&self) -> ProjectionEpoch {
         self.sealed
     }
 
-    /// What lies below this is trimmed.
+    /// Positions below this are trimmed.
     #[must_use]
     pub fn trimmed(&self) -> Position {
         self.trimmed
@@ -169,36 +169,36 @@ impl Unit {
         self.tail
     }
 
-    /// Whether it holds a position, below its mark or above.
+    /// Whether a position is written or trimmed.
     #[must_use]
     pub fn holds(&self, position: Position) -> bool {
         position < self.trimmed || self.occupied.holds(position)
     }
 
-    /// Whether it knows a position to be damaged.
+    /// Whether a position is known to be damaged.
     #[must_use]
     pub fn is_damaged(&self, position: Position) -> bool {
         self.damaged.contains(&position)
     }
 
-    /// How many positions it knows to be damaged.
+    /// Number of positions known to be damaged.
     #[must_use]
     pub fn damaged(&self) -> usize {
         self.damaged.len()
     }
 
-    /// The stripes that it was told of.
+    /// The stripes assigned to it.
     pub fn told(&self) -> impl Iterator<Item = Stripe> {
         self.occupied.told()
     }
 
-    /// How many intervals its positions make up: what its size depends on.
+    /// Number of intervals in its set of positions, which determines the size of its state.
     #[must_use]
     pub fn intervals(&self) -> usize {
         self.occupied.intervals()
     }
 
-    /// Says what becomes of a request, from the state that all forced commands have come to.
+    /// Decides how to handle a request, from the state after all forced commands.
     #[must_use]
     pub fn meet(&self, request: Request) -> Met {
         match request {
@@ -236,7 +236,7 @@ impl Unit {
         planted(Bug::SealNotForced).then_some(Outcome::Reply(Reply::Sealed(report)))
     }
 
-    /// Applies a forced command. The same commands in the same order come to the same state everywhere.
+    /// Applies a forced command. Deterministic: the same commands in the same order produce the same state.
     pub fn apply(&mut self, command: Command) -> Outcome {
         if let Some(outcome) = self.unchanged(&command) {
             return outcome;
@@ -246,7 +246,7 @@ impl Unit {
                 self.log = log;
                 self.begun = true;
                 self.sealed = self.sealed.max(epoch);
-                // It is empty: what another recovery had in mind for it came to nothing.
+                // The unit is empty: an earlier recovery that started it did not complete.
                 if !planted(Bug::OldValuesReturn) {
                     self.occupied = Occupied::default();
                 }
@@ -282,7 +282,7 @@ impl Unit {
         }
     }
 
-    /// What a command comes to that changes nothing; none if it does.
+    /// The outcome of a command that changes nothing; `None` if it changes the state.
     fn unchanged(&self, command: &Command) -> Option<Outcome> {
         let reply = |reply| Some(Outcome::Reply(reply));
         match command {
@@ -336,7 +336,7 @@ impl Unit {
         }
     }
 
-    /// What it comes to that this is to be kept at a position, if nothing changes by it.
+    /// The outcome of storing a value, if that changes nothing.
     fn unchanged_at(&self, position: Position, kept: &Kept) -> Option<Outcome> {
         if self.damaged.contains(&position) {
             return None;
@@ -359,7 +359,7 @@ impl Unit {
         }
     }
 
-    /// Positions of a stripe that it doesn't hold.
+    /// Positions of a stripe that it does not hold, up to [`HOLES_MAX`].
     fn holes(&self, stripe: Stripe, from: Position, to: Position) -> Vec<Position> {
         let mut holes = Vec::new();
         let mut next = self.occupied.missing(stripe, from.max(self.trimmed));
@@ -370,7 +370,7 @@ impl Unit {
         holes
     }
 
-    /// What is said to a request of an epoch that is over.
+    /// The refusal of a request from a sealed epoch.
     fn refusal(&self, epoch: ProjectionEpoch) -> Option<Reply> {
         if !self.begun {
             return Some(Reply::Unknown);
@@ -400,7 +400,7 @@ impl Unit {
         Outcome::Forget { before: self.trimmed, reply: reply(self.report()) }
     }
 
-    /// What it says of itself.
+    /// The report that it sends in replies to recoveries and copiers.
     #[must_use]
     pub fn report(&self) -> Report {
         let none = BTreeSet::new();
@@ -415,10 +415,10 @@ impl Unit {
         Report { sealed, tail, trimmed, damaged: damaged.len() as u32, whole }
     }
 
-    /// Checks what must hold between any two steps.
+    /// Checks the invariants that hold between any two steps.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// When an invariant is violated.
     pub fn invariants(&self) {
         assert!(self.begun || *self == Self::new(self.disk), "nothing is taken before the beginning");
         assert!(!self.occupied.holds(self.tail), "nothing lies at the tail or above");
@@ -428,7 +428,7 @@ impl Unit {
         assert!(self.occupied.told().count() <= UNIT_STRIPES_MAX, "stripes are bounded");
     }
 
-    /// Writes its state, for a checkpoint. The values are not in it.
+    /// The encoded state, without the values, for a checkpoint.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
@@ -444,10 +444,10 @@ impl Unit {
         writer.finish()
     }
 
-    /// Reads a state.
+    /// Decodes a state.
     ///
     /// # Errors
-    /// When the bytes are none.
+    /// When the bytes are malformed.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let disk = Incarnation(reader.u64()?);

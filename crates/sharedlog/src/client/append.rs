@@ -1,9 +1,9 @@
-//! An append: a position, then the entry down its chain.
+//! An append: gets a position, then writes the entry down its chain.
 //!
-//! An append that is not answered is resolved by its position. In the same epoch the entry is written again, and a unit
-//! that holds it acknowledges it. After the projection was replaced, or if the head has lost the value, the position is
-//! filled first: it then holds the entry, or never will, and only then another position is taken. So a machine that does
-//! not crash appends an entry once.
+//! An append without a reply is resolved by its position. In the same epoch the entry is written again, and a unit that
+//! holds it acknowledges it. After the projection was replaced, or if the head's value is damaged, the position is
+//! filled first: it then holds the entry or never will, and only then does the append take another position. So a
+//! client that does not crash appends an entry once.
 
 use base::canary::{Bug, planted};
 
@@ -13,7 +13,7 @@ use crate::client::{Answer, Error};
 use crate::unit::{Command, Reply, Request};
 use crate::{Data, Entry, Kept, Position, ProjectionEpoch, UnitId};
 
-/// An append under way.
+/// An append in progress.
 #[derive(Debug)]
 pub(super) struct Append {
     data: Data,
@@ -23,11 +23,11 @@ pub(super) struct Append {
 
 #[derive(Debug)]
 enum Stage {
-    /// A position is wanted.
+    /// It needs a position.
     Wanting,
     Writing(Writing),
-    /// The projection was replaced, or the head has lost what it holds: is the entry there, or can it not come there
-    /// any more? The position was given in that epoch.
+    /// The projection was replaced, or the head's value is damaged. Finds out whether the position holds the entry, and
+    /// prevents a later write if not. The epoch is that of the position.
     Resolving(Filling, ProjectionEpoch),
     Ended(Result<Answer, Error>),
 }
@@ -35,13 +35,13 @@ enum Stage {
 #[derive(Debug)]
 struct Writing {
     position: Position,
-    /// The epoch that the position was given in: it is written in no other.
+    /// The epoch of the position. It is written in no other.
     epoch: ProjectionEpoch,
-    /// How many units, from the head on, hold the entry.
+    /// Number of units, from the head, that hold the entry.
     count: usize,
-    /// The head was asked and may hold the entry.
+    /// A write was sent to the head, which may hold the entry.
     in_doubt: bool,
-    /// The next unit has the entry, and has lost it.
+    /// The next unit holds the entry, but its value is damaged.
     mends: bool,
 }
 
@@ -50,7 +50,7 @@ impl Append {
         Self { data, stage: Stage::Wanting, asked: None }
     }
 
-    /// A position has come.
+    /// Receives a position.
     pub(super) fn given(&mut self, position: Position, epoch: ProjectionEpoch) {
         if matches!(self.stage, Stage::Wanting) {
             let writing = Writing { position, epoch, count: 0, in_doubt: false, mends: false };
@@ -58,7 +58,7 @@ impl Append {
         }
     }
 
-    /// Goes on in the newest projection.
+    /// Continues in the newest projection.
     fn renew(&mut self, view: &View) {
         let newest = view.projection.epoch;
         match &mut self.stage {
@@ -77,7 +77,7 @@ impl Append {
             && *given_in < newest
             && (filling.position >= view.projection.start || planted(Bug::RetryUnresolved))
         {
-            // No unit of the newer projection holds anything there, or takes it from us.
+            // No unit of the newer projection holds an entry at this position, or accepts one from this client.
             self.stage = Stage::Wanting;
         }
     }
@@ -92,7 +92,7 @@ impl Append {
             Stage::Writing(writing) => {
                 let position = writing.position;
                 let Some(chain) = view.projection.chain_of(position) else {
-                    // The epoch's own positions lie in its last extent.
+                    // The epoch's own positions are in its last extent.
                     debug_assert!(false, "position {position} of epoch {} has no chain in it", writing.epoch);
                     return Next::Done(Err(Error::Unknown { position }));
                 };
@@ -143,23 +143,23 @@ impl Append {
         let position = writing.position;
         match reply {
             Reply::Written => (writing.count, writing.mends) = (writing.count + 1, false),
-            // The head took the entry, and this unit was trimmed since: it takes no other entry there.
+            // The head accepted the entry, and this unit was trimmed since: it accepts no other entry there.
             Reply::Trimmed { .. } if writing.count > 0 => (writing.count, writing.mends) = (writing.count + 1, false),
-            // The one before it has our entry: so had this one.
+            // The preceding unit holds this entry, so this unit held it too.
             Reply::Damaged if writing.count > 0 => writing.mends = true,
-            // Ours, or another's: who has it after the head?
+            // The head holds this entry or another one; the units after it may know which.
             Reply::Damaged => self.stage = Stage::Resolving(Filling::new(position), writing.epoch),
-            // Somebody has filled the position: it is decided, and not for us.
+            // Another client filled the position: this entry will never be there.
             Reply::Occupied { .. } if writing.count == 0 => self.stage = Stage::Wanting,
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),
             Reply::Trimmed { .. } if planted(Bug::TrimmedPlaceLeft) => self.stage = Stage::Wanting,
-            // The entry may have lain there, and readers may have seen it.
+            // The entry may have been there, and readers may have seen it.
             Reply::Trimmed { .. } => self.stage = Stage::Ended(Err(Error::Unknown { position })),
             _ => {}
         }
     }
 
-    /// What a client must not do: takes a unit that is sealed for one that has taken the entry.
+    /// A planted bug: treats a sealed unit as if it had accepted the entry.
     pub(super) fn heeds_no_seal(&mut self) -> bool {
         match &mut self.stage {
             Stage::Writing(writing) if writing.count > 0 && planted(Bug::SealIgnored) => {

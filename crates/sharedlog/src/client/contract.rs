@@ -1,40 +1,40 @@
-//! What goes into the machine and what comes out of it.
+//! Inputs and outputs of the client machine.
 
 use base::{Duration, Monotonic};
 
 use crate::{AskId, Data, Position, ProjectionEpoch, Run, SequencerId, UnitId, sequencer, unit};
 
-/// Names a call to its caller.
+/// Chosen by the caller to identify a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// Many positions that are to be read at one time.
+/// A range read: many positions in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadMany {
-    /// They, [`ROW_MAX`](crate::limits::ROW_MAX) at most.
+    /// The positions, at most [`ROW_MAX`](crate::limits::ROW_MAX).
     pub run: Run,
-    /// What becomes of those where nothing lies yet.
+    /// How unwritten positions are handled.
     pub wait: Wait,
-    /// Bytes of entries in the answer, at most. What is read for it comes to no more than three times as many, but for
-    /// what is waited for at each position.
+    /// Maximum bytes of entries in the answer. The client holds or requests up to three times as many, not counting
+    /// positions that are waited for individually.
     pub bytes: usize,
 }
 
-/// What becomes of positions in a row where nothing lies yet.
+/// How a range read handles unwritten positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// The row ends there.
+    /// The answer ends there.
     No,
-    /// The first is looked at again until so much time has passed, and then the row ends there, too: nothing is filled.
+    /// Waits for the first position for this time; then the answer ends there. Fills nothing.
     Watch(Duration),
-    /// The first is looked at again until so much time has passed, and then filled; at any other the row ends.
+    /// Waits for the first position for this time, and then fills it. The answer ends at any other unwritten position.
     First(Duration),
-    /// Each of them is looked at again until so much time has passed, and then filled. The row ends at the log's tail.
+    /// Waits for each position for this time, and then fills it. The answer ends at the log's tail.
     Each(Duration),
 }
 
 impl Wait {
-    /// How long, if at all.
+    /// The time to wait, if any.
     pub(super) fn time(self) -> Option<Duration> {
         match self {
             Self::No => None,
@@ -42,7 +42,7 @@ impl Wait {
         }
     }
 
-    /// The same for another time.
+    /// The same kind of wait with another time.
     pub(super) fn with(self, time: Duration) -> Self {
         match self {
             Self::No => Self::No,
@@ -53,18 +53,18 @@ impl Wait {
     }
 }
 
-/// How long a client waits for what.
+/// Timeouts and intervals of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// For the first answer of a unit or of the sequencer; twice as long each time.
+    /// First timeout for a reply of a unit or the sequencer. Doubled for each retry.
     pub answer: Duration,
-    /// Between an asking that failed and the next.
+    /// First pause between a failed request and its retry. Doubled for each retry.
     pub pause: Duration,
-    /// For a projection, before it is fetched again.
+    /// First interval between two fetches of the projection. Doubled for each retry.
     pub fetch: Duration,
-    /// After a unit has said that nothing lies there that was to answer when something does, before it is asked again.
+    /// Pause before a read is repeated that a unit answered as unwritten although it was asked to wait.
     pub poll: Duration,
-    /// For what it does without being asked: filling positions that it was given and doesn't need.
+    /// Deadline of internal calls, which fill positions that were handed out to ended appends.
     pub errand: Duration,
 }
 
@@ -80,116 +80,116 @@ impl Default for Timing {
     }
 }
 
-/// What keeps a call from going on. Whoever drives the machine may have a recovery begun.
+/// A component that blocks a call. The driver may start a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Suspect {
-    /// The sequencer doesn't answer.
+    /// The sequencer does not reply.
     Sequencer,
-    /// A unit doesn't answer, or has lost what it held.
+    /// The unit does not reply, or its value is damaged.
     Unit(UnitId),
     /// Units are sealed, and there is no newer projection.
     Projection,
 }
 
-/// What the driver is to do.
+/// An effect for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask a unit; [`unit_answered`](crate::client::Client::unit_answered) may follow.
+    /// Send a request to a unit; [`unit_answered`](crate::client::Client::unit_answered) may follow.
     AskUnit {
-        /// Names the answer.
+        /// Matches the reply to the request.
         ask: AskId,
-        /// The unit.
+        /// The addressed unit.
         unit: UnitId,
-        /// What it is asked.
+        /// The request to send.
         request: unit::Request,
     },
-    /// Ask the sequencer; [`sequencer_answered`](crate::client::Client::sequencer_answered) may follow.
+    /// Send a request to the sequencer; [`sequencer_answered`](crate::client::Client::sequencer_answered) may follow.
     AskSequencer {
-        /// Names the answer.
+        /// Matches the reply to the request.
         ask: AskId,
-        /// The process.
+        /// The addressed process.
         sequencer: SequencerId,
-        /// What it is asked.
+        /// The request to send.
         request: sequencer::Request,
     },
-    /// Fetch the newest projection; [`projected`](crate::client::Client::projected) may follow. An older one does no
-    /// harm.
+    /// Fetch the newest projection; [`projected`](crate::client::Client::projected) may follow. Delivering an older one
+    /// is harmless.
     Fetch,
-    /// Somebody keeps calls from going on.
+    /// Report a suspect to the controller.
     Suspect {
-        /// In the projection of this epoch.
+        /// The epoch in which it blocks calls.
         epoch: ProjectionEpoch,
-        /// Who.
+        /// The suspected component.
         suspect: Suspect,
     },
-    /// Call [`timer`](crate::client::Client::timer) at this time; it takes the place of the last one.
+    /// Call [`timer`](crate::client::Client::timer) at this time. Replaces the previous timer.
     SetTimer(Monotonic),
-    /// Tell the caller.
+    /// Report the outcome of a call to its caller.
     Done {
-        /// The call.
+        /// Identifies the call.
         token: Token,
-        /// What it came to.
+        /// The outcome of the call.
         outcome: Result<Answer, Error>,
     },
 }
 
-/// What a call came to.
+/// The result of a successful call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The batch lies there, on every unit of the chain.
+    /// Every unit of the chain holds the batch at this position.
     Appended(Position),
-    /// This lies there.
+    /// The position holds this entry.
     Entry(Data),
-    /// Nothing lies there, and nothing ever will.
+    /// The position was filled and will never hold an entry.
     Junk,
-    /// What lay there was given up.
+    /// The entry was trimmed.
     Trimmed {
-        /// All below this was.
+        /// Every position below this was trimmed.
         mark: Position,
     },
-    /// What lay there is lost, by an operator's word: its chain was given up.
+    /// The entry is lost: an operator declared all units of its chain lost.
     Lost,
-    /// Nothing lies there yet.
+    /// The position is unwritten.
     Unwritten,
-    /// More bytes lie there than were asked for: of whom asked for a batch of the largest, never.
+    /// The entry exceeds the requested size. Never for a request that allows the largest batch.
     Larger,
-    /// What lies at the first positions that were asked for, in their order; at none of them, if nothing lies at the
-    /// first yet. Each is what a read of that position comes to.
+    /// Answers for the first positions, in order, each as from a read of that position. Empty if the first one is
+    /// unwritten.
     Row(Vec<Self>),
-    /// Every append that ended before lies below.
+    /// Every append that completed before the call is below this position.
     Tail(Position),
-    /// It is done.
+    /// The call has completed.
     Done,
 }
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The deadline came first. Nothing was appended; what was to be trimmed or filled may be.
+    /// The deadline passed. Nothing was appended; a trim or a fill may have happened.
     #[error("there was no answer in time")]
     OutOfTime,
-    /// It is not known whether the batch was appended: units did not answer in time, or its position was trimmed or lost.
+    /// The append may have happened: units did not reply in time, or its position was trimmed or lost.
     #[error("the batch may lie in the log, at position {position}")]
     Unknown {
-        /// Its position, if this attempt appended it, or still does.
+        /// The position at which this attempt may have appended the batch, or still may.
         position: Position,
     },
-    /// What lies there can't be read on any unit that has it, or it isn't known what it is.
+    /// The value is unreadable on every unit that holds it, or cannot be determined.
     #[error("what lies at position {position} is damaged")]
     Damaged {
-        /// The position.
+        /// The damaged position.
         position: Position,
     },
-    /// There is no such position yet.
+    /// The position has not been handed out yet.
     #[error("the log ends at position {tail}")]
     BeyondTail {
-        /// The first position that nothing was written at.
+        /// The tail of the log: the first position that has not been handed out.
         tail: Position,
     },
-    /// Two units of one chain hold different entries there: a promise was broken.
+    /// Two units of one chain hold different entries, which violates an invariant.
     #[error("the units disagree about position {position}")]
     Conflict {
-        /// The position.
+        /// The affected position.
         position: Position,
     },
 }

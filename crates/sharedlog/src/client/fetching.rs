@@ -1,10 +1,10 @@
-//! Fetching the projection that takes the place of one that is over.
+//! Fetches the successor of a projection that was replaced.
 
 use base::Monotonic;
 
 use crate::client::{Action, Call, Client, SUSPECT_AFTER, Suspect};
 
-/// A projection is awaited.
+/// A fetch in progress.
 #[derive(Debug)]
 pub(super) struct Fetching {
     pub(super) again_at: Monotonic,
@@ -12,7 +12,7 @@ pub(super) struct Fetching {
 }
 
 impl Client {
-    /// Has a newer projection fetched, again and again until nobody waits for one.
+    /// Fetches a newer projection, and repeats the fetch while any call waits for one.
     pub(super) fn fetch(&mut self, now: Monotonic) {
         if self.fetching.is_none() {
             self.actions.push(Action::Fetch);
@@ -32,7 +32,7 @@ impl Client {
         if fetching.failures >= SUSPECT_AFTER
             && let Some(epoch) = known
         {
-            // Sealed, and nobody has put another in its place.
+            // Units are sealed, and no controller has installed a successor.
             self.actions.push(Action::Suspect { epoch, suspect: Suspect::Projection });
         }
         self.actions.push(Action::Fetch);

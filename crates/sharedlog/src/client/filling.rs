@@ -1,8 +1,8 @@
-//! Seeing to it that a position holds one entry on its whole chain (CORFU, section 3.2; guarantee 20).
+//! Completes a position, so that every unit of its chain holds the same entry (CORFU, section 3.2; guarantee 20).
 //!
-//! Head first: junk to the head, unless it holds something; then whatever the head holds, down the chain. Two that
-//! fill, or a filler and a slow writer, so come to the same entry: the head takes one. All of it happens in one epoch:
-//! when that is over it begins anew, since another unit may be the head.
+//! Writes junk to the head unless it holds an entry, and then copies the head's entry down the chain. Concurrent
+//! fillers, or a filler and a slow writer, agree on the entry, because the head accepts only one. All steps happen in
+//! one epoch. In a newer epoch the fill restarts, since another unit may be the head.
 
 use base::canary::{Bug, planted};
 
@@ -10,7 +10,7 @@ use crate::client::Error;
 use crate::unit::{Command, Reply, Request};
 use crate::{Entry, Kept, Kind, Position, Projection, ProjectionEpoch, UnitId};
 
-/// A position on its way to one entry.
+/// A fill of one position.
 #[derive(Debug)]
 pub(super) struct Filling {
     pub(super) position: Position,
@@ -22,32 +22,32 @@ pub(super) struct Filling {
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// Junk goes to the head.
+    /// Write junk to the head.
     Junk,
-    /// The head holds something: what?
+    /// The head holds an entry: read it.
     Look,
-    /// The head has lost what it holds. Units after it may have it; this one is asked.
+    /// The head's value is damaged. Read it from the unit with this index.
     Seek(usize),
-    /// This unit has lost what it holds, which is the entry.
+    /// The value of the unit with this index is damaged: restore it with this entry.
     Mend(Entry, usize),
-    /// The first units hold the entry; so many.
+    /// The first units, as many as given, hold the entry.
     Down(Entry, usize),
     Ended(Filled),
 }
 
-/// What lies at a position.
+/// The outcome of a fill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// This, on the whole chain.
+    /// The whole chain holds this entry.
     Entry(Entry),
-    /// Nothing any more.
+    /// The position was trimmed.
     Trimmed(Position),
-    /// Its chain was given up.
+    /// The chain was abandoned.
     Lost,
-    /// The head has lost what it holds, and no other unit has it. A writer may be on its way with it: only a projection
-    /// without that head can decide otherwise.
+    /// The head's value is damaged, and no other unit holds it. A writer may still write the same entry. Only a
+    /// projection without that head can decide otherwise.
     Damaged,
-    /// Not the same on all units.
+    /// Two units hold different entries.
     Conflict,
 }
 
@@ -56,7 +56,7 @@ impl Filling {
         Self { position, epoch: ProjectionEpoch(0), stage: Stage::Junk, is_damaged: false, asked: None }
     }
 
-    /// Whom to ask what next; or what it has come to.
+    /// The next request, or the outcome.
     pub(super) fn next(&mut self, projection: &Projection) -> Result<(UnitId, Request), Filled> {
         let position = self.position;
         let Some(chain) = projection.chain_of(position) else { return Err(Filled::Trimmed(projection.first())) };

@@ -1,4 +1,4 @@
-//! Positions for appends: one asking of the sequencer for all that wait.
+//! Requests positions from the sequencer: one request for all waiting appends.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use crate::limits::POSITIONS_AT_ONCE_MAX;
 use crate::{Position, ProjectionEpoch, Run};
 
 impl Client {
-    /// Positions have come for the appends that they were asked for. The position of one that has ended meanwhile is filled,
-    /// so that readers need not wait; an append that got none asks again.
+    /// Assigns positions to the appends for which they were requested. The position of an append that has ended is
+    /// filled, so that readers need not wait. An append that got none asks again.
     pub(super) fn given(
         &mut self,
         asking: CallId,
@@ -41,8 +41,8 @@ impl Client {
         }
     }
 
-    /// Asks for as many positions as are wanted, if no asking is under way. An append takes a position that was asked
-    /// for after it began: one from before might lie below an append that had ended by then.
+    /// Requests positions for all waiting appends, unless a request is pending. An append takes only a position that
+    /// was requested after the append started: an earlier one may be below an append that has completed by then.
     pub(super) fn ask_positions(&mut self, now: Monotonic) {
         let calls = &self.calls;
         self.wanting.retain(|id| calls.contains_key(id));
@@ -55,7 +55,7 @@ impl Client {
         self.start(Whose::Nobody, Task::Asking(self.id, wanted), Monotonic::NEVER, now);
     }
 
-    /// The appends that are given a position, sooner or later: they needn't say again that they want one.
+    /// Appends that will get a position without asking again.
     pub(super) fn wait_for_positions(&self) -> BTreeSet<CallId> {
         let asking = self.asking.and_then(|id| self.calls.get(&id)).map(|call| &call.task);
         let asked_for = match asking {
@@ -65,7 +65,7 @@ impl Client {
         self.wanting.iter().chain(asked_for).copied().collect()
     }
 
-    /// Whether a call asks for positions for appends that have all ended.
+    /// Whether a call requests positions for appends that have all ended.
     pub(super) fn is_in_vain(&self, id: CallId) -> bool {
         match self.calls.get(&id).map(|call| &call.task) {
             Some(Task::Asking(_, wanted)) => !wanted.iter().any(|id| self.calls.contains_key(id)),
@@ -73,7 +73,7 @@ impl Client {
         }
     }
 
-    /// Notes how far positions are given out.
+    /// Records the highest known tail.
     pub(super) fn note_tail(&mut self, epoch: ProjectionEpoch, tail: Position) {
         if self.tail.is_none_or(|noted| noted < (epoch, tail)) {
             self.tail = Some((epoch, tail));

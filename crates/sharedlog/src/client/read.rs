@@ -1,7 +1,7 @@
-//! A read: from the tail of the chain, or, where the tail has lost what it holds, from the unit before it, which gives
-//! it back; with patience for a writer that is on its way, and a fill where that is used up. The tail is asked to
-//! answer when something has come ([`Request::Await`]); a unit that has too many such askers says at once that nothing
-//! is there.
+//! A read of one position from the tail of its chain. If the tail's value is damaged, the unit before it is read and
+//! the tail is repaired. If the position is unwritten, the read waits for a slow writer and then fills it. The tail
+//! parks the request until the position is written ([`Request::Await`]); a unit with too many parked requests answers
+//! at once.
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
@@ -13,26 +13,26 @@ use crate::limits::BATCH_BYTES_MAX;
 use crate::unit::{Command, Reply, Request};
 use crate::{Entry, Kept, Position, ProjectionEpoch, Run, UnitId};
 
-/// A read under way.
+/// A read in progress.
 #[derive(Debug)]
 pub(super) struct Read {
     at: Position,
     wait: Option<Duration>,
-    /// Where nothing has come when the wait is over, it is filled.
+    /// Whether it fills the position after the wait.
     fills: bool,
-    /// Bytes that it may have.
+    /// Maximum size of the entry, in bytes.
     bytes: usize,
     timing: Timing,
-    /// When the wait for what isn't there is over.
+    /// End of the wait for an unwritten position.
     waits_until: Option<Monotonic>,
-    /// When it was asked for.
+    /// When the read started.
     began: Option<Monotonic>,
     stage: Stage,
-    /// The epoch that the tail was asked in last.
+    /// The epoch of the last request.
     looked_in: ProjectionEpoch,
-    /// It was to answer when something has come.
+    /// The last request was a parked one.
     awaited: bool,
-    /// So many units from the tail up hold it, and have lost it.
+    /// Number of units, from the tail, with a damaged value.
     damaged: usize,
     is_damaged: bool,
     bound: Bound,
@@ -42,18 +42,20 @@ pub(super) struct Read {
 #[derive(Debug)]
 enum Stage {
     Look,
-    /// Units have lost it, and the one before them has it: they are given it back, and then it is told.
+    /// The values of units are damaged, and the unit before them has the entry: repairs them and then returns the
+    /// entry.
     Mend(Entry),
-    /// Nothing was there.
+    /// The position was unwritten.
     Empty,
-    /// Nothing was there in that epoch, and nobody is to wait. The sequencer says whether the epoch was the newest, and
-    /// whether the position is beyond the tail. A unit that was left out may not have heard of an entry.
+    /// The position was unwritten in that epoch, and the caller does not wait. The sequencer confirms that the epoch
+    /// was the newest, and whether the position is below the tail. A unit that was removed from the log may lack the
+    /// entry.
     Confirm(ProjectionEpoch),
-    /// It is looked at again at that time.
+    /// Read again at that time.
     Pause(Monotonic),
-    /// The wait is over.
+    /// The wait is over: fill the position.
     Fill(Filling),
-    /// This lies there.
+    /// The content of the position.
     Told(Told),
     Ended(Result<Answer, Error>),
 }
@@ -85,7 +87,7 @@ impl Read {
         }
     }
 
-    /// The position that it is of.
+    /// The position to read.
     pub(super) fn position(&self) -> Position {
         self.at
     }
@@ -108,7 +110,7 @@ impl Read {
                         self.damaged = 0;
                     }
                     if self.damaged >= chain.len() {
-                        // A newer projection may have a unit that comes back.
+                        // A newer projection may have a unit that was unavailable.
                         (self.damaged, self.is_damaged) = (0, true);
                         return Next::Until(view.now + view.pause);
                     }
@@ -164,7 +166,7 @@ impl Read {
         }
     }
 
-    /// What the unit is asked. Of any size is what the tail has lost: few wait for such.
+    /// The request to the unit. A repair reads a value of any size, because damage is rare.
     fn question(&mut self, view: &View) -> Request {
         let (epoch, position, now) = (self.looked_in, self.at, view.now);
         let is_any_size = self.bytes >= BATCH_BYTES_MAX || self.damaged > 0;
@@ -176,18 +178,18 @@ impl Read {
         }
     }
 
-    /// How long it waits still where nothing was there at the last look.
+    /// Remaining wait, after a reply that the position is unwritten.
     fn left(&self, now: Monotonic) -> Option<Duration> {
         self.waits_until.map(|until| until.since(now)).filter(|wait| *wait > Duration::ZERO)
     }
 
-    /// Nothing lies there yet.
+    /// The position is unwritten.
     fn empty(&mut self, began: Monotonic, now: Monotonic) {
         let Some(wait) = self.wait else {
             self.stage = Stage::Confirm(self.looked_in);
             return;
         };
-        // Whoever may write there has all of the time before it is filled; who only watches has not more than it said.
+        // A writer gets the full wait before its position is filled. A read that never fills counts from its start.
         let from = if self.fills { now } else { began };
         let until = *self.waits_until.get_or_insert(from + wait);
         self.stage = match () {
@@ -198,7 +200,7 @@ impl Read {
         };
     }
 
-    /// Something lies there.
+    /// Ends with the content of the position.
     fn judge(&mut self, told: Told) {
         self.stage = Stage::Ended(Ok(match told {
             Told::Entry(Entry::Data(data)) => Answer::Entry(data),
@@ -208,7 +210,7 @@ impl Read {
         }));
     }
 
-    /// A unit that doesn't answer is not mended.
+    /// Skips the repair of a unit that does not reply.
     pub(super) fn unanswered(&mut self) {
         if let Stage::Mend(_) = &self.stage {
             self.damaged = self.damaged.saturating_sub(1);
@@ -225,7 +227,7 @@ impl Read {
 
     pub(super) fn heard_tail(&mut self, epoch: ProjectionEpoch, tail: Position) {
         match self.stage {
-            // That nothing was there was said in another epoch.
+            // The position was unwritten in another epoch.
             Stage::Confirm(of) if of != epoch => self.stage = Stage::Look,
             Stage::Confirm(_) if self.at < tail => self.stage = Stage::Ended(Ok(Answer::Unwritten)),
             Stage::Confirm(_) => self.stage = Stage::Ended(Err(Error::BeyondTail { tail })),
@@ -236,7 +238,7 @@ impl Read {
     pub(super) fn heard(&mut self, reply: Reply) {
         match (&mut self.stage, reply) {
             (Stage::Fill(filling), reply) => filling.heard(reply),
-            // Whatever it says: the next, nearer to the tail. The value is known.
+            // Any reply: continue with the next unit toward the tail. The entry is known.
             (Stage::Mend(_), _) => self.damaged = self.damaged.saturating_sub(1),
             (stage, Reply::Many(none)) if none.is_empty() => *stage = Stage::Ended(Ok(Answer::Larger)),
             (Stage::Look, Reply::Damaged) => self.damaged += 1,

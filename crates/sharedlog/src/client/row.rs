@@ -1,15 +1,15 @@
-//! A read of many positions: each chain's tail is asked for all of its own at one time.
+//! A range read: requests many positions from each chain's tail at once.
 //!
-//! What a tail says of a position is what it would have said of that alone, so an entry that it has is an answer. What
-//! it has not, or has lost, is read by itself, as any single position is ([`Read`]): so a row tells nothing that single
-//! reads would not have told. It ends before the first position that it has no answer for.
+//! The tail's answer for each position is the answer that a single read would get, so an entry found there is final. A
+//! position that is unwritten or damaged at the tail is read on its own ([`Read`]). So a range read returns nothing
+//! that single reads would not return. It ends before the first position without an answer.
 //!
-//! A row begins calls of the machine's own, a few at a time: for a [`Part`] of its positions, which lie on one chain,
-//! or for one of them alone. Where a tail's answer ends early, the row ends there: whoever wants more asks for that.
+//! It runs a few internal calls at a time, each for a [`Part`] of its positions on one chain, or for a single position.
+//! If a tail's reply ends early, the range read ends there, and the caller asks again.
 //!
-//! Whoever asks says how many bytes he has room for. Each part has its share of them, by its positions, and what is
-//! read alone has all of them, so that no more than three times as many are under way or here at any time. One entry
-//! that is larger than all of that is an answer of its own.
+//! The caller limits the bytes of the answer. Each part has a share in proportion to its positions, and a single
+//! position may use all of them, so that at most three times the limit is in flight or in memory. A single entry above
+//! the limit is an answer of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,32 +23,32 @@ use crate::limits::{BATCH_BYTES_MAX, MANY_MAX, POSITION_MAX, ROW_BYTES_MAX, ROW_
 use crate::unit::{Reply, Request};
 use crate::{Entry, Position, Run, UnitId};
 
-/// Many positions, read at one time.
+/// A range read in progress.
 #[derive(Debug)]
 pub(super) struct Row {
     run: Run,
     wait: Wait,
-    /// Bytes that it may tell.
+    /// Maximum bytes in the answer.
     bytes_max: usize,
     timing: Timing,
-    /// When the wait for what isn't there is over.
+    /// End of the wait for unwritten positions.
     waits_until: Option<Monotonic>,
     is_split: bool,
-    /// It ends before this one.
+    /// The answer ends before this position.
     end: Position,
-    /// What is to be asked of tails, by the first positions.
+    /// Runs to request from tails, in ascending order.
     parts: VecDeque<Run>,
-    /// Positions that are to be read by themselves.
+    /// Positions to read individually.
     alone: BTreeSet<Position>,
     calls: BTreeSet<CallId>,
-    /// Positions that are under way alone.
+    /// Individual reads in progress.
     alone_under_way: usize,
     found: BTreeMap<Position, Answer>,
-    /// Bytes of what was found.
+    /// Bytes of the entries found.
     bytes: usize,
-    /// Why its first position can't be had.
+    /// Why the first position cannot be read.
     failure: Option<Error>,
-    /// Its first position has more bytes than it may tell.
+    /// The first entry exceeds the size limit.
     is_larger: bool,
 }
 
@@ -76,7 +76,7 @@ impl Row {
         }
     }
 
-    /// The calls that it has under way.
+    /// Its calls in progress.
     pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
         self.calls.iter().copied()
     }
@@ -101,7 +101,7 @@ impl Row {
         if tasks.is_empty() { Next::Until(Monotonic::NEVER) } else { Next::Calls(tasks) }
     }
 
-    /// Puts each position to its chain.
+    /// Groups the positions by chain.
     fn split(&mut self, view: &View) {
         self.is_split = true;
         self.waits_until = self.wait.time().map(|wait| view.now + wait);
@@ -112,7 +112,7 @@ impl Row {
         let mut parts: BTreeMap<_, Vec<Run>> = BTreeMap::new();
         for position in self.run.positions() {
             let of_chain = parts.entry(view.projection.place_of(position)).or_default();
-            // Those of one chain that lie at equal distances are asked for together.
+            // Equidistant positions of one chain are requested together.
             let follows = |part: &&mut Run| part.count == 1 || part.position(part.count as u64) == position;
             match of_chain.last_mut().filter(|part| part.count < MANY_MAX).filter(follows) {
                 Some(part) => {
@@ -129,25 +129,25 @@ impl Row {
         self.parts = parts.into();
     }
 
-    /// Bytes of all its parts.
+    /// Maximum bytes of all parts together.
     fn room(&self) -> usize {
         self.bytes_max.min(ROW_BYTES_MAX)
     }
 
-    /// Bytes that a part may bring.
+    /// Maximum bytes of one part.
     fn share(&self, part: Run) -> usize {
         (self.room() * part.count / self.run.count.max(1)).max(1)
     }
 
-    /// What is to be asked next: what comes first.
+    /// The next request, lowest position first.
     fn next_task(&mut self, now: Monotonic) -> Option<Task> {
         if self.bytes >= self.room() {
-            // What is asked already is enough.
+            // The pending requests are enough.
             let part = self.parts.front().map(|part| part.from).filter(|from| *from > self.run.from);
             let alone = self.alone.range(self.run.from.next()..).next().copied();
             part.into_iter().chain(alone).min().into_iter().for_each(|next| self.end_before(next));
         }
-        // Holes that are filled for a copier are many, and have no bytes.
+        // A copier fills many holes, and these have no bytes.
         let alone_max = if matches!(self.wait, Wait::Each(_)) { ROW_CALLS_MAX } else { 1 };
         if self.alone_under_way < alone_max
             && let Some(position) = self.alone.pop_first()
@@ -162,7 +162,7 @@ impl Row {
         Some(Task::Part(Part::new(part, self.share(part))))
     }
 
-    /// One of its calls has ended.
+    /// Handles the end of one of its calls.
     pub(super) fn ended(&mut self, call: CallId, task: Task, outcome: Result<Answer, Error>) {
         self.calls.remove(&call);
         if let Task::Read(_) = &task {
@@ -176,7 +176,7 @@ impl Row {
         }
     }
 
-    /// A tail has said what it has of a part.
+    /// Handles a tail's reply for a part.
     fn told(&mut self, part: Part) {
         let Part { run: part, asked_for, is_larger, told, .. } = part;
         let mut covered = 0;
@@ -241,7 +241,7 @@ impl Row {
         self.parts.retain(|part| part.from < self.end);
     }
 
-    /// Whether there is an answer for each position before its end.
+    /// Whether every position before the end has an answer.
     fn is_found(&self) -> bool {
         let before_end = self.end.0.saturating_sub(self.run.from.0).div_ceil(self.run.step.max(1));
         self.found.len() as u64 >= before_end
@@ -260,12 +260,12 @@ impl Row {
         };
         let is_any = !self.found.is_empty();
         let told: Vec<Answer> = std::mem::take(&mut self.found).into_values().take_while(fits).collect();
-        // What was filled, or mended, may be of any size.
+        // An entry that was filled or repaired may have any size.
         let is_larger = self.is_larger || is_any && told.is_empty();
         Ok(if is_larger { Answer::Larger } else { Answer::Row(told) })
     }
 
-    /// By its deadline it tells what it has.
+    /// At the deadline it returns the answers so far.
     pub(super) fn out_of_time(&mut self) -> Result<Answer, Error> {
         let missing = self.run.positions().find(|position| !self.found.contains_key(position));
         match missing {
@@ -281,11 +281,11 @@ impl Row {
 #[derive(Debug)]
 pub(super) struct Part {
     run: Run,
-    /// So many of them: no more than lie on one chain still.
+    /// Number of positions requested: those that are still on one chain.
     asked_for: usize,
-    /// Bytes that it may bring.
+    /// Maximum bytes in the reply.
     bytes: usize,
-    /// Its first value has more.
+    /// The first value exceeds the limit.
     is_larger: bool,
     told: Vec<Reply>,
     has_ended: bool,
@@ -301,7 +301,7 @@ impl Part {
         self.asked = None;
         let chain = view.projection.chain_of(self.run.from).unwrap_or_default();
         let unit = if planted(Bug::RowAtHead) { chain.first() } else { chain.last() };
-        // What has no unit is trimmed or lost: a read of it says so.
+        // A chain without a unit is trimmed or lost: an individual read finds out which.
         let Some(unit) = unit.filter(|_| !self.has_ended) else { return Next::Done(Ok(Answer::Done)) };
         let place = view.projection.place_of(self.run.from);
         let is_there = |position: &Position| view.projection.place_of(*position) == place;

@@ -1,7 +1,7 @@
-//! Which units have answered nothing for how long, and whether the sequencer has.
+//! Tracks how long units and the sequencer have been silent.
 //!
-//! A call reports whom it has asked twice without an answer. Calls with deadlines before that would never report
-//! anybody, though one after the other waits for the same unit: so the silences of all calls are watched together.
+//! A call reports a target after two requests without a reply. Calls with shorter deadlines would never report one,
+//! even if many of them wait for the same unit one after the other. Therefore silence is tracked over all calls.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use base::{DetectorConfig, Duration, FailureDetector, Monotonic};
 use crate::client::{Suspect, Timing};
 use crate::{AskId, Projection};
 
-/// A request that was given up so long ago, with none after it, says nothing of its target any more.
+/// A request abandoned longer ago than this, without a later one, says nothing about its target.
 const STALE: Duration = Duration::from_millis(1_000);
-/// Requests that were given up, and whose late answers still count as signs of life, at most.
+/// Maximum abandoned requests for which a late reply still counts as a sign of life.
 const LATE_MAX: usize = 1_024;
 
 /// The client's failure detector.
@@ -23,13 +23,13 @@ pub(super) struct Suspicions {
 }
 
 impl Suspicions {
-    /// Suspicion takes two first attempts without an answer.
+    /// The timeout is that of two first attempts.
     pub(super) fn new(timing: Timing) -> Self {
         let config = DetectorConfig::with_timeout(Duration(2 * timing.answer.0));
         Self { detector: FailureDetector::new(config), late: BTreeMap::new() }
     }
 
-    /// A request is sent that may be answered from then on.
+    /// A request was sent; a reply is due from `from` on.
     pub(super) fn asked(&mut self, whom: Suspect, from: Monotonic) {
         self.detector.expect(whom, from, STALE);
     }
@@ -38,7 +38,7 @@ impl Suspicions {
         self.detector.answered(whom, now);
     }
 
-    /// No call waits for the answer any more.
+    /// No call waits for the reply any more.
     pub(super) fn gave_up(&mut self, ask: AskId, whom: Suspect) {
         self.late.insert(ask, whom);
         if self.late.len() > LATE_MAX {
@@ -46,7 +46,7 @@ impl Suspicions {
         }
     }
 
-    /// An answer has come that no call waits for.
+    /// Handles a reply that no call waits for.
     pub(super) fn answered_late(&mut self, ask: AskId, now: Monotonic) {
         if let Some(whom) = self.late.remove(&ask) {
             self.detector.answered(whom, now);
@@ -61,7 +61,8 @@ impl Suspicions {
         self.detector.suspect(whom);
     }
 
-    /// Requests of older projections are given up. Units that stay keep their timeouts, and so does a sequencer.
+    /// Abandons requests of older projections. Units that remain keep their timeouts, and so does an unchanged
+    /// sequencer.
     pub(super) fn projected(&mut self, old: Option<&Projection>, new: &Projection) {
         self.late.clear();
         let units = new.units();

@@ -1,4 +1,4 @@
-//! What calls have in common: each says what it needs next, and hears what came of it.
+//! The interface between the client machine and its calls: a call states its next request and receives the reply.
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
@@ -11,47 +11,47 @@ use crate::client::trim::{Trim, TrimOne};
 use crate::client::{Answer, CallId, Error, Suspect};
 use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequencer, unit};
 
-/// What a call knows when it says what it needs next.
+/// The context in which a call decides its next step.
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) projection: &'a Projection,
-    /// The highest tail that the projection's sequencer told.
+    /// The highest tail reported by the projection's sequencer.
     pub(super) tail: Option<Position>,
     pub(super) now: Monotonic,
-    /// How long to wait for somebody to replace a unit that has lost what nobody else has.
+    /// Interval for rechecking a position that no unit can read, until a new projection resolves it.
     pub(super) pause: Duration,
 }
 
 impl View<'_> {
-    /// Whether a position is surely below the tail: it was given out.
+    /// Whether a position is certainly below the tail.
     pub(super) fn is_given_out(&self, position: Position) -> bool {
         position < self.projection.start || self.tail.is_some_and(|tail| position < tail)
     }
 
-    /// Asks for the tail.
+    /// Queries the tail.
     pub(super) fn ask_tail(&self) -> Next {
         Next::Sequencer(sequencer::Request::Tail { epoch: self.projection.epoch })
     }
 }
 
-/// What a call needs next.
+/// The next step of a call.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// A unit's answer.
+    /// Send a request to a unit.
     Unit(UnitId, unit::Request),
-    /// The sequencer's.
+    /// Send a request to the sequencer.
     Sequencer(sequencer::Request),
-    /// A position.
+    /// Get a position for an append.
     Position,
-    /// These calls of the machine's own.
+    /// Start these internal calls.
     Calls(Vec<Task>),
-    /// To be asked again at that time.
+    /// Advance the call again at that time.
     Until(Monotonic),
-    /// Nothing: it has ended.
+    /// The call has ended.
     Done(Result<Answer, Error>),
 }
 
-/// A call, or an errand of the machine's own.
+/// A caller's call or an internal one.
 #[derive(Debug)]
 pub(super) enum Task {
     Append(Append),
@@ -62,7 +62,7 @@ pub(super) enum Task {
     Fill(Fill),
     Trim(Trim),
     TrimOne(TrimOne),
-    /// Positions for these appends, of the machine's client.
+    /// Requests positions for these appends of the machine's client.
     Asking(ClientId, Vec<CallId>),
 }
 
@@ -85,7 +85,7 @@ impl Task {
         }
     }
 
-    /// What the unit that was asked has said. It is neither a refusal nor an excuse.
+    /// Handles a unit's reply, except a refusal or [`Unknown`](unit::Reply::Unknown).
     pub(super) fn heard_unit(&mut self, reply: unit::Reply) {
         match self {
             Self::Append(append) => append.heard(reply),
@@ -98,7 +98,7 @@ impl Task {
         }
     }
 
-    /// The sequencer of that epoch has told the tail.
+    /// Handles a tail reported by the sequencer of that epoch.
     pub(super) fn heard_tail(&mut self, epoch: ProjectionEpoch, tail: Position) {
         match self {
             Self::Tail(told) => *told = Some(tail),
@@ -110,7 +110,7 @@ impl Task {
         }
     }
 
-    /// There was no answer in time.
+    /// The request timed out or failed.
     pub(super) fn unanswered(&mut self) {
         match self {
             Self::Trim(trim) => trim.unanswered(),
@@ -119,7 +119,7 @@ impl Task {
         }
     }
 
-    /// Whether it goes on as if a unit had not refused: never, but for a planted bug.
+    /// Whether it continues despite a refusal: only with a planted bug.
     pub(super) fn heeds_no_seal(&mut self) -> bool {
         match self {
             Self::Append(append) => append.heeds_no_seal(),
@@ -127,12 +127,12 @@ impl Task {
         }
     }
 
-    /// Whom it asked last.
+    /// Target of the last request.
     pub(super) fn whom(&self) -> Suspect {
         self.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit)
     }
 
-    /// The unit that it asked last; none if it asked the sequencer.
+    /// The unit addressed by the last request; `None` for the sequencer.
     pub(super) fn asked_unit(&self) -> Option<UnitId> {
         match self {
             Self::Append(append) => append.asked,
@@ -145,7 +145,7 @@ impl Task {
         }
     }
 
-    /// What is told when the deadline comes.
+    /// The outcome at the deadline.
     pub(super) fn out_of_time(&mut self) -> Result<Answer, Error> {
         Err(match self {
             Self::Row(row) => return row.out_of_time(),
@@ -158,9 +158,8 @@ impl Task {
     }
 }
 
-/// Has it that a position lies below the tail before anything is done to it: whoever filled what is beyond would have
-/// the log end there. A tail counts in its epoch only: the next sequencer may begin below it, and give out again what
-/// lay under it.
+/// Ensures that a position is below the tail before it is modified: filling a position beyond the tail would end the
+/// log there. A tail is valid only in its epoch, because the next sequencer may start lower and reuse positions.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
     told: Option<(ProjectionEpoch, Position)>,
@@ -171,7 +170,7 @@ impl Bound {
         self.told = Some((epoch, tail));
     }
 
-    /// None, if the position is given out; else what is to be done first.
+    /// `None` if the position was handed out; otherwise the step to take first.
     pub(super) fn check(&mut self, position: Position, view: &View) -> Option<Next> {
         if view.is_given_out(position) {
             return None;

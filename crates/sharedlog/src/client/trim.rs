@@ -1,7 +1,7 @@
-//! Giving up what lies below a position, or at one.
+//! Trims all positions below one, or a single position.
 //!
-//! Each unit is told, heads first, so that a reader at a tail who is told that something was given up is told so ever
-//! after. In a newer projection there may be units that were not told: then it begins anew.
+//! Units are trimmed from head to tail. So once a reader at a tail sees a position as trimmed, every later reader does.
+//! A newer projection may contain units that were not trimmed: the trim restarts.
 
 use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Bound, Next, View};
@@ -9,13 +9,13 @@ use crate::client::{Answer, Error};
 use crate::unit::{Command, Reply, Request};
 use crate::{Position, ProjectionEpoch, UnitId};
 
-/// Gives up everything below a position.
+/// Trims every position below one.
 #[derive(Debug)]
 pub(super) struct Trim {
     before: Position,
     epoch: ProjectionEpoch,
     count: usize,
-    /// Whether all that the unit asked last holds is to be given up.
+    /// Whether the last addressed unit holds only positions to be trimmed.
     holds_nothing: bool,
     pub(super) bound: Bound,
     pub(super) asked: Option<UnitId>,
@@ -53,7 +53,7 @@ impl Trim {
         }
     }
 
-    /// A unit of extents that go as a whole may be dead: those go with the next projection, if not sooner.
+    /// A unit whose extents are trimmed completely may be dead: the next projection drops these extents.
     pub(super) fn unanswered(&mut self) {
         if self.holds_nothing {
             self.count += 1;
@@ -61,7 +61,7 @@ impl Trim {
     }
 }
 
-/// Gives up what lies at one position, once it is decided.
+/// Trims one position, after filling it.
 #[derive(Debug)]
 pub(super) struct TrimOne {
     filling: Filling,
@@ -99,7 +99,7 @@ impl TrimOne {
                 Err(Filled::Lost) => return Next::Done(Ok(Answer::Lost)),
                 Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
                 Err(Filled::Conflict) => return Next::Done(Err(Error::Conflict { position })),
-                // Whoever trimmed it before may have come to some units only.
+                // An earlier trim may have reached only some of the units.
                 Err(Filled::Entry(_) | Filled::Trimmed(_)) => self.is_filled = true,
             }
         }
@@ -120,7 +120,7 @@ impl TrimOne {
         if !self.is_filled {
             return self.filling.heard(reply);
         }
-        // A unit that never held it has nothing to give up.
+        // A unit that never held the position has nothing to trim.
         if matches!(reply, Reply::Done | Reply::Unwritten) {
             self.count += 1;
         }

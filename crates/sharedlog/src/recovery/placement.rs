@@ -1,7 +1,7 @@
-//! Where units are, and which of them may share a chain.
+//! Maps units to disks and decides which units may share a chain.
 //!
-//! A chain's units hold copies of the same, so that one lives when another is lost. Two units of one node are lost
-//! together: a chain with both has one copy less than it seems to have.
+//! The units of a chain hold copies of the same entries so that a failure loses only one copy. Two units on one node
+//! fail together, so a chain must not contain both.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use base::{Member, NodeId};
 
 use crate::UnitId;
 
-/// The node of each unit, and the disk that it is on.
+/// The disk and node of each unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Homes(pub BTreeMap<UnitId, Member>);
 
 impl Homes {
-    /// The nodes that units are on, as far as their places are known.
+    /// The nodes of units. Skips units with an unknown disk.
     pub fn of(&self, units: impl IntoIterator<Item = UnitId>) -> impl Iterator<Item = NodeId> {
         units.into_iter().filter_map(|unit| self.0.get(&unit)).map(|home| home.node)
     }
 
-    /// Whether a unit may join a chain: its place is known, and no unit of the chain is on the same node.
+    /// Whether a unit may join a chain: its disk is known, and no unit of the chain is on the same node.
     #[must_use]
     pub fn may_join(&self, unit: UnitId, chain: &[UnitId]) -> bool {
         let node = |unit: &UnitId| self.0.get(unit).map(|home| home.node);

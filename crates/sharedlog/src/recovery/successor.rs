@@ -1,4 +1,4 @@
-//! What follows a projection, from what its sealed units have said.
+//! Builds the successor of a projection from the reports of its sealed units.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,19 @@ use base::canary::{Bug, planted};
 use crate::recovery::{Homes, Recovery};
 use crate::{Extent, Position, Projection, Stripe, UnitId};
 
-/// A unit that is to hold what a chain with too few units holds.
+/// A copy to make: a unit that should join a chain with too few units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Healing {
-    /// The unit. It stands in the last extent, and nowhere in this one.
+    /// The unit. It is in the last extent and not in this one.
     pub unit: UnitId,
-    /// The positions.
+    /// The positions to copy.
     pub stripe: Stripe,
-    /// Where they end.
+    /// End of the positions.
     pub to: Position,
 }
 
-/// What is to be copied so that every chain has so many units, each on a node of its own, without those that are to
-/// leave. Only what lies in extents that have an end is copied: what new units are told from their beginning need not
-/// be.
+/// The copies needed so that every chain has `copies` units on different nodes, not counting leaving units. Covers only
+/// closed extents: the last extent has all of its units from the start.
 #[must_use]
 pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: &BTreeSet<UnitId>) -> Vec<Healing> {
     let mut healings = Vec::new();
@@ -30,10 +29,10 @@ pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: 
         free.retain(|(_, unit)| !leaving.contains(unit));
         let mut chains = extent.chains.clone();
         let mut taken: Vec<(usize, UnitId)> = Vec::new();
-        // There is nothing to copy from a chain that was given up.
+        // An abandoned chain has nothing to copy.
         let lacks = |chain: &Vec<UnitId>| !chain.is_empty() && is_short(chain, copies, |unit| leaving.contains(&unit));
-        // First each chain takes the units of its turn, so that extents become alike. One that took another's might
-        // leave that with none that may join it.
+        // Each chain first takes the units with its own index, so that adjacent extents become equal and can be joined.
+        // Otherwise a chain could take the only unit that may join another one.
         for is_of_turn in [true, false] {
             for (index, chain) in chains.iter_mut().enumerate() {
                 while lacks(chain)
@@ -46,7 +45,7 @@ pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: 
                 }
             }
         }
-        // What another has taken, and can do without.
+        // Swap: take a unit from a chain that can use another one instead.
         for index in 0..chains.len() {
             let swap = |(at, (other, unit)): (usize, &(usize, UnitId))| {
                 let rest: Vec<UnitId> = chains[*other].iter().copied().filter(|kept| kept != unit).collect();
@@ -69,12 +68,13 @@ pub fn healings(projection: &Projection, copies: usize, homes: &Homes, leaving: 
     healings
 }
 
-/// Whether a chain has fewer units than it should, without those that are to leave.
+/// Whether a chain has too few units, not counting those that leave.
 fn is_short(chain: &[UnitId], copies: usize, goes: impl Fn(UnitId) -> bool) -> bool {
     chain.iter().filter(|unit| !goes(**unit)).count() < copies
 }
 
-/// Units of the last extent that don't stand in this one, each with the chain here whose turns are those of its own there.
+/// Units of the last extent that are not in this one, each with the index of the chain here that corresponds to its
+/// chain there.
 fn candidates(projection: &Projection, extent: &Extent) -> Vec<(usize, UnitId)> {
     let last = projection.last();
     let (first, count) = (extent.turn(last.from) as usize, extent.chains.len().max(1));
@@ -84,7 +84,7 @@ fn candidates(projection: &Projection, extent: &Extent) -> Vec<(usize, UnitId)> 
 }
 
 impl Recovery {
-    /// The projection that is to follow; none if there can't be one.
+    /// The successor; `None` if no valid one exists.
     pub(super) fn successor(&self) -> Option<Projection> {
         let start = self.tail();
         let mut extents: Vec<Extent> = self.old.bounded().map(|(extent, end)| self.kept(extent, end)).collect();
@@ -106,7 +106,7 @@ impl Recovery {
         })
     }
 
-    /// What is left of an extent. A chain that is given up is empty.
+    /// The part of an extent that stays. An abandoned chain is empty.
     fn kept(&self, extent: &Extent, end: Option<Position>) -> Extent {
         let kept = |chain: &Vec<UnitId>| {
             let has_sound = chain.iter().any(|unit| self.is_sound(*unit));
@@ -118,7 +118,7 @@ impl Recovery {
         Extent { chains: extent.chains.iter().map(kept).collect(), ..*extent }
     }
 
-    /// Has units join chains whose positions they hold to the last one, by their own word.
+    /// Adds units of the last extent to older chains, if the units report that they hold all of the chain's positions.
     fn add_whole(&self, extents: &mut [Extent]) {
         let old = &self.old;
         for (at, (extent, end)) in old.bounded().enumerate() {
@@ -142,15 +142,15 @@ impl Recovery {
         }
     }
 
-    /// Whether a unit has said that it holds all of a stripe below a position.
+    /// Whether a unit reported that it holds all of a stripe below a position.
     fn is_whole(&self, unit: UnitId, stripe: Stripe, to: Position) -> bool {
         let Some(report) = self.reports.get(&unit) else { return false };
         let is_whole = |(told, missing): &(Stripe, Position)| *told == stripe && *missing >= to;
         report.whole.iter().any(is_whole) || planted(Bug::CopyNotWhole)
     }
 
-    /// Has spares take new entries in the place of units that are to be left out and hold what nobody else does: they
-    /// stay where that is, until it is copied.
+    /// Replaces units that should leave but hold the only copy of some entries: spares take over new entries, and the
+    /// old units stay in the closed extent until it is copied.
     fn relieve(&self, chain: &mut Vec<UnitId>, spares: &mut Vec<UnitId>) {
         let (mut relieved, mut left) = (chain.clone(), spares.clone());
         relieved.retain(|unit| !self.goes(*unit));
@@ -162,7 +162,7 @@ impl Recovery {
         }
     }
 
-    /// Has spares join a chain that it has room for, each on a node of its own.
+    /// Adds spares to a chain up to the target number, each on a different node.
     fn top_up(&self, chain: &mut Vec<UnitId>, spares: &mut Vec<UnitId>) {
         while chain.len() < self.plan.copies {
             let Some(at) = spares.iter().position(|spare| self.plan.homes.may_join(*spare, chain)) else { return };
@@ -170,8 +170,7 @@ impl Recovery {
         }
     }
 
-    /// Has new units stand in for those that are missing, and makes new chains, in an extent of their own from the
-    /// start on.
+    /// Replaces missing units and adds missing chains, in a new extent that begins at the start.
     fn add_spares(&self, successor: &mut Projection) {
         let last = successor.last().clone();
         let mut spares = self.plan.spares.clone();
@@ -182,7 +181,7 @@ impl Recovery {
         while chains.len() < self.plan.stripes {
             let mut chain = Vec::new();
             self.top_up(&mut chain, &mut spares);
-            // A chain that isn't full is worse than none: what it would hold is safer on those that are.
+            // An incomplete chain would store its entries with fewer copies than the full chains do.
             if chain.is_empty() || chain.len() < self.plan.copies {
                 break;
             }
@@ -197,7 +196,8 @@ impl Recovery {
         let from = successor.start.max(last.from);
         successor.start = from;
         if chains.len() == last.chains.len() {
-            // Whose turn it is has it, so that the extents can be joined once the older one is healed.
+            // Keeps the round-robin order across the boundary, so that the extents can be joined once the older one is
+            // re-replicated.
             chains.rotate_left(last.turn(from) as usize);
         }
         match successor.extents.last_mut() {
@@ -207,13 +207,13 @@ impl Recovery {
     }
 }
 
-/// Extents that lie below the mark with all their positions hold nothing any more.
+/// Drops extents that are completely below the trim mark.
 fn drop_trimmed(extents: &mut Vec<Extent>, mark: Position) {
     let gone = extents.iter().skip(1).take_while(|next| next.from <= mark).count();
     extents.drain(..gone);
 }
 
-/// Joins extents that spread their positions alike.
+/// Joins adjacent extents that stripe their positions alike.
 fn join(extents: &mut Vec<Extent>) {
     extents.dedup_by(|next, extent| extent.goes_on_in(next));
 }

@@ -1,20 +1,20 @@
-//! A set of numbers as intervals: as small as it has gaps.
+//! A set of numbers as intervals. Its size is proportional to the number of gaps.
 
 use std::collections::BTreeMap;
 
 use base::codec::{DecodeError, Reader, Writer};
 
-/// The start of each interval, and its end, which is not in it. They neither overlap nor touch.
+/// The start and the exclusive end of each interval. Intervals neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Intervals(BTreeMap<u64, u64>);
 
 impl Intervals {
-    /// The end of the interval that holds a number.
+    /// The end of the interval that contains a number.
     pub(super) fn end_of(&self, number: u64) -> Option<u64> {
         self.0.range(..=number).next_back().map(|(_, end)| *end).filter(|end| number < *end)
     }
 
-    /// Adds a number that is not in it.
+    /// Adds a number that is not in the set.
     pub(super) fn insert(&mut self, number: u64) {
         let end = self.0.remove(&(number + 1)).unwrap_or(number + 1);
         match self.0.range_mut(..number).next_back() {
@@ -25,7 +25,7 @@ impl Intervals {
         }
     }
 
-    /// Removes a number that is in it.
+    /// Removes a number, if it is in the set.
     pub(super) fn remove(&mut self, number: u64) {
         let Some((start, end)) = self.0.range(..=number).next_back().map(|(start, end)| (*start, *end)) else { return };
         if number >= end {
@@ -40,14 +40,14 @@ impl Intervals {
         }
     }
 
-    /// The numbers from one on.
+    /// The numbers in the set from `number` on.
     pub(super) fn from(&self, number: u64) -> Vec<u64> {
         let first = self.end_of(number).map(|end| (number, end));
         let rest = self.0.range(number..).map(|(start, end)| (*start, *end)).filter(|(start, _)| *start > number);
         first.into_iter().chain(rest).flat_map(|(start, end)| start..end).collect()
     }
 
-    /// Forgets all numbers below one.
+    /// Removes all numbers below one.
     pub(super) fn remove_below(&mut self, number: u64) {
         let kept = self.0.split_off(&number);
         let cut = self.0.last_key_value().map(|(_, end)| *end).filter(|end| *end > number);
@@ -57,7 +57,7 @@ impl Intervals {
         }
     }
 
-    /// How many intervals there are.
+    /// Number of intervals.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// Against a plain set.
+    /// Compares with a plain set.
     #[test]
     fn it_is_a_set_without_gaps_or_overlaps() {
         let mut random = SplitMix64::new(1);

@@ -1,13 +1,13 @@
-//! Which positions a unit holds: exact, and small while they lie dense.
+//! The set of positions that a unit holds: exact, and compact while the positions are dense.
 //!
-//! A unit holds every n-th position of a log of n chains. It is told of its stripes, and numbers the positions of each
-//! one by one: so a log without holes is one interval of each stripe, and each hole is one more. What fits no stripe
-//! that it was told of is held as well, in more room.
+//! In a log with n chains, a unit holds about every n-th position. The set knows the unit's stripes and numbers the
+//! positions of each consecutively. So a log without holes needs one interval per stripe, and each hole adds one.
+//! Positions outside the known stripes are held too, but less compactly.
 //!
-//! A stripe is told without an end, as that of a log's last extent has none. It ends where the next extent begins: a
-//! position is counted in the last stripe, in [`Stripe::order`], that has it. What was counted elsewhere before that
-//! stripe was told moves. So how large a set is depends on its positions and the stripes, not on the order in which
-//! they came.
+//! A stripe is assigned without an end, because a log's last extent has none. It ends where the next extent begins: a
+//! position belongs to the last stripe in [`Stripe::order`] that contains it. When a stripe is added, positions
+//! recorded elsewhere move to it. So the size of the set depends only on its positions and stripes, not on their order
+//! of arrival.
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
@@ -19,7 +19,7 @@ use crate::{Position, Stripe};
 /// The positions that a unit holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Occupied {
-    /// In their order, after one of all positions. The numbers are those of a stripe's own positions.
+    /// In order, after a first stripe of all positions. The intervals number the positions within the stripe.
     stripes: Vec<(Stripe, Intervals)>,
 }
 
@@ -30,8 +30,8 @@ impl Default for Occupied {
 }
 
 impl Occupied {
-    /// Tells of a stripe. Positions of its own move to it. Where there are too many stripes, one without a position
-    /// gives way; if there is none, the new one's positions are held among the others'.
+    /// Adds a stripe and moves its positions to it. At the limit it replaces an empty stripe; if there is none, the new
+    /// stripe is ignored and its positions stay with the others.
     pub(super) fn tell(&mut self, stripe: Stripe) {
         if self.told().any(|known| known == stripe) {
             return;
@@ -57,7 +57,7 @@ impl Occupied {
         self.stripes.insert(at, (stripe, own));
     }
 
-    /// The stripes that it was told of.
+    /// The stripes that were added.
     pub(super) fn told(&self) -> impl Iterator<Item = Stripe> {
         self.stripes.iter().skip(1).map(|(stripe, _)| *stripe)
     }
@@ -68,7 +68,7 @@ impl Occupied {
             .any(|(stripe, numbers)| stripe.holds(position) && numbers.end_of(stripe.before(position)).is_some())
     }
 
-    /// Adds a position that it doesn't hold.
+    /// Adds a position that it does not hold.
     pub(super) fn insert(&mut self, position: Position) {
         let fitting = self.stripes.iter_mut().rev().find(|(stripe, _)| stripe.holds(position));
         if let Some((stripe, numbers)) = fitting {
@@ -76,21 +76,21 @@ impl Occupied {
         }
     }
 
-    /// Forgets what lies before a position.
+    /// Removes every position below one.
     pub(super) fn remove_below(&mut self, position: Position) {
         for (stripe, numbers) in &mut self.stripes {
             numbers.remove_below(stripe.before(position));
         }
     }
 
-    /// The first position of a stripe, at or after one, that it doesn't hold.
+    /// The first position of a stripe, from `after` on, that it does not hold.
     pub(super) fn missing(&self, of: Stripe, after: Position) -> Position {
         let mut number = of.before(after);
         'next: loop {
             let position = of.position(number);
             for (stripe, numbers) in self.stripes.iter().rev().filter(|(stripe, _)| stripe.holds(position)) {
                 if let Some(end) = numbers.end_of(stripe.before(position)) {
-                    // A whole interval at once where all of the stripe's positions are in it.
+                    // Skips a whole interval if it contains all of the stripe's positions there.
                     let is_within = of.is_within(stripe, position);
                     number = if is_within { of.before(stripe.position(end)).max(number + 1) } else { number + 1 };
                     continue 'next;
@@ -104,7 +104,7 @@ impl Occupied {
         self.stripes.iter().all(|(_, numbers)| numbers.is_empty())
     }
 
-    /// How many intervals it is made of: what its size depends on.
+    /// Number of intervals, which determines its size.
     pub(super) fn intervals(&self) -> usize {
         self.stripes.iter().map(|(_, numbers)| numbers.count()).sum()
     }
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Against a plain set, with stripes that overlap in every way.
+    /// Compares with a plain set, with stripes that overlap in every way.
     #[test]
     fn it_is_a_set_whatever_the_stripes() {
         let mut random = SplitMix64::new(2);
@@ -176,14 +176,14 @@ mod tests {
         }
     }
 
-    /// However late a stripe is told, and in whatever order: an interval for each.
+    /// One interval per stripe, even if stripes are added late and out of order.
     #[test]
     fn what_is_told_late_takes_no_more() {
         let old = Stripe { from: Position(0), count: 2, index: 0, width: 1 };
         let new = Stripe { from: Position(1_000), count: 3, index: 1, width: 1 };
         let newest = Stripe { from: Position(4_000), count: 5, index: 0, width: 1 };
         let mut occupied = Occupied::default();
-        // A new unit: the older stripe is copied to it, while entries come in the newer one.
+        // A new unit: the older stripe is copied while new entries arrive in the newer one.
         occupied.tell(new);
         occupied.tell(old);
         for position in (0..1_000).filter(|position| old.holds(Position(*position))) {
@@ -210,7 +210,7 @@ mod tests {
         ];
         for stripe in stripes {
             occupied.tell(stripe);
-            // Out of order, as they come.
+            // Out of order, as entries arrive.
             for number in 0..1_000 {
                 occupied.insert(stripe.position(number ^ 7));
             }
