@@ -1,10 +1,10 @@
-//! A shared log in one thread: the machines of this crate under a simulated network, simulated disks and processes, all
-//! drawn from one seed.
+//! Simulation of a shared log in one thread: the machines of this crate under a simulated network, disks and processes,
+//! all derived from one seed.
 //!
-//! A run has two halves. First *safety*: clients append, read, follow and trim while messages are lost, doubled, late
-//! and cut off, processes die, stand still and start again, disks are lost for good, and several nodes replace the
-//! projection at once. Then *liveness*: the faults end, and everything that was begun must come to its end; then the
-//! whole log is read. What is checked all the while is in `checks.rs`.
+//! A run has two phases. *Safety*: clients append, read, follow and trim while messages are lost, duplicated, delayed
+//! and partitioned, processes crash, pause and restart, disks are lost permanently, and several nodes replace the
+//! projection concurrently. *Liveness*: the faults end, and every call must complete; then the whole log is read.
+//! `checks.rs` checks the invariants throughout.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,13 +42,13 @@ use network::{Event, Network};
 use node::Node;
 use registry::Registry;
 
-/// Nanoseconds of true time.
+/// Nanoseconds of simulated time.
 type Time = u64;
 
 const MICROSECOND: Time = 1_000;
 const MILLISECOND: Time = 1_000 * MICROSECOND;
 
-/// Machines are as patient as a fast network lets them be: a run is short.
+/// Timeouts are short, to match the fast simulated network and a short run.
 const CLIENT: Timing = Timing {
     answer: Duration::from_millis(15),
     pause: Duration::from_millis(2),
@@ -84,31 +84,31 @@ const CONTROLLER: controller::Config = controller::Config {
     recovery: RECOVERY,
     copier: copier::Config { window: 4, again: Duration::from_millis(10), failures: 8 },
 };
-/// The only one.
+/// The only log.
 const LOG: LogId = LogId(1);
-/// How long the second half may take.
+/// Maximum duration of the liveness phase.
 const PATIENCE: Time = 20_000 * MILLISECOND;
-/// More than so many events mean that a run never ends.
+/// A run with more events counts as endless.
 const EVENTS_MAX: u64 = 2_000_000;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// The hash of everything that happened.
+    /// Hash of all events. Equal for two runs of the same seed and build.
     pub trace: u64,
     /// Simulated time in nanoseconds.
     pub simulated: u64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// How often what has happened.
+    /// How often each kind of event happened.
     pub counters: BTreeMap<&'static str, u64>,
-    /// The first promise found broken.
+    /// The first violated invariant.
     pub violation: Option<String>,
 }
 
-/// A log and everything around it.
+/// A log and its environment.
 struct World {
     options: Options,
     now: Time,
@@ -118,17 +118,17 @@ struct World {
     nodes: BTreeMap<u32, Node>,
     clients: Clients,
     checks: Checks,
-    /// Units that stood in a projection once and were left out.
+    /// Units that were in a projection and were removed.
     left_out: BTreeSet<UnitId>,
-    /// Units whose disk was lost.
+    /// Units that have lost their disks.
     gone: BTreeSet<UnitId>,
-    /// How each unit was begun: it may be heard again, very late.
+    /// The command that started each unit. It may arrive again much later.
     begins: BTreeMap<UnitId, Command>,
-    /// Up to where the sequencers of each epoch gave positions out.
+    /// The end of the positions handed out in each epoch.
     given_out: BTreeMap<ProjectionEpoch, Position>,
-    /// The processes whose controllers lead, or believe so.
+    /// The processes with controllers that lead, or believe that they do.
     leaders: Vec<(u32, u64)>,
-    /// Nodes that are to leave.
+    /// Nodes that should leave.
     leaving: BTreeSet<u32>,
     lives: u64,
     tokens: u64,
@@ -139,13 +139,13 @@ struct World {
     violation: Option<String>,
 }
 
-/// Runs one seed, drawing the options from it.
+/// Runs one seed with options derived from it.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     run_with(seed, Options::draw(seed))
 }
 
-/// Runs one seed with options of one's own.
+/// Runs one seed with the given options.
 #[must_use]
 pub fn run_with(seed: u64, options: Options) -> Outcome {
     let mut world = World::new(seed, options);
@@ -209,7 +209,7 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// Goes on until something holds that must come about once faults have ended.
+    /// Runs until a condition holds that must eventually hold without faults.
     fn play_until_all(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let end = self.now + PATIENCE;
         while self.violation.is_none() && !holds(self) {
@@ -260,7 +260,7 @@ impl World {
         Token(self.tokens)
     }
 
-    /// The number of a process: no two have the same.
+    /// A unique number for a process.
     fn life(&mut self) -> u64 {
         self.lives += 1;
         self.lives
@@ -270,7 +270,7 @@ impl World {
         self.registry.newest()
     }
 
-    /// Adds to the trace: two runs of one seed give the same.
+    /// Adds to the trace, which must be equal for two runs of one seed.
     fn note(&mut self, what: u64) {
         self.trace = SplitMix64::new(self.trace ^ what).draw();
     }

@@ -1,4 +1,4 @@
-//! A client whose units, sequencer and registry a test plays: what it asks, step by step.
+//! A client with units, a sequencer and a registry played by the test: checks its requests step by step.
 
 use base::{Boot, NodeId};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use crate::{Entry, Extent, Kept, Kind, LogId, SequencerId, Stamp, UnitId};
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
 
-/// A client, and what it wants that is not answered yet.
+/// A client and its unanswered requests.
 struct Bed {
     client: Client,
     now: Monotonic,
@@ -123,13 +123,13 @@ impl Bed {
         token
     }
 
-    /// The one thing that is wanted of a unit.
+    /// Checks that exactly one request to a unit is pending.
     fn wants(&mut self, unit: u64, request: &Request) {
         let wanted: Vec<_> = self.units.iter().map(|(_, unit, request)| (*unit, request)).collect();
         assert_eq!(wanted, [(UnitId(unit), request)]);
     }
 
-    /// A unit is asked this, and says that.
+    /// Checks the pending request to a unit and answers it.
     fn step(&mut self, unit: u64, request: &Request, reply: Reply) {
         self.wants(unit, request);
         let (ask, ..) = self.units.remove(0);
@@ -151,7 +151,7 @@ impl Bed {
         self.sequenced(sequencer::Reply::Positions { first: Position(first), count });
     }
 
-    /// Time goes on to the next alarm.
+    /// Advances the time to the next timer.
     fn wake(&mut self) {
         assert!(self.timer < Monotonic::NEVER, "nothing would wake it");
         self.now = self.timer;
@@ -193,7 +193,7 @@ fn appends_that_wait_share_an_asking_and_later_ones_do_not() {
     assert_eq!(positions, [write(1, 7, entry(1)), write(1, 9, entry(2)), write(1, 10, entry(3))]);
 }
 
-/// Each has a stamp of the machine's own.
+/// Each append gets its own stamp from the client.
 #[test]
 fn appends_without_a_stamp_are_told_apart() {
     let mut bed = Bed::new();
@@ -223,7 +223,7 @@ fn a_position_that_was_filled_is_given_up() {
     assert_eq!(bed.ended(token), Err(Error::Conflict { position: Position(8) }));
 }
 
-/// The entry may have lain there, and readers may have seen it: its caller decides.
+/// The entry may have been there, and readers may have seen it: the caller decides.
 #[test]
 fn append_whose_position_was_trimmed_is_unknown() {
     let trimmed = || Reply::Trimmed { mark: Position(9) };
@@ -241,7 +241,7 @@ fn append_whose_position_was_trimmed_is_unknown() {
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(8))), "the head has taken it");
 }
 
-/// Where the projection was replaced the old position comes first: there is the entry, or it never will be.
+/// After a new projection the old position is resolved first: it holds the entry, or never will.
 #[test]
 fn an_old_position_is_resolved_before_another_is_taken() {
     let begin = || {
@@ -253,26 +253,26 @@ fn an_old_position_is_resolved_before_another_is_taken() {
         assert!(bed.units.is_empty() && bed.fetches > 0);
         (bed, token)
     };
-    // It is at the head: it is completed.
+    // The head holds the entry: it is completed.
     let (mut bed, token) = begin();
     bed.projected(projection(2, 9, &[1, 2]));
     bed.step(1, &write(2, 7, Entry::Junk), Reply::Occupied { by: Kind::Data });
     bed.step(1, &read(2, 7), Reply::Value(entry(1)));
     bed.step(2, &write(2, 7, entry(1)), Reply::Written);
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(7))));
-    // The head that had it was left out: junk takes its place, on all units, before another position is asked for.
+    // The head that held it was removed: the position is filled on all units before another one is requested.
     let (mut bed, token) = begin();
     bed.projected(projection(2, 9, &[2, 3]));
     bed.step(2, &write(2, 7, Entry::Junk), Reply::Written);
     assert!(bed.sequencer.is_empty());
     bed.step(3, &write(2, 7, Entry::Junk), sealed(2));
-    // It begins anew with the next projection.
+    // The fill restarts in the next projection.
     bed.projected(projection(3, 9, &[3]));
     bed.step(3, &write(3, 7, Entry::Junk), Reply::Written);
     bed.given(9, 1);
     bed.step(3, &write(3, 9, entry(1)), Reply::Written);
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))));
-    // Nothing was written so far up, and nobody can write there any more but who is given the position again.
+    // The position is not below the new start: only its next owner can write there.
     let (mut bed, _) = begin();
     bed.projected(projection(2, 7, &[2]));
     assert!(bed.units.is_empty());
@@ -280,7 +280,7 @@ fn an_old_position_is_resolved_before_another_is_taken() {
     bed.wants(2, &write(2, 7, entry(1)));
 }
 
-/// How a unit answers reads that end after 60 ms.
+/// How a unit answers reads with a deadline of 60 ms.
 #[derive(Clone, Copy)]
 enum Answers {
     InTime,
@@ -288,7 +288,7 @@ enum Answers {
     Never,
 }
 
-/// Whom it suspects at the end of each of these reads, one position each, some of them as rows.
+/// The suspects reported at the end of each read of one position; some are range reads.
 fn suspected(of: impl IntoIterator<Item = (Answers, bool)>) -> Vec<Vec<Suspect>> {
     let mut bed = Bed::new();
     let call = |(answers, is_row)| {
@@ -319,7 +319,7 @@ fn suspected(of: impl IntoIterator<Item = (Answers, bool)>) -> Vec<Vec<Suspect>>
     of.into_iter().map(call).collect()
 }
 
-/// Calls that are shorter than what an answer is waited for count together, until it is heard again.
+/// Calls shorter than the reply timeout count together until the unit answers again.
 #[test]
 fn a_unit_that_answers_no_short_call_is_suspected() {
     use Answers::{InTime, Late, Never};
@@ -366,7 +366,7 @@ fn an_append_without_a_position_surely_was_not_made() {
     }
 }
 
-/// A position that came too late for its append is filled at once, so that no reader waits for it.
+/// A position that arrives after its append has ended is filled at once, so that no reader waits for it.
 #[test]
 fn positions_that_nobody_needs_are_filled() {
     let mut bed = Bed::new();
@@ -416,7 +416,7 @@ fn a_read_asks_the_tail_waits_and_fills_head_first() {
     assert_eq!(bed.ended(token), Ok(Answer::Junk), "the tail is known by now");
 }
 
-/// Whoever only watches fills nothing when its wait is over; that nothing lies there the sequencer confirms.
+/// A watch fills nothing when its wait is over; the sequencer confirms that the position is unwritten.
 #[test]
 fn a_watch_ends_without_a_fill() {
     let mut bed = Bed::new();
@@ -432,9 +432,9 @@ fn a_watch_ends_without_a_fill() {
         bed.sequenced(sequencer::Reply::Tail(Position(tail)));
         assert_eq!(bed.done.pop().map(|done| done.1), Some(outcome));
     }
-    // What comes meanwhile is told.
+    // An entry that arrives during the watch is returned.
     bed.read_many(4, 1, Wait::Watch(Duration::from_millis(1_000)));
-    // The look took some of the time.
+    // The first read used a part of the wait.
     bed.now = bed.now + Duration::from_millis(20);
     bed.reply(1, &read(2, 4), Reply::Unwritten);
     let (epoch, position, wait) = (ProjectionEpoch(2), Position(4), Duration::from_millis(980));
@@ -479,7 +479,7 @@ fn nothing_is_done_to_a_position_beyond_the_tail() {
     assert_eq!(bed.ended(token), beyond);
 }
 
-/// Nobody waits out the time-outs of an older projection once a newer one is known.
+/// No call waits for a timeout of an older projection once a newer one is known.
 #[test]
 fn with_a_newer_projection_every_call_goes_on_at_once() {
     let mut bed = Bed::new();
@@ -488,7 +488,7 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
     let (write_ask, ..) = bed.units.remove(0);
     let read_token = bed.read(3, Some(0));
     let (read_ask, ..) = bed.units.remove(0);
-    // Some failures, so that time-outs are long.
+    // Some failures, so that the timeouts are long.
     for _ in 0..6 {
         bed.wake();
     }
@@ -498,7 +498,7 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
     let asked: Vec<_> = bed.units.iter().map(|(_, unit, request)| (unit.0, request.clone())).collect();
     assert_eq!(asked, [(2, write(2, 7, Entry::Junk)), (2, read(2, 3))]);
     assert_eq!(bed.sequencer.iter().map(|(_, request)| *request).collect::<Vec<_>>(), [positions(2, 1)]);
-    // Answers that were given in the older epoch are late.
+    // Replies from the older epoch are ignored.
     bed.client.unit_answered(write_ask, Reply::Written, bed.now);
     bed.client.unit_answered(read_ask, Reply::Value(entry(5)), bed.now);
     bed.carry_out();
@@ -516,7 +516,8 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
     assert_eq!(bed.ended(in_doubt), Ok(Answer::Appended(Position(10))));
 }
 
-/// Who asks for what was given up is told so, and a trim does not wait for units of extents that go as a whole.
+/// A read of a trimmed or lost position says so, and a trim does not wait for units of extents that are trimmed
+/// completely.
 #[test]
 fn what_was_given_up_is_told_and_does_not_stop_trims() {
     let mut bed = Bed::new();
@@ -544,7 +545,7 @@ fn what_was_given_up_is_told_and_does_not_stop_trims() {
     assert_eq!(bed.ended(token), Ok(Answer::Done));
 }
 
-/// Who reads past damage mends it.
+/// A read that finds damage repairs it.
 #[test]
 fn a_reader_passes_damage_and_mends_it() {
     let mut bed = Bed::new();
@@ -558,7 +559,7 @@ fn a_reader_passes_damage_and_mends_it() {
     bed.step(3, &mend(entry(5)), Reply::Written);
     assert_eq!(bed.ended(token), Ok(Answer::Entry(data(5))));
     assert_eq!(bed.suspects, [Suspect::Unit(UnitId(3)), Suspect::Unit(UnitId(2))]);
-    // A fill, from below: the head's entry is what the next unit has.
+    // A fill finds the entry on the next unit and repairs the head.
     let (token, deadline) = (bed.token(), bed.now + DEADLINE);
     bed.client.fill(token, Position(4), deadline, bed.now);
     bed.carry_out();
@@ -571,7 +572,8 @@ fn a_reader_passes_damage_and_mends_it() {
     assert_eq!(bed.ended(token), Ok(Answer::Entry(data(5))));
 }
 
-/// What nobody has is neither made up nor taken for nothing: another projection decides, or the deadline comes.
+/// A position that no unit can read is neither invented nor treated as unwritten: another projection or the deadline
+/// ends the call.
 #[test]
 fn what_is_damaged_everywhere_is_told() {
     let mut bed = Bed::new();
@@ -584,7 +586,7 @@ fn what_is_damaged_everywhere_is_told() {
     while bed.done.len() < 2 {
         match bed.units.pop() {
             Some((ask, unit, _)) => {
-                // Of position 5 the second unit has nothing; a writer may be on its way to it.
+                // The second unit has no entry at position 5; a writer may still be writing it.
                 let is_five = unit == UnitId(2) && bed.client.asks.get(&ask) == Some(&2);
                 let reply = if is_five { Reply::Unwritten } else { Reply::Damaged };
                 bed.client.unit_answered(ask, reply, bed.now);
@@ -598,7 +600,7 @@ fn what_is_damaged_everywhere_is_told() {
     assert_eq!(bed.done, [(token, damaged(4)), (fill, damaged(5))]);
 }
 
-/// An append knows what the units after the head have lost; of the head it asks those.
+/// An append repairs units after the head with its own entry. For a damaged head it asks the units after it.
 #[test]
 fn an_append_mends_what_it_has_written() {
     let mut bed = Bed::new();
@@ -622,7 +624,7 @@ fn an_append_mends_what_it_has_written() {
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(9))));
 }
 
-/// A tail that was told before the projection was replaced says nothing about what is given out in the newer one.
+/// A tail reported before the projection was replaced is not valid in the newer one.
 #[test]
 fn a_tail_of_an_older_epoch_does_not_count() {
     for trims in [false, true] {
@@ -644,8 +646,8 @@ fn a_tail_of_an_older_epoch_does_not_count() {
     }
 }
 
-/// That nothing is there is said only by the newest projection's tail: a unit that was left out doesn't hear of
-/// entries.
+/// Only the tail of the newest projection can say that a position is unwritten: a unit that was removed from the log
+/// may lack entries.
 #[test]
 fn that_nothing_is_there_is_checked() {
     let mut bed = Bed::new();
@@ -659,7 +661,7 @@ fn that_nothing_is_there_is_checked() {
     bed.step(1, &read(2, 3), Reply::Unwritten);
     bed.sequenced(sequencer::Reply::Tail(Position(5)));
     assert_eq!(bed.ended(token), Ok(Answer::Unwritten));
-    // A newer projection comes before the answer: what is answered in the older one says nothing.
+    // A newer projection arrives before the reply: the reply from the older one is ignored.
     let token = bed.read(4, None);
     let (old, ..) = bed.units.remove(0);
     bed.projected(projection(3, 5, &[2]));
@@ -694,7 +696,7 @@ fn all_units_are_told_of_a_trim_those_of_a_new_projection_too() {
     assert_eq!(bed.ended(token), Ok(Answer::Done));
 }
 
-/// Units are sealed, and nobody puts another projection in the old one's place: somebody is told.
+/// Units are sealed without a successor: the client reports the projection.
 #[test]
 fn a_seal_without_a_successor_is_told() {
     let mut bed = Bed::new();
@@ -714,7 +716,7 @@ fn two_chains(epoch: u64) -> Projection {
     projection
 }
 
-/// The share that so many positions have of a row of five.
+/// A part of a range read of five positions, with its share of the bytes.
 fn many(epoch: u64, from: u64, step: u64, count: usize) -> Request {
     share(epoch, from, step, count, 5)
 }
@@ -737,7 +739,7 @@ impl Bed {
         token
     }
 
-    /// One of the things that are wanted of units is answered.
+    /// Answers one of the pending requests to units.
     fn reply(&mut self, unit: u64, request: &Request, reply: Reply) {
         let at = self.units.iter().position(|(_, of, wanted)| (*of, wanted) == (UnitId(unit), request));
         let Some(at) = at else { panic!("{request:?} is not asked, but {:?}", self.units) };
@@ -768,7 +770,7 @@ fn a_row_asks_each_tail_once() {
     assert_eq!(bed.client.under_way(), 0);
 }
 
-/// Where an answer is short, or nothing lies, the row ends; at its first position as a single read does.
+/// A range read ends at a short reply or an unwritten position; the first position behaves as in a single read.
 #[test]
 fn a_row_ends_where_something_is_missing() {
     let mut bed = Bed::new();
@@ -791,7 +793,7 @@ fn a_row_ends_where_something_is_missing() {
     assert_eq!(bed.client.under_way(), 0);
 }
 
-/// What a tail has lost, and holes that are waited for, are read one by one.
+/// Damaged positions, and holes that are waited for, are read individually.
 #[test]
 fn a_row_reads_by_itself_what_is_no_plain_value() {
     let mut bed = Bed::new();
@@ -820,7 +822,7 @@ fn a_row_reads_by_itself_what_is_no_plain_value() {
     assert!(bed.suspects.contains(&Suspect::Unit(UnitId(3))));
 }
 
-/// A newer projection has the tails asked anew; and by its deadline a row tells what it has.
+/// After a newer projection the tails are asked again. At the deadline a range read returns the answers so far.
 #[test]
 fn a_row_goes_on_in_a_newer_projection_and_ends_in_time() {
     let mut bed = Bed::new();
@@ -843,8 +845,7 @@ fn a_row_goes_on_in_a_newer_projection_and_ends_in_time() {
     assert_eq!(bed.client.under_way(), 0);
 }
 
-/// What has more bytes than there is room for is not brought: the first of them is an answer by itself, any other the
-/// row's end.
+/// Entries above the size limit are not returned: the first one is an answer of its own, any other ends the range read.
 #[test]
 fn a_row_keeps_to_the_bytes_that_it_may_have() {
     let mut bed = Bed::new();

@@ -1,4 +1,4 @@
-//! A copier whose reads and unit a test plays.
+//! A copier with reads and a unit played by the test.
 
 use super::*;
 use crate::unit::Report;
@@ -52,14 +52,14 @@ impl Bed {
         assert_eq!(self.answer(Reply::Told(report)), Command::Tell { stripes: vec![STRIPE] });
     }
 
-    /// The first of the reads under way has ended.
+    /// Ends the first read in progress.
     fn read(&mut self, answers: Vec<Answer>) {
         let run = self.reads.remove(0);
         self.copier.read(run, Ok(Answer::Row(answers)), self.now);
         self.carry_out();
     }
 
-    /// The positions that are being read.
+    /// The positions being read.
     fn reading(&self) -> Vec<Vec<u64>> {
         self.reads.iter().map(|run| run.positions().map(|position| position.0).collect()).collect()
     }
@@ -89,7 +89,7 @@ fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
     bed.read(vec![Answer::Junk, Answer::Trimmed { mark: Position(2) }, Answer::Junk]);
     assert_eq!(bed.answer(written(3)), copies([(3, JUNK), (5, Kept::Trimmed), (7, JUNK)]));
     assert_eq!(bed.reading(), [vec![9, 11, 13], vec![15, 17, 19]]);
-    // What lies below the chain's mark is trimmed here too, and only what was read is copied.
+    // Positions below the chain's mark are trimmed here too, and only positions that were read are copied.
     bed.read(vec![Answer::Trimmed { mark: Position(12) }; 2]);
     assert_eq!(bed.answer(Reply::Done), Command::Trim { epoch: None, before: Position(12) });
     assert_eq!(bed.reading(), [vec![15, 17, 19], vec![13]]);
@@ -105,7 +105,7 @@ fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
     bed.told(17);
     assert_eq!(bed.reading(), [[17, 19]], "it says otherwise");
     bed.read(vec![Answer::Junk; 2]);
-    // The unit has not said all.
+    // The unit answered only a part.
     bed.answer(written(1));
     assert_eq!(bed.reading(), [[19]]);
     bed.read(vec![Answer::Junk]);
@@ -114,7 +114,7 @@ fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
     assert_eq!(bed.ended, Some(true));
 }
 
-/// A command holds so many bytes, or a single value.
+/// A command is limited in bytes, unless it has a single value.
 #[test]
 fn what_is_long_is_copied_in_turns() {
     let data = |sequence: u64, bytes: usize| Data {

@@ -1,4 +1,4 @@
-//! A machine whose units and fills a test plays.
+//! A hole fill with units and fills played by the test.
 
 use base::{Boot, NodeId};
 
@@ -90,7 +90,7 @@ fn old_holes_are_filled_and_nothing_else() {
         to: Position(to),
     };
     assert_eq!(bed.asked[0].2, holes(1, 0, 9), "the tails of the chains are asked");
-    // So many at one time that there may be more.
+    // A full reply, so there may be more holes.
     bed.answer(3, &[1, 3, 5]);
     assert_eq!((bed.fills.clone(), bed.asked.len()), (vec![1, 3], 0));
     bed.filled(1, &Ok(Answer::Junk));

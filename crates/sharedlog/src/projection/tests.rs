@@ -1,4 +1,4 @@
-//! What a projection may be, and what may follow it.
+//! Which projections are valid, and which may follow another.
 
 use super::*;
 
@@ -72,14 +72,14 @@ fn a_successor_keeps_what_was_written() {
     assert_eq!(follow(20, &[extent(0, &[&[1, 9], &[5]])]), Err(Unfit::Stranger(UnitId(9))));
     assert_eq!(follow(20, &[extent(0, &[&[1, 2]])]), Err(Unfit::Moved(Position(0))), "spread otherwise");
     assert_eq!(follow(20, &[extent(2, &[&[1, 2, 3], &[4, 5, 6]])]), Err(Unfit::Moved(Position(2))), "the rest is gone");
-    // New units, and another number of chains, from the start on.
+    // New units and another number of chains, from the start on.
     assert_eq!(follow(20, &[extent(0, &[&[1, 3], &[5]]), extent(20, &[&[1, 9], &[5, 8], &[7]])]), Ok(()));
     assert_eq!(
         follow(21, &[extent(0, &[&[1, 3], &[5]]), extent(20, &[&[1, 9], &[5, 8]])]),
         Err(Unfit::Stranger(UnitId(9))),
         "position 20 was written"
     );
-    // Who was left out of one chain is out of all.
+    // A unit removed from one chain must leave the last extent.
     let left = [extent(0, &[&[1, 3], &[5]]), extent(20, &[&[1, 2], &[5]])];
     assert_eq!(follow(20, &left), Err(Unfit::HalfLeftOut(UnitId(2))));
     let mut next = projection(6, 20, &[extent(0, &[&[1], &[5]])]);
@@ -89,7 +89,7 @@ fn a_successor_keeps_what_was_written() {
     assert_eq!(next.may_follow(&old), Err(Unfit::Succession("it is of another log")));
 }
 
-/// A unit that was left out does not come back under its number.
+/// A removed unit cannot return under its number.
 #[test]
 fn numbers_are_not_used_twice() {
     let old = Projection { newest_unit: UnitId(9), ..projection(4, 10, &[extent(0, &[&[1, 2]])]) };
@@ -104,7 +104,7 @@ fn numbers_are_not_used_twice() {
     assert_eq!(forgets.may_follow(&old), Err(Unfit::Number(UnitId(9))));
 }
 
-/// A chain may be given up, and then it never holds anything again.
+/// An abandoned chain never holds entries again.
 #[test]
 fn what_was_given_up_stays_so() {
     let given_up = [extent(0, &[&[1, 2], &[]]), extent(20, &[&[1, 2], &[7]])];
@@ -116,7 +116,7 @@ fn what_was_given_up_stays_so() {
     assert_eq!(projection(6, 20, &back).may_follow(&old), Err(Unfit::Chain(Position(1))));
 }
 
-/// A unit may keep its place in an older chain alone: it joins no other from there.
+/// A unit may remain in an older chain alone; it cannot join other chains from there.
 #[test]
 fn who_was_left_out_of_the_last_extent_may_stay_in_an_older_one() {
     let old = projection(4, 20, &[extent(0, &[&[1], &[2]]), extent(10, &[&[1, 3], &[2, 4]])]);
@@ -143,8 +143,8 @@ fn extents_are_filled_joined_and_trimmed_away() {
     assert_eq!(joined.may_follow(&turned), Err(Unfit::Chain(Position(20))), "the turns are others");
 }
 
-/// Wherever an extent begins whose chains have their turns as they would have had them in the one before, every position
-/// lies where it would have lain.
+/// If the chains of the next extent continue the round-robin order, every position keeps its chain, for any start of
+/// that extent.
 #[test]
 fn an_extent_goes_on_in_one_whose_chains_have_their_turns() {
     let chains: Vec<Vec<UnitId>> = (1..4).map(|unit| vec![UnitId(unit)]).collect();
@@ -165,7 +165,7 @@ fn an_extent_goes_on_in_one_whose_chains_have_their_turns() {
     }
 }
 
-/// Units hold what their chains hold, whatever a row's width.
+/// A unit holds the positions of its chain, for any width.
 #[test]
 fn chains_hold_so_many_positions_in_a_row() {
     let extents = [Extent::new(Position(0), 4, vec![vec![UnitId(1)], vec![UnitId(2)]])];
@@ -178,7 +178,7 @@ fn chains_hold_so_many_positions_in_a_row() {
     assert_eq!((0..5).map(|number| unit.position(number).0).collect::<Vec<_>>(), [4, 5, 6, 7, 12]);
     let wide = Extent { width: STRIPE_WIDTH_MAX + 1, ..extents[0].clone() };
     assert_eq!(super::tests::projection(1, 0, &[wide]).check(), Err(Unfit::Count("positions in a row")));
-    // None may come to lie elsewhere.
+    // No position may move to another chain.
     let mut moved = Projection { epoch: ProjectionEpoch(2), start: Position(9), ..projection.clone() };
     moved.extents[0].width = 2;
     assert_eq!(moved.may_follow(&projection), Err(Unfit::Moved(Position(0))));

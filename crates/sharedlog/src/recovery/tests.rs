@@ -1,4 +1,4 @@
-//! A recovery whose units and registry a test plays, and what follows a projection.
+//! A recovery with units and a registry played by the test, and the successors of projections.
 
 use base::{Boot, Incarnation, Member, NodeId};
 
@@ -22,7 +22,7 @@ fn projection(extents: &[Extent]) -> Projection {
     Projection { log: LogId(1), epoch: EPOCH, sequencer, start: Position(10), newest_unit, extents }
 }
 
-/// Units 1 to 9 are on nodes of those numbers, and so are units 11 to 19.
+/// Units 1 to 9 are on the nodes with the same numbers; units 11 to 19 are on nodes 1 to 9.
 fn homes() -> Homes {
     let of =
         |unit: u64| (UnitId(unit), Member { node: NodeId((unit % 10) as u32), incarnation: Incarnation(unit % 10) });
@@ -73,7 +73,7 @@ impl Bed {
         }
     }
 
-    /// Answers what a unit was asked last.
+    /// Answers the last request to a unit.
     fn answer(&mut self, unit: u64, reply: Reply) {
         let asked = self.asked.iter().rev().find(|(_, asked, _)| *asked == UnitId(unit));
         let (ask, ..) = asked.expect("it was asked");
@@ -85,7 +85,7 @@ impl Bed {
         self.answer(unit, Reply::Sealed(report(tail, &[])));
     }
 
-    /// What it proposes first, once the lease of the sequencer that is replaced has ended.
+    /// The first proposal, after the lease of the replaced sequencer has expired.
     fn proposed(&mut self) -> Projection {
         self.wait(LEASE_GRACE);
         self.proposed[0].clone()
@@ -173,7 +173,7 @@ fn who_is_slow_is_left_out_unless_nobody_else_has_what_it_has() {
     assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]]), extent(4, &[&[2]])]);
 }
 
-/// Its node has come to be silent.
+/// The unit's node has become silent.
 #[test]
 fn who_is_waited_for_no_longer_is_left_out_unless_it_answers() {
     let await_no_more = |bed: &mut Bed, units: &[u64]| {
@@ -222,7 +222,7 @@ fn new_units_stand_above_what_was_written_once_they_have_begun() {
     assert_eq!(bed.proposed().newest_unit, UnitId(8));
 }
 
-/// A spare had begun, and then its node left, or another was named in its place.
+/// A spare had started; then its node left, or another spare replaced it.
 #[test]
 fn without_a_unit_that_is_gone_it_goes_on_at_once() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8]);
@@ -280,7 +280,7 @@ fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
     assert_eq!(of([10, 11]), [extent(0, &[&[1, 7], &[3, 8]])], "alike, they are one");
 }
 
-/// A copy on the same node is none.
+/// A copy on the same node does not count.
 #[test]
 fn two_units_of_one_node_do_not_share_a_chain() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[11, 13, 12]);
@@ -291,7 +291,7 @@ fn two_units_of_one_node_do_not_share_a_chain() {
         bed.answer(unit, Reply::Begun(report(0, &[])));
     }
     assert_eq!(bed.proposed().extents, [extent(0, &[&[1], &[3]]), extent(15, &[&[3, 11], &[1, 13]])]);
-    // The unit of the same turn is on the node of the one that is left.
+    // The unit with the same index is on the node of the remaining unit.
     let old =
         projection(&[extent(0, &[&[1], &[3]]), extent(10, &[&[1, 13], &[3, 12]]), extent(30, &[&[3, 11], &[1, 12]])]);
     let healed: Vec<_> =
@@ -301,7 +301,7 @@ fn two_units_of_one_node_do_not_share_a_chain() {
     assert!(!unplaced.recovery.plan.homes.may_join(UnitId(77), &[]));
 }
 
-/// More chains only where each is full: else the old ones stay.
+/// A new chain must be full; otherwise the old chains stay.
 #[test]
 fn a_new_chain_is_full_from_its_beginning() {
     let chains_with = |spares: &[u64]| {
@@ -335,7 +335,7 @@ fn a_new_chain_is_full_from_its_beginning() {
     assert_eq!(chains_with(&[3, 4, 5, 6, 7]), 3);
 }
 
-/// A chain of an extent that got its end earlier stays as it is where none of its units answers.
+/// A chain of an extent that was closed earlier stays unchanged if none of its units replies.
 #[test]
 fn a_silent_chain_of_an_older_extent_does_not_stop_a_recovery() {
     let mut old = projection(&[extent(0, &[&[1, 2], &[3]]), extent(10, &[&[1, 4], &[3, 5]])]);
@@ -347,7 +347,7 @@ fn a_silent_chain_of_an_older_extent_does_not_stop_a_recovery() {
     bed.sealed(5, 16);
     bed.wait(Timing::default().patience);
     assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
-    // What was trimmed needs nobody at all.
+    // A trimmed extent needs no unit at all.
     let mut old = projection(&[extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
     old.start = Position(10);
     let mut bed = Bed::begin(old, &[], &[]);
@@ -357,7 +357,7 @@ fn a_silent_chain_of_an_older_extent_does_not_stop_a_recovery() {
     assert_eq!(bed.proposed().extents, [extent(10, &[&[4], &[5]])]);
 }
 
-/// What is lost is given up by an operator's word alone, and then for good.
+/// Only an operator can declare units lost, and an abandoned chain stays abandoned.
 #[test]
 fn a_chain_that_is_declared_lost_is_given_up() {
     let late = |mut bed: Bed| {
@@ -393,25 +393,25 @@ fn a_chain_that_is_declared_lost_is_given_up() {
     assert_eq!(healings(&bed.proposed(), 2, &homes(), &BTreeSet::new()), []);
 }
 
-/// A unit that has lost something does not stand for a whole copy.
+/// A unit with damage is not a complete copy.
 #[test]
 fn who_has_lost_something_counts_as_missing() {
     let damaged = |bed: &mut Bed| bed.answer(1, Reply::Sealed(Report { damaged: 1, ..report(15, &[]) }));
-    // It is waited for who is whole, longer than for others.
+    // The recovery waits longer than usual for the undamaged unit.
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
     damaged(&mut bed);
     bed.wait(Timing::default().patience);
     assert_eq!(bed.proposed, []);
     bed.sealed(2, 15);
     assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]])]);
-    // Who is whole is not left out for it.
+    // The undamaged unit is not left out in favour of the damaged one.
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[2], &[]);
     damaged(&mut bed);
     bed.wait(Timing::default().patience);
     assert_eq!(bed.proposed, []);
     bed.sealed(2, 15);
     assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]])]);
-    // In the end it goes on; a chain of an older extent waits for its other unit as it is.
+    // In the end the recovery continues; a chain of an older extent stays unchanged until its other unit returns.
     let mut old = projection(&[extent(0, &[&[1, 3]]), extent(10, &[&[1, 2]])]);
     old.start = Position(10);
     let mut bed = Bed::begin(old, &[], &[]);

@@ -1,4 +1,4 @@
-//! A sequencer whose units a test plays.
+//! A sequencer with units played by the test.
 
 use base::{Boot, NodeId};
 
@@ -21,7 +21,7 @@ fn sequencer() -> Sequencer<u32> {
 type Asked = Vec<(AskId, UnitId)>;
 type Answered = Vec<(u32, Reply)>;
 
-/// Whom it asks, and whom it answers what.
+/// Its requests and replies.
 fn told(sequencer: &mut Sequencer<u32>) -> (Asked, Answered) {
     let (mut asks, mut answers) = (Vec::new(), Vec::new());
     for action in sequencer.take_actions() {
@@ -62,7 +62,7 @@ fn positions_are_given_once_and_in_their_epoch() {
     assert_eq!(told(&mut sequencer).1, [(6, Reply::Refused { newest: ProjectionEpoch(4) })]);
 }
 
-/// One client can leave only so many holes; others are given positions all the same.
+/// One client can leave only a limited number of holes; other clients still get positions.
 #[test]
 fn a_client_is_given_a_bounded_number_at_a_time() {
     let mut sequencer = sequencer();
@@ -85,8 +85,8 @@ fn a_restarted_process_is_another() {
     assert!(Sequencer::<u32>::begin(&projection(), again).is_none());
 }
 
-/// Who comes while a check is under way waits for its end. After that the tail is leased: it is told at once, and
-/// before the lease ends it is made anew.
+/// Queries during a check wait for its end. Then the tail is leased and answered at once, and the check is repeated
+/// before the lease expires.
 #[test]
 fn the_tail_waits_for_a_whole_chain_and_then_it_is_leased() {
     let mut sequencer = sequencer();
@@ -125,8 +125,7 @@ fn the_tail_waits_for_a_whole_chain_and_then_it_is_leased() {
     assert_eq!(told(&mut sequencer).1, [(5, Reply::Tail(Position(28)))]);
 }
 
-/// A check whose answers come after the lease that they give is good for what was noted when it began, and for those
-/// who had asked.
+/// A check that ends after its own lease covers only the tail recorded at its start, and only the queries before it.
 #[test]
 fn an_answer_that_comes_late_gives_no_lease() {
     let mut sequencer = sequencer();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{ClientId, Stamp};
 
-/// A log in memory: what lies where.
+/// A log in memory.
 #[derive(Debug, Default)]
 struct Log {
     mark: u64,
@@ -14,7 +14,8 @@ impl Log {
         Position(self.entries.len() as u64 - 1)
     }
 
-    /// Keeps a snapshot, with entries of others between its own; each n-th append fails, though it may have been made.
+    /// Stores a snapshot, with other entries between its own. Every `fails`-th append fails, though it may have been
+    /// made.
     fn keep(&mut self, snapshot: &Snapshot, fails: usize) -> Position {
         let mut keeper = Keeper::new(snapshot).expect("it is small");
         let mut turn = 0;
@@ -90,7 +91,7 @@ fn what_is_kept_is_found_whatever_its_size() {
     }
 }
 
-/// The first one that is as new as the mark: what is before may be trimmed in part.
+/// The finder takes the first snapshot at or above the mark: an older one may be partially trimmed.
 #[test]
 fn an_older_snapshot_is_passed_over() {
     let mut log = log_of(4);
@@ -106,7 +107,7 @@ fn an_older_snapshot_is_passed_over() {
     assert_eq!(log.find(0), Found::Nothing { mark: Position(log.mark) });
 }
 
-/// Where one can't be had, as its parts are no more what they were, the next is.
+/// If parts of a snapshot are missing or different, the finder takes the next snapshot.
 #[test]
 fn a_snapshot_that_is_not_whole_is_passed_over() {
     let spoils: [fn(&mut There); 4] = [
@@ -127,7 +128,7 @@ fn a_snapshot_that_is_not_whole_is_passed_over() {
     }
 }
 
-/// It is trimmed while somebody looks for it, for the sake of a newer one.
+/// The snapshot is trimmed during the search, because a newer one exists.
 #[test]
 fn who_looks_begins_anew_at_a_newer_mark() {
     let mut log = log_of(3);
@@ -168,7 +169,7 @@ fn entries_of_snapshots_are_told_from_others() {
     assert!(!is_of_snapshot(&[]));
 }
 
-/// Anybody may append such bytes.
+/// Any client may append such bytes.
 #[test]
 fn damaged_pointers_do_no_harm() {
     let pointer = Pointer { next: Position(3), bytes: 40, checksum: 1, parts: vec![Position(1), Position(2)] };
@@ -189,7 +190,7 @@ fn damaged_pointers_do_no_harm() {
     }
 }
 
-/// What a player keeps is more than its state: that counts, too.
+/// The table of duplicates counts toward the size, too.
 #[test]
 fn what_takes_more_parts_than_a_pointer_names_is_refused() {
     const ALL: usize = SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES;

@@ -1,4 +1,4 @@
-//! One unit, command by command, with its values in a map.
+//! A single unit with its values in a map.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -136,7 +136,7 @@ fn a_sealed_epoch_is_refused_and_the_next_is_not() {
     assert_eq!(bed.apply(write(1, 7, entry(3))), Reply::Refused { sealed: epoch(1) }, "after a restart, too");
 }
 
-/// What changes something goes to the log, and nothing else does.
+/// Only commands that change the state go to the log.
 #[test]
 fn what_changes_nothing_is_answered_without_the_log() {
     let mut bed = Bed::begun();
@@ -189,7 +189,7 @@ fn only_an_empty_unit_begins() {
     assert_eq!(bed.apply(begin(6, 0, &[])), Reply::NotEmpty, "nor one that has given up what it held");
 }
 
-/// What can't be read is missed until it is put back, and what can be is never overwritten.
+/// A damaged position counts as missing until it is restored; a readable value is never overwritten.
 #[test]
 fn damage_is_told_and_mended() {
     let stripe = Stripe { from: Position(0), count: 1, index: 0, width: 1 };
@@ -211,7 +211,7 @@ fn damage_is_told_and_mended() {
     bed.unit = Unit::decode(bed.unit.encode()).expect("it was just encoded");
     assert_eq!(bed.apply(mend(3, 4)), Reply::Written);
     assert_eq!((bed.read(1, 3), of(&bed)), (Reply::Value(entry(4)), (0, 6)));
-    // A copy mends too, and a trim has nothing left to mend.
+    // A copy repairs damage too, and a trim removes it.
     bed.apply(damaged(4));
     assert_eq!(bed.copy(4, Kept::Entry(entry(5))), Reply::Written);
     bed.apply(damaged(5));
@@ -221,7 +221,7 @@ fn damage_is_told_and_mended() {
     assert_eq!(of(&bed), (0, 6));
 }
 
-/// Of each position what a read of it alone is told, as far as one answer goes.
+/// Each position gets the reply that a single read would get, within the limits of one reply.
 #[test]
 fn many_are_read_as_one_by_one() {
     let mut bed = Bed::begun();
@@ -289,7 +289,7 @@ fn holes_are_told_some_at_a_time() {
     assert_eq!(holes(&bed, 0, 7), [4, 6]);
 }
 
-/// A blank disk under the node's name is not the one that the number was given for.
+/// The unit was created for another disk, so it does not start on a blank disk of the same node.
 #[test]
 fn a_unit_begins_on_its_own_disk() {
     let blank = Unit::new(Incarnation(78));
@@ -300,7 +300,7 @@ fn a_unit_begins_on_its_own_disk() {
     assert_eq!(Unit::decode(bed.unit.encode()), Ok(bed.unit));
 }
 
-/// A copy is of no epoch, and a unit says how far it has come.
+/// A copy has no epoch, and the unit reports its progress.
 #[test]
 fn a_unit_says_when_it_is_whole() {
     let stripe = Stripe { from: Position(4), count: 2, index: 1, width: 1 };
@@ -321,7 +321,7 @@ fn a_unit_says_when_it_is_whole() {
     assert_eq!(bed.read(8, 7), Reply::Trimmed { mark: Position(6) });
 }
 
-/// Many copies at one time come to what each by itself comes to, whatever the unit holds there.
+/// A command with many copies has the same effect as each copy alone.
 #[test]
 fn many_are_copied_as_one_by_one() {
     let mut random = SplitMix64::new(8);
@@ -365,7 +365,7 @@ fn many_are_copied_as_one_by_one() {
     assert_eq!(fits, MANY_MAX * 9 <= MANY_BYTES_MAX);
 }
 
-/// A unit of a long log that has no holes is small.
+/// A unit of a long log without holes is small.
 #[test]
 fn a_dense_log_takes_little_memory() {
     let stripe = Stripe { from: Position(0), count: 3, index: 2, width: 1 };
@@ -378,8 +378,8 @@ fn a_dense_log_takes_little_memory() {
     assert!(unit.encode().len() < 128);
 }
 
-/// Commands in any order: the same state and the same answers on every replica, after a checkpoint too, and nothing
-/// that was read changes but to trimmed.
+/// Random commands: the same state and replies on every replica, also after a checkpoint, and a position that was read
+/// changes only to trimmed.
 #[test]
 fn replicas_agree_and_positions_do_not_change() {
     let mut random = SplitMix64::new(5);

@@ -1,14 +1,17 @@
-//! What must hold, whatever happens.
+//! The invariants of the simulation.
 //!
-//! * A position never has two values, and never changes from value to junk or back, as seen by any reader at any time.
-//! * An acknowledged append lies at its acknowledged position, until that is trimmed.
-//! * A client machine that does not crash appends an entry at one position, and returns it, also if the outcome is unknown:
-//!   an entry lies at no other position, unless a machine crashed.
-//! * Appends are linearizable: one that ended before another began lies below it. So is the tail.
-//! * Players deliver the same, each stamp once, though it may lie in the log twice.
-//! * Nothing at or above the mark is trimmed, and the log has a snapshot that is as new as the mark, of what was played.
-//! * Nothing is filled that was not given out.
-//! * At the end all units of a chain agree, and are small.
+//! * A position never has two values, and never changes from a value to junk or back, as seen by any reader at any
+//!   time.
+//! * An acknowledged append is at its acknowledged position until that is trimmed.
+//! * A client that does not crash appends an entry at one position and returns that position, even if the outcome is
+//!   unknown. Without a crash the entry is at no other position.
+//! * Appends are linearizable: an append that completed before another one started has a lower position. The same holds
+//!   for the tail.
+//! * Players deliver the same entries, and each stamp once, even if the log contains it twice.
+//! * Nothing at or above the mark is trimmed. The log has a snapshot at or above the mark, and its content is as
+//!   played.
+//! * Only positions that were handed out are filled.
+//! * At the end all units of a chain agree, and their states are small.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +22,7 @@ use crate::client::{Answer, Error};
 use crate::unit::Command;
 use crate::{Batch, Data, Entry, Kept, Position, Run, Stamp, Stripe, UnitId};
 
-/// What was seen at a position.
+/// The content seen at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Data(Stamp, Batch),
@@ -30,21 +33,21 @@ enum Seen {
 pub(super) struct Checks {
     seen: BTreeMap<Position, Seen>,
     complete: BTreeMap<Position, Stamp>,
-    /// What players made of each position: the stamp that was delivered, if any.
+    /// The stamp that players delivered at each position, if any.
     played: BTreeMap<Position, Option<Stamp>>,
-    /// Where each stamp was delivered.
+    /// The position at which each stamp was delivered.
     delivered: BTreeMap<Stamp, Position>,
-    /// What players came to: the table of duplicates, and what they made of what was delivered.
+    /// Table of duplicates and application state of players, by position.
     pub(super) states: BTreeMap<Position, (Bytes, u64)>,
-    /// The positions of snapshots that are kept: what lies below the last of them may be trimmed.
+    /// Positions of stored snapshots. Everything below the highest may be trimmed.
     pub(super) kept: BTreeSet<Position>,
-    /// The highest mark that anybody asked for.
+    /// The highest mark of any trim request.
     pub(super) trimmed: Position,
-    /// The positions that somebody asked to trim by themselves.
+    /// Positions of requests to trim a single one.
     pub(super) trimmed_singly: BTreeSet<Position>,
-    /// Positions whose chain was given up.
+    /// Positions in abandoned chains.
     lost: BTreeSet<Position>,
-    /// What the last reader of all found.
+    /// Entries found by the final read of the log.
     found: BTreeMap<Position, Stamp>,
 }
 
@@ -91,7 +94,7 @@ impl Checks {
         if is_asked_for { Ok(()) } else { Err(format!("trimmed below {mark}, asked for below {}", self.trimmed)) }
     }
 
-    /// A read of a position has ended; something may have been there when it began.
+    /// Checks the outcome of a read. `was_there`: the position was written when the read started.
     pub(super) fn read(&mut self, position: Position, outcome: &Result<Answer, Error>, was_there: bool) -> Said {
         match outcome {
             Ok(Answer::Entry(data)) => self.see(position, Seen::Data(data.stamp, data.batch.clone())),
@@ -110,7 +113,7 @@ impl Checks {
         }
     }
 
-    /// A read of many has ended; something may have been at the first when it began.
+    /// Checks the outcome of a range read. `was_there`: the first position was written when the read started.
     pub(super) fn read_many(&mut self, run: Run, outcome: Result<Answer, Error>, was_there: bool) -> Said {
         match outcome {
             Ok(Answer::Row(answers)) if answers.is_empty() => self.read(run.from, &Ok(Answer::Unwritten), was_there),
@@ -119,14 +122,14 @@ impl Checks {
                 let mut answers = run.positions().zip(answers);
                 answers.try_for_each(|(position, answer)| self.read(position, &Ok(answer), false))
             }
-            // It had room for less than what lies there.
+            // The size limit was below the size of the entry.
             Ok(Answer::Larger) => Ok(()),
             Ok(other) => Err(format!("a read of {run:?} came to {other:?}")),
             Err(error) => self.read(run.from, &Err(error), was_there),
         }
     }
 
-    /// A player has passed some positions, and delivered the last of them, if any.
+    /// Checks positions passed by a player, which delivered at most the last one.
     pub(super) fn played(&mut self, from: Position, next: Position, delivered: Option<(Position, Data)>) -> Said {
         let agree = self.do_players_agree();
         for position in (from.0..next.0).map(Position).filter(|_| agree) {
@@ -148,12 +151,12 @@ impl Checks {
         }
     }
 
-    /// Players don't agree about what an operator gave up, or what was trimmed by itself.
+    /// Players may disagree on lost entries and on positions trimmed individually.
     fn do_players_agree(&self) -> bool {
         self.lost.is_empty() && self.trimmed_singly.is_empty()
     }
 
-    /// A player has come to that state.
+    /// Checks a state that a player has reached.
     pub(super) fn came_to(&mut self, next: Position, table: Bytes, state: u64) -> Said {
         let agree = self.do_players_agree();
         let known = self.states.entry(next).or_insert_with(|| (table.clone(), state));
@@ -163,7 +166,7 @@ impl Checks {
         Ok(())
     }
 
-    /// A process begins with a snapshot.
+    /// Checks the snapshot that a process starts with.
     pub(super) fn begun_with(&self, next: Position, table: &Bytes, state: u64) -> Said {
         let is_as_played = self.states.get(&next).is_some_and(|known| known.0 == table && known.1 == state);
         if is_as_played || !self.do_players_agree() {
@@ -172,12 +175,12 @@ impl Checks {
         Err(format!("a snapshot of {next} is not what was played up to there"))
     }
 
-    /// Parts of snapshots may have been given up by an operator's word, or trimmed by themselves.
+    /// Parts of snapshots may have been declared lost or trimmed individually.
     pub(super) fn may_lack_snapshots(&self) -> bool {
         !self.do_players_agree()
     }
 
-    /// What the last reader of all found.
+    /// Checks a position in the final read of the log.
     pub(super) fn finally(&mut self, position: Position, outcome: &Result<Answer, Error>) -> Said {
         let stamp = match outcome {
             Ok(Answer::Entry(data)) => data.stamp,
@@ -194,7 +197,7 @@ impl Checks {
 }
 
 impl World {
-    /// What must hold when all has ended and the whole log was read.
+    /// The checks at the end of a run, after the whole log was read.
     pub(super) fn check_end(&mut self) {
         if self.violation.is_none()
             && let Err(what) = self.compare_all().and_then(|()| self.agree()).and_then(|()| self.are_small())
@@ -232,14 +235,14 @@ impl World {
         Ok(())
     }
 
-    /// Where an append lies, or lay until it was trimmed.
+    /// The current and trimmed positions of an append.
     fn places(&self, stamp: Stamp) -> BTreeSet<Position> {
         let seen = self.checks.seen.iter().filter(|(_, seen)| matches!(seen, Seen::Data(of, _) if *of == stamp));
         let found = self.checks.found.iter().filter(|(_, of)| **of == stamp);
         seen.map(|(at, _)| *at).chain(found.map(|(at, _)| *at)).collect()
     }
 
-    /// Only a position whose chain was given up is told to be lost.
+    /// Checks that a position reported as lost is in an abandoned chain.
     pub(super) fn check_lost(&mut self, position: Position) -> Said {
         self.checks.lost.insert(position);
         let chain = self.newest().chain_of(position);
@@ -247,7 +250,8 @@ impl World {
         if is_lost { Ok(()) } else { Err(format!("{position} is told to be lost, and lies on {chain:?}")) }
     }
 
-    /// Nothing is filled in an epoch that is not given out in it: the log would end there.
+    /// Checks that a fill is below the end of the positions handed out in its epoch; otherwise it would end the log
+    /// there.
     pub(super) fn check_command(&self, command: &Command) -> Said {
         let Command::Write { epoch, position, entry: Entry::Junk } = command else { return Ok(()) };
         let projection = self.registry.history.get(epoch.0 as usize - 1);
@@ -260,20 +264,20 @@ impl World {
         }
     }
 
-    /// What a unit keeps at a position.
+    /// The value that a unit stores for a position.
     fn kept(&self, unit: UnitId, position: Position) -> Option<&Kept> {
         let node = self.nodes.get(self.registry.units.get(&unit)?)?;
         node.process.as_ref()?.units.values.get(&(unit, position))
     }
 
-    /// A unit's size depends on its stripes and on its holes: not on when it was told what.
+    /// Checks that a unit's size depends only on its stripes and holes, not on when it learned of the stripes.
     fn are_small(&self) -> Said {
         for unit in self.newest().units() {
             let process = self.registry.units.get(&unit).and_then(|node| self.nodes.get(node)?.process.as_ref());
             let Some(state) = process.and_then(|process| process.units.units.get(&unit)) else { continue };
             let mut told: Vec<_> = state.told().chain([Stripe::ALL]).collect();
             told.sort_by_key(|stripe| (*stripe != Stripe::ALL, stripe.order()));
-            // Where each position counts, as a number of its stripe.
+            // The stripe that contains each position, and its number there.
             let counted = |position: &Position| {
                 let stripe = told.iter().rev().find(|stripe| stripe.holds(*position))?;
                 Some((*stripe, stripe.before(*position)))
@@ -289,7 +293,7 @@ impl World {
         Ok(())
     }
 
-    /// All units of a chain hold the same.
+    /// Checks that all units of a chain hold the same values.
     fn agree(&self) -> Said {
         let newest = self.newest();
         let last = self.checks.found.last_key_value().map_or(Position(0), |(position, _)| *position);

@@ -1,4 +1,4 @@
-//! Client processes: what they append, read, follow and trim, and what they make of the answers.
+//! Client processes: their calls, and the checks of the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::{ClientId, Position, Run};
 
 #[derive(Clone, Debug)]
 pub(super) enum Call {
-    /// `floor`: the highest position of an append that had ended before.
+    /// `floor`: the highest position of an append that had completed before.
     Append {
         job: usize,
         floor: Option<Position>,
@@ -55,13 +55,13 @@ pub(super) struct Process {
     pub(super) client: Client,
     pub(super) calls: BTreeMap<Token, Call>,
     pub(super) player: Player,
-    /// All before was told to the checks.
+    /// Positions below were checked.
     pub(super) told: Position,
-    /// What it has made of what was delivered.
+    /// The application state: a hash of the deliveries.
     pub(super) state: u64,
-    /// What keeps a snapshot, by a number of its own.
+    /// The keeper of a snapshot, with its number.
     pub(super) keeper: Option<(Token, Keeper)>,
-    /// It looks for a snapshot to begin with; until then its player delivers nothing.
+    /// The search for a snapshot to start with; until it ends the player delivers nothing.
     pub(super) finder: Option<Finder>,
 }
 
@@ -70,10 +70,10 @@ pub(super) struct Clients {
     pub(super) processes: BTreeMap<u32, Process>,
     paused_until: BTreeMap<u32, Time>,
     pub(super) jobs: Vec<Job>,
-    /// Appends that somebody has to try again.
+    /// Appends to retry.
     pub(super) waiting: Vec<usize>,
     calls_left: u32,
-    /// How far the log is read at the end, and what is left of that.
+    /// The end of the final read, and the number of its reads in progress.
     final_tail: Option<Position>,
     final_left: usize,
     pub(super) appends: Appends,
@@ -145,7 +145,7 @@ impl World {
             Call::Append { job, .. } => Some(*job),
             _ => None,
         });
-        // Somebody else may take it for dead.
+        // Another process may take over, believing that this one is dead.
         for job in jobs.collect::<Vec<_>>() {
             if self.random.chance(500_000) {
                 self.retry_in_doubt(job);
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// A client begins something.
+    /// A client starts a call.
     pub(super) fn work(&mut self) {
         let pause = if self.is_healed {
             2 * MILLISECOND
@@ -188,7 +188,7 @@ impl World {
                 let wait = waits[self.random.below(4) as usize];
                 let run = Run { from: any, step: 1 + self.random.below(2), count: 1 + self.random.below(12) as usize };
                 let was_there = self.checks.was_seen(any);
-                // Room for all, for a few, or for fewer bytes than any entry has.
+                // A limit for all entries, for a few, or below the size of any entry.
                 let bytes = [BATCH_BYTES_MAX, 40, 4][(token.0 % 3) as usize];
                 let wanted = ReadMany { run, wait, bytes };
                 (
@@ -207,7 +207,7 @@ impl World {
             14..17 => (Call::Tail { floor }, Box::new(move |client| client.tail(token, deadline, now))),
             17 | 18 if self.options.trims => {
                 let newest = self.checks.kept.last().map_or(0, |next| next.0);
-                // Just up to a snapshot, or anything below.
+                // Exactly at a snapshot, or at any lower position.
                 let less = if self.random.chance(500_000) { 0 } else { self.random.below(newest + 1) };
                 let before = Position(newest.saturating_sub(less));
                 self.checks.trimmed = self.checks.trimmed.max(before);
@@ -225,7 +225,7 @@ impl World {
         self.settle_client(id);
     }
 
-    /// Whoever read something by this client has gone.
+    /// The callers of this client's reads have gone away.
     fn give_up_reads(&mut self, id: u32) {
         let now = self.clock();
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
@@ -268,7 +268,7 @@ impl World {
         self.settle_client(id);
     }
 
-    /// Carries out what a client's machines want, until they want nothing.
+    /// Carries out the actions of a client's machines until there are none.
     pub(super) fn settle_client(&mut self, id: u32) {
         let place = Place::Client(id);
         loop {
@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    /// Takes what a player has to deliver.
+    /// Consumes the deliveries of a player.
     fn deliver_played(&mut self, id: u32) {
         if !self.options.players {
             return;
@@ -429,7 +429,7 @@ impl World {
         }
     }
 
-    /// Reads everything, once all else has ended.
+    /// Reads the whole log after all other calls have ended.
     pub(super) fn read_all(&mut self) {
         let (now, token) = (self.clock(), self.token());
         let Some((id, process)) = self.clients.processes.iter_mut().next() else { return };
@@ -458,7 +458,7 @@ impl World {
     fn final_read(&mut self, _: u32, position: Position, outcome: &Result<Answer, Error>) -> Result<(), String> {
         self.clients.final_left -= 1;
         self.checks.read(position, outcome, self.checks.was_seen(position))?;
-        // A projection that came meanwhile has forgotten what was given out and never written.
+        // A newer projection does not know positions that were handed out and never written.
         if let Err(Error::BeyondTail { tail }) = outcome {
             self.clients.final_tail = self.clients.final_tail.map(|of| of.min(*tail));
             return Ok(());

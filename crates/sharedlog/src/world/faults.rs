@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Fault injection.
 
 use base::{Incarnation, SplitMix64};
 
@@ -10,7 +10,7 @@ use crate::unit::{Command, Request};
 use crate::{AskId, Position, Projection, UnitId};
 
 impl World {
-    /// Until when a place stands still.
+    /// The end of a pause.
     pub(super) fn paused_until(&self, place: Place) -> Option<Time> {
         let until = match place {
             Place::Node(node) => self.nodes.get(&node)?.paused_until,
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// What had the units of a node begin comes once more, when its disk is another.
+    /// A delayed duplicate of the command that started the units of a node arrives after its disk was replaced.
     fn begin_late(&mut self, id: u32) {
         let stood = self.newest().units();
         for unit in stood.into_iter().filter(|unit| self.registry.units[unit] == id) {
@@ -75,14 +75,14 @@ impl World {
         }
     }
 
-    /// Whether nobody is about to replace the projection.
+    /// Whether no replacement of the projection is in progress.
     fn is_quiet(&self) -> bool {
         let mut processes = self.nodes.values().filter_map(|node| node.process.as_ref());
         processes.all(|process| process.controller.recoveries().next().is_none())
             && self.network.proposals().next().is_none()
     }
 
-    /// One value on a node's disk is lost, if others of its chain have it.
+    /// Loses one value on a node's disk, if other units of its chain hold it.
     fn damage(&mut self, id: u32) {
         if !self.is_quiet() || !self.may_lose(id) {
             return;
@@ -103,7 +103,8 @@ impl World {
         let places: Vec<_> = units.values.keys().filter(may_go).copied().collect();
         let Some(place) = places.get(self.random.below(places.len() as u64) as usize).copied() else { return };
         if let Some(Node { disk, process: Some(process), .. }) = self.nodes.get_mut(&id) {
-            // Its node finds it before anybody counts on that copy alone: else it would be two losses at one time.
+            // The node must detect the loss before any other component relies on this copy alone, because that would be
+            // two losses at once.
             process.units.values.remove(&place);
             process.units.apply(place.0, Command::Damaged { position: place.1 });
             disk.checkpoint(&process.units);
@@ -111,7 +112,7 @@ impl World {
         }
     }
 
-    /// Whether a unit has lost a value that it should have, or takes it for lost.
+    /// Whether a unit of the chain has lost a value or believes that it has.
     fn has_damage(&self, chain: &[UnitId]) -> bool {
         chain.iter().any(|unit| {
             let Some(node) = self.nodes.get(&self.registry.units[unit]) else { return false };
@@ -138,8 +139,7 @@ impl World {
         self.count("nodes killed");
     }
 
-    /// Whether a disk may be lost: each chain of the newest projection keeps a copy, and so does each of what may take
-    /// its place.
+    /// Whether a disk may be lost: each chain of the newest projection, and of any possible successor, keeps a copy.
     fn may_lose(&self, id: u32) -> bool {
         let is_elsewhere = |unit: &UnitId| {
             let node = self.registry.units[unit];
@@ -153,13 +153,13 @@ impl World {
         let recoveries = processes.flat_map(|process| process.controller.recoveries());
         let may_end = |recovery: &Recovery| {
             let (sealed, successor) = recovery.counts_on();
-            // What it has heard, and what is on its way to it, may be all that it goes on with.
+            // The recovery may complete with only the replies that it has, or that are in flight.
             let counted = |chain: &Vec<UnitId>| {
                 !chain.iter().any(|unit| self.registry.units[unit] == id)
                     || chain.iter().any(|unit| sealed.contains(unit) && is_elsewhere(unit))
             };
             let chains = recovery.replaces().extents.iter().flat_map(|extent| &extent.chains);
-            // New units may be gone from the registry by then: it goes on without them.
+            // New units may be missing from the registry by then: the recovery continues without them.
             let is_kept = chains.into_iter().all(counted) && successor.is_none_or(all_keep);
             recovery.epoch() < epoch || is_kept
         };
@@ -169,7 +169,7 @@ impl World {
             && proposals.filter(|proposal| proposal.epoch > epoch).all(all_keep)
     }
 
-    /// Cuts two places off from each other, in one direction or in both.
+    /// Partitions two places, in one direction or in both.
     fn part(&mut self) {
         let mut places: Vec<Place> = (1..=self.options.nodes).map(Place::Node).collect();
         places.extend((1..=self.options.clients).map(Place::Client));
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// The faults end.
+    /// Ends the faults.
     pub(super) fn heal(&mut self) {
         self.is_healed = true;
         self.network.rejoin_all();
@@ -207,7 +207,7 @@ impl World {
             }
             self.restart(Place::Node(id));
         }
-        // What controllers were told that isn't so is forgotten.
+        // Removes wrong reports from the controllers.
         self.elect(false);
         for client in 1..=self.options.clients {
             self.pause_client(client, 0);

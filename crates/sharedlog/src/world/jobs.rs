@@ -1,4 +1,4 @@
-//! Appends that are made sooner or later, by one process or by several, each under one stamp.
+//! Appends that are retried until they succeed or are abandoned, by one process or several, each with one stamp.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::clients::Call;
 use crate::client::{Answer, Error};
 use crate::{Batch, ClientId, Position, Stamp};
 
-/// An append, until it is known to be made, or is given up.
+/// An append in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) stamp: Stamp,
@@ -20,21 +20,21 @@ pub(super) struct Job {
     pub(super) under_way: u32,
     pub(super) is_done: bool,
     is_given_up: bool,
-    /// Positions that its attempts returned, acknowledged or in doubt.
+    /// Positions returned by its attempts, acknowledged or in doubt.
     pub(super) told: BTreeSet<Position>,
-    /// Attempts that returned no position, since their process crashed.
+    /// Attempts that returned no position, because their process crashed.
     pub(super) untold: usize,
 }
 
 impl Job {
-    /// Nobody tries it again.
+    /// Whether it is not retried any more.
     pub(super) fn has_ended(&self) -> bool {
         self.is_done || self.is_given_up
     }
 }
 
 impl World {
-    /// Another process has to append what one may have appended.
+    /// Another process retries an append with an unknown outcome.
     pub(super) fn retry_in_doubt(&mut self, job: usize) {
         let of = &mut self.clients.jobs[job];
         of.contested = true;
@@ -43,7 +43,7 @@ impl World {
 
     pub(super) fn new_append(&mut self, id: u32) {
         let number = self.clients.jobs.len() as u64;
-        // A few clients in the log's eyes, each with some appends under way.
+        // Few client numbers, each with several concurrent appends.
         let stamp = Stamp { client: ClientId(1 + number % 2), sequence: 1 + number / 2 };
         let batch = Batch::of(&[Bytes::from(number.to_be_bytes().to_vec())]).expect("it is small");
         self.clients.jobs.push(Job {

@@ -1,4 +1,4 @@
-//! What is on its way, and what happens when.
+//! The event queue and the simulated network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::controller::{ClusterState, Requester};
 use crate::recovery::Verdict;
 use crate::{AskId, Projection, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
 
-/// Where something happens.
+/// Where an event happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Node(u32),
@@ -18,7 +18,7 @@ pub(super) enum Place {
     Registry,
 }
 
-/// A machine of a process.
+/// A machine within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Asker {
     Client,
@@ -29,11 +29,11 @@ pub(super) enum Asker {
     HoleFill(ProjectionEpoch),
 }
 
-/// Whom an answer goes to.
+/// The destination of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Return {
     pub(super) place: Place,
-    /// The process: another one at that place doesn't get it.
+    /// The process. Another process at the same place does not receive the reply.
     pub(super) life: u64,
     pub(super) asker: Asker,
     pub(super) ask: AskId,
@@ -62,7 +62,7 @@ pub(super) enum Message {
     Fetch {
         back: Return,
     },
-    /// With what the controller that leads is to know.
+    /// Includes the registry's state for the leading controller.
     Fetched {
         projection: Projection,
         cluster: Option<Box<ClusterState>>,
@@ -107,30 +107,30 @@ pub(super) enum Event {
         life: u64,
         asker: Asker,
     },
-    /// So many commands of a node's log are forced.
+    /// The first `count` commands of a node's log are forced.
     Forced {
         node: u32,
         life: u64,
         count: usize,
     },
-    /// A node looks for a newer projection.
+    /// A node sends heartbeats and queries the newest projection.
     Tick {
         node: u32,
         life: u64,
     },
-    /// A client begins something.
+    /// A client starts a call.
     Work,
-    /// Another controller may come to lead, and be told what isn't so.
+    /// Another controller may become the leader and receive wrong reports.
     Operate,
-    /// Something goes wrong.
+    /// Injects a fault.
     Fault,
     Restart(Place),
-    /// Two places reach each other again.
+    /// Ends a partition.
     Rejoin(Place, Place),
 }
 
 impl Event {
-    /// Where it happens, if that may stand still.
+    /// The place of the event, if that can be paused.
     pub(super) fn place(&self) -> Option<Place> {
         match self {
             Self::Deliver { to, .. } => Some(*to),
@@ -173,7 +173,7 @@ impl Event {
 pub(super) struct Network {
     queue: BTreeMap<(Time, u64), Event>,
     last: u64,
-    /// Pairs, one way, that don't reach each other.
+    /// Ordered pairs without a connection.
     cut: BTreeSet<(Place, Place)>,
     timers: BTreeMap<(Place, u64, Asker), Time>,
 }
@@ -196,7 +196,7 @@ impl Network {
         self.queue.first_key_value().map(|((time, _), _)| *time)
     }
 
-    /// Wakes a machine, unless it is woken by then.
+    /// Sets a timer for a machine, unless an earlier one is set.
     pub(super) fn set_timer(&mut self, at: Time, place: Place, life: u64, asker: Asker) {
         let timer = self.timers.entry((place, life, asker)).or_insert(Time::MAX);
         if at < *timer {
@@ -221,7 +221,7 @@ impl Network {
         self.cut.contains(&(from, to))
     }
 
-    /// The proposals that are on their way.
+    /// The proposals in flight.
     pub(super) fn proposals(&self) -> impl Iterator<Item = &Projection> {
         self.queue.values().filter_map(|event| match event {
             Event::Deliver { message: Message::Propose { projection, .. }, .. } => Some(projection),
@@ -231,7 +231,7 @@ impl Network {
 }
 
 impl World {
-    /// Sends a message, and may lose it, double it or have it late.
+    /// Sends a message, which may be lost, duplicated or delayed.
     pub(super) fn send(&mut self, from: Place, to: Place, life: Option<u64>, message: Message) {
         let faulty = !self.is_healed;
         if faulty && (self.network.is_cut(from, to) || self.random.chance(self.options.loss)) {

@@ -1,7 +1,8 @@
-//! A node: its disk, and how units answer from it.
+//! A node: its disk and its units.
 //!
-//! Commands go to one write-ahead log for all units of a node. What was not forced when a process dies is lost, or not:
-//! a part of what was being forced may be on the disk. A checkpoint holds the units' states, encoded, and their values.
+//! All units of a node share one write-ahead log. When a process crashes, commands that were not forced are lost,
+//! except that a prefix of the force in progress may be on disk. A checkpoint holds the units' encoded states and their
+//! values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -15,7 +16,7 @@ use super::{MICROSECOND, World};
 use crate::unit::{self, Command, Met, Outcome, Reply, Request, Unit};
 use crate::{AskId, Kept, Position, Projection, UnitId};
 
-/// What outlives a process.
+/// The state that survives a crash.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     pub(super) incarnation: Incarnation,
@@ -40,18 +41,18 @@ pub(super) struct Units {
     disk: Incarnation,
     pub(super) units: BTreeMap<UnitId, Unit>,
     pub(super) values: BTreeMap<(UnitId, Position), Kept>,
-    /// Commands that are not forced, in the order of the log.
+    /// Commands that are not forced yet, in log order.
     pub(super) queue: Vec<(UnitId, Command, Return)>,
     pub(super) is_forcing: bool,
 }
 
 impl Disk {
-    /// A blank one.
+    /// A blank disk.
     pub(super) fn blank(incarnation: Incarnation) -> Self {
         Self { incarnation, checkpoint: BTreeMap::new(), values: BTreeMap::new(), log: Vec::new() }
     }
 
-    /// Starts from what is there.
+    /// Recovers the units from the checkpoint and the log.
     pub(super) fn replay(&self) -> Units {
         let decoded = |(id, bytes): (&UnitId, &Bytes)| {
             (*id, Unit::decode(bytes.clone()).expect("a checkpoint that was written is read"))
@@ -75,26 +76,26 @@ impl Disk {
         self.log.clear();
     }
 
-    /// Whether a unit is there at all.
+    /// Whether the disk holds a unit.
     pub(super) fn has(&self, unit: UnitId) -> bool {
         self.checkpoint.contains_key(&unit) || self.log.iter().any(|(logged, _)| *logged == unit)
     }
 }
 
 impl Units {
-    /// Positions that a unit holds, and whose values are not there.
+    /// Positions that a unit holds without their values.
     pub(super) fn lost(&self, id: UnitId) -> Vec<Position> {
         let Some(unit) = self.units.get(&id) else { return Vec::new() };
         let held = (unit.trimmed().0..unit.tail().0).map(Position).filter(|position| unit.holds(*position));
         held.filter(|position| !self.values.contains_key(&(id, *position))).collect()
     }
 
-    /// Whether a unit has lost a value. It may be put back just when that is noted, and be taken for lost still.
+    /// Whether a unit has lost a value, or still believes so although it was just restored.
     pub(super) fn has_damage(&self, id: UnitId) -> bool {
         !self.lost(id).is_empty() || self.units.get(&id).is_some_and(|unit| unit.damaged() > 0)
     }
 
-    /// Applies a forced command, and says what is answered.
+    /// Applies a forced command and returns the reply.
     pub(super) fn apply(&mut self, id: UnitId, command: Command) -> Reply {
         let unit = self.units.entry(id).or_insert_with(|| Unit::new(self.disk));
         let outcome = unit.apply(command);
@@ -102,7 +103,7 @@ impl Units {
         self.carry_out(id, outcome)
     }
 
-    /// Does what an outcome says with the values.
+    /// Carries out an outcome on the values.
     pub(super) fn carry_out(&mut self, id: UnitId, outcome: Outcome) -> Reply {
         let mark = self.units.get(&id).map(Unit::trimmed).unwrap_or_default();
         match outcome {
@@ -137,7 +138,7 @@ impl World {
         self.start_node(id);
     }
 
-    /// Has the units of a first projection begin.
+    /// Starts the units of the first projection.
     pub(super) fn begin_units(&mut self, projection: &Projection) {
         for unit in projection.units() {
             let stripes = projection.stripes_of(unit);
@@ -154,7 +155,7 @@ impl World {
         }
     }
 
-    /// A request has come for a unit.
+    /// Handles a request to a unit.
     pub(super) fn unit_asked(&mut self, node: u32, unit: UnitId, request: Request, back: Return) {
         if let Request::Command(command @ Command::Begin { .. }) = &request {
             self.begins.insert(unit, command.clone());
@@ -186,7 +187,7 @@ impl World {
         self.force(node);
     }
 
-    /// Begins to force what is in the log, unless a force is under way.
+    /// Forces the queued commands, unless a force is in progress.
     fn force(&mut self, id: u32) {
         let speed = self.options.speed;
         let takes = speed.is_none().then(|| 200 * MICROSECOND + self.random.below(2_000) * MICROSECOND);
@@ -225,7 +226,7 @@ impl World {
 }
 
 impl World {
-    /// A node looks whether it can read all that its units hold, as it does every now and then.
+    /// The node's periodic scrub: checks that every value is readable.
     pub(super) fn scrub(&mut self, id: u32) {
         let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };
         let own = Return { place: Place::Node(id), life: process.life, asker: Asker::Player, ask: AskId(0) };
@@ -248,7 +249,7 @@ impl World {
 }
 
 impl Node {
-    /// The process dies. Of what was being forced some may be on the disk.
+    /// Crashes the process. A prefix of the force in progress may be on disk.
     pub(super) fn die(&mut self, random: &mut SplitMix64) {
         let Some(process) = self.process.take() else { return };
         if process.units.is_forcing {

@@ -1,7 +1,7 @@
-//! Which node's controller leads, and what disturbs the controllers.
+//! Chooses the leading controllers and disturbs them.
 //!
-//! The controllers are those that ship. Here they are led on, and given wrong reports: of units that are in doubt, of
-//! projections that are sealed, of nodes that leave; and nodes that go on are cut off from the others.
+//! The controllers are the production code. Here leadership changes often, and the leaders get wrong reports of units
+//! in doubt, sealed projections and leaving nodes. Nodes are also partitioned from the others while they keep running.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use super::{MILLISECOND, World};
 use crate::client::Suspect;
 use crate::{ProjectionEpoch, UnitId};
 
-/// Of a million: how often another controller comes to lead, and how often the one before goes on to.
+/// Probabilities in parts per million: another controller becomes the leader; the previous one continues too.
 const ELECTION: u64 = 150_000;
 const TWO_LEADERS: u64 = 500_000;
 
 impl World {
-    /// Has some controller lead, perhaps several at once, and disturbs them.
+    /// Elects one or more leaders and disturbs them.
     pub(super) fn operate(&mut self) {
         let pause = 5 * MILLISECOND + self.random.below(if self.is_healed { 5 } else { 40 } * MILLISECOND);
         self.network.put(self.now + pause, Event::Operate);
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// Another controller leads; those before may not know it yet.
+    /// Another controller leads; the previous leaders may not know it yet.
     pub(super) fn elect(&mut self, others_go_on: bool) {
         if !others_go_on {
             for (node, life) in std::mem::take(&mut self.leaders) {
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// Tells controllers what isn't so.
+    /// Sends a wrong report to the leaders.
     fn disturb(&mut self) {
         let newest = self.newest();
         let (epoch, units, sequencer) = (newest.epoch, newest.units(), newest.sequencer.node.0);
@@ -71,7 +71,7 @@ impl World {
         let any = 1 + self.random.below(self.options.nodes.into()) as u32;
         let node = if self.random.chance(500_000) { sequencer } else { any };
         match self.random.below(16) {
-            // It replaces the projection without need.
+            // An unnecessary replacement of the projection.
             0 | 1 => {
                 for (leader, _) in self.leaders.clone() {
                     let message = Message::Suspected { epoch, suspect: Suspect::Projection };
@@ -91,8 +91,8 @@ impl World {
         }
     }
 
-    /// A node goes on, and is cut off from the other nodes and the registry, not from clients. If it has the sequencer,
-    /// another is to take its place.
+    /// Partitions a node from the other nodes and the registry, but not from clients. If it runs the sequencer, another
+    /// one must take over.
     fn cut_off(&mut self, node: u32, epoch: ProjectionEpoch) {
         let until = self.now + self.random.below(250 * MILLISECOND);
         self.count("nodes cut off from the others");
@@ -103,7 +103,7 @@ impl World {
                 self.network.put(until, Event::Rejoin(from, to));
             }
         }
-        // By then it is silent, however often it was suspected falsely.
+        // By then its silence exceeds any timeout extended by false suspicions.
         for delay in [30, 60, 110, 210] {
             for (leader, _) in self.leaders.clone() {
                 let (from, to) = (Place::Registry, Place::Node(leader));
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// Whether each chain of a unit has another that lives and has lost nothing.
+    /// Whether each chain of a unit has another one that is running and undamaged.
     fn has_others(&self, unit: UnitId) -> bool {
         let is_well = |other: &UnitId| *other != unit && self.lives(*other) && self.is_unharmed(*other);
         let mut chains = self.newest().extents.iter().flat_map(|extent| &extent.chains);
@@ -131,10 +131,10 @@ impl World {
         }
     }
 
-    /// A client, or a sequencer, can't go on.
+    /// A client or a sequencer reports a suspect.
     pub(super) fn report_suspect(&mut self, from: Place, epoch: ProjectionEpoch, suspect: Suspect) {
         self.count("suspicions");
-        // Whom its node takes for the leader.
+        // The leader as known to its node.
         let leader = self.leaders.get(self.random.below(self.leaders.len().max(1) as u64) as usize).copied();
         if let Some((leader, _)) = leader {
             self.send(from, Place::Node(leader), None, Message::Suspected { epoch, suspect });
@@ -147,19 +147,19 @@ impl World {
         Member { node: NodeId(node), incarnation }
     }
 
-    /// Whether a unit is there and answers.
+    /// Whether a unit exists and its node is running.
     pub(super) fn lives(&self, unit: UnitId) -> bool {
         let node = self.registry.units.get(&unit).and_then(|node| self.nodes.get(node));
         node.is_some_and(|node| node.process.as_ref().is_some_and(|process| process.units.units.contains_key(&unit)))
     }
 
-    /// Whether all that a unit holds can be read.
+    /// Whether all values of a unit are readable.
     fn is_unharmed(&self, unit: UnitId) -> bool {
         let node = self.nodes.get(&self.registry.units[&unit]);
         node.and_then(|node| node.process.as_ref()).is_some_and(|process| process.units.lost(unit).is_empty())
     }
 
-    /// Whether the newest projection can't serve.
+    /// Whether the newest projection is unavailable.
     fn is_in_trouble(&self) -> bool {
         let newest = self.newest();
         let sequencer = newest.sequencer;
@@ -167,13 +167,13 @@ impl World {
         process.is_none_or(|process| process.me != sequencer) || !newest.units().iter().all(|unit| self.lives(*unit))
     }
 
-    /// Whether new entries have fewer copies or chains than they should.
+    /// Whether the last extent lacks units or chains.
     fn is_thin(&self) -> bool {
         let chains = &self.newest().last().chains;
         chains.len() < self.options.stripes || chains.iter().any(|chain| chain.len() < self.options.copies)
     }
 
-    /// Whether nothing is left to be done. A projection may be sealed: the next client that meets with it says so.
+    /// Whether no repair is pending. The projection may still be sealed: the next client that notices it reports it.
     pub(super) fn is_well(&self) -> bool {
         let chains = || self.newest().extents.iter().flat_map(|extent| &extent.chains);
         let mut processes = self.nodes.values().filter_map(|node| node.process.as_ref());

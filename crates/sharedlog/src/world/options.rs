@@ -1,4 +1,4 @@
-//! What kinds of trouble a run has, drawn from its seed.
+//! The parameters of a run, derived from its seed.
 
 use base::{Duration, SplitMix64};
 
@@ -6,84 +6,84 @@ use super::{CLIENT, HOLE_FILL, MILLISECOND, Time};
 use crate::client::Timing;
 use crate::hole_fill;
 
-/// What a run is like.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Client processes.
+    /// Number of client processes.
     pub clients: u32,
-    /// Chains of the log at its beginning.
+    /// Number of chains at the start.
     pub founded: usize,
-    /// Chains that it should have.
+    /// Target number of chains.
     pub stripes: usize,
-    /// Positions in a row that are of one chain.
+    /// Stripe width in positions.
     pub width: u64,
-    /// Units of a chain.
+    /// Units per chain.
     pub copies: usize,
-    /// Calls that clients begin.
+    /// Number of calls that clients start.
     pub calls: u32,
-    /// How long there are faults.
+    /// Duration of the safety phase in nanoseconds.
     pub fault_time: Time,
-    /// Messages that are lost, in a million.
+    /// Lost messages, in parts per million.
     pub loss: u64,
-    /// Messages that come twice, in a million.
+    /// Duplicated messages, in parts per million.
     pub duplication: u64,
-    /// Messages that are late by much, in a million.
+    /// Strongly delayed messages, in parts per million.
     pub lateness: u64,
-    /// How late, at most.
+    /// Maximum delay in nanoseconds.
     pub late: Time,
-    /// Nodes die.
+    /// Nodes crash.
     pub kills: bool,
-    /// Nodes and clients stand still.
+    /// Nodes and clients pause.
     pub pauses: bool,
-    /// Places are cut off from each other.
+    /// Places are partitioned from each other.
     pub partitions: bool,
     /// Disks are lost.
     pub disks: bool,
-    /// Disks are lost with all copies of what they hold, and an operator declares it lost.
+    /// All copies of some entries are lost, and an operator declares them lost.
     pub losses: bool,
-    /// Single values are lost; not where all copies may be.
+    /// Single values are lost, except together with `losses`.
     pub damage: bool,
-    /// Clients die.
+    /// Clients crash.
     pub client_kills: bool,
-    /// Controllers are told what isn't so: projections are replaced without need.
+    /// Controllers get wrong reports, which cause unnecessary replacements.
     pub restless: bool,
-    /// Clients play the log: so they hear soon where a projection is replaced.
+    /// Clients play the log, so that they notice a new projection early.
     pub players: bool,
     /// The log is trimmed.
     pub trims: bool,
-    /// Positions are trimmed one by one. Players don't agree about what was given up so.
+    /// Positions are trimmed individually. Players may disagree on these.
     pub single_trims: bool,
-    /// Between two faults, about.
+    /// Mean time between two faults in nanoseconds.
     pub fault_every: Time,
-    /// How fast the disks and the network are, if they are always as fast. Then each unit has a node, and so a disk, of
-    /// its own, and everybody is patient.
+    /// Fixed speeds of disks and network, for throughput runs. Each unit then has its own node and disk, and timeouts
+    /// are long.
     pub speed: Option<Speed>,
 }
 
-/// Disks and a network that are always as fast.
+/// Fixed speeds of disks and network.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
-    /// What a message takes, in nanoseconds.
+    /// Delay of a message, in nanoseconds.
     pub message: Time,
-    /// What a force takes, in nanoseconds. A disk forces one batch at a time.
+    /// Duration of a force, in nanoseconds. A disk forces one batch at a time.
     pub force: Time,
-    /// What it takes besides for each byte, in nanoseconds.
+    /// Additional duration per byte, in nanoseconds.
     pub byte: Time,
-    /// Commands of one batch, at most.
+    /// Maximum commands in one batch.
     pub batch: usize,
 }
 
 impl Speed {
-    /// What the force of a batch takes, in nanoseconds.
+    /// Duration of the force of a batch, in nanoseconds.
     pub(super) fn force_of(&self, bytes: usize) -> Time {
         self.force + self.byte * bytes as Time
     }
 }
 
 impl Options {
-    /// Draws them.
+    /// Derives the options from a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut random = SplitMix64::new(seed ^ 0x0b71_0c5e);
@@ -125,12 +125,12 @@ impl Options {
         }
     }
 
-    /// How patient clients are.
+    /// Timeouts of the clients.
     pub(super) fn client(&self) -> Timing {
         if self.speed.is_some() { Timing::default() } else { CLIENT }
     }
 
-    /// How soon holes are filled.
+    /// Configuration of the hole fill.
     pub(super) fn hole_fill(&self) -> hole_fill::Config {
         if self.speed.is_some() {
             hole_fill::Config { age: Duration::from_millis(1_000), ..HOLE_FILL }
@@ -139,7 +139,7 @@ impl Options {
         }
     }
 
-    /// The node of a founded chain's unit.
+    /// The node of a unit in an initial chain.
     pub(super) fn home(&self, chain: u32, copy: u32) -> u32 {
         let first = if self.speed.is_some() { chain * self.copies as u32 } else { chain };
         (first + copy) % self.nodes + 1

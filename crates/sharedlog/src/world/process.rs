@@ -1,4 +1,4 @@
-//! The machines of a node's process, and what they ask for.
+//! The machines of a node's process and their actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,22 +20,22 @@ pub(super) struct Process {
     pub(super) life: u64,
     pub(super) me: SequencerId,
     pub(super) units: Units,
-    /// The epochs whose sequencer it has been.
+    /// Epochs in which it was the sequencer.
     begun: BTreeSet<ProjectionEpoch>,
     pub(super) sequencer: Option<Sequencer<Return>>,
     pub(super) controller: Controller,
-    /// What of its controller was counted.
+    /// The controller's counters at the last update.
     counted: Counters,
-    /// What its controller reads.
+    /// Reads for the controller.
     reads: BTreeMap<Token, (CopierId, Run)>,
     hole_fill: Option<HoleFill>,
-    /// What was asked of the client to fill holes; with no position: the tail.
+    /// Calls of the hole fill; `None` is a tail query.
     fills: BTreeMap<Token, (ProjectionEpoch, Option<Position>)>,
     pub(super) client: Client,
     pub(super) known: Option<Projection>,
 }
 
-/// What a machine of a process wants.
+/// An action of a machine.
 enum Wanted {
     Client(client::Action),
     Sequencer(ProjectionEpoch, sequencer::Action<Return>),
@@ -44,7 +44,7 @@ enum Wanted {
 }
 
 impl World {
-    /// A process starts on what its disk holds.
+    /// Starts a process on its disk.
     pub(super) fn start_node(&mut self, id: u32) {
         let (life, timing) = (self.life(), self.options.client());
         let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -72,7 +72,7 @@ impl World {
         life.is_none_or(|life| life == process.life).then_some(process)
     }
 
-    /// Every now and then a node sends heartbeats, and asks for the newest projection.
+    /// Periodically sends heartbeats and queries the newest projection.
     pub(super) fn tick(&mut self, id: u32, life: u64) {
         let now = self.clock();
         let Some(process) = self.process(id, Some(life)) else { return };
@@ -171,7 +171,7 @@ impl World {
         self.settle_node(id);
     }
 
-    /// A node learns of a projection: it may be its sequencer, or not be it any more.
+    /// A node learns of a projection and becomes its sequencer, or stops being one.
     pub(super) fn node_learns(&mut self, id: u32, projection: Projection) {
         let (now, config) = (self.clock(), self.options.hole_fill());
         let Some(process) = self.process(id, None) else { return };
@@ -199,11 +199,11 @@ impl World {
         self.tell_own_units(id);
     }
 
-    /// A controller leads, and the registry has this, or had it a moment ago.
+    /// Updates a leading controller with the registry's state, which may be slightly outdated.
     fn controller_learns(&mut self, id: u32, cluster: ClusterState) {
         let (now, Some(process)) = (self.clock(), self.process(id, None)) else { return };
         let life = process.life;
-        // The catalog of its leader never goes back.
+        // The leader's own catalog never goes back.
         let is_newest =
             cluster.logs.get(&LOG).map(|log| log.projection.epoch) >= process.known.as_ref().map(|known| known.epoch);
         if is_newest && self.leaders.contains(&(id, life)) {
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// Has the units of a node know the stripes that they hold by now.
+    /// Assigns the current stripes to the units of a node.
     fn tell_own_units(&mut self, id: u32) {
         let Some(process) = self.process(id, None) else { return };
         let Some(known) = &process.known else { return };
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Carries out what the machines of a node want, until they want nothing.
+    /// Carries out the actions of a node's machines until there are none.
     pub(super) fn settle_node(&mut self, id: u32) {
         let now = self.clock();
         loop {
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// Sets the timer of a controller, and counts what it has done.
+    /// Sets the controller's timer and updates the counters.
     fn controller_settled(&mut self, id: u32) {
         let Some(process) = self.process(id, None) else { return };
         let (life, at) = (process.life, process.controller.next_timer());
@@ -321,7 +321,7 @@ impl World {
         ] {
             (0..times).for_each(|_| self.count(what));
         }
-        // Where disks are lost for good, nothing may be left that new entries could go to.
+        // After permanent losses there may be no unit for new entries.
         if new.no_successor > old.no_successor && !self.options.losses {
             self.violate("a recovery has no successor");
         }
@@ -357,7 +357,7 @@ impl World {
         process.client.read_many(token, wanted, deadline, now);
     }
 
-    /// A call of a node's client has ended: they are the controller's, or fill holes.
+    /// A call of the node's client has ended; it belongs to the controller or to the hole fill.
     pub(super) fn node_done(&mut self, id: u32, token: Token, outcome: &Result<client::Answer, client::Error>) {
         let now = self.clock();
         let Some(process) = self.process(id, None) else { return };
@@ -378,13 +378,13 @@ impl World {
         }
     }
 
-    /// A machine asks a unit.
+    /// Sends a request to a unit.
     pub(super) fn ask_unit(&mut self, unit: UnitId, request: unit::Request, back: Return) {
         let Some(node) = self.registry.units.get(&unit).copied() else { return };
         self.send(back.place, Place::Node(node), None, Message::ToUnit { unit, request, back });
     }
 
-    /// What every client wants, wherever it is.
+    /// Carries out an action of any client machine.
     pub(super) fn carry_out_client(&mut self, place: Place, life: u64, action: client::Action) {
         let back = |ask| Return { place, life, asker: Asker::Client, ask };
         match action {

@@ -1,7 +1,6 @@
-//! The catalogue, as far as a log sees it: the newest projection, changed by compare-and-set, and who has which unit.
+//! The catalog as seen by a log: the newest projection, replaced by compare-and-set, and the units of each node.
 //!
-//! It is one place here, which never dies; a cohort of replicas stands for that. Who fetches may be told an older
-//! projection.
+//! It is a single component that never fails, in place of a replicated cohort. A fetch may return an older projection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,14 +15,14 @@ use crate::{Extent, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    /// All that were installed.
+    /// All installed projections.
     pub(super) history: Vec<Projection>,
     /// The node of each unit.
     pub(super) units: BTreeMap<UnitId, u32>,
-    /// The disk that each number was given for.
+    /// The disk for which each unit was created.
     disks: BTreeMap<UnitId, Incarnation>,
     last_unit: u64,
-    /// Those that stand in the newest projection, or may come to.
+    /// Units that are in the newest projection or may join it.
     pub(super) listed: BTreeSet<UnitId>,
 }
 
@@ -32,19 +31,19 @@ impl Registry {
         self.history.last().expect("a log has a projection from its beginning")
     }
 
-    /// The disk that a unit is on.
+    /// The disk of a unit.
     pub(super) fn member_of(&self, unit: UnitId) -> Option<Member> {
         let incarnation = self.disks.get(&unit).copied().unwrap_or_default();
         self.units.get(&unit).map(|node| Member { node: NodeId(*node), incarnation })
     }
 
-    /// The listed units that stand in no projection yet.
+    /// Listed units that are not in the newest projection.
     fn spares(&self) -> Vec<UnitId> {
         let standing = self.newest().units();
         self.listed.iter().copied().filter(|unit| !standing.contains(unit)).collect()
     }
 
-    /// The number of a new unit on a node's disk.
+    /// Creates a unit on a node's disk.
     pub(super) fn unit_on(&mut self, node: u32, disk: Incarnation) -> UnitId {
         self.last_unit += 1;
         let unit = UnitId(self.last_unit);
@@ -56,7 +55,7 @@ impl Registry {
 }
 
 impl World {
-    /// The log begins: its units have begun, each on its node's disk.
+    /// Creates the log: its units start on the disks of their nodes.
     pub(super) fn found(&mut self) {
         for node in 1..=self.options.nodes {
             self.new_node(node);
@@ -87,7 +86,7 @@ impl World {
                 let older = if !self.is_healed && self.random.chance(100_000) { 2 } else { 1 };
                 let history = &self.registry.history;
                 let projection = history[history.len().saturating_sub(older)].clone();
-                // Bytes travel.
+                // Messages are encoded.
                 let projection = Projection::decode(projection.encode()).expect("it was just encoded");
                 let leads = self.leaders.iter().any(|(node, life)| from == Place::Node(*node) && *life == back.life);
                 let cluster = leads.then(|| Box::new(self.cluster_state()));
@@ -117,7 +116,7 @@ impl World {
         }
     }
 
-    /// What a controller that leads is to know. Now and then a unit is listed that was left out.
+    /// The state for a leading controller. Sometimes it lists a unit that was removed.
     fn cluster_state(&mut self) -> ClusterState {
         let members: Vec<Member> = self.nodes.keys().map(|node| self.member(*node)).collect();
         let (leaving, staying) = members.into_iter().partition(|member| self.leaving.contains(&member.node.0));
@@ -138,12 +137,12 @@ impl World {
         ClusterState { staying, leaving, logs: BTreeMap::from([(log.id(), Arc::new(log))]) }
     }
 
-    /// An end of the log that an operator remembers, so that no position is given out twice.
+    /// An end of the log supplied by the operator, so that no position is handed out twice.
     fn end_remembered(&self) -> Position {
         self.given_out.values().copied().fold(Position(0), Position::max)
     }
 
-    /// Names a new unit on each node that stays, instead of the spare that it has.
+    /// Creates a unit on each node that stays, replacing its spare.
     pub(super) fn name_units(&mut self, nodes: &[NodeId]) {
         for node in nodes.iter().map(|node| node.0).filter(|node| !self.leaving.contains(node)).collect::<BTreeSet<_>>()
         {
@@ -156,7 +155,7 @@ impl World {
         }
     }
 
-    /// Only what no disk holds any more is given up.
+    /// Checks that only chains without any remaining copy are abandoned.
     fn check_given_up(&mut self, old: &Projection, new: &Projection) {
         let last = old.last().from.0 + old.last().chains.len() as u64;
         for position in (new.first().0..last).map(Position) {
@@ -203,14 +202,14 @@ impl World {
         if new.first() > old.first() {
             self.count("extents trimmed away");
         }
-        // Nodes hear of it soon; all but the new sequencer's have it at their next tick here.
+        // The new sequencer's node is notified; the others learn of the projection at their next tick.
         let (to, projection) = (Place::Node(new.sequencer.node.0), new.clone());
         self.send(Place::Registry, to, None, Message::Fetched { projection, cluster: None });
         self.registry.history.push(new);
         self.forget_vain_spares();
     }
 
-    /// Forgets units that stand in no projection and never will.
+    /// Removes spares that can never join the log.
     pub(super) fn forget_vain_spares(&mut self) {
         let newest_unit = self.newest().newest_unit;
         let is_vain = |unit: &UnitId| {

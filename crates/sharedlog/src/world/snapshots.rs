@@ -1,4 +1,4 @@
-//! Client processes keep snapshots of what they have played in the log, and begin with them.
+//! Client processes store snapshots of their state in the log, and start from them.
 
 use base::{Duration, SplitMix64};
 use bytes::Bytes;
@@ -12,22 +12,22 @@ use crate::player::Player;
 use crate::snapshot::{Appended, Finder, Found, Keeper, Snapshot, There, Wanted};
 use crate::{Position, Run, Stamp};
 
-/// How long an append of a snapshot's, or a look for one, is waited for.
+/// Deadline of a snapshot's appends and of reads in a search.
 const PATIENCE: Duration = Duration::from_millis(120);
-/// How long whoever looks for a snapshot waits at a hole.
+/// How long a search waits at a hole.
 const HOLE: Duration = Duration::from_millis(12);
-/// Of a million times that one could be kept, so many times one is.
+/// Probability of storing a snapshot at an opportunity, in parts per million.
 const KEPT: u64 = 400_000;
-/// Of a million appends of a snapshot's that fail, so many are its keeper's last.
+/// Probability that a keeper stops after a failed append, in parts per million.
 const ABANDONED: u64 = 200_000;
 
-/// What a player makes of what is delivered: a hash of it.
+/// The application state after a delivery: a hash.
 pub(super) fn played_on(state: u64, position: Position, stamp: Stamp) -> u64 {
     SplitMix64::new(state ^ position.0 << 32 ^ stamp.client.0 << 20 ^ stamp.sequence).draw()
 }
 
 impl World {
-    /// A process begins to keep what it has played, sometimes.
+    /// A process may start to store a snapshot.
     pub(super) fn keep(&mut self, id: u32) {
         if self.is_healed || !self.random.chance(KEPT) {
             return;
@@ -46,7 +46,7 @@ impl World {
         self.keep_on(id);
     }
 
-    /// Has a keeper's appends made, and notes what may be trimmed.
+    /// Sends a keeper's appends, and records the position to trim to.
     fn keep_on(&mut self, id: u32) {
         let now = self.clock();
         loop {
@@ -73,13 +73,13 @@ impl World {
         }
     }
 
-    /// An append of a keeper's has ended.
+    /// An append of a keeper has ended.
     pub(super) fn keeper_hears(&mut self, id: u32, keeper: Token, number: usize, outcome: &Result<Answer, Error>) {
         let is_abandoned = outcome.is_err() && self.random.chance(ABANDONED);
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         let Some((_, keeper)) = process.keeper.as_mut().filter(|(of, _)| *of == keeper) else { return };
         if is_abandoned {
-            // Whatever else it has under way is nobody's then.
+            // Its other appends are abandoned.
             process.keeper = None;
             return;
         }
@@ -87,7 +87,7 @@ impl World {
         self.keep_on(id);
     }
 
-    /// A process begins with what the log has, or with a snapshot that is as new as the mark.
+    /// A process starts from the beginning of the log, or from a snapshot at or above the mark.
     pub(super) fn find(&mut self, id: u32, mark: Position) {
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         process.player = Player::new(PLAYER, mark, Duplicates::default());
@@ -120,13 +120,13 @@ impl World {
         }
     }
 
-    /// The log's end was told to a finder, or what lies somewhere.
+    /// Passes the tail or the content of positions to a finder.
     pub(super) fn finder_hears(&mut self, id: u32, run: Option<Run>, outcome: &Result<Answer, Error>) {
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         let Some(finder) = &mut process.finder else { return };
         match (run, outcome) {
             (None, Ok(Answer::Tail(tail)) | Err(Error::BeyondTail { tail })) => finder.tail(*tail),
-            // What was given out, and never written, is given out again.
+            // Positions that were handed out and never written are handed out again.
             (Some(_), Err(Error::BeyondTail { tail })) => finder.tail(*tail),
             (Some(run), Ok(Answer::Row(answers))) => {
                 let there = run.positions().zip(answers).map_while(|(position, answer)| There::of(answer, position));
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// There is no snapshot: all may be played still, or some of it was lost by an operator's word, or trimmed by itself.
+    /// No snapshot was found: nothing was trimmed, or parts were lost or trimmed individually.
     fn begin_without(&mut self, id: u32, mark: Position) {
         let now = self.clock();
         if mark.0 > 0 && !self.checks.may_lack_snapshots() {
@@ -175,7 +175,7 @@ impl World {
         (process.player, process.told, process.state) = (Player::new(PLAYER, next, duplicates), next, state);
     }
 
-    /// What a player has come to, for others to be held against.
+    /// Records a player's state, to compare with others.
     pub(super) fn note_state(&mut self, id: u32) {
         let Some(process) = self.clients.processes.get(&id) else { return };
         let table: Bytes = process.player.duplicates().encode();

@@ -1,4 +1,4 @@
-//! Many seeds without a bug, and each bug by some seed.
+//! Runs many seeds without a bug, and finds each planted bug with some seed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use base::canary::Bug;
 
 use super::*;
 
-/// Some thousand seeds break nothing, and what must be tried is.
+/// Thousands of seeds violate no invariant, and together cover every kind of event.
 #[test]
 fn seeds_break_no_promise() {
     let mut counters: BTreeMap<&str, u64> = BTreeMap::new();
@@ -63,14 +63,14 @@ fn seeds_break_no_promise() {
     assert!(missing.is_empty(), "it did not happen: {missing:?}");
 }
 
-/// From 0 on. `SHAREDLOG_SEEDS` asks for another number, `SHAREDLOG_FIRST` for another beginning.
+/// Seeds from 0. `SHAREDLOG_SEEDS` sets their number, `SHAREDLOG_FIRST` the first one.
 fn seeds(usual: u64) -> Range<u64> {
     let asked = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
     let first = asked("SHAREDLOG_FIRST").unwrap_or(0);
     first..first + asked("SHAREDLOG_SEEDS").unwrap_or(usual)
 }
 
-/// One seed gives one run.
+/// A seed determines a run.
 #[test]
 fn a_seed_gives_one_run() {
     for seed in 0..20 {
@@ -79,14 +79,13 @@ fn a_seed_gives_one_run() {
     }
 }
 
-/// What a bug is looked for in. Where much has to come together, clients call often, and projections are replaced all
-/// the time.
+/// Options that make a planted bug likely. Bugs that need a rare combination get frequent calls and constant
+/// replacements of the projection.
 #[cfg(feature = "canary")]
 fn options(bug: Bug, seed: u64) -> Options {
     let drawn = Options::draw(seed);
     match bug {
-        // A client that has heard of nothing asks the sequencer that was replaced: both live, and so does everything
-        // else.
+        // A client with an old projection asks the replaced sequencer: both must be running, as must everything else.
         Bug::LeaseNotWaited | Bug::TailUnchecked => {
             let quiet =
                 Options { partitions: false, pauses: false, kills: false, disks: false, losses: false, ..drawn };
@@ -102,7 +101,7 @@ fn options(bug: Bug, seed: u64) -> Options {
                 ..small
             }
         }
-        // A trim overtakes an append whose answer was lost, or a snapshot's part.
+        // A trim overtakes an append with a lost reply, or a part of a snapshot.
         Bug::TrimmedPlaceLeft | Bug::PartInDoubtNamed => {
             Options { trims: true, losses: false, loss: 60_000, calls: 150, ..drawn }
         }
@@ -110,7 +109,7 @@ fn options(bug: Bug, seed: u64) -> Options {
     }
 }
 
-/// All of them, or the one that `SHAREDLOG_BUG` names.
+/// All bugs, or the one named by `SHAREDLOG_BUG`.
 #[cfg(feature = "canary")]
 #[test]
 fn bugs_of_the_shared_log_are_found() {
@@ -119,7 +118,7 @@ fn bugs_of_the_shared_log_are_found() {
 
     std::panic::set_hook(Box::new(|_| {}));
     let mut escaped = Vec::new();
-    // It is a bug of a node's messages, which are not simulated here.
+    // This bug is in the node's message handling, which is not simulated here.
     let elsewhere = [Bug::AnswerToFormerProcess];
     let is_asked_for = |bug: &Bug| std::env::var("SHAREDLOG_BUG").map_or(true, |name| name == bug.name());
     let is_here = |bug: &Bug| bug.guarantee() == 20 && !elsewhere.contains(bug) && is_asked_for(bug);

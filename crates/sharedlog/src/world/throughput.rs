@@ -1,8 +1,8 @@
-//! How many appends a second a log takes whose disks are always as fast: with more stripes, and so more disks, it takes
-//! more, in proportion (CORFU: a log is as fast as all its units are together).
+//! Measures a log's throughput on disks with a fixed speed: it must grow in proportion to the stripes, and so to the
+//! disks (CORFU: a log is as fast as all its units together).
 //!
-//! The machines are the real ones. Time passes only while messages travel and while disks force: processors and the
-//! network are never busy, so the sequencer is as fast as anybody likes. What it can do is measured on real nodes.
+//! The machines are the production code. Time passes only in messages and forces: processors and links have no limit,
+//! so the sequencer is never the bottleneck. Its own limit is measured on real nodes.
 
 use std::collections::BTreeSet;
 
@@ -15,34 +15,34 @@ use crate::client::{Answer, Error};
 use crate::limits::STRIPE_WIDTH;
 use crate::{Batch, Position};
 
-/// What a log is asked for.
+/// The load on a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Chains, each on units of its own.
+    /// Number of chains, each with its own units.
     pub stripes: usize,
-    /// Units of a chain.
+    /// Units per chain.
     pub copies: usize,
-    /// Clients. Each appends one batch after the other.
+    /// Number of clients. Each appends one batch at a time.
     pub appenders: u32,
-    /// Bytes of a batch's one record.
+    /// Size of a batch's single record.
     pub bytes: usize,
 }
 
-/// What has come of it.
+/// Appends that have completed.
 #[derive(Debug, Default)]
 pub(super) struct Appends {
     batch: Option<Batch>,
     ended: BTreeSet<Position>,
 }
 
-/// Until every disk has as much to do as it will have.
+/// Time until every disk is fully loaded.
 const WARM_UP: Time = 100 * MILLISECOND;
 const MEASURED: Time = 200 * MILLISECOND;
 
-/// How many appends end in a second of simulated time.
+/// Completed appends per second of simulated time.
 ///
 /// # Panics
-/// When one fails, or lies where another does.
+/// When an append fails, or two have the same position.
 #[must_use]
 pub fn appends_per_second(load: Load, speed: Speed) -> f64 {
     let mut world = World::new(0, Options::without_faults(load, speed));
@@ -94,7 +94,7 @@ impl Options {
 }
 
 impl World {
-    /// A client begins its next append.
+    /// A client starts its next append.
     fn append_on(&mut self, id: u32) {
         let (now, token, batch) = (self.clock(), self.token(), self.clients.appends.batch.clone());
         let (Some(process), Some(batch)) = (self.clients.processes.get_mut(&id), batch) else { return };
@@ -102,7 +102,7 @@ impl World {
         process.client.append(token, batch, None, Monotonic::NEVER, now);
     }
 
-    /// One has ended.
+    /// An append has ended.
     pub(super) fn appended(&mut self, id: u32, outcome: &Result<Answer, Error>) -> Result<(), String> {
         let Ok(Answer::Appended(position)) = outcome else { return Err(format!("an append came to {outcome:?}")) };
         if !self.clients.appends.ended.insert(*position) {
@@ -125,7 +125,7 @@ mod tests {
     const BYTES: usize = 1_024;
     const SPEED: Speed = Speed { message: 100 * MICROSECOND, force: MILLISECOND, byte: 10, batch: 16 };
 
-    /// What one disk takes at most, in appends a second.
+    /// Maximum appends per second on one disk.
     fn disk() -> f64 {
         let batch = Batch::of(&[Bytes::from(vec![0; BYTES])]).expect("it is small");
         let stamp = Stamp { client: ClientId(1), sequence: 1 };
@@ -135,7 +135,7 @@ mod tests {
         SPEED.batch as f64 * 1e9 / takes as f64
     }
 
-    /// As many appenders bring about as much more as there are more stripes: all of what their disks take.
+    /// Throughput grows in proportion to the stripes: the disks are the bottleneck.
     #[test]
     fn throughput_grows_in_proportion_to_stripes() {
         let disk = disk();
