@@ -1,14 +1,13 @@
-//! Large proposals travel as a chain: the leader sends them to one follower, which hands them on to the next while its
-//! own disk forces them (Gaios 3.1, PacificA 4.1). So what leaves the leader is one copy, however many replicas there
-//! are.
+//! Chained replication of large proposals: the leader sends them to one follower, which relays them to the next one
+//! while its own disk forces them (Gaios 3.1, PacificA 4.1). So the leader sends one copy for any number of replicas.
 //!
-//! What is handed on tells its receiver entries of its leader's log and nothing else: no commit point, no age, and no
-//! lease vote is asked for. It counts only with a follower that has heard in the leader's own words that it leads this
-//! epoch, and is then the same as a proposal of that leader that was long under way: an epoch has one log, and that
-//! only grows (guarantee 1). Each follower acknowledges to the leader what it has forced itself.
+//! A relayed message carries entries of the leader's log and nothing else: no commit point, no age, no request for a
+//! lease vote. A follower accepts it only if the leader itself has told it directly that it leads this epoch. The
+//! message is then equivalent to a delayed proposal of that leader: an epoch has one log, which only grows (guarantee
+//! 1). Each follower acknowledges to the leader the entries that it has forced itself.
 //!
-//! A chain that breaks costs time and nothing else. Answers to what the leader sends after `PATIENCE` tell it who lacks
-//! what, and that is sent directly.
+//! A broken chain only costs time. Replies to the messages that the leader sends after `PATIENCE` show which follower
+//! lacks which entries, and these are sent directly.
 
 use base::canary::{Bug, planted};
 use base::{Duration, Entry, Monotonic, NodeId, Now, Promise, Sequence};
@@ -17,11 +16,11 @@ use crate::cohort::{Cohort, Role};
 use crate::message::{Message, Relay};
 use crate::outbox::{Durable, Outbox};
 
-/// How long a follower may lack what travels by others before it is sent directly.
+/// How long a follower may lack relayed entries before they are sent directly.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 impl Cohort {
-    /// Sends what has gathered down a chain of all followers that can take it, while it is large.
+    /// Sends pending entries down a chain of all followers that can take them, as long as they are large.
     pub(crate) fn propose_in_chain(&mut self, now: Now, out: &mut Outbox) {
         let limits = self.config.limits;
         if limits.chain_bytes == 0 {
@@ -47,8 +46,8 @@ impl Cohort {
         }
     }
 
-    /// The followers that were sent the same so far, if there are several, and that last entry. Who was not heard of of
-    /// late would only hold the others up.
+    /// The followers that were sent the same entries, if there are several, and the last of these. Excludes followers
+    /// without a recent reply, which would delay the others.
     fn in_step(&self, now: Monotonic) -> Option<(Sequence, Vec<NodeId>)> {
         let Role::Leader(leader) = &self.role else { return None };
         let (heartbeat, window) = (self.config.timing.heartbeat, self.config.limits.window_bytes);
@@ -61,7 +60,7 @@ impl Cohort {
         (followers.len() > 1).then_some((sent, followers))
     }
 
-    /// A proposal that came by another follower, or by the leader as the first of a chain.
+    /// Handles a proposal relayed by another follower, or sent by the leader to the first of a chain.
     pub(crate) fn relayed(&mut self, relay: Relay, now: Now, out: &mut Outbox) {
         let leader = relay.leader;
         let follows = matches!(self.role, Role::Follower { leader: Some(node), .. } if node == leader);
@@ -85,7 +84,7 @@ impl Cohort {
     }
 }
 
-/// Sends it to the first of those that it names, for the others.
+/// Sends the message to the next follower of the chain.
 fn pass_on(mut relay: Relay, out: &mut Outbox) {
     if relay.then.is_empty() {
         return;

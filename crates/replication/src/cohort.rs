@@ -1,4 +1,4 @@
-//! One replica of a cohort: its state, and what comes in.
+//! One replica of a cohort: its state and its inputs.
 
 use std::collections::VecDeque;
 
@@ -22,33 +22,32 @@ use crate::replay::Replayed;
 use crate::staleness::Staleness;
 use crate::view::Views;
 
-/// What a replica knows when its process starts.
+/// The state from which a replica starts.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
     /// The newest promise, from the manifest.
     pub promised: Promise,
-    /// The checkpoint its state starts from, and that entry's timestamp.
+    /// The LSN and timestamp of the checkpoint.
     pub checkpoint: (Lsn, Timestamp),
-    /// The membership as of the checkpoint; of the cohort's creation if there is none. Nobody, if that is not known
-    /// here.
+    /// The membership as of the checkpoint, or as of the cohort's creation without one. Empty if unknown.
     pub membership: SharedMembership,
-    /// What its log holds past it.
+    /// The log past the checkpoint.
     pub log: Replayed,
-    /// Whether part of the log was lost: no promise and no candidacy until it has caught up (guarantee 7).
+    /// Whether part of the log was lost: it does not promise or stand before it has caught up (guarantee 7).
     pub doubtful: bool,
-    /// Whether its log was in main memory, and its last process didn't stop cleanly (guarantee 11).
+    /// Whether the log was in main memory and the last process did not stop cleanly (guarantee 11).
     pub forgetful: bool,
-    /// The moments of a replica that was split off another, in the place of those of a process that has just started.
+    /// Times for a replica that was split off another one, instead of those after a start.
     pub split_off: Option<SplitOff>,
 }
 
-/// When a replica that was split off another takes part. It was that other until now, so no earlier process can have
-/// left more behind than the other's voteless time covers.
+/// When a replica that was split off another takes part. It was part of the other until now, so the other's voteless
+/// time covers all earlier processes.
 #[derive(Clone, Copy, Debug)]
 pub struct SplitOff {
-    /// No promise and no vote before.
+    /// No promise and no vote before this time.
     pub voteless_until: Monotonic,
-    /// It doesn't stand before, unless it is asked to.
+    /// No candidacy before this time, unless it is asked to stand.
     pub stand_at: Monotonic,
 }
 
@@ -58,34 +57,34 @@ pub struct Cohort {
     pub(crate) config: Config,
     pub(crate) role: Role,
     pub(crate) promised: Promise,
-    /// The manifest that makes `promised` durable, and the end of a doubt.
+    /// The manifest that makes `promised`, or the end of a doubt, durable.
     pub(crate) promise_manifest: ManifestId,
     pub(crate) log: MemoryLog,
     pub(crate) memberships: Memberships,
-    /// Entries appended whose force hasn't been reported yet.
+    /// Appended entries without a completed force.
     pub(crate) unforced: VecDeque<Unforced>,
-    /// Our own log is forced through here.
+    /// The log is forced through this sequence.
     pub(crate) forced: Sequence,
-    /// Everything through here is known to be committed.
+    /// Everything through this sequence is known to be committed.
     pub(crate) committed: Sequence,
     pub(crate) applied: Sequence,
-    /// Following: our log equals that of the leader of epoch `following` through here.
+    /// As a follower: the log equals that of the leader of epoch `following` through this sequence.
     pub(crate) matched: Sequence,
-    /// The epoch of the leader that `matched` and `leader_committed` speak of.
+    /// The epoch of the leader to which `matched` and `leader_committed` refer.
     pub(crate) following: Epoch,
-    /// Following: proposals of that leader that wait for what they follow.
+    /// As a follower: the reorder buffer for that leader's proposals.
     pub(crate) early: Early,
-    /// Following: that leader's commit point.
+    /// As a follower: that leader's commit point.
     pub(crate) leader_committed: Sequence,
     pub(crate) vote: Option<Vote>,
-    /// A restarted replica neither promises nor votes before this moment (guarantee 2).
+    /// A restarted replica does not promise or vote before this time (guarantee 2).
     pub(crate) voteless_until: Monotonic,
     pub(crate) doubtful: bool,
-    /// Since when this replica leaves it to others to lead, as it can't serve all that it should.
+    /// When this replica started to leave leadership to others, because it cannot serve all requests.
     pub(crate) aside_since: Option<Monotonic>,
-    /// A whole state that was received, to take the log's place once the manifest names it.
+    /// A received snapshot that replaces the log once the manifest names it.
     pub(crate) installing: Option<Installing>,
-    /// The commit point last put into the log.
+    /// The last commit point written to the log.
     pub(crate) committed_logged: Sequence,
     pub(crate) staleness: Staleness,
     pub(crate) views: Views,
@@ -93,16 +92,16 @@ pub struct Cohort {
     pub(crate) random: SplitMix64,
 }
 
-/// An entry whose force hasn't been reported yet.
+/// An entry without a completed force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Unforced {
     pub(crate) write: WriteId,
     pub(crate) sequence: Sequence,
-    /// About how many bytes it is.
+    /// Approximate size.
     pub(crate) bytes: usize,
 }
 
-/// A whole state that waits for its manifest.
+/// A snapshot that waits for its manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Installing {
     pub(crate) manifest: ManifestId,
@@ -111,38 +110,38 @@ pub(crate) struct Installing {
     pub(crate) membership: SharedMembership,
 }
 
-/// What a replica is, at the moment.
+/// The current role of a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// It follows a leader, or waits for one.
+    /// Follows a leader, or waits for one.
     Follower {
         leader: Option<NodeId>,
-        /// When it stands for election unless it hears of a leader first.
+        /// When to stand for election unless a leader sends a message first.
         stand_at: Monotonic,
     },
-    /// It asks whether it could win.
+    /// Asks whether it could win.
     PreCandidate { epoch: Epoch, granted: Grants, give_up_at: Monotonic },
-    /// It asks for promises. Its own counts once it is forced. It may come to declare a loss (`loss`).
+    /// Requests promises. Its own counts once it is forced. It may declare a loss (`loss`).
     Candidate { epoch: Epoch, granted: Grants, refused: Vec<NodeId>, give_up_at: Monotonic, declares: bool },
-    /// It leads.
+    /// The leader.
     Leader(Leader),
 }
 
-/// A replica as it shows itself.
+/// The publicly visible state of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaView {
-    /// The node it is on.
+    /// Its node.
     pub node: NodeId,
-    /// The last entry that counts as acknowledged by it, as far as known.
+    /// The last entry that it has acknowledged, as far as known.
     pub last: Lsn,
-    /// The last entry it knows to be committed.
+    /// The last entry that it knows to be committed.
     pub committed: Lsn,
-    /// Whether it doubts its log, or may have forgotten some of it.
+    /// Whether its log may lack entries that it acknowledged.
     pub doubtful: bool,
 }
 
 impl Cohort {
-    /// Starts a replica from what its disk holds. What is known to be committed is applied at once.
+    /// Starts a replica from its durable state. Entries known to be committed are applied at once.
     pub fn start(config: Config, start: Start, now: Now, out: &mut Outbox) -> Self {
         let (checkpoint, timestamp) = start.checkpoint;
         let timestamp = if planted(Bug::TimestampIgnoresCheckpoint) { Timestamp(0) } else { timestamp };
@@ -156,13 +155,13 @@ impl Cohort {
         }
         let last = log.last().sequence;
         let forgetful = start.forgetful && !planted(Bug::ForgetfulVotes);
-        // What was committed may have been lost with a majority's memories.
+        // A majority may have lost committed entries from memory.
         let committed = if start.forgetful { checkpoint.sequence } else { start.log.committed.min(last) };
-        // Who votes alone has led since it does, and voted for nobody.
+        // A single voter has led since it was alone, and voted for no other.
         let is_alone = memberships.last().voters() == [config.me];
         let wait =
             if is_alone || planted(Bug::VoteAfterRestart) { base::Duration::ZERO } else { grace(config.timing.lease) };
-        // Who joins acknowledges nothing before its manifest says that there is a replica again.
+        // A new replica acknowledges nothing before its manifest records that it exists.
         let joins = if memberships.last().is_empty() { out.change_manifest() } else { ManifestId(0) };
         let random = SplitMix64::new(config.seed);
         let voteless_until = start.split_off.map_or(now.monotonic + wait, |split_off| split_off.voteless_until);
@@ -204,7 +203,7 @@ impl Cohort {
         cohort
     }
 
-    /// What a restarted leader must not do (guarantee 3).
+    /// A planted bug: a restarted leader continues (guarantee 3).
     fn resume_lead(&mut self, now: Now, out: &mut Outbox) {
         let mine = self.promised.candidate == Some(self.config.me);
         if planted(Bug::RestartedLeaderGoesOn) && mine && self.log.last().epoch == self.promised.epoch {
@@ -212,8 +211,8 @@ impl Cohort {
         }
     }
 
-    /// Takes a message of another replica, member or not: whether the sender is one may be known to one of the two
-    /// only. What is counted is counted of those who are members by this replica's log.
+    /// Handles a message of another replica, member or not, because only one of the two may know the current
+    /// membership. Majorities count only members according to this replica's log.
     pub fn message(&mut self, sender: Member, message: Message, now: Now, out: &mut Outbox) {
         if sender.node == self.config.me.node {
             return;
@@ -255,7 +254,7 @@ impl Cohort {
         self.advance_commit(out);
     }
 
-    /// The manifest is forced, in both its places, through `manifest`.
+    /// The manifest is forced, in both of its places, through `manifest`.
     pub fn manifest_forced(&mut self, manifest: ManifestId, now: Now, out: &mut Outbox) {
         self.own_promise_forced(manifest, now, out);
         if let Some(installing) = self.installing.take_if(|installing| installing.manifest <= manifest) {
@@ -263,7 +262,7 @@ impl Cohort {
         }
     }
 
-    /// The moment has come.
+    /// Runs the timer that is due.
     pub fn timer(&mut self, now: Now, out: &mut Outbox) {
         match &self.role {
             Role::Follower { stand_at, .. } if *stand_at <= now.monotonic => self.stand(now, out),
@@ -278,10 +277,10 @@ impl Cohort {
         }
     }
 
-    /// When [`Cohort::timer`] is to be called next. It may come to be earlier in any step.
+    /// When to call [`Cohort::timer`]. Any step may move it earlier.
     ///
-    /// For whoever has voted that is the end of the vote, of which followers of the same leader have the same: none of
-    /// them wakes its node by itself only to find that another vote was given since.
+    /// A replica that has voted returns the end of its vote. That is the same for all followers of a leader, so none
+    /// wakes its node separately only to find that it has voted again since.
     #[must_use]
     pub fn next_timer(&self, now: Monotonic) -> Monotonic {
         match &self.role {
@@ -295,20 +294,20 @@ impl Cohort {
         }
     }
 
-    /// Whether [`Cohort::log_forced`] would change anything.
+    /// Whether [`Cohort::log_forced`] could change anything.
     #[must_use]
     pub fn awaits_log(&self) -> bool {
         !self.unforced.is_empty()
     }
 
-    /// Whether [`Cohort::manifest_forced`] would change anything.
+    /// Whether [`Cohort::manifest_forced`] could change anything.
     #[must_use]
     pub fn awaits_manifest(&self) -> bool {
         self.installing.is_some() || matches!(self.role, Role::Candidate { .. })
     }
 
-    /// The peer's process is a new one, or the peer had left and has come back: what the old one had acknowledged may
-    /// be lost, and counts no more until the new one says it again.
+    /// The peer's process restarted, or the peer rejoined: acknowledgements of the old process no longer count until
+    /// the new one repeats them.
     pub fn peer_restarted(&mut self, peer: NodeId) {
         if let Role::Leader(leader) = &mut self.role {
             leader.restarted(peer, self.committed);
@@ -319,12 +318,12 @@ impl Cohort {
         self.role = Role::Follower { leader, stand_at: stand_after + self.jitter() };
     }
 
-    /// What keeps replicas that wait for the same from standing at the same moment.
+    /// Random delay that keeps replicas from standing at the same time.
     pub(crate) fn jitter(&mut self) -> base::Duration {
         base::Duration(self.random.below(self.config.timing.election_jitter.0))
     }
 
-    /// Ends whatever this replica was and has it wait for a leader.
+    /// Ends the current role and waits for a leader.
     pub(crate) fn step_down(&mut self, now: Now, out: &mut Outbox) {
         if matches!(self.role, Role::Leader(_)) {
             self.note_end_of_lease(now.monotonic);
@@ -334,7 +333,7 @@ impl Cohort {
         self.follow(None, free_at.max(self.voteless_until));
     }
 
-    /// Accepts an entry into the log: in memory, and as a record to be forced.
+    /// Accepts an entry into the log: in memory, and as a record to force.
     pub(crate) fn accept(&mut self, entry: Entry, out: &mut Outbox) {
         let (sequence, bytes, waits) = (entry.lsn.sequence, entry.size(), !self.counts_unforced(&entry));
         let write = out.append(LogRecord::Entry(entry.clone()), if waits { Force::Now } else { Force::Soon });
@@ -349,8 +348,7 @@ impl Cohort {
         self.memory.unforced_bytes += bytes;
     }
 
-    /// Drops our entries from `from` on. No record of it is needed: the entry that takes the place kills them at
-    /// replay.
+    /// Truncates the log from `from` on. Needs no record: the entry that replaces them invalidates them at replay.
     pub(crate) fn cut(&mut self, from: Sequence) {
         assert!(from > self.applied, "an applied entry is never cut");
         self.log.truncate(from);
@@ -374,19 +372,19 @@ impl Cohort {
         self.memberships.settle(self.applied);
     }
 
-    /// Ends a step: sends what has gathered, notes the commit point in the log for a quick restart, and forgets entries
-    /// that memory has no room for.
+    /// Ends a step: sends pending messages, records the commit point for a fast restart, and removes entries above the
+    /// memory limit.
     pub fn settle(&mut self, now: Now, out: &mut Outbox) {
         self.propose_pending(now, out);
         self.tell_commits(now, out);
         self.note_committed(out);
-        // What is not compared with the leader's log yet must stay comparable.
+        // Entries not yet compared with the leader's log must remain in memory.
         let is_compared = !self.is_in_memory() || self.leads();
         let needless = if is_compared { self.applied } else { self.applied.min(self.matched) };
         self.log.trim(needless.min(self.forced), self.config.limits.memory_log_bytes);
     }
 
-    /// Notes in the log how far it is committed, now: what the log holds of others after this rests on it.
+    /// Records the commit point in the log, before records of other cohorts that depend on it.
     pub fn note_committed(&mut self, out: &mut Outbox) {
         if self.committed > self.committed_logged
             && let Some(lsn) = self.log.lsn_at(self.committed)
@@ -396,11 +394,10 @@ impl Cohort {
         }
     }
 
-    /// Leaves out of the state what only spares work or time: numbers are restated relative to what is forced, a leader
-    /// forgets what it has sent, and timers and votes that have lapsed are all alike. The search takes states that
-    /// differ in nothing else for equal; it fires timers and sends whatever a leader could send at any time. What was
-    /// matched with an older leader is never looked at again, and a commit point past what is matched can be told
-    /// again.
+    /// Removes from the state everything that affects only efficiency: numbers become relative to the forced ones, a
+    /// leader discards its send state, and expired timers and votes become equal. The search treats states that differ
+    /// only in these as equal; it fires timers and sends any message that a leader could send at any time. Matches with
+    /// an older leader are never used again, and a commit point beyond the match can be received again.
     pub fn canonical(&mut self, out: &mut Outbox, log: WriteId, manifest: ManifestId, now: Monotonic) {
         match &mut self.role {
             Role::Follower { stand_at: timer, .. }
@@ -432,7 +429,7 @@ impl Cohort {
         }
     }
 
-    /// What must be durable before everything in our log may be acknowledged.
+    /// The durability required before the whole log may be acknowledged.
     pub(crate) fn durable_log(&self) -> Durable {
         if planted(Bug::AcknowledgeBeforeForce) {
             return Durable::default();
@@ -445,7 +442,7 @@ impl Cohort {
         Durable { log: last.unwrap_or(WriteId(0)), manifest: self.promise_manifest }
     }
 
-    /// The node that leads, as far as known here.
+    /// The node of the leader, as far as known.
     #[must_use]
     pub fn leader(&self) -> Option<NodeId> {
         match &self.role {
@@ -455,103 +452,104 @@ impl Cohort {
         }
     }
 
-    /// Whether this replica leads.
+    /// Whether this replica is the leader.
     #[must_use]
     pub fn leads(&self) -> bool {
         matches!(self.role, Role::Leader(_))
     }
 
-    /// Whether this replica leads in a reign that began with the declaration of a loss.
+    /// Whether this replica leads an epoch that began with the declaration of a loss.
     #[must_use]
     pub fn declares_loss(&self) -> bool {
         matches!(&self.role, Role::Leader(leader) if leader.declares)
     }
 
-    /// Whether this replica leads and its barrier is applied: the state holds all that its log held before this reign.
+    /// Whether this replica is the leader and its barrier is applied: the state includes everything in the log before
+    /// this epoch.
     #[must_use]
     pub fn is_open(&self) -> bool {
         matches!(&self.role, Role::Leader(leader) if leader.open)
     }
 
-    /// Whether this replica follows the leader of that epoch, and has heard from it.
+    /// Whether this replica follows the leader of that epoch and has received a message from it.
     #[must_use]
     pub fn follows(&self, epoch: Epoch) -> bool {
         let is_follower = matches!(self.role, Role::Follower { .. });
         is_follower && self.following == epoch && self.promised.epoch == epoch
     }
 
-    /// The newest promise: what the manifest must hold.
+    /// The newest promise, as the manifest must record it.
     #[must_use]
     pub fn promised(&self) -> Promise {
         self.promised
     }
 
-    /// Until when it gives neither promise nor vote, after a restart.
+    /// End of the time after a restart without promises and votes.
     #[must_use]
     pub fn voteless_until(&self) -> Monotonic {
         self.voteless_until
     }
 
-    /// Whether the replica doubts its log: what the manifest must hold.
+    /// Whether the log may be incomplete, as the manifest must record it.
     #[must_use]
     pub fn doubtful(&self) -> bool {
         self.doubtful
     }
 
-    /// Everything through here is applied.
+    /// Everything through this sequence is applied.
     #[must_use]
     pub fn applied(&self) -> Sequence {
         self.applied
     }
 
-    /// Everything through here is known to be committed.
+    /// Everything through this sequence is known to be committed.
     #[must_use]
     pub fn committed(&self) -> Sequence {
         self.committed
     }
 
-    /// Our own log is forced through here.
+    /// The log is forced through this sequence.
     #[must_use]
     pub fn forced(&self) -> Sequence {
         self.forced
     }
 
-    /// The last entry of our log.
+    /// The last entry of the log.
     #[must_use]
     pub fn last(&self) -> Lsn {
         self.log.last()
     }
 
-    /// The timestamp of the last entry of our log.
+    /// The timestamp of the last entry of the log.
     #[must_use]
     pub fn last_timestamp(&self) -> Timestamp {
         self.log.last_timestamp()
     }
 
-    /// The LSN that our log holds at a sequence, as far as memory goes back.
+    /// The LSN at a sequence, as far as entries are in memory.
     #[must_use]
     pub fn lsn_at(&self, sequence: Sequence) -> Option<Lsn> {
         self.log.lsn_at(sequence)
     }
 
-    /// The entries held in memory.
+    /// The entries in memory.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.log.entries()
     }
 
-    /// The configuration it was started with.
+    /// The configuration of the replica.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// This replica.
+    /// The member that this replica is.
     #[must_use]
     pub fn me(&self) -> Member {
         self.config.me
     }
 
-    /// The replicas as this one knows them: a leader all, others themselves.
+    /// The known replicas: all of them at a leader, otherwise only this one.
     #[must_use]
     pub fn view(&self) -> Vec<ReplicaView> {
         let lsn = |sequence: Sequence| self.log.lsn_at(sequence).unwrap_or_else(|| Lsn { sequence, ..self.log.base() });

@@ -1,55 +1,55 @@
-//! What a replica is told when it starts.
+//! The configuration of a replica.
 
 use base::{CohortId, Durability, Duration, Lsn, Member};
 use bytes::Bytes;
 
-/// Which replica of which cohort this is, and how it keeps time.
+/// Identity, timing and limits of one replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// The cohort.
+    /// The cohort that the replica belongs to.
     pub cohort: CohortId,
-    /// This replica.
+    /// The member that this replica is.
     pub me: Member,
-    /// Times.
+    /// Timeouts and intervals.
     pub timing: Timing,
-    /// Sizes.
+    /// Memory and message sizes.
     pub limits: Limits,
-    /// What spreads the election timeouts of different replicas.
+    /// Seed of the election jitter; must differ between replicas.
     pub seed: u64,
-    /// The place in the log at which the cohort begins, which no entry has: zero; or, of a range that was split off,
-    /// that of the state it began with. A replica that hasn't come there has nothing, and must be sent the whole state.
+    /// The LSN at which the cohort begins, without an entry: zero, or the LSN of the initial state of a range that was
+    /// split off. A replica below it has no data and needs a snapshot.
     pub origin: Lsn,
-    /// What its log must be on before an entry counts.
+    /// Where an entry must be stored before it counts.
     pub durability: Durability,
-    /// The payload of the entry that declares a loss, which main-memory logs may have: it tells the state machine.
+    /// Payload of the entry that declares a loss, for cohorts with main-memory logs. It informs the state machine.
     pub declaration: Bytes,
 }
 
-/// The times a cohort lives by. Every replica must have the same lease: in this version it is a constant, and no
-/// setting.
+/// Timeouts and intervals of a cohort. The lease must be the same for all replicas: in this version it is a constant
+/// and not configurable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
-    /// How long a lease vote lets a leader read alone, counted from when the request for it was sent.
+    /// Duration of a lease vote, counted from when the leader sent the request for it.
     pub lease: Duration,
-    /// How often an idle leader sends.
+    /// Interval between messages of an idle leader.
     pub heartbeat: Duration,
-    /// How long a leader waits, at most, before it tells its followers what is committed (Spinnaker 5 and D.1).
+    /// Longest time before a leader sends a new commit point to its followers (Spinnaker 5 and D.1).
     pub commit_period: Duration,
-    /// Whether whatever a leader sends tells it too. If not, it is told once a period, and how far it has come when a
-    /// leader falls is for the next to find out.
+    /// Whether every message of a leader carries its newest commit point. If not, followers learn it once per period,
+    /// and a new leader has to determine how far the log was committed.
     pub piggyback_commits: bool,
-    /// The spread of election timeouts after a leader's vote has lapsed.
+    /// Range of the random delay of an election after a leader's vote has expired.
     pub election_jitter: Duration,
-    /// How long a candidate that would have to declare a loss waits for those that it hasn't heard from: one of them
-    /// may hold what is lost here, or lead.
+    /// How long a candidate waits for silent replicas before it declares a loss: one of them may hold the missing
+    /// entries, or be the leader.
     pub loss_patience: Duration,
-    /// Whether a leader reads by its lease. If not, no clock has a part in what is read: it asks a majority each time.
+    /// Whether a leader reads under its lease. If not, reads do not depend on clocks: each asks a majority.
     pub leases: bool,
 }
 
 impl Default for Timing {
-    /// A lease of 400 ms survives three lost heartbeats; a leader that dies is noticed after 412 ms, a restarted
-    /// replica waits as long before its first promise.
+    /// A lease of 400 ms survives three lost heartbeats. A leader's crash is detected after 412 ms, and a restarted
+    /// replica waits that long before its first promise.
     fn default() -> Self {
         Self {
             lease: Duration::from_millis(400),
@@ -63,23 +63,22 @@ impl Default for Timing {
     }
 }
 
-/// How much a cohort holds in memory and sends at once.
+/// Limits on a cohort's memory and on the sizes of its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Bytes of committed entries kept in memory for followers that lag: past it they are read from the log.
+    /// Bytes of applied entries kept in memory for lagging followers. Older entries are read from the log.
     pub memory_log_bytes: usize,
-    /// Bytes of entries in one proposal, unless one entry is larger.
+    /// Bytes of entries in one proposal, unless a single entry is larger.
     pub propose_bytes: usize,
-    /// Bytes of entries past which a proposal travels from follower to follower; 0: none does.
+    /// Bytes of entries above which a proposal travels from follower to follower; 0 disables this.
     pub chain_bytes: usize,
-    /// Bytes of entries sent to a follower and not yet acknowledged: past it the leader waits for acknowledgements.
+    /// Bytes of entries in flight to one follower (flow control). At the limit the leader waits for acknowledgements.
     pub window_bytes: usize,
-    /// Bytes of entries that a follower holds in memory though it lacks what they follow: past it they are sent anew.
+    /// Bytes in a follower's reorder buffer. Entries beyond the limit are dropped and retransmitted.
     pub early_bytes: usize,
-    /// Bytes of entries that are committed and not told: past it followers, which hold them in memory, are told at
-    /// once.
+    /// Bytes of committed entries above which followers, which hold them in memory, receive the commit point at once.
     pub untold_bytes: usize,
-    /// Bytes of entries proposed and not yet committed: past it the leader refuses new ones as overloaded.
+    /// Bytes of proposed, uncommitted entries above which the leader rejects proposals as overloaded.
     pub uncommitted_bytes: usize,
 }
 

@@ -1,26 +1,26 @@
-//! Proposals that came before the entry that they follow.
+//! The reorder buffer of a follower: proposals that arrived before their predecessors.
 //!
-//! What was sent after something that got lost, or overtook it, is held in memory until the log has caught up with it:
-//! so a leader sends anew only what is lacking (Spinnaker, appendix B). What is held is neither logged, nor matched,
-//! nor acknowledged; when its turn comes it is taken as if it had arrived at that moment, which any message could. It
-//! speaks of the log of one leader in one epoch, and is forgotten when another is followed (guarantee 1).
+//! Proposals that overtook a lost or delayed one wait in memory until the log has caught up, so that a leader
+//! retransmits only the missing entries (Spinnaker, appendix B). A buffered proposal is not logged, matched or
+//! acknowledged. When its predecessor arrives, it is handled as if it had just been received. The buffer refers to the
+//! log of one leader in one epoch, and is cleared when another leader is followed (guarantee 1).
 
 use std::collections::BTreeMap;
 
 use base::{Entry, Lsn, Sequence};
 
-/// The proposals of one leader that wait for their predecessors.
+/// Buffered proposals of one leader.
 ///
 /// Invariant: `bytes` is the size of all entries in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Early {
-    /// By the sequence of the predecessor.
+    /// Keyed by the sequence of the predecessor.
     proposals: BTreeMap<Sequence, (Lsn, Vec<Entry>)>,
     bytes: usize,
 }
 
 impl Early {
-    /// Holds entries that follow `previous`. Past `limit` bytes those furthest ahead are let go: their turn is last.
+    /// Buffers entries that follow `previous`. Above `limit` bytes it drops the proposals with the highest sequences.
     pub(crate) fn hold(&mut self, previous: Lsn, entries: Vec<Entry>, limit: usize) {
         if entries.is_empty() {
             return;
@@ -35,7 +35,7 @@ impl Early {
         }
     }
 
-    /// Takes out the first proposal, if its predecessor is not past `matched`.
+    /// Removes and returns the first proposal, if its predecessor is not past `matched`.
     pub(crate) fn take_next(&mut self, matched: Sequence) -> Option<(Lsn, Vec<Entry>)> {
         let first = self.proposals.first_entry().filter(|first| *first.key() <= matched)?;
         let (previous, entries) = first.remove();
@@ -43,7 +43,7 @@ impl Early {
         Some((previous, entries))
     }
 
-    /// The entry that the first of them waits for, past what is matched.
+    /// The first missing predecessor of a buffered proposal past `matched`.
     pub(crate) fn first_lacking(&self, matched: Sequence) -> Option<Sequence> {
         self.proposals.range(matched.next()..).next().map(|(sequence, _)| *sequence)
     }

@@ -1,9 +1,9 @@
 //! Elections (Spinnaker 7 without its coordination service; guarantees 2 and 3).
 //!
-//! A replica that hears of no leader asks the others whether it could win (pre-vote). If a majority would have it, it
-//! promises itself the next epoch, forces that, asks for promises, and leads once a majority has forced theirs. A
-//! replica promises only to a log whose last LSN is no lower than its own, epoch first; so the winner holds everything
-//! that can have been committed.
+//! A replica without a leader asks the others whether it could win (pre-vote). If a majority agrees, it promises itself
+//! the next epoch, forces that promise, requests promises, and leads once a majority has forced theirs. A replica
+//! promises only to a candidate whose last LSN is not below its own, compared by epoch first; so the winner holds
+//! everything that can have been committed.
 
 use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Member, NodeId, Now, Promise};
@@ -13,14 +13,14 @@ use crate::loss::{Grants, Worth};
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox};
 
-/// So many leases a replica that stands aside leaves it to others to lead: longer than the pause after which what it
-/// fails at is tried again.
+/// Number of leases for which a replica that stood aside does not stand for election: longer than the pause before its
+/// failed operation is retried.
 const ASIDE_FOR: u64 = 20;
-/// So many leases after a leader has stood aside it may do so again.
+/// Number of leases after which a leader may stand aside again.
 const ASIDE_AGAIN_AFTER: u64 = 200;
 
 impl Cohort {
-    /// Stands for election, with a round of pre-votes first.
+    /// Stands for election, starting with pre-votes.
     pub(crate) fn stand(&mut self, now: Now, out: &mut Outbox) {
         let give_up_at = now.monotonic + self.config.timing.lease + self.jitter();
         if !self.may_stand(now) {
@@ -36,8 +36,8 @@ impl Cohort {
         self.count_pre_votes(now, out);
     }
 
-    /// Not without a vote by our own log, nor while doubting that (but where losses can be declared) or lacking what
-    /// the cohort began with, nor in the grace after a restart, nor while our own lease vote for another lives.
+    /// Requires a vote according to its own log, a log without doubt (except where losses can be declared), at least
+    /// the cohort's initial state, the end of the grace period after a restart, and no valid lease vote for another.
     fn may_stand(&self, now: Now) -> bool {
         let doubts = self.doubtful && !self.is_in_memory() && !planted(Bug::DoubtfulPromises);
         let me = self.config.me;
@@ -50,10 +50,10 @@ impl Cohort {
             && !self.vote_forbids(me, now.monotonic)
     }
 
-    /// Whether `epoch` may be promised to a candidate whose log ends with `last`.
+    /// Whether `epoch` may be promised to a candidate with a log that ends at `last`.
     fn may_promise(&self, candidate: Member, epoch: Epoch, last: Lsn, now: Now) -> bool {
         let unpromised = epoch > self.promised.epoch || (planted(Bug::PromiseTwice) && epoch == self.promised.epoch);
-        // A leader whose followers have forgotten gets the time to catch them up: nothing is lost then.
+        // A leader of forgetful followers gets the time to catch them up, so that nothing is lost.
         let has_votes = || self.votes_end(now.monotonic).is_some_and(|end| end > now.monotonic);
         let leads_now = self.leads() && (self.is_in_memory() || has_votes());
         let doubts = self.doubtful && !self.is_in_memory() && !planted(Bug::DoubtfulPromises);
@@ -76,7 +76,8 @@ impl Cohort {
         out.send(from.node, reply, Durable::default());
     }
 
-    /// Two that stand at once take the promises from each other: who would promise doesn't stand just now.
+    /// Two concurrent candidates would split the promises: a replica that grants a pre-vote postpones its own
+    /// candidacy.
     fn give_way(&mut self, now: Now) {
         let a_while = now.monotonic + self.config.timing.election_jitter + self.jitter();
         if let Role::Follower { stand_at, .. } = &mut self.role {
@@ -102,13 +103,13 @@ impl Cohort {
             voters.add(from.node, worth);
             self.count_pre_votes(now, out);
         } else if promised >= epoch {
-            // Somebody is ahead of us: ask again with an epoch that can win.
+            // Another replica is ahead: retry with a higher epoch.
             self.promised_elsewhere(promised, now, out);
         }
     }
 
-    /// Another replica has promised `epoch`: our next candidacy must ask for a higher one. This promises it to nobody
-    /// here, which is a promise as well and is kept like one.
+    /// Another replica has promised `epoch`: the next candidacy must use a higher one. Records a promise to no
+    /// candidate, which must be durable like any other.
     fn promised_elsewhere(&mut self, epoch: Epoch, now: Now, out: &mut Outbox) {
         if epoch > self.promised.epoch {
             self.promise(Promise { epoch, candidate: None }, out);
@@ -125,7 +126,7 @@ impl Cohort {
         }
     }
 
-    /// Asks for promises, our own first. The search calls this without a pre-vote.
+    /// Requests promises, its own first. The search calls this without a pre-vote.
     pub fn campaign(&mut self, now: Now, out: &mut Outbox) {
         self.campaign_as(false, now, out);
     }
@@ -150,17 +151,17 @@ impl Cohort {
         }
     }
 
-    /// What a candidate must not do, wherever its log is (guarantees 2 and 11).
+    /// A planted bug: a candidate does not force its own promise (guarantees 2 and 11).
     fn stands_unforced(&self) -> bool {
         planted(Bug::CandidateNotForced) || self.promises_unforced()
     }
 
-    /// What nobody must do whose log is in main memory (guarantee 11).
+    /// A planted bug: promises are not forced in cohorts with main-memory logs (guarantee 11).
     fn promises_unforced(&self) -> bool {
         self.is_in_memory() && planted(Bug::MemoryPromiseNotForced)
     }
 
-    /// Our own promise is durable: it counts.
+    /// The replica's own promise is durable and counts.
     pub(crate) fn own_promise_forced(&mut self, manifest: ManifestId, now: Now, out: &mut Outbox) {
         let me = self.config.me.node;
         let (forced, worth) = (manifest >= self.promise_manifest, self.worth());
@@ -189,13 +190,13 @@ impl Cohort {
         out.send(from.node, reply, after);
     }
 
-    /// Gives a candidate that we promised to the time to win.
+    /// Gives the promised candidate time to win.
     fn wait_for_candidate(&mut self, now: Now) {
         let patience = now.monotonic + self.config.timing.lease;
         self.follow(None, patience);
     }
 
-    /// Promises, in memory at once and in the manifest as soon as it is forced.
+    /// Records a promise in memory now, and in the next manifest.
     pub(crate) fn promise(&mut self, promise: Promise, out: &mut Outbox) -> ManifestId {
         assert!(
             promise.epoch > self.promised.epoch || planted(Bug::PromiseTwice) || planted(Bug::RestartedLeaderGoesOn),
@@ -228,7 +229,7 @@ impl Cohort {
         add(refused, from.node);
         let lost = refused.len() > most;
         if lost || promised > epoch {
-            // Another stood for the same epoch, or for a newer one: try again soon, not when patience ends.
+            // Another candidate uses the same or a newer epoch: retry soon instead of waiting for the timeout.
             self.promised_elsewhere(promised, now, out);
         }
     }
@@ -243,7 +244,7 @@ impl Cohort {
         }
     }
 
-    /// A replica has promised a newer epoch than the one we lead or stand for.
+    /// A replica has promised a newer epoch than that of this leader or candidate.
     pub(crate) fn superseded(&mut self, promised: Epoch, now: Now, out: &mut Outbox) {
         let ours = match &self.role {
             Role::Leader(leader) => leader.epoch,
@@ -255,8 +256,8 @@ impl Cohort {
         }
     }
 
-    /// Ends this leader's reign of its own will: the read view is withdrawn first, then the votes are given back
-    /// (guarantee 3). The most advanced follower is named as successor.
+    /// Resigns as the leader: first withdraws the read view, then releases the votes (guarantee 3). Names the most
+    /// advanced follower as the successor.
     pub fn release(&mut self, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &self.role else { return };
         let epoch = leader.epoch;
@@ -271,9 +272,9 @@ impl Cohort {
         }
     }
 
-    /// This replica can't serve all that it should: it leads no more and doesn't stand for a while, but goes on voting
-    /// and logging. If it leads again after that, there may be nobody who can serve more: it goes on as it is for a
-    /// longer while, and what it can serve is served. While another leads, saying so once more costs nothing.
+    /// This replica cannot serve all requests: it resigns and does not stand for a while, but continues to vote and
+    /// log. If it becomes the leader again afterwards, no other replica may be able to serve more: it then stays for a
+    /// longer time and serves what it can. Calling this again while another replica leads has no further effect.
     pub fn stand_aside(&mut self, now: Now, out: &mut Outbox) {
         let was_aside = self.leases_aside(now).is_some_and(|leases| leases < ASIDE_AGAIN_AFTER);
         let follows = matches!(self.role, Role::Follower { leader: Some(_), .. });
@@ -287,12 +288,12 @@ impl Cohort {
         self.leases_aside(now).is_some_and(|leases| leases < ASIDE_FOR)
     }
 
-    /// How long ago it stood aside, in leases.
+    /// Time since it stood aside, in leases.
     fn leases_aside(&self, now: Now) -> Option<u64> {
         self.aside_since.map(|since| now.monotonic.since(since).0 / self.config.timing.lease.0.max(1))
     }
 
-    /// After a release, leave it to the others for a while.
+    /// After a release, leaves the election to the others for a while.
     fn stay_out(&mut self, now: Now) {
         let patience = self.config.timing.lease;
         self.follow(None, now.monotonic + patience + patience);

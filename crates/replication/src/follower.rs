@@ -1,4 +1,4 @@
-//! Following a leader: accepting its entries, learning its commit point, taking a whole state (Spinnaker 5, 6.1;
+//! Following a leader: accepting entries, learning the commit point, installing a snapshot (Spinnaker 5, 6.1;
 //! guarantees 1, 5, 7 and 9).
 
 use base::canary::{Bug, planted};
@@ -42,14 +42,14 @@ impl Cohort {
         self.end_doubt(out);
         let mut after = self.durable_log();
         match &mut reply {
-            // A vote needn't wait for a disk that is slow or full: the leader's reads hang on it. What is acknowledged
-            // with it is forced; the rest is by the answers to the proposals that brought it.
+            // A vote must not wait for a slow or full disk, because the leader's reads depend on it. The reply
+            // acknowledges only forced entries; replies to the proposals that carried the others acknowledge those.
             Reply::Matched(through) if is_bare && self.last() == last => {
                 *through = self.acknowledged().min(*through);
                 after.log = WriteId(0);
             }
             Reply::Matched(_) => {}
-            // Nothing is acknowledged.
+            // The reply acknowledges nothing.
             Reply::Missing(_) | Reply::Apart(_) => after.log = WriteId(0),
         }
         let (committed, doubtful, at) = (self.committed, self.is_in_doubt(), now.monotonic);
@@ -66,12 +66,12 @@ impl Cohort {
         out.send(from.node, Message::Superseded { promised: self.promised.epoch }, after);
     }
 
-    /// Follows the sender as the leader of `epoch`. Accepting from a leader whose prepare we never saw promises it the
-    /// epoch: our answers wait until that is durable.
+    /// Follows the sender as the leader of `epoch`. Accepting entries from a leader without having seen its prepare
+    /// implies a promise: replies wait until that is durable.
     ///
-    /// We may have promised this epoch to another, ourselves among them, that stood at the same time. A proposal proves
-    /// that its sender has the promises of a majority, so that the other can't have them any more: ours to it is void.
-    /// To hold to it would keep us out for the whole reign.
+    /// This replica may have promised the epoch to another candidate, even to itself. A proposal proves that its sender
+    /// has promises of a majority, so that the other candidate can no longer win, and that promise is void. Keeping it
+    /// would exclude this replica for the whole epoch.
     fn follow_leader(&mut self, from: Member, epoch: Epoch, now: Now, out: &mut Outbox) -> bool {
         let promise = Promise { epoch, candidate: Some(from) };
         if self.leads() && epoch == self.promised.epoch {
@@ -95,20 +95,20 @@ impl Cohort {
         true
     }
 
-    /// Follows that leader, for one grace without a word from it.
+    /// Follows a leader until it has been silent for one grace period.
     fn await_leader(&mut self, leader: NodeId, now: Now) {
         self.memory.patience_ends = None;
         self.follow(Some(leader), now.monotonic + grace(self.config.timing.lease));
     }
 
-    /// Takes a heartbeat of the leader that we follow, which has no news (see `rest`).
+    /// Handles a heartbeat without news from the current leader (see `rest`).
     pub(crate) fn renew_vote(&mut self, leader: Member, epoch: Epoch, now: Now) {
         self.await_leader(leader.node, now);
         self.give_vote(leader, epoch, now.monotonic);
     }
 
-    /// What Spinnaker 6.1.1 says to the letter: the follower's log is cut back to its commit point. An acknowledged
-    /// entry is lost when the leader dies before it was fetched again.
+    /// A planted bug, Spinnaker 6.1.1 to the letter: the follower truncates its log to its commit point. An
+    /// acknowledged entry is lost if the leader crashes before it was fetched again.
     fn forget_unresolved(&mut self, out: &mut Outbox) {
         if planted(Bug::TruncateToCommitPoint) && self.last().sequence > self.committed {
             let from = self.committed.next();
@@ -117,8 +117,8 @@ impl Cohort {
         }
     }
 
-    /// Makes our log equal the leader's through the last of `entries`, if it holds their predecessor, and through what
-    /// was waiting for them.
+    /// Makes the log equal to the leader's through the last of `entries`, if it holds their predecessor, and through
+    /// any buffered entries that follow.
     pub(crate) fn reconcile(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) -> Reply {
         let (previous, entries) = self.after_state(previous, entries);
         if !self.holds(previous) {
@@ -141,18 +141,19 @@ impl Cohort {
             }
         }
         if !self.is_within() {
-            // It is acknowledged all at once or not at all.
+            // The leader's entries are acknowledged all together or not at all.
             return self.stand_apart();
         }
         Reply::Matched(self.matched)
     }
 
-    /// Whether that entry of the leader's is ours too.
+    /// Whether this log holds that entry of the leader's.
     fn holds(&self, previous: Lsn) -> bool {
         if previous.sequence > self.last().sequence {
             return false;
         }
-        // As long as nothing is known to equal the leader's log, nor is its beginning: our state may be of another.
+        // While nothing is known to equal the leader's log, its beginning is not either: the state may include other
+        // entries.
         let resolved = self.resolved() > Sequence(0) && previous.sequence <= self.resolved();
         resolved || self.log.lsn_at(previous.sequence) == Some(previous) || planted(Bug::NoPredecessorCheck)
     }
@@ -166,8 +167,8 @@ impl Cohort {
         self.memory.is_apart &= !self.is_within();
     }
 
-    /// An entry that is held already is acknowledged and never logged again: its record would kill those after it at
-    /// replay. Ours is cut only where the leader's log holds another LSN.
+    /// An entry already in the log is acknowledged and not logged again: its record would invalidate later ones at
+    /// replay. The log is truncated only where the leader's log has another LSN.
     fn reconcile_entry(&mut self, entry: Entry, out: &mut Outbox) {
         let sequence = entry.lsn.sequence;
         if sequence <= self.resolved() || sequence < self.log.base().sequence {
@@ -190,9 +191,9 @@ impl Cohort {
         }
     }
 
-    /// The first gap. It ends with the first predecessor that is lacking: `sequence`, or one that something waits for here.
-    /// Our log may have another entry in that place, even where `sequence` lies past its end: so it is there that the
-    /// last place which may match is looked for, and the gap is never empty.
+    /// The first gap. It ends with the first missing predecessor: `sequence`, or one that a buffered proposal needs.
+    /// The log may hold a conflicting entry at that place even if `sequence` is past its end, so the search for the
+    /// last match starts there, and the gap is never empty.
     fn gap_before(&self, sequence: Sequence) -> Gap {
         let through = self.early.first_lacking(self.matched).map_or(sequence, |first| first.min(sequence));
         let after = self.conflict_hint(through).max(self.matched);
@@ -200,8 +201,8 @@ impl Cohort {
         Gap { after, through }
     }
 
-    /// The last place before `sequence` where our log may equal the leader's: its end, or before the run of entries of
-    /// the epoch that conflicts.
+    /// The last sequence before `sequence` where the log may equal the leader's: its end, or the entry before all those
+    /// of the conflicting epoch.
     fn conflict_hint(&self, sequence: Sequence) -> Sequence {
         if sequence > self.last().sequence {
             return self.last().sequence;
@@ -214,7 +215,7 @@ impl Cohort {
         hint.max(self.committed)
     }
 
-    /// Applies no further than what is matched with *this* leader (guarantee 1).
+    /// Advances the commit point, only as far as the log matches the *current* leader's (guarantee 1).
     pub(crate) fn learn_commit(&mut self, commit: Sequence, out: &mut Outbox) {
         self.leader_committed = self.leader_committed.max(commit);
         let bound = if planted(Bug::ApplyPastMatched) { self.last().sequence } else { self.matched };
@@ -222,9 +223,10 @@ impl Cohort {
         self.apply_committed(out);
     }
 
-    /// A replica that doubted its log has caught up when it holds, forced, *all* that a leader says it has committed,
-    /// that leader's own barrier among it: whatever was lost and may have been committed is in there (guarantee 7). Our
-    /// own commit point is no measure: it goes only as far as we have matched.
+    /// Ends the doubt of a replica that has caught up: it holds, durably, *everything* that a leader reports as
+    /// committed, including the leader's own barrier. That covers any lost entry that may have been committed
+    /// (guarantee 7). The replica's own commit point is not sufficient, because it only reaches as far as the log
+    /// matches.
     pub(crate) fn end_doubt(&mut self, out: &mut Outbox) {
         if !self.is_in_doubt() || !matches!(self.role, Role::Follower { leader: Some(_), .. }) {
             return;
@@ -237,9 +239,9 @@ impl Cohort {
         }
     }
 
-    /// The whole state as of `lsn` is on disk as a checkpoint: take it in the log's place once the manifest names it.
-    /// Manifest first, the log's cut after (guarantee 9). Its membership comes with it. Says false if our own state has
-    /// come as far meanwhile.
+    /// The snapshot as of `lsn` is on disk as a checkpoint: installs it once the manifest names it. The manifest comes
+    /// first, the truncation of the log after it (guarantee 9). Includes the membership. Returns false if the replica's
+    /// own state has advanced as far meanwhile.
     pub fn install(
         &mut self,
         lsn: Lsn,
@@ -263,8 +265,8 @@ impl Cohort {
             self.log.trim(lsn.sequence, 0);
             self.memberships.replace(lsn.sequence, membership);
         } else {
-            // What was not applied here may be of a leader that lost: neither a restart nor a laggard may be given it.
-            // Nor may any of what was applied here, if it is of another log than the state.
+            // Entries that were not applied may come from a deposed leader: a restart or a lagging follower must not
+            // get them. The same holds for applied ones if they are not in the snapshot's log.
             let kept = if gives_way { Sequence(0) } else { self.applied };
             if self.last().sequence > kept {
                 out.append(LogRecord::Truncation { from: kept.next() }, Force::Now);
@@ -285,7 +287,7 @@ impl Cohort {
         self.applied = lsn.sequence;
         self.matched = self.matched.min(self.last().sequence).max(lsn.sequence);
         if self.is_in_memory() {
-            // It may be of an earlier leader than the one that is followed: LSNs will tell.
+            // The snapshot may be of an earlier leader than the current one: LSNs are compared again.
             (self.matched, self.following) = (Sequence(0), Epoch(0));
         }
         out.push(Output::Installed(lsn));

@@ -1,4 +1,4 @@
-//! What holds of a replica between any two steps.
+//! Invariants of a replica.
 
 use base::Sequence;
 
@@ -6,10 +6,10 @@ use crate::cohort::{Cohort, Role};
 use crate::leader::Peer;
 
 impl Cohort {
-    /// Checks what must hold of one replica between steps. The simulator and the search call it after each.
+    /// Checks the invariants that hold between steps. The simulator and the search call this after each step.
     ///
     /// # Panics
-    /// When an invariant is broken: a bug in this crate.
+    /// When an invariant is violated: a bug in this crate.
     pub fn invariants(&self) {
         let last = self.last().sequence;
         assert!(self.applied <= self.committed, "only committed entries are applied");

@@ -1,4 +1,4 @@
-//! Leading: takeover, proposals, commit (Spinnaker 5 and 6.2, Gaios 3.1; guarantees 1, 12 and 17).
+//! Leadership: takeover, proposals, commit (Spinnaker 5 and 6.2, Gaios 3.1; guarantees 1, 12 and 17).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -12,81 +12,80 @@ use crate::config::Timing;
 use crate::message::{Gap, Message, Reply};
 use crate::outbox::{Durable, Outbox, Output};
 
-/// Clock readings outside this range count as no clock (guarantee 17): 2020 to 2200.
+/// A wall clock outside this range is ignored (guarantee 17): 2020 to 2200, in nanoseconds.
 const WALL_CLOCK_RANGE: std::ops::Range<i64> = 1_577_836_800_000_000_000..7_258_118_400_000_000_000;
 
-/// Entries that a learner may lack of what is committed and still count as caught up: it streams, and under load some
-/// are always on their way.
+/// Committed entries that a learner may lack and still count as caught up. Under load some entries are always in
+/// flight.
 const CLOSE: u64 = 1_000;
 
-/// A leader's state of its reign.
+/// A leader's state during its epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Leader {
     pub(crate) epoch: Epoch,
-    /// The first entry of our own epoch: nothing counts as committed before it does.
+    /// The first entry of this epoch: nothing counts as committed before it does.
     pub(crate) barrier: Sequence,
-    /// The reign began with the declaration of a loss.
+    /// The epoch began with the declaration of a loss.
     pub(crate) declares: bool,
-    /// The barrier is committed and applied: reads may be answered.
+    /// The barrier is committed and applied: reads may be served.
     pub(crate) open: bool,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
     pub(crate) heartbeat_at: Monotonic,
-    /// When followers that have not been told of commits are told; never, if there are none.
+    /// When to send the commit point to followers that do not know it; `NEVER` if all do.
     pub(crate) tell_at: Monotonic,
-    /// Bytes of entries that were committed since all followers were told.
+    /// Bytes of entries committed since all followers received the commit point.
     untold_bytes: usize,
-    /// When the reign began, for leaving it if nobody follows.
+    /// When the epoch began; a leader without a majority of replies resigns.
     since: Monotonic,
-    /// Bytes of proposals, our own and those taken over, that aren't committed yet.
+    /// Bytes of uncommitted entries, including re-proposed ones.
     pub(crate) uncommitted_bytes: usize,
 }
 
-/// A follower as its leader sees it.
+/// A leader's view of a follower.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer {
     pub(crate) member: Member,
     /// The first entry not sent yet.
     next: Sequence,
-    /// The last entry that was sent, for proposals that go on from there when memory holds it no more.
+    /// The last entry sent, so that later proposals can name it when it is no longer in memory.
     last_sent: Lsn,
-    /// Its log equals ours, forced, through here.
+    /// Its log equals the leader's, and is durable, through this sequence.
     pub(crate) matched: Sequence,
     pub(crate) committed: Sequence,
-    /// The commit point that it was sent last, and is sent until another is to be told.
+    /// The last commit point sent to it, repeated in messages until a newer one is due.
     told: Sequence,
-    /// What its clock had shown when all that was committed by anybody was within that commit point, as far as we can
-    /// tell.
+    /// The latest reading of its clock before which everything committed is covered by that commit point.
     told_as_of: Option<Monotonic>,
     pub(crate) doubtful: bool,
-    /// Whether it has voted for us in this reign, and when the newest answered message was sent.
+    /// Whether it has voted in this epoch, and the send time of the newest answered message.
     pub(crate) voted: bool,
     pub(crate) vote_sent: Monotonic,
-    /// Its clock, as its newest answer showed it.
+    /// Clock reading of its newest reply.
     pub(crate) heard: Option<Monotonic>,
     pub(crate) catch_up: CatchUp,
-    /// Its state is of this entry: our log on the disk is to tell whether it is in there.
+    /// The entry that its state includes, if the log on disk has to show whether it is in this leader's log.
     stands_at: Option<Lsn>,
-    /// It is sent heartbeats of this cohort's own, at rest or not.
+    /// It receives heartbeats of this cohort even at rest.
     pub(crate) is_roused: bool,
     /// When the last probe was sent.
     probed_at: Monotonic,
-    /// Through here entries were sent anew that it lacked, at that moment for the last time.
+    /// Highest sequence retransmitted, and when.
     again: Sequence,
     again_at: Monotonic,
-    /// Sent and not yet acknowledged.
+    /// Proposals sent and not yet acknowledged.
     in_flight: VecDeque<InFlight>,
 }
 
-/// A proposal that a follower was sent.
+/// A proposal in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct InFlight {
     through: Sequence,
     bytes: usize,
-    /// Others hand it on: it may still come until then. The beginning of time, if it was sent directly.
+    /// Time until which a relayed proposal may still arrive; 0 if it was sent directly.
     until: Monotonic,
 }
 
-/// What a follower answered to a proposal.
+/// A follower's reply to a proposal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     /// When the proposal was sent.
@@ -95,26 +94,26 @@ pub(crate) struct Answered {
     pub(crate) reply: Reply,
     pub(crate) committed: Sequence,
     pub(crate) doubtful: bool,
-    /// Its clock.
+    /// The follower's clock reading.
     pub(crate) at: Monotonic,
 }
 
-/// How a follower is being brought up to date.
+/// How a follower is brought up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CatchUp {
-    /// Where its log leaves ours is being looked for, one proposal at a time.
+    /// Searching for the point where its log diverges, with one proposal at a time.
     Probe {
-        /// Whether one is under way.
+        /// Whether a probe is in flight.
         waiting: bool,
     },
-    /// It follows closely: proposals are sent without waiting for the answers to earlier ones.
+    /// Pipelining: proposals are sent without waiting for earlier replies.
     Stream,
-    /// What it lacks is being read from our log.
+    /// Reading missing entries from the log on disk.
     ReadingLog {
-        /// Whether it is sent as a probe, and not as one more of many.
+        /// Whether they are sent as a probe, not pipelined.
         probes: bool,
     },
-    /// It is being sent the whole state.
+    /// Sending it a snapshot.
     State,
 }
 
@@ -142,8 +141,8 @@ impl Peer {
         }
     }
 
-    /// The commit point for what is sent to it now, and what its clock had shown when all that was committed was within
-    /// it. That counts from when this commit point was current, however often it is told.
+    /// The commit point to send now, and the clock reading that it corresponds to. The reading counts from when this
+    /// commit point was current, however often it is repeated.
     fn tell(&mut self, committed: Sequence, may_tell_ages: bool, timing: &Timing) -> (Sequence, Option<Monotonic>) {
         if timing.piggyback_commits {
             self.told = committed;
@@ -155,17 +154,17 @@ impl Peer {
         (self.told, self.told_as_of)
     }
 
-    /// Whether it neither knows that so much is committed nor was told.
+    /// Whether it neither knows nor was sent this commit point.
     fn is_untold(&self, committed: Sequence) -> bool {
         self.told.max(self.committed) < committed
     }
 
-    /// Whether its vote lives.
+    /// Whether its vote is still valid.
     pub(crate) fn has_voted(&self, lease: base::Duration, now: Monotonic) -> bool {
         self.voted && self.vote_sent + lease > now
     }
 
-    /// Whether it follows so closely that it would hold up nothing as a voter.
+    /// Whether it would not delay commits as a voter.
     pub(crate) fn is_close(&self, committed: Sequence) -> bool {
         let lag = committed.0.saturating_sub(self.matched.0);
         self.catch_up == CatchUp::Stream && !self.doubtful && lag <= CLOSE
@@ -179,27 +178,27 @@ impl Peer {
         self.next.previous()
     }
 
-    /// Whether it follows closely, has voted for us since then, and has room for more.
+    /// Whether it is pipelining, has voted since `since`, and is within its flow-control window.
     pub(crate) fn can_be_in_chain(&self, since: Monotonic, window_bytes: usize) -> bool {
         let is_close = self.catch_up == CatchUp::Stream && self.bytes_in_flight() < window_bytes;
         is_close && self.voted && self.vote_sent >= since
     }
 
-    /// It was sent what goes on through there. Others hand it on until then, if they do at all.
+    /// Records a proposal sent through `last`. Relays may deliver it until `until`.
     pub(crate) fn sent(&mut self, last: Lsn, bytes: usize, until: Monotonic) {
         self.next = last.sequence.next();
         self.last_sent = last;
         self.in_flight.push_back(InFlight { through: last.sequence, bytes, until });
     }
 
-    /// The last entry before those that others may still hand on to it after that moment.
+    /// The last entry before the first one that relays may still deliver after `moment`.
     fn before_handed_on(&self, moment: Monotonic) -> Sequence {
         let first = self.in_flight.iter().position(|proposal| proposal.until > moment);
         let Some(first) = first else { return self.next.previous() };
         first.checked_sub(1).map_or(self.matched, |place| self.in_flight[place].through)
     }
 
-    /// The same peer under its other number.
+    /// The same peer with its node renamed.
     pub(crate) fn renamed(self, rename: impl Fn(NodeId) -> NodeId) -> (NodeId, Self) {
         let node = rename(self.member.node);
         (node, Self { member: Member { node, ..self.member }, ..self })
@@ -214,7 +213,7 @@ impl Peer {
     fn acknowledged(&mut self, through: Sequence) {
         self.matched = self.matched.max(through);
         if let CatchUp::Probe { .. } = self.catch_up {
-            // What else it was sent while nothing came back is sent again, and is under way no more.
+            // Anything else sent while there was no reply is sent again, and does not count as in flight.
             self.catch_up = CatchUp::Stream;
             self.next = self.matched.next();
             self.in_flight.clear();
@@ -225,9 +224,9 @@ impl Peer {
         self.next = self.next.max(self.matched.next());
     }
 
-    /// It has not the predecessor that a proposal named, sent at that moment. Says what is to be sent anew: the entries
-    /// of the gap that were not since. What answers to proposals say that left before that is nothing new: to heed each
-    /// would send everything again each time.
+    /// Handles the report that it lacks the predecessor of a proposal sent at `sent`. Returns the entries of the gap to
+    /// retransmit: those not retransmitted since. Replies to proposals sent before the last retransmission carry no
+    /// news; handling each would repeat all retransmissions.
     fn lacks(&mut self, gap: Gap, sent: Monotonic) -> Range<Sequence> {
         let first = gap.after.max(self.matched).next();
         match self.catch_up {
@@ -241,24 +240,24 @@ impl Peer {
         first..first
     }
 
-    /// It has voted for us, asked by what was sent at that moment.
+    /// Records a vote in reply to a message sent at `sent`.
     pub(crate) fn vote_given(&mut self, sent: Monotonic) {
         self.voted = true;
         self.vote_sent = self.vote_sent.max(sent);
     }
 
-    /// Where what is sent to it next goes on, if that is the last entry that was sent.
+    /// The predecessor of the next entry to send, if that is the last one sent.
     fn goes_on_after(&self) -> Option<Lsn> {
         (self.last_sent.sequence == self.next.previous()).then_some(self.last_sent)
     }
 
-    /// What is under way comes before what is sent next.
+    /// Entries in flight precede the next one to send.
     pub(crate) fn invariants(&self) {
         let goes_on = self.in_flight.iter().all(|proposal| proposal.through < self.next);
         assert!(goes_on, "what is to be sent again is not under way");
     }
 
-    /// A probe leaves.
+    /// Records that a probe is sent.
     fn probed(&mut self, now: Monotonic) {
         self.catch_up = CatchUp::Probe { waiting: true };
         self.probed_at = now;
@@ -266,14 +265,15 @@ impl Peer {
 }
 
 impl Leader {
-    /// The peer has a new process: what the old one acknowledged is dropped. Whatever was committed with its help is
-    /// told with the next message, or a doubt would end too early (guarantee 7).
+    /// The peer's process restarted: acknowledgements of the old process are discarded. Everything committed with its
+    /// help is included in the next commit point, because the doubt of the new process could otherwise end too early
+    /// (guarantee 7).
     pub(crate) fn restarted(&mut self, node: NodeId, committed: Sequence) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.matched = Sequence(0);
             peer.committed = Sequence(0);
             peer.told = committed;
-            // Its clock may begin anew with its machine.
+            // Its clock may have restarted with its machine.
             (peer.heard, peer.told_as_of) = (None, None);
             peer.probe_from(peer.next);
         }
@@ -290,7 +290,7 @@ impl Leader {
         }
     }
 
-    /// A vote that has lapsed counts for nothing.
+    /// Discards expired votes.
     pub(crate) fn forget_lapsed_votes(&mut self, lease: base::Duration, now: Monotonic) {
         for peer in self.peers.values_mut() {
             if peer.vote_sent + lease <= now && !planted(Bug::LeaseCheckedBefore) {
@@ -300,7 +300,7 @@ impl Leader {
         }
     }
 
-    /// What is sent, and what is matched no further than we have committed, decides nothing.
+    /// Discards send state and matches below the commit point, which do not affect decisions.
     pub(crate) fn forget_sent(&mut self, committed: Sequence) {
         self.untold_bytes = 0;
         for peer in self.peers.values_mut() {
@@ -320,7 +320,7 @@ impl Leader {
         self.untold_bytes += entry.size();
     }
 
-    /// The follower that holds most, for a hand-over.
+    /// The most advanced follower, for a leadership transfer.
     pub(crate) fn successor(&self, may_lead: impl Fn(Member) -> bool) -> Option<NodeId> {
         let able = self.peers.iter().filter(|(_, peer)| peer.voted && !peer.doubtful && may_lead(peer.member));
         able.max_by_key(|(_, peer)| peer.matched).map(|(node, _)| *node)
@@ -328,8 +328,8 @@ impl Leader {
 }
 
 impl Cohort {
-    /// Takes over: what the log holds past the commit point is proposed again as it is, and a barrier of our own epoch
-    /// after it. Where acknowledged entries may be lost, that is declared before the barrier.
+    /// Takes over: re-proposes the entries past the commit point unchanged, followed by a barrier of the new epoch. If
+    /// acknowledged entries may be lost, a declaration comes before the barrier.
     pub(crate) fn lead(&mut self, epoch: Epoch, declares: bool, now: Now, out: &mut Outbox) {
         self.restamp(epoch, out);
         let last = self.last();
@@ -357,7 +357,7 @@ impl Cohort {
         self.advance_commit(out);
     }
 
-    /// What a new leader must not do: give unresolved entries LSNs of its own epoch.
+    /// A planted bug: gives unresolved entries LSNs of the new epoch.
     fn restamp(&mut self, epoch: Epoch, out: &mut Outbox) {
         if !planted(Bug::RestampReproposed) {
             return;
@@ -371,20 +371,20 @@ impl Cohort {
         }
     }
 
-    /// Proposes a new entry; its fate shows when it comes back as [`Output::Apply`], or with [`Output::LeadLost`]. None
-    /// if this replica doesn't lead. Proposals leave at [`Cohort::settle`].
+    /// Proposes a new entry. Its outcome appears as [`Output::Apply`], or is unknown after [`Output::LeadLost`].
+    /// Returns `None` if this replica is not the leader. Proposals are sent at [`Cohort::settle`].
     pub fn propose(&mut self, payload: Bytes, now: Now, out: &mut Outbox) -> Option<Lsn> {
         let Role::Leader(leader) = &self.role else { return None };
         let epoch = leader.epoch;
         let lsn = self.append_own(epoch, payload, None, now, out);
         if self.quorum() == 1 {
-            // Where memory is enough, nobody else will tell us that it is committed.
+            // With a main-memory log no other event reports that it is committed.
             self.advance_commit(out);
         }
         Some(lsn)
     }
 
-    /// Whether so much is proposed and not yet committed that new proposals should be refused.
+    /// Whether too many bytes are uncommitted, so that new proposals should be rejected (backpressure).
     #[must_use]
     pub fn overloaded(&self) -> bool {
         let limit = self.config.limits.uncommitted_bytes;
@@ -415,8 +415,8 @@ impl Cohort {
         lsn
     }
 
-    /// What an entry is stamped with that is proposed now: greater than every timestamp in the log, whatever the clock
-    /// says; the clock only makes it mean time (guarantee 17).
+    /// The timestamp of an entry proposed now: greater than every timestamp in the log, whatever the clock shows; the
+    /// clock only keeps it close to real time (guarantee 17).
     #[must_use]
     pub fn next_timestamp(&self, wall: Timestamp) -> Timestamp {
         if planted(Bug::VersionFromWallClock) {
@@ -431,15 +431,15 @@ impl Cohort {
         Timestamp(reading.max(last.saturating_add(1)))
     }
 
-    /// Sends every follower that is not at rest a message now, if we lead, whatever it is up to: the others learn the
-    /// commit point.
+    /// As a leader, sends a message to every follower that is not at rest, in any catch-up state, with the commit
+    /// point.
     pub fn heartbeat(&mut self, now: Now, out: &mut Outbox) {
         let lease = self.config.timing.lease;
         let votes_end = self.votes_end(now.monotonic);
         let Role::Leader(leader) = &mut self.role else { return };
         let votes_end = votes_end.unwrap_or(leader.since);
         if now.monotonic > votes_end + lease && now.monotonic > leader.since + lease + lease {
-            // No majority has answered for two leases: whoever waits for us is better told.
+            // No majority has replied for two leases: resign, so that waiting clients get an error.
             self.step_down(now, out);
             return;
         }
@@ -450,8 +450,8 @@ impl Cohort {
         }
     }
 
-    /// Notes from when on there is a commit that some follower was not told of, and tells it if it is time. Whoever is
-    /// still being brought up to date hears of it with what it is sent next.
+    /// Sends the commit point to followers that do not know it, if it is due. Followers that are still catching up
+    /// receive it with their next entries.
     pub(crate) fn tell_commits(&mut self, now: Now, out: &mut Outbox) {
         let (committed, limit) = (self.committed, self.config.limits.untold_bytes);
         let Role::Leader(leader) = &mut self.role else { return };
@@ -473,8 +473,8 @@ impl Cohort {
         }
     }
 
-    /// Sends one message to a follower whatever it is up to: it asks for a vote, tells the commit point, and finds out
-    /// what got lost.
+    /// Sends one message to a follower in any catch-up state: it requests a vote, carries the commit point, and detects
+    /// losses.
     fn send_heartbeat(&mut self, node: NodeId, now: Now, out: &mut Outbox) {
         let base = self.log.base();
         let Role::Leader(leader) = &mut self.role else { return };
@@ -491,7 +491,7 @@ impl Cohort {
         self.pump(node, now, out);
     }
 
-    /// Sends a follower what follows `next`, whatever it was sent before: for the search.
+    /// Sends a follower the entries from `next` on, whatever it was sent before. For the search.
     pub fn send_from(&mut self, node: NodeId, next: Sequence, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &mut self.role else { return };
         let Some(peer) = leader.peers.get_mut(&node) else { return };
@@ -499,7 +499,7 @@ impl Cohort {
         self.send_next(node, now, out);
     }
 
-    /// Sends what has gathered to every follower that can take it.
+    /// Sends pending entries to every follower that can take them.
     pub(crate) fn propose_pending(&mut self, now: Now, out: &mut Outbox) {
         self.propose_in_chain(now, out);
         let Role::Leader(leader) = &self.role else { return };
@@ -544,7 +544,7 @@ impl Cohort {
         self.send_proposal(node, previous, entries, now, out);
     }
 
-    /// Sends a follower entries, or none, with what it is told of commits and of their age.
+    /// Sends a follower entries, or none, with the commit point and its age.
     pub(crate) fn send_proposal(
         &mut self,
         node: NodeId,
@@ -562,8 +562,8 @@ impl Cohort {
         out.send(node, message, Durable::default());
     }
 
-    /// Sends a follower entries anew that it lacks, and no others. What memory doesn't hold any more it is sent as
-    /// anybody is who lags.
+    /// Retransmits only the missing entries. If they are no longer in memory, the follower is probed like any lagging
+    /// one.
     fn send_again(&mut self, node: NodeId, lacking: Range<Sequence>, now: Now, out: &mut Outbox) {
         let limit = self.config.limits.propose_bytes;
         let mut first = lacking.start;
@@ -580,7 +580,7 @@ impl Cohort {
         }
     }
 
-    /// A follower's answer to a proposal.
+    /// Handles a follower's reply to a proposal.
     pub(crate) fn reply_received(&mut self, from: Member, epoch: Epoch, answer: Answered, now: Now, out: &mut Outbox) {
         let last = self.log.last().sequence;
         let Role::Leader(leader) = &mut self.role else { return };
@@ -604,7 +604,7 @@ impl Cohort {
             Reply::Apart(lsn) if matches!(peer.catch_up, CatchUp::Probe { .. } | CatchUp::Stream) => {
                 match self.log.lsn_at(lsn.sequence) {
                     Some(ours) if ours == lsn => peer.probe_from(lsn.sequence.next()),
-                    // The log on our disk has to tell.
+                    // Only the log on disk can show it.
                     None if lsn.sequence < self.log.base().sequence => {
                         peer.stands_at = Some(lsn);
                         peer.probe_from(lsn.sequence);
@@ -627,8 +627,8 @@ impl Cohort {
         leader.peers.values().filter(counts)
     }
 
-    /// What a majority has forced is committed, if it is of our own epoch: with it everything before (guarantee 1). Any
-    /// majority, we among it or not (Gaios 3.1).
+    /// Commits the entries that a majority holds durably, if the last of them is of this leader's epoch; earlier
+    /// entries are committed with it (guarantee 1). Any majority counts, with or without the leader (Gaios 3.1).
     pub(crate) fn advance_commit(&mut self, out: &mut Outbox) {
         let Role::Leader(leader) = &self.role else { return };
         let epoch = leader.epoch;
@@ -655,13 +655,14 @@ impl Cohort {
         self.remember(out);
     }
 
-    /// The entries that [`Output::ReadLog`] asked for, in order from there; none if the log doesn't hold them any more.
+    /// Handles the entries requested by [`Output::ReadLog`], in order from `from`; `None` if the log no longer contains
+    /// them.
     pub fn log_read(&mut self, node: NodeId, from: Sequence, entries: Option<Vec<Entry>>, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &mut self.role else { return };
         let Some(peer) = leader.peers.get_mut(&node) else { return };
         let CatchUp::ReadingLog { probes } = peer.catch_up else { return };
         if peer.next != from {
-            // It has acknowledged more while the log was read.
+            // It acknowledged more while the log was read.
             peer.probe_from(peer.next);
             self.pump(node, now, out);
             return;
@@ -690,7 +691,7 @@ impl Cohort {
         self.pump(node, now, out);
     }
 
-    /// The follower has the whole state through `lsn` on its disk; or, with none, the sending came to nothing.
+    /// The follower has the snapshot through `lsn` on disk; `None` if the transfer failed.
     pub fn state_sent(&mut self, node: NodeId, lsn: Option<Lsn>, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &mut self.role else { return };
         let Some(peer) = leader.peers.get_mut(&node) else { return };
@@ -698,21 +699,21 @@ impl Cohort {
             let next = lsn.map_or(peer.next, |lsn| lsn.sequence.next());
             peer.probe_from(next);
             if lsn.is_none() {
-                // There is no state yet, or it didn't get through: the next heartbeat finds out what is to be done.
+                // There is no snapshot yet, or the transfer failed: the next heartbeat determines the next step.
                 peer.catch_up = CatchUp::Probe { waiting: true };
             }
             self.pump(node, now, out);
         }
     }
 
-    /// How each follower is being brought up to date.
+    /// The catch-up state of each follower.
     pub fn catch_ups(&self) -> impl Iterator<Item = (NodeId, CatchUp)> + '_ {
         let leader = if let Role::Leader(leader) = &self.role { Some(leader) } else { None };
         leader.into_iter().flat_map(|leader| leader.peers.iter().map(|(node, peer)| (*node, peer.catch_up)))
     }
 }
 
-/// How many of the entries, from the first on, follow one another.
+/// Length of the prefix of entries that form a chain of predecessors.
 fn chained(entries: &[Entry]) -> usize {
     let broken = entries.windows(2).position(|pair| pair[1].previous != pair[0].lsn);
     broken.map_or(entries.len(), |place| place + 1)

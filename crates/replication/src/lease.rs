@@ -1,24 +1,24 @@
 //! Lease votes (Spanner, Appendix A; guarantees 2 and 14).
 //!
-//! A follower that answers a leader votes for it: for one grace period from the answer it promises no epoch to another.
-//! The leader counts the vote from the moment it *sent* the message that was answered, for one lease by its own clock.
-//! The grace is longer than the lease by what two clocks within 1% of true can drift apart, so a quorum of living votes
-//! means that nobody else can have been elected. Votes are counted among the voters at the leader's log, like
-//! everything: a change of the membership that is not committed differs from the membership before by one voter, and a
-//! majority of votes in the one meets every majority of promises in the other.
+//! A follower that replies to a leader votes for it: for one grace period from the reply it promises no epoch to
+//! another replica. The leader counts the vote from the time at which it *sent* the request, for one lease by its own
+//! clock. The grace exceeds the lease by the possible drift between two clocks with a rate error of 1%, so while a
+//! quorum of votes is valid, no other leader can have been elected. Votes are counted among the voters at the end of
+//! the leader's log. An uncommitted membership change differs from the previous membership by one voter, and a majority
+//! of votes in one intersects every majority of promises in the other.
 
 use base::canary::{Bug, planted};
 use base::{Duration, Epoch, Member, Monotonic};
 
 use crate::cohort::{Cohort, Role};
 
-/// How long a voter holds to its vote: lease x (1 + 3d), d = 1%, which is at least lease x (1 + d) / (1 - d).
+/// How long a voter honours its vote: lease x (1 + 3d) with d = 1%, which is at least lease x (1 + d) / (1 - d).
 #[must_use]
 pub fn grace(lease: Duration) -> Duration {
     if planted(Bug::GraceWithoutDrift) { lease } else { lease.percent(103) }
 }
 
-/// A vote given: no promise to anybody else before its end, unless that leader released it.
+/// A vote given: until its end the replica promises nothing to others, unless the leader released it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Vote {
     pub(crate) leader: Member,
@@ -27,8 +27,8 @@ pub(crate) struct Vote {
 }
 
 impl Cohort {
-    /// Until when this leader may answer reads from its applied state, if it may now. An answer must leave no later,
-    /// by a clock read *after* it was evaluated (guarantees 12 and 14).
+    /// The time until which this leader may serve reads from its applied state; `None` if it may not. A reply must be
+    /// sent before that time, by a clock read *after* the read was evaluated (guarantees 12 and 14).
     #[must_use]
     pub fn lease_end(&self, now: Monotonic) -> Option<Monotonic> {
         let Role::Leader(leader) = &self.role else { return None };
@@ -39,7 +39,7 @@ impl Cohort {
         (end > now).then_some(end)
     }
 
-    /// The moment at which this leader's votes cease to be a quorum.
+    /// The time at which this leader's votes cease to be a quorum.
     pub(crate) fn votes_end(&self, now: Monotonic) -> Option<Monotonic> {
         let Role::Leader(leader) = &self.role else { return None };
         let lease = self.config.timing.lease;
@@ -51,8 +51,8 @@ impl Cohort {
         ends.get(quorum - 1).copied()
     }
 
-    /// Votes for the leader whose message is being answered. A replica that restarted gives no vote before one grace
-    /// has passed: it may have forgotten another.
+    /// Votes for the sender of the message being answered. A restarted replica gives no vote for one grace period,
+    /// because it may have given another vote before.
     pub(crate) fn give_vote(&mut self, leader: Member, epoch: Epoch, now: Monotonic) -> bool {
         if now < self.voteless_until {
             return false;
@@ -61,13 +61,13 @@ impl Cohort {
         true
     }
 
-    /// Whether a vote of ours lives.
+    /// Whether this replica's vote is still valid.
     #[must_use]
     pub fn has_voted(&self, now: Monotonic) -> bool {
         self.vote.is_some_and(|vote| now < vote.until)
     }
 
-    /// Whether a vote for someone other than `candidate` lives.
+    /// Whether a valid vote for another replica than `candidate` exists.
     pub(crate) fn vote_forbids(&self, candidate: Member, now: Monotonic) -> bool {
         if planted(Bug::PrepareIgnoresVote) {
             return false;

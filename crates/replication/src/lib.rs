@@ -1,25 +1,27 @@
-//! The cohort: a few replicas that agree on one log (Spinnaker 5 to 7, Gaios 2 and 3.1).
+//! A cohort: replicas that agree on one log (Spinnaker 5 to 7, Gaios 2 and 3.1).
 //!
-//! A [`Cohort`] is one replica of one cohort as a pure machine: messages, completed forces and moments in time go in;
-//! records to append, messages to send and committed entries come out, in one ordered list ([`Output`]). It reads no
-//! clock, draws no randomness and touches no file, so that the exhaustive search and the simulator run the very code
-//! that the server runs.
+//! A [`Cohort`] is one replica of one cohort as a pure state machine. Its inputs are messages, completed forces and
+//! times; its outputs are records to append, messages to send and committed entries, in one ordered list ([`Output`]).
+//! It has no clock, no randomness and no file access, so that the exhaustive search and the simulator run the same code
+//! as the server.
 //!
 //! The protocol is Multi-Paxos over a contiguous log:
 //! * **Election** (`election`): prepare and promise, promises durable in two places, the log with the highest last LSN
-//!   wins; before it a round of pre-votes, so that a replica that can't win disturbs nobody.
-//! * **Replication** (`leader`, `follower`): an entry keeps its LSN, bytes and timestamp for ever and names its
-//!   predecessor. Any majority commits, the leader among it or not (Gaios 3.1). A new leader re-proposes what it holds
-//!   as it is, and counts nothing as committed before a barrier of its own epoch is. What a follower lacks in the middle is
-//!   sent anew, and what came after it waits there (`early`).
-//!   Large proposals may travel from follower to follower (`chain`).
-//! * **Leases** (`lease`): votes ride on acknowledgements; a leader reads alone while a quorum of votes lives. Who has
-//!   nothing else to say has others ask for its votes (`rest`).
-//! * **Staleness** (`staleness`): how old a follower's state may be, told from what leaders stamped inside their leases.
-//! * **Main-memory logs** (`main_memory`, `loss`): entries that count before disks have them, and what follows from that.
-//! * **View checks** (`view`): a strong read at any replica, by a majority's word and no clock.
-//! * **Membership** (`membership`): who votes is part of the log; one member at a time comes or goes.
-//! * **Replay** (`replay`): what the records of the shared write-ahead log mean after a restart.
+//!   wins. A round of pre-votes comes first, so that a replica that cannot win disrupts no one.
+//! * **Replication** (`leader`, `follower`): an entry keeps its LSN, bytes and timestamp permanently and names its
+//!   predecessor. Any majority commits, with or without the leader (Gaios 3.1). A new leader re-proposes the entries
+//!   that it holds unchanged, and counts nothing as committed before a barrier of its own epoch is. Missing entries are
+//!   retransmitted, and later ones wait in a reorder buffer (`early`). Large proposals may travel from follower to
+//!   follower (`chain`).
+//! * **Leases** (`lease`): votes are piggybacked on acknowledgements; a leader serves reads alone while a quorum of
+//!   votes is valid. An idle leader renews its votes through batched heartbeats of its node (`rest`).
+//! * **Staleness** (`staleness`): a bound on the age of a follower's state, from times that leaders report within their
+//!   leases.
+//! * **Main-memory logs** (`main_memory`, `loss`): entries that count before they are on disk, and the consequences.
+//! * **View checks** (`view`): linearizable reads at any replica, confirmed by a majority and independent of clocks
+//!   (read index).
+//! * **Membership** (`membership`): the voters are part of the log; one member at a time is added or removed.
+//! * **Replay** (`replay`): the meaning of the shared write-ahead log's records after a restart.
 //!
 //! The guarantees named in the code are those of `docs/guarantees.md`.
 

@@ -1,5 +1,5 @@
-//! The part of the cohort's log that is held in memory: everything not yet applied, and a tail of what is, for
-//! followers that lag a little.
+//! The part of the cohort's log that is in memory: all entries not yet applied, and some applied ones for followers
+//! that lag slightly.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use base::{Entry, Lsn, Sequence, Timestamp};
 
 /// A contiguous run of entries after `base`.
 ///
-/// Invariant: `entries[i].previous` is the LSN of the entry before it, `base` for the first; timestamps grow.
+/// Invariant: `entries[i].previous` is the LSN of the entry before it, `base` for the first; timestamps increase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MemoryLog {
     base: Lsn,
@@ -21,7 +21,7 @@ impl MemoryLog {
         Self { base, base_timestamp, entries: VecDeque::new(), bytes: 0 }
     }
 
-    /// The LSN before the first entry held.
+    /// The LSN before the first entry in memory.
     pub(crate) fn base(&self) -> Lsn {
         self.base
     }
@@ -39,7 +39,7 @@ impl MemoryLog {
         self.entries.get(usize::try_from(index).ok()?)
     }
 
-    /// The LSN at a sequence, that of the base included; none below it and past the end.
+    /// The LSN at a sequence, including the base; `None` below the base and past the end.
     pub(crate) fn lsn_at(&self, sequence: Sequence) -> Option<Lsn> {
         if sequence == self.base.sequence { Some(self.base) } else { self.entry(sequence).map(|entry| entry.lsn) }
     }
@@ -51,7 +51,7 @@ impl MemoryLog {
         self.entries.push_back(entry);
     }
 
-    /// Drops the entries from `from` on.
+    /// Removes the entries from `from` on.
     pub(crate) fn truncate(&mut self, from: Sequence) {
         while self.last().sequence >= from {
             let Some(entry) = self.entries.pop_back() else { break };
@@ -59,7 +59,7 @@ impl MemoryLog {
         }
     }
 
-    /// Forgets applied entries, oldest first, while more than `keep_bytes` are held.
+    /// Removes applied entries, oldest first, while more than `keep_bytes` are in memory.
     pub(crate) fn trim(&mut self, through: Sequence, keep_bytes: usize) {
         while self.bytes > keep_bytes {
             let Some(first) = self.entries.front() else { break };
@@ -73,7 +73,7 @@ impl MemoryLog {
         }
     }
 
-    /// Clones of the entries from `from` on, at least one if there is one, about `bytes` in all.
+    /// Clones of the entries from `from` on: about `bytes` in all, and at least one if there is one.
     pub(crate) fn slice(&self, from: Sequence, bytes: usize) -> Vec<Entry> {
         let mut slice = Vec::new();
         let mut size = 0;

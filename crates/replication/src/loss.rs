@@ -1,17 +1,17 @@
-//! Leading on after a loss, in cohorts with main-memory logs (guarantee 11).
+//! Continuing after data loss, in cohorts with main-memory logs (guarantee 11).
 //!
-//! A replica that may have forgotten what it acknowledged counts for no candidate. Where a majority has, nobody could
-//! ever lead again. Two kinds of candidate may then lead on with what is left, and the first entry of such a reign
-//! declares that acknowledged entries may be lost:
-//! * one that has the promises of a majority *of forgetful replicas*, after it has waited for the others for a while;
-//! * one that has the promises of *all* replicas, no majority of which have damaged disks: there is nobody left who could
-//!   hold more.
+//! A replica that may have forgotten acknowledged entries does not count for a candidate. If that holds for a majority,
+//! no leader could ever be elected. Two kinds of candidates may then lead with the remaining data, and the first entry
+//! of their epoch declares that acknowledged entries may be lost:
+//! * one with promises of a majority *of forgetful replicas*, after a wait for the others;
+//! * one with promises of *all* replicas, unless a majority of them have damaged disks: no other replica could hold
+//!   more.
 //!
-//! One that is forgetful and one that isn't make no majority together: while a majority may have forgotten nothing, all
-//! that was acknowledged is still there, and is waited for.
+//! Forgetful and intact replicas do not add up to a majority: while a majority may be intact, every acknowledged entry
+//! still exists, and the candidate waits for it.
 //!
-//! Each voter says what its log is worth when it promises. From then on it takes no part in any earlier reign, so that
-//! nothing can be committed with its help, nor can its doubt end, between its word and the new reign.
+//! Each voter reports the state of its log with its promise. From then on it takes no part in earlier epochs, so
+//! nothing can be committed with its help, and its doubt cannot end, between the report and the new epoch.
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
@@ -19,14 +19,14 @@ use base::{NodeId, Now};
 
 use crate::cohort::{Cohort, Role};
 
-/// What a replica's log is worth.
+/// The state of a replica's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Worth {
-    /// It holds all that it acknowledged.
+    /// It holds everything that it acknowledged.
     Whole,
-    /// It was in memory, and its last entries are forgotten: no more than [`crate::UNFORCED_MAX`].
+    /// The log was in memory and lost its last entries: at most [`crate::UNFORCED_MAX`].
     Forgetful,
-    /// Its disk is damaged: any part of it may be lost (guarantee 7).
+    /// Its disk is damaged: any part of the log may be lost (guarantee 7).
     Damaged,
 }
 
@@ -49,10 +49,10 @@ impl Worth {
     }
 }
 
-/// Who has granted what a candidate asks for.
+/// The replicas that have granted a candidate's request, by the state of their logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Grants {
-    /// Those whose logs are whole.
+    /// Replicas with whole logs.
     pub(crate) whole: Vec<NodeId>,
     forgetful: Vec<NodeId>,
     damaged: Vec<NodeId>,
@@ -65,7 +65,7 @@ impl Grants {
         grants
     }
 
-    /// The first word of each counts: it goes with the promise.
+    /// Only the first report of each replica counts, because it belongs to the promise.
     pub(crate) fn add(&mut self, node: NodeId, worth: Worth) {
         if self.contains(node) {
             return;
@@ -86,20 +86,20 @@ impl Grants {
         [&mut self.whole, &mut self.forgetful, &mut self.damaged].into_iter().for_each(rename);
     }
 
-    /// Whether these are enough to lead on with a loss, out of so many.
+    /// Whether these grants are enough to lead with a loss.
     fn suffice(&self, quorum: usize, all: usize) -> bool {
         self.forgetful.len() >= quorum || self.are_all(quorum, all)
     }
 
-    /// Whether nobody is left who could hold more. A majority of damaged disks may have lost anything, members that it
-    /// had let in among it.
+    /// Whether no other replica could hold more. A majority of damaged disks may have lost anything, including members
+    /// that it had admitted.
     fn are_all(&self, quorum: usize, all: usize) -> bool {
         self.whole.len() + self.forgetful.len() + self.damaged.len() == all && self.damaged.len() < quorum
     }
 }
 
 impl Cohort {
-    /// What our log is worth.
+    /// The state of this replica's log.
     pub(crate) fn worth(&self) -> Worth {
         let is_damaged = self.doubtful && !planted(Bug::DoubtfulPromises);
         match (is_damaged, self.forgetful()) {
@@ -109,13 +109,13 @@ impl Cohort {
         }
     }
 
-    /// Whether those that have granted are enough to lead on with a loss.
+    /// Whether these grants are enough to lead with a loss.
     pub(crate) fn suffice_for_loss(&self, granted: &Grants) -> bool {
         self.is_in_memory() && granted.suffice(self.quorum(), self.membership().voters().len())
     }
 
-    /// Whether we may stand though a loss is to be declared: those that would have us are enough, and all others have
-    /// had their say or their time.
+    /// Whether this pre-candidate may stand although a loss must be declared: the grants are enough, and all other
+    /// replicas have replied or the wait for them is over.
     pub(crate) fn may_declare(&mut self, now: Now) -> bool {
         let Role::PreCandidate { granted, .. } = &self.role else { return false };
         if !self.suffice_for_loss(granted) {

@@ -1,15 +1,15 @@
 //! Membership changes, one at a time (Gaios 3.1 on SMART's reconfiguration; Ongaro, *Consensus*, 4.1; guarantee 8).
 //!
 //! The membership is part of the log: an entry that changes it takes effect when it is appended and reverts when it is
-//! cut, at each replica by its own log. Two memberships that follow each other differ by one voter at most, so every
-//! majority of the one meets every majority of the other. A leader appends the next change only once the one before is
-//! committed, and none before an entry of its own epoch is: else two leaders might each go one step in another
-//! direction.
+//! truncated, at each replica according to its own log. Consecutive memberships differ by at most one voter, so every
+//! majority of one intersects every majority of the other. A leader appends a change only after the previous one is
+//! committed, and not before an entry of its own epoch is: otherwise two leaders might each change the membership
+//! differently.
 //!
-//! A newcomer is a learner first: it is sent the log as all are, a whole state if need be, and counts in nothing. It
-//! starts in doubt, as a replica does that may have forgotten what it acknowledged: it may have been a member once,
-//! have gone and let go of its log. So it promises nothing before it has caught up with a leader (guarantee 7); from
-//! then on it may, also before its own log says that it votes, or one failure could be too many just then.
+//! A new member starts as a learner: it receives the log, or a snapshot if necessary, and counts in no majority. It
+//! starts in doubt, like a replica that may have forgotten acknowledged entries, because it may be a former member that
+//! has deleted its log. So it promises nothing before it has caught up with a leader (guarantee 7). Afterwards it may,
+//! even before its own log says that it votes; otherwise a single failure at that time could prevent elections.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,36 +26,36 @@ use crate::outbox::Outbox;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Memberships {
     base: SharedMembership,
-    /// The place of the change that made the base so, or a later one.
+    /// The sequence of the change that created `base`, or a later one.
     base_changed: Sequence,
     later: VecDeque<(Sequence, SharedMembership)>,
 }
 
-/// Why a leader doesn't take a change.
+/// Why a leader rejects a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeRefused {
-    /// This replica doesn't lead.
+    /// This replica is not the leader.
     #[error("this replica doesn't lead")]
     NotLeader,
-    /// Nothing of its own epoch is committed yet.
+    /// No entry of the leader's epoch is committed yet.
     #[error("the leader's first entry is not committed yet")]
     BeforeBarrier,
-    /// The change before this one is not committed yet.
+    /// The previous change is not committed yet.
     #[error("another change is not committed yet")]
     UnderWay,
-    /// The leader doesn't remove itself: it hands over first.
+    /// A leader does not remove itself: it transfers leadership first.
     #[error("the leader hands over before it is removed")]
     Leads,
     /// The learner has not caught up.
     #[error("the candidate member has not caught up yet")]
     Behind,
-    /// Without the voter no majority would be alive.
+    /// Without this voter no majority would be alive.
     #[error("without it no majority would be alive")]
     WouldStall,
-    /// A newer plan was begun.
+    /// A newer plan has started.
     #[error("a newer plan has been begun")]
     OldPlan,
-    /// There is no such step from the present membership.
+    /// The current membership does not allow this change.
     #[error("{0}")]
     NoStep(#[from] NoStep),
 }
@@ -65,22 +65,22 @@ impl Memberships {
         Self { base, base_changed: Sequence(0), later: VecDeque::new() }
     }
 
-    /// The one in force: that of the last entry that changed it.
+    /// The membership in force: that of the last entry that changed it.
     pub(crate) fn last(&self) -> &SharedMembership {
         self.later.back().map_or(&self.base, |(_, membership)| membership)
     }
 
-    /// The place of the last change that is not settled.
+    /// The sequence of the last change that is not settled.
     pub(crate) fn last_change(&self) -> Option<Sequence> {
         self.later.back().map(|(sequence, _)| *sequence)
     }
 
-    /// Whose log has come to here knows the newest one.
+    /// A log through this sequence includes the newest membership.
     fn known_from(&self) -> Sequence {
         self.last_change().unwrap_or(self.base_changed)
     }
 
-    /// The one in force after the entry at a place that is not before the settled one.
+    /// The membership in force after an entry, which must not precede the settled one.
     fn at(&self, sequence: Sequence) -> &SharedMembership {
         let until = self.later.iter().rev().find(|(changed, _)| *changed <= sequence);
         until.map_or(&self.base, |(_, membership)| membership)
@@ -90,25 +90,25 @@ impl Memberships {
         self.later.push_back((sequence, membership));
     }
 
-    /// The log was cut from there on.
+    /// Reverts changes from `from` on, because the log was truncated.
     pub(crate) fn truncate(&mut self, from: Sequence) {
         self.later.retain(|(sequence, _)| *sequence < from);
     }
 
-    /// What is applied is never cut.
+    /// Settles applied changes, which are never truncated.
     pub(crate) fn settle(&mut self, applied: Sequence) {
         while let Some((changed, membership)) = self.later.pop_front_if(|(sequence, _)| *sequence <= applied) {
             (self.base, self.base_changed) = (membership, changed);
         }
     }
 
-    /// A whole state took the place of the log through there.
+    /// A snapshot replaced the log through this sequence.
     pub(crate) fn replace(&mut self, through: Sequence, membership: SharedMembership) {
         self.later.retain(|(sequence, _)| *sequence > through);
         (self.base, self.base_changed) = (membership, through);
     }
 
-    /// Each follows from the one before, but for the first that a log knows of.
+    /// Whether each membership follows from the previous one; the first known one may follow from none.
     pub(crate) fn are_steps(&self) -> bool {
         let all = || [&self.base].into_iter().chain(self.later.iter().map(|(_, membership)| membership));
         all().zip(all().skip(1)).all(|(before, after)| before.is_empty() || after.meets(before))
@@ -123,7 +123,7 @@ impl Memberships {
 }
 
 impl Cohort {
-    /// The membership in force at this replica's log.
+    /// The membership in force at the end of this replica's log.
     #[must_use]
     pub fn membership(&self) -> &SharedMembership {
         if planted(Bug::MembershipOnCommit) {
@@ -132,13 +132,13 @@ impl Cohort {
         self.memberships.last()
     }
 
-    /// The membership as of the last entry applied: what a checkpoint of the state goes with.
+    /// The membership as of the last applied entry; checkpoints store it with the state.
     #[must_use]
     pub fn membership_applied(&self) -> &SharedMembership {
         self.memberships.at(self.applied)
     }
 
-    /// Whether every change of the membership that this log holds is known to be committed.
+    /// Whether every membership change in this log is known to be committed.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.memberships.last_change().is_none_or(|changed| changed <= self.committed)
@@ -148,7 +148,7 @@ impl Cohort {
         self.membership().is_voter(member)
     }
 
-    /// How many voters make a majority.
+    /// The number of voters in a majority.
     pub(crate) fn quorum(&self) -> usize {
         self.membership().quorum()
     }
@@ -164,15 +164,14 @@ impl Cohort {
         self.membership().everyone().filter(|member| *member != self.config.me).map(|member| member.node)
     }
 
-    /// Whether a leader would take this change now as far as the time it takes goes: a learner that becomes a voter has
-    /// caught up, and without a voter that goes a majority of the others is alive. None of this is needed for safety.
+    /// Whether now is a good time for this change: a learner to be promoted has caught up, and without a voter to be
+    /// removed a majority of the others is alive. Not needed for safety.
     ///
-    /// A learner has caught up when its own log says, too, that it is one. As long as that does not, it may be a
-    /// replica that had a part before, and that lets go of all that it holds when it hears at last that it has none any
-    /// more.
+    /// A learner has caught up only when its own log, too, says that it is one. Until then it may be a former member
+    /// that deletes its data when it learns of its removal.
     ///
     /// # Errors
-    /// What is in the way.
+    /// The reason to wait.
     pub fn is_ready_for(&self, change: MembershipChange, now: Now) -> Result<(), ChangeRefused> {
         let Role::Leader(leader) = &self.role else { return Err(ChangeRefused::NotLeader) };
         let next = self.membership().after(change)?;
@@ -194,11 +193,11 @@ impl Cohort {
         }
     }
 
-    /// Appends a change of the membership, by a plan that is no older than the last. It is in force from now on, and
-    /// made for good when it is committed.
+    /// Appends a membership change by a plan that is not older than the last one. It takes effect now and is permanent
+    /// once committed.
     ///
     /// # Errors
-    /// When it must not be made, or not now.
+    /// When the change is invalid, or not possible now.
     pub fn change_membership(
         &mut self,
         change: MembershipChange,
@@ -226,8 +225,8 @@ impl Cohort {
         Ok(())
     }
 
-    /// A leader has those as peers who are members at its log's end. Who was one before under the same node's number
-    /// and with another disk is another member.
+    /// Makes a leader's peers the members at the end of its log. A member with the same node but another disk is a
+    /// different member.
     pub(crate) fn keep_peers(&mut self) {
         let (me, next, committed) = (self.config.me, self.last().sequence.next(), self.committed);
         let membership = Arc::clone(self.membership());

@@ -1,4 +1,4 @@
-//! What replicas of a cohort say to each other.
+//! Messages between replicas of a cohort.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Entry, Epoch, Lsn, Membership, Monotonic, NodeId, Sequence};
@@ -10,146 +10,146 @@ use crate::loss::Worth;
 /// A message between two replicas of one cohort.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Message {
-    /// "Would you promise me this epoch?" Nothing is durable about it.
+    /// Asks whether the receiver would promise this epoch. Nothing is made durable.
     PreVote {
-        /// The epoch that would be asked for.
+        /// The epoch that would be requested.
         epoch: Epoch,
-        /// The last LSN of the one who asks.
+        /// The sender's last LSN.
         last: Lsn,
     },
-    /// The answer to a pre-vote.
+    /// The reply to a pre-vote.
     PreVoteReply {
-        /// The epoch asked for.
+        /// The requested epoch.
         epoch: Epoch,
-        /// Whether it would be promised.
+        /// Whether the sender would promise it.
         granted: bool,
-        /// What the log of the one who answers is worth.
+        /// The state of the sender's log.
         worth: Worth,
-        /// The newest epoch promised by the one who answers.
+        /// The newest epoch promised by the sender.
         promised: Epoch,
     },
-    /// Asks for a promise (Paxos phase 1a). The sender has forced its own.
+    /// Requests a promise (Paxos phase 1a). The sender has forced its own.
     Prepare {
-        /// The epoch.
+        /// The requested epoch.
         epoch: Epoch,
-        /// The last LSN of the candidate.
+        /// The candidate's last LSN.
         last: Lsn,
     },
-    /// A promise, forced (phase 1b), or its refusal.
+    /// A forced promise (phase 1b), or its refusal.
     PrepareReply {
-        /// The epoch asked for.
+        /// The requested epoch.
         epoch: Epoch,
         /// Whether it is promised.
         granted: bool,
-        /// What the log of the one who answers is worth.
+        /// The state of the sender's log.
         worth: Worth,
-        /// The newest epoch promised by the one who answers.
+        /// The newest epoch promised by the sender.
         promised: Epoch,
     },
-    /// Entries to accept (phase 2a); without entries a heartbeat.
+    /// Entries to accept (phase 2a); a heartbeat if there are none.
     Propose {
-        /// The leader's epoch: the commit point below is this leader's too.
+        /// The leader's epoch. The commit point belongs to the same leader.
         epoch: Epoch,
         /// The LSN of the entry before the first of `entries`.
         previous: Lsn,
         /// The entries, each with the LSN of its first proposal.
         entries: Vec<Entry>,
-        /// Through here the leader knows its log to be committed.
+        /// The leader's log is committed through this sequence.
         commit: Sequence,
-        /// When this was sent, by the leader's clock: the lease counts from here.
+        /// Send time by the leader's clock: the lease counts from here.
         sent: Monotonic,
-        /// The receiver's clock, as its newest answer that had come to the leader by then showed it; none if the leader
-        /// didn't hold its lease when it sent this.
+        /// The receiver's clock reading from the newest reply that the leader had received; `None` if the leader had no
+        /// valid lease when it sent this.
         heard: Option<Monotonic>,
     },
-    /// The answer to a proposal (phase 2b), a lease vote with it.
+    /// The reply to a proposal (phase 2b), with a lease vote.
     ProposeReply {
         /// The leader's epoch.
         epoch: Epoch,
-        /// The `sent` of the proposal that is answered.
+        /// `sent` of the answered proposal.
         sent: Monotonic,
         /// Whether this is a lease vote.
         voted: bool,
-        /// What the follower has.
+        /// The state of the follower's log.
         reply: Reply,
-        /// What the follower knows to be committed.
+        /// The follower's commit point.
         committed: Sequence,
-        /// Whether the follower doubts its log, or may have forgotten some of it.
+        /// Whether the follower's log may lack entries that it acknowledged.
         doubtful: bool,
-        /// The follower's clock.
+        /// The follower's clock reading.
         at: Monotonic,
     },
-    /// Entries to accept, on their way from follower to follower.
+    /// Entries to accept, relayed from follower to follower.
     Relay(Relay),
-    /// "I have promised a newer epoch than yours."
+    /// The sender has promised a newer epoch than the receiver's.
     Superseded {
         /// The newest epoch promised by the sender.
         promised: Epoch,
     },
-    /// "Whom do you know as leader?" (Gaios, 3.3.2)
+    /// Asks for the leader that the receiver knows (Gaios, 3.3.2).
     ViewCheck {
         /// The sender's number for the check.
         check: u64,
     },
-    /// The answer: the newest epoch that the sender has promised.
+    /// The reply to a view check.
     ViewReply {
-        /// The number that was asked under.
+        /// The number of the check.
         check: u64,
-        /// The epoch.
+        /// The newest epoch that the sender has promised.
         epoch: Epoch,
-        /// If the sender leads, and its first entry is committed: through where, and who votes.
+        /// Commit point and voters, if the sender is the leader and its first entry is committed.
         stamp: Option<Stamp>,
-        /// What the sender knows to be committed.
+        /// The sender's commit point.
         commit: Sequence,
     },
-    /// The leader of this epoch leads no more, of its own will; its lease votes are void.
+    /// The leader of this epoch has resigned; its lease votes are void.
     Release {
         /// The epoch that ends.
         epoch: Epoch,
-        /// The follower that should stand at once.
+        /// The follower that should stand for election at once.
         successor: Option<NodeId>,
     },
 }
 
-/// Entries of a leader's log that others hand on (see `chain`).
+/// Entries of a leader's log relayed by followers (see `chain`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Relay {
-    /// Who leads the epoch: the answer goes there.
+    /// The leader of the epoch, which receives the reply.
     pub leader: NodeId,
-    /// To whom it is to be handed on, one after the other.
+    /// The remaining followers of the chain, in order.
     pub then: Vec<NodeId>,
     /// The leader's epoch.
     pub epoch: Epoch,
     /// The LSN of the entry before the first of `entries`.
     pub previous: Lsn,
-    /// The entries.
+    /// The entries to accept.
     pub entries: Vec<Entry>,
-    /// When the leader sent it, by its clock.
+    /// Send time by the leader's clock.
     pub sent: Monotonic,
 }
 
-/// What a follower has of its leader's log.
+/// The state of a follower's log relative to its leader's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reply {
-    /// Its log equals the leader's through here, and counts.
+    /// Its log equals the leader's through this sequence, and is durable.
     Matched(Sequence),
-    /// It has not the predecessor that was named.
+    /// It lacks the predecessor of the proposal.
     Missing(Gap),
-    /// Its state is of this entry, which it can't find in what it was sent.
+    /// Its state includes this entry, which is not in the received entries.
     Apart(Lsn),
 }
 
-/// The first entries that a follower lacks of what its leader has sent it.
+/// The first entries that a follower lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gap {
-    /// It may match through here, and lacks what follows,
+    /// Its log may match the leader's through this sequence and lacks the entries after it,
     pub after: Sequence,
-    /// through here. What follows then it may have at hand.
+    /// through this sequence. It may have buffered later ones.
     pub through: Sequence,
 }
 
 impl Message {
-    /// Appends the message to `out`.
+    /// Appends the encoding to `out`.
     pub fn encode(&self, out: &mut Writer) {
         match self {
             Self::PreVote { epoch, last } => encode_request(out, 1, *epoch, *last),
@@ -166,7 +166,7 @@ impl Message {
                 out.lsn(*previous);
                 out.u64(commit.0);
                 out.u64(sent.0);
-                // No clock shows 0 while it counts.
+                // A running clock never shows 0.
                 out.u64(heard.map_or(0, |heard| heard.0));
                 encode_entries(out, entries);
             }
@@ -231,10 +231,10 @@ impl Message {
         }
     }
 
-    /// Reads what [`Message::encode`] wrote.
+    /// Decodes a message encoded by [`Message::encode`].
     ///
     /// # Errors
-    /// When the bytes are not a message.
+    /// When the bytes are not a valid message.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match input.u8()? {
             1 => Self::PreVote { epoch: Epoch(input.u64()?), last: input.lsn()? },
@@ -290,7 +290,7 @@ fn encode_entries(out: &mut Writer, entries: &[Entry]) {
     entries.iter().for_each(|entry| entry.encode(out));
 }
 
-/// The least an encoded entry takes: two LSNs, a timestamp, a length, and that it changes no membership.
+/// Minimum size of an encoded entry: two LSNs, a timestamp, a length, and the absence of a membership.
 const ENTRY_BYTES_MIN: usize = 45;
 
 fn decode_stamp(input: &mut Reader) -> Result<Stamp, DecodeError> {
@@ -317,7 +317,7 @@ fn decode_relay(input: &mut Reader) -> Result<Relay, DecodeError> {
     Ok(Relay { leader, then, epoch, previous, entries, sent })
 }
 
-/// Entries that follow `previous`, each its predecessor.
+/// Decodes entries that form a chain of predecessors after `previous`.
 fn decode_entries(input: &mut Reader, epoch: Epoch, previous: Lsn) -> Result<Vec<Entry>, DecodeError> {
     let count = input.count(ENTRY_BYTES_MIN)?;
     let mut entries = Vec::with_capacity(count);

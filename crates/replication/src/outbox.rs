@@ -1,19 +1,19 @@
-//! What a cohort wants done, and how it names what must be durable first.
+//! The outputs of a cohort, and the durability that each must wait for.
 
 use base::{Entry, Force, LogRecord, NodeId, Sequence};
 
 use crate::Message;
 
-/// Numbers the records of one process in the order they are appended, from 1.
+/// Numbers the records of one process in the order in which they are appended, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub u64);
 
-/// Numbers the manifests of one process in the order they are written, from 1.
+/// Numbers the manifests of one process in the order in which they are written, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ManifestId(pub u64);
 
-/// What must be forced before an action may happen: the log through a record, and the manifest through a version, in
-/// both its places. The default waits for nothing.
+/// The durability that an action must wait for: the log through a record, and the manifest through a version in both of
+/// its places. The default waits for nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Durable {
     /// Records through this one.
@@ -22,54 +22,54 @@ pub struct Durable {
     pub manifest: ManifestId,
 }
 
-/// One thing a cohort wants done. The list is ordered; only sends wait, each for what it names.
+/// An effect to carry out. The list is ordered; only sends wait, each for its own `after`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Output {
     /// Append this record to the log.
     Append {
-        /// Its number.
+        /// Number of the record.
         write: WriteId,
-        /// The record.
+        /// Content of the record.
         record: LogRecord,
-        /// How soon it is to be forced.
+        /// How soon it must be forced.
         force: Force,
     },
     /// Send this message.
     Send {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// What.
+        /// The message.
         message: Message,
-        /// Not before this is forced.
+        /// Send only after this is forced.
         after: Durable,
     },
-    /// This entry is committed: apply it. Entries come in the order of their sequences, each once.
+    /// Apply this committed entry. Entries arrive in the order of their sequences, each once.
     Apply(Entry),
-    /// The peer lacks entries that are in memory no more: read them from the log, from this sequence on, and hand them
-    /// to [`crate::Cohort::log_read`].
+    /// The peer lacks entries that are no longer in memory: read them from the log, from this sequence on, and pass
+    /// them to [`crate::Cohort::log_read`].
     ReadLog {
-        /// Who lacks them.
+        /// The lagging follower.
         peer: NodeId,
-        /// The first one it lacks.
+        /// The first missing entry.
         from: Sequence,
     },
-    /// The peer lacks entries that the log may not hold any more: send it the whole state, then call
+    /// The peer lacks entries that the log may no longer contain: send it a snapshot, then call
     /// [`crate::Cohort::state_sent`].
     SendState {
-        /// Who lacks them.
+        /// The lagging follower.
         peer: NodeId,
     },
-    /// A view check has come to its end: who waited for one may look.
+    /// A view check has completed; check the waiting reads.
     ViewChecked,
-    /// Entries of ours from this sequence on gave way to a leader's.
+    /// This replica's entries from this sequence on were truncated in favour of a leader's.
     Cut(Sequence),
-    /// The whole state that was received is this replica's now: entries to apply go on after this LSN.
+    /// A received snapshot is installed: entries to apply continue after this LSN.
     Installed(base::Lsn),
-    /// This replica leads no more: what was proposed here and isn't committed has an unknown outcome.
+    /// This replica is no longer the leader: uncommitted proposals have an unknown outcome.
     LeadLost,
 }
 
-/// Collects the outputs of a step, and numbers what is to be made durable. One outbox serves all cohorts of a node.
+/// Collects the outputs of a step and numbers records and manifests. All cohorts of a node share one outbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Outbox {
     outputs: Vec<Output>,
@@ -79,18 +79,18 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// What was put in since the last call.
+    /// Drains the outputs.
     pub fn take(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.outputs)
     }
 
-    /// Whether nothing was put in since the last [`Outbox::take`].
+    /// Whether there is no output since the last [`Outbox::take`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.outputs.is_empty()
     }
 
-    /// The number of the manifest to be written, if a cohort's hard state changed since the last call.
+    /// The number of the manifest to write, if a cohort's hard state changed since the last call.
     pub fn take_manifest(&mut self) -> Option<ManifestId> {
         std::mem::take(&mut self.manifest_changed).then_some(self.manifest)
     }
@@ -107,7 +107,7 @@ impl Outbox {
         self.manifest
     }
 
-    /// Asks for the manifest to be written with the cohort's present hard state. Changes within one step share one.
+    /// Requests a manifest with the cohort's current hard state. Changes within one step share one manifest.
     pub fn change_manifest(&mut self) -> ManifestId {
         if !self.manifest_changed {
             self.manifest.0 += 1;
@@ -116,14 +116,14 @@ impl Outbox {
         self.manifest
     }
 
-    /// Appends a record.
+    /// Appends a record and returns its number.
     pub fn append(&mut self, record: LogRecord, force: Force) -> WriteId {
         self.appended.0 += 1;
         self.outputs.push(Output::Append { write: self.appended, record, force });
         self.appended
     }
 
-    /// Sends a message once so much is durable.
+    /// Sends a message once `after` is durable.
     pub fn send(&mut self, to: NodeId, message: Message, after: Durable) {
         self.outputs.push(Output::Send { to, message, after });
     }

@@ -1,5 +1,5 @@
-//! The same replica under other numbers, for the search: replicas differ in nothing but their numbers, so it takes
-//! states that differ in nothing but who is who for equal.
+//! Renames nodes, for symmetry reduction in the search: replicas differ only by their numbers, so states that are equal
+//! up to renaming count as equal.
 
 use base::{Member, NodeId, Promise};
 
@@ -7,7 +7,7 @@ use crate::cohort::{Cohort, Role};
 use crate::message::{Message, Relay};
 
 impl Cohort {
-    /// Gives every node the number that `rename` says. It must map members to members, one to one.
+    /// Renames every node. `rename` must be a one-to-one mapping of members.
     pub fn rename(&mut self, rename: impl Fn(NodeId) -> NodeId + Copy) {
         self.config.me.node = rename(self.config.me.node);
         self.promised = renamed_promise(self.promised, rename);
@@ -34,14 +34,14 @@ impl Cohort {
     }
 }
 
-/// The same promise, to the candidate's other number.
+/// The same promise with the candidate renamed.
 pub fn renamed_promise(promise: Promise, rename: impl Fn(NodeId) -> NodeId) -> Promise {
     let candidate = promise.candidate.map(|candidate| Member { node: rename(candidate.node), ..candidate });
     Promise { candidate, ..promise }
 }
 
 impl Message {
-    /// The same message, with the other numbers of the nodes that it names.
+    /// The same message with all nodes renamed.
     #[must_use]
     pub fn renamed(self, rename: impl Fn(NodeId) -> NodeId) -> Self {
         match self {

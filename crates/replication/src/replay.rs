@@ -1,57 +1,57 @@
-//! What the records of the shared log mean for one cohort after a restart (guarantee 5).
+//! The meaning of the shared log's records for one cohort after a restart (guarantee 5).
 //!
-//! Replay is in log order: an accepted entry or a truncation kills every earlier record of its cohort with the same or
-//! a higher sequence. Epochs are never compared to decide which record lives. This takes the place of Spinnaker's
-//! skipped-LSN lists (6.1.1), which could get lost apart from the log.
+//! Replay is in log order: an accepted entry or a truncation invalidates every earlier record of its cohort with the
+//! same or a higher sequence. Epochs are never compared to decide which record is valid. This replaces Spinnaker's
+//! skipped-LSN lists (6.1.1), which could be lost separately from the log.
 
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
 use base::{Entry, LogRecord, Lsn, Sequence, SharedMembership};
 
-/// Collects the records of one cohort in the order of the log.
+/// Collects the records of one cohort in log order.
 ///
-/// What it starts from is known before the records are or after: entries that a checkpoint holds are then not kept,
-/// only what the replay rule makes of them.
+/// The checkpoint may become known before or after the records. Entries that it covers are not kept; only their effect
+/// on replay is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Replay {
-    /// The checkpoint that it starts from.
+    /// The checkpoint that replay starts from.
     checkpoint: Lsn,
-    /// Of the live entries that the checkpoint covers: the first, and the one in the checkpoint's own place.
+    /// Among the valid entries that the checkpoint covers: the first one, and the one at the checkpoint's sequence.
     first_covered: Option<Sequence>,
     at_checkpoint: Option<Lsn>,
-    /// The live entries past the checkpoint.
+    /// The valid entries past the checkpoint.
     live: BTreeMap<Sequence, Entry>,
     committed: Lsn,
 }
 
-/// What is left of a cohort's log after a restart.
+/// The result of replaying a cohort's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// The unbroken chain of entries that starts after the checkpoint.
+    /// The unbroken chain of entries after the checkpoint.
     pub entries: Vec<Entry>,
-    /// How far the log knows entries to be committed; never below the checkpoint.
+    /// The commit point recorded in the log; never below the checkpoint.
     pub committed: Sequence,
-    /// From where live records don't belong to the chain, and must be cut: past its end, lest they match something
-    /// later; or before a checkpoint that was taken over whole and did not replace them yet, lest they be sent to a
-    /// laggard.
+    /// Where to truncate valid records that do not belong to the chain. Records past its end could otherwise match
+    /// later entries. Records before an installed snapshot that has not replaced them yet could be sent to a lagging
+    /// follower.
     pub cut: Option<Sequence>,
 }
 
 impl Replay {
-    /// Nothing yet, to start from that checkpoint ([`Lsn::ZERO`] if there is none).
+    /// An empty replay that starts from this checkpoint ([`Lsn::ZERO`] if there is none).
     #[must_use]
     pub fn after(checkpoint: Lsn) -> Self {
         Self { checkpoint, ..Self::default() }
     }
 
-    /// Takes the next record.
+    /// Processes the next record.
     pub fn record(&mut self, record: LogRecord) {
         match record {
             LogRecord::Entry(entry) => self.entry(entry),
             LogRecord::Truncation { from } => self.kill(from),
             LogRecord::CommitPoint(lsn) => {
-                // A commit point speaks of the entry that is live where it stands in the log: the newest point holds.
+                // A commit point refers to the entry that is valid at that place in the log, so the newest one counts.
                 if lsn.sequence > self.committed.sequence {
                     self.committed = lsn;
                 }
@@ -59,7 +59,7 @@ impl Replay {
         }
     }
 
-    /// The newest membership that the log holds past the checkpoint, if any.
+    /// The newest membership in the log past the checkpoint, if any.
     #[must_use]
     pub fn members(&self) -> Option<&SharedMembership> {
         self.live.values().rev().find_map(|entry| entry.members.as_ref())
@@ -85,7 +85,7 @@ impl Replay {
 
     fn kill(&mut self, from: Sequence) {
         if from <= self.committed.sequence {
-            // What was committed was lost by a majority (guarantee 11).
+            // A majority has lost committed entries (guarantee 11).
             self.committed.sequence = from.previous();
         }
         while let Some(last) = self.live.last_entry().filter(|last| *last.key() >= from) {
@@ -97,7 +97,7 @@ impl Replay {
         }
     }
 
-    /// A live entry is one that the checkpoint covers.
+    /// Records a valid entry that the checkpoint covers.
     fn cover(&mut self, sequence: Sequence, lsn: Lsn) {
         self.first_covered = self.first_covered.or(Some(sequence));
         if sequence == self.checkpoint.sequence {
@@ -105,7 +105,7 @@ impl Replay {
         }
     }
 
-    /// It starts from this checkpoint, which covers all that the one before did.
+    /// Moves to a later checkpoint.
     fn rebase(&mut self, checkpoint: Lsn) {
         if checkpoint == self.checkpoint {
             return;
@@ -118,14 +118,14 @@ impl Replay {
         }
     }
 
-    /// Whether the log holds no entry.
+    /// Whether the log has no entry past the checkpoint.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
     }
 
-    /// The log that follows a checkpoint at `checkpoint` ([`Lsn::ZERO`] if there is none): only the unbroken chain of
-    /// predecessors that starts from it (guarantee 9).
+    /// The log after the checkpoint ([`Lsn::ZERO`] if there is none): only the unbroken chain of predecessors that
+    /// starts there (guarantee 9).
     #[must_use]
     pub fn finish(mut self, checkpoint: Lsn) -> Replayed {
         self.rebase(checkpoint);
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the checkpoint is known before the records or after them, they mean the same.
+    /// The result does not depend on whether the checkpoint is known before or after the records.
     #[test]
     fn what_a_checkpoint_covers_need_not_be_kept() {
         let mut random = SplitMix64::new(7);

@@ -1,13 +1,13 @@
-//! Cohorts at rest: what a leader and a follower would say to each other again and again, said by whoever keeps the
-//! heartbeats of many cohorts at once (guarantees 2 and 14).
+//! Quiescence: replaces the regular heartbeats of idle cohorts by batched heartbeats between nodes (guarantees 2 and
+//! 14).
 //!
-//! A follower that holds all of its leader's log, forced, and knows all of it to be committed, is *at rest* with it. A
-//! heartbeat to it is then a function of the epoch and the last LSN alone, and so is the answer: one lease vote and no
-//! news. [`Cohort::rest_with`] says so on the leader's side, and the leader sends such a follower nothing by itself.
-//! [`Cohort::vouch`] takes the place of the heartbeat's receipt, and [`Cohort::vouched`] that of its answer's.
+//! A follower is *at rest* with its leader if it holds all of the leader's log on disk and knows that it is committed.
+//! A heartbeat to it then depends only on the epoch and the last LSN, and its reply is one lease vote without other
+//! information. The leader checks this with [`Cohort::rest_with`] and sends such a follower no messages of its own.
+//! [`Cohort::vouch`] replaces the receipt of the heartbeat, and [`Cohort::vouched`] that of its reply.
 //!
-//! **Invariant:** where `vouch` does not refuse, it does exactly what the heartbeat would have done, and the heartbeat's
-//! answer would have told the leader nothing but the vote. The search compares the two in every state that it meets.
+//! **Invariant:** unless `vouch` refuses, it has exactly the effect of the heartbeat, and the reply to the heartbeat
+//! would have carried only the vote. The search compares the two in every state.
 
 use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Member, Monotonic, NodeId, Now, Promise};
@@ -16,17 +16,17 @@ use crate::cohort::{Cohort, Role};
 use crate::leader::{CatchUp, Leader};
 use crate::outbox::ManifestId;
 
-/// What a heartbeat to a follower at rest says.
+/// The content of a heartbeat to a follower at rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rest {
     /// The leader's epoch.
     pub epoch: Epoch,
-    /// The last entry of the leader's log: it is committed.
+    /// The last entry of the leader's log, which is committed.
     pub last: Lsn,
 }
 
 impl Cohort {
-    /// What a heartbeat to that follower would say, if it is at rest with us: none that we lead is sent to it then.
+    /// The content of a heartbeat to that follower, if it is at rest; then this cohort sends it no heartbeats itself.
     #[must_use]
     pub fn rest_with(&self, peer: NodeId) -> Option<Rest> {
         let Role::Leader(leader) = &self.role else { return None };
@@ -36,19 +36,19 @@ impl Cohort {
         (self.has_nothing_open(leader) && has_all && is_quiet).then_some(Rest { epoch: leader.epoch, last })
     }
 
-    /// Whether all that our log holds is forced here, committed and applied.
+    /// Whether every entry of this log is forced here, committed and applied.
     fn has_nothing_open(&self, leader: &Leader) -> bool {
         let last = self.log.last().sequence;
         leader.open && self.applied == last && self.acknowledged() == last && self.committed_logged == last
     }
 
-    /// Whether every follower is at rest: then there is no moment to wait for.
+    /// Whether every follower is at rest, so that no timer is needed.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.peers().all(|peer| self.rest_with(peer).is_some())
     }
 
-    /// A proposal is about to leave. Whoever was at rest learns of its commit by the next heartbeat, which makes no
-    /// sense at once.
+    /// Called before a proposal is sent. Followers at rest learn of its commit with the next heartbeat, so an overdue
+    /// heartbeat is postponed.
     pub(crate) fn end_rest(&mut self, now: Now) {
         let is_at_rest = self.is_at_rest();
         if let Role::Leader(leader) = &mut self.role
@@ -59,8 +59,8 @@ impl Cohort {
         }
     }
 
-    /// Whoever keeps our heartbeats has had no answer for that follower, or a refusal: it is sent its own again, until
-    /// it votes.
+    /// The batched heartbeat for that follower was refused or not answered: this cohort sends its own heartbeats until
+    /// the follower votes.
     pub fn rouse(&mut self, peer: NodeId, now: Now) {
         let Role::Leader(leader) = &mut self.role else { return };
         if let Some(peer) = leader.peers.get_mut(&peer) {
@@ -69,10 +69,10 @@ impl Cohort {
         }
     }
 
-    /// Takes a heartbeat that says this, as a follower: gives the vote that is asked for, which may leave once that
-    /// manifest is forced. It learns that our clock had shown `heard` when the leader had all that was committed, if
-    /// that is said. None, and nothing is done, if the answer would say more than that all is as it was: then the
-    /// leader must ask by a message of its own.
+    /// Handles a batched heartbeat as a follower: gives the vote, which may be sent once the returned manifest is
+    /// forced. `heard` is a reading of this replica's clock at which the leader held every committed entry, if known.
+    /// Returns `None` and does nothing if the reply would carry more than the vote: the leader must then send a message
+    /// of its own.
     pub fn vouch(&mut self, leader: Member, rest: Rest, heard: Option<Monotonic>, now: Now) -> Option<ManifestId> {
         let agrees = self.agrees(leader, rest, now);
         if !agrees && !planted(Bug::BeatVouchedBlindly) {
@@ -85,7 +85,7 @@ impl Cohort {
         Some(self.promise_manifest)
     }
 
-    /// Whether all is here as that leader's heartbeat says, and the vote can be given.
+    /// Whether this replica's state matches the leader's heartbeat, and it can vote.
     #[must_use]
     pub fn agrees(&self, leader: Member, rest: Rest, now: Now) -> bool {
         let last = rest.last.sequence;
@@ -98,8 +98,8 @@ impl Cohort {
         is_ours && has_all && knows_all && may_vote
     }
 
-    /// A heartbeat that was sent at that moment, and said this, was vouched for when the follower's clock showed `at`.
-    /// Says whether all that was committed by anybody before is what we have committed, and no more than was said
+    /// Handles the reply to a batched heartbeat sent at `sent`, when the follower's clock showed `at`. Returns whether
+    /// everything committed by any leader before is committed here, and nothing beyond the heartbeat's last entry
     /// (guarantee 15).
     pub fn vouched(&mut self, peer: NodeId, rest: Rest, (sent, at): (Monotonic, Monotonic), now: Monotonic) -> bool {
         let Role::Leader(leader) = &mut self.role else { return false };

@@ -1,35 +1,37 @@
-//! How old the state of a replica may be, told without asking anybody (guarantee 15).
+//! Bounds the age of a replica's state without extra messages (guarantee 15).
 //!
-//! A follower puts its own clock's reading into every answer. A leader that holds its lease sends the newest of these
-//! readings back with its commit point: whatever was committed before the follower's clock showed that, by this leader
-//! or by any before, is within that commit point, since nobody else can have been elected before the lease ends. Once
-//! the follower has applied so far, its state is as of that reading. Only one clock has a part in it, so nothing hangs
-//! on how two run.
+//! A follower includes its own clock reading in every reply. A leader with a valid lease returns the newest of these
+//! readings with its commit point: everything committed before the follower's clock showed that reading, by this leader
+//! or an earlier one, is covered by the commit point, because no other leader can be elected before the lease ends.
+//! Once the follower has applied that far, its state is as of that reading. Only the follower's own clock is involved,
+//! so the bound does not depend on the rates of two clocks.
 //!
-//! A restarted replica knows less to be committed than it once did, and could show a state from before what it has
-//! shown. It is *current* once it has applied all that a leader has committed, that leader's own barrier among it, as
-//! told to this very process: every entry that any earlier process applied is among that.
+//! A restarted replica may know a lower commit point than before, and could expose an older state than it has already
+//! exposed. It is *current* once it has applied everything that a leader has committed, including the leader's barrier,
+//! as reported to this process: that includes every entry that an earlier process applied.
 
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic, Sequence};
 
 use crate::cohort::{Cohort, Role};
 
-/// What a replica knows of the age of its state.
+/// A replica's knowledge of the age of its state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Staleness {
-    /// It has applied at least what any earlier process of this replica had.
+    /// It has applied at least as much as any earlier process of this replica.
     is_current: bool,
-    /// Everything that was committed before our clock showed this is applied.
+    /// Everything committed before this replica's clock showed this is applied.
     as_of: Option<Monotonic>,
-    /// The same will hold of this moment once so much is applied.
+    /// `as_of` advances to this time once this sequence is applied.
     coming: Option<(Monotonic, Sequence)>,
 }
 
 impl Staleness {
-    /// A leader within its lease says that it had committed so much when our clock showed `heard`, or later.
+    /// A leader within its lease reports that `commit` covers everything committed before this replica's clock showed
+    /// `heard`.
     fn told(&mut self, heard: Monotonic, commit: Sequence) {
-        // The first is reached first: one that never comes to its end would leave a replica that lags without any age.
+        // Keeps the first report, because it is reached first. Replacing it continually would leave a lagging replica
+        // without any age.
         self.coming.get_or_insert((heard, commit));
     }
 
@@ -41,7 +43,7 @@ impl Staleness {
 }
 
 impl Cohort {
-    /// A leader's message was taken in, with what it says of its commit point's age.
+    /// Records a leader's report after handling its message.
     pub(crate) fn learn_age(&mut self, heard: Option<Monotonic>, commit: Sequence, now: Monotonic) {
         let applied = self.applied;
         if let Some(heard) = heard {
@@ -55,25 +57,26 @@ impl Cohort {
         self.staleness.is_current |= has_barrier && applied >= all;
     }
 
-    /// Whether this leader may send back what a follower's clock has shown: only within its lease does its commit point
-    /// hold all that was committed.
+    /// Whether this leader may return clock readings: only within its lease does its commit point cover everything
+    /// committed.
     pub(crate) fn may_tell_ages(&self, now: Monotonic) -> bool {
         self.lease_end(now).is_some()
     }
 
-    /// The lead ends: the state stays what it was within the lease.
+    /// Leadership ends: the state remains as of the end of the lease.
     pub(crate) fn note_end_of_lease(&mut self, now: Monotonic) {
         self.staleness.as_of = self.freshness().as_of(now);
         self.staleness.is_current |= self.is_open();
     }
 
-    /// Whether it has applied at least what any earlier process of this replica had, or may have shown to anybody.
+    /// Whether it has applied at least as much as any earlier process of this replica, which may have exposed its
+    /// state.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.staleness.is_current || self.is_open()
     }
 
-    /// How old the state is.
+    /// The age of the state.
     #[must_use]
     pub fn freshness(&self) -> Freshness {
         let leased_until = match &self.role {
@@ -83,7 +86,7 @@ impl Cohort {
         Freshness { leased_until, as_of: self.staleness.as_of }
     }
 
-    /// Until when this replica counts on the leader that it knows, if it knows one.
+    /// The time until which this replica expects its leader to be alive; `None` without a known leader.
     #[must_use]
     pub fn leader_until(&self) -> Option<Monotonic> {
         match &self.role {
@@ -94,24 +97,24 @@ impl Cohort {
     }
 }
 
-/// How old a state is that nothing is added to.
+/// The age of a state to which nothing is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freshness {
-    /// Nobody else commits anything before.
+    /// No other leader commits anything before this time.
     leased_until: Option<Monotonic>,
-    /// Everything that was committed anywhere before our clock showed this is applied.
+    /// Everything committed anywhere before this replica's clock showed this is applied.
     as_of: Option<Monotonic>,
 }
 
 impl Freshness {
-    /// Whatever was committed so long ago, or longer, is in the state (guarantee 14 bounds how far our clock is off);
-    /// none as long as no leader told.
+    /// Every entry committed at least this long ago is in the state (guarantee 14 bounds the error of the clock).
+    /// `None` until a leader has reported.
     #[must_use]
     pub fn age(self, now: Monotonic) -> Option<Duration> {
         self.as_of(now).map(|as_of| now.since(as_of).percent(102))
     }
 
-    /// Whether another is newer, by less than a span.
+    /// Whether `newer` is newer by less than `span`.
     #[must_use]
     pub fn is_near(self, newer: Self, span: Duration) -> bool {
         let is_near = |old: Option<Monotonic>, new: Option<Monotonic>| match (old, new) {

@@ -1,5 +1,5 @@
-//! Scenes that once went wrong, played message by message. That everything holds in every order is the business of the
-//! search and the simulator; these say which orders it was.
+//! Regression scenarios, played message by message. The search and the simulator check all orders; these tests document
+//! specific ones that once failed.
 
 use base::{
     CohortId, Durability, Duration, Entry, Epoch, Incarnation, LogRecord, Lsn, Member, Monotonic, NodeId, Now,
@@ -14,13 +14,13 @@ use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output
 mod aside;
 mod reads;
 
-/// Replicas whose disks force at once, and the messages under way between them.
+/// Replicas with disks that force at once, and the messages in flight.
 pub(crate) struct Scene {
     pub(crate) now: Now,
     pub(crate) replicas: Vec<(Cohort, Outbox)>,
-    /// From, to, what, in the order of sending.
+    /// Sender, receiver and message, in send order.
     pub(crate) under_way: Vec<(NodeId, NodeId, Message)>,
-    /// What the leaders asked to be read from the log.
+    /// Log reads requested by leaders.
     log_reads: Vec<(NodeId, base::Sequence)>,
 }
 
@@ -38,7 +38,7 @@ impl Scene {
         Self::with(3, 0, limits, Timing::default())
     }
 
-    /// So many members whose logs are in main memory.
+    /// Members with main-memory logs.
     pub(crate) fn in_memory(members: usize) -> Self {
         let mut scene = Self::with(members, 0, Limits::default(), Timing::default());
         for (cohort, _) in &mut scene.replicas {
@@ -48,7 +48,7 @@ impl Scene {
         scene
     }
 
-    /// So many members, and so many replicas that know of no membership and are in doubt.
+    /// Members, and outsiders that know no membership and are in doubt.
     pub(crate) fn with(members: usize, outsiders: usize, limits: Limits, timing: Timing) -> Self {
         let all: Vec<Member> = (0..members + outsiders).map(|index| member(node(index))).collect();
         let members = &all[..members];
@@ -73,7 +73,7 @@ impl Scene {
             (Cohort::start(config, start, Now::default(), &mut out), out)
         };
         let replicas = all.iter().map(|me| start(*me)).collect();
-        // The grace after a start is over.
+        // The grace period after a start is over.
         let now = Now { monotonic: Monotonic(0) + Duration::from_millis(1_000), wall: Timestamp(1) };
         Self { now, replicas, under_way: Vec::new(), log_reads: Vec::new() }
     }
@@ -82,7 +82,7 @@ impl Scene {
         self.now.monotonic = self.now.monotonic + span;
     }
 
-    /// Lets a replica do something, and its disk force what that wants forced.
+    /// Runs a step on a replica, and forces its outputs.
     pub(crate) fn at(&mut self, index: usize, act: impl FnOnce(&mut Cohort, Now, &mut Outbox)) {
         let (cohort, out) = &mut self.replicas[index];
         act(cohort, self.now, out);
@@ -105,7 +105,7 @@ impl Scene {
         cohort.invariants();
     }
 
-    /// Takes the messages under way that a filter picks, and delivers them in their order.
+    /// Delivers the messages in flight that match a filter, in order.
     pub(crate) fn deliver(&mut self, picks: impl Fn(NodeId, NodeId, &Message) -> bool) {
         let (picked, left) = std::mem::take(&mut self.under_way)
             .into_iter()
@@ -116,7 +116,7 @@ impl Scene {
         }
     }
 
-    /// Delivers everything, until nothing more is said.
+    /// Delivers everything until there are no more messages.
     pub(crate) fn deliver_all(&mut self) {
         while !self.under_way.is_empty() {
             self.deliver(|_, _, _| true);
@@ -190,7 +190,7 @@ fn a_follower_that_acknowledges_while_the_log_is_read_for_it_is_served_on() {
     assert!(!scene.log_reads.is_empty(), "what it lacks is in memory no more");
     let (peer, from) = scene.log_reads.remove(0);
 
-    // What was sent before arrives after all, and is acknowledged before the log is read.
+    // An earlier message arrives late and is acknowledged before the log is read.
     scene.under_way.extend(late);
     scene.deliver(|_, to, _| to == node(2));
     scene.deliver(|from, _, _| from == node(2));
@@ -204,8 +204,8 @@ fn a_follower_that_acknowledges_while_the_log_is_read_for_it_is_served_on() {
     assert_eq!((scene.replicas[2].0.last(), scene.replicas[2].0.committed()), (last, last.sequence));
 }
 
-/// A leader that was stopped for some seconds: what it was sent meanwhile is lost, more of it than may be under way. It
-/// answers, and is served.
+/// A leader paused for some seconds: messages beyond the flow-control window to this follower were lost. It replies and
+/// catches up.
 #[test]
 fn a_follower_that_was_silent_for_long_is_served_when_it_answers() {
     let limits = Limits { memory_log_bytes: 0, window_bytes: 1_000, propose_bytes: 600, ..Limits::default() };
@@ -260,8 +260,8 @@ fn entry(epoch: u64, sequence: u64, previous: Lsn) -> Entry {
     }
 }
 
-/// A whole state takes the place of a log whose tail was never committed: that tail must die in the log on disk as
-/// well, or a laggard is sent it when this replica leads.
+/// A snapshot replaces a log with an uncommitted tail. The tail must also be truncated on disk, or this replica would
+/// send it to a lagging follower as a leader.
 #[test]
 fn what_a_whole_state_replaces_is_cut_from_the_log() {
     let mut scene = Scene::new(Limits::default());
@@ -288,7 +288,7 @@ fn what_a_whole_state_replaces_is_cut_from_the_log() {
         .any(|output| matches!(output, Output::Append { record: LogRecord::Truncation { from: Sequence(1) }, .. }));
     assert!(cuts, "its records are dead from here on");
 
-    // The same after a crash between the manifest that names the state and the record.
+    // The same after a crash between the manifest that names the snapshot and the truncation record.
     let mut replay = Replay::default();
     dead.into_iter().for_each(|entry| replay.record(LogRecord::Entry(entry)));
     assert_eq!(replay.clone().finish(state).cut, Some(Sequence(1)));
@@ -321,7 +321,7 @@ fn a_log_read_that_does_not_chain_is_sent_as_far_as_it_does() {
     assert_eq!(sent, Some(1));
 }
 
-/// What arrives out of order makes a leader go back once, not once for each answer.
+/// Messages out of order make a leader go back once, not once per reply.
 #[test]
 fn answers_to_what_was_sent_before_a_probe_send_nothing_anew() {
     let mut scene = Scene::new(Limits { propose_bytes: 1, ..Limits::default() });
@@ -331,8 +331,7 @@ fn answers_to_what_was_sent_before_a_probe_send_nothing_anew() {
         scene.wait(Duration::from_millis(1));
         scene.propose(0);
     }
-    // The first is lost on its way to the third. Of what that answers to those that follow, all but one answer come
-    // late.
+    // The first is lost on its way to the third replica. Of the replies to the following ones, all but one are late.
     let lost = scene.under_way.iter().position(|(_, to, _)| *to == node(2)).expect("it was sent");
     scene.under_way.remove(lost);
     scene.wait(Duration::from_millis(1));
@@ -350,7 +349,7 @@ fn answers_to_what_was_sent_before_a_probe_send_nothing_anew() {
     assert!(scene.replicas[0].0.catch_ups().all(|(_, how)| how == CatchUp::Stream));
 }
 
-/// The entries that are under way to a replica, by their sequences.
+/// Sequences of the entries in flight to a replica.
 fn under_way_to(scene: &Scene, to: NodeId) -> Vec<u64> {
     let proposals = scene.under_way.iter().filter(|(_, receiver, _)| *receiver == to);
     let entries = proposals.flat_map(|(_, _, message)| match message {
@@ -360,7 +359,7 @@ fn under_way_to(scene: &Scene, to: NodeId) -> Vec<u64> {
     entries.collect()
 }
 
-/// Two of ten proposals are lost on their way to a follower, which holds the others until it has them.
+/// Two of ten proposals to a follower are lost; it buffers the others.
 fn with_two_lost(limits: Limits) -> (Scene, Vec<u64>) {
     let mut scene = Scene::new(Limits { propose_bytes: 1, ..limits });
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
@@ -406,13 +405,13 @@ fn what_finds_no_room_with_a_follower_is_sent_again() {
     assert_eq!(scene.replicas[2].0.last(), scene.replicas[0].0.last());
 }
 
-/// A proposal of the leader of that epoch, which has committed nothing.
+/// A proposal of the leader of that epoch, with nothing committed.
 fn propose(epoch: u64, previous: Lsn, entries: Vec<Entry>) -> Message {
     let epoch = Epoch(epoch);
     Message::Propose { epoch, previous, entries, commit: Sequence(0), sent: Monotonic(0), heard: None }
 }
 
-/// What came early from one leader is nothing that the next has.
+/// The next leader does not hold the entries buffered from the previous one.
 #[test]
 fn what_a_follower_holds_ends_with_the_reign() {
     let mut scene = Scene::new(Limits::default());
@@ -425,7 +424,8 @@ fn what_a_follower_holds_ends_with_the_reign() {
     assert_eq!(scene.replicas[2].0.last(), first.lsn);
 }
 
-/// A follower whose last entry is of a leader that lost lacks the one that took its place, and holds what follows that.
+/// The last entry of a follower is from a deposed leader. It lacks the entry that replaced it and holds the following
+/// one.
 #[test]
 fn a_gap_that_begins_with_a_conflict_is_told_as_one() {
     let mut scene = Scene::new(Limits::default());
@@ -452,7 +452,7 @@ fn a_gap_that_begins_with_a_conflict_is_told_as_one() {
     assert_eq!(scene.replicas[2].0.last(), fourth.lsn);
 }
 
-/// A leader that tells commits by a message of their own only, once a second, and has had an entry committed.
+/// A leader that sends commit points only in separate messages once a second, with one committed entry.
 fn with_an_untold_commit(limits: Limits) -> Scene {
     let timing = Timing { commit_period: SECOND, piggyback_commits: false, ..Timing::default() };
     let mut scene = Scene::with(3, 0, limits, timing);
@@ -497,8 +497,8 @@ fn much_that_is_committed_is_told_before_the_period_ends() {
     assert_eq!(committed(&scene), [2, 2, 2]);
 }
 
-/// What was committed with the help of a process that is gone must be told to the next one of that replica before it
-/// may end its doubt (guarantee 7).
+/// A replica's new process must learn everything committed with the help of the old one before its doubt may end
+/// (guarantee 7).
 #[test]
 fn a_new_process_is_told_what_was_committed_with_the_help_of_the_last() {
     let mut scene = with_an_untold_commit(Limits::default());
@@ -508,7 +508,7 @@ fn a_new_process_is_told_what_was_committed_with_the_help_of_the_last() {
     assert_eq!(committed(&scene), [2, 0, 2]);
 }
 
-/// A leader with a large proposal, which has just left for its followers.
+/// A leader that has just sent a large proposal.
 fn with_a_chain() -> (Scene, Vec<Message>) {
     let mut scene = Scene::new(Limits { chain_bytes: 1, ..Limits::default() });
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));

@@ -1,23 +1,23 @@
-//! View checks (Gaios, section 3.3.2; guarantee 13): strong reads at any replica, without anybody's clock.
+//! View checks (Gaios, section 3.3.2; guarantee 13): linearizable reads at any replica, without clocks. Similar to
+//! Raft's read index.
 //!
-//! A replica that has reads to answer asks all others whom they know as leader. The leader answers with a *stamp*: the
-//! greater of what it has committed and of what it re-proposed at its start. It does so once its first entry is
-//! committed: so what it has committed is the greater. Once a majority of the voters, by the leader's own word for who
-//! they are, the leader and we perhaps among them, have said that they know no newer epoch than the leader's, the reads
-//! may be answered from the state through the stamp.
+//! A replica with pending reads asks all others for the leader that they know. The leader replies with a *stamp*: the
+//! larger of its commit point and the last entry that it re-proposed at its start. It replies only after its first
+//! entry is committed, so the commit point is the larger one. Once a majority of the voters in the leader's membership,
+//! which may include the leader and this replica, report that they know no epoch newer than the leader's, the reads may
+//! be served from the state through the stamp.
 //!
-//! Let a write have been acknowledged before the check began. Had a later leader committed it, a majority would have
-//! promised that leader's epoch before, and one of them is among those who said, later, that they know no newer one. So
-//! it was committed by this leader, which had it committed when it gave its stamp, or by an earlier one, and then this
-//! leader found it in its log at its start. Either way it lies within the stamp.
+//! Why this is correct: consider a write acknowledged before the check began. If a later leader had committed it, a
+//! majority would have promised that leader's epoch before, and one of them would be among the replicas that later
+//! reported no newer epoch. So this leader or an earlier one committed it. In the first case it was committed when the
+//! leader gave its stamp; in the second the leader found it in its log at its start. Either way the stamp covers it.
 //!
-//! Majorities meet although members come and go: whoever was elected next after the leader holds the leader's first
-//! entry, and was elected by the last membership that the leader has committed, or by the one step that it has taken
-//! from that; the leader's newest is one of these two (guarantee 8). A leader whose first entry is not committed may
-//! have a membership that nobody else goes on with; our own log may have one that is older by any number of steps.
+//! Majorities intersect despite membership changes: the next elected leader holds this leader's first entry. It was
+//! elected by the last membership that this leader committed, or by the next one after that, and this leader's newest
+//! membership is one of these two (guarantee 8). A leader without a committed first entry may have a membership that no
+//! other replica adopts, and this replica's own log may be outdated by any number of changes.
 //!
-//! One check is under way at a time. What comes meanwhile rests on the next, which begins when this one ends, however
-//! many wait for it.
+//! One check runs at a time. Reads that arrive meanwhile share the next one, which starts when the current one ends.
 
 use std::collections::BTreeMap;
 
@@ -28,18 +28,18 @@ use crate::cohort::{Cohort, Role};
 use crate::message::Message;
 use crate::outbox::{Durable, Outbox, Output};
 
-/// A check that has had no end for so long is asked again: what was said may be lost.
+/// Interval before a check is repeated, because messages may be lost.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Numbers the checks of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckId(pub u64);
 
-/// What a check came to: who has applied everything through the stamp may answer, unless it knows a newer epoch by
-/// then.
+/// The result of a check: a replica that has applied everything through the stamp may serve the reads, unless it has
+/// learned of a newer epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checked {
-    /// The check.
+    /// The completed check.
     pub check: CheckId,
     /// The leader's epoch.
     pub epoch: Epoch,
@@ -52,30 +52,31 @@ pub struct Checked {
 pub(crate) struct Views {
     last: CheckId,
     under_way: Option<UnderWay>,
-    /// Reads wait for the check after the one under way.
+    /// Reads wait for the check after the current one.
     is_wanted: bool,
-    /// The last one that came to its end.
+    /// The last completed check.
     done: Option<Checked>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct UnderWay {
     asked_at: Monotonic,
-    /// The newest epoch that each of the others knows, and the stamp if it leads in it.
+    /// The newest epoch known to each other replica, with a stamp if it is that epoch's leader.
     answers: BTreeMap<Member, (Epoch, Option<Stamp>)>,
 }
 
-/// What a leader says to a check.
+/// A leader's reply to a check.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// All that was acknowledged before lies within this.
+    /// Covers every write acknowledged before.
     pub committed: Sequence,
     /// The newest membership of the leader's log.
     pub membership: SharedMembership,
 }
 
 impl Cohort {
-    /// The check that a read which comes now may rest on. It is begun, if none is under way; otherwise it is the next.
+    /// Returns the check that a read arriving now may rely on. Starts one if none is in progress; otherwise it is the
+    /// next one.
     pub fn want_view(&mut self, now: Now, out: &mut Outbox) -> CheckId {
         if self.views.under_way.is_some() {
             self.views.is_wanted = true;
@@ -85,26 +86,26 @@ impl Cohort {
         self.views.last
     }
 
-    /// What that check came to, or one that began later; none as long as none has ended.
+    /// The result of that check or a later one; `None` until one has completed.
     #[must_use]
     pub fn checked(&self, check: CheckId) -> Option<Checked> {
         self.views.done.filter(|done| done.check >= check)
     }
 
-    /// Whether what a check came to still holds here: if a newer epoch is known by now, another check is wanted.
+    /// Whether a result is still valid here. If a newer epoch is known, the read needs another check.
     #[must_use]
     pub fn still_holds(&self, checked: Checked) -> bool {
         checked.epoch == self.promised.epoch
     }
 
-    /// Asks again if the check under way has had no end for a while. Whoever waits for one sees to that.
+    /// Repeats the current check if it is overdue. The caller with waiting reads must call this periodically.
     pub fn push_view(&mut self, now: Now, out: &mut Outbox) {
         if let Some(under_way) = &mut self.views.under_way
             && under_way.asked_at + ASK_AGAIN <= now.monotonic
         {
             under_way.asked_at = now.monotonic;
             self.ask_for_views(out);
-            // We may have come to lead.
+            // This replica may have become the leader.
             self.finish_check(now, out);
         }
     }
@@ -134,14 +135,13 @@ impl Cohort {
         if planted(Bug::ViewStampIsOwn) { self.committed } else { stamp }
     }
 
-    /// Whether these, and we, make up a majority.
+    /// Whether these members and this replica form a majority.
     fn are_majority(&self, others: impl Iterator<Item = Member>, membership: &Membership) -> bool {
         let voters = others.chain([self.config.me]).filter(|member| membership.is_voter(*member));
         voters.count() >= membership.quorum()
     }
 
-    /// What a view check came to that this replica made with these others, all of them asked at one moment: for the
-    /// search.
+    /// The result of a view check by this replica with these others, all asked at the same time. For the search.
     #[must_use]
     pub fn view_of(&self, others: &[&Self]) -> Option<Sequence> {
         let epoch = self.promised.epoch;
@@ -151,8 +151,7 @@ impl Cohort {
         is_majority.then(|| self.taken(stamp.committed))
     }
 
-    /// Says whom we know as leader. It waits for nothing: a newer epoch that we promised, forced or not, is one that we
-    /// know.
+    /// Replies to a view check. Needs no force: a promised epoch counts as known before it is durable.
     pub(crate) fn view_asked(&self, from: Member, check: u64, out: &mut Outbox) {
         let (epoch, stamp, commit) = (self.promised.epoch, self.own_stamp(), self.committed);
         out.send(from.node, Message::ViewReply { check, epoch, stamp, commit }, Durable::default());
@@ -168,7 +167,7 @@ impl Cohort {
         out: &mut Outbox,
     ) {
         if stamp.is_some() && self.follows(epoch) {
-            // Whoever waits for the stamp needn't wait for the next heartbeat.
+            // Lets reads that wait for the stamp proceed without waiting for the next heartbeat.
             self.learn_commit(commit, out);
         }
         if CheckId(check) != self.views.last {

@@ -20,7 +20,7 @@ fn settle(scene: &mut Scene, leader: usize) {
     }
 }
 
-/// Three replicas that hold the same three entries; the first leads.
+/// Three replicas with the same three entries; the first is the leader.
 fn three_of_three() -> Scene {
     let mut scene = Scene::in_memory(3);
     lead(&mut scene, 0);
@@ -31,7 +31,7 @@ fn three_of_three() -> Scene {
     scene
 }
 
-/// The replica's process ends, and its disk has that much of its log. The others hear of its next process.
+/// Crashes a replica; its disk keeps entries through `kept`. The others learn of its new process.
 fn crash(scene: &mut Scene, index: usize, kept: u64) {
     let old = &scene.replicas[index].0;
     let entries = old.entries().filter(|entry| entry.lsn.sequence.0 <= kept).cloned().collect();
@@ -49,7 +49,7 @@ fn crash(scene: &mut Scene, index: usize, kept: u64) {
     scene.replicas.iter_mut().for_each(|(cohort, _)| cohort.peer_restarted(node(index)));
 }
 
-/// A replica stands for election, and hears of these only; says whether it leads then.
+/// A replica stands for election with messages only to and from `others`. Returns whether it leads.
 fn stand(scene: &mut Scene, index: usize, others: &[usize]) -> bool {
     scene.wait(Duration::from_millis(1_000));
     scene.under_way.clear();
@@ -75,7 +75,8 @@ fn who_has_forgotten_is_caught_up_and_counts_again() {
     assert_eq!((caught_up.forgetful(), caught_up.committed()), (false, Sequence(3)));
 }
 
-/// While a majority may have forgotten nothing, it is waited for; and what only some hold in memory is found.
+/// While a majority may be intact, the candidate waits for it, and finds entries that only some replicas hold in
+/// memory.
 #[test]
 fn one_that_has_forgotten_and_one_that_has_not_are_no_majority() {
     let mut scene = three_of_three();
@@ -87,9 +88,9 @@ fn one_that_has_forgotten_and_one_that_has_not_are_no_majority() {
     assert!(!scene.replicas[1].0.declares_loss() && scene.replicas[1].0.last().sequence >= Sequence(3));
 }
 
-/// Two of three have lost the last entries, and the third can't be had: they wait for it, and then declare the loss.
-/// The third has applied what is lost. It acknowledges nothing, takes the leader's state in the place of its own,
-/// though that is of before, and counts again once it is caught up.
+/// Two of three replicas have lost the last entries, and the third is unreachable: they wait for it and then declare
+/// the loss. The third has applied the lost entries. It acknowledges nothing, installs the leader's older state in
+/// place of its own, and counts again once it has caught up.
 #[test]
 fn a_majority_that_has_forgotten_declares_the_loss() {
     let mut scene = three_of_three();
@@ -124,7 +125,7 @@ fn a_majority_that_has_forgotten_declares_the_loss() {
     assert!(scene.replicas.iter().all(|(cohort, _)| cohort.last() == last && !cohort.is_in_doubt()));
 }
 
-/// What two followers say before their disks have an entry: that they hold it, unless it changes the members.
+/// Followers acknowledge an entry before it is on disk, unless it changes the membership.
 #[test]
 fn members_count_once_they_are_forced() {
     let mut scene = three_of_three();
@@ -169,7 +170,7 @@ fn members_that_may_be_forgotten_are_found() {
     assert!(outcome.is_err());
 }
 
-/// A disk that stands still: what counts without it is bounded.
+/// A stalled disk: the number of entries that count without it is limited.
 #[test]
 fn so_much_counts_before_a_disk_has_it_and_no_more() {
     let mut scene = Scene::in_memory(1);

@@ -28,7 +28,7 @@ fn voters(scene: &Scene, index: usize) -> usize {
     scene.replicas[index].0.membership().voters().len()
 }
 
-/// Who hears that a newcomer has caught up may give it a vote: from then on no crash may bring its doubt back.
+/// A leader may promote a new member that reports the end of its doubt: no crash may bring the doubt back.
 #[test]
 fn the_end_of_a_doubt_is_told_once_it_is_forced() {
     let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
@@ -67,8 +67,7 @@ fn the_end_of_a_doubt_is_told_once_it_is_forced() {
     panic!("it never says that it has caught up");
 }
 
-/// A newcomer is brought up to date as a learner, counts in nothing until it is a voter, and is counted on from then
-/// on.
+/// A new member catches up as a learner, counts in no majority until it is a voter, and counts afterwards.
 #[test]
 fn a_newcomer_learns_and_then_votes() {
     let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
@@ -89,7 +88,7 @@ fn a_newcomer_learns_and_then_votes() {
     assert!(!scene.replicas[3].0.doubtful(), "it has caught up");
     assert_eq!(readiness(&scene), Ok(()));
 
-    // What only the leader and the learner hold is not committed.
+    // An entry held only by the leader and the learner is not committed.
     scene.propose(0);
     scene.deliver(|_, to, _| to == node(3));
     scene.deliver(|from, _, _| from == node(3));
@@ -119,7 +118,7 @@ fn a_leader_makes_one_change_at_a_time_and_only_after_its_barrier() {
     assert_eq!(change(&mut scene, 0, remove(2)), Ok(()));
     assert_eq!(change(&mut scene, 0, remove(1)), Err(ChangeRefused::UnderWay));
     settle(&mut scene, 0);
-    // Two are left, and both are needed.
+    // Two remain, and both are needed.
     scene.propose(0);
     assert!(scene.replicas[0].0.committed() < scene.replicas[0].0.last().sequence);
     settle(&mut scene, 0);
@@ -128,7 +127,7 @@ fn a_leader_makes_one_change_at_a_time_and_only_after_its_barrier() {
     assert!(scene.replicas[0].0.is_settled(), "a leader that is alone commits alone");
 }
 
-/// A change that only its leader held gives way to the next leader's log, and with it the membership.
+/// A change held only by its leader is truncated by the next leader's log, and the membership reverts.
 #[test]
 fn a_change_that_is_cut_reverts() {
     let mut scene = Scene::with(3, 0, Limits::default(), Timing::default());
@@ -147,7 +146,7 @@ fn a_change_that_is_cut_reverts() {
     assert_eq!((voters(&scene, 0), scene.replicas[0].0.last()), (3, scene.replicas[1].0.last()));
 }
 
-/// Who was removed and doesn't know it asks the others in vain, as long as a leader lives: nothing changes for them.
+/// A removed member that does not know it asks the others in vain while a leader is alive; nothing changes for them.
 #[test]
 fn who_was_removed_disturbs_nobody() {
     let mut scene = Scene::with(3, 0, Limits::default(), Timing::default());
@@ -157,7 +156,7 @@ fn who_was_removed_disturbs_nobody() {
     settle(&mut scene, 0);
     let before: Vec<Epoch> = (0..2).map(|index| scene.replicas[index].0.promised().epoch).collect();
     for _ in 0..30 {
-        // Else it is at rest, and others would have to ask for its votes.
+        // Otherwise the cohort is at rest, and its votes are renewed by batched heartbeats.
         scene.propose(0);
         scene.heartbeat(0);
         scene.deliver_all();
@@ -169,7 +168,7 @@ fn who_was_removed_disturbs_nobody() {
     assert_eq!(before, after);
 }
 
-/// A replica that knows of no membership follows, and neither stands nor promises before it has caught up.
+/// A replica that knows no membership follows, and neither stands nor promises before it has caught up.
 #[test]
 fn an_outsider_promises_nothing_before_it_has_caught_up() {
     let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
@@ -199,8 +198,8 @@ fn an_outsider_promises_nothing_before_it_has_caught_up() {
     assert!(ask(&mut scene), "it holds what was committed: it may be asked, should its vote be needed just now");
 }
 
-/// A replica that had a part before, and has not heard yet that it left, lets go of all that it holds as soon as it
-/// hears. So it has no vote before its own log says that it is a candidate anew.
+/// A former member that does not know of its removal deletes its data when it learns of it. So it does not vote before
+/// its own log says that it is a learner again.
 #[test]
 fn a_candidate_has_a_vote_once_its_own_log_says_that_it_is_one() {
     let limits = Limits { propose_bytes: 1, window_bytes: 1, ..Limits::default() };

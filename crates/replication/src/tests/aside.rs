@@ -1,10 +1,10 @@
-//! Replicas that can't serve all that they should, and leave it to others to lead.
+//! Replicas that cannot serve all requests and leave leadership to others.
 
 use super::*;
 
 const LOST: NodeId = NodeId(3);
 
-/// Lets so much time go by, with whatever the replicas do of themselves; the third may be cut off.
+/// Advances the time and runs the replicas' timers; the third replica may be partitioned.
 fn pass(scene: &mut Scene, span: Duration, is_cut_off: bool) {
     for _ in 0..span.as_millis() / 100 {
         for index in 0..3 {
@@ -35,8 +35,7 @@ fn stand_aside(scene: &mut Scene, index: usize) {
     scene.at(index, |cohort, now, out| cohort.stand_aside(now, out));
 }
 
-/// The first two leave it to others, one after the other, while the third lacks an entry that they have: only they can
-/// lead.
+/// The first two replicas stand aside one after the other, while the third lacks an entry: only the first two can lead.
 #[test]
 fn where_nobody_else_can_lead_a_replica_that_stood_aside_does() {
     let mut scene = Scene::new(Limits::default());
@@ -60,7 +59,7 @@ fn where_nobody_else_can_lead_a_replica_that_stood_aside_does() {
     let other = 1 - again;
     for _ in 0..80 {
         pass(&mut scene, Duration::from_millis(1_000), false);
-        // It fails at something again and again while it follows: that keeps it aside.
+        // It fails repeatedly while it follows, which keeps it aside.
         stand_aside(&mut scene, other);
     }
     stand_aside(&mut scene, again);

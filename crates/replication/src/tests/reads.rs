@@ -3,8 +3,8 @@
 use super::*;
 use crate::Checked;
 
-/// A follower that lags learns from the leader's stamp how far it has to come; what comes while a check is under way
-/// rests on the next.
+/// A lagging follower learns from the leader's stamp how far it must apply; reads that arrive during a check use the
+/// next one.
 #[test]
 fn a_view_check_takes_the_leaders_stamp() {
     let mut scene = Scene::new(Limits::default());
@@ -23,7 +23,7 @@ fn a_view_check_takes_the_leaders_stamp() {
     }
     assert!(wanted[0] < wanted[1] && wanted[1] == wanted[2], "{wanted:?}");
     assert_eq!(scene.under_way.len(), 2, "one check is under way");
-    // The other follower's word is not enough: it has no stamp.
+    // The other follower's reply has no stamp and is not enough.
     scene.deliver(|from, to, _| from == node(2) && to == node(1));
     scene.deliver(|from, to, _| from == node(1) && to == node(2));
     assert_eq!(scene.replicas[2].0.checked(wanted[0]), None);
@@ -36,7 +36,7 @@ fn a_view_check_takes_the_leaders_stamp() {
     assert!(matches!(scene.replicas[2].0.checked(wanted[1]), Some(Checked { stamp, .. }) if stamp == committed));
 }
 
-/// A majority that has promised another epoch lets no check of the old one come to its end.
+/// A majority has promised another epoch, so a check of the old one does not complete.
 #[test]
 fn a_view_check_of_an_old_epoch_has_no_end() {
     let mut scene = Scene::new(Limits::default());
@@ -55,7 +55,7 @@ fn a_view_check_of_an_old_epoch_has_no_end() {
     assert_eq!(scene.replicas[0].0.checked(wanted.expect("it was asked")), None);
 }
 
-/// The age of a follower's state counts from its own clock, as a leader within its lease sends it back.
+/// The age of a follower's state counts from its own clock, as returned by a leader within its lease.
 #[test]
 fn an_age_counts_from_what_the_leader_heard() {
     let mut scene = Scene::new(Limits::default());
@@ -73,7 +73,7 @@ fn an_age_counts_from_what_the_leader_heard() {
     assert_eq!(age, now.since(answered).percent(102), "however long the message was on its way");
     assert!(scene.replicas[1].0.is_current());
 
-    // Answers that come when the lease is over give no lease: what the leader says then tells no newer age.
+    // Replies that arrive after the lease has expired do not renew it: the leader's next message carries no newer age.
     let answered = now;
     scene.heartbeat(0);
     scene.deliver(|_, to, _| to != node(0));
@@ -90,7 +90,7 @@ fn an_age_counts_from_what_the_leader_heard() {
     assert_eq!(age, now.since(answered).percent(102));
 }
 
-/// A message may tell an older commit point than the leader has: the age counts from when that point was all.
+/// A message may carry an older commit point than the leader's: the age counts from when that point was current.
 #[test]
 fn an_age_counts_from_when_the_commit_point_that_is_told_was_current() {
     let (second, interval) = (Duration::from_millis(1_000), Timing::default().heartbeat);
