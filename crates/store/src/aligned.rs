@@ -1,12 +1,12 @@
-//! A buffer fit for IO past the page cache.
+//! A buffer for direct IO.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::BLOCK_BYTES;
 
-/// Bytes whose address is a multiple of [`BLOCK_BYTES`]. Kept without `unsafe`: a vector with a block to spare, of
-/// which the part that begins at a multiple is used. The vector is never made longer, so its heap stays where it is.
+/// Bytes with an address that is a multiple of [`BLOCK_BYTES`]. Avoids `unsafe`: a vector with one spare block, used
+/// from the first aligned address. The vector never grows, so its allocation does not move.
 pub struct AlignedBuffer {
     room: Vec<u8>,
     start: usize,
@@ -14,7 +14,7 @@ pub struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// `len` zeros.
+    /// A buffer of `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let room = vec![0; len + BLOCK_BYTES];
@@ -24,10 +24,10 @@ impl AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// These bytes and zeros after them, `len` in all, in the room of this buffer if that is large enough.
+    /// Copies `bytes`, padded with zeros to `len`, into this buffer if it is large enough, or into a new one.
     ///
     /// # Panics
-    /// When `len` is less than the bytes are.
+    /// When `len` is less than the length of `bytes`.
     #[must_use]
     pub fn refilled(mut self, bytes: &[u8], len: usize) -> Self {
         if self.start + len > self.room.len() {

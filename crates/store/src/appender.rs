@@ -1,19 +1,19 @@
-//! A file that is written once, from its beginning to its end: tables and checkpoints.
+//! A file written once, sequentially: tables and checkpoints.
 //!
-//! Whole blocks go past the page cache. Nobody may ever read them again, and room in the cache has to be found, filled
-//! by a copy and given back: of the CPU time of a flush most went there. What is left at the end, less than a block,
-//! goes through the cache.
+//! Whole blocks are written with direct IO. The data may never be read again, and allocating, filling and freeing page
+//! cache for it took most of the CPU time of a flush. The remainder at the end, less than a block, goes through the
+//! page cache.
 
 use crate::files::{File, FileError, Files, OpenOptions};
 use crate::{AlignedBuffer, BLOCK_BYTES};
 
-/// Bytes gathered before they are written: large enough that a write costs little, small enough to be held.
+/// Bytes buffered per write.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Room beyond that for what is appended at once, usually.
+/// Spare capacity, which suffices for most single additions.
 const SPARE_BYTES: usize = 64 << 10;
 
-/// The file as far as an appender needs it, as an object: a job that holds one need not know whose file it is.
+/// The part of a file that an appender needs, object-safe so that jobs do not depend on the file type.
 trait Output: Send {
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
     fn force(&self) -> Result<(), FileError>;
@@ -29,14 +29,14 @@ impl<H: File> Output for H {
     }
 }
 
-/// Gathers bytes and writes them one after the other.
+/// Buffers bytes and writes them sequentially.
 pub(crate) struct Appender {
     file: Box<dyn Output>,
     path: String,
-    /// What is gathered lies here from `start` on, whose address is a multiple of a block as long as the room suffices.
+    /// Buffered data starts at `start`, which is block-aligned unless the vector was reallocated.
     room: Vec<u8>,
     start: usize,
-    /// Where in the file what is gathered belongs: a multiple of a block, before the end.
+    /// File offset of the buffered data: a multiple of the block size, except at the end.
     at: u64,
 }
 
@@ -44,7 +44,7 @@ impl Appender {
     /// Creates the file.
     ///
     /// # Errors
-    /// When the file operation fails; [`crate::files::FileErrorKind::Exists`] if there is one of that name.
+    /// When a file operation fails; [`crate::files::FileErrorKind::Exists`] if the file exists.
     pub(crate) fn create<F: Files>(files: &F, path: String) -> Result<Self, FileError> {
         let file = Box::new(files.create(&path, OpenOptions::DIRECT)?);
         let mut room: Vec<u8> = Vec::with_capacity(BLOCK_BYTES + WRITE_BYTES + SPARE_BYTES);
@@ -53,25 +53,25 @@ impl Appender {
         Ok(Self { file, path, room, start, at: 0 })
     }
 
-    /// Bytes appended so far, which is where the next will lie.
+    /// Bytes appended so far, which is the offset of the next one.
     pub(crate) fn offset(&self) -> u64 {
         self.at + self.gathered().len() as u64
     }
 
-    /// Takes more bytes: whatever is pushed.
+    /// The buffer, for appending bytes.
     pub(crate) fn room(&mut self) -> &mut Vec<u8> {
         &mut self.room
     }
 
-    /// Writes what was gathered if that is enough: one write at most.
+    /// Writes the buffered data if there is enough, with at most one write.
     ///
     /// # Errors
-    /// When that write fails. The file is lost then; so with every write.
+    /// When the write fails. The file is then unusable, as after any failed write.
     pub(crate) fn write_if_full(&mut self) -> Result<(), FileError> {
         if self.gathered().len() >= WRITE_BYTES { self.write_blocks() } else { Ok(()) }
     }
 
-    /// Writes all the rest, and says how many bytes the file has. Nothing may be appended any more.
+    /// Writes all remaining data and returns the length of the file. Nothing may be appended afterwards.
     ///
     /// # Errors
     /// When a file operation fails.
@@ -83,11 +83,10 @@ impl Appender {
         Ok(self.offset())
     }
 
-    /// Forces all that was written, by the handle that the file was created with: it tells of whatever went wrong
-    /// since.
+    /// Forces all writes, through the handle that created the file, which reports any earlier write error.
     ///
     /// # Errors
-    /// When that can't be promised: the process must end.
+    /// When durability is uncertain: the process must end.
     pub(crate) fn force(&self) -> Result<(), FileError> {
         self.file.force()
     }
@@ -105,7 +104,7 @@ impl Appender {
         if blocks.as_ptr().addr().is_multiple_of(BLOCK_BYTES) {
             self.file.write(self.at, blocks)?;
         } else {
-            // Something large made the room move.
+            // A large addition reallocated the buffer.
             self.file.write(self.at, &AlignedBuffer::zeroed(0).refilled(blocks, length))?;
         }
         self.at += length as u64;

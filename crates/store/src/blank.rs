@@ -1,8 +1,8 @@
-//! A disk that is no universe's yet: it has the number that it will be known by before anybody is told of it.
+//! A blank disk, which belongs to no cluster yet. Its incarnation is stored before it is announced.
 //!
-//! A formation that was cut short has told some nodes of this disk and not yet this node. It is carried on only with
-//! the same disk: had the number not been written down first, a disk that took part and was lost would be formed a
-//! second time, having forgotten what it promised (guarantee 6).
+//! An interrupted formation may have announced this disk to some nodes without formatting it. The formation may
+//! continue only with the same disk: without a stored number, a disk that took part and was lost could be replaced by
+//! an empty one that has forgotten its promises (guarantee 6).
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Incarnation, Member, NodeId, UniverseId};
@@ -17,11 +17,11 @@ use crate::sealed::{Broken, SEALED_BYTES_MAX, seal, unseal};
 const MAGIC: [u8; 8] = *b"loggosBL";
 const PLACE: &str = "blank";
 
-/// The number of a blank disk: the one that it has, or `drawn`, which is forced before this returns. A damaged number
-/// is drawn again: whoever was told of the old one finds another disk here.
+/// The identity of a blank disk: the stored one, or `drawn`, which is forced before this returns. A damaged number is
+/// drawn again, so nodes that know the old one see a different disk.
 ///
 /// # Errors
-/// When the disk was given another node's number, or one by another version, or a file operation fails.
+/// When the disk has another node's number or another format, or a file operation fails.
 pub fn claim<F: Files>(files: &F, node: NodeId, drawn: Incarnation) -> Result<Member, StoreError> {
     let found = match read_whole(files, PLACE, SEALED_BYTES_MAX)?.map(|sealed| unseal(MAGIC, &sealed)) {
         Some(Ok(content)) => decode(content).ok(),
@@ -41,7 +41,7 @@ pub fn claim<F: Files>(files: &F, node: NodeId, drawn: Incarnation) -> Result<Me
     }
 }
 
-/// The disk is blank no more, and forgets the number that it had while it was.
+/// Removes the stored number, because the disk now belongs to a cluster.
 ///
 /// # Errors
 /// When a file operation fails.
@@ -49,8 +49,8 @@ pub fn forget<F: Files>(files: &F) -> Result<(), FileError> {
     remove_if_exists(files, PLACE).map(|_| ())
 }
 
-/// The universe that is formed of these disks, in whatever order they are named. It follows from their numbers, which
-/// are random: so whoever forms a universe of the same disks, at the same time or once more, forms the same one.
+/// The cluster formed of these disks, independent of their order. It is a hash of their random numbers, so concurrent
+/// or repeated formations with the same disks produce the same cluster.
 #[must_use]
 pub fn universe_of(members: &[Member]) -> UniverseId {
     let mut members = members.to_vec();
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(claim(&disk, NODE, Incarnation(10)), Ok(member(10)));
     }
 
-    /// Whatever was told of before a crash is what is found after it.
+    /// A number announced before a crash is found after it.
     #[test]
     fn a_number_that_was_told_is_kept() {
         crash_everywhere(

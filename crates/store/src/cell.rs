@@ -1,12 +1,12 @@
-//! The keys of a tablet's tables: a row's key and a column's name as one string of bytes, which sorts as the pair does
-//! (`BigTable`, section 2).
+//! The keys of a tablet's tables: a row key and a column name as one byte string that sorts like the pair (`BigTable`,
+//! section 2).
 //!
-//! The row's bytes come first, each zero byte followed by `0xff`; then `0x00 0x01`, which sorts before whatever goes on
-//! in a longer row; then the column's name as it is. No key is the beginning of another row's key.
+//! The row's bytes come first, with each zero byte followed by `0xff`; then `0x00 0x01`, which sorts before any
+//! continuation of a longer row; then the column name unchanged. No key is a prefix of another row's key.
 //!
-//! Names of columns are never empty. So the key of (row, "") sorts before all cells of its row, and a version of it
-//! without a value is a *row tombstone*: it deletes every version of the row whose timestamp is not greater than its
-//! own. A write that deletes a row and writes into it at one timestamp can't be told from one that only deletes it.
+//! Column names are never empty. So the key of (row, "") sorts before all cells of its row, and a version of it without
+//! a value is a *row tombstone*: it deletes every version of the row with a timestamp up to its own. A write that
+//! deletes a row and writes to it at the same timestamp is equivalent to one that only deletes it.
 
 use std::borrow::Cow;
 
@@ -14,15 +14,15 @@ use base::limits::{COLUMN_BYTES_MAX, KEY_BYTES_MAX};
 use bytes::Bytes;
 use thiserror::Error;
 
-/// What stands for a zero byte after the zero itself.
+/// Follows a zero byte within a row.
 const ESCAPE: u8 = 0xff;
-/// What ends a row after a zero.
+/// Follows the zero byte that ends a row.
 const END: u8 = 0x01;
 
-/// Bytes of a key, at most: every byte of the row escaped.
+/// Maximum bytes of a key: every byte of the row is escaped.
 pub const BYTES_MAX: usize = 2 * KEY_BYTES_MAX + 2 + COLUMN_BYTES_MAX;
 
-/// Bytes that are no key: they don't say where the row ends.
+/// The bytes are not a valid key, because they do not mark the end of the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a key that is not of a row and a column")]
 pub struct NotACell;
@@ -51,10 +51,10 @@ fn escape_into(key: &mut Vec<u8>, row: &[u8]) {
     }
 }
 
-/// The row and the column of a key. The row is copied only if it has a zero byte.
+/// The row and the column of a key. Copies the row only if it contains a zero byte.
 ///
 /// # Errors
-/// When these bytes are no key.
+/// When the bytes are not a valid key.
 pub fn decode(key: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), NotACell> {
     let (row_bytes, is_escaped) = scan(key).ok_or(NotACell)?;
     let (escaped, column) = (&key[..row_bytes - 2], &key[row_bytes..]);
@@ -73,8 +73,7 @@ fn unescape(escaped: &[u8]) -> Vec<u8> {
     row
 }
 
-/// The first eight bytes of a key's row as a number: of two keys the one that sorts before the other has no greater
-/// number. Zeros stand for what a shorter row lacks.
+/// The first eight bytes of a key's row as a number, padded with zeros. Preserves the order of keys, not strictly.
 #[must_use]
 pub(crate) fn row_head(key: &[u8]) -> u64 {
     let mut head = [0; 8];
@@ -89,14 +88,14 @@ pub(crate) fn row_head(key: &[u8]) -> u64 {
     u64::from_be_bytes(head)
 }
 
-/// How many bytes of a key are its row's, with the end of the row: what counts for the filter. All of them if these
-/// bytes are no key.
+/// Length of the key's part that identifies the row, including its end: the filter uses this part. The whole length if
+/// the bytes are not a valid key.
 #[must_use]
 pub fn row_prefix_bytes(key: &[u8]) -> usize {
     scan(key).map_or(key.len(), |(bytes, _)| bytes)
 }
 
-/// Bytes of a key that are its row's, and whether a zero is among them.
+/// Length of the row's part, and whether it contains an escaped zero.
 fn scan(key: &[u8]) -> Option<(usize, bool)> {
     let (mut at, mut is_escaped) = (0, false);
     loop {
@@ -110,12 +109,12 @@ fn scan(key: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// A range of keys: from `start` on, up to `end` without it.
+/// A half-open range of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// The first key that may be in it.
+    /// The first key in the range.
     pub start: Bytes,
-    /// The first key behind it; none if it has no end.
+    /// The first key after the range; `None` if it is unbounded.
     pub end: Option<Bytes>,
 }
 
@@ -126,25 +125,25 @@ impl Range {
         Self { start: Bytes::new(), end: None }
     }
 
-    /// The cells of one row, and its tombstones.
+    /// The cells and tombstones of one row.
     #[must_use]
     pub fn row(row: &[u8]) -> Self {
         let start = encode(row, b"");
         let mut end = start.clone();
-        // No key has this instead of the end of its row.
+        // No key contains this in place of the end of its row.
         if let Some(last) = end.last_mut() {
             *last = END + 1;
         }
         Self { start: start.into(), end: Some(end.into()) }
     }
 
-    /// The rows from one on, up to another without it; no end if there is none.
+    /// The rows from `from` to below `to`; unbounded if `to` is `None`.
     #[must_use]
     pub fn rows(from: &[u8], to: Option<&[u8]>) -> Self {
         Self { start: encode(from, b"").into(), end: to.map(|to| encode(to, b"").into()) }
     }
 
-    /// The rows whose keys begin with these bytes.
+    /// The rows with keys that begin with `prefix`.
     #[must_use]
     pub fn rows_with_prefix(prefix: &[u8]) -> Self {
         let mut start = Vec::with_capacity(prefix.len());
@@ -157,7 +156,7 @@ impl Range {
         Self { start: start.into(), end }
     }
 
-    /// What of it comes after a cell: to go on from there.
+    /// The part after a cell, to continue a scan.
     #[must_use]
     pub fn after(&self, row: &[u8], column: &[u8]) -> Self {
         let mut start = encode(row, column);
@@ -165,7 +164,7 @@ impl Range {
         Self { start: self.start.clone().max(start.into()), end: self.end.clone() }
     }
 
-    /// What of it comes before a cell: to go on from there, backwards.
+    /// The part before a cell, to continue a reverse scan.
     #[must_use]
     pub fn before(&self, row: &[u8], column: &[u8]) -> Self {
         let end = Bytes::from(encode(row, column));
@@ -173,7 +172,7 @@ impl Range {
         Self { start: self.start.clone(), end: Some(end) }
     }
 
-    /// Whether a key lies before the end.
+    /// Whether a key is before the end.
     #[must_use]
     pub(crate) fn ends_after(&self, key: &[u8]) -> bool {
         self.end.as_ref().is_none_or(|end| key < &**end)

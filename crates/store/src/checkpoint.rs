@@ -1,9 +1,9 @@
-//! Checkpoints: the state of one cohort through one entry, as the chunks that its state machine gave, in a file of its
-//! own that is put in place whole.
+//! Checkpoints: the state of one cohort through one entry, as chunks from its state machine, in one file that is
+//! installed atomically.
 //!
-//! A file is a sealed header (whose, which cohort, which entry), then blocks, then a footer. Each block has its length,
-//! its place in the order and a checksum; the footer has the number of blocks and a checksum over all their bytes, so
-//! that a file that lost its end, or a block of it, is never taken for a shorter state.
+//! A file consists of a sealed header (owner, cohort, entry), blocks, and a footer. Each block has its length and a
+//! checksum that includes its index. The footer has the number of blocks and a checksum over all of them, so that a
+//! truncated file is not taken for a smaller state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,36 +25,36 @@ const FOOTER: u8 = 2;
 /// The directory of the checkpoints.
 pub const DIRECTORY: &str = "checkpoints";
 
-/// What a checkpoint holds.
+/// Identifies a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CheckpointMeta {
-    /// Whose state.
+    /// The cohort that the state belongs to.
     pub cohort: CohortId,
-    /// Through which entry.
+    /// The last entry included.
     pub lsn: Lsn,
     /// The timestamp of that entry.
     pub timestamp: Timestamp,
 }
 
-/// Why a checkpoint can't be read.
+/// Why a checkpoint cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CheckpointError {
-    /// The disk failed.
+    /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no such file.
+    /// The file does not exist.
     #[error("the checkpoint is missing")]
     Missing,
-    /// It is of a format that this version doesn't know.
+    /// The file has an unknown format.
     #[error("the checkpoint is of format {0}")]
     OtherFormat(u32),
-    /// Its header is not what was written, or another checkpoint's.
+    /// The header is damaged, or belongs to another checkpoint.
     #[error("the checkpoint's header is damaged, or another's")]
     Header,
-    /// A block is not what was written.
+    /// The block with this index is damaged.
     #[error("block {0} of the checkpoint is damaged")]
     Block(u64),
-    /// The file ends early, or its blocks are not those that the footer counts.
+    /// The file is truncated, or its blocks do not match the footer.
     #[error("the checkpoint is not whole")]
     Footer,
 }
@@ -85,8 +85,8 @@ impl CheckpointMeta {
     }
 }
 
-/// Writes a checkpoint, forced with its directory, and says how many bytes its file has. One of the same name is
-/// replaced. May run on any thread, one checkpoint of a cohort at a time.
+/// Writes a checkpoint, forces it and its directory, and returns the size of the file. Replaces a checkpoint of the
+/// same name. May run on any thread, one checkpoint of a cohort at a time.
 ///
 /// # Errors
 /// When a file operation fails.
@@ -135,10 +135,10 @@ fn footer(blocks: u64, sum: u32) -> Bytes {
     out.finish()
 }
 
-/// Reads a checkpoint: its chunks as they were given.
+/// Reads the chunks of a checkpoint.
 ///
 /// # Errors
-/// When it is missing or not whole.
+/// When it is missing or incomplete.
 pub fn read_checkpoint<F: Files>(
     files: &F,
     owner: &Owner,
@@ -176,7 +176,7 @@ fn read_block(input: &mut Reader, place: u64) -> Result<Bytes, CheckpointError> 
     if block_checksum(place, &block) == sum { Ok(block) } else { Err(CheckpointError::Block(place)) }
 }
 
-/// What the name of a file in the directory says.
+/// Parses the name of a checkpoint file.
 fn parse_name(name: &str) -> Option<(CohortId, Lsn)> {
     let (cohort, lsn) = name.split_once('-')?;
     let (epoch, sequence) = lsn.split_once('.')?;
@@ -184,8 +184,8 @@ fn parse_name(name: &str) -> Option<(CohortId, Lsn)> {
     Some((CohortId(cohort.parse().ok()?), lsn))
 }
 
-/// Removes these checkpoints, and those of cohorts that are gone. Any other stays, be it older: it is finished, and the
-/// manifest that names it may be on its way.
+/// Removes these checkpoints, and those of removed cohorts. Others stay, even older ones: a manifest that names one of
+/// them may be in progress.
 pub(crate) fn remove<F: Files>(
     files: &F,
     superseded: &BTreeMap<CohortId, Lsn>,
@@ -195,7 +195,7 @@ pub(crate) fn remove<F: Files>(
     remove_where(files, |name| parse_name(name).is_some_and(is_due))
 }
 
-/// Removes every file but the checkpoints to keep: unfinished ones, and finished ones that no manifest came to name.
+/// Removes every file except the checkpoints in `keep`: unfinished ones, and finished ones that no manifest names.
 pub(crate) fn remove_unnamed<F: Files>(files: &F, keep: &BTreeMap<CohortId, Lsn>) -> Result<(), FileError> {
     remove_where(files, |name| parse_name(name).is_none_or(|(cohort, lsn)| keep.get(&cohort) != Some(&lsn)))
 }

@@ -1,28 +1,28 @@
-//! [`Files`] and [`File`] as objects, for work that is handed to a driver without knowing whose files it gets. One more
-//! indirect call for each file operation is nothing beside the operation.
+//! Object-safe versions of [`Files`] and [`File`], for jobs that a driver runs without knowing the implementation. The
+//! cost of an indirect call is negligible compared with a file operation.
 
 use std::sync::Arc;
 
 use crate::files::{File, FileError, Files, OpenOptions, ReadAt};
 
-/// An open file as an object.
+/// An open file as a trait object.
 pub trait DynFileHandle: ReadAt {
     /// As [`File::write_at`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`File::write_at`].
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
 
     /// As [`File::sync`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`File::sync`].
     fn sync(&self) -> Result<(), FileError>;
 
     /// As [`File::len`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`File::len`].
     fn length(&self) -> Result<u64, FileError>;
 }
 
@@ -64,48 +64,48 @@ impl File for ErasedFile {
     }
 }
 
-/// [`Files`] as an object: work that is handed to a driver need not know whose files it gets. Every [`Files`] is one.
+/// [`Files`] as a trait object, for jobs that do not know the implementation. Implemented for every [`Files`].
 pub trait DynFiles {
     /// As [`Files::open`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Files::open`].
     fn open(&self, path: &str, options: OpenOptions) -> Result<ErasedFile, FileError>;
 
     /// As [`Files::create`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Files::create`].
     fn create(&self, path: &str, options: OpenOptions) -> Result<ErasedFile, FileError>;
 
     /// As [`Files::list`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Files::list`].
     fn list(&self, directory: &str) -> Result<Vec<String>, FileError>;
 
     /// As [`Files::rename`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Files::rename`].
     fn rename(&self, from: &str, to: &str) -> Result<(), FileError>;
 
     /// As [`Files::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Files::remove`].
     fn remove(&self, path: &str) -> Result<(), FileError>;
 
     /// As [`Files::create_dir`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Files::create_dir`].
     fn create_dir(&self, path: &str) -> Result<(), FileError>;
 
     /// As [`Files::sync_dir`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Files::sync_dir`].
     fn sync_dir(&self, path: &str) -> Result<(), FileError>;
 }
 
@@ -139,7 +139,7 @@ impl<F: Files> DynFiles for F {
     }
 }
 
-/// [`DynFiles`] as [`Files`], for code that is generic in them.
+/// [`DynFiles`] as [`Files`], for generic code.
 #[derive(Clone, Copy)]
 pub struct ErasedFiles<'a>(pub &'a dyn DynFiles);
 

@@ -1,134 +1,133 @@
-//! The few file operations that the store needs, as a trait: the runtime implements it with the operating system's
-//! files, [`crate::memory`] with a disk that forgets what was never forced.
+//! The file operations that the store needs, as a trait. The runtime implements it with the operating system's files,
+//! and [`crate::memory`] with a simulated disk that loses unforced data.
 //!
-//! What an implementation owes the store:
-//! * A write is durable once [`File::sync`] of that file returns, an entry of a directory once [`Files::sync_dir`] of that
-//!   directory does; nothing is promised before. Power loss may keep any part of what was written and not forced, in
-//!   sectors of 512 bytes.
-//! * An error of [`File::sync`] is final: what was not forced then may be gone even if a later call succeeds, so the
-//!   process ends (guarantee 25). Nothing in this crate tries a force again.
-//! * Paths are relative to the data directory, with `/` between their parts; the empty path is the data directory.
+//! Requirements for an implementation:
+//! * A write is durable once [`File::sync`] of that file returns, and a directory entry once [`Files::sync_dir`] of
+//!   that directory does; not before. Power loss may keep any subset of the unforced sectors (512 bytes).
+//! * An error of [`File::sync`] is final: unforced data may be lost even if a later call succeeds, so the process ends
+//!   (guarantee 25). This crate never retries a force.
+//! * Paths are relative to the data directory, with `/` between components; the empty path is the data directory.
 
 use bytes::Bytes;
 use thiserror::Error;
 
 use crate::aligned::AlignedBuffer;
 
-/// What an operation on files failed of.
+/// The kind of a failed file operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileErrorKind {
-    /// There is no file of that name.
+    /// The file does not exist.
     NotFound,
-    /// There is a file of that name already.
+    /// The file already exists.
     Exists,
     /// The disk is full.
     NoSpace,
-    /// The simulated machine has lost its power, or the handle belongs to a process before this one.
+    /// The simulated machine has lost power, or the handle belongs to an earlier process.
     Crashed,
-    /// Anything else: the disk can't be trusted any further.
+    /// Any other error: the disk cannot be trusted any more.
     Other,
 }
 
-/// An operation on files that failed.
+/// A failed file operation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("can't {op} {path}: {message}")]
 pub struct FileError {
-    /// What was to be done, as a verb.
+    /// The operation, as a verb.
     pub op: &'static str,
-    /// With which file or directory.
+    /// The affected file or directory.
     pub path: String,
-    /// Why not, as far as a program cares.
+    /// The cause, for programs.
     pub kind: FileErrorKind,
-    /// Why not, in the operating system's words.
+    /// The operating system's message.
     pub message: String,
 }
 
-/// How a file is to be opened.
+/// How to open a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Ask for IO past the page cache. Offsets, lengths and addresses are then multiples of [`crate::BLOCK_BYTES`]; an
-    /// implementation that can't do so opens the file as any other.
+    /// Use direct IO, bypassing the page cache. Offsets, lengths and addresses must be multiples of
+    /// [`crate::BLOCK_BYTES`]. An implementation without direct IO may ignore this.
     pub direct: bool,
 }
 
 impl OpenOptions {
     /// Through the page cache.
     pub const BUFFERED: Self = Self { direct: false };
-    /// Past the page cache.
+    /// Direct IO.
     pub const DIRECT: Self = Self { direct: true };
 }
 
-/// A file that can be read, as an object: who only reads need not know whose file it is.
+/// A readable file, as an object-safe trait, so that readers do not depend on the implementation.
 pub trait ReadAt: Send + Sync {
-    /// Reads from `offset` on, and says how many bytes: fewer than asked for only at the end of the file.
+    /// Reads from `offset` and returns the number of bytes: fewer than requested only at the end of the file.
     ///
     /// # Errors
-    /// When the disk can't read there.
+    /// When the disk fails to read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError>;
 }
 
-/// A handle to an open file; its clones are handles to the same file.
+/// A handle to an open file. Clones refer to the same file.
 pub trait File: ReadAt + Clone + 'static {
-    /// Writes all of `bytes` at `offset`, making the file longer if they reach past its end.
+    /// Writes all of `bytes` at `offset`, extending the file if necessary.
     ///
     /// # Errors
     /// When the disk is full or fails.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
 
-    /// Forces what was written to this file, and its length.
+    /// Makes the content and length of the file durable (fsync).
     ///
     /// # Errors
-    /// When that can't be promised: the process must end.
+    /// When durability is uncertain: the process must end.
     fn sync(&self) -> Result<(), FileError>;
 
     /// The file's length in bytes.
     ///
     /// # Errors
-    /// When it can't be asked.
+    /// When the file system does not report it.
     fn len(&self) -> Result<u64, FileError>;
 
-    /// Whether the file holds no byte.
+    /// Whether the file is empty.
     ///
     /// # Errors
-    /// When its length can't be asked.
+    /// As for [`File::len`].
     fn is_empty(&self) -> Result<bool, FileError> {
         self.len().map(|length| length == 0)
     }
 }
 
-/// The files under one data directory.
+/// The files in one data directory.
 pub trait Files {
     /// A handle to an open file.
     type File: File;
 
-    /// Opens a file that exists, to read and write.
+    /// Opens an existing file for reading and writing.
     ///
     /// # Errors
-    /// [`FileErrorKind::NotFound`] when there is none.
+    /// [`FileErrorKind::NotFound`] when it does not exist.
     fn open(&self, path: &str, options: OpenOptions) -> Result<Self::File, FileError>;
 
     /// Creates an empty file.
     ///
     /// # Errors
-    /// [`FileErrorKind::Exists`] when there is one of that name.
+    /// [`FileErrorKind::Exists`] when it already exists.
     fn create(&self, path: &str, options: OpenOptions) -> Result<Self::File, FileError>;
 
     /// The names (not paths) of the files in a directory, sorted.
     ///
     /// # Errors
-    /// [`FileErrorKind::NotFound`] when there is no such directory.
+    /// [`FileErrorKind::NotFound`] when the directory does not exist.
     fn list(&self, directory: &str) -> Result<Vec<String>, FileError>;
 
-    /// Renames a file within its directory, taking the place of one that has the new name.
+    /// Renames a file within its directory, replacing any file with the new name.
     ///
     /// # Errors
-    /// [`FileErrorKind::NotFound`] when there is no such file.
+    /// [`FileErrorKind::NotFound`] when it does not exist.
     fn rename(&self, from: &str, to: &str) -> Result<(), FileError>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// [`FileErrorKind::NotFound`] when there is no such file.
+    /// [`FileErrorKind::NotFound`] when it does not exist.
     fn remove(&self, path: &str) -> Result<(), FileError>;
 
     /// Creates a directory, unless it exists.
@@ -137,14 +136,14 @@ pub trait Files {
     /// When the disk is full or fails.
     fn create_dir(&self, path: &str) -> Result<(), FileError>;
 
-    /// Forces what was created, renamed and removed in a directory.
+    /// Makes creations, renames and removals in a directory durable.
     ///
     /// # Errors
-    /// When that can't be promised: the process must end.
+    /// When durability is uncertain: the process must end.
     fn sync_dir(&self, path: &str) -> Result<(), FileError>;
 }
 
-/// All that a file holds, up to `bytes_max`; nothing when there is no such file.
+/// The content of a file, up to `bytes_max`; `None` if it does not exist.
 pub(crate) fn read_whole<F: Files>(files: &F, path: &str, bytes_max: u64) -> Result<Option<Bytes>, FileError> {
     let Some(file) = open_if_exists(files, path, OpenOptions::BUFFERED)? else { return Ok(None) };
     let length = usize::try_from(file.len()?.min(bytes_max)).unwrap_or(usize::MAX);
@@ -154,7 +153,7 @@ pub(crate) fn read_whole<F: Files>(files: &F, path: &str, bytes_max: u64) -> Res
     Ok(Some(content.into()))
 }
 
-/// Opens a file; nothing when there is none.
+/// Opens a file; `None` if it does not exist.
 pub(crate) fn open_if_exists<F: Files>(
     files: &F,
     path: &str,
@@ -167,7 +166,7 @@ pub(crate) fn open_if_exists<F: Files>(
     }
 }
 
-/// Removes a file if there is one.
+/// Removes a file if it exists. Returns whether it did.
 pub(crate) fn remove_if_exists<F: Files>(files: &F, path: &str) -> Result<bool, FileError> {
     match files.remove(path) {
         Ok(()) => Ok(true),
@@ -176,8 +175,7 @@ pub(crate) fn remove_if_exists<F: Files>(files: &F, path: &str) -> Result<bool, 
     }
 }
 
-/// Puts a file with this content in the place of `path` or leaves what was there: written beside it, forced, renamed,
-/// the directory forced.
+/// Atomically replaces the content of `path`: writes and forces a temporary file, renames it, and forces the directory.
 pub(crate) fn replace<F: Files>(files: &F, directory: &str, path: &str, content: &[u8]) -> Result<(), FileError> {
     let beside = format!("{path}{TEMPORARY}");
     remove_if_exists(files, &beside)?;
@@ -188,7 +186,7 @@ pub(crate) fn replace<F: Files>(files: &F, directory: &str, path: &str, content:
     files.sync_dir(directory)
 }
 
-/// Fills a file with zeros from `from` up to `to`, both multiples of a block.
+/// Fills a file with zeros from `from` to `to`, both multiples of the block size.
 pub(crate) fn write_zeros<F: File>(file: &F, from: u64, to: u64) -> Result<(), FileError> {
     const STEP: u64 = 1 << 20;
     let zeros = AlignedBuffer::zeroed(usize::try_from(STEP.min(to.saturating_sub(from))).unwrap_or(0));
@@ -201,5 +199,5 @@ pub(crate) fn write_zeros<F: File>(file: &F, from: u64, to: u64) -> Result<(), F
     Ok(())
 }
 
-/// What the name of a file that isn't finished ends in.
+/// Suffix of unfinished files.
 pub(crate) const TEMPORARY: &str = ".new";

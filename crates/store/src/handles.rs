@@ -1,16 +1,16 @@
-//! A bound on open files: tables of a node may be more than a process may have files open. What was read last stays
-//! open, the rest is opened again when it is read.
+//! Limits the number of open files: a node may have more tables than a process may open. Recently read files stay open
+//! (LRU), and others are reopened when they are read.
 //!
-//! For files that are written once and then only read. One that is created here is held open by who created it, since a
-//! force speaks for what was written through its own handle. So is one that is opened past the page cache, for few are
-//! at a time, by who reads them from one end to the other. Only what is opened to be read in places is shared.
+//! For files that are written once and then only read. A created file is held open by its creator, because a force only
+//! covers writes through its own handle. A file opened for direct IO is held by its reader, because such sequential
+//! reads are few. Only handles for random reads are shared.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::files::{File, FileError, Files, OpenOptions, ReadAt};
 
-/// Files of which so many are open at most, beside those that somebody holds. Clones share them.
+/// Files with at most a given number open, not counting those held by callers. Clones share them.
 pub struct HandleCache<F: Files> {
     shared: Arc<Shared<F>>,
 }
@@ -21,7 +21,7 @@ struct Shared<F: Files> {
     open: Mutex<Open<F::File>>,
 }
 
-/// The open files by path, each with the moment of its last use.
+/// The open files by path, each with the time of its last use.
 struct Open<H> {
     handles: BTreeMap<Arc<str>, (u64, H)>,
     moment: u64,
@@ -31,19 +31,19 @@ struct Open<H> {
 pub struct CachedFile<F: Files> {
     shared: Arc<Shared<F>>,
     path: Arc<str>,
-    /// The handle of who created the file, or opened it for itself.
+    /// The handle of a created file, or of one opened for direct IO.
     own: Option<F::File>,
 }
 
 impl<F: Files> HandleCache<F> {
-    /// The same files, of which `open_max` are open at most: one at least.
+    /// Limits the open files of `files` to `open_max`, at least one.
     #[must_use]
     pub fn new(files: F, open_max: usize) -> Self {
         let open = Mutex::new(Open { handles: BTreeMap::new(), moment: 0 });
         Self { shared: Arc::new(Shared { files, open_max: open_max.max(1), open }) }
     }
 
-    /// How many files are open now, beside those that somebody holds.
+    /// Number of open files, not counting those held by callers.
     #[must_use]
     pub fn open_files(&self) -> usize {
         self.shared.open().handles.len()
@@ -55,12 +55,12 @@ impl<F: Files> HandleCache<F> {
 }
 
 impl<F: Files> Shared<F> {
-    /// Nothing that holds this lock panics half-way.
+    /// A poisoned lock is usable: no code that holds it panics in the middle of an update.
     fn open(&self) -> MutexGuard<'_, Open<F::File>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle of a file, opened if it isn't. The lock isn't held while the disk works.
+    /// The handle of a file, which is opened if necessary, without holding the lock.
     fn handle(&self, path: &Arc<str>) -> Result<F::File, FileError> {
         if let Some(handle) = self.open().take(path) {
             return Ok(handle);
@@ -79,7 +79,7 @@ impl<H: Clone> Open<H> {
         Some(handle.clone())
     }
 
-    /// Adds a handle, and closes the one that was used least lately if there are too many.
+    /// Adds a handle, and closes the least recently used one if there are too many.
     fn insert(&mut self, path: Arc<str>, handle: H, open_max: usize) {
         self.handles.insert(path, (self.moment, handle));
         if self.handles.len() > open_max {

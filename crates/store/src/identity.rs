@@ -1,7 +1,7 @@
-//! Whose disk this is: written once when the directory is formatted, read at every start before anything else, so that
-//! an empty or foreign disk under a known name is known for what it is (guarantee 6).
+//! The identity of a disk: written once at formatting and read first at every start, to detect an empty or foreign disk
+//! of a known node (guarantee 6).
 //!
-//! Two copies, each put in place whole; one whole copy is enough, and mends the other.
+//! There are two copies, each replaced atomically. One intact copy is enough and repairs the other.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Incarnation, Member, NodeId, UniverseId};
@@ -15,38 +15,37 @@ use crate::sealed::{Broken, SEALED_BYTES_MAX, seal, unseal};
 const MAGIC: [u8; 8] = *b"loggosID";
 const WHAT: &str = "identity";
 
-/// The places of the two copies. The one that is looked for first is written last.
+/// The files of the two copies. The first one to be read is written last.
 pub const PLACES: [&str; 2] = ["identity", "identity.copy"];
 
-/// Whose data a directory holds.
+/// The identity of a data directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The universe.
+    /// The cluster.
     pub universe: UniverseId,
     /// The node.
     pub node: NodeId,
-    /// The disk, drawn when it was formatted.
+    /// The disk's number, drawn at formatting.
     pub incarnation: Incarnation,
-    /// Every node of the universe at its formation, this one among them; nobody if this one joined later.
+    /// All nodes of the cluster at its formation, including this one; empty if this one joined later.
     pub members: Vec<Member>,
-    /// The nodes of the universe when this one joined, itself among them; nobody if it was there from the beginning.
+    /// The nodes of the cluster when this one joined, including itself; empty if it was there from the formation.
     pub hosts: Vec<Host>,
 }
 
-/// A node of the universe that another one joined.
+/// A member of an existing cluster, as known to a joining node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
     /// The node and its disk.
     pub member: Member,
-    /// Where other nodes reach it, as `address:port`.
+    /// The address for other nodes, as `address:port`.
     pub peer: String,
 }
 
-/// The part of an identity that every frame and file carries, so that those of another node or of an earlier life of
-/// this one are never taken for ours.
+/// The part of an identity in every frame and file, to detect data of other nodes and earlier incarnations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The universe.
+    /// The cluster.
     pub universe: UniverseId,
     /// The node.
     pub node: NodeId,
@@ -55,7 +54,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Bytes of an encoded owner.
+    /// Length of the encoding in bytes.
     pub(crate) const BYTES: usize = 28;
 
     pub(crate) fn encode(&self, out: &mut Writer) {
@@ -74,7 +73,7 @@ impl Owner {
 }
 
 impl Identity {
-    /// What every frame and file of this disk carries.
+    /// The owner recorded in every frame and file of this disk.
     #[must_use]
     pub fn owner(&self) -> Owner {
         Owner { universe: self.universe, node: self.node, incarnation: self.incarnation }
@@ -112,7 +111,7 @@ impl Identity {
         Ok(Self { universe, node, incarnation, members, hosts })
     }
 
-    /// Every node that this one knew when its disk became the universe's.
+    /// Every node known when the disk joined the cluster.
     pub fn known(&self) -> impl Iterator<Item = Member> + '_ {
         self.members.iter().copied().chain(self.hosts.iter().map(|host| host.member))
     }
@@ -127,17 +126,17 @@ fn decode_member(input: &mut Reader) -> Result<Member, DecodeError> {
     Ok(Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) })
 }
 
-/// One copy, as it was found.
+/// The state of one copy.
 enum Copy {
     Missing,
     Damaged,
     Whole(Identity),
 }
 
-/// Reads the identity, without changing anything; nothing when neither copy exists.
+/// Reads the identity without changing anything; `None` if neither copy exists.
 ///
 /// # Errors
-/// When copies exist and none is whole, when one is of another format, or when two whole ones differ.
+/// When copies exist and none is intact, one has another format, or two intact ones differ.
 pub fn read<F: Files>(files: &F) -> Result<Option<Identity>, StoreError> {
     match read_copies(files)? {
         [Copy::Whole(first), Copy::Whole(second)] if first != second => {
@@ -149,10 +148,10 @@ pub fn read<F: Files>(files: &F) -> Result<Option<Identity>, StoreError> {
     }
 }
 
-/// Reads the identity, and writes anew the copy that is missing or damaged. Says whether it had to.
+/// Reads the identity and rewrites a missing or damaged copy. Returns whether it did.
 ///
 /// # Errors
-/// As [`read`], and [`StoreError::NotFormatted`] when neither copy exists.
+/// As for [`read`], and [`StoreError::NotFormatted`] when neither copy exists.
 pub fn open<F: Files>(files: &F) -> Result<(Identity, bool), StoreError> {
     let identity = read(files)?.ok_or(StoreError::NotFormatted)?;
     let mut mended = false;
@@ -165,7 +164,7 @@ pub fn open<F: Files>(files: &F) -> Result<(Identity, bool), StoreError> {
     Ok((identity, mended))
 }
 
-/// Writes both copies, forced.
+/// Writes and forces both copies.
 ///
 /// # Errors
 /// When a file operation fails.

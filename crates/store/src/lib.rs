@@ -1,15 +1,15 @@
-//! What a node keeps on its disk: its identity, its hard state, the write-ahead log that all its cohorts share, their
-//! checkpoints and the sorted tables of their tablets.
+//! The durable state of a node: its identity, its hard state, the write-ahead log shared by all of its cohorts,
+//! checkpoints, and the sorted tables of its tablets.
 //!
-//! **Architecture invariants:** this crate is synchronous. It reads no clock, draws no randomness, starts no thread and
-//! knows no file but through [`files::Files`]. State ([`Store`], [`tree::Tree`]) and IO ([`log::Batch`],
+//! **Architecture invariants:** this crate is synchronous. It has no clock, no randomness and no threads, and accesses
+//! files only through [`files::Files`]. State ([`Store`], [`tree::Tree`]) and IO ([`log::Batch`],
 //! [`manifest::ManifestWrite`], [`log::SegmentJob`], [`log::ReadPlan`], [`checkpoint::write_checkpoint`],
 //! [`tree::FlushJob`], [`tree::CompactionJob`]) are separate objects: the machine's thread owns the state and never
-//! waits for a disk, the IO runs wherever the driver likes, and the simulator crashes between any two file operations.
-//! Who reads a [`tree::View`] says whether the disk may be asked. No damaged byte makes it panic.
+//! waits for a disk, the driver runs the IO on any thread, and the simulator can crash between any two file operations.
+//! The reader of a [`tree::View`] decides whether to access the disk. Damaged bytes never cause a panic.
 //!
-//! What it promises: what was forced is found again, in order, with nothing invented (guarantees 5 and 6); a damaged
-//! record is told from a torn one (guarantee 7); no force is tried twice (guarantee 25).
+//! Promises: forced data is found again, in order and unaltered (guarantees 5 and 6); a damaged record is distinguished
+//! from a torn one (guarantee 7); a failed force is not retried (guarantee 25).
 
 mod aligned;
 mod appender;
@@ -37,10 +37,10 @@ pub use log::LogSink;
 pub use open::{Recovered, format, open, open_into};
 pub use store::{Config, Store};
 
-/// The format that this version writes and reads.
+/// The on-disk format that this version writes and reads.
 pub const FORMAT: u32 = 7;
 
-/// The unit of IO past the page cache: addresses, offsets and lengths are multiples of it, and batches are padded to
+/// Block size for direct IO, in bytes: addresses, offsets and lengths are multiples of it, and batches are padded to
 /// it.
 pub const BLOCK_BYTES: usize = 4096;
 

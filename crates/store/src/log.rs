@@ -1,23 +1,22 @@
-//! The write-ahead log: one a node, shared by all its cohorts (Spinnaker 4.1, `PacificA` 3.3).
+//! The write-ahead log: one per node, shared by all its cohorts (Spinnaker 4.1, `PacificA` 3.3).
 //!
-//! It lies in *segments*, files of one length, filled with zeros and forced before they are used or recycled from ones
-//! that nobody needs, so that forcing a batch changes no file's length or place (one flush instead of two). What
-//! gathers while one force runs is forced next, as one *batch*: a header and records, padded to whole blocks, in one
-//! segment.
+//! It consists of *segments*: files of fixed length that are filled with zeros and forced in advance, or recycled, so
+//! that forcing a batch changes no file metadata (one disk flush instead of two). Records that arrive during a force
+//! are forced next, as one *batch* (group commit): a header and records, padded to whole blocks, within one segment.
 //!
-//! Every batch names its own place and owner, so that stale, foreign and misdirected writes show; and it names the
-//! batch before it by position, length and checksum. An *echo* is a batch without records: written when nothing else
-//! came for a while, so that the last records too are named by something that was forced after them.
+//! Every batch names its own position and owner, to detect stale, foreign and misdirected writes. It also names the
+//! previous batch by position, length and checksum. An *echo* is a batch without records, written after a short idle
+//! time, so that the last records are named by a later forced batch too.
 //!
 //! Invariants:
-//! * One batch is in flight at most, and a batch is forced before the next is written. So what power loss tears is the
-//!   end of the log and one batch at most: an unreadable batch with nothing of this log after it is *torn* and cut;
-//!   with anything valid after it, it had been forced and is *damaged* (guarantee 7), never cut in silence.
-//! * What is cut is overwritten with zeros, forced, before anything is written there.
-//! * Segments go strictly oldest first, and only after the manifest names the new oldest in both places (guarantee 5):
-//!   what lies before that number is ignored, whatever it holds.
-//! * Records are replayed in log order. An accepted entry or a truncation kills every earlier record of its cohort with
-//!   the same or a higher sequence; epochs are never compared.
+//! * At most one batch is in flight, and a batch is forced before the next one is written. So power loss can tear only
+//!   the end of the log, at most one batch: an unreadable batch without any later batch is *torn* and cut off; one
+//!   followed by a valid batch had been forced and is *damaged* (guarantee 7), and is never cut off silently.
+//! * A cut-off part is overwritten with zeros and forced before anything is written there.
+//! * Segments are released strictly oldest first, and only after the manifest names the new oldest one in both places
+//!   (guarantee 5): earlier segments are ignored.
+//! * Records are replayed in log order. An accepted entry or a truncation invalidates every earlier record of its
+//!   cohort with the same or a higher sequence; epochs are never compared.
 
 mod frame;
 mod index;
@@ -34,28 +33,29 @@ pub use writer::{Batch, LogWriter};
 pub use segments::path as segment_path;
 pub(crate) use segments::segment_bytes_min;
 
-/// Bytes of a batch, at most, unless one record alone has more: a force costs the same up to 64 KiB, and beyond a
-/// megabyte there is nothing left to save.
+/// Maximum bytes of a batch, unless a single record is larger. A force costs the same up to 64 KiB, and batches above a
+/// megabyte save nothing more.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// A place in the log, in bytes from where segment 0 would begin. Segments are numbered from 1, so 0 is no place.
+/// A position in the log: the byte offset from the hypothetical start of segment 0. Segments are numbered from 1, so 0
+/// is not a valid position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition(pub u64);
 
 impl LogPosition {
-    /// The place `offset` bytes into a segment.
+    /// The position at `offset` bytes in a segment.
     #[must_use]
     pub fn new(segment: u64, offset: u64, segment_bytes: u64) -> Self {
         Self(segment.saturating_mul(segment_bytes).saturating_add(offset))
     }
 
-    /// The segment it lies in.
+    /// The segment of the position.
     #[must_use]
     pub fn segment(self, segment_bytes: u64) -> u64 {
         self.0 / segment_bytes
     }
 
-    /// Bytes from that segment's start.
+    /// Byte offset within the segment.
     #[must_use]
     pub fn offset(self, segment_bytes: u64) -> u64 {
         self.0 % segment_bytes

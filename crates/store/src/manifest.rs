@@ -1,12 +1,12 @@
-//! The hard state: what a node must never forget, however idle its cohorts and however long its log. It lies in two
-//! places, forced one after the other before anything that rests on it leaves the node; one whole copy is enough
-//! (guarantee 6).
+//! The hard state of a node: it must survive however long its cohorts are idle and its log is. It is stored in two
+//! places, which are forced one after the other before any message that depends on it is sent. One intact copy is
+//! enough (guarantee 6).
 //!
 //! Invariants:
-//! * A place is overwritten only while the other holds a whole copy: [`ManifestWrite::write_place`] goes place by place,
-//!   and recovery mends a lost or older copy, forced, before anything else is written or answered.
-//! * Versions only grow. The whole copy with the higher version is the manifest, even if its twin was never written: what
-//!   it promises was never said to anyone, and keeping a promise that was never given is safe.
+//! * A place is overwritten only while the other holds an intact copy: [`ManifestWrite::write_place`] writes them in
+//!   order, and recovery repairs and forces a lost or older copy before anything else is written or answered.
+//! * Versions only grow. The intact copy with the higher version is the manifest, even if the other copy was never
+//!   written: its promises were not announced yet, and keeping a promise that was not announced is safe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,39 +27,39 @@ use crate::sstable::TableRef;
 const MAGIC: [u8; 8] = *b"loggosMF";
 const WHAT: &str = "manifest";
 
-/// The places of the two copies, in the order they are written.
+/// The files of the two copies, in write order.
 pub const PLACES: [&str; 2] = ["manifest.a", "manifest.b"];
 
 /// A checkpoint on this disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckpointRef {
-    /// The last entry that it holds the effect of.
+    /// The last entry included.
     pub lsn: Lsn,
     /// The timestamp of that entry.
     pub timestamp: Timestamp,
-    /// Bytes of its file.
+    /// Size of its file.
     pub bytes: u64,
 }
 
 /// The hard state of one cohort's replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CohortManifest {
-    /// What it has promised.
+    /// The newest promise.
     pub promised: Promise,
-    /// Its newest checkpoint.
+    /// The newest checkpoint.
     pub checkpoint: Option<CheckpointRef>,
-    /// The tables that hold its rows as they were at the checkpoint.
+    /// The tables with the rows as of the checkpoint.
     pub tables: Arc<[TableRef]>,
-    /// The cohort's members as of the checkpoint; as of its creation if there is none. Nobody, if this replica joined a
-    /// cohort that was there already, and has no checkpoint yet: the log that it is sent will tell (guarantee 8).
+    /// The cohort's members as of the checkpoint, or as of its creation without one. Empty if this replica joined an
+    /// existing cohort and has no checkpoint yet: it learns them from the log (guarantee 8).
     pub membership: SharedMembership,
-    /// Whether something that this replica had forced, and may have acknowledged, was lost to damage (guarantee 7).
+    /// Whether forced and possibly acknowledged data of this replica was lost to damage (guarantee 7).
     pub doubtful: bool,
-    /// Whether the replica has gone from here: nothing is left of it but its promise, and the log may forget what it
-    /// holds.
+    /// Whether the replica was removed from this node: only its promise remains, and its records in the log are not
+    /// needed.
     pub is_retired: bool,
-    /// Whether a clean stop has left in the log all that this replica acknowledged, where its log was in main memory
-    /// (guarantee 11). Every start takes it back before anything else.
+    /// Whether a clean stop left everything that this replica acknowledged in the log, for cohorts with main-memory
+    /// logs (guarantee 11). Cleared first at every start.
     pub whole: bool,
 }
 
@@ -70,16 +70,16 @@ pub struct Manifest {
     pub version: u64,
     /// Counts the starts on this disk.
     pub boot: Boot,
-    /// Bytes of a log segment, fixed when the directory was formatted.
+    /// Bytes of a log segment, fixed at formatting.
     pub segment_bytes: u64,
-    /// The oldest segment of the log; what lies before is to be ignored.
+    /// The oldest segment of the log; earlier ones are ignored.
     pub oldest_segment: u64,
-    /// The log was forced through here when this was written: one that ends before was damaged (guarantee 7).
+    /// The log was forced through here when this was written: a log that ends earlier is damaged (guarantee 7).
     pub log_end: LogPosition,
-    /// Whether a cohort that this manifest does not name is to be doubted: damage may have taken all that the log held
-    /// of it.
+    /// Whether cohorts that this manifest does not name are in doubt too, because damage may have destroyed all of
+    /// their records.
     pub doubt_unknown: bool,
-    /// The cohorts.
+    /// Hard state by cohort.
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
 }
 
@@ -124,7 +124,7 @@ impl CohortManifest {
 }
 
 impl Manifest {
-    /// The file of one place: its own name and owner are in it, so that a copy that landed elsewhere is not believed.
+    /// The content of one place. Includes its file name and owner, to detect a misplaced copy.
     fn encode(&self, owner: &Owner, place: usize) -> Bytes {
         let mut out = Writer::new();
         owner.encode(&mut out);
@@ -167,7 +167,7 @@ impl Manifest {
     }
 }
 
-/// The copies in both places, as they were found: nothing for one that is missing, damaged, or another place's.
+/// The copies in both places; `None` for one that is missing, damaged or misplaced.
 pub(crate) fn read_copies<F: Files>(files: &F) -> Result<[Option<(Owner, Manifest)>; 2], StoreError> {
     Ok([read_copy(files, 0)?, read_copy(files, 1)?])
 }
@@ -181,7 +181,7 @@ fn read_copy<F: Files>(files: &F, place: usize) -> Result<Option<(Owner, Manifes
     }
 }
 
-/// The two places, opened for writing.
+/// The two files, opened for writing.
 #[derive(Clone, Debug)]
 pub(crate) struct Places<H> {
     owner: Owner,
@@ -189,7 +189,7 @@ pub(crate) struct Places<H> {
 }
 
 impl<H: File> Places<H> {
-    /// Opens both places, creating the files that don't exist, with the directory forced.
+    /// Opens both files, creating missing ones, and forces the directory.
     pub(crate) fn open<F: Files<File = H>>(files: &F, owner: Owner) -> Result<Self, FileError> {
         let handle = |place: &str| match open_if_exists(files, place, OpenOptions::BUFFERED)? {
             Some(file) => Ok(file),
@@ -213,15 +213,14 @@ impl<H: File> Places<H> {
     }
 }
 
-/// Reads the manifest and mends the copy that is lost or older. Says whether it had to.
+/// Reads the manifest and repairs a lost or older copy. Returns whether it did.
 ///
-/// What is read may lie in the system's memory alone: the last process may have ended between writing a copy and
-/// forcing it, or because a force failed. So the copy that was being written is written again and forced while the
-/// other is left alone, and only then the other takes its turn. Of two equal copies the first is forced: the second is
-/// written after.
+/// A copy that was read may exist only in the page cache: the last process may have ended between write and force, or
+/// after a failed force. So the copy that was being written is written and forced again before the other one is
+/// touched. If both are equal, the first is durable, because the second is written after it.
 ///
 /// # Errors
-/// [`StoreError::Lost`] when no copy is whole.
+/// [`StoreError::Lost`] when no copy is intact.
 pub(crate) fn open<F: Files>(files: &F, owner: Owner) -> Result<(Manifest, Places<F::File>, bool), StoreError> {
     let copies =
         read_copies(files)?.map(|copy| copy.filter(|(whose, _)| *whose == owner).map(|(_, manifest)| manifest));
@@ -241,41 +240,40 @@ pub(crate) fn open<F: Files>(files: &F, owner: Owner) -> Result<(Manifest, Place
     Ok((newest.clone(), places, is_mended))
 }
 
-/// One manifest on its way to the disk, in steps that may run on another thread: place 0, place 1, then
-/// [`ManifestWrite::remove_superseded`]. Manifests are written in the order of their versions, one after the other.
+/// The write of one manifest, in steps that may run on another thread: place 0, place 1, then
+/// [`ManifestWrite::remove_superseded`]. Manifests are written one at a time, in the order of their versions.
 #[derive(Clone, Debug)]
 pub struct ManifestWrite<H> {
     handles: [H; 2],
     owner: Owner,
     manifest: Manifest,
     pub(crate) release: Vec<u64>,
-    /// The checkpoints that the manifest before named, and this one doesn't.
+    /// Checkpoints named by the previous manifest and not by this one.
     pub(crate) superseded: BTreeMap<CohortId, Lsn>,
-    /// Cohorts whose checkpoints go.
+    /// Cohorts with checkpoints to remove.
     pub(crate) gone: BTreeSet<CohortId>,
 }
 
 impl<H: File> ManifestWrite<H> {
-    /// What is to be written.
+    /// The manifest to write.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Writes and forces the copy in place 0 or 1. Place 1 is written only after place 0 is forced.
+    /// Writes and forces the copy in place 0 or 1. Place 0 must be forced before place 1 is written.
     ///
     /// # Errors
     /// When the disk fails: the process must end.
     ///
     /// # Panics
-    /// When there is no such place.
+    /// When `place` is not 0 or 1.
     pub fn write_place(&self, place: usize) -> Result<(), FileError> {
         self.handles[place].write_at(0, &self.manifest.encode(&self.owner, place))?;
         self.handles[place].sync()
     }
 
-    /// Removes the checkpoints that this manifest's take the place of, and those of cohorts that are gone. Both places
-    /// are forced before.
+    /// Removes superseded checkpoints and those of removed cohorts. Both places must be forced before.
     ///
     /// # Errors
     /// When a file operation fails.
@@ -283,7 +281,7 @@ impl<H: File> ManifestWrite<H> {
         crate::checkpoint::remove(files, &self.superseded, &self.gone)
     }
 
-    /// All steps, one after the other.
+    /// Runs all steps in order.
     ///
     /// # Errors
     /// When the disk fails: the process must end.

@@ -1,11 +1,10 @@
-//! A disk in memory, for tests and for the simulator: it forgets what was never forced.
+//! A simulated disk in memory, for tests and the simulator. It loses unforced data on power loss.
 //!
-//! Every file has what is durable and what was written; they differ in the *dirty* sectors (512 bytes). Power loss
-//! keeps any part of the dirty sectors, and of the directory operations that were not forced the oldest few. Handles
-//! die with the process. Faults can be planted: failing forces, a crash at a given operation, flipped bits, a full
-//! disk.
+//! Every file has a durable and a written content, which differ in the *dirty* sectors (512 bytes). Power loss keeps
+//! any subset of the dirty sectors, and a prefix of the unforced directory operations. Handles become invalid when the
+//! process ends. Injectable faults: failing forces, a crash at a given operation, flipped bits, a full disk.
 //!
-//! Clones are the same disk. Threads may share it; each operation is one step.
+//! Clones refer to the same disk. Threads may share it; each operation is atomic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,13 +17,13 @@ use crate::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 mod content;
 use content::Content;
 
-/// The unit in which power loss keeps or loses what was written.
+/// The unit in which power loss keeps or loses writes.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What a disk has done so far.
+/// Totals of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Operations that change something, forces included: the places where a crash makes a difference.
+    /// Operations that change something, including forces: the possible crash points.
     pub operations: u64,
     /// Files forced.
     pub syncs: u64,
@@ -34,7 +33,7 @@ pub struct Counters {
     pub bytes_written: u64,
 }
 
-/// A disk in memory.
+/// A simulated disk in memory.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk {
     disk: Arc<Mutex<Disk>>,
@@ -47,13 +46,13 @@ pub struct MemoryFile {
     content: Arc<Mutex<Content>>,
     path: Arc<str>,
     process: u64,
-    /// Whether only whole blocks are taken, as a real disk takes them past the page cache.
+    /// Whether only whole blocks are accepted, as with direct IO on a real disk.
     direct: bool,
 }
 
 type Directory = BTreeMap<String, Arc<Mutex<Content>>>;
 
-/// A change of a directory that isn't forced yet.
+/// An unforced directory operation.
 #[derive(Clone, Debug)]
 enum Change {
     CreateDirectory { path: String },
@@ -64,10 +63,10 @@ enum Change {
 
 #[derive(Debug, Default)]
 struct Disk {
-    /// Files by path, as the process sees them.
+    /// Files by path, as seen by the process.
     seen: Directory,
     directories_seen: BTreeSet<String>,
-    /// Files by path, as power loss leaves them.
+    /// Files by path, as after power loss.
     durable: Directory,
     directories_durable: BTreeSet<String>,
     unforced: Vec<Change>,
@@ -81,14 +80,14 @@ struct Disk {
 }
 
 impl MemoryDisk {
-    /// An empty disk without faults and without a limit.
+    /// An empty disk without faults or size limit.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Power loss: of what was written and not forced, any sector may be kept or lost; of the directory operations not
-    /// forced, the oldest few are kept. Handles die; planted crashes and failing forces end.
+    /// Power loss: keeps or loses each unforced sector, and keeps a prefix of the unforced directory operations.
+    /// Invalidates handles and clears injected crashes and failing forces.
     pub fn crash(&self, random: &mut SplitMix64) {
         let mut disk = lock(&self.disk);
         let kept = random.below(disk.unforced.len() as u64 + 1);
@@ -105,62 +104,62 @@ impl MemoryDisk {
         disk.restart();
     }
 
-    /// The process dies, the machine doesn't: everything written is still there, forced or not. Handles die; planted
-    /// crashes and failing forces end.
+    /// Kills the process but not the machine: all writes remain, forced or not. Invalidates handles and clears injected
+    /// crashes and failing forces.
     pub fn kill(&self) {
         lock(&self.disk).restart();
     }
 
-    /// The next `count` forces of files fail: what they were to force is partly durable, partly gone, and a later force
-    /// says nothing of it.
+    /// Makes the next `count` file forces fail: their data is partly durable and partly lost, and a later force does
+    /// not report it.
     pub fn fail_syncs(&self, count: u64, random: &mut SplitMix64) {
         let mut disk = lock(&self.disk);
         disk.failing_syncs = count;
         disk.faults = Some(SplitMix64::new(random.draw()));
     }
 
-    /// The `count`-th following operation that changes something fails with [`FileErrorKind::Crashed`], as does every
-    /// operation after it, until [`MemoryDisk::crash`] or [`MemoryDisk::kill`].
+    /// Makes the `count`-th following modifying operation and all later ones fail with [`FileErrorKind::Crashed`],
+    /// until [`MemoryDisk::crash`] or [`MemoryDisk::kill`].
     pub fn crash_after_operations(&self, count: u64) {
         let mut disk = lock(&self.disk);
         disk.crash_at = Some(disk.counters.operations + count);
     }
 
-    /// The machine crashes after the next write to this file, before that is forced.
+    /// Crashes the machine after the next write to this file, before it is forced.
     pub fn crash_writing(&self, path: &str) {
         lock(&self.disk).crash_writing = Some(path.to_owned());
     }
 
-    /// Whether a crash that was asked for has come.
+    /// Whether a requested crash has happened.
     #[must_use]
     pub fn has_crashed(&self) -> bool {
         lock(&self.disk).crashed()
     }
 
-    /// Flips a bit of a file at rest; false if it has no such byte.
+    /// Flips a bit of a file; false if the file has no such byte.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u8) -> bool {
         let disk = lock(&self.disk);
         disk.seen.get(path).is_some_and(|content| lock(content).flip_bit(offset, bit))
     }
 
-    /// Bytes that all files together may have; no limit with `None`.
+    /// Limits the total size of all files; `None` removes the limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         lock(&self.disk).capacity = bytes;
     }
 
-    /// Whether there is such a limit.
+    /// Whether there is a size limit.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
         lock(&self.disk).capacity.is_some()
     }
 
-    /// Bytes that all files together have.
+    /// Total size of all files.
     #[must_use]
     pub fn bytes_used(&self) -> u64 {
         lock(&self.disk).used()
     }
 
-    /// What the disk has done so far.
+    /// Totals of the disk so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         lock(&self.disk).counters
@@ -173,7 +172,7 @@ impl MemoryDisk {
     }
 }
 
-/// Nothing that holds this lock panics half-way, so what a panicking test leaves behind is whole.
+/// A poisoned lock is usable: no code that holds it panics in the middle of an update.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -205,12 +204,12 @@ impl Disk {
         self.failing_syncs = 0;
     }
 
-    /// Before anything is looked at.
+    /// Check before a reading operation.
     fn look(&self, op: &'static str, path: &str) -> Result<(), FileError> {
         if self.crashed() { Err(failed(op, path, FileErrorKind::Crashed)) } else { Ok(()) }
     }
 
-    /// Before anything is changed.
+    /// Check before a modifying operation.
     fn change(&mut self, op: &'static str, path: &str) -> Result<(), FileError> {
         self.look(op, path)?;
         self.counters.operations += 1;
@@ -221,7 +220,7 @@ impl Disk {
         self.seen.values().map(|content| lock(content).len()).sum()
     }
 
-    /// Takes out the changes that `pick` picks by place and directory, oldest first.
+    /// Removes and returns the changes selected by index and directory, oldest first.
     fn take_unforced(&mut self, pick: impl Fn(usize, &str) -> bool) -> Vec<Change> {
         let (mut taken, mut left) = (Vec::new(), Vec::new());
         for (place, change) in std::mem::take(&mut self.unforced).into_iter().enumerate() {
@@ -250,7 +249,7 @@ impl Disk {
         }
     }
 
-    /// A file is gone if the directory it lies in was never forced into its own.
+    /// A file is lost if its directory was never forced into its parent.
     fn drop_unreachable(&mut self) {
         let Self { durable, directories_durable, .. } = self;
         durable.retain(|path, _| parent(path).is_empty() || directories_durable.contains(parent(path)));

@@ -1,8 +1,8 @@
-//! Formatting a data directory, and opening one: everything that happens before a node does anything.
+//! Formatting and opening a data directory: everything before a node starts to operate.
 //!
-//! The order matters, and each step may be cut short by a crash: the identity is read before anything is changed; the
-//! manifest is mended before it is acted on; doubt is forced in the manifest before the damage that raised it is cut
-//! away; the boot is forced before any message can carry it.
+//! The order of steps matters, because a crash may interrupt any of them: the identity is read before anything is
+//! changed; the manifest is repaired before it is used; doubt is forced in the manifest before damage is cut off; the
+//! boot number is forced before any message carries it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,36 +20,36 @@ use crate::sstable::{self, TableError};
 use crate::store::{Config, Store};
 use crate::tree::{OpenTables, Tablespace, Tree};
 
-/// What a data directory held when it was opened. `L` is what became of the log's records.
+/// The content of an opened data directory. `L` is the sink that received the log's records.
 #[derive(Debug)]
 pub struct Recovered<L = Vec<Record>> {
-    /// Whose it is.
+    /// The identity of the disk.
     pub identity: Identity,
     /// The number of this start, forced.
     pub boot: Boot,
-    /// The hard state of every cohort. A cohort whose checkpoint or one of whose tables was found damaged has neither
-    /// and is doubtful; after damage in the log every cohort is. What a clean stop said of them is taken back by now.
+    /// The hard state of every cohort. A cohort with a damaged checkpoint or table has neither and is in doubt; after
+    /// damage in the log every cohort is in doubt. The flags of a clean stop are already cleared on disk.
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
-    /// Whether a cohort that is not among them is to be doubted too.
+    /// Whether cohorts missing from `cohorts` are in doubt too.
     pub doubt_unknown: bool,
-    /// Who took every record of the log, in its order, up to the damage if there was any.
+    /// The sink, with every record of the log in order, up to any damage.
     pub records: L,
-    /// The chunks of the checkpoints that `cohorts` names.
+    /// The chunks of the checkpoints named in `cohorts`.
     pub checkpoints: BTreeMap<CohortId, Vec<Bytes>>,
-    /// The trees of the tables that `cohorts` names, of the cohorts that have any.
+    /// The trees of the tables named in `cohorts`.
     pub trees: BTreeMap<CohortId, Tree>,
-    /// Where they are, and where others may be.
+    /// The tablespace of these trees and of later ones.
     pub tablespace: Tablespace,
-    /// Bytes at the log's end that were cut, because a write was torn there or stale frames lay there.
+    /// Bytes cut at the end of the log, after a torn write or because of stale frames.
     pub torn_bytes: u64,
-    /// Damage that this start found in the log, and cut.
+    /// Damage found in the log and cut off.
     pub damage: Option<Damage>,
-    /// What an operator should know: what was mended, cut or doubted.
+    /// Messages for an operator: repairs, cuts and doubts.
     pub notes: Vec<String>,
 }
 
 impl<L> Recovered<L> {
-    /// The same, with something else made of the log's records, in the light of what is said of the cohorts.
+    /// Converts the sink, with access to the cohorts' hard state.
     pub fn map_records<M>(self, make: impl FnOnce(L, &BTreeMap<CohortId, CohortManifest>) -> M) -> Recovered<M> {
         Recovered {
             records: make(self.records, &self.cohorts),
@@ -67,16 +67,16 @@ impl<L> Recovered<L> {
     }
 }
 
-/// Makes a data directory of an empty one. If it was cut short, it is called again with the same identity; if it was
-/// done already, it does nothing.
+/// Formats an empty data directory. May be repeated with the same identity after an interruption; does nothing if it is
+/// complete.
 ///
 /// # Errors
-/// When the directory is another's ([`StoreError::OtherIdentity`]) or holds data without an identity
+/// When the directory belongs to another identity ([`StoreError::OtherIdentity`]), holds data without an identity
 /// ([`StoreError::InUse`]), or a file operation fails.
 pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Result<(), StoreError> {
     config.check()?;
     match identity::read(files)? {
-        // What was cut short can only be the second copy, or the forcing of the first one's name.
+        // Only the second copy, or forcing the name of the first one, can be missing.
         Some(found) if found == *identity => {
             identity::open(files)?;
             return Ok(files.sync_dir("")?);
@@ -93,7 +93,7 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
         doubt_unknown: false,
         cohorts: BTreeMap::new(),
     };
-    // Without an identity no node ever started here: what is found can only be the remains of this very formatting.
+    // Without an identity no node ever started here: any files are remains of this same formatting.
     let is_in_use = |(owner, manifest): &(Owner, Manifest)| *owner != identity.owner() || *manifest != first;
     if manifest::read_copies(files)?.iter().flatten().any(is_in_use) {
         return Err(StoreError::InUse);
@@ -110,21 +110,21 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
     Ok(())
 }
 
-/// Opens a data directory: reads, mends, and counts this start. What it returns rests on the disk in both places.
+/// Opens a data directory: reads and repairs it, and counts this start. The result is durable in both places.
 ///
 /// # Errors
-/// When the directory is not formatted, of another format or lost, or a file operation fails. What a failed call has
-/// changed, the next one carries on.
+/// When the directory is not formatted, has another format or is lost, or a file operation fails. A repeated call
+/// continues after a failed one.
 pub fn open<F: Files + Clone>(files: F, config: Config) -> Result<(Store<F>, Recovered), StoreError> {
     let tables = files.clone();
     open_into(files, &tables, config, Vec::new())
 }
 
-/// The same, with somebody to take the log's records as they are read, and with tables opened through `tables`: the
-/// same directory as `files`, perhaps with a bound on open files.
+/// As [`open`], with a sink for the log's records, and with tables opened through `tables`: the same directory as
+/// `files`, possibly with a limit on open files.
 ///
 /// # Errors
-/// Those of [`open`].
+/// As for [`open`].
 pub fn open_into<F: Files, T: Files, L: LogSink>(
     files: F,
     tables: &T,
@@ -140,7 +140,7 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
     let config = Config { segment_bytes: manifest.segment_bytes, ..config };
     config.check()?;
 
-    // Before the log is read: what a checkpoint holds that can't be believed is wanted from the log.
+    // Before the log is read, because entries of an unusable checkpoint are needed from the log.
     let is_alone = identity.members.len() == 1;
     let tablespace = Tablespace::new(owner, config.tree, config.cache_bytes, config.recent_bytes);
     let (checkpoints, trees) = read_states(&files, tables, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
@@ -154,7 +154,7 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
     }
 
     let found = manifest.cohorts.clone();
-    // From here on replicas may acknowledge what only the next clean stop will leave behind.
+    // From here on replicas may acknowledge entries that only the next clean stop will make durable.
     manifest.cohorts.values_mut().for_each(|cohort| cohort.whole = false);
     manifest.version += 1;
     manifest.boot = Boot(manifest.boot.0 + 1);
@@ -201,9 +201,8 @@ fn doubt_everything(manifest: &mut Manifest, in_log: &BTreeSet<CohortId>) {
 
 type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Tree>);
 
-/// The checkpoints and the tables that the manifest names. Where one can't be read, all of its cohort are struck from
-/// the manifest and the cohort is doubted; the only node of a universe refuses to start instead, with everything as it
-/// was.
+/// Reads the checkpoints and tables named by the manifest. If one is unreadable, all of its cohort are removed from the
+/// manifest and the cohort is in doubt. A single-node cluster refuses to start instead, and changes nothing.
 fn read_states<F: Files, T: Files>(
     files: &F,
     tables: &T,
@@ -256,12 +255,12 @@ fn open_tree<F: Files>(
     if cohort.tables.is_empty() {
         return Ok(None);
     }
-    // No new table may take the name of one that another cohort's tree has by now.
+    // New tables must not reuse the numbers of tables that another cohort's tree refers to.
     cohort.tables.iter().for_each(|table| tablespace.site(table.id.cohort).numbers.pass(table.id.number));
     Tree::open(files, tablespace.site(id), &cohort.tables, opened).map(Some)
 }
 
-/// Removes what an earlier process left unfinished or never named.
+/// Removes files that an earlier process did not finish or name.
 fn remove_remains<F: Files>(files: &F, manifest: &Manifest) -> Result<(), StoreError> {
     let named = manifest.cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn)));
     checkpoint::remove_unnamed(files, &named.collect())?;
@@ -269,7 +268,7 @@ fn remove_remains<F: Files>(files: &F, manifest: &Manifest) -> Result<(), StoreE
     Ok(sstable::remove_unnamed(files, &named.collect())?)
 }
 
-/// A full disk keeps nobody from reading: the driver tries again what there was no room for.
+/// A full disk must not prevent reads: the driver retries jobs that failed for lack of space.
 fn prepare_segments<F: Files>(store: &mut Store<F>) -> Result<(), StoreError> {
     while let Some(job) = store.segment_job() {
         match job.execute(store.files()) {

@@ -1,29 +1,28 @@
-//! The seal of the small files that are written whole: a magic, the format's version, the length, and a checksum over
-//! all of it. The layout of the seal itself is the same in every version, so that a version we don't know is told from
-//! damage.
+//! The frame of small files that are written whole: magic, format version, length, and a checksum over all of it. The
+//! frame's layout is the same in every version, so that an unknown version is distinguished from damage.
 
 use base::{checksum, checksum_append};
 use bytes::Bytes;
 
 use crate::{BLOCK_BYTES, FORMAT};
 
-/// The bytes before the content: magic (8), format (4), length (4), checksum (4).
+/// Bytes before the content: magic (8), format (4), length (4), checksum (4).
 const SEAL_BYTES: usize = 20;
 const CHECKSUM_AT: usize = 16;
 
-/// Bytes of a sealed file that are looked at: many times what the largest universe writes.
+/// Maximum bytes read of a sealed file: many times the size in the largest cluster.
 pub(crate) const SEALED_BYTES_MAX: u64 = 64 << 20;
 
-/// Why sealed bytes can't be used.
+/// Why a sealed file cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// They are not what was written.
+    /// The content does not match its checksum.
     Damaged,
-    /// They are whole, but of another format.
+    /// The content is intact but has another format.
     OtherFormat(u32),
 }
 
-/// `content` under its seal, padded with zeros to whole blocks.
+/// Seals `content`, padded with zeros to whole blocks.
 pub(crate) fn seal(magic: [u8; 8], content: &[u8]) -> Vec<u8> {
     seal_as(magic, FORMAT, content)
 }
@@ -41,7 +40,7 @@ fn seal_as(magic: [u8; 8], format: u32, content: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// The content that was sealed.
+/// Verifies a seal and returns the content.
 pub(crate) fn unseal(magic: [u8; 8], sealed: &Bytes) -> Result<Bytes, Broken> {
     let field = |at: usize| sealed.get(at..)?.first_chunk().copied().map(u32::from_le_bytes);
     let (Some(format), Some(length), Some(sum)) = (field(8), field(12), field(CHECKSUM_AT)) else {

@@ -1,15 +1,15 @@
-//! Tables on their way between disks, as they are (Spinnaker, section 6.1): a replica that is far behind is sent the
-//! files of another, part by part. A table's checksums know the disk that wrote it, so a part needs none of its own: a
-//! table that has arrived is looked through before it is named.
+//! Transfers tables between disks unchanged (Spinnaker, section 6.1): a replica that is far behind receives the table
+//! files of another one, in parts. A table has its own checksums, so parts need none: a received table is verified
+//! before it is named.
 
 use crate::files::{File, FileError, Files, OpenOptions, remove_if_exists};
 use crate::sstable::{DIRECTORY, TableError, TableId, TableRef};
 use crate::tree::{OpenTables, Site, Tree};
 
-/// Bytes of a part, at most: it is one message between nodes.
+/// Maximum bytes of a part, which is one message between nodes.
 pub const PART_BYTES: usize = 1 << 20;
 
-/// Writes a part of a table that is arriving. Its file is created with the first part.
+/// Writes a part of an arriving table. The first part creates the file.
 ///
 /// # Errors
 /// When a file operation fails.
@@ -24,10 +24,10 @@ pub fn write_part<F: Files>(files: &F, table: TableId, offset: u64, bytes: &[u8]
     file.write_at(offset, bytes)
 }
 
-/// Forces tables that have arrived, and their directory, looks through them, and makes a tree of them.
+/// Forces and verifies received tables, and builds a tree of them.
 ///
 /// # Errors
-/// When a file operation fails, or they are not what they should be.
+/// When a file operation fails, or a table is invalid.
 pub fn adopt<F: Files>(files: &F, site: Site, tables: &[TableRef]) -> Result<Tree, TableError> {
     for table in tables {
         files.open(&table.id.path(), OpenOptions::BUFFERED)?.sync()?;
@@ -40,7 +40,7 @@ pub fn adopt<F: Files>(files: &F, site: Site, tables: &[TableRef]) -> Result<Tre
     Ok(tree)
 }
 
-/// Removes the files of tables that nobody names.
+/// Removes the files of tables that no manifest names.
 ///
 /// # Errors
 /// When a file operation fails.
@@ -48,7 +48,7 @@ pub fn remove<F: Files>(files: &F, tables: &[TableId]) -> Result<(), FileError> 
     tables.iter().try_for_each(|table| remove_if_exists(files, &table.path()).map(|_| ()))
 }
 
-/// The names that the tables of another disk get on this one.
+/// Assigns new names on this disk to tables of another one.
 #[must_use]
 pub fn renamed(site: &Site, tables: &[TableRef]) -> Vec<TableRef> {
     let id = || TableId { cohort: site.cohort, number: site.numbers.draw() };

@@ -1,8 +1,7 @@
-//! The store as a driver sees it: one data directory, opened.
+//! The driver's interface to an open data directory.
 //!
-//! [`Store`] is the state, owned by the machine's thread; what goes to the disk leaves it as objects that carry
-//! themselves out elsewhere and come back when they are done: [`Batch`], [`ManifestWrite`], [`SegmentJob`],
-//! [`ReadPlan`].
+//! [`Store`] is the state, owned by the machine's thread. IO leaves it as objects that run elsewhere and are returned
+//! when done: [`Batch`], [`ManifestWrite`], [`SegmentJob`], [`ReadPlan`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +15,21 @@ use crate::log::{self, Batch, LogWriter, ReadPlan, SegmentJob};
 use crate::manifest::{CohortManifest, Manifest, ManifestWrite, Places};
 use crate::tree;
 
-/// How a store is kept.
+/// Configuration of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of a log segment; a multiple of 4096. Fixed when the directory is formatted: [`crate::open`] takes what it
-    /// finds. A record must fit in one.
+    /// Bytes of a log segment, a multiple of 4096. Fixed at formatting: [`crate::open`] uses the existing value. A
+    /// record must fit in one segment.
     pub segment_bytes: u64,
-    /// Bytes of the log that are kept even if every cohort has them in a checkpoint, for replicas that lag.
+    /// Bytes of log kept for lagging replicas even if checkpoints cover them.
     pub keep_bytes: u64,
-    /// Segments that are prepared before they are needed.
+    /// Number of segments prepared in advance.
     pub segments_ahead: u64,
-    /// Sizes of the tablets' trees.
+    /// Sizes for the tablets' trees.
     pub tree: tree::Config,
-    /// Bytes of the cache of blocks that all tables share.
+    /// Size in bytes of the block cache shared by all tables.
     pub cache_bytes: u64,
-    /// Bytes of memtables that are kept though they are flushed.
+    /// Bytes of flushed memtables kept in memory.
     pub recent_bytes: u64,
 }
 
@@ -65,9 +64,9 @@ pub struct Store<F: Files> {
     manifest: Manifest,
     places: Places<F::File>,
     log: LogWriter,
-    /// Cohorts of which nothing is needed any more.
+    /// Removed cohorts, with no data needed.
     gone: BTreeSet<CohortId>,
-    /// Handles of the segments that batches go to.
+    /// Open segment files for batches.
     segments: BTreeMap<u64, F::File>,
 }
 
@@ -83,19 +82,19 @@ impl<F: Files> Store<F> {
         Self { files, config, identity, manifest, places, log, gone: BTreeSet::new(), segments: BTreeMap::new() }
     }
 
-    /// The files it lies in.
+    /// The underlying files.
     #[must_use]
     pub fn files(&self) -> &F {
         &self.files
     }
 
-    /// Whose it is.
+    /// The identity of the disk.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What every file of it carries: [`crate::checkpoint::write_checkpoint`] wants it.
+    /// The owner recorded in every file, as needed by [`crate::checkpoint::write_checkpoint`].
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.identity.owner()
@@ -107,45 +106,45 @@ impl<F: Files> Store<F> {
         self.manifest.boot
     }
 
-    /// Appends a record under its number; see [`LogWriter::append`].
+    /// Appends a record with its number; see [`LogWriter::append`].
     ///
     /// # Errors
-    /// When the record fits in no segment.
+    /// When the record does not fit in a segment.
     pub fn append(&mut self, write: u64, record: Record, force: Force) -> Result<(), RecordTooLarge> {
         self.log.append(write, record, force)
     }
 
-    /// Whether no batch is in flight: only then another is made.
+    /// Whether no batch is in flight, so that another may be built.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.log.is_idle()
     }
 
-    /// The next batch, if something asks to be forced and its segment is prepared; see [`LogWriter::next_batch`].
+    /// The next batch, if a force is requested and its segment is prepared; see [`LogWriter::next_batch`].
     pub fn next_batch(&mut self) -> Option<Batch> {
         self.log.next_batch()
     }
 
-    /// Whether something is to be forced soon, and nothing now; see [`LogWriter::has_time`].
+    /// Whether a force is requested soon but not now; see [`LogWriter::has_time`].
     #[must_use]
     pub fn has_time(&self) -> bool {
         self.log.has_time()
     }
 
-    /// What was to be forced soon is to be forced now.
+    /// Turns requests to force soon into requests to force now.
     pub fn hurry(&mut self) {
         self.log.hurry();
     }
 
-    /// A batch that names the last one, if no later one does; see [`LogWriter::echo`].
+    /// A batch that confirms the last one, unless a later batch already does; see [`LogWriter::echo`].
     pub fn echo(&mut self) -> Option<Batch> {
         self.log.echo()
     }
 
-    /// The file that a batch of this segment goes to.
+    /// The file of a segment, for a batch.
     ///
     /// # Errors
-    /// When it can't be opened.
+    /// When it cannot be opened.
     pub fn batch_file(&mut self, segment: u64) -> Result<F::File, FileError> {
         self.segments.retain(|number, _| *number >= segment);
         if let Some(file) = self.segments.get(&segment) {
@@ -156,49 +155,48 @@ impl<F: Files> Store<F> {
         Ok(file)
     }
 
-    /// The batch in flight is forced. Says through which append.
+    /// The batch in flight is forced. Returns the last append that it covers.
     pub fn forced(&mut self) -> u64 {
         self.log.forced()
     }
 
-    /// Takes back a batch that is forced, for its memory.
+    /// Returns a forced batch for reuse of its memory.
     pub fn recycle(&mut self, batch: Batch) {
         self.log.recycle(batch);
     }
 
-    /// Where to find entries of a cohort; see [`LogWriter::plan_read`].
+    /// A plan to read entries of a cohort; see [`LogWriter::plan_read`].
     #[must_use]
     pub fn plan_read(&self, cohort: CohortId, from: Sequence, bytes: usize) -> Option<ReadPlan> {
         self.log.plan_read(cohort, from, bytes)
     }
 
-    /// What is to be done next about a segment's file, if anything: to be asked for after each batch and each manifest.
-    /// One job is under way at most.
+    /// The next job for a segment file, if any. Ask after each batch and each manifest. At most one job is in progress.
     pub fn segment_job(&mut self) -> Option<SegmentJob> {
         let current = self.log.current_segment();
         self.log.segments_mut().next_job(current, self.config.segments_ahead.max(1))
     }
 
-    /// The job is done.
+    /// Completes a job.
     pub fn segment_done(&mut self, job: SegmentJob) {
         self.log.segments_mut().job_done(job);
     }
 
-    /// The job could not be done, for want of room ([`FileErrorKind::NoSpace`]): it is given out again.
+    /// A job failed for lack of space ([`FileErrorKind::NoSpace`]); it will be issued again.
     ///
     /// [`FileErrorKind::NoSpace`]: crate::files::FileErrorKind::NoSpace
     pub(crate) fn segment_postponed(&mut self, job: SegmentJob) {
         self.log.segments_mut().job_postponed(job);
     }
 
-    /// Of these cohorts nothing is needed any more, whatever the log still holds of them: the next manifest, which
-    /// doesn't name them, lets their segments and checkpoints go. It is to be said anew after each start.
+    /// Declares all data of these cohorts unneeded, including their records in the log: the next manifest, which must
+    /// not name them, releases their segments and checkpoints. Must be repeated after each start.
     pub fn let_go(&mut self, cohorts: BTreeSet<CohortId>) {
         self.gone = cohorts;
     }
 
-    /// Begins to write a manifest with this said of the cohorts. The log's oldest segment in it is the oldest that the
-    /// checkpoints in it leave needed.
+    /// Starts to write a manifest with this state of the cohorts. It also advances the log's oldest segment as far as
+    /// its checkpoints allow.
     pub fn begin_manifest(
         &mut self,
         cohorts: BTreeMap<CohortId, CohortManifest>,
@@ -226,43 +224,43 @@ impl<F: Files> Store<F> {
         write.release = gone;
         write.superseded = superseded;
         write.gone.clone_from(&self.gone);
-        // Once: a replica that comes back has checkpoints again.
+        // Only once, because a replica that returns has checkpoints again.
         write.gone.extend(leavers);
         write
     }
 
-    /// The manifest is forced in both places, and the checkpoints it supersedes are removed: the segments that it
-    /// leaves out may be recycled.
+    /// The manifest is forced in both places, and superseded checkpoints are removed: released segments may be
+    /// recycled.
     ///
     /// # Panics
-    /// When manifests finish in another order than they began.
+    /// When manifests finish in another order than they started.
     pub fn finish_manifest(&mut self, write: &ManifestWrite<F::File>) {
         assert!(write.manifest().version <= self.manifest.version, "this manifest began here");
         self.log.released(&write.release, write.manifest().oldest_segment);
     }
 
-    /// The manifest that was begun last.
+    /// The newest manifest, written or in progress.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The log's state.
+    /// The state of the log.
     #[must_use]
     pub fn log(&self) -> &LogWriter {
         &self.log
     }
 
-    /// What must hold between any two steps; for tests and the simulator.
+    /// Checks the invariants; for tests and the simulator.
     ///
     /// # Panics
-    /// When it doesn't.
+    /// When an invariant is violated.
     pub fn invariants(&self) {
         self.log.invariants();
     }
 }
 
-/// The checkpoints that were named, where others are now.
+/// Checkpoints that the new manifest replaces.
 fn superseded(
     before: &BTreeMap<CohortId, CohortManifest>,
     now: &BTreeMap<CohortId, CohortManifest>,

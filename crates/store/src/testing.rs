@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers for the tests of this crate.
 
 use base::{CohortId, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Record, Sequence, Timestamp, UniverseId};
 
@@ -50,14 +50,14 @@ pub(crate) fn formatted() -> MemoryDisk {
     disk
 }
 
-/// Carries out a batch, as a driver does.
+/// Executes a batch as a driver does.
 pub(crate) fn execute(store: &mut Store<MemoryDisk>, batch: &Batch) -> Result<u64, FileError> {
     let file = store.batch_file(batch.segment)?;
     batch.execute(&file)?;
     Ok(store.forced())
 }
 
-/// Carries out the jobs about segments.
+/// Executes all segment jobs.
 pub(crate) fn prepare(store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
     while let Some(job) = store.segment_job() {
         job.execute(store.files())?;
@@ -66,7 +66,7 @@ pub(crate) fn prepare(store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Appends one record and forces it: a batch of its own.
+/// Appends one record and forces it in its own batch.
 pub(crate) fn write(store: &mut Store<MemoryDisk>, number: u64, record: Record) -> Result<Batch, FileError> {
     store.append(number, record, base::Force::Now).unwrap();
     let batch = store.next_batch().expect("its segment is prepared");
@@ -75,8 +75,8 @@ pub(crate) fn write(store: &mut Store<MemoryDisk>, number: u64, record: Record) 
     Ok(batch)
 }
 
-/// Runs `attempt` on disks made by `fresh`, crashed at its first, second, ... changing operation, until it runs
-/// through; `after` looks at each crashed disk.
+/// Runs `attempt` on disks made by `fresh`, crashing at each modifying operation in turn until it completes; `after`
+/// checks each crashed disk.
 pub(crate) fn crash_everywhere<E: std::fmt::Debug>(
     fresh: impl Fn() -> MemoryDisk,
     attempt: impl Fn(&MemoryDisk) -> Result<(), E>,

@@ -1,16 +1,16 @@
-//! How a batch lies on the disk.
+//! The on-disk layout of a batch.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
-//! | 0..4 | magic, with the format's version in it |
-//! | 4..8 | CRC-32C of all that follows, through the last record |
-//! | 8..12 | bytes of the records |
-//! | 12..16 | number of the records; an echo has none |
-//! | 16..44 | the owner: universe, node, incarnation |
-//! | 44..52 | the batch's own position |
-//! | 52..60 | its segment's number: positions alone would not tell, if segments of another length had been here |
-//! | 60..76 | the batch before: position, length, checksum; zeros if there is none |
-//! | 76.. | the records, then zeros up to a whole block |
+//! | 0..4 | magic, including the format version |
+//! | 4..8 | CRC-32C of everything from byte 8 through the last record |
+//! | 8..12 | length of the records |
+//! | 12..16 | number of records; 0 for an echo |
+//! | 16..44 | owner: cluster, node, incarnation |
+//! | 44..52 | position of this batch |
+//! | 52..60 | number of its segment, because positions are ambiguous if the segment length changed |
+//! | 60..76 | previous batch: position, length, checksum; zeros if there is none |
+//! | 76.. | records, then zeros up to a whole block |
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Record, checksum};
@@ -20,7 +20,7 @@ use super::LogPosition;
 use crate::BLOCK_BYTES;
 use crate::identity::Owner;
 
-/// `LGB` and the format's version.
+/// `LGB` and the format version.
 const MAGIC: u32 = u32::from_le_bytes([b'L', b'G', b'B', crate::FORMAT as u8]);
 const CHECKSUM_AT: usize = 4;
 const CHECKED_FROM: usize = 8;
@@ -28,7 +28,7 @@ const CHECKED_FROM: usize = 8;
 /// Bytes before the records.
 pub(super) const HEADER_BYTES: usize = 16 + Owner::BYTES + 8 + 8 + 16;
 
-/// What tells a batch from every other that was ever written at its place.
+/// Distinguishes a batch from all others ever written at its position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct BatchIdentity {
     pub(super) position: LogPosition,
@@ -38,18 +38,18 @@ pub(super) struct BatchIdentity {
 }
 
 impl BatchIdentity {
-    /// Where the log goes on after this batch, if its segment has room.
+    /// The position after this batch, if its segment has space.
     pub(super) fn end(&self) -> LogPosition {
         LogPosition(self.position.0 + padded(self.length as usize) as u64)
     }
 }
 
-/// `length` bytes in whole blocks.
+/// `length` rounded up to whole blocks.
 pub(super) fn padded(length: usize) -> usize {
     length.next_multiple_of(BLOCK_BYTES)
 }
 
-/// Where a batch lies.
+/// The location of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) owner: Owner,
@@ -57,7 +57,7 @@ pub(super) struct Place {
     pub(super) segment: u64,
 }
 
-/// A batch that is whole and where it belongs.
+/// An intact batch at its proper location.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
     pub(super) identity: BatchIdentity,
@@ -66,7 +66,7 @@ pub(super) struct Frame {
     payload: Bytes,
 }
 
-/// A batch as it goes to the disk, but for the padding, into `out`.
+/// Encodes a batch, without padding, into `out`.
 pub(super) fn encode<'a>(
     place: &Place,
     previous: &BatchIdentity,
@@ -93,17 +93,17 @@ pub(super) fn encode<'a>(
     BatchIdentity { position: place.position, length, checksum: sum }
 }
 
-/// How many bytes the batch that begins `bytes` says it has with its padding; nothing if none begins there.
+/// The padded length claimed by the batch at the start of `bytes`; `None` without a batch header.
 pub(super) fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
     let field = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_le_bytes);
     (field(0)? == MAGIC).then_some(())?;
     Some(padded(HEADER_BYTES.checked_add(field(8)? as usize)?))
 }
 
-/// The batch that begins `bytes`, if it is whole and belongs at `place`.
+/// The batch at the start of `bytes`, if it is intact and belongs at `place`.
 pub(super) fn parse(bytes: &[u8], place: &Place) -> Option<Frame> {
     let claimed = claimed_bytes(bytes)?;
-    // The common stale frame, of another place, is told before its checksum is computed.
+    // Detects the common stale frame of another location before computing a checksum.
     let header = Bytes::copy_from_slice(bytes.get(..HEADER_BYTES)?);
     let parsed = parse_header(header).ok()?;
     if claimed > bytes.len() || parsed.place != *place {
@@ -121,7 +121,7 @@ pub(super) fn parse(bytes: &[u8], place: &Place) -> Option<Frame> {
         },
         previous: parsed.previous,
         count: parsed.count,
-        // A copy, so that an entry kept in memory keeps its own batch there and not a whole segment.
+        // Copied, so that an entry in memory retains only its batch, not a whole segment.
         payload: Bytes::copy_from_slice(&bytes[HEADER_BYTES..length]),
     })
 }
@@ -145,7 +145,7 @@ fn parse_header(header: Bytes) -> Result<Header, DecodeError> {
 }
 
 impl Frame {
-    /// Whether this batch only names the one before it.
+    /// Whether this batch only confirms the previous one.
     pub(super) fn is_echo(&self) -> bool {
         self.count == 0
     }
@@ -153,7 +153,7 @@ impl Frame {
     /// Its records, in order.
     ///
     /// # Errors
-    /// When the bytes, though they are those that were written, are not the records that the header counts.
+    /// When the bytes match the checksum but are not the counted records.
     pub(super) fn records(&self) -> Result<Vec<Record>, DecodeError> {
         let mut input = Reader::new(self.payload.clone());
         let mut records = Vec::new();

@@ -1,7 +1,8 @@
-//! Where each cohort's live entries lie in the log.
+//! Index of each cohort's live entries in the log.
 //!
-//! One *run* for the consecutive entries of a cohort that one batch holds: as sparse as group commit makes it. The
-//! replay rule keeps it: an entry or a truncation first removes every run, or part of one, at its sequence and above.
+//! A *run* covers the consecutive entries of a cohort within one batch, so group commit keeps the index small. It
+//! follows the replay rule: an entry or a truncation first removes all runs, or parts of runs, at its sequence and
+//! above.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub(super) struct Run {
     pub(super) first: Sequence,
     pub(super) last: Sequence,
     pub(super) batch: LogPosition,
-    /// Bytes of the batch with its padding.
+    /// Bytes of the batch including padding.
     pub(super) bytes: u32,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Takes note of a batch that is forced.
+    /// Records a forced batch.
     pub(super) fn note<'a>(&mut self, batch: &BatchIdentity, records: impl Iterator<Item = &'a Record>) {
         for record in records {
             match &record.body {
@@ -62,9 +63,8 @@ impl Index {
         }
     }
 
-    /// Forgets what lies before `oldest`. Entries may be forgotten anywhere in the order of sequences, as a cohort's
-    /// older batches may hold its higher ones only until they are killed: never so for live ones, whose batches grow
-    /// with their sequences.
+    /// Removes runs before `oldest`. The batches of live runs are in the order of their sequences, so these are the
+    /// first runs of each cohort.
     pub(super) fn forget_before(&mut self, oldest: LogPosition) {
         self.cohorts.retain(|_, runs| {
             while let Some((first, _)) = runs.first_key_value().filter(|(_, run)| run.batch < oldest) {
@@ -75,7 +75,7 @@ impl Index {
         });
     }
 
-    /// The unbroken runs that hold `from` and what follows it below `below`, the first `max` of them.
+    /// The contiguous runs from `from` to below `below`, at most `max`.
     pub(super) fn runs(&self, cohort: CohortId, from: Sequence, below: Option<Sequence>, max: usize) -> Vec<Run> {
         let mut found = Vec::new();
         let Some(runs) = self.cohorts.get(&cohort) else { return found };
@@ -92,7 +92,7 @@ impl Index {
         found
     }
 
-    /// Live entries of a batch, and their sequences' order, agree: checked by tests and by the simulator.
+    /// Checks that runs do not overlap and that live entries are in log order; for tests and the simulator.
     pub(super) fn invariants(&self) {
         for runs in self.cohorts.values() {
             let mut before: Option<&Run> = None;

@@ -1,4 +1,4 @@
-//! Reading entries back, for a replica that lags further than its peers' memory reaches.
+//! Reads entries from the log, for a replica that lags beyond the entries in memory.
 
 use base::{CohortId, Entry, LogRecord, Record, Sequence};
 
@@ -10,11 +10,11 @@ use crate::AlignedBuffer;
 use crate::files::{FileError, Files, OpenOptions, ReadAt as _, open_if_exists};
 use crate::identity::Owner;
 
-/// Batches that one read looks into, at most.
+/// Maximum batches per read.
 const READ_BATCHES_MAX: usize = 256;
 
-/// A read that may run on any thread: it knows where the entries lay when it was planned. If a segment was recycled
-/// since, its number in the frames shows it.
+/// A read that may run on any thread. It contains the locations of the entries at planning time. If a segment was
+/// recycled since, the segment number in its frames reveals it.
 #[derive(Clone, Debug)]
 pub struct ReadPlan {
     owner: Owner,
@@ -37,10 +37,10 @@ impl ReadPlan {
         (!plan.runs.is_empty()).then_some(plan)
     }
 
-    /// The live entries in order, unbroken, at least one; nothing if the first is gone or damaged.
+    /// The live entries in order, contiguous, at least one; `None` if the first is missing or damaged.
     ///
     /// # Errors
-    /// When the disk can't read there.
+    /// When the disk fails to read.
     pub fn execute<F: Files>(&self, files: &F) -> Result<Option<Vec<Entry>>, FileError> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut size = 0;
@@ -57,7 +57,7 @@ impl ReadPlan {
         Ok((!entries.is_empty()).then_some(entries))
     }
 
-    /// The entries of one run; nothing unless all of them are there.
+    /// The entries of one run; `None` unless all of them are intact.
     fn read_run<F: Files>(&self, files: &F, run: &Run) -> Result<Option<Vec<Entry>>, FileError> {
         let number = run.batch.segment(self.segment_bytes);
         let Some(file) = open_if_exists(files, &segments::path(number), OpenOptions::DIRECT)? else {
@@ -70,10 +70,10 @@ impl ReadPlan {
         Ok(records.and_then(|records| self.live(records, run)))
     }
 
-    /// The replay rule within one batch; what later batches killed the run leaves out.
+    /// Applies the replay rule within one batch; the run excludes entries invalidated by later batches.
     fn live(&self, records: Vec<Record>, run: &Run) -> Option<Vec<Entry>> {
         let mut live: Vec<Entry> = Vec::new();
-        // What lives is in the order of its sequences: what is killed lies at the end.
+        // Live entries are in the order of their sequences, so invalidated ones are at the end.
         let kill = |live: &mut Vec<Entry>, from: Sequence| {
             live.truncate(live.partition_point(|entry| entry.lsn.sequence < from));
         };

@@ -1,5 +1,5 @@
-//! What is done before a node does anything else: force what lies in the log's files, read it, tell a torn end from
-//! damage, and clean the end.
+//! Recovery of the log at startup: forces existing files, reads them, distinguishes a torn end from damage, and cleans
+//! the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,50 +15,47 @@ use crate::identity::Owner;
 use crate::manifest::Manifest;
 use crate::{AlignedBuffer, BLOCK_BYTES};
 
-/// Bytes that one torn batch can have spoilt: the largest entry alone, or a full batch.
+/// Maximum bytes affected by one torn batch: the largest entry alone, or a full batch.
 const TORN_BYTES_MAX: u64 = (base::limits::ENTRY_BYTES_MAX + BATCH_BYTES_MAX) as u64;
 
-/// A part of the log that had been forced can't be read: what was there, and everything after it, may have been
-/// acknowledged (guarantee 7).
+/// A forced part of the log is unreadable: it and everything after it may have been acknowledged (guarantee 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where the log should go on and can't be read.
+    /// Where the log should continue but is unreadable.
     pub position: LogPosition,
-    /// What shows that it did go on: something valid after it. Nothing if a file is missing or too short, or if the log
-    /// ends before it did when the manifest was written.
+    /// A valid batch after it, which proves that it continued. `None` if a file is missing or too short, or if the log
+    /// ends before the end recorded in the manifest.
     pub witness: Option<LogPosition>,
 }
 
-/// Takes what a start reads from the log, record by record in the log's order, up to the damage if there is any. So
-/// nobody need hold all of the log at once.
+/// Receives the records of the log in order, up to any damage, so that the whole log need not be in memory.
 pub trait LogSink {
-    /// The next record, and the LSN through which its cohort's checkpoint goes; [`Lsn::ZERO`] if it has none.
+    /// The next record, with the LSN of its cohort's checkpoint; [`Lsn::ZERO`] without one.
     fn take(&mut self, record: Record, checkpoint: Lsn);
 }
 
-/// Holds all of the log, for tests.
+/// Keeps the whole log; for tests.
 impl LogSink for Vec<Record> {
     fn take(&mut self, record: Record, _checkpoint: Lsn) {
         self.push(record);
     }
 }
 
-/// A log that was read.
+/// A recovered log.
 #[derive(Debug)]
 pub struct RecoveredLog {
-    /// The cohorts that it holds records of.
+    /// Cohorts with records in the log.
     pub cohorts: BTreeSet<CohortId>,
-    /// The damage, if there is any. The caller then writes in the manifest that it doubts every cohort, forced in both
-    /// places, and only after that calls [`cut_damaged`]; only after that the log is written.
+    /// Any damage. The caller must first write the doubt of every cohort to the manifest, forced in both places, then
+    /// call [`cut_damaged`], and only then write to the log.
     pub damage: Option<Damage>,
-    /// The log, to be written on.
+    /// The log, ready for appending.
     pub writer: LogWriter,
-    /// Bytes of the blocks that were zeroed at the end, because a write was torn there or stale frames lay there.
+    /// Bytes zeroed at the end, after a torn write or because of stale frames.
     pub cut_bytes: u64,
 }
 
-/// Reads the log that a manifest speaks of, from its oldest segment on, and cuts a torn end. What it held goes to
-/// `sink`.
+/// Reads the log from the manifest's oldest segment on and cuts off a torn end. Passes the records to `sink`.
 ///
 /// # Errors
 /// When a file operation fails.
@@ -70,7 +67,7 @@ pub fn recover<F: Files>(
 ) -> Result<RecoveredLog, FileError> {
     let segment_bytes = manifest.segment_bytes;
     remove_if_exists(files, &segments::temporary())?;
-    // A segment whose name an earlier process gave and never forced would be lost with all that we force in it.
+    // A segment with an unforced name would be lost together with everything forced in it.
     files.sync_dir(segments::DIRECTORY)?;
     let mut scan = Scan::open(files, owner, manifest)?;
     let segments = Segments::new(segment_bytes, scan.prepared, std::mem::take(&mut scan.spare).into());
@@ -100,9 +97,9 @@ pub fn recover<F: Files>(
     Ok(RecoveredLog { cohorts, damage, writer, cut_bytes })
 }
 
-/// Removes what lies after the damage, so that the next recovery finds a clean end: later segments, the last first,
-/// then the rest of the damaged one; segments that are too short get their length back. A crash in the middle leaves a
-/// log that is damaged still, or cut already.
+/// Cuts off the log after damage, so that the next recovery finds a clean end: removes later segments, last first,
+/// zeroes the rest of the damaged one, and extends segments that are too short. After a crash in the middle the log is
+/// still damaged, or already cut.
 ///
 /// # Errors
 /// When a file operation fails.
@@ -125,13 +122,13 @@ pub fn cut_damaged<F: Files>(files: &F, segment_bytes: u64, damage: &Damage) -> 
     Ok(())
 }
 
-/// Fills a segment that is too short with zeros.
+/// Extends a segment that is too short with zeros.
 fn lengthen<H: File>(file: &H, segment_bytes: u64) -> Result<(), FileError> {
     let length = file.len()?;
     if length >= segment_bytes {
         return Ok(());
     }
-    // What is left of its last block may be a batch whose padding alone is gone.
+    // Its last partial block may be a batch that only lacks padding.
     let last = length - length % BLOCK_BYTES as u64;
     let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
     file.read_at(last, &mut block)?;
@@ -140,7 +137,7 @@ fn lengthen<H: File>(file: &H, segment_bytes: u64) -> Result<(), FileError> {
     file.sync()
 }
 
-/// Overwrites the blocks from `from` to `to` that aren't zero, and forces that. Says how many bytes.
+/// Overwrites non-zero blocks from `from` to `to` with zeros and forces them. Returns the number of bytes.
 fn zero<H: File>(file: &H, from: u64, to: u64) -> Result<u64, FileError> {
     const STEP: usize = 1 << 20;
     let blank = AlignedBuffer::zeroed(BLOCK_BYTES);
@@ -168,38 +165,38 @@ fn zero<H: File>(file: &H, from: u64, to: u64) -> Result<u64, FileError> {
 
 enum Step {
     Batch(BatchIdentity, Vec<Record>),
-    /// A batch that can't be read was passed over (a planted bug does so).
+    /// Skipped an unreadable batch (only with a planted bug).
     Skipped,
     End,
     Damage(Damage),
 }
 
-/// A batch that was found in its place.
+/// A batch at its position.
 struct Found {
     position: LogPosition,
     frame: Frame,
 }
 
-/// The reading of a log, batch by batch.
+/// A scan of the log, batch by batch.
 struct Scan<F: Files> {
     owner: Owner,
     segment_bytes: u64,
     /// The segments from the oldest on.
     files: BTreeMap<u64, F::File>,
-    /// Whether a number is missing among them, the oldest's own for one.
+    /// Whether a segment number is missing, including the oldest.
     has_gap: bool,
-    /// Whether a segment is shorter than it was made.
+    /// Whether a segment is shorter than it should be.
     is_short: bool,
-    /// The log was forced through here at least.
+    /// The log was forced at least through here.
     forced: LogPosition,
-    /// The last segment before that gap.
+    /// The last segment before a gap.
     prepared: u64,
     /// Segments before the oldest.
     spare: Vec<u64>,
-    /// The content of the segments looked at last.
+    /// Content of the recently read segments.
     loaded: BTreeMap<u64, AlignedBuffer>,
     tail: LogPosition,
-    /// The last batch read; nothing before the first, whose predecessor may have gone with its segment.
+    /// The last batch read; `None` before the first, because its predecessor may have been released.
     last: Option<BatchIdentity>,
 }
 
@@ -213,7 +210,7 @@ impl<F: Files> Scan<F> {
         let mut is_short = false;
         for number in numbers {
             let file = files.open(&segments::path(number), OpenOptions::DIRECT)?;
-            // What an earlier process wrote and never forced must not be believed and then lost.
+            // Unforced data of an earlier process must not be used and then lost.
             file.sync()?;
             is_short |= file.len()? < segment_bytes;
             opened.insert(number, file);
@@ -239,7 +236,7 @@ impl<F: Files> Scan<F> {
         })
     }
 
-    /// Finds the next batch, or what it is that ends the log.
+    /// Finds the next batch, or determines how the log ends.
     fn step(&mut self) -> Result<Step, FileError> {
         if let Some(found) = self.successor()? {
             return Ok(match found.frame.records() {
@@ -248,7 +245,7 @@ impl<F: Files> Scan<F> {
                     self.last = Some(found.frame.identity);
                     Step::Batch(found.frame.identity, records)
                 }
-                // Whole, and yet not what we write: not ours to cut in silence.
+                // Intact, but not in a format that this version writes: it must not be cut off silently.
                 Err(_) => Step::Damage(Damage { position: self.tail, witness: Some(found.position) }),
             });
         }
@@ -265,8 +262,7 @@ impl<F: Files> Scan<F> {
         }
     }
 
-    /// The batch that follows the last one: right behind it, or, if it had no room there, at the start of the next
-    /// segment.
+    /// The batch after the last one: directly after it, or at the start of the next segment if it did not fit.
     fn successor(&mut self) -> Result<Option<Found>, FileError> {
         let here = self.frame_at(self.tail)?;
         if let Some(frame) = here.filter(|frame| self.last.is_none_or(|last| frame.previous == last)) {
@@ -287,8 +283,8 @@ impl<F: Files> Scan<F> {
         LogPosition::new(next, 0, self.segment_bytes)
     }
 
-    /// The first valid batch after the tail, if there is any. The tail itself counts: a batch there that doesn't name
-    /// the last one shows that the last one isn't the last.
+    /// The first valid batch at or after the tail. A batch at the tail that does not name the last one proves that
+    /// batches are missing.
     fn witness(&mut self) -> Result<Option<LogPosition>, FileError> {
         let Some(first) = self.first_valid(self.tail)? else { return Ok(None) };
         let is_ignored = planted(Bug::DamagedTailCut)
@@ -297,7 +293,7 @@ impl<F: Files> Scan<F> {
         Ok((!is_ignored).then_some(first.position))
     }
 
-    /// The first valid batch at `from` or after it, in whatever segment.
+    /// The first valid batch at or after `from`, in any segment.
     fn first_valid(&mut self, from: LogPosition) -> Result<Option<Found>, FileError> {
         let segment_bytes = self.segment_bytes;
         let segments: Vec<u64> = self.files.range(from.segment(segment_bytes)..).map(|(number, _)| *number).collect();
@@ -323,7 +319,7 @@ impl<F: Files> Scan<F> {
         Ok(self.loaded[&segment].get(offset..).and_then(|bytes| frame::parse(bytes, &place)))
     }
 
-    /// Reads a segment, unless it is held already; false if there is no such segment. Two are held at most.
+    /// Reads a segment into memory, unless it is there; false if it does not exist. Keeps at most two.
     fn load(&mut self, segment: u64) -> Result<bool, FileError> {
         if self.loaded.contains_key(&segment) {
             return Ok(true);
@@ -332,13 +328,13 @@ impl<F: Files> Scan<F> {
         let tail = self.tail.segment(self.segment_bytes);
         self.loaded.retain(|held, _| *held == tail);
         let mut content = AlignedBuffer::zeroed(usize::try_from(self.segment_bytes).unwrap_or(0));
-        // A file that is too short is one that ends in zeros: whatever was lost then shows like any other damage.
+        // A short file counts as one that ends in zeros: the loss is then detected like any damage.
         let _ = file.read_at(0, &mut content)?;
         self.loaded.insert(segment, content);
         Ok(true)
     }
 
-    /// Zeroes what one torn batch can have left: behind the tail, or at the start of the next segment.
+    /// Zeroes the possible remains of one torn batch: after the tail, and at the start of the next segment.
     fn cut_torn(&mut self) -> Result<u64, FileError> {
         let segment = self.tail.segment(self.segment_bytes);
         let here = self.tail.offset(self.segment_bytes);

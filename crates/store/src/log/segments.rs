@@ -1,4 +1,4 @@
-//! The files of the log: which are there, what they hold, which are wanted next and which have gone.
+//! The segment files of the log: which exist, which sequences they hold, and which to prepare, recycle or remove.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,17 +12,16 @@ use crate::files::{File, FileError, FileErrorKind, Files, OpenOptions, TEMPORARY
 /// The directory of the segments.
 pub const DIRECTORY: &str = "log";
 
-/// Segments that are kept to be recycled, beyond those prepared: as many as a burst of checkpoints frees at once is
-/// enough, the rest is room for others.
+/// Maximum released segments kept for recycling beyond the prepared ones. Enough for a burst of checkpoints.
 const SPARE_MAX: usize = 2;
 
-/// The least length of a segment: a header and a small entry, twice over.
+/// Minimum length of a segment: a header and a small entry, twice.
 pub(crate) fn segment_bytes_min() -> u64 {
     const { assert!(HEADER_BYTES < BLOCK_BYTES) };
     2 * BLOCK_BYTES as u64
 }
 
-/// Numbers of segments end here, at more bytes than any disk will ever write, so that positions fit in 64 bits.
+/// Upper limit of segment numbers: more bytes than any disk will ever write, and positions fit in 64 bits.
 const NUMBERS_END: u64 = 1 << 36;
 
 /// The path of a segment.
@@ -31,13 +30,13 @@ pub fn path(number: u64) -> String {
     format!("{DIRECTORY}/{number:016x}")
 }
 
-/// The number in the name of a segment.
+/// Parses the name of a segment.
 pub(super) fn parse_name(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name, 16).ok()?;
     (format!("{number:016x}") == name && number < NUMBERS_END).then_some(number)
 }
 
-/// The name under which a segment is filled.
+/// The temporary name of a segment while it is filled.
 pub(super) fn temporary() -> String {
     format!("{DIRECTORY}/segment{TEMPORARY}")
 }
@@ -46,18 +45,18 @@ pub(super) fn temporary() -> String {
 #[derive(Clone, Debug)]
 pub struct Segments {
     segment_bytes: u64,
-    /// For each segment that holds batches: the highest sequence of each cohort that is live in it.
+    /// The highest live sequence of each cohort in each segment with batches.
     highest: BTreeMap<u64, BTreeMap<CohortId, Sequence>>,
-    /// The highest of all, of each cohort.
+    /// The highest live sequence of each cohort.
     ends: BTreeMap<CohortId, Sequence>,
     /// The last segment that is ready for batches.
     prepared: u64,
-    /// Segments that have gone and whose files are still there, oldest first.
+    /// Released segments with existing files, oldest first.
     spare: VecDeque<u64>,
     job: Option<SegmentJob>,
 }
 
-/// Something to be done about a segment's file, on any thread.
+/// A job for a segment's file, on any thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentJob {
     number: u64,
@@ -89,7 +88,7 @@ impl Segments {
                 }
                 LogRecord::Truncation { from } => {
                     self.kill(cohort, *from);
-                    // The cohort must have a checkpoint, or something live, for its log to be forgotten.
+                    // The segment may be released only if the cohort has a checkpoint or a live entry.
                     self.raise(segment, cohort, Sequence(0));
                 }
                 LogRecord::CommitPoint(lsn) => self.raise(segment, cohort, lsn.sequence),
@@ -102,7 +101,8 @@ impl Segments {
         *highest = sequence.max(*highest);
     }
 
-    /// What is dead needs no checkpoint. Whatever it was killed by lies behind it, and segments go oldest first.
+    /// Invalidated entries need no checkpoint: the record that invalidated them is in a later segment, and segments are
+    /// released oldest first.
     fn kill(&mut self, cohort: CohortId, from: Sequence) {
         if self.ends.get(&cohort).is_none_or(|end| *end < from) {
             return;
@@ -115,7 +115,7 @@ impl Segments {
         }
     }
 
-    /// Segments after this one are not what they should be: they are prepared anew.
+    /// Later segments are invalid and must be prepared again.
     pub(super) fn end_at(&mut self, number: u64) {
         self.prepared = self.prepared.min(number);
     }
@@ -124,7 +124,7 @@ impl Segments {
         number <= self.prepared
     }
 
-    /// The segments that may go, of those before `last`: all but `keep` segments in all.
+    /// The segments before `last` that may be released, keeping at least `keep` segments.
     pub(super) fn dispensable(&self, floors: &BTreeMap<CohortId, Sequence>, last: u64, keep: u64) -> Vec<u64> {
         let is_checkpointed = |highest: &BTreeMap<CohortId, Sequence>| {
             highest.iter().all(|(cohort, highest)| *highest <= floors.get(cohort).copied().unwrap_or_default())
@@ -146,8 +146,7 @@ impl Segments {
         }
     }
 
-    /// What is to be done next, so that `ahead` segments behind `current` are ready before they are needed; nothing
-    /// while the last such job isn't done.
+    /// The next job to keep `ahead` segments after `current` prepared; `None` while the last job is in progress.
     pub fn next_job(&mut self, current: u64, ahead: u64) -> Option<SegmentJob> {
         if self.job.is_some() {
             return None;
@@ -164,10 +163,10 @@ impl Segments {
         self.job
     }
 
-    /// The job is done.
+    /// Completes a job.
     ///
     /// # Panics
-    /// When it isn't the one that was asked for.
+    /// When it is not the job in progress.
     pub fn job_done(&mut self, job: SegmentJob) {
         assert_eq!(self.job.take(), Some(job), "one job is under way at most");
         if job.kind != JobKind::Remove {
@@ -177,10 +176,10 @@ impl Segments {
 }
 
 impl Segments {
-    /// The job could not be done, for want of room: it is to be given out again.
+    /// A job failed for lack of space and will be issued again.
     ///
     /// # Panics
-    /// When it isn't the one that was asked for.
+    /// When it is not the job in progress.
     pub(crate) fn job_postponed(&mut self, job: SegmentJob) {
         assert_eq!(self.job.take(), Some(job), "one job is under way at most");
         match job.kind {
@@ -192,22 +191,22 @@ impl Segments {
 }
 
 impl SegmentJob {
-    /// Whether it gives a segment that has gone a new number.
+    /// Whether the job recycles a released segment.
     #[must_use]
     pub fn recycles(&self) -> bool {
         matches!(self.kind, JobKind::Recycle { .. })
     }
 
-    /// The job that makes a segment from nothing.
+    /// The job that creates a new segment.
     pub(crate) fn fill(number: u64, segment_bytes: u64) -> Self {
         Self { number, segment_bytes, kind: JobKind::Fill }
     }
 
-    /// Does it; what it did is forced.
+    /// Executes the job and forces its effect.
     ///
     /// # Errors
-    /// When a file operation fails. If the disk is full ([`FileErrorKind::NoSpace`]) nothing was changed, and the job
-    /// may be done again once there is room; the log goes on until its prepared segments are full.
+    /// When a file operation fails. If the disk is full ([`FileErrorKind::NoSpace`]) nothing has changed, and the job
+    /// may be repeated later; the log continues until its prepared segments are full.
     pub fn execute<F: Files>(&self, files: &F) -> Result<(), FileError> {
         match self.kind {
             JobKind::Remove => {
@@ -227,7 +226,7 @@ impl SegmentJob {
         }
     }
 
-    /// Gives an old file the new name, if it is what a segment should be.
+    /// Renames an old segment, if it has the right length.
     fn recycle<F: Files>(&self, files: &F, from: u64) -> Result<bool, FileError> {
         let Some(file) = crate::files::open_if_exists(files, &path(from), OpenOptions::BUFFERED)? else {
             return Ok(false);
@@ -240,7 +239,7 @@ impl SegmentJob {
         Ok(true)
     }
 
-    /// Filled with zeros and forced under another name, so that a segment under its own name has its whole length.
+    /// Filled and forced under a temporary name, so that a segment with its final name always has its full length.
     fn create<F: Files>(&self, files: &F) -> Result<(), FileError> {
         let temporary = temporary();
         remove_if_exists(files, &temporary)?;

@@ -1,4 +1,4 @@
-//! Torn is told from damaged; what was cut, recycled or foreign never comes back.
+//! Tests that torn writes are distinguished from damage, and that cut-off, recycled and foreign data never reappears.
 
 use base::{CohortId, Force, Lsn, Record, Sequence, SplitMix64, Timestamp};
 
@@ -8,7 +8,7 @@ use crate::memory::MemoryDisk;
 use crate::testing::{CONFIG, entry, execute, formatted, prepare, truncation, write};
 use crate::{Recovered, Store, open};
 
-/// A store with `count` records, each forced in a batch of its own.
+/// A store with `count` records, each forced in its own batch.
 fn filled(count: u64) -> (MemoryDisk, Store<MemoryDisk>, Vec<Record>) {
     let disk = formatted();
     let mut store = open(disk.clone(), CONFIG).unwrap().0;
@@ -59,7 +59,7 @@ fn a_torn_last_batch_is_cut_and_the_log_goes_on() {
 
 #[test]
 fn damage_to_a_named_last_batch_is_damage_and_cut_only_after_doubt_is_forced() {
-    // In the middle of a segment, and at its end, where the echo lies in the next one.
+    // In the middle of a segment, and at its end, with the echo in the next one.
     for count in [2, 4] {
         let (disk, mut store, records) = filled(count);
         echo(&mut store);
@@ -99,7 +99,7 @@ fn every_flipped_byte_in_the_middle_is_damage() {
         let (mut store, recovered) = reopen(&disk);
         assert!(recovered.damage.is_some());
         assert_eq!(recovered.records, records[..damaged as usize]);
-        // The log goes on from there, and what lay behind the damage never comes back.
+        // The log continues there, and data after the damage never reappears.
         let next = entry(1, damaged + 1, b"anew");
         write(&mut store, 1, next.clone()).unwrap();
         let (_, again) = reopen(&disk);
@@ -162,7 +162,7 @@ fn stale_frames_of_recycled_segments_never_come_back() {
     assert!(disk.list(super::DIRECTORY).unwrap().len() <= 12, "the disk doesn't fill");
 }
 
-/// What a fresh start would read now, without disturbing the running one.
+/// The records that a restart would read now, without affecting the running store.
 fn reopen_copy(disk: &MemoryDisk, store: &Store<MemoryDisk>) -> Vec<Record> {
     let mut records = Vec::new();
     let log = super::recover(disk, store.owner(), store.manifest(), &mut records).unwrap();
@@ -216,7 +216,7 @@ fn a_record_that_fits_in_no_segment_is_refused() {
     write(&mut store, 1, entry(1, 1, &fits)).unwrap();
 }
 
-/// A cohort that is gone needs none of its records, though no checkpoint holds them.
+/// A removed cohort needs none of its records, although no checkpoint covers them.
 #[test]
 fn records_of_a_cohort_that_is_gone_keep_no_segment() {
     let (_, mut store, _) = filled(40);

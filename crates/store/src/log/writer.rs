@@ -1,5 +1,5 @@
-//! The state of the log between its recovery and the end of the process: what waits, what is in flight, what lies
-//! where. Pure: it makes batches, the driver writes and forces them.
+//! The state of the log after recovery: pending records, the batch in flight, and the index. Pure: it builds batches,
+//! and the driver writes and forces them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,25 +16,25 @@ use crate::error::RecordTooLarge;
 use crate::files::{File, FileError};
 use crate::identity::Owner;
 
-/// A write of the log: its bytes go to `offset` of its segment, which is then forced. Until that is done and
-/// [`LogWriter::forced`] called, no other batch is made.
+/// A write to the log: `bytes` go to `offset` of the segment, which is then forced. No other batch is built until
+/// [`LogWriter::forced`] is called.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The segment's number.
     pub segment: u64,
-    /// Where in the segment, in bytes.
+    /// Byte offset in the segment.
     pub offset: u64,
-    /// What to write: whole blocks.
+    /// The data: whole blocks.
     pub bytes: AlignedBuffer,
-    /// The last append that this batch covers; an echo covers what the batch before it covered.
+    /// The last append covered by this batch; for an echo, by the previous batch.
     pub through: u64,
 }
 
 impl Batch {
-    /// Writes and forces the batch: the only thing that the log's thread does.
+    /// Writes and forces the batch. The log's thread does nothing else.
     ///
     /// # Errors
-    /// When the disk fails: nothing of this batch is known, and the process must end (guarantee 25).
+    /// When the disk fails: the state of the batch is unknown, and the process must end (guarantee 25).
     pub fn execute<F: File>(&self, segment: &F) -> Result<(), FileError> {
         segment.write_at(self.offset, &self.bytes)?;
         segment.sync()
@@ -54,27 +54,27 @@ struct InFlight {
     through: u64,
 }
 
-/// The log of one node, as its machine's thread owns it.
+/// The log of one node, owned by the machine's thread.
 #[derive(Clone, Debug)]
 pub struct LogWriter {
     pub(super) owner: Owner,
     pub(super) segment_bytes: u64,
     pub(super) segments: Segments,
     pub(super) index: Index,
-    /// Where the next batch goes, if it has room there.
+    /// Position of the next batch, if it fits there.
     tail: LogPosition,
-    /// The last batch that is forced, and whether a later one names it.
+    /// The last forced batch, and whether a later batch names it.
     last: BatchIdentity,
     named: bool,
     pending: VecDeque<Pending>,
     pending_bytes: usize,
     in_flight: Option<InFlight>,
-    /// Where batches are encoded, ...
+    /// Encoding buffer, ...
     encoded: Writer,
-    /// ... and the buffer of one that is forced, for the next.
+    /// ... and the buffer of a forced batch, for reuse.
     spare: Option<AlignedBuffer>,
-    /// The last append, the last that asked to be forced now or soon, the last that a batch took, the last that is
-    /// forced.
+    /// Numbers of the last append, the last that requested a force now, the last that requested one soon, the last in a
+    /// batch, and the last forced.
     appended: u64,
     wanted: u64,
     wanted_soon: u64,
@@ -106,21 +106,20 @@ impl LogWriter {
         }
     }
 
-    /// Bytes of the largest record that fits in a segment.
+    /// Size of the largest record that fits in a segment.
     #[must_use]
     pub fn record_bytes_max(&self) -> usize {
         usize::try_from(self.segment_bytes).unwrap_or(usize::MAX) - HEADER_BYTES
     }
 
-    /// Appends a record under its number. If it is to be forced now, the next batch, or the one after, holds it; if
-    /// not, it rides along with the next that is made. If it is to be forced soon, the driver sees to it that there is
-    /// one ([`LogWriter::hurry`]).
+    /// Appends a record with its number. With `Force::Now` it is in the next batch or the one after. With `Force::Soon`
+    /// the driver ensures that there will be a batch ([`LogWriter::hurry`]). Otherwise it waits for the next batch.
     ///
     /// # Errors
-    /// When the record fits in no segment; nothing is appended then.
+    /// When the record does not fit in a segment; nothing is appended.
     ///
     /// # Panics
-    /// When the number is not higher than the last.
+    /// When the number is not higher than the last one.
     pub fn append(&mut self, write: u64, record: Record, force: Force) -> Result<(), RecordTooLarge> {
         assert!(write > self.appended, "appends are numbered in their order");
         let (bytes, limit) = (record.size(), self.record_bytes_max());
@@ -145,25 +144,25 @@ impl LogWriter {
         self.in_flight.is_none()
     }
 
-    /// The last append that is forced.
+    /// The last forced append.
     #[must_use]
     pub fn forced_through(&self) -> u64 {
         self.forced
     }
 
-    /// Whether something waits that is to be forced soon, and that no batch takes along by itself.
+    /// Whether a force is requested soon, and no batch is due anyway.
     #[must_use]
     pub fn has_time(&self) -> bool {
         self.wanted_soon > self.taken && self.wanted <= self.taken
     }
 
-    /// What was to be forced soon is to be forced now.
+    /// Turns requests to force soon into requests to force now.
     pub fn hurry(&mut self) {
         self.wanted = self.wanted.max(self.wanted_soon);
     }
 
-    /// The next batch, if something asks to be forced: all that waits, up to [`BATCH_BYTES_MAX`]. Nothing while the
-    /// segment that it would go to isn't prepared.
+    /// The next batch, if a force is requested: all pending records, up to [`BATCH_BYTES_MAX`]. `None` while its
+    /// segment is not prepared.
     ///
     /// # Panics
     /// While a batch is in flight.
@@ -180,8 +179,8 @@ impl LogWriter {
         Some(self.launch(position, records, bytes))
     }
 
-    /// A batch that only names the last one, unless a later one does so already: for when nothing came for a while.
-    /// Until the last batch is named, damage to it can't be told from a torn write (guarantee 7).
+    /// A batch that only names the last one, unless a later one already does; for idle times. Until the last batch is
+    /// named, damage to it looks like a torn write (guarantee 7).
     ///
     /// # Panics
     /// While a batch is in flight.
@@ -194,7 +193,7 @@ impl LogWriter {
         Some(self.launch(position, Vec::new(), HEADER_BYTES))
     }
 
-    /// The batch in flight is forced. Says through which append.
+    /// The batch in flight is forced. Returns the last append that it covers.
     ///
     /// # Panics
     /// When no batch is in flight.
@@ -207,7 +206,7 @@ impl LogWriter {
         through
     }
 
-    /// Takes back a batch that is forced: its buffer serves for another, unless it is one of the few large ones.
+    /// Reuses the buffer of a forced batch, unless it is unusually large.
     pub fn recycle(&mut self, batch: Batch) {
         self.spare = Some(batch.bytes).filter(|bytes| bytes.len() <= BATCH_BYTES_MAX);
         if self.encoded.len() > BATCH_BYTES_MAX {
@@ -215,7 +214,7 @@ impl LogWriter {
         }
     }
 
-    /// Takes note of a batch that is forced, with its records.
+    /// Records a forced batch and its records.
     pub(super) fn note<'a>(&mut self, identity: &BatchIdentity, records: impl Iterator<Item = &'a Record> + Clone) {
         let segment = identity.position.segment(self.segment_bytes);
         self.segments.note(segment, records.clone());
@@ -224,54 +223,53 @@ impl LogWriter {
         self.tail = identity.end();
     }
 
-    /// After recovery: whether a batch that was read names the last one.
+    /// After recovery: whether a later batch names the last one.
     pub(super) fn set_named(&mut self, named: bool) {
         self.named = named;
     }
 
-    /// The segments that may go: strictly oldest first, only those of which every cohort has checkpointed all
-    /// (`floors`: the sequence through which it has; a cohort that isn't named has nothing), and only while the log is
-    /// longer than `keep_bytes`. The segment of the last batch stays.
+    /// The segments that may be released: strictly oldest first, only those covered by checkpoints of all cohorts
+    /// (`floors`: the sequence of each; 0 for a cohort that is missing), and only while the log is longer than
+    /// `keep_bytes`. The segment of the last batch stays.
     #[must_use]
     pub fn dispensable(&self, floors: &BTreeMap<CohortId, Sequence>, keep_bytes: u64) -> Vec<u64> {
         let last = self.last.position.segment(self.segment_bytes);
         self.segments.dispensable(floors, last, keep_bytes / self.segment_bytes)
     }
 
-    /// Segments have gone: the manifest that names the new oldest is forced in both places. Their files may be recycled
-    /// from now on.
+    /// Segments were released, and the manifest that names the new oldest one is forced in both places. Their files may
+    /// now be recycled.
     pub fn released(&mut self, gone: &[u64], oldest: u64) {
         self.segments.release(gone);
         self.index.forget_before(LogPosition::new(oldest, 0, self.segment_bytes));
     }
 
-    /// The segments of this log and what must be done about them.
+    /// The segments of this log and their jobs.
     pub fn segments_mut(&mut self) -> &mut Segments {
         &mut self.segments
     }
 
-    /// Whether a later batch names the last one that was forced. Until then, damage to it looks like a torn write
-    /// (guarantee 7).
+    /// Whether a later batch names the last forced one. Until then, damage to it looks like a torn write (guarantee 7).
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.named
     }
 
-    /// Where the next batch goes, if its segment has room for it.
+    /// Position of the next batch, if it fits in its segment.
     #[must_use]
     pub fn tail(&self) -> LogPosition {
         self.tail
     }
 
-    /// The number of the segment that the tail is in.
+    /// The number of the tail's segment.
     #[must_use]
     pub fn current_segment(&self) -> u64 {
-        // A tail at a segment's very end is the next one's start: that one is needed next.
+        // A tail at the end of a segment is the start of the next one, which is needed next.
         self.tail.segment(self.segment_bytes)
     }
 
-    /// Where to find the live entries of a cohort from one on, about `bytes` of them, as far as they are forced and
-    /// nothing that waits is going to kill them. Nothing if the log doesn't hold the first.
+    /// A plan to read the live entries of a cohort from `from` on, about `bytes` of them, as far as they are forced and
+    /// no pending record invalidates them. `None` if the log does not hold the first one.
     #[must_use]
     pub fn plan_read(&self, cohort: CohortId, from: Sequence, bytes: usize) -> Option<ReadPlan> {
         let waiting = self.in_flight.iter().flat_map(|batch| &batch.records).chain(&self.pending);
@@ -283,10 +281,10 @@ impl LogWriter {
         ReadPlan::new(self, cohort, from, below, bytes)
     }
 
-    /// What must hold between any two steps; for tests and the simulator.
+    /// Checks the invariants; for tests and the simulator.
     ///
     /// # Panics
-    /// When it doesn't.
+    /// When an invariant is violated.
     pub fn invariants(&self) {
         let sum: usize = self.pending.iter().map(|pending| pending.record.size()).sum();
         assert_eq!(self.pending_bytes, sum, "what waits is counted");
@@ -300,7 +298,7 @@ impl LogWriter {
         BATCH_BYTES_MAX.min(usize::try_from(self.segment_bytes).unwrap_or(usize::MAX))
     }
 
-    /// How many records the next batch takes, and its bytes before padding, at most: one record at least.
+    /// Number of records in the next batch, at least one, and an upper bound of its unpadded size.
     fn next_batch_extent(&self) -> (usize, usize) {
         let (mut count, mut bytes) = (0, HEADER_BYTES);
         for pending in &self.pending {
@@ -313,7 +311,7 @@ impl LogWriter {
         (count, bytes)
     }
 
-    /// Where a batch of so many bytes goes, if its segment is prepared.
+    /// The position of a batch of `bytes`, if its segment is prepared.
     fn place(&self, bytes: usize) -> Option<LogPosition> {
         let room = self.segment_bytes - self.tail.offset(self.segment_bytes);
         let segment = self.tail.segment(self.segment_bytes);

@@ -1,4 +1,4 @@
-//! What one file holds: durable and written, which differ in the dirty sectors only.
+//! The durable and the written content of one file, which differ only in the dirty sectors.
 
 use base::SplitMix64;
 
@@ -8,7 +8,7 @@ use super::SECTOR_BYTES;
 pub(super) struct Content {
     durable: Vec<u8>,
     written: Vec<u8>,
-    /// The sectors that differ, and by sector whether it is among them.
+    /// The dirty sectors, as a list and as flags.
     dirty: Vec<usize>,
     is_dirty: Vec<bool>,
 }
@@ -47,7 +47,7 @@ impl Content {
         }
     }
 
-    /// Everything written is durable.
+    /// Makes all writes durable.
     pub(super) fn sync(&mut self) {
         self.durable.resize(self.written.len(), 0);
         for sector in std::mem::take(&mut self.dirty) {
@@ -56,7 +56,7 @@ impl Content {
         }
     }
 
-    /// Each dirty sector is durable or gone; a few are torn themselves, their beginning new and their end old.
+    /// Keeps or loses each dirty sector; a few are torn: their start is new and their end is old.
     pub(super) fn crash(&mut self, random: &mut SplitMix64) {
         for sector in std::mem::take(&mut self.dirty) {
             match random.below(8) {
@@ -82,7 +82,7 @@ impl Content {
         self.durable[from..to].copy_from_slice(&self.written[from..to]);
     }
 
-    /// Undoes what was written to a sector from its byte `cut` on.
+    /// Reverts a sector from its byte `cut` on.
     fn restore(&mut self, sector: usize, cut: usize) {
         let from = sector * SECTOR_BYTES;
         let to = (from + SECTOR_BYTES).min(self.written.len());
