@@ -1,4 +1,4 @@
-//! Errors, grouped by the caller's reaction.
+//! Errors, grouped by how the caller should react.
 
 use base::NodeId;
 use thiserror::Error;
@@ -28,7 +28,7 @@ pub enum StoreError {
     /// incarnation (guarantee 6).
     #[error("no whole copy of the {what} is left: this disk is lost, format it under a new incarnation")]
     Lost {
-        /// What was lost.
+        /// The lost data.
         what: &'static str,
     },
     /// Forced data of a single-node cluster is damaged, and there is no other copy for a repair. Nothing was changed.

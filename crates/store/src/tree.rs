@@ -1,24 +1,23 @@
-//! The store of one tablet: our own log-structured merge tree (O'Neil, Cheng, Gawlick and O'Neil, 1996; `BigTable`,
-//! section 5.3). What is written goes into a *memtable*. A full one is *frozen* and *flushed*: it becomes a sorted
-//! table of level 0. *Compactions* merge the tables of a level into those of the next, which is ten times as large.
+//! The storage of one tablet: a log-structured merge tree (O'Neil, Cheng, Gawlick and O'Neil, 1996; `BigTable`, section
+//! 5.3). Writes go into a *memtable*. A full memtable is *frozen* and *flushed* to a sorted table of level 0.
+//! *Compactions* merge the tables of a level into those of the next, which is ten times as large.
 //!
-//! Keys are cells ([`crate::cell`]); what is stored are *versions* of them, with the timestamp from which on they hold
-//! and the LSN of the entry that wrote them. Everything is read at a timestamp. Old versions are kept down to the
-//! *watermark* (guarantee 16): flushes and compactions leave out what no read at or above it can tell.
+//! Keys are cells ([`crate::cell`]). The tree stores *versions* of them (MVCC), with the timestamp from which they are
+//! valid and the LSN of the entry that wrote them. Every read is at a timestamp. Old versions are kept down to the
+//! *watermark* (guarantee 16): flushes and compactions drop versions that no read at or above it can observe.
 //!
-//! [`Tree`] is the state, owned by the machine's thread; it never waits for a disk. [`View`] is what it holds at one
-//! moment, for any thread to read. [`FlushJob`] and [`CompactionJob`] do the work on files, in steps, wherever the
-//! driver likes.
+//! [`Tree`] is the state, owned by the machine's thread; it never waits for a disk. [`View`] is a snapshot that any
+//! thread can read. [`FlushJob`] and [`CompactionJob`] do the file IO in steps, on any thread of the driver.
 //!
 //! Invariants:
-//! * A table is forced, then its directory; only then does the tree take it in, and only then can [`Tree::refs`] name it.
-//!   The manifest that names it is forced next, and only then may the log forget what the table holds, and only then are
-//!   the files of the tables it replaces removed ([`Tree::forced`], [`Tree::give_up`], [`Leftovers`]).
-//! * Timestamps decide, not the order in which sources are read. So an entry may be applied again, and a table that came from
-//!   another replica may hold what this one has already. Entries are applied in the order of their timestamps, so of what
-//!   may be read at a timestamp no table holds anything newer of a key than the memtables, if these hold any of it.
-//! * One flush and one compaction are under way at most. A job that is dropped leaves files that nobody names.
-//! * A number is drawn for one table only while the process lives: the cache knows blocks by it.
+//! * A table and then its directory are forced before the tree includes it and [`Tree::refs`] names it. Then the
+//!   manifest that names it is forced. Only after that may the log release the table's entries, and the files of
+//!   replaced tables be removed ([`Tree::forced`], [`Tree::give_up`], [`Leftovers`]).
+//! * Timestamps decide, not the order of sources. So an entry may be applied again, and a table received from another
+//!   replica may contain entries that are already present. Entries are applied in timestamp order, so if memtables hold
+//!   a version of a key that is visible at a timestamp, no table holds a newer one.
+//! * At most one flush and one compaction are in progress. A dropped job leaves files that no manifest names.
+//! * A table number is used once while the process runs, because the cache identifies blocks by it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,80 +70,79 @@ use recent::RecentOfTree;
 /// Sizes of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of a memtable that is to be flushed.
+    /// Memtable size that triggers a flush, in bytes.
     pub memtable_bytes: u64,
-    /// Memtables that wait for their flush, from which on writers should wait too.
+    /// Number of frozen memtables at which writers should wait (write stall).
     pub frozen_max: usize,
-    /// Bytes of a table below the first level, about.
+    /// Approximate size of a table below the first level, in bytes.
     pub table_bytes: u64,
-    /// Tables of the first level that are to be compacted.
+    /// Number of tables in the first level that triggers a compaction.
     pub level0_tables: usize,
-    /// Tables of the first level from which on writers should wait: each costs every read.
+    /// Number of tables in the first level at which writers should wait, because every read checks each of them.
     pub level0_tables_max: usize,
-    /// Once the tree presses for a compaction, writers may add in so long what lies between it and where they should
-    /// wait.
+    /// Once a compaction is urgent, time in which writers may add the tables that remain up to the write stall.
     pub brake: Duration,
-    /// Bytes of the second level.
+    /// Maximum size of the second level, in bytes.
     pub level1_bytes: u64,
-    /// How many times larger each level below is than the one above.
+    /// Size ratio between consecutive levels.
     pub level_ratio: u64,
-    /// Bytes of versions that a step of a job reads.
+    /// Bytes of versions read per step of a job.
     pub step_bytes: u64,
-    /// How tables are laid out.
+    /// Layout of the tables.
     pub table: sstable::Config,
 }
 
-/// The numbers of a cohort's tables on one disk. They only grow while the process lives: a tree that takes another's
-/// place goes on with its numbers. Clones draw from the same.
+/// Allocates the table numbers of a cohort on one disk. They only grow while the process runs: a tree that replaces
+/// another one continues with its numbers. Clones share the counter.
 #[derive(Clone, Debug)]
 pub struct TableNumbers(Arc<AtomicU64>);
 
-/// Where a tree is, and what it shares with others.
+/// The location of a tree, and its shared resources.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// Whose disk it is on.
+    /// The disk that holds it.
     pub owner: Owner,
-    /// Whose state it is.
+    /// The cohort that it belongs to.
     pub cohort: CohortId,
     /// Its sizes.
     pub config: Config,
-    /// The cache of all the node's tables.
+    /// The node's block cache.
     pub cache: Arc<BlockCache>,
-    /// The numbers of its tables.
+    /// Allocates numbers for its tables.
     pub numbers: TableNumbers,
-    /// Whether the node's compactions are pressed for.
+    /// Whether compactions of the node are urgent.
     pub pressure: Arc<Pressure>,
-    /// What the node's trees have flushed last.
+    /// The node's recently flushed memtables.
     pub recent: Arc<Recent>,
 }
 
-/// Tables that are open, by their names: trees that share one have it once.
+/// Open tables by name, so that trees that share a table open it once.
 pub type OpenTables = BTreeMap<TableId, Arc<Table>>;
 
-/// The state of one tablet's store.
+/// The state of one tablet's tree.
 pub struct Tree {
     site: Site,
     active: Arc<Memtable>,
-    /// The newest first.
+    /// Newest first.
     frozen: Arc<[Arc<Memtable>]>,
-    /// What was flushed last, as long as there is room for it.
+    /// Recently flushed memtables, as long as there is space for them.
     recent: RecentOfTree,
     levels: Arc<Levels>,
-    /// How many of the oldest frozen memtables the flush under way has; 0 if there is none.
+    /// Number of the oldest frozen memtables in the current flush; 0 without one.
     flushing: usize,
     is_compacting: bool,
-    /// Through which key each level was compacted.
+    /// The key through which each level was compacted.
     cursors: [Bytes; LEVELS],
-    /// Tables whose place others took, but which a manifest may still name.
+    /// Replaced tables that a manifest may still name.
     replaced: Vec<Arc<Table>>,
-    /// Tables that no manifest names for this tree, but which a view may still read, or another tree have.
+    /// Tables that no manifest names for this tree, but that a view or another tree may still use.
     unnamed: Vec<Arc<Table>>,
-    /// Writers would soon have to wait for a compaction.
+    /// Present while a write stall is near unless a compaction completes.
     pressing: Option<Pressing>,
 }
 
 impl Config {
-    /// Sizes for a node with gigabytes on its disk.
+    /// Sizes for a node with gigabytes of data.
     pub const DEFAULT: Self = Self {
         memtable_bytes: 32 << 20,
         frozen_max: 2,
@@ -158,7 +156,7 @@ impl Config {
         table: sstable::Config::DEFAULT,
     };
 
-    /// Bytes that a level below the first may have.
+    /// Maximum size of a level below the first.
     fn level_bytes(&self, level: usize) -> u64 {
         (1..level).fold(self.level1_bytes, |bytes, _| bytes.saturating_mul(self.level_ratio))
     }
@@ -177,13 +175,13 @@ impl Default for TableNumbers {
 }
 
 impl TableNumbers {
-    /// A number that no table has.
+    /// Allocates an unused number.
     #[must_use]
     pub fn draw(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Those that are drawn from now on are greater than this one.
+    /// Makes later numbers greater than this one.
     pub fn pass(&self, number: u64) {
         self.0.fetch_max(number.saturating_add(1), Ordering::Relaxed);
     }
@@ -208,11 +206,11 @@ impl Tree {
         }
     }
 
-    /// The tree of the tables that a manifest names: what was put after those were written must be put again. Those
-    /// that are open already are shared, and what is opened is added to them.
+    /// Opens the tables named by a manifest; later writes must be applied again. Uses tables in `opened`, and adds the
+    /// others to it.
     ///
     /// # Errors
-    /// When a table is missing, is not the one that is meant, or can't be believed.
+    /// When a table is missing, different or damaged.
     pub fn open<F: Files>(
         files: &F,
         site: Site,
@@ -236,11 +234,11 @@ impl Tree {
         Ok(Self { levels: Arc::new(levels), ..Self::new(site) })
     }
 
-    /// Takes these tables, each with its level, in the place of all it has: the state of another replica (guarantee 9).
-    /// A job that is under way is to be dropped, and nothing of it handed in any more.
+    /// Replaces the whole content by these tables and their levels: the state of another replica (guarantee 9). Jobs in
+    /// progress must be dropped.
     ///
     /// # Errors
-    /// When they can't be one tree. Nothing is changed then.
+    /// When the tables do not form a tree. Nothing is changed then.
     pub fn replace(&mut self, tables: impl IntoIterator<Item = (u8, Arc<Table>)>) -> Result<(), TableError> {
         let tables: Vec<_> = tables.into_iter().collect();
         let count = tables.len();
@@ -258,37 +256,37 @@ impl Tree {
         Ok(())
     }
 
-    /// A tree that holds all that this one does, for a range that is split off: they share what is in memory and in
-    /// tables, each to rid itself of what is not its own when it flushes and compacts.
+    /// A tree with the same content, for a range that is split off. Both share memory and tables, and each drops the
+    /// other's data when it flushes and compacts.
     #[must_use]
     pub fn split_off(&mut self, site: Site) -> Self {
         self.freeze();
         Self { frozen: Arc::clone(&self.frozen), levels: Arc::clone(&self.levels), ..Self::new(site) }
     }
 
-    /// Where it is.
+    /// Its location and shared resources.
     #[must_use]
     pub fn site(&self) -> &Site {
         &self.site
     }
 
-    /// Adds a version of a cell ([`cell::encode`]); without a value, its tombstone. The key and the value are kept as
-    /// long as the memtable is: they should not be small parts of something large.
+    /// Adds a version of a cell ([`cell::encode`]); `None` adds a tombstone. The memtable retains the buffers of key
+    /// and value, so they should not be slices of larger ones.
     ///
     /// # Panics
-    /// When the key is that of a row and there is a value: our own bug.
+    /// When the key is that of a row and there is a value, which is a bug.
     pub fn put(&mut self, key: Bytes, timestamp: Timestamp, lsn: Lsn, value: Option<Bytes>) {
         assert!(value.is_none() || cell::row_prefix_bytes(&key) < key.len(), "a value is a cell's");
         self.active.put(key, timestamp, lsn, value);
     }
 
-    /// Deletes all versions of a row that are not newer than the timestamp. What the same entry writes into the row is
-    /// deleted too: an entry does one or the other.
+    /// Deletes all versions of a row up to the timestamp, including those written by the same entry: an entry must not
+    /// both delete a row and write to it.
     pub fn delete_row(&mut self, row: &[u8], timestamp: Timestamp, lsn: Lsn) {
         self.active.put(cell::encode(row, b"").into(), timestamp, lsn, None);
     }
 
-    /// What it holds now.
+    /// A snapshot of the content.
     #[must_use]
     pub fn view(&self) -> View {
         View {
@@ -300,22 +298,22 @@ impl Tree {
         }
     }
 
-    /// Whether the memtable is large enough to be frozen, or so many are frozen that writers wait.
+    /// Whether the memtable should be frozen, or too many frozen ones exist.
     #[must_use]
     pub fn needs_flush(&self) -> bool {
         let config = &self.site.config;
         self.active.bytes() >= config.memtable_bytes || self.frozen.len() >= config.frozen_max
     }
 
-    /// Whether writers should wait: flushes or compactions don't keep up with them.
+    /// Whether writers should wait (write stall): flushes or compactions do not keep up.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         let config = &self.site.config;
         self.frozen.len() >= config.frozen_max || self.levels.level(0).len() >= config.level0_tables_max
     }
 
-    /// Bytes of memtables that writers may add in a second, where compactions don't keep up with them: the fewer, the
-    /// nearer they are to where they should wait. So they come to it ever more slowly, and most often not at all.
+    /// Rate limit for writers in memtable bytes per second, while compactions do not keep up. It decreases as the write
+    /// stall comes closer, so writers slow down gradually and rarely stall.
     #[must_use]
     pub fn pace(&self) -> Option<u64> {
         self.pressing.as_ref()?;
@@ -325,7 +323,7 @@ impl Tree {
         Some(u64::try_from(in_a_second).unwrap_or(u64::MAX))
     }
 
-    /// Begins a new memtable; the one so far waits for its flush. Says whether there was anything in it.
+    /// Starts a new memtable, and queues the current one for a flush. Returns whether it contained anything.
     pub fn freeze(&mut self) -> bool {
         if self.active.is_empty() {
             return false;
@@ -335,9 +333,9 @@ impl Tree {
         true
     }
 
-    /// The flush of all frozen memtables, if there are any and no flush is under way: of what lies in the range, and
-    /// without what no read at or above the watermark can tell. After a split, or a flush that failed, there is more
-    /// than one; a checkpoint counts on every one of them.
+    /// A flush of all frozen memtables, if there are any and no flush is in progress. Includes only the range, and
+    /// drops versions that no read at or above the watermark can observe. There can be several memtables after a split
+    /// or a failed flush; a checkpoint requires that all are flushed.
     pub fn flush_job(&mut self, watermark: Timestamp, range: &cell::Range) -> Option<FlushJob> {
         if self.frozen.is_empty() || self.flushing > 0 {
             return None;
@@ -347,10 +345,10 @@ impl Tree {
         Some(FlushJob::new(self.site.clone(), oldest, Arc::clone(&self.levels), watermark, range.clone()))
     }
 
-    /// Takes in what a flush has made, in the place of its memtables.
+    /// Replaces the flushed memtables by the output of the flush.
     ///
     /// # Panics
-    /// When no flush is under way.
+    /// When no flush is in progress.
     pub fn flushed(&mut self, outputs: &Outputs) {
         let flushed = std::mem::take(&mut self.flushing);
         assert!(flushed > 0, "a flush is under way");
@@ -361,7 +359,8 @@ impl Tree {
         self.note_pressure();
     }
 
-    /// It presses from a quarter of the way to where writers wait: a large compaction takes as long as many flushes.
+    /// Compactions are urgent from a quarter of the way to the write stall, because a large compaction takes as long as
+    /// many flushes.
     fn note_pressure(&mut self) {
         let config = &self.site.config;
         let presses = 4 * self.levels.level(0).len() > 3 * config.level0_tables + config.level0_tables_max;
@@ -370,13 +369,13 @@ impl Tree {
         }
     }
 
-    /// The flush under way ended with an error, or was dropped: it is to be done again.
+    /// The current flush failed or was dropped; it will be repeated.
     pub fn flush_failed(&mut self) {
         self.flushing = 0;
     }
 
-    /// A compaction, if some level has too much, or too much that is dead or outside the range, and none is under way.
-    /// It leaves out what no read at or above the watermark can tell, and what is not in the range.
+    /// A compaction, if a level is too large, or has too much dead or out-of-range data, and none is in progress. Drops
+    /// versions that no read at or above the watermark can observe, and data outside the range.
     pub fn pick_compaction(&mut self, watermark: Timestamp, range: &cell::Range) -> Option<CompactionJob> {
         if self.is_compacting {
             return None;
@@ -389,33 +388,33 @@ impl Tree {
         Some(CompactionJob::new(self.site.clone(), choice, &self.levels, watermark, range.clone()))
     }
 
-    /// Takes in what a compaction has made, in the place of what it read.
+    /// Replaces the inputs of a compaction by its output.
     ///
     /// # Panics
-    /// When no compaction is under way.
+    /// When no compaction is in progress.
     pub fn compacted(&mut self, outputs: &Outputs) {
         assert!(std::mem::take(&mut self.is_compacting), "a compaction is under way");
         let gone: Vec<TableId> = outputs.inputs.iter().map(|table| table.id()).collect();
         self.levels = Arc::new(self.levels.replaced(&gone, outputs.level, &outputs.tables));
         self.note_pressure();
-        // A table that only moved is still there.
+        // A moved table remains.
         let has_moved = |table: &Table| outputs.tables.iter().any(|output| output.id() == table.id());
         self.replaced.extend(outputs.inputs.iter().filter(|table| !has_moved(table)).cloned());
         debug_assert!(self.levels.are_disjoint(), "levels below the first are sorted");
     }
 
-    /// The compaction under way ended with an error, or was dropped: it is to be chosen anew.
+    /// The current compaction failed or was dropped; another one will be chosen.
     pub fn compaction_failed(&mut self) {
         self.is_compacting = false;
     }
 
-    /// The tables that it consists of, for the manifest: each is forced. What is still in memtables is not among them.
+    /// The tables of the tree, all forced, for the manifest. Excludes data in memtables.
     #[must_use]
     pub fn refs(&self) -> Vec<TableRef> {
         self.levels.refs()
     }
 
-    /// A manifest that names these tables of the tree, and no others, is forced in both places.
+    /// A manifest that names exactly these tables of the tree is forced in both places.
     pub fn forced(&mut self, refs: &[TableRef]) {
         let is_named = |table: &Arc<Table>| refs.iter().any(|named| named.id == table.id());
         let (named, unnamed) = std::mem::take(&mut self.replaced).into_iter().partition(is_named);
@@ -423,59 +422,59 @@ impl Tree {
         self.unnamed.extend::<Vec<_>>(unnamed);
     }
 
-    /// Gives up the tables that no manifest names any more for this tree's sake.
+    /// Drains the tables that no manifest names for this tree any more.
     pub fn give_up(&mut self) -> Vec<(TableId, Arc<Table>)> {
         std::mem::take(&mut self.unnamed).into_iter().map(|table| (table.id(), table)).collect()
     }
 
-    /// Whether files of tables whose place others took are still there.
+    /// Whether files of replaced tables still exist.
     #[must_use]
     pub fn has_leftovers(&self) -> bool {
         !self.replaced.is_empty() || !self.unnamed.is_empty()
     }
 
-    /// Bytes it takes in memory, about: memtables, filters and top indexes, not the blocks in the cache.
+    /// Approximate memory use: memtables, filters and top indexes, without cached blocks.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let memtables = self.frozen.iter().map(|memtable| memtable.bytes()).sum::<u64>() + self.active.bytes();
         memtables + self.levels.tables().map(|table| table.memory_bytes() as u64).sum::<u64>()
     }
 
-    /// Bytes of what is in no table yet.
+    /// Bytes in memtables.
     #[must_use]
     pub fn memtable_bytes(&self) -> u64 {
         self.frozen.iter().map(|memtable| memtable.bytes()).sum::<u64>() + self.active.bytes()
     }
 
-    /// Its tables, each with its name: what a replica that is far behind is sent.
+    /// Its tables with their names, to send to a replica that is far behind.
     #[must_use]
     pub fn tables(&self) -> Vec<(TableRef, Arc<Table>)> {
         self.levels.refs().into_iter().zip(self.levels.tables().cloned()).collect()
     }
 
-    /// Versions that are in no table yet.
+    /// Versions in memtables.
     #[must_use]
     pub fn entries_in_memory(&self) -> usize {
         self.active.entries() + self.frozen.iter().map(|memtable| memtable.entries()).sum::<usize>()
     }
 
-    /// Bytes of the tables that end before a key, and not before another one.
+    /// Size of the tables with a last key from `from` to below `before`.
     #[must_use]
     pub fn bytes_ending(&self, from: &[u8], before: &[u8]) -> u64 {
         let ends = |table: &&Arc<Table>| (from..before).contains(&&table.meta().last_key[..]);
         self.levels.tables().filter(ends).map(|table| table.meta().bytes).sum()
     }
 
-    /// The number of tables and the bytes of their files, by level.
+    /// Number of tables and size of their files, by level.
     #[must_use]
     pub fn level_sizes(&self) -> [(usize, u64); LEVELS] {
         std::array::from_fn(|level| (self.levels.level(level).len(), self.levels.bytes(level)))
     }
 
-    /// Checks what holds between any two steps.
+    /// Checks the invariants that hold between any two steps.
     ///
     /// # Panics
-    /// When something doesn't.
+    /// When an invariant is violated.
     pub fn invariants(&self) {
         assert!(self.levels.are_disjoint(), "levels below the first are sorted");
         assert!(self.frozen.iter().all(|memtable| !memtable.is_empty()), "what waits for a flush has something");

@@ -1,4 +1,4 @@
-//! The store's files on this operating system, as far as tables need them.
+//! Operating system files, with the operations that tables need.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use store::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 
-/// The files under one directory.
+/// The files in one directory.
 pub(crate) struct Directory(pub(crate) PathBuf);
 
 /// An open file.

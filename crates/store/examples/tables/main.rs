@@ -1,8 +1,8 @@
-//! What a tablet's store costs on one thread, in microseconds of CPU for each operation, on files in a real directory:
-//! `cargo run --release -p store --example tables [ENTRIES [DIRECTORY]]`.
+//! Measures the CPU time per operation of a tablet's tree on one thread, in microseconds, with files in a real
+//! directory: `cargo run --release -p store --example tables [ENTRIES [DIRECTORY]]`.
 //!
-//! Rows have 16 bytes, one column, values of 100 bytes of which half can be compressed. Linux only: the CPU's time is
-//! the kernel's count, with what it does for this thread.
+//! Rows have 16 bytes, one column, and values of 100 bytes that are half compressible. Linux only: uses the kernel's
+//! count of this thread's CPU time, including system calls.
 
 use std::fs;
 use std::hint::black_box;
@@ -29,13 +29,13 @@ const OPERATIONS: u64 = 200_000;
 /// Timestamps between two entries.
 const TICK: i64 = 977;
 
-/// Nanoseconds that this thread has run.
+/// CPU time of this thread, in nanoseconds.
 fn cpu_nanoseconds() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("Linux counts the time of threads");
     text.split(' ').next().and_then(|first| first.parse().ok()).expect("a number of nanoseconds")
 }
 
-/// Runs `operation` so many times, and prints what one costs.
+/// Runs `operation` `count` times, and prints the mean cost.
 fn measure(name: &str, count: u64, mut operation: impl FnMut(u64)) {
     let start = cpu_nanoseconds();
     (0..count).for_each(&mut operation);
@@ -43,7 +43,7 @@ fn measure(name: &str, count: u64, mut operation: impl FnMut(u64)) {
     println!("{name:<44} {:>9.3} us", microseconds / count as f64);
 }
 
-/// Sixteen bytes that nobody could guess the order of.
+/// Sixteen bytes in an unpredictable order.
 fn row(number: u64) -> [u8; 16] {
     let mut random = SplitMix64::new(number);
     let mut row = [0; 16];
@@ -62,7 +62,7 @@ fn values() -> Vec<[u8; VALUE_BYTES]> {
     (0..1024).map(value).collect()
 }
 
-/// Flushes and compacts until there is nothing to do; what is old goes as the watermark allows.
+/// Flushes and compacts until there is no more work; drops old versions as the watermark allows.
 fn work(tree: &mut Tree, files: &Directory, watermark: Timestamp) {
     while let Some(mut job) = tree.flush_job(watermark, &Range::all()) {
         loop {
@@ -98,7 +98,7 @@ fn main() {
         cache: Arc::new(BlockCache::new(1 << 30)),
         numbers: TableNumbers::default(),
         pressure: Arc::default(),
-        // What is measured are tables.
+        // Disabled, to measure the tables.
         recent: Arc::new(Recent::new(0)),
     };
     let mut tree = Tree::new(site.clone());

@@ -1,4 +1,4 @@
-//! Keys sort as rows and columns do, and say which they are.
+//! Tests that keys sort like rows and columns, and can be decoded.
 
 use base::SplitMix64;
 
@@ -27,7 +27,7 @@ fn heads_sort_as_keys_do() {
     let mut random = SplitMix64::new(3);
     let mut bytes =
         |most| (0..random.below(most)).map(|_| b"\0\x01\x02\xff"[random.below(4) as usize]).collect::<Vec<_>>();
-    // What is looked for need not be a whole key.
+    // A search key need not be a complete cell key.
     let mut keys: Vec<_> = (0..5_000).flat_map(|_| [encode(&bytes(12), &bytes(3)), bytes(20)]).collect();
     keys.sort();
     assert!(keys.is_sorted_by_key(|key| row_head(key)));

@@ -1,4 +1,4 @@
-//! A checkpoint is there whole or not at all, and no damage to it goes unseen.
+//! Tests that checkpoints are atomic, and that all damage is detected.
 
 use super::*;
 use crate::files::{File, OpenOptions};

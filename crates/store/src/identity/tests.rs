@@ -1,4 +1,4 @@
-//! One whole copy is enough, none is a lost disk, and neither is ever mistaken.
+//! Tests that one intact copy is enough, and that a lost disk is recognised reliably.
 
 use super::*;
 use crate::memory::MemoryDisk;

@@ -1,4 +1,4 @@
-//! The hard state survives a crash at every operation, and a damaged byte in either place.
+//! Tests that the hard state survives a crash at every operation, and a damaged byte in either place.
 
 use super::*;
 use crate::memory::MemoryDisk;

@@ -1,4 +1,4 @@
-//! The simulated disk forgets what it should, and nothing else.
+//! Tests that the simulated disk loses exactly the data that a real one may lose.
 
 use super::*;
 

@@ -1,10 +1,10 @@
-//! What is in a block: entries in order, each a version, in *runs* of sixteen.
+//! The content of a block: entries in order, each a version, in *runs* of sixteen (restart intervals).
 //!
-//! An entry is: bytes that its key shares with the key before, bytes that it doesn't, the value's length plus one or
-//! zero for a tombstone, and how far timestamp, epoch and sequence are from those of the entry before, all as
-//! [`varint`]s; then the part of the key that isn't shared, then the value. The first entry of a run has nothing before
-//! it: its key is whole, so that a search may begin there. After the entries comes the start of every run, four bytes
-//! each, and their number.
+//! An entry consists of [`varint`]s: the length of the prefix that its key shares with the previous key, the length of
+//! the rest, the value's length plus one (zero for a tombstone), and the differences of timestamp, epoch and sequence
+//! from the previous entry. The rest of the key and the value follow. The first entry of a run has no predecessor: its
+//! key is complete, so a search can start there. After the entries come the offset of every run, four bytes each, and
+//! the number of runs.
 
 use base::{Epoch, Lsn, Sequence, Timestamp};
 use bytes::Bytes;
@@ -14,13 +14,13 @@ use super::{Malformed, varint};
 mod search;
 pub(super) use search::BlockCursor;
 
-/// Entries of a run: more make the keys smaller and a search longer.
+/// Entries per run: a larger number makes blocks smaller and searches slower.
 const RUN_ENTRIES: usize = 16;
 
-/// Bytes of a number in the list of runs.
+/// Bytes per number in the list of runs.
 const WORD: usize = 4;
 
-/// What an entry is told relative to: the entry before it in its run.
+/// The values that an entry is relative to: those of the previous entry in its run.
 #[derive(Clone, Copy, Default)]
 struct Base {
     timestamp: u64,
@@ -28,7 +28,7 @@ struct Base {
     sequence: u64,
 }
 
-/// Makes a block.
+/// Builds a block.
 #[derive(Default)]
 pub(super) struct BlockBuilder {
     content: Vec<u8>,
@@ -39,7 +39,7 @@ pub(super) struct BlockBuilder {
 }
 
 impl BlockBuilder {
-    /// Appends an entry, which comes after those before it.
+    /// Appends an entry, in order.
     pub(super) fn add(&mut self, key: &[u8], timestamp: Timestamp, lsn: Lsn, value: Option<&[u8]>) {
         if self.entries.is_multiple_of(RUN_ENTRIES) {
             self.runs.push(u32::try_from(self.content.len()).expect("the limits keep a block far below 4 GiB"));
@@ -67,7 +67,7 @@ impl BlockBuilder {
         self.entries
     }
 
-    /// Bytes that the block would have now.
+    /// Size of the block so far.
     pub(super) fn bytes(&self) -> usize {
         self.content.len() + (self.runs.len() + 1) * WORD
     }
@@ -77,7 +77,7 @@ impl BlockBuilder {
         (&self.key, Timestamp(self.base.timestamp as i64))
     }
 
-    /// Ends the block; [`Self::clear`] begins the next.
+    /// Finishes the block; [`Self::clear`] starts the next one.
     pub(super) fn finish(&mut self) -> &[u8] {
         for run in &self.runs {
             self.content.extend_from_slice(&run.to_le_bytes());
@@ -93,7 +93,7 @@ impl BlockBuilder {
     }
 }
 
-/// Bytes that two keys begin with alike.
+/// Length of the common prefix of two keys.
 pub(super) fn shared_bytes(left: &[u8], right: &[u8]) -> usize {
     left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
@@ -102,7 +102,7 @@ pub(super) fn shared_bytes(left: &[u8], right: &[u8]) -> usize {
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     content: Bytes,
-    /// Where the entries end and the list of runs begins.
+    /// Offset of the end of the entries and start of the list of runs.
     entries_end: usize,
     runs: usize,
 }
@@ -113,30 +113,30 @@ impl Block {
         Self { content: Bytes::new(), entries_end: 0, runs: 0 }
     }
 
-    /// The block that these bytes are. Its entries are looked at as they are read.
+    /// Parses a block. Entries are checked when they are read.
     pub(super) fn parse(content: Bytes) -> Result<Self, Malformed> {
         let words_end = content.len().checked_sub(WORD).ok_or(Malformed)?;
         let runs = word(&content, words_end).ok_or(Malformed)?;
         let entries_end = runs.checked_mul(WORD).and_then(|words| words_end.checked_sub(words)).ok_or(Malformed)?;
-        // There are entries if and only if there are runs, and the first begins at the beginning.
+        // There are entries exactly if there are runs, and the first run starts at offset 0.
         let block = Self { content, entries_end, runs };
         let is_whole = if runs == 0 { entries_end == 0 } else { entries_end > 0 && block.run_start(0) == 0 };
         if is_whole { Ok(block) } else { Err(Malformed) }
     }
 
-    /// Bytes it takes in memory.
+    /// Size in memory.
     pub(super) fn bytes(&self) -> usize {
         self.content.len()
     }
 
-    /// Where a run begins; the end of the entries if there is no such run.
+    /// Offset of a run; the end of the entries if there is no such run.
     #[inline]
     fn run_start(&self, run: usize) -> usize {
         let start = if run < self.runs { word(&self.content, self.entries_end + run * WORD) } else { None };
         start.unwrap_or(self.entries_end)
     }
 
-    /// The key and the timestamp that a run begins with.
+    /// The first key and timestamp of a run.
     #[inline]
     fn run_head(&self, run: usize) -> Result<(&[u8], Timestamp), Malformed> {
         let entry = self.entry(self.run_start(run), Base::default())?;
@@ -146,7 +146,7 @@ impl Block {
         Ok((&self.content[entry.key_at..entry.value_at], Timestamp(entry.base.timestamp as i64)))
     }
 
-    /// The entry that begins at `start`, told relative to `base`. What it says of itself lies within the entries.
+    /// Parses the entry at `start`, relative to `base`. Its parts are within the entries.
     #[inline]
     fn entry(&self, start: usize, base: Base) -> Result<Entry, Malformed> {
         self.try_entry(start, base).ok_or(Malformed)
@@ -184,13 +184,13 @@ fn word(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_le_bytes(*word)).ok()
 }
 
-/// Where the parts of an entry lie in its block.
+/// Offsets of the parts of an entry.
 #[derive(Clone, Copy)]
 struct Entry {
     start: usize,
-    /// Bytes of its key that are those of the key before.
+    /// Bytes shared with the previous key.
     shared: usize,
-    /// The rest of the key begins here, and ends where the value begins.
+    /// Offset of the rest of the key, which ends where the value starts.
     key_at: usize,
     value_at: usize,
     end: usize,

@@ -1,7 +1,7 @@
-//! The cache of blocks that all tables of a node share.
+//! The block cache shared by all tables of a node.
 //!
-//! What it holds depends on what was read before, and what a read costs depends on that; what a read returns never
-//! does. It draws no random numbers, so that a simulated run costs the same every time.
+//! The content of the cache and the cost of a read depend on earlier reads; the result of a read does not. The cache
+//! uses no random numbers, so a simulated run always has the same cost.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
@@ -13,41 +13,40 @@ use quick_cache::{OptionsBuilder, Weighter};
 use super::TableId;
 use super::block::Block;
 
-/// Bytes that the cache takes for a block beside the block's own, about. Counting them keeps many small blocks from
-/// taking more than the bound.
+/// Approximate overhead per cached block in bytes. Counting it keeps many small blocks within the limit.
 const OVERHEAD_BYTES: usize = 128;
 
-/// Bytes of the block that the cache expects.
+/// Expected block size.
 const BLOCK_BYTES_EXPECTED: u64 = 4 << 10;
 
-/// Parts of the cache, each with a lock and a share of the bytes of its own: enough that a few threads rarely meet, few
-/// enough that a large value still fits in one.
+/// Shards, each with its own lock and part of the capacity: enough to make lock contention rare, and few enough for a
+/// large value to fit in one.
 const SHARDS: usize = 8;
 
-/// What a read may do to come by a block that is not in the cache.
+/// How to handle a block that is not in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Io {
-    /// Read it from the file, and keep it.
+    /// Read it from the file, and cache it.
     Allowed,
-    /// Nothing: the read ends with [`super::TableError::NotCached`], and no file was touched. For who must not wait.
+    /// Fail with [`super::TableError::NotCached`] without accessing the file. For callers that must not block.
     CacheOnly,
-    /// Read it from the file, and leave the cache to others: for who reads everything once.
+    /// Read it from the file without caching it. For sequential scans.
     PassBy,
 }
 
-/// By which way blocks are come by.
+/// Access to blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks<'a> {
-    /// Where they are looked for first.
+    /// The cache to look in first.
     pub cache: &'a BlockCache,
-    /// What may be done if they are not there.
+    /// How to handle a miss.
     pub io: Io,
 }
 
-/// Blocks of all tables of a node, the most wanted of them, up to so many bytes. Threads may share it.
+/// Caches the most useful blocks of all tables of a node, up to a size limit. Thread-safe.
 ///
-/// It knows a block by cohort, number and offset, so it belongs to one node, and a table's number belongs to that table
-/// for as long as the cache lives.
+/// It identifies a block by cohort, number and offset, so it belongs to one node, and a table number must not be reused
+/// while the cache exists.
 #[derive(Debug)]
 pub struct BlockCache {
     blocks: Cache<Key, Block, BlockWeighter, BuildHasherDefault<Mixer>>,
@@ -66,7 +65,7 @@ impl BlockCache {
         Self { blocks }
     }
 
-    /// Bytes of the blocks it holds.
+    /// Size of the cached blocks.
     #[must_use]
     pub fn bytes_held(&self) -> u64 {
         self.blocks.weight()
@@ -114,8 +113,8 @@ impl Weighter<Key, Block> for BlockWeighter {
     }
 }
 
-/// A hash of a few numbers, the same in every process: each is mixed in by a multiplication whose halves are folded.
-/// Nobody outside chooses these numbers, so nobody can make them collide.
+/// A hash of a few integers, equal in every process: multiplies and folds the halves of the product. The integers are
+/// not chosen by clients, so collision attacks are not possible.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mixer(u64);
 
@@ -132,7 +131,7 @@ impl Hasher for Mixer {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // The constant keeps zeros from multiplying to zero.
+        // The constant avoids a product of zero.
         let product = u128::from(self.0 ^ number ^ Self::FACTOR) * u128::from(Self::FACTOR);
         self.0 = product as u64 ^ (product >> 64) as u64;
     }

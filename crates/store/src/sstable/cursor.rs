@@ -1,5 +1,5 @@
-//! A place among the versions of a table, and how it moves: down from the top index through an index block to a data
-//! block, and from block to block in either direction.
+//! A cursor over the versions of a table: from the top index through an index block to a data block, and between blocks
+//! in both directions.
 
 use base::Timestamp;
 use bytes::Bytes;
@@ -8,9 +8,9 @@ use super::block::{Block, BlockCursor};
 use super::frame::{Handle, Kind};
 use super::{Blocks, Malformed, Table, TableError, Version, VersionRef, index};
 
-/// A place among the versions of a table: on one, or nowhere. It holds two blocks at most.
+/// A cursor: on a version, or nowhere. It holds at most two blocks.
 ///
-/// A move that fails leaves it nowhere.
+/// A failed move leaves it nowhere.
 pub struct TableCursor<'a> {
     table: &'a Table,
     blocks: Blocks<'a>,
@@ -19,10 +19,10 @@ pub struct TableCursor<'a> {
     data: Level,
 }
 
-/// A place in one of the blocks on the way down.
+/// The cursor's position in one block.
 struct Level {
     place: BlockCursor,
-    /// Where the block lies; none if no block was entered yet.
+    /// Offset of the block; `None` before the first one.
     at: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl Level {
         Self { place: BlockCursor::new(block), at }
     }
 
-    /// A move in this block; that its bytes make no sense is the table's damage.
+    /// Moves within this block; malformed content counts as damage to the table.
     fn go(
         &mut self,
         table: &Table,
@@ -40,13 +40,13 @@ impl Level {
         go(&mut self.place).map_err(|Malformed| table.source.damaged(self.at.unwrap_or(0)))
     }
 
-    /// The handle that the entry here is.
+    /// The handle in the current entry.
     fn handle(&self, table: &Table) -> Result<Handle, TableError> {
         let entry = self.place.current().and_then(|entry| entry.value);
         index::handle(entry).map_err(|Malformed| table.source.damaged(self.at.unwrap_or(0)))
     }
 
-    /// Enters a block, unless this is the one.
+    /// Enters a block, unless it is already there.
     fn enter(&mut self, table: &Table, blocks: Blocks<'_>, block: Handle, kind: Kind) -> Result<(), TableError> {
         if self.at != Some(block.offset) {
             self.at = None;
@@ -68,31 +68,30 @@ impl<'a> TableCursor<'a> {
         }
     }
 
-    /// The version here; nothing if this is nowhere.
+    /// The current version; `None` if the cursor is nowhere.
     #[inline]
     #[must_use]
     pub fn current(&self) -> Option<VersionRef<'_>> {
         self.data.place.current()
     }
 
-    /// The value of the version here, sharing the block's bytes; nothing if that is a tombstone, or this is nowhere. As
-    /// long as it lives, so does the block.
+    /// The current value, which shares the block's memory; `None` for a tombstone or nowhere. Keeps the block alive.
     #[must_use]
     pub fn value(&self) -> Option<Bytes> {
         self.data.place.value()
     }
 
-    /// The version here, its value as [`Self::value`] gives it; nothing if this is nowhere.
+    /// The current version with its value as from [`Self::value`]; `None` if the cursor is nowhere.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
         Some(self.current()?.to_version(self.value()))
     }
 
-    /// Goes to the newest version of `key` that is not newer than `at`; if there is none, to the version that would
-    /// come after it; if there is none of these either, nowhere.
+    /// Moves to the newest version of `key` that is not newer than `at`, or else to the first version after that point,
+    /// or else nowhere.
     ///
     /// # Errors
-    /// When a block can't be read or believed; so with every move.
+    /// When a block is unreadable or damaged; the same holds for every move.
     pub fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
         self.data.place.leave();
         let (table, blocks) = (self.table, self.blocks);
@@ -100,14 +99,15 @@ impl<'a> TableCursor<'a> {
             return Ok(());
         }
         self.index.enter(table, blocks, self.top.handle(table)?, Kind::Index)?;
-        // The index block's own last separator is what the top index has of it.
+        // The last separator of the index block equals that in the top index.
         self.index.go(table, |place| if place.seek(key, at)? { Ok(true) } else { Err(Malformed) })?;
         self.data.enter(table, blocks, self.index.handle(table)?, Kind::Data)?;
         if self.data.go(table, |place| place.seek(key, at))? { Ok(()) } else { self.next_block() }
     }
 
-    /// Goes to the newest version of exactly this key that is not newer than `at`, and says whether there is one; if
-    /// not, it may be anywhere. `hash` is that of the key's filter prefix: who asks many tables works it out once.
+    /// Moves to the newest version of exactly this key that is not newer than `at`. Returns whether there is one;
+    /// otherwise the position is unspecified. `hash` is the filter hash of the key's prefix, computed once for several
+    /// tables.
     pub(crate) fn seek_newest(&mut self, key: &[u8], hash: u64, at: Timestamp) -> Result<bool, TableError> {
         if !self.table.may_hold_key(key, hash) {
             return Ok(false);
@@ -116,37 +116,37 @@ impl<'a> TableCursor<'a> {
         Ok(self.current().is_some_and(|version| version.key == key))
     }
 
-    /// Goes to the last version that comes before that of `key` at `at`; if there is none, nowhere.
+    /// Moves to the last version before that of `key` at `at`, or nowhere.
     ///
     /// # Errors
-    /// When a block can't be read or believed.
+    /// When a block is unreadable or damaged.
     pub fn seek_before(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
         self.seek(key, at)?;
         if self.current().is_some() { self.previous() } else { self.seek_to_last() }
     }
 
-    /// Goes to the first version.
+    /// Moves to the first version.
     ///
     /// # Errors
-    /// When a block can't be read or believed.
+    /// When a block is unreadable or damaged.
     pub fn seek_to_first(&mut self) -> Result<(), TableError> {
         self.data.place.leave();
         if self.top.go(self.table, BlockCursor::seek_to_first)? { self.first_below() } else { Ok(()) }
     }
 
-    /// Goes to the last version.
+    /// Moves to the last version.
     ///
     /// # Errors
-    /// When a block can't be read or believed.
+    /// When a block is unreadable or damaged.
     pub fn seek_to_last(&mut self) -> Result<(), TableError> {
         self.data.place.leave();
         if self.top.go(self.table, BlockCursor::seek_to_last)? { self.last_below() } else { Ok(()) }
     }
 
-    /// Goes to the next version, from the last one nowhere; nowhere it stays.
+    /// Moves to the next version; from the last one to nowhere, where it stays.
     ///
     /// # Errors
-    /// When a block can't be read or believed.
+    /// When a block is unreadable or damaged.
     #[expect(clippy::should_implement_trait, reason = "it may fail, and what it comes to is borrowed")]
     #[inline]
     pub fn next(&mut self) -> Result<(), TableError> {
@@ -157,10 +157,10 @@ impl<'a> TableCursor<'a> {
         }
     }
 
-    /// Goes to the version before, from the first one nowhere; nowhere it stays.
+    /// Moves to the previous version; from the first one to nowhere, where it stays.
     ///
     /// # Errors
-    /// When a block can't be read or believed.
+    /// When a block is unreadable or damaged.
     pub fn previous(&mut self) -> Result<(), TableError> {
         if self.current().is_none() || self.data.go(self.table, BlockCursor::previous)? {
             Ok(())
@@ -191,21 +191,21 @@ impl<'a> TableCursor<'a> {
         }
     }
 
-    /// Goes to the first version below the top index's entry.
+    /// Moves to the first version below the current entry of the top index.
     fn first_below(&mut self) -> Result<(), TableError> {
         self.index.enter(self.table, self.blocks, self.top.handle(self.table)?, Kind::Index)?;
         self.index.go(self.table, BlockCursor::seek_to_first)?;
         self.enter_data(BlockCursor::seek_to_first)
     }
 
-    /// Goes to the last version below the top index's entry.
+    /// Moves to the last version below the current entry of the top index.
     fn last_below(&mut self) -> Result<(), TableError> {
         self.index.enter(self.table, self.blocks, self.top.handle(self.table)?, Kind::Index)?;
         self.index.go(self.table, BlockCursor::seek_to_last)?;
         self.enter_data(BlockCursor::seek_to_last)
     }
 
-    /// Enters the data block of the index block's entry. No block is empty.
+    /// Enters the data block of the current index entry. Blocks are never empty.
     fn enter_data(&mut self, go: impl FnOnce(&mut BlockCursor) -> Result<bool, Malformed>) -> Result<(), TableError> {
         self.data.enter(self.table, self.blocks, self.index.handle(self.table)?, Kind::Data)?;
         self.data.go(self.table, |place| if go(place)? { Ok(true) } else { Err(Malformed) })?;

@@ -1,12 +1,12 @@
-//! The filter: a Bloom filter, by which a read learns without reading a block that a table has nothing of a row.
+//! A Bloom filter that excludes rows without reading a block.
 //!
-//! It is a row of lines of 64 bytes, followed by one byte, the number of probes. A key has one line, and in it as many
-//! bits as there are probes, so that asking costs one or two cache lines (Putze, Sanders and Singler, "Cache-, Hash-
-//! and Space-Efficient Bloom Filters", 2007). That lets through a little more than bits chosen from all of the filter
-//! would: at ten bits a key 1.0% instead of 0.8%. Line and bits come from one hash, the bits by multiplication, as in
-//! `RocksDB`.
+//! It consists of lines of 64 bytes, followed by one byte with the number of probes. A key maps to one line and sets
+//! one bit in it per probe, so a lookup costs one or two cache lines (Putze, Sanders and Singler, "Cache-, Hash- and
+//! Space-Efficient Bloom Filters", 2007). The false-positive rate is slightly higher than with bits from the whole
+//! filter: at ten bits per key 1.0% instead of 0.8%. The line and the bits are derived from one hash, the bits by
+//! multiplication, as in `RocksDB`.
 //!
-//! No probes at all mean no filter: everything may be there.
+//! Zero probes mean no filter: every key may be present.
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,23 +16,23 @@ use super::Malformed;
 const LINE_BYTES: usize = 64;
 const LINE_BITS_LOG: u32 = 9;
 
-/// More gain nothing, however many bits there are.
+/// Further probes do not help, for any number of bits.
 const PROBES_MAX: usize = 24;
 
-/// Odd, and irregular in its bits: 2^32 divided by the golden ratio.
+/// An odd multiplier with irregular bits: 2^32 divided by the golden ratio.
 const STEP: u32 = 0x9e37_79b9;
 
-/// The hash of what counts of a key.
+/// The hash of a filter prefix.
 pub(crate) fn hash(prefix: &[u8]) -> u64 {
     xxh3_64(prefix)
 }
 
-/// The line of a key, of so many.
+/// The line of a key, among `lines`.
 fn line(hash: u64, lines: usize) -> usize {
     (((hash >> 32) * lines as u64) >> 32) as usize
 }
 
-/// The bits of a key in its line.
+/// The bits of a key within its line.
 fn probes(hash: u64, probes: u8) -> impl Iterator<Item = usize> {
     let first = hash as u32;
     std::iter::successors(Some(first), |bits| Some(bits.wrapping_mul(STEP)))
@@ -40,7 +40,7 @@ fn probes(hash: u64, probes: u8) -> impl Iterator<Item = usize> {
         .map(|bits| (bits.wrapping_mul(STEP) >> (32 - LINE_BITS_LOG)) as usize)
 }
 
-/// Makes a filter of hashes.
+/// Builds a filter from hashes.
 pub(super) struct FilterBuilder {
     bits_per_key: usize,
     hashes: Vec<u64>,
@@ -51,7 +51,7 @@ impl FilterBuilder {
         Self { bits_per_key, hashes: Vec::new() }
     }
 
-    /// Adds a key. The versions and columns of one row follow each other and count once.
+    /// Adds a key. The versions and columns of one row are adjacent and count once.
     pub(super) fn add(&mut self, hash: u64) {
         if self.bits_per_key > 0 && self.hashes.last() != Some(&hash) {
             self.hashes.push(hash);
@@ -60,7 +60,8 @@ impl FilterBuilder {
 
     /// The content of the filter's block.
     pub(super) fn finish(self) -> Vec<u8> {
-        // The best number of probes is the bits a key times ln 2; a line's unevenness asks for a little less.
+        // The optimal number of probes is the bits per key times ln 2; slightly fewer because lines are unevenly
+        // filled.
         let count = (self.bits_per_key * 2 / 3).clamp(usize::from(self.bits_per_key > 0), PROBES_MAX) as u8;
         let lines = (self.hashes.len() * self.bits_per_key).div_ceil(LINE_BYTES * 8);
         let mut content = vec![0; lines * LINE_BYTES + 1];
@@ -90,7 +91,7 @@ impl Filter {
         if is_whole { Ok(Self { lines: content, probes }) } else { Err(Malformed) }
     }
 
-    /// False if no key of that hash was added.
+    /// False if no key with that hash was added.
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         if self.probes == 0 {
             return true;
@@ -101,7 +102,7 @@ impl Filter {
         probes(hash, self.probes).all(|bit| line[bit / 8] & (1 << (bit % 8)) != 0)
     }
 
-    /// Bytes it takes in memory.
+    /// Size in memory.
     pub(super) fn bytes(&self) -> usize {
         self.lines.len()
     }

@@ -1,11 +1,12 @@
-//! What a table says of itself, at its end: whose it is, what it holds, and where its filter and its top index lie.
+//! The footer of a table: its origin and statistics, and the locations of its filter and top index.
 //!
-//! A table is known by its *origin*: the disk that wrote it, and its name there. It keeps that wherever it is sent,
-//! byte for byte; what it is called on this disk is its file's name, and in no part of the file.
+//! A table is identified by its *origin*: the disk that wrote it, and its name there. That stays the same, byte for
+//! byte, when the table is transferred; the name on the current disk is only the file name and is not stored in the
+//! file.
 //!
-//! The footer is its content, then bytes of the content (four), the format (four), a checksum (four) over all of that,
-//! and a magic (eight), which end the file. Where the length, the format and the checksum stand is the same in every
-//! format, so that a format we don't know is told from damage.
+//! The footer consists of its content, the length of the content (four bytes), the format (four), a checksum of all
+//! that (four), and a magic (eight) at the end of the file. The positions of length, format and checksum are the same
+//! in every format, so that an unknown format is distinguished from damage.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Lsn, Timestamp, checksum, checksum_append};
@@ -22,45 +23,44 @@ const MAGIC: [u8; 8] = *b"loggosST";
 /// Bytes after the content.
 const TRAILER_BYTES: usize = 20;
 
-/// Bytes of a footer, at most: two keys, and numbers.
+/// Maximum bytes of a footer: two keys, and numbers.
 pub(super) const FOOTER_BYTES_MAX: usize = 2 * KEY_BYTES_MAX + 512;
 
-/// Where a table was written. Every checksum in it begins from this.
+/// The origin of a table, included in each of its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The disk that wrote it.
     pub owner: Owner,
-    /// Its name there.
+    /// Its name on that disk.
     pub id: TableId,
 }
 
-/// What a table says of itself.
+/// The statistics of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableMeta {
-    /// Where it was written.
+    /// The origin of the table.
     pub origin: Origin,
-    /// Versions, tombstones among them.
+    /// Number of versions, including tombstones.
     pub entries: u64,
-    /// Tombstones.
+    /// Number of tombstones.
     pub tombstones: u64,
-    /// Of which delete a whole row. Who looks for those need not look into a table that has none.
+    /// Number of row tombstones. A lookup of row tombstones can skip a table without any.
     pub row_tombstones: u64,
-    /// Versions that come after a newer one of the same key: what goes, once no read asks for them, if the table is
-    /// written anew.
+    /// Versions older than another version of the same key: rewriting the table can drop them once no read needs them.
     pub superseded: u64,
-    /// The least and the greatest LSN, of versions that a compaction left out too (Spinnaker, section 6.1); zero if
-    /// there are no versions.
+    /// Minimum and maximum LSN, including versions that a compaction dropped (Spinnaker, section 6.1); zero without
+    /// versions.
     pub lsns: (Lsn, Lsn),
-    /// The least and the greatest timestamp; zero if there are no versions.
+    /// Minimum and maximum timestamp; zero without versions.
     pub timestamps: (Timestamp, Timestamp),
-    /// The key of the first version; empty if there is none.
+    /// The key of the first version; empty without versions.
     pub first_key: Bytes,
-    /// The key of the last version; empty if there is none.
+    /// The key of the last version; empty without versions.
     pub last_key: Bytes,
-    /// Bytes of the file.
+    /// Size of the file.
     pub bytes: u64,
-    /// The footer's checksum, and so one over the checksums of all blocks and all that is said here: two tables that
-    /// differ in anything differ in it.
+    /// The footer's checksum. It covers the checksums of all blocks and these statistics, so it differs between any two
+    /// different tables.
     pub checksum: u32,
 }
 
@@ -78,7 +78,7 @@ impl Origin {
 }
 
 impl TableMeta {
-    /// What is known of a table before its first version.
+    /// The statistics of a table without versions.
     pub(super) fn new(origin: Origin) -> Self {
         Self {
             origin,
@@ -95,8 +95,8 @@ impl TableMeta {
         }
     }
 
-    /// Counts a version, but does not keep its key. Of that so many bytes count for the filter; the version before may
-    /// be of the same one.
+    /// Counts a version without storing its key. `prefix_bytes` is the length of its filter prefix; `is_superseded` if
+    /// the previous version has the same key.
     pub(super) fn count(&mut self, version: VersionRef<'_>, prefix_bytes: usize, is_superseded: bool) {
         if self.entries == 0 {
             self.lsns = (version.lsn, version.lsn);
@@ -105,18 +105,18 @@ impl TableMeta {
         self.entries += 1;
         self.tombstones += u64::from(version.value.is_none());
         self.superseded += u64::from(is_superseded);
-        // A key that is nothing but its row names no column.
+        // A key without a column is a row tombstone.
         self.row_tombstones += u64::from(version.value.is_none() && prefix_bytes == version.key.len());
         self.lsns = (self.lsns.0.min(version.lsn), self.lsns.1.max(version.lsn));
         self.timestamps = (self.timestamps.0.min(version.timestamp), self.timestamps.1.max(version.timestamp));
     }
 
-    /// Whether a key lies between the first and the last.
+    /// Whether a key is between the first and the last one.
     pub(super) fn spans(&self, key: &[u8]) -> bool {
         self.entries > 0 && *self.first_key <= *key && *key <= *self.last_key
     }
 
-    /// Writes all but the checksum, which is not known yet.
+    /// Encodes everything except the checksum, which is not known yet.
     fn encode(&self, out: &mut Writer) {
         self.origin.encode(out);
         out.u64(self.entries);
@@ -132,7 +132,7 @@ impl TableMeta {
         out.u64(self.bytes);
     }
 
-    /// Reads it. The keys are copied: they outlive what they are read from.
+    /// Decodes the statistics. Copies the keys, because they outlive the buffer.
     fn decode(input: &mut Reader, checksum: u32) -> Result<Self, DecodeError> {
         Ok(Self {
             origin: Origin::decode(input)?,
@@ -150,7 +150,7 @@ impl TableMeta {
     }
 }
 
-/// Where a block lies, and its checksum.
+/// The location of a block, and its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) handle: Handle,
@@ -169,18 +169,18 @@ impl Part {
     }
 }
 
-/// A checksum over the checksums of all data and index blocks, in their order.
+/// A checksum over the checksums of all data and index blocks, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BlocksChecksum(u32);
 
 impl BlocksChecksum {
-    /// Counts a block.
+    /// Adds a block's checksum.
     pub(super) fn add(&mut self, sum: u32) {
         self.0 = checksum_append(self.0, &sum.to_le_bytes());
     }
 }
 
-/// The end of a table.
+/// The decoded footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
     pub(super) meta: TableMeta,
@@ -190,7 +190,7 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    /// The bytes that end the file, and their checksum.
+    /// The encoding and its checksum.
     pub(super) fn encode(&self) -> (Bytes, u32) {
         let mut out = Writer::new();
         self.meta.encode(&mut out);
@@ -205,7 +205,7 @@ impl Footer {
         (out.finish(), sum)
     }
 
-    /// Bytes of the footer that a file with this end has.
+    /// The length of the footer in a file with this end.
     pub(super) fn bytes(end: &[u8]) -> Option<usize> {
         let trailer = &end[end.len().checked_sub(TRAILER_BYTES)?..];
         let content = u32::from_le_bytes(*trailer.first_chunk()?) as usize;
@@ -213,7 +213,7 @@ impl Footer {
         (trailer.ends_with(&MAGIC) && bytes <= FOOTER_BYTES_MAX).then_some(bytes)
     }
 
-    /// The footer that these bytes are, neither more nor less.
+    /// Decodes a footer from exactly these bytes.
     pub(super) fn decode(footer: &Bytes) -> Result<Self, Broken> {
         let sum_at = footer.len().checked_sub(12).ok_or(Broken::Damaged)?;
         let word = |at: usize| footer.get(at..)?.first_chunk().copied().map(u32::from_le_bytes);

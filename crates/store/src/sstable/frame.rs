@@ -1,8 +1,8 @@
-//! How a block lies in a file: its kind and whether it is compressed (one byte), bytes of its content (four), a
-//! checksum (four), then the content, as it is or compressed with LZ4.
+//! The on-disk frame of a block: kind and compression flag (one byte), length of the content (four), checksum (four),
+//! then the content, raw or compressed with LZ4.
 //!
-//! The checksum covers the place too: which table it is, by its origin, and where in the file. How long the block is in
-//! the file is said by whoever names it, in a [`Handle`].
+//! The checksum includes the table's origin and the file offset. The length of the frame is stored in the [`Handle`]
+//! that refers to it.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use crate::files::ReadAt;
 
 /// Bytes before a block's content.
 const HEADER_BYTES: usize = 9;
-/// Of which so many come before the checksum.
+/// Header bytes before the checksum.
 const CHECKED_HEADER_BYTES: usize = 5;
 
 const COMPRESSED: u8 = 0x80;
 
-/// Bytes of a data or index block's content, at most: the largest version, or a few of the largest keys.
+/// Maximum content of a data or index block: the largest version, or a few of the largest keys.
 const CONTENT_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + (64 << 10);
 
-/// LZ4 makes of one byte 255 at most.
+/// Maximum expansion factor of LZ4.
 const LZ4_RATIO_MAX: usize = 255;
 
-/// After so many data blocks in a row that compression didn't help, one in as many is tried: values that are compressed
-/// or encrypted already would cost all the work for nothing.
+/// After this many consecutive incompressible data blocks, only one in as many is tried: compressed or encrypted values
+/// would only waste CPU time.
 const POOR_MAX: u32 = 8;
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Versions.
@@ -44,7 +44,7 @@ pub(super) enum Kind {
     Filter = 4,
 }
 
-/// Where a block lies in its file.
+/// The location of a block in its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Handle {
     pub(super) offset: u64,
@@ -57,7 +57,7 @@ impl Handle {
     }
 }
 
-/// A checksum that belongs to one table: those of its blocks begin from it.
+/// A checksum of the table's origin, from which the checksums of its blocks start.
 #[derive(Clone, Copy)]
 pub(super) struct Seed(u32);
 
@@ -74,12 +74,12 @@ impl Seed {
     }
 }
 
-/// Makes frames of blocks.
+/// Builds frames.
 pub(super) struct Framer {
     seed: Seed,
     table: CompressTable,
     compressed: Vec<u8>,
-    /// Data blocks in a row that are not compressed.
+    /// Consecutive uncompressed data blocks.
     poor: u32,
 }
 
@@ -88,7 +88,7 @@ impl Framer {
         Self { seed, table: CompressTable::default(), compressed: Vec::new(), poor: 0 }
     }
 
-    /// Appends a block to `out`, whose end lies at `offset` of the file; gives its handle and its checksum.
+    /// Appends a block to `out`, the end of which is at `offset` of the file. Returns its handle and checksum.
     pub(super) fn append(&mut self, out: &mut Vec<u8>, offset: u64, kind: Kind, content: &[u8]) -> (Handle, u32) {
         let seed = self.seed;
         let length_max = if self.may_help(kind) { content.len() - content.len().div_ceil(8) } else { 0 };
@@ -111,7 +111,7 @@ impl Framer {
         (Handle { offset, length }, sum)
     }
 
-    /// Whether compression is worth a try. A filter is as good as random.
+    /// Whether to try compression. A filter is incompressible.
     fn may_help(&self, kind: Kind) -> bool {
         match kind {
             Kind::Data => self.poor < POOR_MAX || self.poor.is_multiple_of(POOR_MAX),
@@ -130,18 +130,18 @@ impl Framer {
     }
 }
 
-/// A file that blocks are read from.
+/// A file to read blocks from.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) file: Arc<dyn ReadAt>,
     pub(super) path: String,
     pub(super) seed: Seed,
-    /// No block reaches beyond. It isn't beyond the file's end, and bounds what a block may ask of memory.
+    /// Blocks end before this offset, which is within the file. Limits the memory for a block.
     pub(super) end: u64,
 }
 
 impl Source {
-    /// The same bytes, read from another handle.
+    /// The same source with another file handle.
     pub(super) fn with_file(self, file: Arc<dyn ReadAt>) -> Self {
         Self { file, ..self }
     }
@@ -150,7 +150,7 @@ impl Source {
         TableError::Damaged { path: self.path.clone(), offset }
     }
 
-    /// The content of a block, and its checksum.
+    /// Reads the content of a block and its checksum.
     pub(super) fn read(&self, handle: Handle, kind: Kind) -> Result<(Bytes, u32), TableError> {
         let damaged = || self.damaged(handle.offset);
         let length = handle.length as usize;
@@ -184,7 +184,8 @@ impl Source {
     }
 }
 
-/// Whether a block can't have so much content. The filter and the top index have no limit but the file's length.
+/// Whether the content exceeds the limit for its kind. The filter and the top index are limited only by the file's
+/// length.
 fn is_too_long(kind: Kind, content_bytes: usize) -> bool {
     matches!(kind, Kind::Data | Kind::Index) && content_bytes > CONTENT_BYTES_MAX
 }
@@ -248,7 +249,7 @@ mod tests {
         assert!(is_compressed(&words), "and each again once one is helped");
     }
 
-    /// The checksum stands between damage and the decompressor; here it is made right, as if by chance.
+    /// A checksum protects the decompressor from damage; this test recomputes it after the damage.
     #[test]
     fn bytes_that_only_the_checksum_believes_do_no_harm() {
         let (disk, mut framer) = (MemoryDisk::new(), Framer::new(seed()));

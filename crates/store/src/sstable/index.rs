@@ -1,9 +1,9 @@
-//! The index in two levels: index blocks name data blocks, the top index names index blocks.
+//! The two-level index: index blocks refer to data blocks, and the top index refers to index blocks.
 //!
-//! An entry's key and timestamp are a *separator*: not before the last version of the block it names, and not after the
-//! first version of the next. Its value is the block's handle. So the first entry that is not before a target names the
-//! block where the target is, or where it would be; or, since a separator may be past a block's last version, the block
-//! before that.
+//! The key and timestamp of an entry are a *separator*: not before the last version of its block, and before the first
+//! version of the next one. The value is the block's handle. So the first entry not before a target refers to the block
+//! that contains the target or its place. If the separator is past the block's last version, the target may be the
+//! first version of the next block.
 
 use base::{Lsn, Timestamp};
 
@@ -11,11 +11,11 @@ use super::block::{BlockBuilder, shared_bytes};
 use super::frame::Handle;
 use super::{Malformed, varint};
 
-/// Entries that an index block has at least, whatever its bytes: else keys of the greatest length would make the top
-/// index as large as the keys themselves.
+/// Minimum entries of an index block, whatever their size: with keys of maximum length the top index would otherwise be
+/// as large as the keys themselves.
 const ENTRIES_MIN: usize = 8;
 
-/// Makes one block of an index.
+/// Builds one block of an index.
 #[derive(Default)]
 pub(super) struct IndexBuilder {
     block: BlockBuilder,
@@ -34,7 +34,7 @@ impl IndexBuilder {
         self.block.entries() == 0
     }
 
-    /// Whether an index block has enough.
+    /// Whether an index block is full.
     pub(super) fn is_full(&self, block_bytes: usize) -> bool {
         self.block.bytes() >= block_bytes && self.block.entries() >= ENTRIES_MIN
     }
@@ -53,7 +53,7 @@ impl IndexBuilder {
     }
 }
 
-/// The handle that an entry's value is.
+/// Decodes the handle in an entry's value.
 pub(super) fn handle(value: Option<&[u8]>) -> Result<Handle, Malformed> {
     let value = value.ok_or(Malformed)?;
     let mut at = 0;
@@ -62,10 +62,10 @@ pub(super) fn handle(value: Option<&[u8]>) -> Result<Handle, Malformed> {
     if at == value.len() { Ok(Handle { offset, length }) } else { Err(Malformed) }
 }
 
-/// A short separator of the last version of a block from a next block that begins with the key `next`.
+/// A short separator between the last version of a block and a next block that begins with the key `next`.
 ///
-/// It is never `next` itself, with whatever timestamp: who seeks the newest version of `next` shall find its block at
-/// once.
+/// It is never equal to `next`, with any timestamp: a search for the newest version of `next` must find its block
+/// directly.
 pub(super) fn separator<'a>(last: (&'a [u8], Timestamp), next: &'a [u8]) -> (&'a [u8], Timestamp) {
     let length = shared_bytes(last.0, next) + 1;
     if length < last.0.len() && length < next.len() { (&next[..length], Timestamp(i64::MAX)) } else { last }

@@ -16,11 +16,10 @@ use crate::sealed::Broken;
 
 mod verify;
 
-/// Bytes at the end of a file that are read at once: more than all but the longest keys make of a footer.
+/// Bytes read first from the end of a file: enough for the footer, except with very long keys.
 const END_BYTES: u64 = 1 << 10;
 
-/// A table that can be read, with its filter and its top index in memory. Threads may share it; clones share its
-/// memory.
+/// An open table, with its filter and its top index in memory. Thread-safe; clones share memory.
 #[derive(Clone)]
 pub struct Table {
     id: TableId,
@@ -33,13 +32,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// Opens the table that `named` means, which was written with the same `filter_prefix`. Of its blocks, only the
-    /// filter and the top index are looked at. A table that is whole but another's is not believed: its checksum covers
-    /// whose it was when it was written, which may be another cohort than has it now.
+    /// Opens the table named by `named`, which must have been written with the same `filter_prefix`. Reads only the
+    /// filter and the top index. Rejects a valid but different table: the checksum includes the origin, which may be
+    /// another cohort than the current one.
     ///
     /// # Errors
-    /// When there is no such file, it is not the table that is meant, or its end, its filter or its top index can't be
-    /// believed.
+    /// When the file does not exist, is a different table, or its footer, filter or top index is damaged.
     pub fn open<F: Files>(files: &F, named: &TableRef, filter_prefix: FilterPrefix) -> Result<Self, TableError> {
         let id = named.id;
         let path = id.path();
@@ -52,7 +50,7 @@ impl Table {
         if !is_meant || meta.bytes != end {
             return Err(source.damaged(footer_at));
         }
-        // What the footer names lies before it, without a gap: there is no byte that nothing checks.
+        // The parts named by the footer are contiguous, so every byte is covered by a checksum.
         if filter_part.handle.end() != Some(top_part.handle.offset) || top_part.handle.end() != Some(footer_at) {
             return Err(source.damaged(footer_at));
         }
@@ -64,10 +62,10 @@ impl Table {
         Ok(Self { id, source, top, meta, blocks, filter, filter_prefix })
     }
 
-    /// The same table for who reads it once, from one end to the other, leaving all caches to others.
+    /// The same table for one sequential scan that bypasses all caches.
     ///
     /// # Errors
-    /// When its file can't be opened.
+    /// When its file cannot be opened.
     pub(crate) fn swept<F: Files>(&self, files: &F) -> Result<Self, TableError> {
         let file = open_if_exists(files, &self.source.path, OpenOptions::DIRECT)?.ok_or(TableError::Missing)?;
         Ok(Self { source: self.source.clone().with_file(Arc::new(Sweep::new(file))), ..self.clone() })
@@ -79,24 +77,24 @@ impl Table {
         self.id
     }
 
-    /// What it says of itself.
+    /// The statistics from its footer.
     #[must_use]
     pub fn meta(&self) -> &TableMeta {
         &self.meta
     }
 
-    /// Bytes it takes in memory while it is open, beside the blocks in the cache.
+    /// Memory used while it is open, not counting cached blocks.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let keys = self.meta.first_key.len() + self.meta.last_key.len();
         size_of::<Self>() + self.filter.bytes() + self.top.bytes() + keys + self.source.path.len()
     }
 
-    /// The file's bytes from `offset` on, to be sent to another replica ([`crate::shipping`]). They are not looked at:
-    /// who receives them does that.
+    /// Raw bytes of the file from `offset` on, to send to another replica ([`crate::shipping`]). The receiver verifies
+    /// them.
     ///
     /// # Errors
-    /// When the disk fails, or the file has lost its end.
+    /// When the disk fails, or the file is truncated.
     pub fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, TableError> {
         let left = usize::try_from(self.meta.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; left.min(bytes_max)];
@@ -104,17 +102,16 @@ impl Table {
         if read < bytes.len() { Err(self.source.damaged(offset)) } else { Ok(bytes.into()) }
     }
 
-    /// False if it holds no key of which `prefix` is what counts for the filter; true says nothing, about once in a
-    /// hundred times.
+    /// False if it contains no key with the filter prefix `prefix`. True is wrong about once in a hundred times.
     #[must_use]
     pub fn may_hold(&self, prefix: &[u8]) -> bool {
         self.filter.may_hold(filter::hash(prefix))
     }
 
-    /// The newest version of exactly this key that is not newer than `at`: a tombstone, if that is what it is.
+    /// The newest version of exactly this key that is not newer than `at`; may be a tombstone.
     ///
     /// # Errors
-    /// When a block can't be read or believed.
+    /// When a block is unreadable or damaged.
     pub fn newest(&self, key: &[u8], at: Timestamp, blocks: Blocks<'_>) -> Result<Option<Version>, TableError> {
         let mut cursor = self.cursor(blocks);
         let prefix = &key[..(self.filter_prefix)(key).min(key.len())];
@@ -122,18 +119,18 @@ impl Table {
         Ok(if is_found { cursor.version() } else { None })
     }
 
-    /// False if there is no version of exactly this key, whose filter prefix has that hash.
+    /// False if there is no version of exactly this key, with the given filter hash.
     pub(super) fn may_hold_key(&self, key: &[u8], hash: u64) -> bool {
         self.meta.spans(key) && self.filter.may_hold(hash)
     }
 
-    /// A place among its versions; nowhere at first.
+    /// A cursor over its versions, nowhere at first.
     #[must_use]
     pub fn cursor<'a>(&'a self, blocks: Blocks<'a>) -> TableCursor<'a> {
         TableCursor::new(self, blocks)
     }
 
-    /// A block, from the cache or the file.
+    /// A block from the cache or the file.
     pub(super) fn block(&self, handle: Handle, kind: Kind, blocks: Blocks<'_>) -> Result<Block, TableError> {
         if let Some(block) = blocks.cache.block(self.id, handle.offset) {
             return Ok(block);
@@ -156,7 +153,7 @@ impl Table {
     }
 }
 
-/// The end of the file, and where it begins.
+/// The footer, and its offset.
 fn read_footer<H: File>(file: &H, path: &str, length: u64) -> Result<(Footer, u64), TableError> {
     let damaged = |bytes: u64| TableError::Damaged { path: path.to_owned(), offset: length.saturating_sub(bytes) };
     let read_end = |bytes: u64| {

@@ -1,41 +1,40 @@
-//! A file read once, from its beginning to its end but for its index: past the page cache, which others have better use
-//! for, and in large pieces.
+//! Sequential reading of a table file with direct IO in large pieces, which leaves the page cache to other files.
 //!
-//! The index blocks of a table lie behind the data that they name. A read that does not go on where the last one ended
-//! so leaves the window where it is, and reads no more than it asks for.
+//! Index blocks come after the data blocks that they name. So a read that does not continue at the end of the last one
+//! does not move the window, and reads only the requested bytes.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::files::{FileError, ReadAt};
 use crate::{AlignedBuffer, BLOCK_BYTES};
 
-/// Bytes read at once.
+/// Bytes per read.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// A read that begins so little behind the last one goes on with it: an index block lay between.
+/// A read that starts within this distance after the last one continues it: an index block is in between.
 const NEAR_BYTES: u64 = 16 << 10;
 
-/// A file opened with [`crate::files::OpenOptions::DIRECT`], and the parts of it that were read last.
+/// A file opened with [`crate::files::OpenOptions::DIRECT`], and its recently read parts.
 pub(super) struct Sweep<H> {
     file: H,
     parts: Mutex<Parts>,
 }
 
 struct Parts {
-    /// Where the sweep is.
+    /// The current window of the scan.
     window: Part,
-    /// What was read elsewhere.
+    /// The last read outside the window.
     aside: Part,
 }
 
-/// Part of a file; empty at first, and until then it takes no room.
+/// A part of a file; empty and without a buffer at first.
 struct Part {
     bytes: AlignedBuffer,
-    /// Where it begins in the file: a multiple of a block.
+    /// File offset, a multiple of the block size.
     start: u64,
-    /// How many of the bytes are the file's.
+    /// Number of valid bytes.
     length: usize,
-    /// Where the last read from it ended.
+    /// File offset of the end of the last read.
     read_to: u64,
 }
 
@@ -47,7 +46,7 @@ impl<H: ReadAt> Sweep<H> {
 }
 
 impl Parts {
-    /// The part that is to serve a read that begins there.
+    /// The part that serves a read at `offset`, and whether it is the window.
     fn of(&mut self, offset: u64) -> (&mut Part, bool) {
         let goes_on = |part: &Part| offset.checked_sub(part.read_to).is_some_and(|gap| gap <= NEAR_BYTES);
         let is_swept = !self.window.from(offset).is_empty() || goes_on(&self.window) || goes_on(&self.aside);
@@ -56,13 +55,13 @@ impl Parts {
 }
 
 impl Part {
-    /// What it has from `offset` on.
+    /// Its bytes from `offset` on.
     fn from(&self, offset: u64) -> &[u8] {
         let skipped = offset.checked_sub(self.start).and_then(|skipped| usize::try_from(skipped).ok());
         skipped.and_then(|skipped| self.bytes[..self.length].get(skipped..)).unwrap_or_default()
     }
 
-    /// Reads `length` bytes from the block on that `offset` lies in.
+    /// Reads `length` bytes from the start of the block that contains `offset`.
     fn move_to(&mut self, offset: u64, length: usize, file: &impl ReadAt) -> Result<(), FileError> {
         if self.bytes.len() != length {
             self.bytes = AlignedBuffer::zeroed(length);
@@ -74,7 +73,7 @@ impl Part {
     }
 }
 
-/// Bytes of the blocks in which these bytes lie.
+/// Size of the blocks that contain these bytes.
 fn blocks_of(offset: u64, bytes: usize) -> usize {
     let skipped = (offset % BLOCK_BYTES as u64) as usize;
     (skipped + bytes).next_multiple_of(BLOCK_BYTES)
@@ -153,7 +152,7 @@ mod tests {
         }
     }
 
-    /// As a table is read: each index block before the data that lies before it, and again with each step of a job.
+    /// The access pattern of a table scan: each index block before its data blocks, and again at each step of a job.
     #[test]
     fn little_is_read_twice() {
         const GROUP: usize = 400_000;

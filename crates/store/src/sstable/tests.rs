@@ -1,5 +1,4 @@
-//! A table is what a sorted map of versions is, survives crashes whole or not at all, and is never believed when
-//! damaged.
+//! Tests that a table equals a sorted map of versions, is atomic across crashes, and is rejected when damaged.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -64,7 +63,7 @@ fn through(cache: &BlockCache) -> Blocks<'_> {
     Blocks { cache, io: Io::Allowed }
 }
 
-/// A table on a disk of its own.
+/// A table on its own disk.
 fn table(config: Config, model: &Model) -> (MemoryDisk, Table) {
     let disk = disk();
     let meta = write(&disk, ID, config, model).unwrap();
@@ -112,7 +111,8 @@ fn random_model(random: &mut SplitMix64, entries: u64) -> Model {
     (0..entries).map(entry).collect()
 }
 
-/// Compares the table with the model from a key and a timestamp on: the newest version, and some steps either way.
+/// Compares the table with the model from a key and a timestamp on: the newest version, and some steps in both
+/// directions.
 fn compare_at(table: &Table, cache: &BlockCache, model: &[Version], key: &[u8], at: Timestamp) {
     let place = model.partition_point(|version| compare((&version.key, version.timestamp), (key, at)).is_lt());
     let newest = model.get(place).filter(|version| version.key == key);

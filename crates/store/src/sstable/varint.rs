@@ -1,6 +1,6 @@
-//! Numbers in as few bytes as they need: seven bits a byte, the lowest first, the top bit set on all but the last.
+//! Variable-length integers: seven bits per byte, lowest first, with the top bit set on all but the last byte.
 
-/// Bytes of the longest.
+/// Maximum length.
 const BYTES_MAX: u32 = 10;
 
 /// Appends a number.
@@ -13,9 +13,10 @@ pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Reads the number at `at`, and moves past it. Nothing if the bytes end first or it has more than 64 bits.
+/// Reads the number at `at` and advances past it. `None` if the bytes end early or it exceeds 64 bits.
 ///
-/// Six of them stand before every entry, nearly all of one byte: a call for each is a tenth of what a read costs.
+/// Every entry starts with six of them, nearly all of one byte: without inlining, the calls take a tenth of the time of
+/// a read.
 #[inline(always)]
 pub(super) fn take(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let first = *bytes.get(*at)?;
@@ -40,14 +41,15 @@ fn take_rest(bytes: &[u8], at: &mut usize, first: u8) -> Option<u64> {
     None
 }
 
-/// How far `to` is from `from`, as a number that is small when they are near, in either direction.
+/// The difference between two numbers as a number that is small if they are close, in either direction (zigzag
+/// encoding).
 #[inline]
 pub(super) fn difference(from: u64, to: u64) -> u64 {
     let difference = to.wrapping_sub(from) as i64;
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
-/// The number that is so far from `from`.
+/// The inverse of [`difference`].
 #[inline]
 pub(super) fn apply(from: u64, difference: u64) -> u64 {
     from.wrapping_add((difference >> 1) ^ (difference & 1).wrapping_neg())

@@ -1,8 +1,7 @@
-//! Writing a table: versions in their order come in, blocks go out as they fill.
+//! Writes a table: accepts versions in order and writes blocks as they fill.
 //!
-//! A writer is a job that may be put aside after any version. Nothing it writes is anything before
-//! [`TableWriter::finish`] has forced the file and its directory; a writer that is dropped before leaves a file that
-//! nobody names.
+//! A writer may be suspended after any version. The table does not exist before [`TableWriter::finish`] has forced the
+//! file and its directory; a writer that is dropped earlier leaves a file that no manifest names.
 
 use base::canary::{Bug, planted};
 use base::{Lsn, Timestamp};
@@ -18,7 +17,7 @@ use crate::appender::Appender;
 use crate::files::{FileError, Files};
 use crate::identity::Owner;
 
-/// Bytes of an entry beside its key and its value, about: for the decision where a block ends.
+/// Approximate overhead of an entry, to decide where a block ends.
 const ENTRY_BYTES: usize = 16;
 
 /// Writes one table.
@@ -26,15 +25,15 @@ pub struct TableWriter {
     out: Appender,
     config: Config,
     filter_prefix: FilterPrefix,
-    /// What was pushed so far. Its last key is in `last_key` until the end.
+    /// Statistics of the versions so far. The last key is in `last_key` until the end.
     meta: TableMeta,
     last_key: Vec<u8>,
     last_timestamp: Timestamp,
-    /// The least and the greatest LSN of what the table was made of, if that was more than it holds.
+    /// Minimum and maximum LSN of the table's inputs, if they cover more than its versions.
     covered: Option<(Lsn, Lsn)>,
     blocks: BlocksChecksum,
     data: BlockBuilder,
-    /// The data block that no index block names yet: its separator depends on the next block's first key.
+    /// The data block that is not in an index block yet: its separator depends on the first key of the next block.
     unnamed: Option<Handle>,
     index: IndexBuilder,
     top: IndexBuilder,
@@ -49,7 +48,7 @@ impl TableWriter {
     /// When a file operation fails; [`crate::files::FileErrorKind::Exists`] if the number was used before.
     ///
     /// # Panics
-    /// When blocks are to be larger than a value may be.
+    /// When the block size exceeds the maximum size of a value.
     pub fn create<F: Files>(
         files: &F,
         owner: &Owner,
@@ -77,14 +76,13 @@ impl TableWriter {
         })
     }
 
-    /// Adds a version, and writes what was gathered if that is enough: one write at most.
+    /// Adds a version. Writes buffered data if there is enough, with at most one write.
     ///
     /// # Errors
-    /// When that write fails. The table is lost then: drop the writer.
+    /// When the write fails. The table is then unusable: drop the writer.
     ///
     /// # Panics
-    /// When the version is not after the one before, or is larger than the limits allow: our own bug, for nothing from
-    /// outside gets so far.
+    /// When the version is out of order or exceeds the limits. That is a bug: external input is validated earlier.
     pub fn push<'a>(&mut self, version: impl Into<VersionRef<'a>>) -> Result<(), FileError> {
         let version = version.into();
         let VersionRef { key, timestamp, lsn, value } = version;
@@ -118,15 +116,14 @@ impl TableWriter {
         self.out.write_if_full()
     }
 
-    /// Counts what was left out: the table is to be sent to whoever misses any of these entries, so that they learn
-    /// what is gone.
+    /// Extends the LSN range to dropped entries: a replica that lacks any of them must receive the table to learn that
+    /// they are gone.
     pub fn cover(&mut self, lsns: (Lsn, Lsn)) {
         let covered = self.covered.unwrap_or(lsns);
         self.covered = Some((covered.0.min(lsns.0), covered.1.max(lsns.1)));
     }
 
-    /// Bytes that the file will have, about, if it ends here: for the decision where one table ends and the next
-    /// begins.
+    /// Approximate size of the file if it ended here, to decide where to start another table.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.out.offset() + self.data.bytes() as u64
@@ -138,10 +135,10 @@ impl TableWriter {
         self.meta.entries
     }
 
-    /// Writes what is left, forces the file, then its directory. From then on a manifest may name the table.
+    /// Writes the remaining data, and forces the file and then its directory. A manifest may then name the table.
     ///
     /// # Errors
-    /// When a file operation fails. The table is lost then; after a force that failed the process must end.
+    /// When a file operation fails. The table is then unusable; after a failed force the process must end.
     pub fn finish<F: Files>(mut self, files: &F) -> Result<TableMeta, FileError> {
         if self.data.entries() > 0 {
             self.end_data_block();
@@ -161,7 +158,7 @@ impl TableWriter {
         }
         self.meta.last_key = Bytes::copy_from_slice(&self.last_key);
         let mut footer = Footer { meta: self.meta.clone(), blocks: self.blocks, filter, top };
-        // The length of the file is a field of its own footer, of the same size whatever it says.
+        // The footer contains the length of the file in a fixed-size field, so its own length is known first.
         footer.meta.bytes = self.out.offset() + footer.encode().0.len() as u64;
         let (end, checksum) = footer.encode();
         self.out.room().extend_from_slice(&end);

@@ -1,8 +1,8 @@
-//! A store under random work, power cuts and kills, against a model that remembers everything.
+//! A store under random operations, power loss and kills, compared with a model that remembers everything.
 //!
-//! What it shows: every record that was forced is found again, in order, unless a checkpoint holds it; nothing is
-//! invented; the hard state is the last that was acknowledged, or one that was on its way; and without a fault of the
-//! disk nothing is ever doubted.
+//! It shows that every forced record is found again in order, unless a checkpoint covers it; that no record is
+//! invented; that the hard state is the last acknowledged one or one in progress; and that without a disk fault nothing
+//! is in doubt.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,17 @@ const COHORTS: u32 = 3;
 
 type Cohorts = BTreeMap<CohortId, CohortManifest>;
 
-/// What the disk should hold.
+/// The expected content of the disk.
 struct Model {
     random: SplitMix64,
-    /// Every record that may be in the log, in its order, and how many of the first are forced.
+    /// Every record that may be in the log, in order, and the number of forced ones.
     history: Vec<Record>,
     forced: usize,
-    /// The append under which a record went, by its place in the history.
+    /// The append number of the first record.
     first_write: usize,
     next: BTreeMap<CohortId, u64>,
     draws: u64,
-    /// The manifest acknowledged last, and the one begun after it.
+    /// The last acknowledged manifest, and the one started after it.
     acknowledged: Cohorts,
     begun: Option<Cohorts>,
 }
@@ -72,7 +72,7 @@ impl Model {
         Record { cohort, body }
     }
 
-    /// The live entries of a cohort that are forced.
+    /// The forced live entries of a cohort.
     fn live(&self, cohort: CohortId) -> BTreeMap<Sequence, Entry> {
         let mut live = BTreeMap::new();
         for record in self.history[..self.forced].iter().filter(|record| record.cohort == cohort) {
@@ -88,7 +88,7 @@ impl Model {
         live
     }
 
-    /// Does something at random.
+    /// Runs a random operation.
     fn act(&mut self, store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
         store.invariants();
         match self.random.below(12) {
@@ -134,7 +134,7 @@ impl Model {
         Ok(())
     }
 
-    /// Checkpoints some cohorts where they are, promises something, and writes that down.
+    /// Checkpoints some cohorts, makes a promise, and writes the manifest.
     fn write_manifest(&mut self, store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
         let mut cohorts = self.acknowledged.clone();
         for id in (1..=COHORTS).map(CohortId) {
@@ -163,7 +163,7 @@ impl Model {
         Ok(())
     }
 
-    /// Compares what was found with what should be there, and goes on from what was found.
+    /// Compares the recovered content with the model, and continues from it.
     fn check(&mut self, recovered: &Recovered) {
         assert_eq!((recovered.damage, recovered.doubt_unknown), (None, false));
         let is_begun = self.begun.take().is_some_and(|begun| begun == recovered.cohorts);
@@ -193,7 +193,7 @@ impl Model {
     }
 }
 
-/// Opens the disk, crashing on the way now and then.
+/// Opens the disk, with occasional crashes.
 fn open_somehow(disk: &MemoryDisk, random: &mut SplitMix64) -> (Store<MemoryDisk>, Recovered) {
     loop {
         if random.chance(300_000) {
@@ -294,8 +294,8 @@ fn a_damaged_checkpoint_puts_its_cohort_in_doubt() {
     }
 }
 
-/// What a clean stop said of main-memory logs is good for one start: by the time at which that is through, hence before
-/// anything is acknowledged, no power cut brings it back.
+/// The mark of a clean stop of main-memory logs is valid for one start: once that has completed, before anything is
+/// acknowledged, no power loss restores it.
 #[test]
 fn the_mark_of_a_clean_stop_is_taken_back_by_the_next_start() {
     let whole = CohortManifest { whole: true, ..CohortManifest::default() };
@@ -312,7 +312,7 @@ fn the_mark_of_a_clean_stop_is_taken_back_by_the_next_start() {
     disk.crash(&mut SplitMix64::new(1));
     assert!(!open(disk, CONFIG).unwrap().1.cohorts[&CohortId(2)].whole, "and no other");
 
-    // A start that is cut short has acknowledged nothing: the mark may still be there, and the disk still starts.
+    // An interrupted start has acknowledged nothing: the mark may remain, and the disk still opens.
     let again = |disk: &MemoryDisk| {
         open(disk.clone(), CONFIG).unwrap();
         assert!(!open(disk.clone(), CONFIG).unwrap().1.cohorts[&CohortId(2)].whole);
@@ -340,7 +340,7 @@ fn the_only_node_of_a_universe_keeps_a_damaged_checkpoint_and_does_not_start() {
     assert_eq!(open(disk, CONFIG).unwrap().1.checkpoints.len(), 1);
 }
 
-/// A segment's whole content, or its end, is gone: as by somebody's `truncate`, or a file system that lost it.
+/// The whole content of a segment, or its end, is missing: truncated by an operator, or lost by the file system.
 #[test]
 fn a_log_that_ends_before_it_did_is_damaged() {
     for kept in [0, 4_096, 10_000] {
@@ -427,7 +427,7 @@ fn a_full_disk_stops_the_preparing_and_not_the_log() {
 
 #[test]
 fn a_start_from_one_copy_of_the_manifest_survives_a_crash_anywhere() {
-    // More than a sector of it, and doubt about every cohort to be written, so that this write can be torn.
+    // More than one sector, and doubt about every cohort to write, so that the write can be torn.
     let cohorts: Cohorts = (1..=100).map(|id| (CohortId(id), CohortManifest::default())).collect();
     let one_copy = || {
         let disk = formatted();
@@ -448,7 +448,7 @@ fn a_start_from_one_copy_of_the_manifest_survives_a_crash_anywhere() {
     });
 }
 
-/// A file of a driver with threads.
+/// A file type of a driver with threads.
 #[derive(Clone)]
 struct Shared;
 
@@ -482,7 +482,7 @@ fn what_does_io_may_run_on_another_thread() {
 #[cfg(feature = "canary")]
 mod canary;
 
-/// A node that starts on a full disk serves what it has; the segments that it lacks are prepared once there is room.
+/// A node that starts on a full disk serves its existing data; missing segments are prepared once there is space.
 #[test]
 fn a_full_disk_keeps_nobody_from_starting() {
     let disk = formatted();
@@ -498,7 +498,7 @@ fn a_full_disk_keeps_nobody_from_starting() {
     store.invariants();
 }
 
-/// Of a cohort that is gone neither records nor checkpoints are kept.
+/// Records and checkpoints of a removed cohort are not kept.
 #[test]
 fn what_is_gone_keeps_no_segment_and_no_checkpoint() {
     let disk = formatted();

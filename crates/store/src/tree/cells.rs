@@ -1,4 +1,4 @@
-//! The cells that have a value at a timestamp, one after the other.
+//! Iterates over the cells that have a value at a timestamp.
 
 use base::Timestamp;
 use bytes::Bytes;
@@ -8,26 +8,25 @@ use super::view::View;
 use crate::cell::{self, Range};
 use crate::sstable::{Io, TableError, VersionRef};
 
-/// Versions of one key that are stepped over before the rest of them is jumped over.
+/// Versions of one key that are skipped one by one before seeking past the others.
 const STEPS_MAX: usize = 8;
 
-/// A cell that has a value.
+/// A cell with a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
-    /// The row's key. The cells of a row share it.
+    /// The row's key, shared by the cells of a row.
     pub row: Bytes,
     /// The column's name.
     pub column: Bytes,
-    /// Since when the cell has this value.
+    /// Start of the value's validity.
     pub timestamp: Timestamp,
-    /// The value, sharing the bytes of the block or the memtable that it lies in.
+    /// The value, which shares the memory of the block or memtable.
     pub value: Bytes,
 }
 
-/// The cells of a view that have a value at a timestamp, in the order of rows and columns or backwards.
+/// The cells of a view that have a value at a timestamp, in the order of rows and columns or in reverse.
 ///
-/// An error ends it. Who wants to go on makes another, of what comes after the last cell ([`Range::after`],
-/// [`Range::before`]).
+/// It ends after an error. To continue, create another one for the rest ([`Range::after`], [`Range::before`]).
 pub struct Cells<'a> {
     view: &'a View,
     merge: Merge<'a>,
@@ -37,32 +36,32 @@ pub struct Cells<'a> {
     io: Io,
     has_row_tombstones: bool,
     state: State,
-    /// The key that was looked at last, and how many versions were stepped over since the last jump.
+    /// The last key examined, and the versions skipped since the last seek.
     key: Vec<u8>,
     steps: usize,
     row: Row,
     limits: Limits,
-    /// What the keys of the first row that was met begin with.
+    /// Key prefix of the first row.
     first_row: Vec<u8>,
     cut: Option<Cut>,
 }
 
-/// Where a reader ended early.
+/// Where an iteration ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The row in which it did.
+    /// The row where it ended.
     pub row: Bytes,
-    /// Whether that row alone is more than may be stepped over.
+    /// Whether that row alone exceeds the limit.
     pub row_is_too_long: bool,
 }
 
-/// How much a reader steps over, at most, and how much it has.
+/// Limits on skipped versions, and the current counts.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     steps_max: usize,
     row_steps_max: usize,
     steps: usize,
-    /// Those in the row that is being read.
+    /// Count for the current row.
     row_steps: usize,
 }
 
@@ -73,15 +72,15 @@ enum State {
     Ended,
 }
 
-/// The row that is being read.
+/// The current row.
 #[derive(Default)]
 struct Row {
-    /// What its keys begin with; empty before the first.
+    /// Key prefix of the row; empty before the first.
     prefix: Vec<u8>,
     key: Bytes,
-    /// Its newest tombstone, as far as it is known.
+    /// Its newest tombstone, as far as known.
     deleted: Option<Timestamp>,
-    /// Whether a cell of it was given.
+    /// Whether one of its cells was returned.
     is_given: bool,
 }
 
@@ -105,22 +104,22 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// Ends it early once so many versions were stepped over, though not within the first row, nor within one of which
-    /// a cell was given: who goes on with the row in which it ended gets further. And once so many of one row were.
-    /// What is deleted or old is stepped over in silence: a long stretch of it must not hold up others.
+    /// Ends the iteration early after `steps_max` versions, but not within the first row or a row with a returned cell,
+    /// so that continuing with the row where it ended makes progress. Also ends after `row_steps_max` versions of one
+    /// row. Without limits, a long stretch of deleted or old versions could block other work.
     #[must_use]
     pub fn with_limits(mut self, steps_max: usize, row_steps_max: usize) -> Self {
         self.limits = Limits { steps_max, row_steps_max, ..self.limits };
         self
     }
 
-    /// Where it ended early, if it did.
+    /// Where the iteration ended early, if it did.
     #[must_use]
     pub fn cut(&self) -> Option<&Cut> {
         self.cut.as_ref()
     }
 
-    /// Counts one more version that is looked at, unless a limit is met.
+    /// Counts one more examined version, unless a limit is reached.
     fn is_cut(&mut self) -> Result<bool, TableError> {
         let Some(version) = self.merge.current() else { return Ok(false) };
         if self.first_row.is_empty() {
@@ -158,7 +157,7 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// The first version of a key that is not newer than `at` is the one that counts; the others are passed over.
+    /// The first version of a key that is not newer than `at` is the visible one; the others are skipped.
     fn next_forwards(&mut self) -> Result<Option<Cell>, TableError> {
         while let Some(version) = self.merge.current().filter(|version| self.range.ends_after(version.key)) {
             let (timestamp, is_value) = (version.timestamp, version.value.is_some());
@@ -190,7 +189,7 @@ impl<'a> Cells<'a> {
         Ok(None)
     }
 
-    /// Goes on to the next version, or past all that are too new of this key.
+    /// Moves to the next version, or past all versions of this key that are too new.
     fn pass_newer(&mut self) -> Result<(), TableError> {
         self.steps += 1;
         match self.merge.current() {
@@ -203,7 +202,7 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// Goes on to the next version, or past all of this key.
+    /// Moves to the next version, or past all versions of this key.
     fn pass_over(&mut self) -> Result<(), TableError> {
         self.steps += 1;
         if self.steps < STEPS_MAX {
@@ -218,7 +217,7 @@ impl<'a> Cells<'a> {
         Ok(())
     }
 
-    /// The versions of a key come the oldest first; the last that is not newer than `at` is the one that counts.
+    /// Versions of a key arrive oldest first; the last one not newer than `at` is the visible one.
     fn next_backwards(&mut self) -> Result<Option<Cell>, TableError> {
         loop {
             let is_left = |version: VersionRef<'_>| *version.key >= *self.range.start;
@@ -252,14 +251,14 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// Learns of the row of the key here, unless it is the row before.
+    /// Enters the row of the current key, unless it is the same row.
     fn enter_row(&mut self) -> Result<(), TableError> {
         if !self.row.prefix.is_empty() && self.key.starts_with(&self.row.prefix) {
             return Ok(());
         }
         let (row, column) = cell::decode(&self.key)?;
         let prefix = &self.key[..self.key.len() - column.len()];
-        // Forwards the tombstone is met before the cells are, unless the range begins after it.
+        // In forward order the row tombstone precedes the cells, unless the range starts after it.
         let is_passed = self.direction == Direction::Backwards || *self.range.start > *prefix;
         self.row.deleted = match self.has_row_tombstones && is_passed {
             true => self.view.row_deleted(prefix, self.at, self.io)?,

@@ -1,5 +1,5 @@
-//! A compaction: tables of one level are merged with those below that they overlap, and what is dead is left out
-//! (`BigTable`, section 5.4; the choice of levels and tables is that of `LevelDB`).
+//! A compaction: merges tables of one level with the overlapping ones of the next, and drops dead versions (`BigTable`,
+//! section 5.4; levels and tables are chosen as in `LevelDB`).
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::cell::Range;
 use crate::files::Files;
 use crate::sstable::{Blocks, Io, Table, TableError};
 
-/// What a compaction works on.
+/// The inputs of a compaction.
 #[derive(Clone)]
 pub(super) struct Choice {
-    /// The level that has too much, or too much that is dead.
+    /// The level that is too large, or has too much dead data.
     pub(super) level: usize,
-    /// The level that takes what is left: the next, or the same.
+    /// The level of the output: the next or the same.
     pub(super) into: usize,
-    /// Tables of the first; of level 0 the newest first.
+    /// Tables of `level`; in level 0 newest first.
     pub(super) upper: Vec<Arc<Table>>,
-    /// The tables of the next that they overlap.
+    /// The overlapping tables of the next level.
     pub(super) lower: Vec<Arc<Table>>,
 }
 
@@ -39,10 +39,10 @@ impl Choice {
     }
 }
 
-/// A table is written anew if that rids it of one version in so many.
+/// A table is rewritten if that drops one version in this many.
 const DEAD_SHARE: u64 = 2;
 
-/// How full a level is, in thousandths of what it may have.
+/// Fullness of a level, in thousandths of its maximum.
 fn fullness(levels: &Levels, level: usize, config: &Config) -> u64 {
     let (has, may_have) = match level {
         0 => (levels.level(0).len() as u64, config.level0_tables as u64),
@@ -51,8 +51,8 @@ fn fullness(levels: &Levels, level: usize, config: &Config) -> u64 {
     has.saturating_mul(1000) / may_have.max(1)
 }
 
-/// Chooses what is to be compacted, if any level has too much, or else too much that is dead or outside the range. The
-/// cursors say through which key each level was compacted already: it goes round, so that all of it comes by turns.
+/// Chooses a compaction, if any level is too large, or else has too much dead or out-of-range data. The cursors hold
+/// the key through which each level was compacted, so that all parts of a level take turns.
 pub(super) fn choose(
     levels: &Levels,
     config: &Config,
@@ -61,7 +61,7 @@ pub(super) fn choose(
     range: &Range,
 ) -> Option<Choice> {
     let scores = (0..LEVELS - 1).map(|level| (fullness(levels, level, config), level));
-    // Of equally full ones the first, whose tables cost every read.
+    // Among equally full levels the first, because every read checks its tables.
     let (score, level) = scores.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
     if score < 1000 {
         return choose_dead(levels, watermark).or_else(|| choose_foreign(levels, range));
@@ -76,10 +76,10 @@ pub(super) fn choose(
     Some(Choice { level, into: level + 1, upper, lower })
 }
 
-/// Of the first level. Its tables go down once they are as much as what they would be merged with there, or as the next
-/// level may have. Until then some of the newest become one, which stays: versions that are kept for the retention's
-/// sake alone mostly die there, and what comes down takes much with it (lazy levelling: Dayan and Idreos, "Dostoevsky",
-/// SIGMOD 2018).
+/// For the first level. Its tables move down once they are as large as the tables they would be merged with, or as the
+/// next level's maximum. Until then some of the newest are merged within the level: most versions that are kept only
+/// for the retention time die there, and merges into the next level carry more data (lazy levelling: Dayan and Idreos,
+/// "Dostoevsky", SIGMOD 2018).
 fn choose_of_first(levels: &Levels, config: &Config) -> Option<Choice> {
     let upper = oldest_and_overlapping(levels.level(0));
     let lower = levels.overlapping(1, &Span::of_all(&upper)?);
@@ -90,7 +90,7 @@ fn choose_of_first(levels: &Levels, config: &Config) -> Option<Choice> {
     Some(Choice { level: 0, into: 0, upper: upper[..cheapest].to_vec(), lower: Vec::new() })
 }
 
-/// How many of the newest tables, two at least, are merged with the fewest bytes for each table that there is less.
+/// The number of newest tables, at least two, with the lowest merge cost per eliminated table.
 fn cheapest_to_merge(tables: &[Arc<Table>]) -> usize {
     let sums = tables.iter().scan(0, |sum, table| {
         *sum += table.meta().bytes;
@@ -100,9 +100,9 @@ fn cheapest_to_merge(tables: &[Arc<Table>]) -> usize {
     costs.min().map_or(tables.len(), |(_, count)| count)
 }
 
-/// A table that is to be written anew where it stands, since much of it is superseded below the watermark: what was
-/// kept for a watermark that stood still for long may lie deep, where nothing new comes by, or in the first level when
-/// writers rest. The next writing leaves nothing of it, so no table is chosen for ever.
+/// A table to rewrite in place, because much of it is superseded below the watermark. Versions kept while the watermark
+/// did not advance may be in a deep level without new writes, or in the first level while writers are idle. Rewriting
+/// drops all of them, so no table is chosen repeatedly.
 fn choose_dead(levels: &Levels, watermark: Timestamp) -> Option<Choice> {
     let is_mostly_dead = |table: &&Arc<Table>| {
         let meta = table.meta();
@@ -113,8 +113,8 @@ fn choose_dead(levels: &Levels, watermark: Timestamp) -> Option<Choice> {
     Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
 }
 
-/// A table that is to be written anew where it stands, since some of it was split off with another range. The next
-/// writing leaves nothing of that, so each is chosen once.
+/// A table to rewrite in place, because part of it belongs to a range that was split off. Rewriting drops that part, so
+/// each table is chosen once.
 fn choose_foreign(levels: &Levels, range: &Range) -> Option<Choice> {
     let is_foreign = |table: &&Arc<Table>| {
         let meta = table.meta();
@@ -125,7 +125,7 @@ fn choose_foreign(levels: &Levels, range: &Range) -> Option<Choice> {
     Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
 }
 
-/// The oldest table of the first level, and all that overlap it or each other.
+/// The oldest table of the first level, and all tables that overlap it directly or transitively.
 fn oldest_and_overlapping(tables: &[Arc<Table>]) -> Vec<Arc<Table>> {
     let mut chosen: Vec<_> = tables.last().cloned().into_iter().collect();
     loop {
@@ -138,17 +138,17 @@ fn oldest_and_overlapping(tables: &[Arc<Table>]) -> Vec<Arc<Table>> {
     }
 }
 
-/// Merges tables into new ones, a level lower.
+/// Merges tables into new ones, usually one level lower.
 pub struct CompactionJob {
     choice: Choice,
-    /// The same tables, opened to be read from one end to the other; none before the first step.
+    /// The same tables, opened for sequential reads; `None` before the first step.
     swept: Option<Choice>,
-    /// All other tables that may hold something older than a tombstone here.
+    /// All other tables that may hold versions older than a tombstone.
     others: Vec<Arc<Table>>,
     site: Site,
-    /// What is kept.
+    /// The range to keep.
     range: Range,
-    /// The version that comes next; none at the end.
+    /// The next version; `None` at the end.
     place: Option<(Bytes, Timestamp)>,
     retention: Retention,
     sink: Sink,
@@ -161,7 +161,7 @@ impl CompactionJob {
         let is_input = |table: &Arc<Table>| inputs().any(|input| input.id() == table.id());
         let others = levels.tables().filter(|table| !is_input(table)).cloned().collect();
         let lsns = span(inputs().map(|table| table.meta().lsns));
-        // The first level's tables are counted: one, however large.
+        // Tables of the first level are counted, so its output is a single table of any size.
         let table_bytes = if choice.into == 0 { u64::MAX } else { site.config.table_bytes };
         let sink = Sink::new(site.clone(), choice.into as u8, table_bytes, lsns);
         let retention = Retention::of_job(watermark);
@@ -169,35 +169,34 @@ impl CompactionJob {
         Self { choice, swept: None, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO }
     }
 
-    /// Whether writes will have to wait, for it or for one that comes after it, unless it ends soon.
+    /// Whether writes will stall, for this compaction or a later one, unless it ends soon.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         self.site.pressure.is_any()
     }
 
-    /// Bytes of versions that a step reads, about.
+    /// Approximate bytes of versions per step.
     #[must_use]
     pub fn step_bytes(&self) -> u64 {
         self.site.config.step_bytes
     }
 
-    /// The level whose tables are merged with those below.
+    /// The level of the upper input tables.
     #[must_use]
     pub fn level(&self) -> usize {
         self.choice.level
     }
 
-    /// Bytes of the tables that are read.
+    /// Size of the input tables.
     #[must_use]
     pub fn input_bytes(&self) -> u64 {
         self.inputs().map(|table| table.meta().bytes).sum()
     }
 
-    /// Does some of the work. After the last step the new tables are forced, and so is their directory.
+    /// Runs one step. After the last one the new tables and their directory are forced.
     ///
     /// # Errors
-    /// When a file operation fails, or a table can't be believed. What was written is removed again, unless the process
-    /// must end.
+    /// When a file operation fails, or a table is damaged. The output is removed, unless the process must end.
     pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
         let progress = self.try_step(files);
         if let Err(error) = &progress {
@@ -206,8 +205,7 @@ impl CompactionJob {
         progress
     }
 
-    /// Ends the job before it is done, and removes what it has written. One that is only dropped leaves that to the
-    /// next start.
+    /// Cancels the job and removes its output. The output of a dropped job is removed at the next start.
     pub fn abandon<F: Files>(mut self, files: &F) {
         self.sink.abandon(files);
     }
@@ -221,7 +219,7 @@ impl CompactionJob {
         if let ([table], []) = (&self.choice.upper[..], &self.choice.lower[..])
             && moves
         {
-            // Nothing to merge it with: the table moves as it is.
+            // Nothing to merge: the table moves unchanged.
             return Ok(self.done(vec![Arc::clone(table)]));
         }
         let bytes = merge_some(self, files)?;
@@ -239,7 +237,7 @@ impl CompactionJob {
     }
 }
 
-/// Merges until enough was read, and says how much that was. The job's place is where to go on, none at the end.
+/// Merges until a step is complete, and returns the bytes read. Leaves the next position in `place`, `None` at the end.
 fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobError> {
     let CompactionJob { choice, swept, others, site, range, place, retention, sink, dropped_through } = job;
     let Some((key, timestamp)) = place.take() else { return Ok(0) };
@@ -270,7 +268,7 @@ fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobEr
 }
 
 fn merge_of<'a>(choice: &'a Choice, blocks: Blocks<'a>) -> Merge<'a> {
-    // Tables of the first level overlap: each is a run of its own.
+    // Tables of the first level overlap, so each is its own run.
     let upper = if choice.level == 0 { choice.upper.chunks(1) } else { choice.upper.chunks(usize::MAX) };
     let lower = choice.lower.chunks(usize::MAX);
     let sources = upper.chain(lower).map(|run| Source::Run(Box::new(RunCursor::new(run, blocks))));

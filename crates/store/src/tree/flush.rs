@@ -1,4 +1,4 @@
-//! A flush: frozen memtables become a table of the first level (`BigTable`, section 5.4: a minor compaction).
+//! A flush: writes frozen memtables to a table of the first level (`BigTable`, section 5.4: a minor compaction).
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::files::Files;
 /// Writes frozen memtables as a table.
 pub struct FlushJob {
     memtables: Arc<[Arc<Memtable>]>,
-    /// All that may hold something older.
+    /// All tables, which may hold older versions.
     levels: Arc<Levels>,
     step_bytes: u64,
     range: Range,
-    /// The version that comes next.
+    /// The next version.
     place: (Bytes, Timestamp),
     retention: Retention,
     sink: Sink,
@@ -40,17 +40,17 @@ impl FlushJob {
     ) -> Self {
         let step_bytes = site.config.step_bytes;
         let recent = Arc::clone(&site.recent);
-        // One table, however large: the number of tables of the first level says how far compactions lag behind.
+        // A single table of any size, because the number of tables in the first level measures how far compactions lag.
         let sink = Sink::new(site, 0, u64::MAX, span(memtables.iter().map(|memtable| memtable.lsns())));
         let retention = Retention::of_job(watermark);
         let place = (range.start.clone(), Timestamp(i64::MAX));
         Self { memtables, levels, step_bytes, range, place, retention, sink, recent, dropped_through: Lsn::ZERO }
     }
 
-    /// Does some of the work. After the last step the table is forced, and so is its directory.
+    /// Runs one step. After the last one the table and its directory are forced.
     ///
     /// # Errors
-    /// When a file operation fails. What was written is removed again, unless the process must end.
+    /// When a file operation fails. The output is removed, unless the process must end.
     pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
         let progress = self.try_step(files);
         if let Err(error) = &progress {
@@ -59,8 +59,7 @@ impl FlushJob {
         progress
     }
 
-    /// Ends the job before it is done, and removes what it has written. One that is only dropped leaves that to the
-    /// next start.
+    /// Cancels the job and removes its output. The output of a dropped job is removed at the next start.
     pub fn abandon<F: Files>(mut self, files: &F) {
         self.sink.abandon(files);
     }
@@ -88,7 +87,7 @@ impl FlushJob {
             merge.step()?;
         }
         let tables = self.sink.finish(files)?;
-        // What is flushed is kept next: whatever has to go for that goes here, where nobody waits.
+        // The flushed memtables will be kept in memory next. Frees the space here, off the critical path.
         self.recent.make_room(self.memtables.iter().map(|memtable| memtable.bytes()).sum());
         let dropped_through = self.dropped_through;
         Ok(Progress::Done(Outputs { tables, level: 0, inputs: Vec::new(), dropped_through }))

@@ -1,5 +1,5 @@
-//! What flushes and compactions have in common: they are carried out in steps, wherever the driver likes, and write
-//! tables that are nothing before a manifest names them.
+//! Common parts of flushes and compactions: jobs that run in steps on any thread, and write tables that do not exist
+//! before a manifest names them.
 
 use std::sync::Arc;
 
@@ -12,48 +12,48 @@ use crate::cell;
 use crate::files::{FileError, FileErrorKind, Files, remove_if_exists};
 use crate::sstable::{Table, TableError, TableId, TableRef, TableWriter, VersionRef};
 
-/// How far a step came.
+/// The result of a step.
 pub enum Progress {
-    /// There is more to do. So many bytes of versions were read: what a driver limits the rate of.
+    /// More steps are needed. A driver may limit the rate of the bytes read.
     Working {
-        /// Keys and values.
+        /// Bytes of keys and values read in this step.
         bytes: u64,
     },
-    /// All is done: to be handed to the tree.
+    /// The job is complete: pass the output to the tree.
     Done(Outputs),
 }
 
-/// What a job has made.
+/// The output of a job.
 pub struct Outputs {
     /// The new tables, forced.
     pub(super) tables: Vec<Arc<Table>>,
-    /// The level they belong to.
+    /// The level of the new tables.
     pub(super) level: u8,
-    /// The tables whose place they take.
+    /// The tables that they replace.
     pub(super) inputs: Vec<Arc<Table>>,
-    /// The greatest LSN of an entry that may have been left out, zero if none was: a replica that has not applied it
-    /// can't learn of it from the tables one by one (guarantee 9).
+    /// The highest LSN of an entry that may have been dropped; zero if none was. A replica that has not applied it
+    /// cannot learn of it from individual tables (guarantee 9).
     pub dropped_through: Lsn,
 }
 
 impl Outputs {
-    /// The tables that the job wrote, if it wrote any: not those that it only moved.
+    /// The tables written by the job, not counting moved ones.
     pub fn made(&self) -> impl Iterator<Item = TableId> {
         let is_input = |table: &Table| self.inputs.iter().any(|input| input.id() == table.id());
         self.tables.iter().filter(move |table| !is_input(table)).map(|table| table.id())
     }
 }
 
-/// Why a job ended. It is to be dropped then, and the tree told.
+/// Why a job failed. Drop the job and notify the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum JobError {
-    /// The disk is full. What the job had written is removed again; another may be begun once there is room.
+    /// The disk is full. The output was removed; start another job once there is space.
     #[error(transparent)]
     NoSpace(FileError),
     /// The disk failed: the process must end (guarantee 25).
     #[error(transparent)]
     File(FileError),
-    /// A table can't be read or believed: it must come anew from another replica.
+    /// A table is unreadable or damaged: it must be fetched from another replica.
     #[error(transparent)]
     Table(TableError),
 }
@@ -73,22 +73,22 @@ impl From<TableError> for JobError {
     }
 }
 
-/// The least and the greatest LSN of several sources; zero if there is none.
+/// Minimum and maximum LSN of several sources; zero without any.
 pub(super) fn span(lsns: impl Iterator<Item = (Lsn, Lsn)>) -> (Lsn, Lsn) {
     lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default()
 }
 
-/// Writes versions into tables, one after the other.
+/// Writes versions into a sequence of tables.
 pub(super) struct Sink {
     site: Site,
     level: u8,
-    /// Bytes after which a table ends.
+    /// Size at which a table ends.
     table_bytes: u64,
-    /// The least and the greatest LSN of all that is read.
+    /// Minimum and maximum LSN of all inputs.
     lsns: (Lsn, Lsn),
     writer: Option<(u64, TableWriter)>,
     last_key: Vec<u8>,
-    /// The numbers of all tables begun.
+    /// Numbers of all tables started.
     begun: Vec<u64>,
     finished: Vec<Arc<Table>>,
 }
@@ -107,7 +107,7 @@ impl Sink {
         }
     }
 
-    /// Writes a version. A table ends only where another key begins.
+    /// Writes a version. A table ends only before another key.
     pub(super) fn push<F: Files>(&mut self, files: &F, version: VersionRef<'_>) -> Result<(), JobError> {
         let is_full = self.writer.as_ref().is_some_and(|(_, writer)| writer.bytes() >= self.table_bytes);
         if is_full && *self.last_key != *version.key {
@@ -144,20 +144,20 @@ impl Sink {
         Ok(())
     }
 
-    /// Ends the last table, and gives all.
+    /// Finishes the last table, and returns all of them.
     pub(super) fn finish<F: Files>(&mut self, files: &F) -> Result<Vec<Arc<Table>>, JobError> {
         self.end_table(files)?;
         Ok(std::mem::take(&mut self.finished))
     }
 
-    /// What is left to do after an error: if the process lives, what was written is removed.
+    /// Cleans up after an error: removes the output, unless the process must end.
     pub(super) fn fail<F: Files>(&mut self, files: &F, error: &JobError) {
         if !matches!(error, JobError::File(_)) {
             self.abandon(files);
         }
     }
 
-    /// Gives back the space of what was written. A file that can't be removed goes at the next start.
+    /// Removes the output. A file that cannot be removed is removed at the next start.
     pub(super) fn abandon<F: Files>(&mut self, files: &F) {
         self.writer = None;
         self.finished.clear();

@@ -1,8 +1,8 @@
-//! Which tables a tree has, and where they stand. Tables of level 0 come from memtables and may overlap; below, the
-//! tables of a level are sorted and disjoint.
+//! The tables of a tree by level. Tables of level 0 come from memtables and may overlap; in lower levels, tables are
+//! sorted and disjoint.
 //!
-//! Invariant: no key has versions in two tables of one level below the first. So one table of such a level is looked
-//! into for a key at most.
+//! Invariant: no key has versions in two tables of one level below the first. So a lookup reads at most one table of
+//! such a level.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -14,20 +14,19 @@ use super::retention::Tombstone;
 use super::run::place_of;
 use crate::sstable::{Table, TableError, TableId, TableRef};
 
-/// Levels of a tree. Each is as many times larger than the one above as the configuration says, so this many are enough
-/// for any disk.
+/// Number of levels. With the configured ratio between levels, this is enough for any disk.
 pub const LEVELS: usize = 7;
 
-/// The tables of a tree. Never changed: a flush or a compaction makes new ones.
+/// The tables of a tree. Immutable: a flush or a compaction creates a new value.
 #[derive(Clone, Default)]
 pub(super) struct Levels {
-    /// The first level has the table with the newest version first.
+    /// In the first level, the table with the newest version is first.
     levels: [Vec<Arc<Table>>; LEVELS],
-    /// Whether any table has the tombstone of a row: asked with every read.
+    /// Whether any table has a row tombstone; checked by every read.
     has_row_tombstones: bool,
 }
 
-/// Keys from the first to the last.
+/// A closed interval of keys.
 #[derive(Clone)]
 pub(super) struct Span {
     first: Bytes,
@@ -39,7 +38,7 @@ impl Span {
         Self { first: table.meta().first_key.clone(), last: table.meta().last_key.clone() }
     }
 
-    /// The span from the first key of any of these tables to the last; none if there is no table.
+    /// The span of several tables; `None` without tables.
     pub(super) fn of_all<'a>(tables: impl IntoIterator<Item = &'a Arc<Table>>) -> Option<Self> {
         tables
             .into_iter()
@@ -52,12 +51,12 @@ impl Span {
     }
 }
 
-/// Bytes of tables' files.
+/// Size of the tables' files.
 pub(super) fn bytes_of(tables: &[Arc<Table>]) -> u64 {
     tables.iter().map(|table| table.meta().bytes).sum()
 }
 
-/// Whether a table may hold something that a tombstone with that timestamp deletes.
+/// Whether a table may hold versions that a tombstone with that timestamp deletes.
 pub(super) fn holds_older(table: &Table, tombstone: Tombstone<'_>, timestamp: Timestamp) -> bool {
     let meta = table.meta();
     let (first, last) = (&*meta.first_key, &*meta.last_key);
@@ -69,7 +68,7 @@ pub(super) fn holds_older(table: &Table, tombstone: Tombstone<'_>, timestamp: Ti
 }
 
 impl Levels {
-    /// These tables, each in its level.
+    /// Tables with their levels.
     pub(super) fn new(tables: impl IntoIterator<Item = (u8, Arc<Table>)>) -> Self {
         let mut levels = Self::default();
         for (level, table) in tables {
@@ -81,7 +80,7 @@ impl Levels {
         levels
     }
 
-    /// Sorts each level, and sums up.
+    /// Sorts each level and computes summaries.
     fn settle(&mut self) {
         self.levels[0].sort_by_key(|table| Reverse(table.meta().timestamps.1));
         for level in &mut self.levels[1..] {
@@ -99,7 +98,7 @@ impl Levels {
         &self.levels[level]
     }
 
-    /// Each level's number and tables, the first level's first.
+    /// Each level's number and tables, from the first level on.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &[Arc<Table>])> {
         self.levels.iter().map(Vec::as_slice).enumerate()
     }
@@ -109,7 +108,7 @@ impl Levels {
         self.levels.iter().flatten()
     }
 
-    /// Bytes of a level's files.
+    /// Size of a level's files.
     pub(super) fn bytes(&self, level: usize) -> u64 {
         bytes_of(&self.levels[level])
     }
@@ -126,7 +125,7 @@ impl Levels {
         tables.get(place_of(tables, key)).filter(|table| *table.meta().first_key <= *key)
     }
 
-    /// Without some tables, with others in a level.
+    /// Replaces tables by new ones in `level`.
     pub(super) fn replaced(&self, gone: &[TableId], level: u8, new: &[Arc<Table>]) -> Self {
         let mut levels = self.clone();
         for tables in &mut levels.levels {
@@ -137,7 +136,7 @@ impl Levels {
         levels
     }
 
-    /// Their names, as a manifest keeps them.
+    /// Their names, for a manifest.
     pub(super) fn refs(&self) -> Vec<TableRef> {
         let of_level = |(level, tables): (usize, &[Arc<Table>])| {
             let named = |table: &Arc<Table>| TableRef::new(table.id(), level as u8, table.meta());
@@ -146,7 +145,7 @@ impl Levels {
         self.iter().flat_map(of_level).collect()
     }
 
-    /// Whether so many tables can be one tree.
+    /// Checks that there are `count` tables and that they form a tree.
     pub(super) fn check(&self, count: usize) -> Result<(), TableError> {
         if self.are_disjoint() && self.tables().count() == count { Ok(()) } else { Err(TableError::Tree) }
     }

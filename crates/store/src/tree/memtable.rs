@@ -1,7 +1,7 @@
-//! The memtable: what was written and is in no table yet (`BigTable`, section 5.3).
+//! The memtable: writes that are not in a table yet (`BigTable`, section 5.3).
 //!
-//! One thread writes, any read meanwhile, and none waits for another. A reader sees all that was put before it learned
-//! of a timestamp, and ignores what is newer than that.
+//! One thread writes and any number read concurrently, without waiting for each other. A reader sees everything that
+//! was added before it learned of a timestamp, and ignores newer versions.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -16,8 +16,7 @@ use crossbeam_skiplist::map::Entry;
 use crate::cell;
 use crate::sstable::{VersionRef, compare};
 
-/// Bytes of a memtable that a version takes beside its key and its value, about: the links of the map, and two
-/// allocations.
+/// Approximate memory overhead per version: the links of the map, and two allocations.
 pub const CELL_OVERHEAD_BYTES: usize = 160;
 
 /// Versions in memory.
@@ -26,17 +25,17 @@ pub(super) struct Memtable {
     versions: SkipMap<Place, Stored>,
     bytes: AtomicU64,
     row_tombstones: AtomicU64,
-    /// The least and the greatest timestamp; the other way round while it is empty.
+    /// Minimum and maximum timestamp; inverted while empty.
     timestamps: (AtomicI64, AtomicI64),
-    /// The least and the greatest head of a key, the same way: memtables of a log's unit, which is written in the order
-    /// of positions, have few keys between the same ones.
+    /// Minimum and maximum key head, likewise. Log units write in the order of positions, so their memtables rarely
+    /// overlap in keys.
     heads: (AtomicU64, AtomicU64),
-    /// The least and the greatest LSN, each as epoch and sequence. Only the writer reads them while it writes.
+    /// Minimum and maximum LSN, each as epoch and sequence. During writes, only the writer reads them.
     lsns: [(AtomicU64, AtomicU64); 2],
 }
 
-/// Where a version stands in the order. Most comparisons end with the head, which lies in the map's own memory: the key
-/// costs another access.
+/// The sort key of a version. Most comparisons are decided by the head, which is in the map's own memory; the key costs
+/// another memory access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     head: u64,
@@ -44,7 +43,7 @@ struct Place {
     timestamp: Timestamp,
 }
 
-/// What is looked for, by whoever's key.
+/// A sort key with a borrowed key, for lookups.
 #[derive(Clone, Copy)]
 struct Sought<'a> {
     head: u64,
@@ -58,7 +57,7 @@ struct Stored {
     value: Option<Bytes>,
 }
 
-/// A place in the map, or one that is looked for: that need not be copied.
+/// A stored or a borrowed sort key, so that lookups need no copy.
 trait Placed {
     fn place(&self) -> Sought<'_>;
 }
@@ -87,8 +86,7 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// The first bytes of a key's row, as a number that sorts as keys do. A shorter row has zeros behind it, and sorts by
-/// the rest.
+/// The first bytes of a key's row as a number with the same order, padded with zeros; ties are decided by the full key.
 fn head(key: &[u8]) -> u64 {
     match key.first_chunk() {
         Some(first) if !first.contains(&0) => u64::from_be_bytes(*first),
@@ -146,7 +144,7 @@ impl Memtable {
         }
     }
 
-    /// Adds a version, or one that is there already once more. For one thread only.
+    /// Adds a version; adding the same one again has no effect. Must be called by one thread only.
     pub(super) fn put(&self, key: Bytes, timestamp: Timestamp, lsn: Lsn, value: Option<Bytes>) {
         let [least, greatest] = &self.lsns;
         let (known_least, known_greatest) = self.lsns();
@@ -154,7 +152,7 @@ impl Memtable {
             store(least, lsn);
         }
         store(greatest, known_greatest.max(lsn));
-        // A reader that meets the version finds it counted.
+        // Counted before insertion, so that a reader that sees the version finds it counted.
         let bytes = key.len() + value.as_ref().map_or(0, Bytes::len) + CELL_OVERHEAD_BYTES;
         self.bytes.fetch_add(bytes as u64, Memory::Release);
         if value.is_none() && cell::row_prefix_bytes(&key) == key.len() {
@@ -165,7 +163,7 @@ impl Memtable {
         let place = Place { head: head(&key), key, timestamp };
         self.heads.0.fetch_min(place.head, Memory::Release);
         self.heads.1.fetch_max(place.head, Memory::Release);
-        // What is there already stays as it is: while it was put in the place of itself, a reader would miss it.
+        // An existing version is not replaced by an equal one, because a concurrent reader could miss it meanwhile.
         let stored = Stored { lsn, value };
         let is_other = {
             let value = stored.value.clone();
@@ -174,7 +172,8 @@ impl Memtable {
         self.versions.compare_insert(place, stored, is_other);
     }
 
-    /// The newest version of exactly this key that is not newer than `at`: its timestamp, and its value if it has one.
+    /// The newest version of exactly this key that is not newer than `at`: its timestamp, and its value unless it is a
+    /// tombstone.
     pub(super) fn newest(&self, key: &[u8], at: Timestamp) -> Option<(Timestamp, Option<Bytes>)> {
         let sought = Sought::new(key, at);
         let is_within =
@@ -196,12 +195,12 @@ impl Memtable {
         self.versions.is_empty()
     }
 
-    /// Versions in it.
+    /// Number of versions.
     pub(super) fn entries(&self) -> usize {
         self.versions.len()
     }
 
-    /// Bytes it takes in memory, about.
+    /// Approximate memory use.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Memory::Acquire)
     }
@@ -210,12 +209,12 @@ impl Memtable {
         self.row_tombstones.load(Memory::Acquire) > 0
     }
 
-    /// The greatest timestamp; the least of all if there is no version.
+    /// The maximum timestamp; the lowest possible one without versions.
     pub(super) fn newest_timestamp(&self) -> Timestamp {
         Timestamp(self.timestamps.1.load(Memory::Acquire))
     }
 
-    /// The least and the greatest LSN; zero if there are no versions. For the thread that writes, or once none does.
+    /// Minimum and maximum LSN; zero without versions. For the writing thread, or after the last write.
     pub(super) fn lsns(&self) -> (Lsn, Lsn) {
         let [least, greatest] = &self.lsns;
         (load(least), load(greatest))
@@ -235,8 +234,8 @@ fn store((epoch, sequence): &(AtomicU64, AtomicU64), lsn: Lsn) {
     sequence.store(lsn.sequence.0, Memory::Release);
 }
 
-/// A place among the versions of a memtable, on one or nowhere. It moves as a [`crate::sstable::TableCursor`] does, but
-/// never fails.
+/// A cursor over the versions of a memtable, on one or nowhere. It moves like [`crate::sstable::TableCursor`] but never
+/// fails.
 pub(super) struct MemtableCursor<'a> {
     memtable: &'a Memtable,
     entry: Option<Entry<'a, Place, Stored>>,
@@ -293,7 +292,7 @@ mod tests {
             let is_there = [300, 500, 700].contains(&position);
             assert_eq!(memtable.newest(&key(position), at).is_some(), is_there, "{position}");
         }
-        // The same head, and another key.
+        // The same head, but another key.
         assert_eq!(memtable.newest(&cell::encode(&300_u64.to_be_bytes(), b"d"), at), None);
         assert_eq!(memtable.newest(&cell::encode(&[&300_u64.to_be_bytes()[..], b"x"].concat(), b"c"), at), None);
     }

@@ -1,4 +1,4 @@
-//! Many sorted sources read as one: memtables and runs of tables, in the order of versions or backwards.
+//! Merges sorted sources: memtables and runs of tables, in the order of versions or in reverse.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::memtable::MemtableCursor;
 use super::run::RunCursor;
 use crate::sstable::{TableError, VersionRef, compare};
 
-/// In which direction one reads.
+/// The direction of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the first key to the last.
@@ -82,14 +82,14 @@ impl Source<'_> {
     }
 }
 
-/// A place among the versions of all sources, on one or nowhere. It moves in one direction. A version that several
-/// sources have is met several times, first in the source that was named first.
+/// A cursor over the versions of all sources, on one or nowhere. It moves in one direction. A version that several
+/// sources hold occurs several times, first in the first source.
 ///
-/// A move that fails leaves it nowhere.
+/// A failed move leaves it nowhere.
 pub(super) struct Merge<'a> {
     sources: Vec<Source<'a>>,
     direction: Direction,
-    /// The sources that stand on a version, the one whose turn it is last: a step usually moves one that stays near.
+    /// The sources on a version, with the current one last: after a step the moved source usually stays near the end.
     order: Vec<usize>,
 }
 
@@ -99,30 +99,30 @@ impl<'a> Merge<'a> {
         Self { sources, direction, order }
     }
 
-    /// The version here; nothing if this is nowhere.
+    /// The current version; `None` if the cursor is nowhere.
     #[inline]
     pub(super) fn current(&self) -> Option<VersionRef<'_>> {
         self.sources[*self.order.last()?].current()
     }
 
-    /// The value here, sharing its bytes.
+    /// The current value, which shares memory with its source.
     pub(super) fn value(&self) -> Option<Bytes> {
         self.sources[*self.order.last()?].value()
     }
 
-    /// Forwards: goes to the first version that is not before that of `key` at `at`.
+    /// Forwards: moves to the first version not before that of `key` at `at`.
     pub(super) fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
         debug_assert_eq!(self.direction, Direction::Forwards);
         self.place_all(|source| source.seek(key, at))
     }
 
-    /// Backwards: goes to the last version that is before that of `key` at `at`.
+    /// Backwards: moves to the last version before that of `key` at `at`.
     pub(super) fn seek_before(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
         debug_assert_eq!(self.direction, Direction::Backwards);
         self.place_all(|source| source.seek_before(key, at))
     }
 
-    /// Backwards: goes to the last version.
+    /// Backwards: moves to the last version.
     pub(super) fn seek_to_last(&mut self) -> Result<(), TableError> {
         debug_assert_eq!(self.direction, Direction::Backwards);
         self.place_all(Source::seek_to_last)
@@ -137,7 +137,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Goes on to the next version of the direction.
+    /// Moves to the next version in the direction.
     #[inline]
     pub(super) fn step(&mut self) -> Result<(), TableError> {
         let Some(source) = self.order.pop() else { return Ok(()) };
@@ -149,7 +149,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Puts a source where it belongs in the order, if it stands on a version.
+    /// Inserts a source into the order, if it is on a version.
     fn enqueue(&mut self, source: usize) {
         if self.sources[source].current().is_none() {
             return;

@@ -1,19 +1,19 @@
-//! Whether some tree of a node has so many tables that its writers would soon have to wait for a compaction. Whatever
-//! compaction runs then is to be done: its own, or another tree's that is before it.
+//! Tracks whether any tree of a node has so many tables that its writers will soon stall unless a compaction completes.
+//! Any running compaction is then urgent: that tree's own, or one ahead of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many of a node's trees press for a compaction.
+/// Number of trees of a node with urgent compactions.
 #[derive(Debug, Default)]
 pub struct Pressure(AtomicUsize);
 
-/// One that does, for as long as this is kept.
+/// Registers one tree while it exists.
 #[derive(Debug)]
 pub(super) struct Pressing(Arc<Pressure>);
 
 impl Pressure {
-    /// Whether any does.
+    /// Whether any tree is registered.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0

@@ -1,14 +1,14 @@
-//! Memtables that are in tables already and are kept for a while: what was written last is what is asked for most,
-//! first of all by the next write of a row that names a condition. No work is done for it: the bytes are there.
+//! Keeps flushed memtables in memory for a while, because recently written data is read most, first by the next
+//! conditional write to the same row. Costs no work, since the data is already in memory.
 //!
-//! All trees of a node share the room. Whoever is flushed next takes the place of what was flushed first.
+//! All trees of a node share the capacity. New memtables evict the oldest ones.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::memtable::Memtable;
 
-/// The memtables of a node that are kept though they are in tables, up to so many bytes.
+/// The node's flushed memtables in memory, up to a size limit.
 #[derive(Debug)]
 pub struct Recent {
     bytes_max: u64,
@@ -17,31 +17,31 @@ pub struct Recent {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The oldest first.
+    /// Oldest first.
     memtables: VecDeque<Arc<Memtable>>,
     bytes: u64,
 }
 
-/// How many of one tree are asked, at most.
+/// Maximum memtables of one tree to search.
 const OF_TREE_MAX: usize = 4;
 
-/// Those of one tree that are there at one moment, the newest first, for as long as a read takes.
+/// The memtables of one tree that exist at one time, newest first, retained during a read.
 #[derive(Debug, Default)]
 pub(super) struct RecentAtOnce([Option<Arc<Memtable>>; OF_TREE_MAX]);
 
-/// Those of one tree, the newest first. Some may be gone: then those after them are not asked any more.
+/// The memtables of one tree, newest first. Once one was evicted, those after it are not searched.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecentOfTree(Arc<[Weak<Memtable>]>);
 
 impl Recent {
-    /// Room for so many bytes.
+    /// A limit of `bytes_max`.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         Self { bytes_max, kept: Mutex::default() }
     }
 
-    /// Keeps what a tree has flushed, the newest first, with what it had flushed before. [`Self::make_room`] should
-    /// have been called elsewhere: the oldest of any tree go, until all fits.
+    /// Adds the flushed memtables of a tree, newest first, to its earlier ones. Evicts the oldest of any tree if
+    /// necessary; [`Self::make_room`] should be called before, on another thread.
     pub(super) fn keep(&self, flushed: &[Arc<Memtable>], before: &RecentOfTree) -> RecentOfTree {
         let mut kept = self.kept();
         for memtable in flushed.iter().rev() {
@@ -50,17 +50,17 @@ impl Recent {
         }
         drop(kept);
         self.make_room(0);
-        // A range that was split off may keep an older one that this tree shares with it: what lies behind one that is
-        // gone would hide what that held.
+        // A range that was split off may retain an older shared memtable: a memtable older than an evicted one must not
+        // be used, because it could hide newer versions.
         let before = before.0.iter().take_while(|memtable| memtable.strong_count() > 0).cloned();
         RecentOfTree(flushed.iter().map(Arc::downgrade).chain(before).take(OF_TREE_MAX).collect())
     }
 
-    /// Gives up the oldest until there is room for so many bytes. A memtable is freed version by version: on whose
-    /// thread this is called, that takes milliseconds.
+    /// Evicts the oldest until there is space for `bytes`. Freeing a memtable takes milliseconds, because each version
+    /// is freed separately.
     pub(super) fn make_room(&self, bytes: u64) {
         while let Some(oldest) = self.kept().pop_beyond(self.bytes_max.saturating_sub(bytes)) {
-            // Not while others wait for the lock.
+            // Freed without holding the lock.
             drop(oldest);
         }
     }
@@ -79,7 +79,7 @@ impl Kept {
 }
 
 impl RecentOfTree {
-    /// Those that are still there, and all that are newer than the last of them.
+    /// The newest memtables up to the first evicted one.
     pub(super) fn at_once(&self) -> RecentAtOnce {
         let mut there = self.0.iter().map_while(Weak::upgrade).fuse();
         RecentAtOnce(std::array::from_fn(|_| there.next()))

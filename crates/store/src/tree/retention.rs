@@ -1,9 +1,9 @@
-//! Which versions are dead: no read at or above the watermark can tell that they are gone (guarantee 16). Flushes and
-//! compactions leave them out, and two states are equal if what is left of them is.
+//! Decides which versions are dead: no read at or above the watermark can observe their absence (guarantee 16). Flushes
+//! and compactions drop them, and two states are equal if their live versions are.
 //!
-//! Of each key every version above the watermark lives, and the newest at or below it. But that one is dead too if a
-//! row tombstone at or below the watermark covers it; and if it is a tombstone itself, once there is nothing left
-//! elsewhere that it deletes.
+//! Live versions of a key are those above the watermark, and the newest at or below it. The latter is dead too if a row
+//! tombstone at or below the watermark covers it, or if it is a tombstone and no older version exists elsewhere that it
+//! deletes.
 
 use base::Timestamp;
 use base::canary::{Bug, planted};
@@ -11,26 +11,26 @@ use base::canary::{Bug, planted};
 use crate::cell;
 use crate::sstable::VersionRef;
 
-/// A tombstone that may be left out.
+/// A tombstone that may be dropped.
 #[derive(Clone, Copy)]
 pub(super) enum Tombstone<'a> {
-    /// It deletes what is not newer of this key.
+    /// Deletes older versions of this key.
     OfCell(&'a [u8]),
-    /// It deletes what is not newer of every key that begins with this.
+    /// Deletes older versions of all keys with this prefix.
     OfRow(&'a [u8]),
 }
 
-/// Judges versions that come in their order.
+/// Classifies versions that arrive in order.
 pub(super) struct Retention {
     watermark: Timestamp,
-    /// The version before, if there was one.
+    /// Timestamp of the previous version, if any.
     last: Option<Timestamp>,
     key: Vec<u8>,
-    /// Bytes of the key that are its row's.
+    /// Length of the key's row part.
     row_bytes: usize,
-    /// Whether a version of the key was met that is not above the watermark.
+    /// Whether a version of the key at or below the watermark was seen.
     is_settled: bool,
-    /// The newest tombstone of the row that is not above the watermark.
+    /// The newest tombstone of the row at or below the watermark.
     row_deleted: Option<Timestamp>,
 }
 
@@ -44,15 +44,15 @@ impl Retention {
         Self { watermark, last: None, key: Vec::new(), row_bytes: 0, is_settled: false, row_deleted: None }
     }
 
-    /// Begins within a row, of which a tombstone was passed over.
+    /// Starts within a row, after its tombstone.
     pub(super) fn within_row(&mut self, row_prefix: &[u8], deleted: Option<Timestamp>) {
         self.key = row_prefix.to_vec();
         self.row_bytes = row_prefix.len();
         self.row_deleted = deleted.filter(|deleted| *deleted <= self.watermark);
     }
 
-    /// Whether a version lives. `deletes_elsewhere` says of a tombstone with that timestamp whether it may delete
-    /// something that is not among the versions judged here.
+    /// Whether a version is live. `deletes_elsewhere` returns whether a tombstone with that timestamp may delete
+    /// versions that are not classified here.
     pub(super) fn lives(
         &mut self,
         version: VersionRef<'_>,
@@ -60,7 +60,7 @@ impl Retention {
     ) -> bool {
         let VersionRef { key, timestamp, value, .. } = version;
         if *self.key == *key && self.last.is_some() {
-            // One that two sources have is met twice, and one that a job begins again from once more.
+            // A version in two sources occurs twice, and so does the version where a job resumes.
             if self.last == Some(timestamp) {
                 return false;
             }

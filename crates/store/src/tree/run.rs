@@ -1,5 +1,5 @@
-//! A sorted run: tables that don't overlap, in their order, read as if they were one. A level below the first is a run,
-//! and so is each table of the first.
+//! A sorted run: disjoint tables in order, read as one. Each level below the first is a run, and so is each table of
+//! the first level.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use bytes::Bytes;
 
 use crate::sstable::{Blocks, Table, TableCursor, TableError, VersionRef};
 
-/// The place in a run of the only table that can hold a key or what comes next after it.
+/// The index of the only table that can hold a key or its successor.
 pub(super) fn place_of(run: &[Arc<Table>], key: &[u8]) -> usize {
     run.partition_point(|table| *table.meta().last_key < *key)
 }
 
-/// A place among the versions of a run, on one or nowhere. It has one table open at most.
+/// A cursor over the versions of a run, on one or nowhere. It uses at most one table at a time.
 pub(super) struct RunCursor<'a> {
     run: &'a [Arc<Table>],
     blocks: Blocks<'a>,
-    /// Which table, and the place in it; none is nowhere.
+    /// Index of the current table, and the cursor in it; `None` is nowhere.
     place: usize,
     table: Option<TableCursor<'a>>,
 }
@@ -36,7 +36,7 @@ impl<'a> RunCursor<'a> {
         self.table.as_ref()?.value()
     }
 
-    /// Enters a table, unless this is the one; nowhere if there is no such place.
+    /// Enters a table, unless it is already there; nowhere if the index is out of range.
     fn enter(&mut self, place: usize) -> Option<&mut TableCursor<'a>> {
         if self.place != place || self.table.is_none() {
             self.place = place;
@@ -82,7 +82,7 @@ impl<'a> RunCursor<'a> {
         self.skip_backwards()
     }
 
-    /// From the end of a table to the beginning of the next.
+    /// Moves from the end of a table to the start of the next.
     fn skip_forwards(&mut self) -> Result<(), TableError> {
         while self.table.is_some() && self.current().is_none() {
             if let Some(table) = self.enter(self.place + 1) {
@@ -92,7 +92,7 @@ impl<'a> RunCursor<'a> {
         Ok(())
     }
 
-    /// From the beginning of a table to the end of the one before.
+    /// Moves from the start of a table to the end of the previous one.
     fn skip_backwards(&mut self) -> Result<(), TableError> {
         while self.table.is_some() && self.current().is_none() {
             match self.place.checked_sub(1).and_then(|place| self.enter(place)) {

@@ -1,4 +1,4 @@
-//! What the trees of one disk share.
+//! Resources shared by the trees of one disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::{CompactionJob, Config, FlushJob, Outputs, Pressure, Recent, Site, Ta
 use crate::identity::Owner;
 use crate::sstable::{BlockCache, Table};
 
-/// Where the trees of one disk are: whose it is, their sizes, and the cache of their blocks.
+/// The trees of one disk: owner, sizes, and shared resources.
 #[derive(Clone, Debug)]
 pub struct Tablespace {
     owner: Owner,
@@ -22,7 +22,7 @@ pub struct Tablespace {
 }
 
 impl Tablespace {
-    /// A tablespace with a cache of so many bytes, and room for so many of memtables that are flushed already.
+    /// Creates a tablespace with a block cache of `cache_bytes`, and space for `recent_bytes` of flushed memtables.
     #[must_use]
     pub fn new(owner: Owner, config: Config, cache_bytes: u64, recent_bytes: u64) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Tablespace {
         }
     }
 
-    /// The place for a cohort's tree.
+    /// The location for a cohort's tree.
     #[must_use]
     pub fn site(&self, cohort: CohortId) -> Site {
         let (owner, config, cache) = (self.owner, self.config, Arc::clone(&self.cache));
@@ -45,7 +45,7 @@ impl Tablespace {
         Site { owner, cohort, config, cache, numbers, pressure, recent }
     }
 
-    /// The cache of blocks.
+    /// The block cache.
     #[must_use]
     pub fn cache(&self) -> &BlockCache {
         &self.cache
@@ -55,7 +55,7 @@ impl Tablespace {
 macro_rules! opaque {
     ($($name:ident),*) => {
         $(impl fmt::Debug for $name {
-            /// Says what it is, not what is in it: that may be gigabytes.
+            /// Prints only the type, because the content may be gigabytes.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($name)).finish_non_exhaustive()
             }

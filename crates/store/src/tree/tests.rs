@@ -1,4 +1,4 @@
-//! A tree is what a sorted map of versions is, whatever was flushed, compacted, crashed and opened again meanwhile.
+//! Tests that a tree equals a sorted map of versions, after any flushes, compactions, crashes and restarts.
 
 use base::SplitMix64;
 
@@ -22,7 +22,7 @@ mod world;
 use model::{Model, Write, row_name};
 use world::World;
 
-/// Random work, everything compared with the model now and then.
+/// Random operations, compared with the model from time to time.
 fn campaign(seed: u64, steps: u64) {
     let mut random = SplitMix64::new(seed);
     let mut world = World::new(random.below(3) + 1);
@@ -113,7 +113,7 @@ fn the_newest_tables_become_one_until_they_are_as_much_as_what_is_below() {
     let mut rounds = 0;
     while of_level(&world, 1) == below {
         for _ in 0..2 {
-            // The first and the last row, so that each table overlaps all.
+            // The first and the last row, so that every table overlaps all others.
             put(&mut world, 0..3);
             put(&mut world, 29..30);
             world.flush_all();

@@ -1,4 +1,4 @@
-//! The versions that a read at or above the watermark can tell, one after the other.
+//! Iterates over the versions that a read at or above the watermark can observe.
 
 use base::Timestamp;
 
@@ -8,10 +8,10 @@ use super::view::View;
 use crate::cell::{self, Range};
 use crate::sstable::{Io, TableError, Version};
 
-/// The versions of a view that live, in their order. No tombstone at or below the watermark is among them: all that it
-/// deletes is left out too.
+/// The live versions of a view, in order. Excludes tombstones at or below the watermark, together with everything that
+/// they delete.
 ///
-/// An error ends it.
+/// It ends after an error.
 pub struct Versions<'a> {
     view: &'a View,
     merge: Merge<'a>,
@@ -49,7 +49,7 @@ impl<'a> Versions<'a> {
     fn begin(&mut self) -> Result<(), TableError> {
         let start = &self.range.start;
         let prefix_bytes = cell::row_prefix_bytes(start);
-        // A range that begins within a row begins after its tombstone.
+        // A range that starts within a row starts after its tombstone.
         if prefix_bytes < start.len() {
             let prefix = &start[..prefix_bytes];
             let deleted = self.view.row_deleted(prefix, self.watermark.min(self.at), self.io)?;

@@ -1,4 +1,4 @@
-//! A view: what a tree holds at one moment, which any thread may read for as long as it likes.
+//! A view: a snapshot of a tree that any thread may read for any length of time.
 
 use std::sync::Arc;
 
@@ -15,36 +15,36 @@ use super::versions::Versions;
 use crate::cell;
 use crate::sstable::{BlockCache, Blocks, Io, Table, TableError, filter_hash};
 
-/// What a tree holds at one moment. Its clones cost little, and so does it.
+/// A snapshot of a tree. Cheap to create and to clone.
 ///
-/// Everything is read *at a timestamp*. The memtable at its head is still written to: a reader ignores what is newer
-/// than the timestamp, so that one must be of an entry whose versions are all put already.
+/// Every read is *at a timestamp*. The newest memtable is still being written: a reader ignores versions newer than its
+/// timestamp, which must be that of an entry with all of its versions already added.
 #[derive(Clone)]
 pub struct View {
     pub(super) active: Arc<Memtable>,
-    /// The newest first.
+    /// Newest first.
     pub(super) frozen: Arc<[Arc<Memtable>]>,
-    /// In tables, too: one key is looked for here first.
+    /// Also in tables: lookups of single keys search here first.
     pub(super) recent: RecentOfTree,
     pub(super) levels: Arc<Levels>,
     pub(super) cache: Arc<BlockCache>,
 }
 
-/// What is looked for: versions of one key that are not newer than `at`, and newer than `above`.
+/// A lookup: versions of one key, not newer than `at` and newer than `above`.
 struct Wanted<'a> {
     key: &'a [u8],
     filter_hash: u64,
     at: Timestamp,
     above: Option<Timestamp>,
-    /// Whether the key is that of a row's tombstones, so that sources without any need not be asked.
+    /// Whether the key is that of row tombstones, so that sources without any are skipped.
     is_row: bool,
 }
 
-/// A version that was found: its timestamp, and its value if it is not a tombstone.
+/// The result of a lookup: the timestamp, and the value unless it is a tombstone.
 type Found = Option<(Timestamp, Option<Bytes>)>;
 
 impl View {
-    /// Whether another one is of the same sources: then it differs in nothing but the timestamps that it is read at.
+    /// Whether both have the same sources, and differ only in newer versions.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.active, &other.active)
@@ -52,10 +52,10 @@ impl View {
             && Arc::ptr_eq(&self.levels, &other.levels)
     }
 
-    /// The value that a cell has at a timestamp, and since when; nothing if it has none.
+    /// The value of a cell at a timestamp, with the start of its validity; `None` if it has no value.
     ///
     /// # Errors
-    /// When a block can't be read or believed, or had to be read and `io` doesn't allow that.
+    /// When a block is unreadable or damaged, or not cached and `io` forbids reading it.
     pub fn newest(
         &self,
         row: &[u8],
@@ -67,7 +67,8 @@ impl View {
         let prefix = &key[..key.len() - column.len()];
         let filter_hash = filter_hash(prefix);
         let wanted = Wanted { key: &key, filter_hash, at, above: None, is_row: false };
-        // What is found there is asked about there: a table may have dropped the tombstone with all that it deleted.
+        // A version found in a recent memtable needs the row tombstones of recent memtables: a table may have dropped a
+        // tombstone together with the versions that it deletes.
         let recent = self.recent.at_once();
         let Some((timestamp, Some(value))) = self.find(&wanted, &recent, io)? else { return Ok(None) };
         let above = timestamp.0.checked_sub(1).map(Timestamp);
@@ -77,25 +78,25 @@ impl View {
         Ok((!is_deleted).then_some((timestamp, value)))
     }
 
-    /// The cells that have a value at a timestamp, within a range of keys.
+    /// The cells within a range of keys that have a value at a timestamp.
     #[must_use]
     pub fn cells(&self, range: cell::Range, direction: Direction, at: Timestamp, io: Io) -> Cells<'_> {
         Cells::new(self, range, direction, at, io)
     }
 
-    /// The versions that a read at or above the watermark can tell, of those that are not newer than `at`: equal for
-    /// states that are logically equal (guarantee 16).
+    /// The versions not newer than `at` that a read at or above the watermark can observe: equal for logically equal
+    /// states (guarantee 16).
     #[must_use]
     pub fn versions(&self, range: cell::Range, watermark: Timestamp, at: Timestamp, io: Io) -> Versions<'_> {
         Versions::new(self, range, watermark, at, io)
     }
 
-    /// The tables, each with its level: what is sent to another replica, after all that is older is flushed.
+    /// The tables with their levels, to send to another replica after older data was flushed.
     pub fn tables(&self) -> impl Iterator<Item = (u8, &Arc<Table>)> {
         self.levels.iter().flat_map(|(level, tables)| tables.iter().map(move |table| (level as u8, table)))
     }
 
-    /// Whether any source has the tombstone of a row: else nobody needs to look for one.
+    /// Whether any source has a row tombstone; otherwise no lookup is needed.
     pub(super) fn has_row_tombstones(&self) -> bool {
         self.levels.has_row_tombstones() || self.memtables().any(Memtable::has_row_tombstones)
     }
@@ -120,8 +121,7 @@ impl View {
         std::iter::once(&*self.active).chain(self.frozen.iter().map(|memtable| &**memtable))
     }
 
-    /// The newest version of what is wanted. Newer sources are looked into first; what can't hold anything newer than
-    /// what was found isn't looked into at all.
+    /// The newest matching version. Searches newer sources first, and skips sources that cannot hold a newer one.
     fn find(&self, wanted: &Wanted<'_>, recent: &RecentAtOnce, io: Io) -> Result<Found, TableError> {
         let blocks = Blocks { cache: &self.cache, io };
         let mut found = None;
@@ -132,7 +132,7 @@ impl View {
             wanted.find_in_memtable(memtable, &mut found);
         }
         if found.is_some() {
-            // What tables have of the key is older, or the same.
+            // Versions of the key in tables are older or equal.
             return Ok(found);
         }
         for table in self.levels.level(0) {
@@ -150,7 +150,7 @@ impl View {
 }
 
 impl Wanted<'_> {
-    /// Whether a version with that timestamp would be newer than what was found.
+    /// Whether a version with that timestamp would be newer than the one found.
     fn is_news(&self, timestamp: Timestamp, found: &Found) -> bool {
         let above = found.as_ref().map(|(timestamp, _)| *timestamp).or(self.above);
         above.is_none_or(|above| timestamp > above)

@@ -1,4 +1,4 @@
-//! No byte of a batch can change unseen, and no bytes make the parser panic.
+//! Tests that any changed byte of a batch is detected, and that no input makes the parser panic.
 
 use super::*;
 use crate::AlignedBuffer;

@@ -1,5 +1,5 @@
-//! A place in a block, and how it moves: by a binary search over the runs and a walk within one. Only the walk puts
-//! keys together, in a buffer that is kept from block to block.
+//! A cursor within a block: a binary search over the runs, then a scan within one. Only the scan assembles keys, in a
+//! buffer that is reused across blocks.
 
 use std::cmp::Ordering;
 
@@ -9,37 +9,37 @@ use bytes::Bytes;
 use super::{Base, Block, Entry};
 use crate::sstable::{Malformed, VersionRef, compare};
 
-/// A place in a block: on an entry, or nowhere.
+/// A cursor within a block: on an entry, or nowhere.
 pub(in crate::sstable) struct BlockCursor {
     block: Block,
     entry: Option<Entry>,
-    /// The entry's key.
+    /// The current key.
     key: Vec<u8>,
-    /// The run of the entry that was read last, and where that run ends.
+    /// The run of the last entry read, and its end.
     run: usize,
     run_end: usize,
-    /// Where the next entry begins.
+    /// Offset of the next entry.
     next: usize,
 }
 
 impl BlockCursor {
-    /// Nowhere in a block.
+    /// A cursor nowhere in a block.
     pub(in crate::sstable) fn new(block: Block) -> Self {
         Self { block, entry: None, key: Vec::new(), run: 0, run_end: 0, next: 0 }
     }
 
-    /// Goes nowhere in another block.
+    /// Moves to nowhere in another block.
     pub(in crate::sstable) fn enter(&mut self, block: Block) {
         self.block = block;
         self.entry = None;
     }
 
-    /// Goes nowhere.
+    /// Moves to nowhere.
     pub(in crate::sstable) fn leave(&mut self) {
         self.entry = None;
     }
 
-    /// The version here; nothing if this is nowhere.
+    /// The current version; `None` if the cursor is nowhere.
     #[inline]
     pub(in crate::sstable) fn current(&self) -> Option<VersionRef<'_>> {
         let entry = self.entry.as_ref()?;
@@ -47,14 +47,13 @@ impl BlockCursor {
         Some(VersionRef { key: &self.key, timestamp: entry.timestamp(), lsn: entry.lsn(), value })
     }
 
-    /// The value here, sharing the block's bytes.
+    /// The current value, which shares the block's memory.
     pub(in crate::sstable) fn value(&self) -> Option<Bytes> {
         let entry = self.entry.as_ref().filter(|entry| !entry.is_tombstone)?;
         Some(self.block.content.slice(entry.value_at..entry.end))
     }
 
-    /// Goes to the first entry that is not before the version of `key` at `at`. Says whether there is one; so do all
-    /// that follow.
+    /// Moves to the first entry not before the version of `key` at `at`. Like all moves, returns whether there is one.
     pub(in crate::sstable) fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<bool, Malformed> {
         let (mut low, mut high) = (0, self.block.runs);
         while low < high {
@@ -64,7 +63,7 @@ impl BlockCursor {
                 Ordering::Equal | Ordering::Greater => high = middle,
             }
         }
-        // The runs from `low` on begin too late to hold anything before the target: the walk begins in the one before.
+        // The runs from `low` on start at or after the target: the scan starts in the run before.
         self.begin(low.saturating_sub(1));
         while self.next()? {
             if let Some(entry) = &self.entry
@@ -85,7 +84,7 @@ impl BlockCursor {
         self.walk_to(self.block.runs.saturating_sub(1), self.block.entries_end)
     }
 
-    /// Goes to the entry before.
+    /// Moves to the previous entry.
     pub(in crate::sstable) fn previous(&mut self) -> Result<bool, Malformed> {
         let Some(Entry { start, .. }) = self.entry else { return Ok(false) };
         let is_head = start == self.block.run_start(self.run);
@@ -98,7 +97,7 @@ impl BlockCursor {
         }
     }
 
-    /// Goes to the entry that ends at `end`, from the start of its run.
+    /// Moves to the entry that ends at `end`, by scanning its run.
     fn walk_to(&mut self, run: usize, end: usize) -> Result<bool, Malformed> {
         self.begin(run);
         while self.next()? {
@@ -111,7 +110,7 @@ impl BlockCursor {
         Ok(false)
     }
 
-    /// Stands before the first entry of a run.
+    /// Moves to before the first entry of a run.
     fn begin(&mut self, run: usize) {
         self.entry = None;
         self.key.clear();
@@ -120,7 +119,7 @@ impl BlockCursor {
         self.run_end = self.block.run_start(run + 1);
     }
 
-    /// Goes to the next entry. Nowhere is followed by the first of the run that was begun.
+    /// Moves to the next entry; after [`Self::begin`], to the first entry of the run.
     #[inline]
     pub(in crate::sstable) fn next(&mut self) -> Result<bool, Malformed> {
         if self.next >= self.block.entries_end {
@@ -136,7 +135,7 @@ impl BlockCursor {
         }
         self.entry = None;
         let entry = self.block.entry(self.next, base)?;
-        // A run's entries lie within it, or the list of runs is not that of these entries.
+        // Entries must be within their run; otherwise the list of runs is invalid.
         if entry.shared > self.key.len() || entry.end > self.run_end {
             return Err(Malformed);
         }

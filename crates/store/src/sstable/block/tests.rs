@@ -1,4 +1,4 @@
-//! A block gives back what was put in, from any side, and no bytes make it panic or run for ever.
+//! Tests that a block returns its entries in both directions, and that no input causes a panic or an endless loop.
 
 use base::SplitMix64;
 
@@ -59,7 +59,7 @@ fn what_was_put_in_is_found_by_seeking_and_by_walking_both_ways() {
     }
 }
 
-/// All that can be asked of a block, within bounds.
+/// Runs all operations of a block, with a step limit.
 fn exercise(content: Vec<u8>) {
     let steps_max = content.len() + 2;
     let Ok(block) = Block::parse(content.into()) else { return };

@@ -1,5 +1,4 @@
-//! Reading a table from its first byte to its last, to find damage before a read meets it, or before a table that came
-//! from elsewhere is named.
+//! Verifies a whole table, to detect damage before a read encounters it, or before a received table is named.
 
 use bytes::Bytes;
 
@@ -9,9 +8,9 @@ use super::super::frame::{Handle, Kind};
 use super::super::{Malformed, TableError, VersionRef, compare, filter, index};
 use super::Table;
 
-/// What the walk has seen so far.
+/// The state of the verification.
 struct Seen {
-    /// Where the next block must begin.
+    /// Expected offset of the next block.
     offset: u64,
     meta: TableMeta,
     blocks: BlocksChecksum,
@@ -19,11 +18,11 @@ struct Seen {
 }
 
 impl Table {
-    /// Reads all of the table past the cache: every checksum, the order of the versions, and whether they are those
-    /// that the footer and the filter tell of.
+    /// Reads the whole table without the cache: checks every checksum, the order of the versions, and their consistency
+    /// with the footer and the filter.
     ///
     /// # Errors
-    /// When a part of it can't be read or believed.
+    /// When a part of it is unreadable or damaged.
     pub fn verify(&self) -> Result<(), TableError> {
         let mut seen =
             Seen { offset: 0, meta: TableMeta::new(self.meta.origin), blocks: BlocksChecksum::default(), last: None };
@@ -39,7 +38,7 @@ impl Table {
             seen.blocks.add(index_sum);
         }
         seen.meta.last_key = seen.last.map(|(key, _)| Bytes::from(key)).unwrap_or_default();
-        // It may cover entries of which no version is left.
+        // It may cover entries without any remaining version.
         let covered = self.meta.lsns;
         if covered.0 <= seen.meta.lsns.0 && seen.meta.lsns.1 <= covered.1 {
             seen.meta.lsns = covered;
@@ -49,7 +48,7 @@ impl Table {
         if is_whole { Ok(()) } else { Err(self.source.damaged(seen.offset)) }
     }
 
-    /// The handles in a block of the index that lies at `offset`.
+    /// The handles in an index block at `offset`.
     fn handles(&self, block: &Block, offset: u64) -> Result<Vec<Handle>, TableError> {
         let read = || {
             let mut handles = Vec::new();
@@ -64,7 +63,7 @@ impl Table {
         read().map_err(|Malformed| self.source.damaged(offset))
     }
 
-    /// Blocks lie one after the other: no byte between them goes unread.
+    /// Blocks are contiguous, so every byte is read.
     fn verify_next(&self, seen: &mut Seen, block: Handle) -> Result<(), TableError> {
         match block.end() {
             Some(end) if block.offset == seen.offset => {

@@ -1,4 +1,4 @@
-//! No damage to a table goes unseen where it matters, and none does harm.
+//! Tests that relevant damage to a table is detected, and that none causes harm.
 
 use super::*;
 use crate::sstable::block::BlockCursor;
@@ -35,17 +35,17 @@ fn is_seen<T>(result: &Result<T, TableError>) -> bool {
     matches!(result, Err(TableError::Damaged { .. } | TableError::OtherFormat(_)))
 }
 
-/// What a read gives is right, or the damage is seen.
+/// Checks that a result is right or reports damage.
 fn right_or_seen<T: PartialEq>(found: &Result<T, TableError>, expected: &T) {
     assert!(is_seen(found) || found.as_ref() == Ok(expected));
 }
 
-/// What is written first, as it says of itself.
+/// The statistics of the undamaged table.
 fn small_meta() -> TableMeta {
     write(&disk(), ID, TINY, &small_model()).unwrap()
 }
 
-/// Reads all of a damaged table: each answer is right or the damage is seen, and the whole is seen to be damaged.
+/// Reads a damaged table: each answer must be right or report damage, and verification must report damage.
 fn check_damaged(disk: &MemoryDisk, model: &[Version]) {
     let table = match open(disk, &small_meta()) {
         Ok(table) => table,

@@ -1,4 +1,4 @@
-//! A table is the same on every disk, and is taken for no other.
+//! Tests that a table is the same on every disk, and is not confused with another one.
 
 use super::*;
 use crate::shipping;

@@ -1,4 +1,4 @@
-//! The planted bugs of this crate are found by its own tests already.
+//! Tests that this crate's own tests find its planted bugs.
 
 use base::canary::{Bug, plant};
 

@@ -1,4 +1,4 @@
-//! The planted bugs of the tables and the tree are found by the tests of the tree already.
+//! Tests that the tests of the tree find the planted bugs of tables and tree.
 
 use base::canary::{Bug, plant};
 

@@ -1,9 +1,9 @@
-//! Power may be lost between any two file operations of flushes and compactions: what was named is there, whole.
+//! Tests power loss between any two file operations of flushes and compactions: named tables remain complete.
 
 use super::world::formatted;
 use super::*;
 
-/// Writes, flushes, compacts and names tables, until the disk is gone.
+/// Writes, flushes, compacts and names tables, until the disk crashes.
 fn attempt(world: &mut World, random: &mut SplitMix64, writes: u64) -> Result<(), JobError> {
     for _ in 0..writes {
         world.write(Write::random(random, 20));
@@ -26,7 +26,7 @@ fn power_lost_anywhere_loses_nothing() {
     for operation in 1.. {
         let mut world = World::new(1);
         world.disk.crash_after_operations(operation);
-        // The same work every time, crashed one operation later.
+        // The same operations every time, with a crash one operation later.
         let outcome = attempt(&mut world, &mut SplitMix64::new(7), 300);
         for _ in 0..2 {
             world.crash(&mut random);

@@ -1,4 +1,4 @@
-//! A damaged table gives errors or right answers, to readers and to compactions.
+//! Tests that a damaged table causes errors or right answers, for readers and compactions.
 
 use super::world::named;
 use super::*;
@@ -8,7 +8,7 @@ fn is_seen(error: &TableError) -> bool {
     matches!(error, TableError::Damaged { .. } | TableError::OtherFormat(_))
 }
 
-/// Tables in a few levels, some more to be compacted.
+/// Tables in a few levels, with pending compactions.
 fn several_tables(seed: u64) -> World {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(seed);

@@ -1,4 +1,4 @@
-//! What a tree is compared with: all that was ever written, looked through from end to end.
+//! The reference model of a tree: every write, searched linearly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::sstable::Version;
 /// A row, a column, and the value if there is one.
 type Put = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 
-/// What one entry of the log writes.
+/// The writes of one log entry.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) puts: Vec<Put>,
@@ -20,7 +20,7 @@ pub(super) fn row_name(number: u64) -> Vec<u8> {
 }
 
 impl Write {
-    /// The row of a number, with one small column: rows are in the order of their numbers.
+    /// The row with that number and one small column; rows are ordered by number.
     pub(super) fn row(number: u64) -> Self {
         Self { puts: vec![(row_name(number), b"c".to_vec(), Some(vec![7; 60]))], deleted_row: None }
     }
@@ -82,7 +82,7 @@ impl Model {
         self.last
     }
 
-    /// Whether what a row had at one time was deleted until another.
+    /// Whether a row was deleted between two times.
     fn is_deleted(&self, row: &[u8], from: Timestamp, to: Timestamp) -> bool {
         from <= to && self.deleted.get(row).is_some_and(|deleted| deleted.range(from..=to).next().is_some())
     }
@@ -109,7 +109,7 @@ impl Model {
         assert_eq!(found, expected, "{row:?} {column:?} at {at}");
     }
 
-    /// Compares the cells of a range, both ways.
+    /// Compares the cells of a range in both directions.
     pub(super) fn check_cells(&self, view: &View, range: &Range, at: Timestamp) {
         let holds = |(row, column, ..): &Visible| {
             let key = cell::encode(row, column);
@@ -123,7 +123,7 @@ impl Model {
         }
     }
 
-    /// Compares the versions that a read at or above the watermark can tell.
+    /// Compares the versions that a read at or above the watermark can observe.
     pub(super) fn check_versions(&self, view: &View, watermark: Timestamp) {
         let mut expected = BTreeMap::new();
         for ((row, column), versions) in &self.cells {

@@ -1,5 +1,5 @@
-//! Another tree, `lsm-tree`, is given the same work, and must give the same answers. It is told to keep every version:
-//! it drops one that is older than its threshold even if the next newer one is not.
+//! Compares with another LSM tree, `lsm-tree`, under the same operations. It is configured to keep every version,
+//! because it drops a version below its threshold even if the next newer one is above it.
 
 use std::ops::RangeFull;
 
@@ -7,7 +7,7 @@ use lsm_tree::{AbstractTree as _, Guard as _, SequenceNumberCounter};
 
 use super::*;
 
-/// A directory that goes with the test.
+/// A directory that is removed after the test.
 struct Scratch(std::path::PathBuf);
 
 impl Drop for Scratch {
@@ -16,7 +16,7 @@ impl Drop for Scratch {
     }
 }
 
-/// It knows no tombstones of rows: each cell of the row is removed.
+/// It has no row tombstones: each cell of the row is removed.
 fn apply(oracle: &lsm_tree::AnyTree, write: &Write, columns: &[&[u8]], timestamp: Timestamp) {
     let number = timestamp.0 as u64;
     for (row, column, value) in &write.puts {
@@ -34,7 +34,7 @@ fn apply(oracle: &lsm_tree::AnyTree, write: &Write, columns: &[&[u8]], timestamp
 }
 
 fn compare(oracle: &lsm_tree::AnyTree, view: &View, columns: &[&[u8]], random: &mut SplitMix64, at: Timestamp) {
-    // What it reads by is the first number that is not seen.
+    // Its reads take the first number that is not visible.
     let number = at.0 as u64 + 1;
     let pairs = oracle.range::<&[u8], RangeFull>(.., number, None).map(|pair| pair.into_inner().unwrap());
     let mut expected: Vec<(Vec<u8>, Vec<u8>)> = pairs.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();

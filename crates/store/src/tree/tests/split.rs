@@ -1,4 +1,4 @@
-//! Two trees that were one share their tables, each to rid itself of what is the other's.
+//! Tests that two trees share their tables after a split, and that each drops the other's data.
 
 use super::*;
 use crate::sstable::Version;
@@ -9,7 +9,7 @@ fn versions(tree: &Tree, range: &Range, watermark: Timestamp) -> Vec<Version> {
     all.collect::<Result<_, _>>().unwrap()
 }
 
-/// Flushes and compacts until there is nothing to do.
+/// Flushes and compacts until there is no more work.
 fn drive(tree: &mut Tree, disk: &crate::memory::MemoryDisk, watermark: Timestamp, range: &Range) {
     while let Some(mut job) = tree.flush_job(watermark, range) {
         loop {
@@ -56,7 +56,7 @@ fn each_keeps_what_is_its_own_and_shared_files_go_when_neither_has_them() {
         tree.forced(&tree.refs());
         leftovers.take_in(tree.give_up());
         let removable = leftovers.removable();
-        // A table that lay within one side is still that side's.
+        // A table within one side remains that side's.
         assert_eq!(removable.iter().any(|id| shared.contains(id)), !is_first, "the other had them still");
         removable.iter().for_each(|id| disk.remove(&id.path()).unwrap());
         is_first = false;

@@ -1,12 +1,12 @@
-//! One thread writes while others read: each view stays what it was.
+//! One thread writes while others read: each view is stable.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// Every entry writes its number into every column of a row: a reader must find one number in all, and never an older
-/// one than before.
+/// Every entry writes its number to all columns of a row: a reader must find the same number in all of them, and never
+/// an older one than before.
 #[test]
 fn readers_see_whole_entries_and_never_go_back() {
     const COLUMNS: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];

@@ -1,5 +1,5 @@
 //! A tree with its disk, a log that is never lost, and a stand-in for the manifest: a file that names the tables and
-//! says from where on the log is to be applied again.
+//! the position from which to replay the log.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::testing::identity;
 
 pub(super) const COHORT: CohortId = CohortId(3);
 
-/// So small that little work fills several levels.
+/// Small enough for little work to fill several levels.
 pub(super) const TINY: Config = Config {
     memtable_bytes: 4_000,
     frozen_max: 2,
@@ -29,17 +29,17 @@ pub(super) const TINY: Config = Config {
 
 const NAMED: &str = "named";
 
-/// What the manifest says: the tables, and how many entries of the log they hold.
+/// The content of the manifest: the tables, and the number of log entries that they include.
 pub(super) type Named = (Vec<TableRef>, usize);
 
-/// A tree, and how many entries each of its memtables goes through.
+/// A tree, and the number of entries included in each of its memtables.
 pub(super) struct Driven {
     pub(super) tree: Tree,
     leftovers: Leftovers,
     applied: usize,
     flushed: usize,
     frozen_at: VecDeque<usize>,
-    /// How many of the frozen are in the flush.
+    /// Number of frozen memtables in the current flush.
     flushing: usize,
     flush: Option<FlushJob>,
     compaction: Option<CompactionJob>,
@@ -57,7 +57,7 @@ pub(super) struct World {
     pub(super) watermark: Timestamp,
 }
 
-/// A disk with what a data directory has.
+/// A formatted disk.
 pub(super) fn formatted() -> MemoryDisk {
     let disk = MemoryDisk::new();
     disk.create_dir(DIRECTORY).unwrap();
@@ -102,7 +102,7 @@ impl Driven {
         }
     }
 
-    /// One step of a flush; whether there is more to do.
+    /// One step of a flush. Returns whether there is more to do.
     pub(super) fn flush_step(&mut self, disk: &MemoryDisk, watermark: Timestamp) -> Result<bool, JobError> {
         if self.flush.is_none() {
             self.flush = self.tree.flush_job(watermark, &Range::all());
@@ -117,7 +117,7 @@ impl Driven {
         Ok(true)
     }
 
-    /// One step of a compaction; whether there is more to do.
+    /// One step of a compaction. Returns whether there is more to do.
     pub(super) fn compaction_step(&mut self, disk: &MemoryDisk, watermark: Timestamp) -> Result<bool, JobError> {
         if self.compaction.is_none() {
             self.compaction = self.tree.pick_compaction(watermark, &Range::all());
@@ -130,7 +130,7 @@ impl Driven {
         Ok(true)
     }
 
-    /// Forces the stand-in for the manifest, and removes what it no longer names.
+    /// Forces the stand-in for the manifest, and removes files that it no longer names.
     pub(super) fn name_tables(&mut self, disk: &MemoryDisk) -> Result<(), FileError> {
         let refs = self.tree.refs();
         let mut out = Writer::new();
@@ -162,7 +162,8 @@ impl World {
         Self::of(disk, 1 << 20, Vec::new(), Model::default(), Timestamp(0))
     }
 
-    /// With so many rows of one small column, written while flushes and compactions go on, all in tables.
+    /// A world with `rows` rows of one small column, written concurrently with flushes and compactions, and flushed to
+    /// tables.
     pub(super) fn with_rows(rows: u64) -> Self {
         let mut world = Self::new(1);
         for number in 0..rows {
@@ -199,21 +200,21 @@ impl World {
         Site { owner: identity().owner(), cohort: COHORT, config: TINY, cache, numbers, pressure, recent }
     }
 
-    /// As another process has it.
+    /// The site of another process.
     pub(super) fn fresh_site(&self) -> Site {
         let (cache, recent) = (BlockCache::new(self.cache_bytes), Recent::new(self.cache_bytes));
         let (cache, recent) = (Arc::new(cache), Arc::new(recent));
         Site { cache, recent, numbers: TableNumbers::default(), ..self.site() }
     }
 
-    /// The process ends, and another begins: what was in memory is put again.
+    /// Restarts the process and replays the log.
     pub(super) fn reopen(&mut self) {
         self.disk.kill();
         let (log, model) = (std::mem::take(&mut self.log), std::mem::take(&mut self.model));
         *self = Self::of(self.disk.clone(), self.cache_bytes, log, model, self.watermark);
     }
 
-    /// The machine loses its power, and starts again.
+    /// Loses power and restarts.
     pub(super) fn crash(&mut self, random: &mut SplitMix64) {
         self.disk.crash(random);
         self.reopen();
@@ -228,7 +229,7 @@ impl World {
         }
     }
 
-    /// Applies the last so many entries once more.
+    /// Applies the last `count` entries again.
     pub(super) fn apply_again(&mut self, count: usize) {
         self.tree.applied -= count;
         self.log[self.log.len() - count..].iter().for_each(|write| self.tree.apply(write));
@@ -239,7 +240,7 @@ impl World {
         self.watermark = Timestamp(self.watermark.0 + random.below(room + 1) as i64);
     }
 
-    /// A step of something, if there is something to do.
+    /// Runs a step of a random job, if there is one.
     pub(super) fn work(&mut self, random: &mut SplitMix64) {
         match random.below(8) {
             0..3 => drop(self.tree.flush_step(&self.disk, self.watermark).unwrap()),
@@ -253,7 +254,7 @@ impl World {
         while self.tree.flush_step(&self.disk, self.watermark).unwrap() {}
     }
 
-    /// Flushes and compacts until there is nothing to do.
+    /// Flushes and compacts until there is no more work.
     pub(super) fn settle(&mut self) {
         self.flush_all();
         while self.tree.compaction_step(&self.disk, self.watermark).unwrap() {}
@@ -268,7 +269,7 @@ impl World {
         }
     }
 
-    /// Takes the tables of another world, and its log and model with them, in one manifest.
+    /// Installs the tables of another world, with its log and model, in one manifest.
     pub(super) fn take(&mut self, tables: Vec<(u8, Arc<Table>)>, other: &Self) {
         (self.log, self.model, self.watermark) = (other.log.clone(), other.model.clone(), other.watermark);
         self.tree.tree.replace(tables).unwrap();
@@ -285,7 +286,7 @@ impl World {
         Timestamp(self.watermark.0 + random.below(room + 2) as i64)
     }
 
-    /// Compares random reads with the model's.
+    /// Compares random reads with the model.
     pub(super) fn check(&self, random: &mut SplitMix64) {
         let view = self.tree.tree.view();
         for _ in 0..20 {
@@ -304,7 +305,7 @@ impl World {
         self.model.check_cells(&view, &range, self.random_moment(random));
     }
 
-    /// Compares every cell, and the versions that can be told.
+    /// Compares every cell, and the observable versions.
     pub(super) fn check_whole(&self) {
         let view = self.tree.tree.view();
         for at in [self.watermark, self.model.last()] {
