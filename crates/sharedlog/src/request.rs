@@ -1,4 +1,4 @@
-//! What a client may ask of shared logs, and what it is told (guarantee 20).
+//! Client requests about shared logs, and their responses (guarantee 20).
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, NodeId};
@@ -9,68 +9,69 @@ use crate::{Batch, Data, Position, Projection, ProjectionEpoch, Stamp, UnitId};
 /// A request about a shared log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogRequest {
-    /// Creates a log unless it is there.
+    /// Creates a log, unless it exists.
     Create {
-        /// Its name.
+        /// Name of the log.
         name: String,
-        /// Chains that its positions are spread over; 0: one.
+        /// Number of chains; 0 means one.
         stripes: u32,
-        /// Units of each chain, on as many nodes; 0: as many as is usual.
+        /// Units per chain, each on a different node; 0 means the default.
         copies: u32,
     },
     /// Lists the logs.
     List,
-    /// Describes a log: where its positions lie, and who hands them out.
+    /// Describes a log: its extents and its sequencer.
     Describe {
-        /// Its name.
+        /// Name of the log.
         name: String,
     },
-    /// Appends a batch of records, as one entry.
+    /// Appends a batch of records as one entry.
     Append {
-        /// The log's name.
+        /// Name of the log.
         log: String,
-        /// The records.
+        /// The records to append.
         batch: Batch,
-        /// Which append of which client it is, if the caller may retry it.
+        /// Identifies the append, for callers that may retry it.
         stamp: Option<Stamp>,
     },
-    /// Reads what lies at positions in a row, until one where nothing lies yet.
+    /// Reads consecutive positions, up to the first unwritten one.
     Read {
-        /// The log's name.
+        /// Name of the log.
         log: String,
         /// The first position.
         from: Position,
-        /// How many positions, at most.
+        /// Maximum number of positions.
         count: u32,
-        /// How long to wait for the first, if nothing lies there yet; zero: not at all. Who waited in vain is told of
-        /// no entries.
+        /// How long to wait for the first position if it is unwritten; zero does not wait. After the wait the response
+        /// has no entries.
         wait: Duration,
-        /// Bytes of entries in the answer, at most. Where the first has more, that is the answer.
+        /// Maximum bytes of entries in the response. If the first entry is larger, the response is
+        /// [`LogResponse::Larger`].
         bytes: usize,
     },
-    /// Asks where the log ends.
+    /// Queries the tail of the log.
     Tail {
-        /// The log's name.
+        /// Name of the log.
         log: String,
     },
-    /// Gives up what lies below a position.
+    /// Trims all positions below one.
     Trim {
-        /// The log's name.
+        /// Name of the log.
         log: String,
-        /// The first position that is kept.
+        /// The first position to keep.
         before: Position,
     },
-    /// Gives up what lies at one position.
+    /// Trims one position.
     TrimOne {
-        /// The log's name.
+        /// Name of the log.
         log: String,
-        /// The position.
+        /// The position to trim.
         position: Position,
     },
 }
 
 impl LogRequest {
-    /// The log's name; none for what is about all of them.
+    /// Name of the log; `None` for a request about all logs.
     #[must_use]
     pub fn log(&self) -> Option<&str> {
         match self {
@@ -81,7 +82,7 @@ impl LogRequest {
         }
     }
 
-    /// Whether it may change something, so that its outcome can be in doubt.
+    /// Whether the request may have an effect, so that its outcome can be unknown.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
@@ -91,85 +92,84 @@ impl LogRequest {
     }
 }
 
-/// A definite good answer about a shared log.
+/// A successful response about a shared log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogResponse {
-    /// The log is there.
+    /// The log exists.
     Created {
-        /// Whether it was there before.
+        /// Whether it existed before.
         existed: bool,
     },
-    /// The logs' names in order.
+    /// The names of all logs, sorted.
     Logs(Vec<String>),
-    /// What is known of a log.
+    /// The description of a log.
     Log(Box<LogDescription>),
-    /// The batch lies there, forced on every unit of its chain.
+    /// The position of the batch, durable on every unit of its chain.
     Appended(Position),
-    /// What lies at positions in a row, from the one asked for on.
+    /// Consecutive positions from the requested one on.
     Entries(Vec<LogEntry>),
-    /// Something lies at the first position, and it has more bytes than were asked for: of whom asked for a batch of
-    /// the largest, never.
+    /// The first entry exceeds the requested size. Never for a request that allows the largest batch.
     Larger,
-    /// Every append that had ended lies below.
+    /// Every append that completed before the request is below this position.
     Tail(Position),
-    /// What was to be given up is.
+    /// The trim has completed.
     Trimmed,
-    /// The newest projection of a log: what nodes tell each other, and no client.
+    /// The newest projection of a log. Between nodes only.
     Projected(Box<Projection>),
-    /// A projection was refused, since these of its units are there no more: what nodes tell each other, and no client.
+    /// The projection was refused, because these units no longer exist. Between nodes only.
     UnitsGone(Vec<UnitId>),
 }
 
-/// What lies at a position.
+/// A position and its content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LogEntry {
-    /// The position.
+    /// The position that was read.
     pub position: Position,
-    /// What lies there.
+    /// Its content.
     pub content: Content,
 }
 
-/// What may lie at a position.
+/// The content of a position.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
-    /// What was appended.
+    /// An appended entry.
     Data(Data),
-    /// A hole: whoever was to write there never did, and nobody will.
+    /// A filled hole: never written, and never will be.
     Junk,
-    /// What lay there is lost with all units that had it, and was given up by an operator's word.
+    /// All units that held the entry are lost, as declared by an operator.
     Lost,
-    /// It was given up.
+    /// The position was trimmed.
     Trimmed {
-        /// All below this was.
+        /// Every position below this was trimmed.
         mark: Position,
     },
 }
 
-/// A log, for people and clients.
+/// A description of a log, for operators and clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LogDescription {
-    /// Its number.
+    /// Number of the log.
     pub id: u64,
-    /// Counts its projections.
+    /// The epoch of its projection.
     pub epoch: ProjectionEpoch,
-    /// The node that hands out positions.
+    /// The node of its sequencer.
     pub sequencer: NodeId,
-    /// Chains that it should have.
+    /// Target number of chains.
     pub stripes: u32,
-    /// Units that each should have.
+    /// Target number of units per chain.
     pub copies: u32,
-    /// Where its positions lie.
+    /// Its extents in ascending order.
     pub extents: Vec<ExtentDescription>,
 }
 
-/// Positions that are spread over the same chains.
+/// A range of positions that are striped over the same chains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExtentDescription {
-    /// The first of them.
+    /// Its first position.
     pub from: Position,
-    /// How many in a row are of one chain, before the next one's come.
+    /// Stripe width: consecutive positions in one chain.
     pub width: u64,
-    /// Each chain's units from head to tail, with the node of each.
+    /// Each chain's units from head to tail, with their nodes.
     pub chains: Vec<Vec<(u64, NodeId)>>,
 }
 
@@ -179,7 +179,8 @@ const LOG: u8 = 3;
 const PROJECTED: u8 = 4;
 const UNITS_GONE: u8 = 5;
 
-/// Only what the catalog answers travels between nodes: a log's own answers are given by the node that was asked.
+/// Only responses of the catalog are sent between nodes: the node that receives a client's request handles reads and
+/// appends itself.
 impl Wire for LogResponse {
     fn encode(&self, out: &mut Writer) {
         match self {

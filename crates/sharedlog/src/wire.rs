@@ -1,4 +1,4 @@
-//! The codec of what nodes ask each other about shared logs: requests to log units and sequencers, and their answers.
+//! Encodings of messages between nodes about shared logs: requests to log units and sequencers, and their replies.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, Duration, NodeId};
@@ -143,7 +143,7 @@ fn decode_reply(input: &mut Reader) -> Result<Reply, DecodeError> {
     if count > MANY_MAX {
         return Err(DecodeError::Invalid { what: "number of replies" });
     }
-    // None of them is one of many itself.
+    // These must not be nested.
     let replies = (0..count).map(|_| input.u8().and_then(|tag| decode_one(tag, input)));
     Ok(Reply::Many(replies.collect::<Result<_, _>>()?))
 }
@@ -209,10 +209,10 @@ pub fn encode_question(sequencer: SequencerId, request: &sequencer::Request, out
     }
 }
 
-/// Reads what [`encode_question`] wrote.
+/// Decodes the output of [`encode_question`].
 ///
 /// # Errors
-/// When the bytes are something else.
+/// When the bytes are malformed.
 pub fn decode_question(input: &mut Reader) -> Result<(SequencerId, sequencer::Request), DecodeError> {
     let sequencer = SequencerId { node: NodeId(input.u32()?), boot: Boot(input.u64()?) };
     let request = match input.u8()? {
@@ -246,10 +246,10 @@ pub fn encode_given(reply: &sequencer::Reply, out: &mut Writer) {
     }
 }
 
-/// Reads what [`encode_given`] wrote.
+/// Decodes the output of [`encode_given`].
 ///
 /// # Errors
-/// When the bytes are something else.
+/// When the bytes are malformed.
 pub fn decode_given(input: &mut Reader) -> Result<sequencer::Reply, DecodeError> {
     Ok(match input.u8()? {
         1 => sequencer::Reply::Positions { first: decode_position(input)?, count: input.u64()? },
@@ -259,7 +259,7 @@ pub fn decode_given(input: &mut Reader) -> Result<sequencer::Reply, DecodeError>
     })
 }
 
-/// Appends who is suspected to `out`.
+/// Appends a suspect to `out`.
 pub fn encode_suspect(suspect: Suspect, out: &mut Writer) {
     match suspect {
         Suspect::Sequencer => out.u8(1),
@@ -271,10 +271,10 @@ pub fn encode_suspect(suspect: Suspect, out: &mut Writer) {
     }
 }
 
-/// Reads what [`encode_suspect`] wrote.
+/// Decodes the output of [`encode_suspect`].
 ///
 /// # Errors
-/// When the bytes are something else.
+/// When the bytes are malformed.
 pub fn decode_suspect(input: &mut Reader) -> Result<Suspect, DecodeError> {
     Ok(match input.u8()? {
         1 => Suspect::Sequencer,
@@ -284,10 +284,10 @@ pub fn decode_suspect(input: &mut Reader) -> Result<Suspect, DecodeError> {
     })
 }
 
-/// Reads the epoch of a projection.
+/// Decodes the epoch of a projection.
 ///
 /// # Errors
-/// When the input ends first.
+/// When the input is too short.
 pub fn decode_epoch(input: &mut Reader) -> Result<ProjectionEpoch, DecodeError> {
     Ok(ProjectionEpoch(input.u64()?))
 }

@@ -8,7 +8,7 @@ use crate::{Batch, ClientId, Data, Entry as Value, LogId, Run, Stamp};
 
 type State = LogUnit;
 
-/// Mints entries, each the successor of the last.
+/// Creates entries, each the successor of the previous one.
 #[derive(Clone, Debug)]
 struct Log {
     last: Lsn,
@@ -29,14 +29,14 @@ impl Log {
     }
 }
 
-/// An empty tree, of small tables.
+/// An empty tree with small tables.
 fn tree(cohort: CohortId) -> Tree {
     let (universe, node, incarnation) = (UniverseId(1), NodeId(1), Incarnation(1));
     let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
     Tree::new(Tablespace::new(Owner { universe, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
 }
 
-/// A unit that says the same: from its checkpoint, with the same values.
+/// A unit restored from the checkpoint, with the same values.
 fn copy(unit: &LogUnit) -> LogUnit {
     let chunks: Vec<Bytes> = Chunks::of(unit.snapshot()).collect();
     let snapshot: UnitSnapshot = load(unit.progress.cohort, &chunks).expect("its own chunks");
@@ -95,7 +95,7 @@ fn hash_of(unit: &LogUnit) -> u64 {
     hash.finish()
 }
 
-/// What a command comes to that is in the log, with what had to be looked up for it.
+/// The reply to a logged command, including any lookup.
 fn tell(state: &mut State, log: &mut Log, command: &Command) -> Reply {
     let applied = state.apply(&log.entry(command.encode())).expect("the next entry");
     match (applied.outcome, applied.effect) {
@@ -146,7 +146,7 @@ fn many_are_looked_up_at_one_time() {
     assert!(matches!(ask(&state, old), Reply::Refused { .. }));
 }
 
-/// What it holds already is compared, what it lacks is kept, each by itself.
+/// Each position is handled separately: compared if it is held, and stored if it is not.
 #[test]
 fn many_are_copied_at_one_time() {
     let (mut state, mut log) = unit();
@@ -166,7 +166,7 @@ fn many_are_copied_at_one_time() {
     assert_eq!([0, 1, 2, 3].map(|position| read(&copy(&state), EPOCH, position)), values);
 }
 
-/// A checkpoint keeps what the unit knows, its seal above all.
+/// A checkpoint preserves the unit's state, above all its seal.
 #[test]
 fn a_checkpoint_keeps_the_seal_and_what_is_held() {
     let (mut state, mut log) = unit();
@@ -185,7 +185,7 @@ fn a_checkpoint_keeps_the_seal_and_what_is_held() {
     again.invariants();
 }
 
-/// What is trimmed need not be kept by tables.
+/// Tables may drop trimmed values.
 #[test]
 fn what_is_trimmed_may_go() {
     let (mut state, mut log) = unit();

@@ -1,4 +1,4 @@
-//! What a unit is asked, what goes to its log, and what it answers, with their codecs.
+//! Messages of a unit: requests, logged commands and replies, with their encodings.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, Incarnation};
@@ -7,125 +7,122 @@ use bytes::Bytes;
 use crate::limits::{AWAIT_MAX, MANY_BYTES_MAX, MANY_MAX, UNIT_STRIPES_MAX};
 use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stripe};
 
-/// What is asked of a unit.
+/// A request to a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// What lies at a position? Readers ask the tail of a chain, who fills asks the head.
+    /// Reads a position. Readers ask the tail of a chain, fillers ask the head.
     Read {
-        /// The projection of who asks.
+        /// The epoch of the sender's projection.
         epoch: ProjectionEpoch,
-        /// The position.
+        /// The position to read.
         position: Position,
     },
-    /// What lies at a position, once something does? Its answer may be held back until then, or until so much time has
-    /// passed.
+    /// Reads a position, waiting until it is written (long poll). The unit may park the request for up to `wait`.
     Await {
-        /// The projection of who asks.
+        /// The epoch of the sender's projection.
         epoch: ProjectionEpoch,
-        /// The position.
+        /// The position to read.
         position: Position,
-        /// How long; no more than [`AWAIT_MAX`](crate::limits::AWAIT_MAX).
+        /// Maximum wait; limited to [`AWAIT_MAX`](crate::limits::AWAIT_MAX).
         wait: Duration,
-        /// Bytes that it may have, as in [`Request::ReadMany`].
+        /// Maximum bytes of the value, as in [`Request::ReadMany`].
         bytes: usize,
     },
-    /// What lies at these positions? No more than [`MANY_MAX`](crate::limits::MANY_MAX) are looked at.
+    /// Reads several positions, at most [`MANY_MAX`](crate::limits::MANY_MAX).
     ReadMany {
-        /// The projection of who asks.
+        /// The epoch of the sender's projection.
         epoch: ProjectionEpoch,
-        /// The positions.
+        /// The positions to read.
         run: Run,
-        /// Bytes of the values in the answer, at most: no more than [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX)
-        /// in any case, unless there is one value only.
+        /// Maximum bytes of values in the reply. Limited to [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX), unless
+        /// there is only one value.
         bytes: usize,
     },
-    /// Is this epoch not sealed yet?
+    /// Asks to confirm that an epoch is not sealed.
     Confirm {
-        /// The epoch.
+        /// The epoch to confirm.
         epoch: ProjectionEpoch,
     },
-    /// Which positions of a stripe does it not hold?
+    /// Lists positions of a stripe that the unit does not hold.
     Holes {
-        /// The projection of who asks.
+        /// The epoch of the sender's projection.
         epoch: ProjectionEpoch,
-        /// The stripe.
+        /// The stripe to examine.
         stripe: Stripe,
-        /// The first position that is meant.
+        /// The first position to examine.
         from: Position,
-        /// The first one after it that is not.
+        /// The end of the positions, exclusive.
         to: Position,
     },
     /// Something is to be changed.
     Command(Command),
 }
 
-/// What goes to a unit's log.
+/// A command in a unit's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Begins a unit, empty. It may be repeated as long as the unit is empty.
+    /// Starts a unit, empty. May be repeated while the unit is empty.
     Begin {
-        /// The disk that its number was given for: it begins on no other.
+        /// The disk for which the unit was created. The unit starts on no other disk.
         disk: Incarnation,
-        /// The log that it is of.
+        /// The log that the unit belongs to.
         log: LogId,
-        /// The epoch in which it would be sealed, had it been there: that before the projection in which it will stand.
+        /// The epoch before the projection that will include the unit. The unit starts as if sealed in it.
         epoch: ProjectionEpoch,
-        /// What lies below was trimmed.
+        /// Positions below are trimmed.
         trimmed: Position,
-        /// What it will hold.
+        /// The stripes that it will hold.
         stripes: Vec<Stripe>,
     },
     /// Writes a position, once.
     Write {
-        /// The projection of who writes.
+        /// The epoch of the writer's projection.
         epoch: ProjectionEpoch,
-        /// The position.
+        /// The position to write.
         position: Position,
-        /// What it is to hold.
+        /// The entry to write.
         entry: Entry,
     },
-    /// Copies what a whole chain holds, and will for ever: so it is of no epoch. Each position is answered by itself.
+    /// Copies positions that a whole chain holds permanently, so it needs no epoch. Each position has its own reply.
     CopyMany {
-        /// Positions, [`MANY_MAX`] at most, with what the chain holds there: [`MANY_BYTES_MAX`] of values, or a single
-        /// one.
+        /// At most [`MANY_MAX`] positions with the chain's values: [`MANY_BYTES_MAX`] in all, or a single value.
         copies: Vec<(Position, Kept)>,
     },
-    /// Notes that what lies at a position can't be read any more. A node says so of its own units, and heeds nobody
-    /// else.
+    /// Records that the value of a position is unreadable. Accepted only from the unit's own node.
     Damaged {
-        /// The position.
+        /// The damaged position.
         position: Position,
     },
-    /// Puts back what lay at a damaged position, as another unit of the chain holds it. It takes the place of nothing
-    /// that can be read, so it is of no epoch.
+    /// Restores a damaged position from another unit of the chain. It never replaces a readable value, so it needs no
+    /// epoch.
     Mend {
-        /// The position.
+        /// The damaged position.
         position: Position,
-        /// What another unit holds there.
+        /// The value held by another unit.
         kept: Kept,
     },
-    /// Refuses everything of this epoch and before, from now on.
+    /// Refuses all requests of this epoch and earlier ones from now on.
     Seal {
-        /// The epoch.
+        /// The epoch to seal.
         epoch: ProjectionEpoch,
     },
-    /// Gives up what lies below a position.
+    /// Trims all positions below one.
     Trim {
-        /// The projection of who trims; none where a whole chain has given it up already, which is so for ever.
+        /// The epoch of the sender's projection; `None` if a whole chain has already trimmed them, which is permanent.
         epoch: Option<ProjectionEpoch>,
-        /// The first position that is kept.
+        /// The first position to keep.
         before: Position,
     },
-    /// Gives up what lies at one position.
+    /// Trims one position.
     TrimOne {
-        /// The projection of who trims.
+        /// The epoch of the sender's projection.
         epoch: ProjectionEpoch,
-        /// The position.
+        /// The position to trim.
         position: Position,
     },
-    /// Tells which positions will come, so that they take little memory.
+    /// Assigns stripes, so that the set of their positions stays compact.
     Tell {
-        /// The stripes.
+        /// The stripes to assign.
         stripes: Vec<Stripe>,
     },
 }
@@ -133,76 +130,76 @@ pub enum Command {
 /// What a unit says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Report {
-    /// Everything of this epoch and before is refused.
+    /// Requests of this epoch and earlier ones are refused.
     pub sealed: ProjectionEpoch,
     /// One more than the highest position ever written.
     pub tail: Position,
-    /// What lies below is trimmed.
+    /// Positions below are trimmed.
     pub trimmed: Position,
-    /// How many positions it knows to be damaged.
+    /// Number of positions known to be damaged.
     pub damaged: u32,
-    /// Of each stripe that it was told of, the first position that it doesn't hold, or that is damaged.
+    /// For each assigned stripe, the first position that is missing or damaged.
     pub whole: Vec<(Stripe, Position)>,
 }
 
-/// What a unit answers.
+/// The reply of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
-    /// It holds what was to be written, forced.
+    /// The unit holds the entry durably.
     Written,
-    /// It holds another entry there.
+    /// The unit holds another entry at the position.
     Occupied {
-        /// Of which kind.
+        /// The kind of that entry.
         by: Kind,
     },
-    /// It holds this there.
+    /// The unit holds this entry.
     Value(Entry),
-    /// Of each position what it would have said of that alone, in their order. It may end before they do: what it lacks
-    /// is to be asked again. It has none only if the first value is larger than who asked would have.
+    /// Replies for the first requested positions, in order, each as for a single request. The sender asks again for the
+    /// others. Empty only if the first value exceeds the requested size.
     Many(Vec<Self>),
-    /// It holds nothing there.
+    /// The position is not written at this unit.
     Unwritten,
-    /// It holds nothing at these, and something at all others up to the last one of them; if there are fewer than
-    /// [`HOLES_MAX`](crate::limits::HOLES_MAX), at all others.
+    /// The first positions that the unit does not hold. If there are fewer than
+    /// [`HOLES_MAX`](crate::limits::HOLES_MAX), there are no others.
     Holes(Vec<Position>),
-    /// What lay there was given up.
+    /// The position was trimmed.
     Trimmed {
-        /// All below this was.
+        /// Every position below this was trimmed.
         mark: Position,
     },
-    /// The request is of an epoch that is sealed.
+    /// The request's epoch is sealed.
     Refused {
-        /// It, or a newer one.
+        /// The highest sealed epoch.
         sealed: ProjectionEpoch,
     },
-    /// It is sealed, forced.
+    /// The unit is sealed durably.
     Sealed(Report),
-    /// It has begun, forced.
+    /// The unit has started durably.
     Begun(Report),
-    /// It can't begin: it has held something, or is another log's.
+    /// The unit cannot start: it has held positions, or belongs to another log.
     NotEmpty,
-    /// It can't begin: its number was given for another disk.
+    /// The unit cannot start: it was created for another disk.
     Elsewhere,
     /// The epoch is not sealed.
     Confirmed,
-    /// It knows the stripes.
+    /// The stripes are assigned.
     Told(Report),
-    /// It is done, forced.
+    /// The command has completed durably.
     Done,
-    /// There is no such unit.
+    /// The unit does not exist or was not started.
     Unknown,
-    /// What it holds there can't be read. Another unit of the chain may have it.
+    /// The value is unreadable. Another unit of the chain may hold it.
     Damaged,
 }
 
 impl Request {
-    /// How long its answer may be held back.
+    /// How long the unit may park the request.
     #[must_use]
     pub fn wait(&self) -> Duration {
         if let Self::Await { wait, .. } = self { (*wait).min(AWAIT_MAX) } else { Duration::ZERO }
     }
 
-    /// The positions that it looks at or writes to, as they are answered one by one.
+    /// The positions that it reads or writes, in the order of their replies.
     #[must_use]
     pub fn positions(&self) -> Vec<Position> {
         match self {
@@ -216,22 +213,22 @@ impl Request {
 }
 
 impl Reply {
-    /// Of each position that was asked for what it says: of one, or of many.
+    /// The reply for each requested position, one or several.
     #[must_use]
     pub fn each(&self) -> &[Self] {
         if let Self::Many(replies) = self { replies } else { std::slice::from_ref(self) }
     }
 
-    /// Bytes of the value in it.
+    /// Bytes of the contained value, 0 without one.
     fn value_bytes(&self) -> usize {
         if let Self::Value(Entry::Data(data)) = self { data.batch.len() } else { 0 }
     }
 
-    /// The answer to many questions, from the answers to each, as long as there is room in it: for so many bytes of
-    /// values, and no more than [`MANY_BYTES_MAX`] or a single value. Where one can't be had it ends before that.
+    /// Combines individual replies, up to `bytes_max` bytes of values, and [`MANY_BYTES_MAX`] or a single value. Ends
+    /// before the first error.
     ///
     /// # Errors
-    /// When the first can't be had.
+    /// When the first reply is an error.
     pub fn of_many<E>(replies: impl IntoIterator<Item = Result<Self, E>>, bytes_max: usize) -> Result<Self, E> {
         let (mut many, mut bytes) = (Vec::new(), 0);
         for reply in replies {
@@ -251,7 +248,7 @@ impl Reply {
 }
 
 impl Command {
-    /// Writes it.
+    /// The encoding, as logged and sent.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
@@ -311,10 +308,10 @@ impl Command {
         writer.finish()
     }
 
-    /// Reads it.
+    /// Decodes a command.
     ///
     /// # Errors
-    /// When the bytes are none.
+    /// When the bytes are malformed or exceed a limit.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let epoch = |reader: &mut Reader| Ok(ProjectionEpoch(reader.u64()?));
