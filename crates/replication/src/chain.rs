@@ -2,7 +2,7 @@
 //! while its own disk forces them (Gaios 3.1, PacificA 4.1). So the leader sends one copy for any number of replicas.
 //!
 //! A relayed message carries entries of the leader's log and nothing else: no commit point, no age, no request for a
-//! lease vote. A follower accepts it only if the leader itself has told it directly that it leads this epoch. The
+//! lease vote. A follower accepts it only after a direct message of the leader in this epoch. The
 //! message is then equivalent to a delayed proposal of that leader: an epoch has one log, which only grows (guarantee
 //! 1). Each follower acknowledges to the leader the entries that it has forced itself.
 //!

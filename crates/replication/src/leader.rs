@@ -415,7 +415,7 @@ impl Cohort {
         lsn
     }
 
-    /// The timestamp of an entry proposed now: greater than every timestamp in the log, whatever the clock shows; the
+    /// The timestamp of an entry proposed now: greater than every timestamp in the log, independent of the clock. The
     /// clock only keeps it close to real time (guarantee 17).
     #[must_use]
     pub fn next_timestamp(&self, wall: Timestamp) -> Timestamp {
@@ -491,7 +491,7 @@ impl Cohort {
         self.pump(node, now, out);
     }
 
-    /// Sends a follower the entries from `next` on, whatever it was sent before. For the search.
+    /// Sends a follower the entries from `next` on, even if it was sent them before. For the search.
     pub fn send_from(&mut self, node: NodeId, next: Sequence, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &mut self.role else { return };
         let Some(peer) = leader.peers.get_mut(&node) else { return };

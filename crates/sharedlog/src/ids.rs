@@ -33,7 +33,7 @@ number! {
 
 number! {
     /// A log unit: one replica of log entries on one disk, created empty. A replacement is a new unit with a higher
-    /// number. Numbers are never reused, whatever happens to the disk.
+    /// number. Numbers are never reused, even after the disk is lost.
     UnitId
 }
 

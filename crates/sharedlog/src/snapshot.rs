@@ -141,7 +141,7 @@ impl From<&Result<Answer, Error>> for Appended {
     }
 }
 
-/// Stores a snapshot in its log.
+/// Keeps a snapshot in its log.
 #[derive(Debug)]
 pub struct Keeper {
     next: Position,
@@ -151,10 +151,10 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Prepares a snapshot. The player must have passed the position before the snapshot's.
+    /// What is to be kept. Its player has passed the position before the snapshot's.
     ///
     /// # Errors
-    /// [`SnapshotTooLarge`] when it exceeds the maximum size.
+    /// When it is too large.
     pub fn new(snapshot: &Snapshot) -> Result<Self, SnapshotTooLarge> {
         if snapshot.state.len() >= SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES {
             return Err(SnapshotTooLarge { bytes: snapshot.state.len() });

@@ -90,9 +90,9 @@ pub enum Met {
     Answer(Outcome),
     /// It is appended to the write-ahead log and answered when it is applied.
     Log {
-        /// The command to append.
+        /// What goes to the log.
         command: Command,
-        /// A reply sent before the log is forced: only with a planted bug.
+        /// An answer that leaves before the log is forced: never, but for a planted bug.
         early: Option<Outcome>,
     },
 }

@@ -41,7 +41,7 @@ pub(super) struct Units {
     disk: Incarnation,
     pub(super) units: BTreeMap<UnitId, Unit>,
     pub(super) values: BTreeMap<(UnitId, Position), Kept>,
-    /// Commands that are not forced yet, in log order.
+    /// Commands that are not forced, in the order of the log.
     pub(super) queue: Vec<(UnitId, Command, Return)>,
     pub(super) is_forcing: bool,
 }

@@ -26,7 +26,7 @@ impl<F: ?Sized> Leftovers<F> {
         self.files.extend(files);
     }
 
-    /// Takes the files without a reader, for the caller to remove. Each is returned once; a file whose removal fails is
+    /// Takes the files without a reader, for the caller to remove. Each is returned once. If a removal fails, the file is
     /// removed at the next start.
     pub fn removable(&mut self) -> Vec<TableId> {
         let unused = self.files.extract_if(.., |_, file| Arc::strong_count(file) == 1);
